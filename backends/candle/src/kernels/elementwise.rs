@@ -1,0 +1,277 @@
+//! What happens to one row at a time between the products: norms, rotary positions, SwiGLU, the steps of a softmax.
+//!
+//! Safe loops over slices, vectorised by the compiler for each instruction set.
+
+use super::simd::dispatch;
+use std::f32::consts::LOG2_E;
+
+#[inline(always)]
+fn mul_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// eˣ to within 2 units in the last place for -87 ≤ x ≤ 88, its value at the nearer bound outside.
+///
+/// x = n·ln 2 + r with |r| ≤ ln 2 / 2, then Taylor's polynomial of degree 7 in r, scaled by 2ⁿ through the exponent's bits.
+#[inline(always)]
+fn exp<const FUSED: bool>(x: f32) -> f32 {
+    /// Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
+    const ROUND: f32 = 12_582_912.0;
+    // ln 2 in two parts, the first with trailing zeros, so that n times it is exact.
+    const LN_2_HIGH: f32 = 0.693_359_4;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    let x = x.clamp(-87.0, 88.0);
+    let shifted = mul_add::<FUSED>(x, LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = mul_add::<FUSED>(n, -LN_2_LOW, mul_add::<FUSED>(n, -LN_2_HIGH, x));
+    let mut p = 1.0 / 5040.0;
+    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = mul_add::<FUSED>(p, r, coefficient);
+    }
+    f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23))
+}
+
+/// The sum of `f` over the elements, in 16 interleaved partial sums, so that it vectorises.
+#[inline(always)]
+fn sum_of(x: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
+    let (chunks, rest) = x.as_chunks::<16>();
+    let mut sums = [0.0_f32; 16];
+    for chunk in chunks {
+        for (sum, &value) in sums.iter_mut().zip(chunk) {
+            *sum = f(value, *sum);
+        }
+    }
+    for (sum, &value) in sums.iter_mut().zip(rest) {
+        *sum = f(value, *sum);
+    }
+    sums.iter().sum()
+}
+
+/// `out = x / √(mean(x²) + epsilon) · weight`.
+#[inline(always)]
+fn rms_norm_row<const FUSED: bool>(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    let mean = sum_of(x, |value, sum| mul_add::<FUSED>(value, value, sum)) / x.len() as f32;
+    let scale = 1.0 / (mean + epsilon).sqrt();
+    for ((out, &value), &weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = weight * (value * scale);
+    }
+}
+
+dispatch! {
+    /// Root-mean-square norm of each row of `x`, `[rows, weight.len()]`, into `out`.
+    fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+        for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+            rms_norm_row::<FUSED>(x, weight, epsilon, out);
+        }
+    }
+}
+
+dispatch! {
+    /// In one token's row, normalises each of the heads in `row` like [`rms_norm`] and turns it by the token's
+    /// position: `angles` are half a head's cosines and sines, element i is paired with element i + half.
+    fn norm_and_rotate(row: &mut [f32], weight: &[f32], epsilon: f32, angles: (&[f32], &[f32])) {
+        let (cosines, sines) = angles;
+        let half = weight.len() / 2;
+        for head in row.chunks_exact_mut(weight.len()) {
+            let mean = sum_of(head, |value, sum| mul_add::<FUSED>(value, value, sum)) / head.len() as f32;
+            let scale = 1.0 / (mean + epsilon).sqrt();
+            let (first, second) = head.split_at_mut(half);
+            let (first_weight, second_weight) = weight.split_at(half);
+            for i in 0..half {
+                let (a, b) = (first_weight[i] * (first[i] * scale), second_weight[i] * (second[i] * scale));
+                first[i] = a * cosines[i] - b * sines[i];
+                second[i] = b * cosines[i] + a * sines[i];
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// `out = gate / (1 + e^-gate) · up`, where each row of `gate_up` holds the gates, then the ups.
+    fn swiglu(gate_up: &[f32], columns: usize, out: &mut [f32]) {
+        for (gate_up, out) in gate_up.chunks_exact(2 * columns).zip(out.chunks_exact_mut(columns)) {
+            let (gate, up) = gate_up.split_at(columns);
+            for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
+                *out = gate / (1.0 + exp::<FUSED>(-gate)) * up;
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// `x *= factor`.
+    fn scale(x: &mut [f32], factor: f32) {
+        for value in x {
+            *value *= factor;
+        }
+    }
+}
+
+/// What a row's softmax has seen so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RunningSoftmax {
+    /// The largest score.
+    pub(crate) max: f32,
+    /// Σ e^(score - max).
+    pub(crate) sum: f32,
+    /// By how much the last step scaled what was summed before it.
+    pub(crate) correction: f32,
+}
+
+impl Default for RunningSoftmax {
+    fn default() -> Self {
+        Self { max: f32::NEG_INFINITY, sum: 0.0, correction: 1.0 }
+    }
+}
+
+dispatch! {
+    /// Takes the first `visible` scores into the running softmax and replaces them by e^(score - max); the others
+    /// become zero. Without a visible score nothing changes but these zeros.
+    fn softmax_step(scores: &mut [f32], visible: usize, state: &mut RunningSoftmax) {
+        let (scores, hidden) = scores.split_at_mut(visible);
+        hidden.fill(0.0);
+        let max = max_of(scores).max(state.max);
+        state.correction = if state.max == max { 1.0 } else { exp::<FUSED>(state.max - max) };
+        state.max = max;
+        if !scores.is_empty() {
+            for score in scores.iter_mut() {
+                *score = exp::<FUSED>(*score - max);
+            }
+            state.sum = mul_add::<FUSED>(state.sum, state.correction, sum_of(scores, |value, sum| value + sum));
+        }
+    }
+}
+
+#[inline(always)]
+fn max_of(x: &[f32]) -> f32 {
+    let (chunks, rest) = x.as_chunks::<16>();
+    let mut largest = [f32::NEG_INFINITY; 16];
+    for chunk in chunks {
+        for (largest, &value) in largest.iter_mut().zip(chunk) {
+            *largest = if value > *largest { value } else { *largest };
+        }
+    }
+    largest.iter().chain(rest).fold(f32::NEG_INFINITY, |max, &value| max.max(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::InstructionSet;
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    fn random(rng: &mut StdRng, len: usize) -> Vec<f32> {
+        (0..len).map(|_| rng.random_range(-3.0..3.0)).collect()
+    }
+
+    fn assert_close(got: &[f32], expected: &[f64], what: &str) {
+        assert_eq!(got.len(), expected.len());
+        for (&got, &expected) in got.iter().zip(expected) {
+            let tolerance = 2e-6 * expected.abs().max(1.0);
+            assert!((f64::from(got) - expected).abs() <= tolerance, "{what}: {got} for {expected}");
+        }
+    }
+
+    fn norm_reference(x: &[f32], weight: &[f32], epsilon: f64) -> Vec<f64> {
+        let mean = x.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / x.len() as f64;
+        x.iter().zip(weight).map(|(&v, &w)| f64::from(v) * f64::from(w) / (mean + epsilon).sqrt()).collect()
+    }
+
+    #[test]
+    fn the_exponential_is_accurate_over_its_range() {
+        for i in -870_000..880_000 {
+            let x = i as f32 * 1e-4;
+            let expected = f64::from(x).exp();
+            for got in [exp::<true>(x), exp::<false>(x)] {
+                assert!((f64::from(got) - expected).abs() <= 2.5e-7 * expected, "exp({x}) = {got}, not {expected}");
+            }
+        }
+        assert!(exp::<true>(f32::NEG_INFINITY) < 1e-37 && exp::<true>(1e9) > 1e38);
+    }
+
+    #[test]
+    fn norms_of_odd_widths_equal_the_formula() {
+        let mut rng = StdRng::seed_from_u64(5);
+        for set in InstructionSet::available() {
+            for width in [1, 7, 16, 33, 128] {
+                let (x, weight) = (random(&mut rng, 3 * width), random(&mut rng, width));
+                let mut out = vec![0.0; 3 * width];
+                rms_norm(set, &x, &weight, 1e-6, &mut out);
+                let expected: Vec<f64> = x.chunks(width).flat_map(|x| norm_reference(x, &weight, 1e-6)).collect();
+                assert_close(&out, &expected, &format!("{set} {width}"));
+            }
+        }
+    }
+
+    #[test]
+    fn rotation_pairs_the_halves_of_a_head() {
+        let mut rng = StdRng::seed_from_u64(6);
+        for set in InstructionSet::available() {
+            for (heads, width) in [(1, 2), (3, 6), (2, 24), (4, 128)] {
+                let half = width / 2;
+                let (row, weight) = (random(&mut rng, heads * width), random(&mut rng, width));
+                let angles = random(&mut rng, half);
+                let (cosines, sines): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos(), a.sin())).unzip();
+                let mut got = row.clone();
+                norm_and_rotate(set, &mut got, &weight, 1e-6, (&cosines, &sines));
+                let expected: Vec<f64> = row
+                    .chunks(width)
+                    .flat_map(|head| {
+                        let x = norm_reference(head, &weight, 1e-6);
+                        let turn = |i: usize| {
+                            let (c, s) = (f64::from(cosines[i % half]), f64::from(sines[i % half]));
+                            if i < half { x[i] * c - x[i + half] * s } else { x[i] * c + x[i - half] * s }
+                        };
+                        (0..width).map(turn).collect::<Vec<_>>()
+                    })
+                    .collect();
+                assert_close(&got, &expected, &format!("{set} {heads}x{width}"));
+            }
+        }
+    }
+
+    #[test]
+    fn swiglu_and_scale_equal_the_formula() {
+        let mut rng = StdRng::seed_from_u64(8);
+        for set in InstructionSet::available() {
+            for columns in [1, 5, 16, 67] {
+                let gate_up = random(&mut rng, 2 * 2 * columns);
+                let mut out = vec![0.0; 2 * columns];
+                swiglu(set, &gate_up, columns, &mut out);
+                scale(set, &mut out, 0.5);
+                let expected: Vec<f64> = gate_up
+                    .chunks(2 * columns)
+                    .flat_map(|row| {
+                        let wide: Vec<f64> = row.iter().map(|&v| f64::from(v)).collect();
+                        (0..columns).map(move |i| wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + columns] * 0.5)
+                    })
+                    .collect();
+                assert_close(&out, &expected, &format!("{set} {columns}"));
+            }
+        }
+    }
+
+    #[test]
+    fn softmax_steps_add_up_to_a_softmax() {
+        let mut rng = StdRng::seed_from_u64(9);
+        for set in InstructionSet::available() {
+            let scores: Vec<f32> = random(&mut rng, 90).iter().map(|s| s * 20.0).collect();
+            let mut state = RunningSoftmax::default();
+            let mut weights: Vec<f64> = Vec::new();
+            for (block, visible) in scores.chunks(30).zip([30, 17, 0]) {
+                let mut block = block.to_vec();
+                softmax_step(set, &mut block, visible, &mut state);
+                assert!(block[visible..].iter().all(|&v| v == 0.0));
+                weights.iter_mut().for_each(|w| *w *= f64::from(state.correction));
+                weights.extend(block[..visible].iter().map(|&v| f64::from(v)));
+            }
+            let seen = [&scores[..30], &scores[30..47]].concat();
+            let max = seen.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+            let sum: f64 = seen.iter().map(|&s| f64::from(s - max).exp()).sum();
+            for (weight, &score) in weights.iter().zip(&seen) {
+                let expected = f64::from(score - max).exp() / sum;
+                assert!((weight / f64::from(state.sum) - expected).abs() < 1e-6, "{set}");
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Arithmetic on slices with the CPU's own vector instructions: the only unsafe code of the project.
+//!
+//! Each kernel has one generic body over [`simd::Simd`], compiled once for every [`InstructionSet`] and chosen at run
+//! time, and is held to a plain loop by the tests at the foot of its file.
+
+#![expect(unsafe_code, reason = "vector instructions and memory mapping; every block says why it is sound")]
+#![expect(clippy::inline_always, reason = "a kernel's generic body must be compiled inside each target-feature function")]
+
+pub(crate) mod elementwise;
+pub(crate) mod mapped;
+pub(crate) mod matmul;
+pub(crate) mod pack;
+pub(crate) mod simd;
+pub(crate) mod threads;
+pub(crate) mod tile;
+
+pub(crate) use simd::InstructionSet;

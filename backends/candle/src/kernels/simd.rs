@@ -1,0 +1,191 @@
+//! Vector registers of each instruction set behind one trait, and the choice among them at run time.
+//!
+//! A kernel is written once as an `#[inline(always)]` function over `S: Simd`; [`dispatch`] compiles it for every
+//! instruction set and calls the one it is given.
+
+use std::fmt;
+
+/// The vector instructions that a kernel uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InstructionSet {
+    /// What every CPU of the target architecture has.
+    Portable,
+    /// AVX2 with FMA.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL: what every server CPU with AVX-512 since 2017 has.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl InstructionSet {
+    /// All that this CPU has, the best one last.
+    pub(crate) fn available() -> Vec<Self> {
+        let mut sets = vec![Self::Portable];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            sets.push(Self::Avx2);
+            if has_avx512() {
+                sets.push(Self::Avx512);
+            }
+        }
+        sets
+    }
+
+    /// The best that this CPU has.
+    pub(crate) fn best() -> Self {
+        Self::available().pop().unwrap_or(Self::Portable)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+impl fmt::Display for InstructionSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => "avx512",
+        })
+    }
+}
+
+/// A vector register of `f32`s.
+///
+/// # Safety
+///
+/// The methods may use instructions that only some CPUs have: call them only where the CPU has the instruction set.
+/// `load` and `store` access [`Simd::LANES`] values from `pointer` on, which need no alignment.
+#[expect(clippy::missing_safety_doc, reason = "the trait's safety section holds for every method")]
+pub(crate) trait Simd: Copy {
+    /// Values in a register.
+    const LANES: usize;
+    unsafe fn splat(value: f32) -> Self;
+    unsafe fn load(pointer: *const f32) -> Self;
+    unsafe fn store(self, pointer: *mut f32);
+    /// `self * factor + addend`, fused where the instruction set can.
+    unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
+}
+
+/// Four values, for the compiler to place in whatever registers there are.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable([f32; 4]);
+
+impl Simd for Portable {
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; 4])
+    }
+
+    #[inline(always)]
+    unsafe fn load(pointer: *const f32) -> Self {
+        // SAFETY: the caller vouches for four values at `pointer`; the array has the alignment of one value.
+        Self(unsafe { pointer.cast::<[f32; 4]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, pointer: *mut f32) {
+        // SAFETY: the caller vouches for room for four values at `pointer`.
+        unsafe { pointer.cast::<[f32; 4]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] * factor.0[i] + addend.0[i]))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Simd;
+    use std::arch::x86_64::{
+        __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm512_fmadd_ps,
+        _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps,
+    };
+
+    macro_rules! register {
+        ($name:ident, $register:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $fmadd:ident) => {
+            #[derive(Clone, Copy)]
+            pub(crate) struct $name($register);
+
+            // SAFETY (all methods): the trait's contract is the intrinsics' own.
+            impl Simd for $name {
+                const LANES: usize = $lanes;
+
+                #[inline(always)]
+                unsafe fn splat(value: f32) -> Self {
+                    // SAFETY: the caller vouches for the instruction set.
+                    Self(unsafe { $splat(value) })
+                }
+
+                #[inline(always)]
+                unsafe fn load(pointer: *const f32) -> Self {
+                    // SAFETY: the caller vouches for the instruction set and for the values at `pointer`.
+                    Self(unsafe { $load(pointer) })
+                }
+
+                #[inline(always)]
+                unsafe fn store(self, pointer: *mut f32) {
+                    // SAFETY: the caller vouches for the instruction set and for room at `pointer`.
+                    unsafe { $store(pointer, self.0) }
+                }
+
+                #[inline(always)]
+                unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+                    // SAFETY: the caller vouches for the instruction set.
+                    Self(unsafe { $fmadd(self.0, factor.0, addend.0) })
+                }
+            }
+        };
+    }
+
+    register!(Avx2, __m256, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
+    register!(Avx512, __m512, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
+}
+
+/// Defines `pub(crate) fn name(set, args…)` that runs a body compiled for the instruction set `set`.
+///
+/// The body is safe code that the compiler vectorises with what the instruction set offers; `FUSED` tells it whether
+/// `f32::mul_add` is one instruction (else it is a slow library call).
+macro_rules! dispatch {
+    ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
+        $(#[$doc])*
+        pub(crate) fn $name(set: $crate::kernels::InstructionSet, $($arg: $type),*) {
+            #[inline(always)]
+            fn body<const FUSED: bool>($($arg: $type),*) $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+            fn avx512($($arg: $type),*) {
+                body::<true>($($arg),*);
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2($($arg: $type),*) {
+                body::<true>($($arg),*);
+            }
+            match set {
+                $crate::kernels::InstructionSet::Portable => body::<false>($($arg),*),
+                // SAFETY: a value of `InstructionSet` other than `Portable` comes from `available`, which asked the CPU.
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernels::InstructionSet::Avx2 => unsafe { avx2($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernels::InstructionSet::Avx512 => unsafe { avx512($($arg),*) },
+            }
+        }
+    };
+}
+pub(crate) use dispatch;

@@ -1,0 +1,181 @@
+//! A checkpoint's tensors by name, in the dialect of the models here.
+//!
+//! Input: safetensors files. Output: [`StoredTensor`]s, which are views of the mapped files. Checkpoint dialects end
+//! here: some name their tensors `model.layers…`, some `layers…`; the models ask for the latter. What must hold: a
+//! tensor that is missing, has another shape or a type that cannot be computed with, and one that no model asked for,
+//! is an error that names tensor and file.
+
+use crate::kernels::{
+    mapped,
+    pack::{self, Stored},
+};
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use text_embeddings_backend_core::BackendError;
+
+/// The open files of a model.
+pub(crate) struct Checkpoint {
+    tensors: BTreeMap<String, Entry>,
+    unused: RefCell<BTreeSet<String>>,
+}
+
+struct Entry {
+    path: Arc<PathBuf>,
+    file: Arc<Mmap>,
+    bytes: Range<usize>,
+    dtype: Dtype,
+    shape: Vec<usize>,
+}
+
+/// A tensor of one or two dimensions where it lies in a mapped file.
+#[derive(Clone)]
+pub(crate) struct StoredTensor {
+    /// The file.
+    pub(crate) file: Arc<Mmap>,
+    /// Where the values lie in the file.
+    pub(crate) bytes: Range<usize>,
+    /// How they are stored.
+    pub(crate) stored: Stored,
+    /// Their number along the last dimension.
+    pub(crate) columns: usize,
+}
+
+impl StoredTensor {
+    /// One row as `f32`; the only row of a vector is row 0.
+    pub(crate) fn row(&self, row: usize) -> Vec<f32> {
+        let mut out = vec![0.0; self.columns];
+        let size = self.columns * self.stored.size();
+        let start = self.bytes.start + row * size;
+        pack::widen(self.stored, &self.file[start..start + size], &mut out);
+        out
+    }
+}
+
+impl Checkpoint {
+    /// Maps the files and reads their headers.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] naming the file if one cannot be read, is not a complete safetensors file, or repeats a
+    /// tensor.
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, BackendError> {
+        let mut tensors = BTreeMap::new();
+        for path in paths {
+            let file = mapped::map(path)
+                .map_err(|error| BackendError::Load(format!("cannot read {}: {error}", path.display())))?;
+            add_tensors(&mut tensors, path, Arc::new(file))?;
+        }
+        let unused = RefCell::new(tensors.keys().cloned().collect());
+        Ok(Self { tensors, unused })
+    }
+
+    /// The tensor `name`, which must have this shape.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] if it is missing, or has another shape or an unsupported type.
+    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<StoredTensor, BackendError> {
+        let Some(entry) = self.tensors.get(name) else {
+            return Err(BackendError::Load(format!(
+                "the checkpoint has no tensor `{name}` (nor `model.{name}`): it is incomplete or of another model; \
+                 download it again"
+            )));
+        };
+        self.unused.borrow_mut().remove(name);
+        let path = entry.path.display();
+        if entry.shape != shape {
+            return Err(BackendError::Load(format!(
+                "tensor `{name}` in {path} has shape {:?}, but config.json asks for {shape:?}",
+                entry.shape
+            )));
+        }
+        let stored = match entry.dtype {
+            Dtype::F32 => Stored::F32,
+            Dtype::F16 => Stored::F16,
+            Dtype::BF16 => Stored::Bf16,
+            other => {
+                return Err(BackendError::Load(format!(
+                    "tensor `{name}` in {path} is stored as {other:?}: only F32, F16 and BF16 checkpoints are supported"
+                )));
+            }
+        };
+        let columns = shape.last().copied().unwrap_or(1);
+        Ok(StoredTensor { file: entry.file.clone(), bytes: entry.bytes.clone(), stored, columns })
+    }
+
+    /// Ends the loading: every tensor must have been asked for, but for those in `ignored`.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] naming a tensor that the model does not know: ignoring it would change scores silently.
+    pub(crate) fn finish(self, ignored: &[&str]) -> Result<(), BackendError> {
+        let unused = self.unused.into_inner();
+        match unused.iter().find(|name| !ignored.contains(&name.as_str())) {
+            Some(name) => Err(BackendError::Load(format!(
+                "tensor `{name}` in {} is not part of this architecture: the model needs something that is not supported",
+                self.tensors[name].path.display()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// The file and the name of a tensor that holds a value which is not a number, if there is one: the explanation
+    /// of a score that is none either. Reads everything.
+    pub(crate) fn find_nan(&self) -> Option<(PathBuf, String)> {
+        let has_nan = |entry: &&Entry| {
+            let bytes = &entry.file[entry.bytes.clone()];
+            let nan = |stored: Stored| {
+                bytes.chunks(4096).any(|bytes| {
+                    let mut values = vec![0.0; bytes.len() / stored.size()];
+                    pack::widen(stored, bytes, &mut values);
+                    values.iter().any(|value| value.is_nan())
+                })
+            };
+            match entry.dtype {
+                Dtype::F32 => nan(Stored::F32),
+                Dtype::F16 => nan(Stored::F16),
+                Dtype::BF16 => nan(Stored::Bf16),
+                _ => false,
+            }
+        };
+        let (name, entry) = self.tensors.iter().find(|(_, entry)| has_nan(entry))?;
+        Some((entry.path.to_path_buf(), name.clone()))
+    }
+}
+
+fn add_tensors(tensors: &mut BTreeMap<String, Entry>, path: &Path, file: Arc<Mmap>) -> Result<(), BackendError> {
+    let broken = |error: &dyn std::fmt::Display| {
+        BackendError::Load(format!(
+            "{} is not a complete safetensors file ({error}): download it again",
+            path.display()
+        ))
+    };
+    let (header, metadata) = SafeTensors::read_metadata(&file).map_err(|error| broken(&error))?;
+    // The header's length in 8 bytes, the header, the values.
+    let start = 8 + header;
+    if start + metadata.data_len() != file.len() {
+        return Err(broken(&format!("{} bytes, expected {}", file.len(), start + metadata.data_len())));
+    }
+    let path = Arc::new(path.to_path_buf());
+    for (name, info) in metadata.tensors() {
+        let bytes = start + info.data_offsets.0..start + info.data_offsets.1;
+        let name = name.strip_prefix("model.").map(str::to_owned).unwrap_or(name);
+        let entry =
+            Entry { path: path.clone(), file: file.clone(), bytes, dtype: info.dtype, shape: info.shape.clone() };
+        if let Some(earlier) = tensors.insert(name.clone(), entry) {
+            return Err(BackendError::Load(format!(
+                "tensor `{name}` is in the checkpoint twice: in {} and in {}",
+                earlier.path.display(),
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}

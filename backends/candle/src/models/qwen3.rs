@@ -1,0 +1,268 @@
+//! Qwen3 as a generative re-ranker (transformers, `modeling_qwen3.py`).
+//!
+//! Input: a packed batch. Output: for each text, the logit of the true answer less that of the false one after its
+//! last token. Only these two rows of the output embedding are used, as one vector formed in `f32`; in the last layer
+//! only each text's last row has queries, an output projection and an MLP.
+
+use super::Model;
+use crate::{
+    attention::{Heads, QuerySpan, all_queries, last_queries},
+    load::Checkpoint,
+    operations::{Norm, Operations, Result, Rotation},
+    rope::RopeTable,
+};
+use serde::Deserialize;
+use text_embeddings_backend_core::{AnswerTokens, BackendError, Batch};
+
+/// `config.json`, under the checkpoint's names.
+#[derive(Debug, Deserialize)]
+struct Config {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: usize,
+    head_dim: usize,
+    rms_norm_eps: f32,
+    hidden_act: String,
+    #[serde(default)]
+    tie_word_embeddings: bool,
+    #[serde(default)]
+    attention_bias: bool,
+    #[serde(default)]
+    use_sliding_window: bool,
+    #[serde(default)]
+    layer_types: Option<Vec<String>>,
+    rope_theta: Option<f64>,
+    rope_scaling: Option<RopeParameters>,
+    rope_parameters: Option<RopeParameters>,
+    quantization_config: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RopeParameters {
+    rope_theta: Option<f64>,
+    #[serde(alias = "type")]
+    rope_type: Option<String>,
+}
+
+impl Config {
+    /// Reads the configuration and refuses what this file does not compute.
+    fn parse(config: &serde_json::Value) -> Result<Self> {
+        let config: Self = serde_json::from_value(config.clone())
+            .map_err(|error| BackendError::Load(format!("config.json: {error}")))?;
+        let full = |kind: &String| kind == "full_attention";
+        let default = |rope: &RopeParameters| rope.rope_type.as_deref().is_none_or(|kind| kind == "default");
+        let rope = [&config.rope_scaling, &config.rope_parameters];
+        let unsupported = [
+            (config.hidden_act != "silu", format!("hidden_act {:?}", config.hidden_act)),
+            (config.attention_bias, "attention_bias true".to_owned()),
+            (config.use_sliding_window, "use_sliding_window true".to_owned()),
+            (!config.layer_types.iter().flatten().all(full), "layer_types other than full_attention".to_owned()),
+            (!rope.iter().copied().flatten().all(default), "a rope type other than default".to_owned()),
+            (config.quantization_config.is_some(), "quantization_config".to_owned()),
+        ];
+        if let Some((_, setting)) = unsupported.into_iter().find(|(is_set, _)| *is_set) {
+            return Err(BackendError::Load(format!("config.json: {setting} is not supported for qwen3")));
+        }
+        let shapes = [config.hidden_size, config.num_key_value_heads, config.num_hidden_layers, config.head_dim];
+        if shapes.contains(&0)
+            || !config.num_attention_heads.is_multiple_of(config.num_key_value_heads)
+            || !config.head_dim.is_multiple_of(2)
+        {
+            return Err(BackendError::Load(
+                "config.json: sizes must be positive, head_dim even, and num_attention_heads a multiple of \
+                 num_key_value_heads"
+                    .to_owned(),
+            ));
+        }
+        Ok(config)
+    }
+
+    fn rope_theta(&self) -> Result<f64> {
+        let nested = [&self.rope_parameters, &self.rope_scaling].into_iter().flatten().find_map(|rope| rope.rope_theta);
+        nested
+            .or(self.rope_theta)
+            .ok_or_else(|| BackendError::Load("config.json: neither rope_theta nor rope_parameters is given".to_owned()))
+    }
+
+    fn heads(&self) -> Heads {
+        Heads { queries: self.num_attention_heads, keys: self.num_key_value_heads, size: self.head_dim }
+    }
+}
+
+/// One transformer layer.
+struct Layer<O: Operations> {
+    input_norm: Norm<O::Vector>,
+    query: O::Matrix,
+    key_value: O::Matrix,
+    query_norm: Norm<O::Vector>,
+    key_norm: Norm<O::Vector>,
+    output: O::Matrix,
+    mlp_norm: Norm<O::Vector>,
+    gate_up: O::Matrix,
+    down: O::Matrix,
+}
+
+/// The rows of a layer's result: their places in the batch and their positions.
+struct Rows {
+    spans: Vec<QuerySpan>,
+    positions: Vec<usize>,
+}
+
+/// The model.
+pub(crate) struct Qwen3<O: Operations> {
+    embedding: O::Matrix,
+    layers: Vec<Layer<O>>,
+    norm: Norm<O::Vector>,
+    /// The true answer's row of the output embedding less the false answer's.
+    answer: O::Vector,
+    heads: Heads,
+    rope: RopeTable,
+}
+
+impl<O: Operations> Qwen3<O> {
+    /// Takes the model's tensors out of `checkpoint`.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] naming the setting or the tensor that is missing or not supported.
+    pub(crate) fn load(
+        config: &serde_json::Value,
+        checkpoint: Checkpoint,
+        answers: AnswerTokens,
+        operations: &O,
+    ) -> Result<Self> {
+        let config = Config::parse(config)?;
+        let vocabulary = [config.vocab_size, config.hidden_size];
+        let embedding = checkpoint.tensor("embed_tokens.weight", &vocabulary)?;
+        let head = if config.tie_word_embeddings {
+            embedding.clone()
+        } else {
+            checkpoint.tensor("lm_head.weight", &vocabulary)?
+        };
+        for id in [Some(answers.true_id), answers.false_id].into_iter().flatten() {
+            if id as usize >= config.vocab_size {
+                return Err(BackendError::Load(format!(
+                    "answer token {id} is outside the vocabulary of {} in config.json",
+                    config.vocab_size
+                )));
+            }
+        }
+        let mut answer = head.row(answers.true_id as usize);
+        if let Some(id) = answers.false_id {
+            answer.iter_mut().zip(head.row(id as usize)).for_each(|(yes, no)| *yes -= no);
+        }
+        if answer.iter().all(|&value| value == 0.0) {
+            return Err(BackendError::Load(
+                "the output embedding does not tell the two answers apart: every score would be 0.5; the checkpoint's \
+                 head is missing or empty"
+                    .to_owned(),
+            ));
+        }
+        let layers = (0..config.num_hidden_layers)
+            .map(|index| Layer::load(&config, &checkpoint, &format!("layers.{index}"), operations))
+            .collect::<Result<_>>()?;
+        let model = Self {
+            embedding: operations.matrix(vec![embedding])?,
+            layers,
+            norm: load_norm(&config, &checkpoint, ("norm.weight", config.hidden_size), operations)?,
+            answer: operations.vector(answer)?,
+            heads: config.heads(),
+            rope: RopeTable::new(config.head_dim, config.rope_theta()?),
+        };
+        // A tied checkpoint may repeat its embedding as the head.
+        checkpoint.finish(&["lm_head.weight"])?;
+        Ok(model)
+    }
+}
+
+fn load_norm<O: Operations>(
+    config: &Config,
+    checkpoint: &Checkpoint,
+    (name, size): (&str, usize),
+    operations: &O,
+) -> Result<Norm<O::Vector>> {
+    let weight = operations.vector(checkpoint.tensor(name, &[size])?.row(0))?;
+    Ok(Norm { weight, epsilon: config.rms_norm_eps })
+}
+
+impl<O: Operations> Layer<O> {
+    fn load(config: &Config, checkpoint: &Checkpoint, prefix: &str, operations: &O) -> Result<Self> {
+        let Heads { queries, keys, size } = config.heads();
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let norm = |name: &str, size| {
+            load_norm(config, checkpoint, (&format!("{prefix}.{name}.weight"), size), operations)
+        };
+        let tensor = |name: &str, outputs, inputs| {
+            checkpoint.tensor(&format!("{prefix}.{name}.weight"), &[outputs, inputs])
+        };
+        Ok(Self {
+            input_norm: norm("input_layernorm", hidden)?,
+            query: operations.matrix(vec![tensor("self_attn.q_proj", queries * size, hidden)?])?,
+            key_value: operations.matrix(vec![
+                tensor("self_attn.k_proj", keys * size, hidden)?,
+                tensor("self_attn.v_proj", keys * size, hidden)?,
+            ])?,
+            query_norm: norm("self_attn.q_norm", size)?,
+            key_norm: norm("self_attn.k_norm", size)?,
+            output: operations.matrix(vec![tensor("self_attn.o_proj", hidden, queries * size)?])?,
+            mlp_norm: norm("post_attention_layernorm", hidden)?,
+            gate_up: operations.matrix(vec![
+                tensor("mlp.gate_proj", inner, hidden)?,
+                tensor("mlp.up_proj", inner, hidden)?,
+            ])?,
+            down: operations.matrix(vec![tensor("mlp.down_proj", hidden, inner)?])?,
+        })
+    }
+
+    /// `hidden` `[tokens, hidden]` to `[rows, hidden]`: all rows if `last` is absent, else those.
+    fn forward(
+        &self,
+        operations: &mut O,
+        mut hidden: O::Tensor,
+        (heads, batch, rope): (Heads, &Batch, &RopeTable),
+        (all, last): (&Rows, Option<(&Rows, &[usize])>),
+    ) -> Result<O::Tensor> {
+        let mut normed = operations.norm(&hidden, &self.input_norm)?; // [tokens, hidden]
+        let mut keys_values = operations.linear(&normed, &self.key_value)?; // [tokens, 2 · key heads · size]
+        let rotation = Rotation { table: rope, positions: &all.positions };
+        operations.norm_and_rotate(&mut keys_values, heads.keys, &self.key_norm, rotation)?;
+        if let Some((_, rows)) = last {
+            normed = operations.select(&normed, rows)?;
+            hidden = operations.select(&hidden, rows)?;
+        }
+        let rows = last.map_or(all, |(rows, _)| rows);
+        let mut queries = operations.linear(&normed, &self.query)?; // [rows, heads · size]
+        let rotation = Rotation { table: rope, positions: &rows.positions };
+        operations.norm_and_rotate(&mut queries, heads.queries, &self.query_norm, rotation)?;
+        let context = operations.attention((&queries, &rows.spans), &keys_values, heads, batch)?;
+        drop((keys_values, queries));
+        operations.add_linear(&context, &self.output, &mut hidden)?; // [rows, hidden]
+        let normed = operations.norm(&hidden, &self.mlp_norm)?;
+        operations.add_swiglu(&normed, &self.gate_up, &self.down, &mut hidden)?;
+        Ok(hidden)
+    }
+}
+
+impl<O: Operations> Model<O> for Qwen3<O> {
+    fn forward(&mut self, operations: &mut O, batch: &Batch) -> Result<Vec<f32>> {
+        let positions: Vec<usize> = batch.positions().collect();
+        self.rope.extend_to(positions.iter().max().map_or(0, |last| last + 1));
+        let last_rows: Vec<usize> = batch.last_rows().collect();
+        let last = Rows {
+            spans: last_queries(batch),
+            positions: last_rows.iter().map(|&row| positions[row]).collect(),
+        };
+        let all = Rows { spans: all_queries(batch), positions };
+        let mut hidden = operations.embed(&self.embedding, batch.token_ids())?; // [tokens, hidden]
+        for (index, layer) in self.layers.iter().enumerate() {
+            let is_last = index + 1 == self.layers.len();
+            let rows = (&all, is_last.then_some((&last, &*last_rows)));
+            hidden = layer.forward(operations, hidden, (self.heads, batch, &self.rope), rows)?;
+        }
+        let normed = operations.norm(&hidden, &self.norm)?; // [texts, hidden]
+        operations.dot(&normed, &self.answer)
+    }
+}

@@ -1,0 +1,96 @@
+//! The operations that models are written in, for every device.
+//!
+//! A model is generic over [`Operations`], so that it is written once. [`crate::cpu`] computes them with the kernels,
+//! [`crate::tensors`] with candle on any candle device; the second is also the first's oracle in the tests.
+
+use crate::{
+    attention::{Heads, QuerySpan},
+    load::StoredTensor,
+    rope::RopeTable,
+};
+use text_embeddings_backend_core::{BackendError, Batch};
+
+/// The result of an operation.
+pub(crate) type Result<T> = std::result::Result<T, BackendError>;
+
+/// A root-mean-square norm: its weight and what keeps the root from zero.
+pub(crate) struct Norm<V> {
+    /// One factor per column.
+    pub(crate) weight: V,
+    /// Added to the mean square.
+    pub(crate) epsilon: f32,
+}
+
+/// What a model's forward pass is made of. Activations and norms are `f32`.
+pub(crate) trait Operations: Send {
+    /// Activations `[rows, columns]`.
+    type Tensor: Send;
+    /// A weight `[outputs, inputs]`.
+    type Matrix: Send;
+    /// A norm's weight.
+    type Vector: Send;
+
+    /// A weight, made of parts that stand one below the other and have the same number of inputs.
+    fn matrix(&self, parts: Vec<StoredTensor>) -> Result<Self::Matrix>;
+
+    /// A vector.
+    fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
+
+    /// Runs `pass`, a forward pass, in whatever surroundings make its operations cheap.
+    fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
+
+    /// The rows of `table` that `ids` name: `[ids, inputs]`.
+    fn embed(&mut self, table: &Self::Matrix, ids: &[u32]) -> Result<Self::Tensor>;
+
+    /// The root-mean-square norm of each row.
+    fn norm(&mut self, x: &Self::Tensor, norm: &Norm<Self::Vector>) -> Result<Self::Tensor>;
+
+    /// `x · weightᵀ`: `[rows, outputs]`.
+    fn linear(&mut self, x: &Self::Tensor, weight: &Self::Matrix) -> Result<Self::Tensor>;
+
+    /// `sum += x · weightᵀ`.
+    fn add_linear(&mut self, x: &Self::Tensor, weight: &Self::Matrix, sum: &mut Self::Tensor) -> Result<()>;
+
+    /// `sum += (silu(gate) ∘ up) · downᵀ`, where `gate` and `up` are the two halves of `x · gate_upᵀ`.
+    fn add_swiglu(
+        &mut self,
+        x: &Self::Tensor,
+        gate_up: &Self::Matrix,
+        down: &Self::Matrix,
+        sum: &mut Self::Tensor,
+    ) -> Result<()>;
+
+    /// Normalises each of the first `heads` heads of a row and turns it by the row's position.
+    fn norm_and_rotate(
+        &mut self,
+        x: &mut Self::Tensor,
+        heads: usize,
+        norm: &Norm<Self::Vector>,
+        rotation: Rotation<'_>,
+    ) -> Result<()>;
+
+    /// Attention of the queries, `[query rows, heads · size]` at the places `spans`, to the batch's keys and values,
+    /// `[tokens, 2 · key heads · size]` with all keys of a token before its values: `[query rows, heads · size]`.
+    fn attention(
+        &mut self,
+        queries: (&Self::Tensor, &[QuerySpan]),
+        keys_values: &Self::Tensor,
+        heads: Heads,
+        batch: &Batch,
+    ) -> Result<Self::Tensor>;
+
+    /// Some rows of `x`, in that order.
+    fn select(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Tensor>;
+
+    /// The product of each row with `vector`, accumulated in at least `f32`.
+    fn dot(&mut self, x: &Self::Tensor, vector: &Self::Vector) -> Result<Vec<f32>>;
+}
+
+/// Rotary positions of some rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Rotation<'a> {
+    /// The angles' cosines and sines, for at least all positions of `positions`.
+    pub(crate) table: &'a RopeTable,
+    /// The position of each row.
+    pub(crate) positions: &'a [usize],
+}

@@ -1,0 +1,134 @@
+//! The operations in candle tensors, for the devices that candle drives, in `f32`.
+//!
+//! Written for clarity: nothing is fused. On candle's CPU device they are the oracle that the kernels are held to.
+
+use crate::{
+    attention::{Heads, QuerySpan, reference},
+    load::StoredTensor,
+    operations::{Norm, Operations, Result, Rotation},
+};
+use candle_core::{D, DType, Device, Tensor};
+use text_embeddings_backend_core::{BackendError, Batch};
+
+/// Operations on one candle device.
+pub(crate) struct TensorOperations {
+    device: Device,
+}
+
+impl TensorOperations {
+    /// Operations on `device`.
+    pub(crate) fn new(device: Device) -> Self {
+        Self { device }
+    }
+}
+
+/// candle's errors, in the backend's terms.
+pub(crate) fn failed(error: candle_core::Error) -> BackendError {
+    BackendError::Inference(error.to_string())
+}
+
+fn rms_norm(x: &Tensor, norm: &Norm<Tensor>) -> candle_core::Result<Tensor> {
+    let mean_square = x.sqr()?.mean_keepdim(D::Minus1)?;
+    let root = (mean_square + f64::from(norm.epsilon))?.sqrt()?;
+    x.broadcast_div(&root)?.broadcast_mul(&norm.weight)
+}
+
+impl Operations for TensorOperations {
+    type Tensor = Tensor;
+    type Matrix = Tensor;
+    type Vector = Tensor;
+
+    fn matrix(&self, parts: Vec<StoredTensor>) -> Result<Tensor> {
+        let columns = parts[0].columns;
+        let rows = |part: &StoredTensor| part.bytes.len() / (columns * part.stored.size());
+        let values: Vec<f32> = parts.iter().flat_map(|part| (0..rows(part)).flat_map(|row| part.row(row))).collect();
+        Tensor::from_vec(values, ((), columns), &self.device).map_err(failed)
+    }
+
+    fn vector(&self, values: Vec<f32>) -> Result<Tensor> {
+        Tensor::new(values, &self.device).map_err(failed)
+    }
+
+    fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
+        pass(self)
+    }
+
+    fn embed(&mut self, table: &Tensor, ids: &[u32]) -> Result<Tensor> {
+        let ids = Tensor::new(ids, &self.device).map_err(failed)?;
+        table.index_select(&ids, 0).map_err(failed)
+    }
+
+    fn norm(&mut self, x: &Tensor, norm: &Norm<Tensor>) -> Result<Tensor> {
+        rms_norm(x, norm).map_err(failed)
+    }
+
+    fn linear(&mut self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+        x.matmul(&weight.t().map_err(failed)?).map_err(failed)
+    }
+
+    fn add_linear(&mut self, x: &Tensor, weight: &Tensor, sum: &mut Tensor) -> Result<()> {
+        *sum = (self.linear(x, weight)? + &*sum).map_err(failed)?;
+        Ok(())
+    }
+
+    fn add_swiglu(&mut self, x: &Tensor, gate_up: &Tensor, down: &Tensor, sum: &mut Tensor) -> Result<()> {
+        let halves = self.linear(x, gate_up)?.chunk(2, 1).map_err(failed)?;
+        let activated = (halves[0].silu().map_err(failed)? * &halves[1]).map_err(failed)?;
+        self.add_linear(&activated, down, sum)
+    }
+
+    fn norm_and_rotate(
+        &mut self,
+        x: &mut Tensor,
+        heads: usize,
+        norm: &Norm<Tensor>,
+        rotation: Rotation<'_>,
+    ) -> Result<()> {
+        *x = norm_and_rotate(x, heads, norm, rotation).map_err(failed)?;
+        Ok(())
+    }
+
+    fn attention(
+        &mut self,
+        (queries, spans): (&Tensor, &[QuerySpan]),
+        keys_values: &Tensor,
+        heads: Heads,
+        batch: &Batch,
+    ) -> Result<Tensor> {
+        reference::attention((queries, spans), keys_values, heads, batch).map_err(failed)
+    }
+
+    fn select(&mut self, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
+        let rows: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
+        let rows = Tensor::new(rows, &self.device).map_err(failed)?;
+        x.index_select(&rows, 0).map_err(failed)
+    }
+
+    fn dot(&mut self, x: &Tensor, vector: &Tensor) -> Result<Vec<f32>> {
+        let wide = |tensor: &Tensor| tensor.to_device(&Device::Cpu).and_then(|tensor| tensor.to_dtype(DType::F64));
+        let products = wide(x).and_then(|x| x.broadcast_mul(&wide(vector)?)).map_err(failed)?;
+        let sums = products.sum(D::Minus1).and_then(|sums| sums.to_dtype(DType::F32)).map_err(failed)?;
+        sums.to_vec1().map_err(failed)
+    }
+}
+
+fn norm_and_rotate(
+    x: &Tensor,
+    heads: usize,
+    norm: &Norm<Tensor>,
+    rotation: Rotation<'_>,
+) -> candle_core::Result<Tensor> {
+    let (rows, columns) = x.dims2()?;
+    let size = norm.weight.dim(0)?;
+    let table = |pick: fn((&[f32], &[f32])) -> Vec<f32>| {
+        let values: Vec<f32> = rotation.positions.iter().flat_map(|&p| pick(rotation.table.at(p))).collect();
+        Tensor::from_vec(values, (rows, 1, size / 2), x.device())
+    };
+    let (cosines, sines) = (table(|(cosines, _)| cosines.to_vec())?, table(|(_, sines)| sines.to_vec())?);
+    let turned = x.narrow(1, 0, heads * size)?.reshape((rows, heads, size))?;
+    let halves = rms_norm(&turned, norm)?.chunk(2, 2)?;
+    let first = (halves[0].broadcast_mul(&cosines)? - halves[1].broadcast_mul(&sines)?)?;
+    let second = (halves[1].broadcast_mul(&cosines)? + halves[0].broadcast_mul(&sines)?)?;
+    let turned = Tensor::cat(&[first, second], 2)?.reshape((rows, heads * size))?;
+    Tensor::cat(&[turned, x.narrow(1, heads * size, columns - heads * size)?], 1)
+}

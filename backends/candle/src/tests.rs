@@ -1,0 +1,245 @@
+//! Whole models: scores equal the reference's, whatever else is in the batch, whoever computes.
+#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+use super::*;
+use crate::attention::{Heads, all_queries, last_queries, reference};
+use candle_core::{Device, Tensor};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use std::{collections::HashMap, fs, path::Path};
+
+const MODELS: [&str; 4] = ["tied-bf16", "untied-bf16-shards", "tied-f32-bare", "untied-f16"];
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration_tests/reference/fixtures")
+}
+
+fn json(path: &str) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(fixtures().join(path)).unwrap()).unwrap()
+}
+
+fn options(model: &str) -> LoadOptions {
+    let prompt = json("expected/prompt.json");
+    let id = |name: &str| u32::try_from(prompt[name].as_u64().unwrap()).unwrap();
+    let folder = fixtures().join("models").join(model);
+    let mut weights: Vec<PathBuf> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
+        .collect();
+    weights.sort();
+    LoadOptions {
+        config: json(&format!("models/{model}/config.json")),
+        weights,
+        model_type: ModelType::ListwiseReranker,
+        answers: AnswerTokens { true_id: id("yes"), false_id: Some(id("no")) },
+        threads: 2,
+    }
+}
+
+/// The ids and the reference's raw scores of the cases whose ids are stored in full.
+fn cases(model: &str) -> Vec<(String, Vec<u32>, f32)> {
+    let ids = json("expected/ids.json");
+    let ids: HashMap<String, Vec<u32>> = ids
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(_, case)| case["ids"].is_array())
+        .map(|(name, case)| (name.clone(), serde_json::from_value(case["ids"].clone()).unwrap()))
+        .collect();
+    let expected = json(&format!("expected/{model}.json"));
+    let cases: Vec<_> = expected
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|case| {
+            let name = case["name"].as_str().unwrap();
+            Some((name.to_owned(), ids.get(name)?.clone(), case["raw"].as_f64().unwrap() as f32))
+        })
+        .collect();
+    assert!(cases.len() > 50, "{model} has {} cases", cases.len());
+    cases
+}
+
+fn cpu(model: &str, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
+    load_on(CpuOperations::start(threads, set).unwrap(), &options(model)).unwrap()
+}
+
+fn predict(backend: &mut dyn Backend, builder: BatchBuilder) -> Vec<f32> {
+    backend.predict(&builder.build()).unwrap().rows().map(|row| row[0]).collect()
+}
+
+fn batch<'a>(mut builder: BatchBuilder, texts: impl IntoIterator<Item = &'a Vec<u32>>) -> BatchBuilder {
+    texts.into_iter().for_each(|ids| builder.push(ids));
+    builder
+}
+
+fn assert_close(got: &[f32], expected: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(got.len(), expected.len());
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        assert!((got - expected).abs() <= tolerance, "{what}, text {index}: {got} for {expected}");
+    }
+}
+
+#[test]
+fn every_checkpoint_scores_as_transformers_does() {
+    for model in MODELS {
+        let cases = cases(model);
+        let mut backends: Vec<(String, Box<dyn Backend>)> = InstructionSet::available()
+            .into_iter()
+            .map(|set| (set.to_string(), cpu(model, 2, set)))
+            .collect();
+        let candle = load_on(TensorOperations::new(Device::Cpu), &options(model)).unwrap();
+        backends.push(("candle".to_owned(), candle));
+        for (name, backend) in &mut backends {
+            let builder = batch(BatchBuilder::default(), cases.iter().map(|(_, ids, _)| ids));
+            let scores = predict(backend.as_mut(), builder);
+            for ((case, _, expected), score) in cases.iter().zip(scores) {
+                assert!((score - expected).abs() <= 1e-4, "{model}, {name}, {case}: {score} for {expected}");
+            }
+        }
+    }
+}
+
+/// A pair scored alone = in any batch, order and split, with or without prefix sharing, on one thread or two.
+#[test]
+fn a_score_does_not_depend_on_company_order_sharing_or_threads() {
+    let mut rng = StdRng::seed_from_u64(20);
+    for model in MODELS {
+        let mut texts: Vec<Vec<u32>> = cases(model).into_iter().map(|(_, ids, _)| ids).collect();
+        texts.extend(random_texts(&mut rng));
+        let mut one = cpu(model, 1, InstructionSet::best());
+        let mut two = cpu(model, 2, InstructionSet::best());
+        let alone: Vec<f32> =
+            texts.iter().flat_map(|ids| predict(one.as_mut(), batch(BatchBuilder::default(), [ids]))).collect();
+        let check = |backend: &mut Box<dyn Backend>, builder: BatchBuilder, order: &[usize], what: &str| {
+            let scores = predict(backend.as_mut(), batch(builder, order.iter().map(|&i| &texts[i])));
+            let expected: Vec<f32> = order.iter().map(|&i| alone[i]).collect();
+            assert_close(&scores, &expected, 2e-5, &format!("{model}, {what}"));
+        };
+        let mut order: Vec<usize> = (0..texts.len()).collect();
+        check(&mut two, BatchBuilder::default(), &order, "shared, two threads");
+        check(&mut one, BatchBuilder::default(), &order, "shared, one thread");
+        check(&mut two, BatchBuilder::without_sharing(), &order, "unshared");
+        for round in 0..6 {
+            order.shuffle(&mut rng);
+            for part in order.chunks(rng.random_range(1..20)) {
+                check(&mut two, BatchBuilder::default(), part, &format!("round {round}"));
+            }
+        }
+    }
+}
+
+/// Equal lengths (where a batch without a causal mask gives wrong scores), forks after one token, texts that are
+/// prefixes of others, a text twice.
+fn random_texts(rng: &mut StdRng) -> Vec<Vec<u32>> {
+    let mut ids = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..1300)).collect() };
+    let trunk = ids(45);
+    let mut texts: Vec<Vec<u32>> = (0..6).map(|_| ids(33)).collect();
+    texts.extend([1, 2, 31, 32, 33, 44].map(|shared| [&trunk[..shared], &ids(17)].concat()));
+    texts.extend([1, 32, 45, 45].map(|len| trunk[..len].to_vec()));
+    texts
+}
+
+#[test]
+fn packed_attention_equals_the_obvious_one() {
+    let mut rng = StdRng::seed_from_u64(21);
+    for set in InstructionSet::available() {
+        for (queries, keys, size, lengths) in [
+            (2, 1, 2, vec![1, 2]),
+            (4, 2, 24, vec![40, 33]),
+            (8, 2, 16, vec![129, 7, 64]),
+            (3, 3, 40, vec![31, 32, 33]),
+            (2, 2, 128, vec![300]),
+        ] {
+            let heads = Heads { queries, keys, size };
+            let trunk: Vec<u32> = (0..260).map(|_| rng.random_range(0..3)).collect();
+            let mut builder = BatchBuilder::default();
+            for &length in &lengths {
+                for shared in [0, 1, length / 2, length] {
+                    let own: Vec<u32> = (0..length).map(|_| rng.random_range(0..9)).collect();
+                    builder.push(&[&trunk[..shared.min(trunk.len())], &own[..]].concat());
+                }
+            }
+            let batch = builder.build();
+            let tokens = batch.token_ids().len();
+            let mut values = |count: usize| -> Vec<f32> { (0..count).map(|_| rng.random_range(-2.0..2.0)).collect() };
+            let keys_values = values(tokens * 2 * keys * size);
+            let threads = kernels::threads::Threads::start(2).unwrap();
+            let compute = kernels::matmul::Compute { set, threads };
+            let mut packed = attention::cpu::PackedKeys::default();
+            packed.pack(&compute, &keys_values, heads, &batch);
+            let tensor = |values: &[f32], columns: usize| Tensor::from_slice(values, ((), columns), &Device::Cpu).unwrap();
+            for spans in [all_queries(&batch), last_queries(&batch)] {
+                let rows: usize = spans.iter().map(|span| span.rows.len()).sum();
+                let width = queries * size;
+                let asked = values(rows * width);
+                let mut got = vec![f32::NAN; rows * width];
+                attention::cpu::attention(&compute, (&asked, &spans), &packed, heads, &batch, &mut got);
+                let asked = tensor(&asked, width);
+                let keys_values = tensor(&keys_values, 2 * keys * size);
+                let expected = reference::attention((&asked, &spans), &keys_values, heads, &batch).unwrap();
+                let expected: Vec<f32> = expected.flatten_all().unwrap().to_vec1().unwrap();
+                assert_close(&got, &expected, 5e-6, &format!("{set} {heads:?} {lengths:?}"));
+            }
+        }
+    }
+}
+
+/// Loads the model with its configuration or files changed; the error's text.
+fn refusal(change: impl FnOnce(&mut LoadOptions)) -> String {
+    let mut options = options("tied-bf16");
+    change(&mut options);
+    load(&options).err().map(|error| error.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    let with = |key: &str, value: serde_json::Value| {
+        refusal(|options| {
+            options.config[key] = value;
+        })
+    };
+    for (message, wanted) in [
+        (with("model_type", "llama".into()), "model_type \"llama\""),
+        (with("hidden_act", "gelu".into()), "hidden_act \"gelu\""),
+        (with("attention_bias", true.into()), "attention_bias"),
+        (with("use_sliding_window", true.into()), "use_sliding_window"),
+        (with("rope_scaling", serde_json::json!({"rope_type": "yarn", "factor": 4.0})), "rope type"),
+        (with("quantization_config", serde_json::json!({"bits": 4})), "quantization_config"),
+        (with("layer_types", serde_json::json!(["full_attention", "sliding_attention"])), "layer_types"),
+        (with("num_key_value_heads", 3.into()), "num_attention_heads a multiple"),
+        (with("vocab_size", 7.into()), "`embed_tokens.weight`"),
+        (with("intermediate_size", 64.into()), "has shape"),
+        (with("num_hidden_layers", 2.into()), "not part of this architecture"),
+        (with("num_hidden_layers", 4.into()), "no tensor `layers.3."),
+        (with("tie_word_embeddings", false.into()), "no tensor `lm_head.weight`"),
+        (with("hidden_size", serde_json::Value::Null), "config.json:"),
+        (refusal(|options| options.answers.false_id = Some(9_000_000)), "answer token 9000000"),
+        (refusal(|options| options.answers.false_id = Some(options.answers.true_id)), "every score would be 0.5"),
+        (refusal(|options| options.model_type = ModelType::Classifier), "--model-type listwise-reranker"),
+        (refusal(|options| options.weights = vec![PathBuf::from("/nowhere.safetensors")]), "/nowhere.safetensors"),
+    ] {
+        assert!(message.contains(wanted), "{message:?} does not say {wanted:?}");
+    }
+}
+
+#[test]
+fn broken_weights_are_refused_with_file_and_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let whole = fs::read(&options("tied-bf16").weights[0]).unwrap();
+    let refused = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        refusal(|options| options.weights = vec![path.clone()])
+    };
+    for bytes in [&whole[..whole.len() - 1], &whole[..100], &whole[..4], &[][..], b"not a checkpoint at all"] {
+        let message = refused(bytes);
+        assert!(message.contains("model.safetensors") && message.contains("download it again"), "{message}");
+    }
+    let mut broken = whole.clone();
+    let end = broken.len();
+    broken[end - 1000..].fill(0xff);
+    let message = refused(&broken);
+    assert!(message.contains("holds a NaN") && message.contains("model.safetensors"), "{message}");
+    assert_eq!(refused(&whole), "", "the unbroken file must load");
+}

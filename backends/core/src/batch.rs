@@ -1,0 +1,292 @@
+//! A packed batch: a forest of segments in which every prefix that several texts share is stored once.
+//!
+//! Input: the token ids of texts, one text after the other. Output: a [`Batch`], whose rows are the unique tokens.
+//! What must hold: walking from a text's segment up to its root and reading the segments' tokens from the root down
+//! gives the text's ids back; parents come before their children; no two children of a parent, and no two roots,
+//! start with the same token.
+
+use std::ops::Range;
+
+/// A run of tokens in a batch. Its tokens attend to all tokens of its ancestors and, causally, to each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// The segment that comes before this one in every text that holds it; always at a smaller index.
+    pub parent: Option<usize>,
+    /// Where its tokens lie among the batch's rows.
+    pub rows: Range<usize>,
+    /// The position, in its texts, of its first token: the number of its ancestors' tokens.
+    pub position: usize,
+}
+
+/// Texts as a forest of segments. Made by [`BatchBuilder`], which keeps the invariants of this module.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    token_ids: Vec<u32>,
+    segments: Vec<Segment>,
+    leaves: Vec<usize>,
+}
+
+impl Batch {
+    /// The unique tokens, segment after segment.
+    #[must_use]
+    pub fn token_ids(&self) -> &[u32] {
+        &self.token_ids
+    }
+
+    /// The forest, parents before children.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// For each text, in the order of addition, the segment that ends with its last token.
+    #[must_use]
+    pub fn leaves(&self) -> &[usize] {
+        &self.leaves
+    }
+
+    /// For each text, in the order of addition, the row of its last token.
+    pub fn last_rows(&self) -> impl ExactSizeIterator<Item = usize> {
+        self.leaves.iter().map(|&leaf| self.segments[leaf].rows.end - 1)
+    }
+
+    /// The position of each row's token in its text.
+    pub fn positions(&self) -> impl Iterator<Item = usize> {
+        self.segments.iter().flat_map(|segment| segment.position..segment.position + segment.rows.len())
+    }
+
+    /// The segments from the root down to `segment`, itself included.
+    #[must_use]
+    pub fn path(&self, segment: usize) -> Vec<usize> {
+        let mut path = vec![segment];
+        while let Some(parent) = self.segments[path[path.len() - 1]].parent {
+            path.push(parent);
+        }
+        path.reverse();
+        path
+    }
+}
+
+/// Collects texts into a radix tree of their token ids; [`BatchBuilder::build`] lays it out as a [`Batch`].
+#[derive(Debug, Default)]
+pub struct BatchBuilder {
+    nodes: Vec<Node>,
+    roots: Vec<usize>,
+    leaves: Vec<usize>,
+    unique_tokens: usize,
+    unshared: bool,
+}
+
+#[derive(Debug)]
+struct Node {
+    tokens: Vec<u32>,
+    parent: Option<usize>,
+    children: Vec<usize>,
+}
+
+/// How far a text's ids follow the tree.
+struct Match {
+    /// The last node of which at least one token matches.
+    node: Option<usize>,
+    /// How many of that node's tokens match.
+    within: usize,
+    /// How many of the text's tokens match in all.
+    tokens: usize,
+}
+
+impl BatchBuilder {
+    /// A builder that stores every text on its own, as the slow reference for prefix sharing.
+    #[must_use]
+    pub fn without_sharing() -> Self {
+        Self { unshared: true, ..Self::default() }
+    }
+
+    /// Unique tokens so far: the rows of the batch, which its token budget counts.
+    #[must_use]
+    pub fn unique_tokens(&self) -> usize {
+        self.unique_tokens
+    }
+
+    /// Texts so far.
+    #[must_use]
+    pub fn texts(&self) -> usize {
+        self.leaves.len()
+    }
+
+    /// How many rows `ids` would add: its tokens less the prefix that it shares with the texts before it.
+    #[must_use]
+    pub fn cost(&self, ids: &[u32]) -> usize {
+        ids.len() - self.longest_match(ids).tokens
+    }
+
+    /// Adds a text. An empty one has no last token and is not a text: `ids` must not be empty.
+    pub fn push(&mut self, ids: &[u32]) {
+        debug_assert!(!ids.is_empty());
+        let found = self.longest_match(ids);
+        self.unique_tokens += ids.len() - found.tokens;
+        let mut end = found.node;
+        if let Some(node) = found.node
+            && found.within < self.nodes[node].tokens.len()
+        {
+            self.split(node, found.within);
+        }
+        if found.tokens < ids.len() {
+            end = Some(self.add_node(ids[found.tokens..].to_vec(), found.node));
+        }
+        self.leaves.extend(end);
+    }
+
+    /// The batch of all texts added.
+    #[must_use]
+    pub fn build(self) -> Batch {
+        let mut batch = Batch { token_ids: Vec::with_capacity(self.unique_tokens), ..Batch::default() };
+        let mut segment_of = vec![0; self.nodes.len()];
+        let mut pending: Vec<usize> = self.roots.iter().rev().copied().collect();
+        while let Some(node) = pending.pop() {
+            let Node { tokens, parent, children } = &self.nodes[node];
+            let parent = parent.map(|parent| segment_of[parent]);
+            let position = parent.map_or(0, |parent| {
+                let parent: &Segment = &batch.segments[parent];
+                parent.position + parent.rows.len()
+            });
+            let start = batch.token_ids.len();
+            batch.token_ids.extend_from_slice(tokens);
+            segment_of[node] = batch.segments.len();
+            batch.segments.push(Segment { parent, rows: start..batch.token_ids.len(), position });
+            pending.extend(children.iter().rev());
+        }
+        batch.leaves = self.leaves.iter().map(|&node| segment_of[node]).collect();
+        batch
+    }
+
+    fn longest_match(&self, ids: &[u32]) -> Match {
+        let mut found = Match { node: None, within: 0, tokens: 0 };
+        if self.unshared {
+            return found;
+        }
+        let mut candidates = &self.roots;
+        while let Some(&next) = ids.get(found.tokens) {
+            let Some(&node) = candidates.iter().find(|&&node| self.nodes[node].tokens[0] == next) else { break };
+            let tokens = &self.nodes[node].tokens;
+            let within = tokens.iter().zip(&ids[found.tokens..]).take_while(|(a, b)| a == b).count();
+            found = Match { node: Some(node), within, tokens: found.tokens + within };
+            if within < tokens.len() {
+                break;
+            }
+            candidates = &self.nodes[node].children;
+        }
+        found
+    }
+
+    /// Cuts `node` after `at` tokens: it keeps the first part, so that its parent and earlier siblings need no
+    /// change, and a new child takes the rest with all that hung below it and all texts that ended there.
+    fn split(&mut self, node: usize, at: usize) {
+        let rest = self.nodes[node].tokens.split_off(at);
+        let grandchildren = std::mem::take(&mut self.nodes[node].children);
+        let child = self.nodes.len();
+        for &grandchild in &grandchildren {
+            self.nodes[grandchild].parent = Some(child);
+        }
+        self.nodes.push(Node { tokens: rest, parent: Some(node), children: grandchildren });
+        self.nodes[node].children.push(child);
+        for leaf in &mut self.leaves {
+            if *leaf == node {
+                *leaf = child;
+            }
+        }
+    }
+
+    fn add_node(&mut self, tokens: Vec<u32>, parent: Option<usize>) -> usize {
+        let node = self.nodes.len();
+        self.nodes.push(Node { tokens, parent, children: Vec::new() });
+        match parent {
+            Some(parent) => self.nodes[parent].children.push(node),
+            None => self.roots.push(node),
+        }
+        node
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    fn build(texts: &[Vec<u32>]) -> Batch {
+        let mut builder = BatchBuilder::default();
+        for text in texts {
+            builder.push(text);
+        }
+        builder.build()
+    }
+
+    /// The ids of a text, read back from the forest.
+    fn text(batch: &Batch, index: usize) -> Vec<u32> {
+        let path = batch.path(batch.leaves()[index]);
+        path.iter().flat_map(|&s| batch.token_ids()[batch.segments()[s].rows.clone()].to_vec()).collect()
+    }
+
+    /// The number of distinct non-empty prefixes: what a batch that shares everything holds.
+    fn distinct_prefixes(texts: &[Vec<u32>]) -> usize {
+        let prefixes = texts.iter().flat_map(|text| (1..=text.len()).map(|end| &text[..end]));
+        prefixes.collect::<std::collections::HashSet<_>>().len()
+    }
+
+    #[test]
+    fn random_texts_come_back_and_every_shared_prefix_is_stored_once() {
+        let mut rng = StdRng::seed_from_u64(1);
+        for _ in 0..500 {
+            let count = rng.random_range(1..12);
+            let texts: Vec<Vec<u32>> = (0..count)
+                .map(|_| (0..rng.random_range(1..9)).map(|_| rng.random_range(0..3)).collect())
+                .collect();
+            let batch = build(&texts);
+            for (index, ids) in texts.iter().enumerate() {
+                assert_eq!(&text(&batch, index), ids, "{texts:?}");
+            }
+            assert_eq!(batch.token_ids().len(), distinct_prefixes(&texts), "{texts:?}");
+            for (index, segment) in batch.segments().iter().enumerate() {
+                let before: usize =
+                    batch.path(index).iter().map(|&s| batch.segments()[s].rows.len()).sum::<usize>();
+                assert_eq!(segment.position + segment.rows.len(), before);
+                assert!(segment.parent.is_none_or(|parent| parent < index) && !segment.rows.is_empty());
+            }
+            assert_eq!(batch.positions().count(), batch.token_ids().len());
+        }
+    }
+
+    #[test]
+    fn the_cost_of_a_text_is_what_adding_it_adds() {
+        let texts = [vec![1, 2, 3, 4], vec![1, 2, 5], vec![1, 2, 3, 4], vec![1], vec![7, 7], vec![1, 2, 3, 4, 9]];
+        let mut builder = BatchBuilder::default();
+        let costs: Vec<usize> = texts
+            .iter()
+            .map(|text| {
+                let (cost, before) = (builder.cost(text), builder.unique_tokens());
+                builder.push(text);
+                assert_eq!(builder.unique_tokens() - before, cost);
+                cost
+            })
+            .collect();
+        assert_eq!(costs, [4, 1, 0, 0, 2, 1]);
+        assert_eq!(builder.texts(), 6);
+    }
+
+    #[test]
+    fn without_sharing_every_text_is_a_root_of_its_own() {
+        let mut builder = BatchBuilder::without_sharing();
+        builder.push(&[1, 2, 3]);
+        builder.push(&[1, 2, 3]);
+        let batch = builder.build();
+        assert_eq!(batch.token_ids(), [1, 2, 3, 1, 2, 3]);
+        assert_eq!(batch.last_rows().collect::<Vec<_>>(), [2, 5]);
+        assert_eq!(batch.positions().collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn a_split_keeps_the_texts_that_ended_in_the_node() {
+        let batch = build(&[vec![1, 2, 3], vec![1, 2], vec![1, 2, 3, 4]]);
+        assert_eq!(batch.token_ids(), [1, 2, 3, 4]);
+        assert_eq!(batch.last_rows().collect::<Vec<_>>(), [2, 1, 3]);
+    }
+}

@@ -1,0 +1,83 @@
+//! What kind of model is served, and in which arithmetic: the words that every crate shares.
+
+use std::fmt;
+
+/// The kind of a model: what its last hidden states mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelType {
+    /// Texts become vectors.
+    Embedding(Pool),
+    /// Texts or pairs get one of several labels.
+    Classifier,
+    /// A classification head with one label scores a pair.
+    Reranker,
+    /// A causal language model that is asked whether a document meets a query and answers by the probability of
+    /// one token ("yes") against another ("no").
+    ListwiseReranker,
+}
+
+impl fmt::Display for ModelType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedding(pool) => write!(f, "embedding model ({pool} pooling)"),
+            Self::Classifier => f.write_str("classifier"),
+            Self::Reranker => f.write_str("re-ranker with a classification head"),
+            Self::ListwiseReranker => f.write_str("generative re-ranker"),
+        }
+    }
+}
+
+/// How the hidden states of an embedding model's tokens become one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pool {
+    /// The first token's state.
+    Cls,
+    /// The mean over the tokens.
+    Mean,
+    /// The largest activation per vocabulary entry (sparse).
+    Splade,
+    /// The last token's state.
+    LastToken,
+}
+
+impl fmt::Display for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cls => "cls",
+            Self::Mean => "mean",
+            Self::Splade => "splade",
+            Self::LastToken => "last-token",
+        })
+    }
+}
+
+/// The two tokens between which a generative re-ranker decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AnswerTokens {
+    /// The token that says the document is relevant (`yes`).
+    pub true_id: u32,
+    /// The token that says it is not (`no`); without it the raw score is the true token's logit alone.
+    pub false_id: Option<u32>,
+}
+
+/// The arithmetic of the forward pass. The weights may be kept in a smaller type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DType {
+    /// 32-bit floating point.
+    #[default]
+    Float32,
+    /// 16-bit floating point (IEEE half).
+    Float16,
+    /// 16-bit floating point with the range of 32-bit.
+    BFloat16,
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Float32 => "float32",
+            Self::Float16 => "float16",
+            Self::BFloat16 => "bfloat16",
+        })
+    }
+}

@@ -1,0 +1,4 @@
+//! Chooses and loads a backend. There is one so far: candle's, with this project's own kernels on the CPU.
+
+pub use text_embeddings_backend_candle::{LoadOptions, Loaded, load};
+pub use text_embeddings_backend_core::{AnswerTokens, Backend, BackendError, Batch, BatchBuilder, ModelType};
