@@ -46,6 +46,7 @@ impl Batch {
     }
 
     /// For each text, in the order of addition, the row of its last token.
+    #[must_use]
     pub fn last_rows(&self) -> impl ExactSizeIterator<Item = usize> {
         self.leaves.iter().map(|&leaf| self.segments[leaf].rows.end - 1)
     }

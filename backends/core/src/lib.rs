@@ -37,6 +37,7 @@ impl Predictions {
     }
 
     /// The raw scores of each text in turn.
+    #[must_use]
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
         self.values.chunks_exact(self.classes)
     }

@@ -72,9 +72,9 @@ dispatch! {
     /// [`COLUMNS`] values.
     fn panel(stored: Stored, rows: &[u8], depth: usize, panel: &mut [f32]) {
         match stored {
-            Stored::F32 => panel_with(rows.as_chunks().0, depth, panel, f32::from_le_bytes),
-            Stored::F16 => panel_with(rows.as_chunks().0, depth, panel, |bytes| f16::from_le_bytes(bytes).to_f32_const()),
-            Stored::Bf16 => panel_with(rows.as_chunks().0, depth, panel, |bytes| {
+            Stored::F32 => panel_with::<_, WIDE>(rows.as_chunks().0, depth, panel, f32::from_le_bytes),
+            Stored::F16 => panel_with::<_, WIDE>(rows.as_chunks().0, depth, panel, |bytes| f16::from_le_bytes(bytes).to_f32_const()),
+            Stored::Bf16 => panel_with::<_, WIDE>(rows.as_chunks().0, depth, panel, |bytes| {
                 f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
             }),
         }
@@ -84,13 +84,18 @@ dispatch! {
 dispatch! {
     /// [`panel`] of rows that are `f32` in memory.
     fn panel_of_values(rows: &[f32], depth: usize, panel: &mut [f32]) {
-        panel_with(rows, depth, panel, |value| value);
+        panel_with::<_, WIDE>(rows, depth, panel, |value| value);
     }
 }
 
 /// Transposes in squares of [`CHUNK`] depth steps, small enough to stay in the first-level cache.
 #[inline(always)]
-fn panel_with<T: Copy>(values: &[T], depth: usize, panel: &mut [f32], convert: impl Fn(T) -> f32 + Copy) {
+fn panel_with<T: Copy, const WIDE: bool>(
+    values: &[T],
+    depth: usize,
+    panel: &mut [f32],
+    convert: impl Fn(T) -> f32 + Copy,
+) {
     let columns = (values.len() / depth).min(COLUMNS);
     let (panel, _) = panel.as_chunks_mut::<COLUMNS>();
     for (chunk, lines) in panel.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
@@ -107,8 +112,67 @@ fn panel_with<T: Copy>(values: &[T], depth: usize, panel: &mut [f32], convert: i
                 }
             }
         }
+        #[cfg(target_arch = "x86_64")]
+        if WIDE {
+            // SAFETY: `WIDE` bodies run only where `InstructionSet::available` found AVX-512.
+            unsafe { wide::transpose(&square, lines) };
+            continue;
+        }
         for (k, line) in lines.iter_mut().enumerate() {
             *line = std::array::from_fn(|column| square[column][k]);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use super::{CHUNK, COLUMNS};
+    use std::arch::x86_64::{
+        __m512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_loadu_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps,
+        _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    };
+
+    /// `lines[k][column] = square[column][k]`, in two squares of 16 × 16.
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn transpose(square: &[[f32; CHUNK]; COLUMNS], lines: &mut [[f32; COLUMNS]; CHUNK]) {
+        for half in 0..2 {
+            // SAFETY: a row of `square` is 16 values long.
+            let mut rows: [__m512; 16] =
+                std::array::from_fn(|i| unsafe { _mm512_loadu_ps(square[half * 16 + i].as_ptr()) });
+            transpose_rows(&mut rows);
+            for (line, row) in lines.iter_mut().zip(rows) {
+                // SAFETY: a line is 32 values long, and `half` is 0 or 1.
+                unsafe { _mm512_storeu_ps(line.as_mut_ptr().add(half * 16), row) };
+            }
+        }
+    }
+
+    /// Swaps ever larger blocks across the diagonal: pairs of values, of pairs, then of quarters of a register.
+    #[target_feature(enable = "avx512f")]
+    fn transpose_rows(rows: &mut [__m512; 16]) {
+        let mut pairs = *rows;
+        for i in (0..16).step_by(2) {
+            pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+            pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+        }
+        let double = |row: __m512| _mm512_castps_pd(row);
+        let mut fours = pairs;
+        for i in (0..16).step_by(4) {
+            for j in 0..2 {
+                let (a, b) = (double(pairs[i + j]), double(pairs[i + j + 2]));
+                fours[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+                fours[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+            }
+        }
+        // Row i + j now holds, in its quarter q, column 4 q + j of the rows i..i + 4.
+        for j in 0..4 {
+            let (a, b, c, d) = (fours[j], fours[4 + j], fours[8 + j], fours[12 + j]);
+            let (low, high) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+            let (low_end, high_end) = (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+            rows[j] = _mm512_shuffle_f32x4::<0x88>(low, low_end);
+            rows[8 + j] = _mm512_shuffle_f32x4::<0xdd>(low, low_end);
+            rows[4 + j] = _mm512_shuffle_f32x4::<0x88>(high, high_end);
+            rows[12 + j] = _mm512_shuffle_f32x4::<0xdd>(high, high_end);
         }
     }
 }

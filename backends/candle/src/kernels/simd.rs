@@ -159,25 +159,25 @@ mod x86 {
 /// Defines `pub(crate) fn name(set, args…)` that runs a body compiled for the instruction set `set`.
 ///
 /// The body is safe code that the compiler vectorises with what the instruction set offers; `FUSED` tells it whether
-/// `f32::mul_add` is one instruction (else it is a slow library call).
+/// `f32::mul_add` is one instruction (else it is a slow library call), `WIDE` whether the instruction set is AVX-512.
 macro_rules! dispatch {
     ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
         $(#[$doc])*
         pub(crate) fn $name(set: $crate::kernels::InstructionSet, $($arg: $type),*) {
             #[inline(always)]
-            fn body<const FUSED: bool>($($arg: $type),*) $body
+            fn body<const FUSED: bool, const WIDE: bool>($($arg: $type),*) $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
             fn avx512($($arg: $type),*) {
-                body::<true>($($arg),*);
+                body::<true, true>($($arg),*);
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn avx2($($arg: $type),*) {
-                body::<true>($($arg),*);
+                body::<true, false>($($arg),*);
             }
             match set {
-                $crate::kernels::InstructionSet::Portable => body::<false>($($arg),*),
+                $crate::kernels::InstructionSet::Portable => body::<false, false>($($arg),*),
                 // SAFETY: a value of `InstructionSet` other than `Portable` comes from `available`, which asked the CPU.
                 #[cfg(target_arch = "x86_64")]
                 $crate::kernels::InstructionSet::Avx2 => unsafe { avx2($($arg),*) },

@@ -1,0 +1,101 @@
+//! Everything that can be wrong with a request, in the words the client reads.
+//!
+//! A transport maps [`Error::kind`] to its own status codes and sends the message as it is.
+
+/// Why a request was not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A field that must hold something is empty.
+    #[error("`{field}` cannot be empty")]
+    Empty {
+        /// The request's field.
+        field: &'static str,
+    },
+    /// A field's value, or a combination of fields, that cannot be served; the text says what and why.
+    #[error("{0}")]
+    Validation(String),
+    /// More inputs than one request may hold.
+    #[error("batch size {got} > maximum allowed batch size {max}")]
+    BatchTooLarge {
+        /// Inputs in the request.
+        got: usize,
+        /// The most that are allowed.
+        max: usize,
+    },
+    /// An input has too many tokens and may not be truncated.
+    #[error("`inputs` must have less than {max} tokens. Given: {got}")]
+    TooLong {
+        /// Tokens of the whole input, the template's included.
+        got: usize,
+        /// The longest input that is served.
+        max: usize,
+    },
+    /// The tokenizer failed.
+    #[error("{0}")]
+    Tokenizer(String),
+    /// The route wants another kind of model than the one that is served.
+    #[error("model is not {wanted} model")]
+    ModelType {
+        /// What the route wants, with its article: "a re-ranker".
+        wanted: &'static str,
+    },
+    /// The forward pass failed.
+    #[error("{0}")]
+    Inference(String),
+    /// A score came out as NaN.
+    #[error("score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out")]
+    MissingValues,
+    /// Every permit is in use.
+    #[error("Model is overloaded")]
+    Overloaded,
+    /// The server cannot compute at present.
+    #[error("Service is unhealthy")]
+    Unhealthy,
+}
+
+/// The classes of errors that clients tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The server cannot compute at present.
+    Unhealthy,
+    /// Inference failed, or the model is of another kind.
+    Backend,
+    /// Too many requests at once: try again later.
+    Overloaded,
+    /// The request is not valid.
+    Validation,
+    /// The tokenizer failed.
+    Tokenizer,
+    /// A field that must hold something is empty.
+    Empty,
+}
+
+impl Error {
+    /// The class of this error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Empty { .. } => ErrorKind::Empty,
+            Self::Validation(_) | Self::BatchTooLarge { .. } | Self::TooLong { .. } => ErrorKind::Validation,
+            Self::Tokenizer(_) => ErrorKind::Tokenizer,
+            Self::ModelType { .. } | Self::Inference(_) | Self::MissingValues => ErrorKind::Backend,
+            Self::Overloaded => ErrorKind::Overloaded,
+            Self::Unhealthy => ErrorKind::Unhealthy,
+        }
+    }
+
+    /// The value of the `err` label of `te_request_failure`.
+    #[must_use]
+    pub fn metric_label(&self) -> &'static str {
+        match self {
+            Self::Empty { .. } | Self::Validation(_) | Self::TooLong { .. } => "validation",
+            Self::BatchTooLarge { .. } => "batch_size",
+            Self::Tokenizer(_) => "tokenization",
+            Self::ModelType { .. } => "model_type",
+            Self::Inference(_) => "inference",
+            Self::MissingValues => "missing_values",
+            Self::Overloaded => "overloaded",
+            Self::Unhealthy => "unhealthy",
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The JSON files of a model folder as types.
+//!
+//! Input: the text of `config.json`, `modules.json`, `1_Pooling/config.json` and their kin. Output: the fields that
+//! this server uses, under the checkpoint's names. What must hold: a file that is there is either understood or an
+//! error that names it with line and column; it is never taken for absent.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use text_embeddings_backend_core::Pool;
+
+use super::error::FilesError;
+use super::weights::starts_as_lfs_pointer;
+
+/// `config.json`.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct ModelConfig {
+    /// The classes of `transformers` that the checkpoint belongs to; empty where the file names none.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub architectures: Vec<String>,
+    /// The family of models, such as `qwen3`.
+    #[serde(default)]
+    pub model_type: Option<String>,
+    /// The longest input, in tokens, that the positions allow.
+    #[serde(default)]
+    pub max_position_embeddings: Option<usize>,
+    /// Rows of the token embedding.
+    #[serde(default)]
+    pub vocab_size: Option<usize>,
+    /// The padding token; none where the file says null or a negative number.
+    #[serde(default, deserialize_with = "token_id")]
+    pub pad_token_id: Option<u32>,
+    /// The type of the stored weights, such as `bfloat16`.
+    #[serde(default, alias = "torch_dtype")]
+    pub dtype: Option<String>,
+    /// Label of each class, by the class's number as text.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub id2label: BTreeMap<String, String>,
+    /// Number of each class, by its label.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub label2id: BTreeMap<String, usize>,
+    /// The number of classes where the labels have no names.
+    #[serde(default)]
+    pub num_labels: Option<usize>,
+    /// Whether the file says that this causal language model is a re-ranker.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub is_reranker: bool,
+    /// The whole file, for whoever needs more than these fields.
+    #[serde(skip)]
+    pub raw: Value,
+}
+
+impl ModelConfig {
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    ///
+    /// [`FilesError::Json`] where it is not JSON or a field has the wrong type.
+    pub fn load(path: &Path) -> Result<Self, FilesError> {
+        let text = read_text(path)?;
+        Ok(Self { raw: parse(path, &text)?, ..parse(path, &text)? })
+    }
+
+    /// How many labels a classification head has. Where the file is silent it is two, as in `transformers`.
+    #[must_use]
+    pub fn label_count(&self) -> usize {
+        match self.id2label.len() {
+            0 => self.num_labels.unwrap_or(2),
+            named => named,
+        }
+    }
+}
+
+/// One entry of `modules.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Module {
+    /// The Python class, such as `sentence_transformers.models.Pooling`.
+    #[serde(rename = "type")]
+    pub class: String,
+    /// The folder of the module's own files; empty for the model's.
+    #[serde(default)]
+    pub path: String,
+}
+
+impl Module {
+    /// The class without its Python modules, such as `Pooling`.
+    #[must_use]
+    pub fn class_name(&self) -> &str {
+        self.class.rsplit('.').next().unwrap_or_default()
+    }
+}
+
+/// `1_LogitScore/config.json`: the tokens between which a generative re-ranker decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct LogitScore {
+    /// The token that says the document is relevant.
+    pub true_token_id: u32,
+    /// The token that says it is not; without it the score is the true token's logit alone.
+    #[serde(default)]
+    pub false_token_id: Option<u32>,
+}
+
+/// `1_Pooling/config.json`: the pooling modes that are switched on, without the prefix `pooling_mode_`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolingConfig {
+    /// Names such as `cls_token`, `mean_tokens`, `lasttoken`.
+    pub modes: Vec<String>,
+}
+
+impl PoolingConfig {
+    /// Reads the file: one switch per mode, or (in later versions) `pooling_mode` with the name.
+    ///
+    /// # Errors
+    ///
+    /// [`FilesError::Json`] where it is not a JSON object.
+    pub fn load(path: &Path) -> Result<Self, FilesError> {
+        let fields: BTreeMap<String, Value> = read_json(path)?;
+        let mut modes: Vec<String> = fields
+            .iter()
+            .filter(|(_, value)| **value == Value::Bool(true))
+            .filter_map(|(name, _)| name.strip_prefix("pooling_mode_"))
+            .map(str::to_owned)
+            .collect();
+        match fields.get("pooling_mode") {
+            Some(Value::String(mode)) => modes.push(mode.clone()),
+            Some(Value::Array(names)) => {
+                modes.extend(names.iter().filter_map(Value::as_str).map(str::to_owned));
+            }
+            _ => {}
+        }
+        Ok(Self { modes })
+    }
+
+    /// The pooling, if exactly one mode is on and this server has it.
+    #[must_use]
+    pub fn pool(&self) -> Option<Pool> {
+        match self.modes.as_slice() {
+            [mode] => match mode.as_str() {
+                "cls_token" | "cls" => Some(Pool::Cls),
+                "mean_tokens" | "mean" => Some(Pool::Mean),
+                "lasttoken" | "last_token" => Some(Pool::LastToken),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// `config_sentence_transformers.json`: the prompts that a model was trained with.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct Prompts {
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(super) prompts: BTreeMap<String, Option<String>>,
+    #[serde(default)]
+    pub(super) default_prompt_name: Option<String>,
+}
+
+/// `sentence_bert_config.json` and its older names.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct SentenceBert {
+    #[serde(default)]
+    pub(super) max_seq_length: Option<usize>,
+}
+
+/// The part of `tokenizer_config.json` that holds templates.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct TokenizerConfig {
+    #[serde(default)]
+    pub(super) chat_template: Option<ChatTemplate>,
+}
+
+/// One template, or several with names.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum ChatTemplate {
+    One(String),
+    Named(Vec<NamedTemplate>),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct NamedTemplate {
+    name: String,
+    template: String,
+}
+
+impl ChatTemplate {
+    /// The template to use: one made for re-ranking before the default one.
+    pub(super) fn choose(self) -> Option<String> {
+        let named = match self {
+            Self::One(template) => return Some(template),
+            Self::Named(named) => named,
+        };
+        ["reranker", "rerank", "default"]
+            .iter()
+            .find_map(|wanted| named.iter().find(|template| template.name == *wanted))
+            .map(|found| found.template.clone())
+    }
+}
+
+/// Reads a JSON file that must be there.
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, FilesError> {
+    parse(path, &read_text(path)?)
+}
+
+/// Reads a JSON file, or gives none where there is no such file.
+pub(super) fn read_optional_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FilesError> {
+    if path.exists() { read_json(path).map(Some) } else { Ok(None) }
+}
+
+/// Reads a text file that must be there and be UTF-8.
+pub(super) fn read_text(path: &Path) -> Result<String, FilesError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| FilesError::Io { path: path.into(), source })?;
+    if starts_as_lfs_pointer(text.as_bytes()) {
+        return Err(FilesError::LfsPointer { path: path.into() });
+    }
+    Ok(text)
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FilesError> {
+    serde_json::from_str(text)
+        .map_err(|error| FilesError::Json { path: path.into(), reason: error.to_string() })
+}
+
+fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Option::<T>::deserialize(from).map(Option::unwrap_or_default)
+}
+
+fn token_id<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    Ok(Option::<i64>::deserialize(from)?.and_then(|id| u32::try_from(id).ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    fn file(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        std::fs::write(&path, text).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn a_config_is_read_in_its_old_and_new_spellings() {
+        let (_folder, path) = file(
+            r#"{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","max_position_embeddings":40960,
+                "vocab_size":151669,"pad_token_id":-1,"torch_dtype":"bfloat16","id2label":null,"hidden_size":8}"#,
+        );
+        let config = ModelConfig::load(&path).unwrap();
+        assert_eq!(config.architectures, ["Qwen3ForCausalLM"]);
+        assert_eq!((config.vocab_size, config.max_position_embeddings), (Some(151_669), Some(40_960)));
+        assert_eq!((config.dtype.as_deref(), config.pad_token_id), (Some("bfloat16"), None));
+        assert_eq!(config.raw["hidden_size"], 8);
+        let (_folder, path) =
+            file(r#"{"architectures":null,"dtype":"float32","pad_token_id":3,"is_reranker":true}"#);
+        let config = ModelConfig::load(&path).unwrap();
+        assert!(config.architectures.is_empty() && config.is_reranker);
+        assert_eq!((config.dtype.as_deref(), config.pad_token_id), (Some("float32"), Some(3)));
+    }
+
+    #[test]
+    fn labels_are_counted_as_transformers_counts_them() {
+        let table = [
+            (r#"{"id2label":{"0":"yes"}}"#, 1),
+            (r#"{"id2label":{"0":"no","1":"yes"},"label2id":{"no":0,"yes":1}}"#, 2),
+            (r#"{"num_labels":1}"#, 1),
+            ("{}", 2),
+        ];
+        for (text, expected) in table {
+            let (_folder, path) = file(text);
+            assert_eq!(ModelConfig::load(&path).unwrap().label_count(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_file_is_named_with_line_and_column() {
+        for (text, position) in
+            [("{\n \"vocab_size\": ", "line 2 column"), (r#"{"vocab_size":"many"}"#, "line 1 column")]
+        {
+            let (_folder, path) = file(text);
+            let message = ModelConfig::load(&path).unwrap_err().to_string();
+            assert!(message.contains("config.json") && message.contains(position), "{message}");
+        }
+    }
+
+    #[test]
+    fn pooling_is_one_known_mode_or_none() {
+        let table = [
+            (r#"{"pooling_mode_cls_token":true,"pooling_mode_mean_tokens":false}"#, Some(Pool::Cls)),
+            (r#"{"word_embedding_dimension":8,"pooling_mode_mean_tokens":true}"#, Some(Pool::Mean)),
+            (r#"{"pooling_mode_lasttoken":true,"include_prompt":true}"#, Some(Pool::LastToken)),
+            (r#"{"pooling_mode":"mean"}"#, Some(Pool::Mean)),
+            (r#"{"pooling_mode_max_tokens":true}"#, None),
+            (r#"{"pooling_mode_cls_token":true,"pooling_mode_mean_tokens":true}"#, None),
+            ("{}", None),
+        ];
+        for (text, expected) in table {
+            let (_folder, path) = file(text);
+            assert_eq!(PoolingConfig::load(&path).unwrap().pool(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_named_template_for_reranking_goes_before_the_default() {
+        let table = [
+            (r#"{"chat_template":"a"}"#, Some("a")),
+            (
+                r#"{"chat_template":[{"name":"tool_use","template":"t"},{"name":"default","template":"d"}]}"#,
+                Some("d"),
+            ),
+            (
+                r#"{"chat_template":[{"name":"default","template":"d"},{"name":"reranker","template":"r"}]}"#,
+                Some("r"),
+            ),
+            (r#"{"chat_template":[{"name":"rerank","template":"r"}]}"#, Some("r")),
+            (r#"{"chat_template":[{"name":"tool_use","template":"t"}]}"#, None),
+            (r#"{"chat_template":null}"#, None),
+            ("{}", None),
+        ];
+        for (text, expected) in table {
+            let (_folder, path) = file(text);
+            let template =
+                read_json::<TokenizerConfig>(&path).unwrap().chat_template.and_then(ChatTemplate::choose);
+            assert_eq!(template.as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_logit_score_may_lack_its_false_token() {
+        let (_folder, path) =
+            file(r#"{"true_token_id":1,"false_token_id":null,"module_input_name":"causal_logits"}"#);
+        let expected = LogitScore { true_token_id: 1, false_token_id: None };
+        assert_eq!(read_json::<LogitScore>(&path).unwrap(), expected);
+        let (_folder, path) = file(r#"{"false_token_id":2}"#);
+        assert!(read_json::<LogitScore>(&path).unwrap_err().to_string().contains("true_token_id"));
+    }
+}

@@ -1,0 +1,490 @@
+//! Which kind of model is it? A pure function of the model's files and the user's flags.
+//!
+//! Input: [`ModelFacts`], [`KindFlags`]. Output: a [`ModelType`], or an error that names the flag which decides.
+//! What must hold, in this order:
+//!
+//! 1. an explicit flag wins;
+//! 2. `modules.json` that names a `LogitScore` makes a generative re-ranker;
+//! 3. an architecture ending in `Classification` makes a classifier, or a re-ranker if it has one label;
+//! 4. a `Pooling` module or folder makes an embedding model;
+//! 5. a causal language model is a generative re-ranker if its chat template has query and document roles, or its
+//!    config or its name says so;
+//! 6. anything else would be an embedding model of unknown pooling, which is refused: a wrong guess gives wrong scores
+//!    without an error.
+
+use std::fmt;
+use std::str::FromStr;
+
+use text_embeddings_backend_core::{ModelType, Pool};
+
+use super::config::Module;
+use super::folder::ModelFolder;
+
+/// What the rules need to know of a model's files.
+#[derive(Debug, Clone, Default)]
+pub struct ModelFacts {
+    /// The last part of the Hub id, or the folder's name.
+    pub name: String,
+    /// `architectures` of `config.json`.
+    pub architectures: Vec<String>,
+    /// The class names in `modules.json`, such as `LogitScore`.
+    pub modules: Vec<String>,
+    /// Whether there is a `Pooling` module or a `1_Pooling` folder.
+    pub has_pooling: bool,
+    /// Its mode, if this server knows it.
+    pub pool: Option<Pool>,
+    /// Whether the chat template has the roles query and document.
+    pub template_has_roles: bool,
+    /// `is_reranker` of `config.json`.
+    pub is_reranker: bool,
+    /// Labels of a classification head.
+    pub labels: usize,
+}
+
+impl From<&ModelFolder> for ModelFacts {
+    fn from(folder: &ModelFolder) -> Self {
+        Self {
+            name: folder.name(),
+            architectures: folder.config.architectures.clone(),
+            modules: folder.modules.iter().map(Module::class_name).map(str::to_owned).collect(),
+            has_pooling: folder.pooling.is_some(),
+            pool: folder.pooling.as_ref().and_then(super::config::PoolingConfig::pool),
+            template_has_roles: folder.chat_template.as_deref().is_some_and(template_has_roles),
+            is_reranker: folder.config.is_reranker,
+            labels: folder.config.label_count(),
+        }
+    }
+}
+
+impl ModelFacts {
+    fn is_classification(&self) -> bool {
+        self.architectures.iter().any(|name| name.ends_with("Classification"))
+    }
+
+    fn has_logit_score(&self) -> bool {
+        self.modules.iter().any(|module| module == "LogitScore")
+    }
+
+    fn is_causal(&self) -> bool {
+        self.architectures.iter().any(|name| name.ends_with("ForCausalLM"))
+    }
+
+    /// A name that also speaks of embeddings says nothing.
+    fn is_named_reranker(&self) -> bool {
+        let name = self.name.to_lowercase();
+        name.contains("reranker") && !name.contains("embed")
+    }
+
+    fn architecture(&self) -> String {
+        if self.architectures.is_empty() {
+            "no architecture".to_owned()
+        } else {
+            self.architectures.join(", ")
+        }
+    }
+}
+
+/// Whether a chat template mentions the roles `query` and `document` as string literals.
+#[must_use]
+pub fn template_has_roles(template: &str) -> bool {
+    let mentions =
+        |role: &str| template.contains(&format!("'{role}'")) || template.contains(&format!("\"{role}\""));
+    mentions("query") && mentions("document")
+}
+
+/// The values of `--model-type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestedType {
+    /// `embedding`
+    Embedding,
+    /// `classifier`
+    Classifier,
+    /// `reranker`: with a classification head
+    Reranker,
+    /// `listwise-reranker`: a causal language model that answers yes or no
+    ListwiseReranker,
+}
+
+impl RequestedType {
+    /// Every value, in the order of the help text.
+    pub const ALL: [Self; 4] = [Self::Embedding, Self::Classifier, Self::Reranker, Self::ListwiseReranker];
+
+    /// The value as it is typed.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::Classifier => "classifier",
+            Self::Reranker => "reranker",
+            Self::ListwiseReranker => "listwise-reranker",
+        }
+    }
+}
+
+impl fmt::Display for RequestedType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for RequestedType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = Self::ALL.map(Self::as_str).join(", ");
+        let found = Self::ALL.into_iter().find(|kind| kind.as_str() == text);
+        found.ok_or_else(|| format!("`{text}` is none of {names}"))
+    }
+}
+
+/// The flags that say what a model is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KindFlags {
+    /// `--model-type`
+    pub model_type: Option<RequestedType>,
+    /// `--pooling`: alone, it asks for embeddings, except of a model with a classification head, where TEI ignores it.
+    pub pooling: Option<Pool>,
+}
+
+/// A model whose kind is not clear, or not the one that the flags ask for.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DetectError {
+    /// A causal language model without any hint.
+    #[error(
+        "nothing in the files of `{name}` says what it is: give `--model-type listwise-reranker` if it is a \
+         generative re-ranker such as Qwen3-Reranker, or `--pooling last-token` (or mean, cls) if it is an \
+         embedding model"
+    )]
+    Ambiguous {
+        /// The model.
+        name: String,
+    },
+    /// An embedding model, by its other files or by exclusion, without a pooling.
+    #[error(
+        "`{name}` ({architecture}) would be an embedding model, but no 1_Pooling/config.json says how it pools: give \
+         `--pooling` (cls, mean, splade or last-token), or the right kind with `--model-type`"
+    )]
+    NoPooling {
+        /// The model.
+        name: String,
+        /// Its architecture.
+        architecture: String,
+    },
+    /// A pooling module with modes that this server lacks.
+    #[error(
+        "the pooling of `{name}` is not exactly one of cls, mean and lasttoken in 1_Pooling/config.json: choose one \
+         with `--pooling`, if the model works with it"
+    )]
+    UnsupportedPooling {
+        /// The model.
+        name: String,
+    },
+    /// `--pooling` beside a `--model-type` that does not pool.
+    #[error(
+        "`--pooling {pooling}` makes no sense with `--model-type {model_type}`: leave one of the two out"
+    )]
+    PoolingWithoutEmbedding {
+        /// The kind asked for.
+        model_type: RequestedType,
+        /// The pooling asked for.
+        pooling: Pool,
+    },
+    /// `--model-type` asks for a classification head, and there is none.
+    #[error(
+        "`--model-type {model_type}` needs a classification head, but `{name}` is {architecture}: leave the flag out, \
+         or give `--model-type listwise-reranker` if it is a generative re-ranker"
+    )]
+    NoClassificationHead {
+        /// The kind asked for.
+        model_type: RequestedType,
+        /// The model.
+        name: String,
+        /// Its architecture.
+        architecture: String,
+    },
+    /// `--model-type reranker` for a head with several labels.
+    #[error(
+        "`--model-type reranker` needs a head with one label, but `{name}` has {labels}: give `--model-type \
+         classifier`"
+    )]
+    SeveralLabels {
+        /// The model.
+        name: String,
+        /// Its labels.
+        labels: usize,
+    },
+    /// `--model-type listwise-reranker` for a model with a classification head.
+    #[error(
+        "`--model-type listwise-reranker` needs a causal language model, but `{name}` is {architecture}: leave the \
+         flag out, or give `--model-type reranker`"
+    )]
+    NotCausal {
+        /// The model.
+        name: String,
+        /// Its architecture.
+        architecture: String,
+    },
+}
+
+/// Decides the kind of a model by the rules at the top of this file.
+///
+/// # Errors
+///
+/// [`DetectError`] where files and flags leave it open or exclude each other.
+pub fn detect(facts: &ModelFacts, flags: &KindFlags) -> Result<ModelType, DetectError> {
+    match (flags.model_type, flags.pooling) {
+        (Some(requested), pooling) => from_flag(facts, requested, pooling),
+        (None, Some(pool)) if !facts.is_classification() => Ok(ModelType::Embedding(pool)),
+        (None, _) => from_files(facts),
+    }
+}
+
+fn from_flag(
+    facts: &ModelFacts,
+    requested: RequestedType,
+    pooling: Option<Pool>,
+) -> Result<ModelType, DetectError> {
+    let name = facts.name.clone();
+    let architecture = facts.architecture();
+    match (requested, pooling) {
+        (RequestedType::Embedding, Some(pool)) => Ok(ModelType::Embedding(pool)),
+        (RequestedType::Embedding, None) if facts.has_pooling => pooling_of_files(facts),
+        (RequestedType::Embedding, None) => Err(DetectError::NoPooling { name, architecture }),
+        (_, Some(pooling)) => Err(DetectError::PoolingWithoutEmbedding { model_type: requested, pooling }),
+        (RequestedType::ListwiseReranker, None) if facts.is_causal() || facts.has_logit_score() => {
+            Ok(ModelType::ListwiseReranker)
+        }
+        (RequestedType::ListwiseReranker, None) => Err(DetectError::NotCausal { name, architecture }),
+        (_, None) if !facts.is_classification() => {
+            Err(DetectError::NoClassificationHead { model_type: requested, name, architecture })
+        }
+        (RequestedType::Reranker, None) if facts.labels != 1 => {
+            Err(DetectError::SeveralLabels { name, labels: facts.labels })
+        }
+        (RequestedType::Reranker, None) => Ok(ModelType::Reranker),
+        (RequestedType::Classifier, None) => Ok(ModelType::Classifier),
+    }
+}
+
+fn from_files(facts: &ModelFacts) -> Result<ModelType, DetectError> {
+    if facts.has_logit_score() {
+        return Ok(ModelType::ListwiseReranker);
+    }
+    if facts.is_classification() {
+        return Ok(if facts.labels == 1 { ModelType::Reranker } else { ModelType::Classifier });
+    }
+    if facts.has_pooling {
+        return pooling_of_files(facts);
+    }
+    let name = facts.name.clone();
+    if !facts.is_causal() {
+        return Err(DetectError::NoPooling { name, architecture: facts.architecture() });
+    }
+    if facts.template_has_roles || facts.is_reranker || facts.is_named_reranker() {
+        return Ok(ModelType::ListwiseReranker);
+    }
+    Err(DetectError::Ambiguous { name })
+}
+
+fn pooling_of_files(facts: &ModelFacts) -> Result<ModelType, DetectError> {
+    let unsupported = || DetectError::UnsupportedPooling { name: facts.name.clone() };
+    facts.pool.map(ModelType::Embedding).ok_or_else(unsupported)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::super::fake_hub::{reranker_files, write_files};
+    use super::*;
+
+    const LISTWISE: Result<ModelType, &str> = Ok(ModelType::ListwiseReranker);
+    const RERANKER: Result<ModelType, &str> = Ok(ModelType::Reranker);
+    const CLASSIFIER: Result<ModelType, &str> = Ok(ModelType::Classifier);
+    const LAST_TOKEN: Result<ModelType, &str> = Ok(ModelType::Embedding(Pool::LastToken));
+    const MEAN: Result<ModelType, &str> = Ok(ModelType::Embedding(Pool::Mean));
+    const CLS: Result<ModelType, &str> = Ok(ModelType::Embedding(Pool::Cls));
+
+    fn model(architecture: &str, name: &str) -> ModelFacts {
+        ModelFacts {
+            name: name.to_owned(),
+            architectures: vec![architecture.to_owned()],
+            labels: 2,
+            ..ModelFacts::default()
+        }
+    }
+
+    fn qwen(name: &str) -> ModelFacts {
+        model("Qwen3ForCausalLM", name)
+    }
+
+    fn scored(facts: ModelFacts) -> ModelFacts {
+        ModelFacts { modules: vec!["Transformer".to_owned(), "LogitScore".to_owned()], ..facts }
+    }
+
+    fn pooled(facts: ModelFacts, pool: Option<Pool>) -> ModelFacts {
+        ModelFacts { has_pooling: true, pool, ..facts }
+    }
+
+    fn labelled(architecture: &str, labels: usize) -> ModelFacts {
+        ModelFacts { labels, ..model(architecture, "head") }
+    }
+
+    fn asked(model_type: RequestedType) -> KindFlags {
+        KindFlags { model_type: Some(model_type), pooling: None }
+    }
+
+    fn pooling(pool: Pool) -> KindFlags {
+        KindFlags { model_type: None, pooling: Some(pool) }
+    }
+
+    fn check(table: &[(&str, ModelFacts, KindFlags, Result<ModelType, &str>)]) {
+        for (row, facts, flags, expected) in table {
+            let found = detect(facts, flags).map_err(|error| error.to_string());
+            let as_expected = match (&found, expected) {
+                (Ok(found), Ok(expected)) => found == expected,
+                (Err(message), Err(part)) => message.contains(part),
+                _ => false,
+            };
+            assert!(as_expected, "{row}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn files_alone() {
+        let last = Some(Pool::LastToken);
+        let no_flags = KindFlags::default;
+        let roles = ModelFacts { template_has_roles: true, ..qwen("model") };
+        let says_so = ModelFacts { is_reranker: true, ..qwen("model") };
+        let both = pooled(scored(qwen("Qwen3-Reranker-0.6B")), last);
+        let said_of_bert = ModelFacts { is_reranker: true, ..model("BertModel", "bert") };
+        check(&[
+            ("official files", scored(qwen("Qwen3-Reranker-0.6B")), no_flags(), LISTWISE),
+            ("official files, renamed folder", scored(qwen("model")), no_flags(), LISTWISE),
+            ("older snapshot, by its id", qwen("Qwen3-Reranker-4B"), no_flags(), LISTWISE),
+            ("local folder named so", qwen("my_RERANKER_v2"), no_flags(), LISTWISE),
+            ("template with roles", roles.clone(), no_flags(), LISTWISE),
+            ("is_reranker", says_so.clone(), no_flags(), LISTWISE),
+            ("renamed, no hints", qwen("model"), no_flags(), Err("--model-type listwise-reranker")),
+            ("renamed, no hints", qwen("model"), no_flags(), Err("--pooling last-token")),
+            ("Qwen3-Embedding", pooled(qwen("Qwen3-Embedding-0.6B"), last), no_flags(), LAST_TOKEN),
+            (
+                "embedding with both words",
+                pooled(qwen("embedding-for-reranker"), last),
+                no_flags(),
+                LAST_TOKEN,
+            ),
+            ("embedding in a folder named reranker", pooled(qwen("reranker"), last), no_flags(), LAST_TOKEN),
+            ("embedding without pooling", qwen("Qwen3-Embedding-0.6B"), no_flags(), Err("--pooling")),
+            ("both words, no pooling", qwen("Qwen3-Embedding-vs-Reranker"), no_flags(), Err("--model-type")),
+            ("pooling goes before template", pooled(roles, last), no_flags(), LAST_TOKEN),
+            ("pooling goes before is_reranker", pooled(says_so, Some(Pool::Mean)), no_flags(), MEAN),
+            ("LogitScore goes before pooling", both, no_flags(), LISTWISE),
+            (
+                "LogitScore goes before the head",
+                scored(labelled("Qwen3ForSequenceClassification", 1)),
+                no_flags(),
+                LISTWISE,
+            ),
+            ("head, one label", labelled("Qwen3ForSequenceClassification", 1), no_flags(), RERANKER),
+            ("head, two labels", labelled("Qwen3ForSequenceClassification", 2), no_flags(), CLASSIFIER),
+            (
+                "head goes before pooling",
+                pooled(labelled("BertForSequenceClassification", 1), last),
+                no_flags(),
+                RERANKER,
+            ),
+            ("token classification", labelled("BertForTokenClassification", 9), no_flags(), CLASSIFIER),
+            ("BERT", pooled(model("BertModel", "bge"), Some(Pool::Cls)), no_flags(), CLS),
+            ("BERT, no pooling", model("BertModel", "bge"), no_flags(), Err("--pooling")),
+            ("BERT named reranker", model("BertModel", "bge-reranker"), no_flags(), Err("--model-type")),
+            ("BERT with is_reranker", said_of_bert, no_flags(), Err("BertModel")),
+            ("unknown pooling mode", pooled(qwen("e"), None), no_flags(), Err("1_Pooling/config.json")),
+            ("no architecture", ModelFacts::default(), no_flags(), Err("no architecture")),
+        ]);
+    }
+
+    #[test]
+    fn flags_win() {
+        use RequestedType::{Classifier, Embedding, ListwiseReranker, Reranker};
+        let last = Some(Pool::LastToken);
+        let one = || labelled("BertForSequenceClassification", 1);
+        let embedding_model = || pooled(qwen("Qwen3-Embedding-0.6B"), last);
+        let exclusive = KindFlags { model_type: Some(ListwiseReranker), pooling: last };
+        let with_pooling = KindFlags { model_type: Some(Embedding), pooling: Some(Pool::Mean) };
+        check(&[
+            ("no hints, asked", qwen("model"), asked(ListwiseReranker), LISTWISE),
+            ("embedding, asked to re-rank", embedding_model(), asked(ListwiseReranker), LISTWISE),
+            ("re-ranker, asked to embed", scored(qwen("r")), with_pooling, MEAN),
+            ("re-ranker, asked to embed, no pooling", scored(qwen("r")), asked(Embedding), Err("--pooling")),
+            (
+                "re-ranker by name, pooling given",
+                qwen("Qwen3-Reranker-4B"),
+                pooling(Pool::LastToken),
+                LAST_TOKEN,
+            ),
+            ("no hints, pooling given", qwen("model"), pooling(Pool::LastToken), LAST_TOKEN),
+            ("pooling flag before the file's", embedding_model(), pooling(Pool::Mean), MEAN),
+            ("asked to embed, the file's pooling", embedding_model(), asked(Embedding), LAST_TOKEN),
+            ("pooling is no reason to drop a head", one(), pooling(Pool::Cls), RERANKER),
+            ("head, asked to embed", one(), with_pooling, MEAN),
+            ("one label, asked to classify", one(), asked(Classifier), CLASSIFIER),
+            ("one label, asked to re-rank", one(), asked(Reranker), RERANKER),
+            (
+                "several labels, asked to re-rank",
+                labelled("BertForSequenceClassification", 3),
+                asked(Reranker),
+                Err("has 3"),
+            ),
+            ("no head, asked to re-rank", scored(qwen("r")), asked(Reranker), Err("listwise-reranker")),
+            ("no head, asked to classify", qwen("r"), asked(Classifier), Err("classification head")),
+            ("head, asked to generate", one(), asked(ListwiseReranker), Err("--model-type reranker")),
+            ("flags that exclude each other", qwen("r"), exclusive, Err("--pooling last-token")),
+        ]);
+    }
+
+    #[test]
+    fn the_roles_are_found_as_literals() {
+        let table = [
+            (r#"{{ messages | selectattr("role", "eq", "query") }}{{ m["document"] }}"#, true),
+            ("{% if m.role == 'query' %}{% elif m.role == 'document' %}{% endif %}", true),
+            ("{% if m.role == 'user' %}Answer the query about the document{% endif %}", false),
+            (r#"{% if m.role == "query" %}"#, false),
+            ("", false),
+        ];
+        for (template, expected) in table {
+            assert_eq!(template_has_roles(template), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn facts_of_a_folder_decide_as_the_table_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("renamed");
+        let mut files = reranker_files();
+        write_files(&root, &files);
+        let kind = |root: &std::path::Path| {
+            detect(&ModelFacts::from(&ModelFolder::open(root).unwrap()), &KindFlags::default())
+        };
+        assert_eq!(kind(&root), Ok(ModelType::ListwiseReranker));
+        for extra in ["modules.json", "1_LogitScore/config.json", "chat_template.jinja"] {
+            files.remove(extra);
+        }
+        let older = folder.path().join("Qwen3-Reranker-0.6B");
+        write_files(&older, &files);
+        assert_eq!(kind(&older), Ok(ModelType::ListwiseReranker));
+        let renamed = folder.path().join("model");
+        write_files(&renamed, &files);
+        assert_eq!(kind(&renamed), Err(DetectError::Ambiguous { name: "model".to_owned() }));
+        files.insert("1_Pooling/config.json".to_owned(), r#"{"pooling_mode_lasttoken":true}"#.into());
+        write_files(&renamed, &files);
+        assert_eq!(kind(&renamed), Ok(ModelType::Embedding(Pool::LastToken)));
+    }
+
+    #[test]
+    fn every_requested_type_is_read_as_it_is_written() {
+        for kind in RequestedType::ALL {
+            assert_eq!(kind.to_string().parse::<RequestedType>(), Ok(kind));
+        }
+        assert!("rerank".parse::<RequestedType>().unwrap_err().contains("listwise-reranker"));
+    }
+}

@@ -1,0 +1,265 @@
+//! A small server on loopback that speaks the Hub's routes as `hf-hub` uses them, and files of a small model.
+//!
+//! It is written on bare sockets because the tests need answers that no HTTP library would send: fewer bytes than
+//! announced, a close in the middle, silence.
+#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// File name in the repository → content.
+pub(super) type ModelFiles = BTreeMap<String, Vec<u8>>;
+
+/// A valid safetensors file of one tensor with `data` bytes, a multiple of four.
+pub(super) fn safetensors(data: usize) -> Vec<u8> {
+    let header = format!(
+        r#"{{"__metadata__":{{"format":"pt"}},"w":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{data}]}}}}"#,
+        data / 4
+    );
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.resize(file.len() + data, 7);
+    file
+}
+
+/// The files of a re-ranker's repository as Qwen publishes it since April 2026, with little in them.
+pub(super) fn reranker_files() -> ModelFiles {
+    let texts = [
+        ("config.json", r#"{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","vocab_size":151669}"#),
+        ("tokenizer.json", "{}"),
+        ("tokenizer_config.json", r#"{"chat_template":"{{ messages[0].role == 'user' }}"}"#),
+        ("chat_template.jinja", r#"{{ messages | selectattr("role", "eq", "query") }}{{ "document" }}"#),
+        (
+            "modules.json",
+            r#"[{"idx":0,"name":"0","path":"","type":"sentence_transformers.base.modules.transformer.Transformer"},
+                {"idx":1,"name":"1","path":"1_LogitScore",
+                 "type":"sentence_transformers.cross_encoder.modules.logit_score.LogitScore"}]"#,
+        ),
+        (
+            "1_LogitScore/config.json",
+            r#"{"true_token_id":9693,"false_token_id":2152,"module_input_name":"causal_logits"}"#,
+        ),
+        (
+            "config_sentence_transformers.json",
+            r#"{"prompts":{"query":"Find it"},"default_prompt_name":"query"}"#,
+        ),
+    ];
+    let mut files: ModelFiles = texts.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec())).into();
+    files.insert("model.safetensors".to_owned(), safetensors(64));
+    files
+}
+
+/// Writes `files` below `root`, which is made if need be.
+pub(super) fn write_files(root: &Path, files: &ModelFiles) {
+    for (name, content) in files {
+        let path = root.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+}
+
+/// What goes wrong with a file's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The connection closes after half of the announced bytes.
+    Drop,
+    /// Half of the bytes come, without an announced length, so that the transfer looks complete.
+    Short,
+    /// This status, with an error page for a body.
+    Status(u16),
+    /// Nothing comes after half of the bytes, but the connection stays open.
+    Stall,
+}
+
+/// What the server answers; tests change it as they go.
+pub(super) struct Repository {
+    pub(super) id: String,
+    /// Branch or tag → commit.
+    pub(super) revisions: BTreeMap<String, String>,
+    pub(super) files: ModelFiles,
+    /// The token without which every route answers 401.
+    pub(super) token: Option<String>,
+    /// The status, and the `X-Error-Code`, of every file's metadata.
+    pub(super) refuse_files: Option<(u16, &'static str)>,
+    /// File → what goes wrong, and how often.
+    pub(super) faults: BTreeMap<String, (Fault, usize)>,
+}
+
+/// The server. It ends when it is dropped.
+pub(super) struct FakeHub {
+    pub(super) address: SocketAddr,
+    pub(super) repository: Arc<Mutex<Repository>>,
+    /// `METHOD path` of each request so far.
+    pub(super) requests: Arc<Mutex<Vec<String>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FakeHub {
+    pub(super) fn start(repository: Repository) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let repository = Arc::new(Mutex::new(repository));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let shared = (Arc::clone(&repository), Arc::clone(&requests), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                if shared.2.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (repository, requests) = (Arc::clone(&shared.0), Arc::clone(&shared.1));
+                std::thread::spawn(move || serve(&connection.unwrap(), address, &repository, &requests));
+            }
+        });
+        Self { address, repository, requests, stop, thread: Some(thread) }
+    }
+
+    pub(super) fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Drop for FakeHub {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        drop(TcpStream::connect(self.address));
+        drop(self.thread.take().map(JoinHandle::join));
+    }
+}
+
+struct Answer {
+    status: u16,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+    fault: Option<Fault>,
+}
+
+impl Answer {
+    fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Self { status, headers: Vec::new(), body: body.into(), fault: None }
+    }
+
+    fn error(status: u16, code: &str) -> Self {
+        Self::new(status, format!("error page: {code}")).header("x-error-code", code)
+    }
+
+    fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+}
+
+fn serve(
+    connection: &TcpStream,
+    address: SocketAddr,
+    repository: &Mutex<Repository>,
+    requests: &Mutex<Vec<String>>,
+) {
+    let mut lines = BufReader::new(connection).lines().map_while(Result::ok);
+    let Some(request) = lines.next() else { return };
+    let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+    let token = head.iter().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        name.eq_ignore_ascii_case("authorization").then(|| value.trim_start_matches("Bearer ").to_owned())
+    });
+    let mut words = request.split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = target.split('?').next().unwrap_or_default().replace("%2F", "/");
+    requests.lock().unwrap().push(format!("{method} {path}"));
+    let answer = answer(&mut repository.lock().unwrap(), address, method, &path, token.as_deref());
+    drop(send(connection, method, &answer));
+}
+
+fn answer(
+    repository: &mut Repository,
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    token: Option<&str>,
+) -> Answer {
+    if let Some(file) = path.strip_prefix("/cdn/") {
+        return content(repository, file);
+    }
+    if repository.token.as_deref().is_some_and(|wanted| token != Some(wanted)) {
+        return Answer::error(401, "RepoNotFound");
+    }
+    let id = repository.id.clone();
+    if let Some(revision) = path.strip_prefix(&format!("/api/models/{id}/revision/")) {
+        return listing(repository, revision);
+    }
+    let Some((revision, file)) =
+        path.strip_prefix(&format!("/{id}/resolve/")).and_then(|rest| rest.split_once('/'))
+    else {
+        return Answer::error(404, "RepoNotFound");
+    };
+    let Some(body) = repository.files.get(file) else { return Answer::error(404, "EntryNotFound") };
+    if let Some((status, code)) = repository.refuse_files {
+        return Answer::error(status, code);
+    }
+    let etag = format!("\"{file}-{}\"", body.len()).replace('/', "-");
+    if file.ends_with(".safetensors") {
+        // Large files lie elsewhere: the metadata comes with the redirect.
+        return Answer::new(302, "moved")
+            .header("location", format!("http://{address}/cdn/{file}"))
+            .header("x-linked-size", body.len().to_string())
+            .header("x-linked-etag", etag)
+            .header("x-repo-commit", revision);
+    }
+    let answer = if method == "HEAD" { Answer::new(200, body.clone()) } else { content(repository, file) };
+    answer.header("etag", etag).header("x-repo-commit", revision)
+}
+
+fn listing(repository: &Repository, revision: &str) -> Answer {
+    let known = repository.revisions.values().find(|sha| *sha == revision);
+    let Some(sha) = repository.revisions.get(revision).or(known) else {
+        return Answer::error(404, "RevisionNotFound");
+    };
+    let siblings: Vec<_> =
+        repository.files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
+    let body = serde_json::json!({ "id": repository.id, "sha": sha, "siblings": siblings });
+    Answer::new(200, body.to_string()).header("content-type", "application/json")
+}
+
+/// The content of a file, or what its fault makes of it.
+fn content(repository: &mut Repository, file: &str) -> Answer {
+    let body = repository.files[file].clone();
+    let fault = match repository.faults.get_mut(file) {
+        Some((fault, times)) if *times > 0 => {
+            *times -= 1;
+            Some(*fault)
+        }
+        _ => None,
+    };
+    match fault {
+        Some(Fault::Status(status)) => Answer::error(status, "Expired"),
+        fault => Answer { fault, ..Answer::new(200, body) },
+    }
+}
+
+fn send(mut connection: &TcpStream, method: &str, answer: &Answer) -> std::io::Result<()> {
+    write!(connection, "HTTP/1.1 {} Answer\r\nconnection: close\r\n", answer.status)?;
+    for (name, value) in &answer.headers {
+        write!(connection, "{name}: {value}\r\n")?;
+    }
+    if answer.fault != Some(Fault::Short) {
+        write!(connection, "content-length: {}\r\n", answer.body.len())?;
+    }
+    write!(connection, "\r\n")?;
+    if method == "HEAD" {
+        return Ok(());
+    }
+    let sent = if answer.fault.is_some() { answer.body.len() / 2 } else { answer.body.len() };
+    connection.write_all(&answer.body[..sent])?;
+    connection.flush()?;
+    if answer.fault == Some(Fault::Stall) {
+        std::thread::sleep(Duration::from_secs(5));
+    }
+    Ok(())
+}

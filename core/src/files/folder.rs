@@ -1,0 +1,323 @@
+//! A model folder as a typed value.
+//!
+//! Input: a directory laid out as on the Hub. Output: [`ModelFolder`], all that the rest of the server needs to know
+//! of its files. What must hold: config, tokenizer and every weight file are there and whole; a file that is there
+//! but cannot be understood is an error, never skipped.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::config::{
+    ChatTemplate, LogitScore, ModelConfig, Module, PoolingConfig, Prompts, SentenceBert, TokenizerConfig,
+    read_json, read_optional_json, read_text,
+};
+use super::error::FilesError;
+use super::weights::{check_not_lfs_pointer, check_weights, weight_files};
+
+pub(super) const CONFIG: &str = "config.json";
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
+const MODULES: &str = "modules.json";
+const LOGIT_SCORE: &str = "1_LogitScore/config.json";
+const POOLING: &str = "1_Pooling/config.json";
+const PROMPTS: &str = "config_sentence_transformers.json";
+/// The file with `max_seq_length`, and the names that older versions of sentence-transformers gave it.
+const SENTENCE_BERT: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+/// The files, other than weights, that a model may have and that this server reads.
+pub(super) fn optional_files() -> impl Iterator<Item = &'static str> {
+    [TOKENIZER_CONFIG, CHAT_TEMPLATE, MODULES, LOGIT_SCORE, POOLING, PROMPTS].into_iter().chain(SENTENCE_BERT)
+}
+
+/// What to do about a missing `config.json` or `tokenizer.json`.
+pub(super) fn remedy(file: &str) -> &'static str {
+    if file == TOKENIZER {
+        "this server needs the tokenizer as tokenizer.json (a fast tokenizer; `AutoTokenizer.from_pretrained(…)\
+         .save_pretrained(…)` writes it)"
+    } else {
+        "check that `--model-id` names a model in the layout of `transformers`"
+    }
+}
+
+/// A model folder that is complete.
+#[derive(Debug, Clone)]
+pub struct ModelFolder {
+    /// The folder itself.
+    pub root: PathBuf,
+    /// The Hub id or the path, as the user gave it.
+    pub model_id: String,
+    /// The commit of the Hub's repository; none for a local folder.
+    pub revision_sha: Option<String>,
+    /// `config.json`.
+    pub config: ModelConfig,
+    /// `tokenizer.json`.
+    pub tokenizer: PathBuf,
+    /// The safetensors files, in name order; never empty.
+    pub weights: Vec<PathBuf>,
+    /// `chat_template.jinja`, or else the template in `tokenizer_config.json`.
+    pub chat_template: Option<String>,
+    /// `modules.json`; empty where there is none.
+    pub modules: Vec<Module>,
+    /// `1_LogitScore/config.json`; there if `modules` names a `LogitScore`.
+    pub logit_score: Option<LogitScore>,
+    /// `1_Pooling/config.json`; without modes if only the module or the bare folder is there.
+    pub pooling: Option<PoolingConfig>,
+    /// Prompts by name, from `config_sentence_transformers.json`.
+    pub prompts: BTreeMap<String, String>,
+    /// Which of the prompts to use if a request names none.
+    pub default_prompt_name: Option<String>,
+    /// The longest input in tokens, from `sentence_bert_config.json`.
+    pub max_seq_length: Option<usize>,
+}
+
+impl ModelFolder {
+    /// Reads and checks the folder `root`.
+    ///
+    /// # Errors
+    ///
+    /// Any variant of [`FilesError`] that is about files: a missing, truncated or malformed one, by name.
+    pub fn open(root: &Path) -> Result<Self, FilesError> {
+        let config = ModelConfig::load(&required(root, CONFIG)?)?;
+        let tokenizer = required(root, TOKENIZER)?;
+        check_not_lfs_pointer(&tokenizer)?;
+        let weights = weight_files(root)?;
+        for file in &weights {
+            check_weights(file)?;
+        }
+        let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
+        let Prompts { prompts, default_prompt_name } =
+            read_optional_json(&root.join(PROMPTS))?.unwrap_or_default();
+        Ok(Self {
+            root: root.to_owned(),
+            model_id: root.display().to_string(),
+            revision_sha: None,
+            config,
+            tokenizer,
+            weights,
+            chat_template: chat_template(root)?,
+            logit_score: logit_score(root, &modules)?,
+            pooling: pooling(root, &modules)?,
+            modules,
+            prompts: prompts.into_iter().filter_map(|(name, prompt)| Some((name, prompt?))).collect(),
+            default_prompt_name,
+            max_seq_length: max_seq_length(root)?,
+        })
+    }
+
+    /// The model's own name: the last part of its Hub id (also where `root` is a snapshot in the Hub's cache), else
+    /// the folder's name. Folders further up do not count, nor does the owner.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let root = self.root.canonicalize();
+        let root =
+            if self.root.file_name().is_some() { &self.root } else { root.as_ref().unwrap_or(&self.root) };
+        let snapshots = root.parent().filter(|parent| parent.ends_with("snapshots"));
+        if let Some(cached) = snapshots.and_then(Path::parent).and_then(Path::file_name)
+            && let Some(id) = cached.to_string_lossy().strip_prefix("models--")
+        {
+            return id.split_once("--").map_or(id, |(_owner, name)| name).to_owned();
+        }
+        root.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+}
+
+/// The path of a file that every model has.
+pub(super) fn required(root: &Path, file: &str) -> Result<PathBuf, FilesError> {
+    let path = root.join(file);
+    if path.exists() {
+        return Ok(path);
+    }
+    Err(FilesError::Missing {
+        place: root.display().to_string(),
+        file: file.to_owned(),
+        remedy: remedy(file),
+    })
+}
+
+fn chat_template(root: &Path) -> Result<Option<String>, FilesError> {
+    let own_file = root.join(CHAT_TEMPLATE);
+    if own_file.exists() {
+        return read_text(&own_file).map(Some);
+    }
+    let config: TokenizerConfig = read_optional_json(&root.join(TOKENIZER_CONFIG))?.unwrap_or_default();
+    Ok(config.chat_template.and_then(ChatTemplate::choose))
+}
+
+fn logit_score(root: &Path, modules: &[Module]) -> Result<Option<LogitScore>, FilesError> {
+    let path = root.join(LOGIT_SCORE);
+    if path.exists() {
+        return read_json(&path).map(Some);
+    }
+    if modules.iter().any(|module| module.class_name() == "LogitScore") {
+        let remedy = "modules.json names it; download the model again with this folder";
+        return Err(FilesError::Missing {
+            place: root.display().to_string(),
+            file: LOGIT_SCORE.to_owned(),
+            remedy,
+        });
+    }
+    Ok(None)
+}
+
+fn pooling(root: &Path, modules: &[Module]) -> Result<Option<PoolingConfig>, FilesError> {
+    let path = root.join(POOLING);
+    if path.exists() {
+        return PoolingConfig::load(&path).map(Some);
+    }
+    let named = modules.iter().any(|module| module.class_name() == "Pooling");
+    let bare_folder = path.parent().is_some_and(Path::exists);
+    Ok((named || bare_folder).then(PoolingConfig::default))
+}
+
+fn max_seq_length(root: &Path) -> Result<Option<usize>, FilesError> {
+    for name in SENTENCE_BERT {
+        if let Some(config) = read_optional_json::<SentenceBert>(&root.join(name))? {
+            return Ok(config.max_seq_length);
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::super::fake_hub::{ModelFiles, reranker_files, safetensors, write_files};
+    use super::*;
+
+    fn open(files: &ModelFiles) -> Result<ModelFolder, FilesError> {
+        let folder = tempfile::tempdir().unwrap();
+        write_files(folder.path(), files);
+        ModelFolder::open(folder.path())
+    }
+
+    fn with(name: &str, content: impl Into<Vec<u8>>) -> ModelFiles {
+        let mut files = reranker_files();
+        files.insert(name.to_owned(), content.into());
+        files
+    }
+
+    fn without(name: &str) -> ModelFiles {
+        let mut files = reranker_files();
+        files.remove(name).unwrap();
+        files
+    }
+
+    fn sharded(shards: &[&str]) -> ModelFiles {
+        let mut files = without("model.safetensors");
+        let map = r#"{"weight_map":{"a":"model-00002-of-00002.safetensors","b":"model-00001-of-00002.safetensors",
+                      "c":"model-00002-of-00002.safetensors"}}"#;
+        files.insert("model.safetensors.index.json".to_owned(), map.into());
+        files.extend(shards.iter().map(|&shard| (shard.to_owned(), safetensors(16))));
+        files
+    }
+
+    #[test]
+    fn an_official_reranker_is_read_whole() {
+        let folder = open(&reranker_files()).unwrap();
+        assert_eq!(folder.config.architectures, ["Qwen3ForCausalLM"]);
+        assert_eq!(folder.weights, [folder.root.join("model.safetensors")]);
+        assert_eq!(folder.logit_score, Some(LogitScore { true_token_id: 9693, false_token_id: Some(2152) }));
+        assert_eq!(
+            folder.modules.iter().map(Module::class_name).collect::<Vec<_>>(),
+            ["Transformer", "LogitScore"]
+        );
+        assert_eq!(folder.prompts["query"], "Find it");
+        assert_eq!(folder.default_prompt_name.as_deref(), Some("query"));
+        assert_eq!((folder.pooling, folder.max_seq_length, folder.revision_sha), (None, None, None));
+        assert!(folder.chat_template.unwrap().contains("document"));
+    }
+
+    #[test]
+    fn the_template_file_goes_before_the_tokenizer_s() {
+        let general = br#"{"chat_template":"general"}"#;
+        let both = open(&with("tokenizer_config.json", general)).unwrap();
+        assert!(both.chat_template.unwrap().contains("document"));
+        let mut files = with("tokenizer_config.json", general);
+        files.remove("chat_template.jinja");
+        assert_eq!(open(&files).unwrap().chat_template.as_deref(), Some("general"));
+        files.remove("tokenizer_config.json");
+        assert_eq!(open(&files).unwrap().chat_template, None);
+    }
+
+    #[test]
+    fn shards_come_in_name_order_and_once() {
+        let shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+        let folder = open(&sharded(&shards)).unwrap();
+        assert_eq!(folder.weights, shards.map(|shard| folder.root.join(shard)));
+    }
+
+    #[test]
+    fn each_defect_names_its_file_and_the_remedy() {
+        let mut only_bin = without("model.safetensors");
+        only_bin.insert("pytorch_model.bin".to_owned(), vec![0; 8]);
+        let lfs: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
+        let table = [
+            (without("config.json"), ["`config.json` is missing", "--model-id"]),
+            (without("tokenizer.json"), ["`tokenizer.json` is missing", "save_pretrained"]),
+            (without("model.safetensors"), ["`model.safetensors` is missing", "only safetensors"]),
+            (only_bin, ["`model.safetensors` is missing", "convert the model"]),
+            (
+                without("1_LogitScore/config.json"),
+                ["1_LogitScore/config.json` is missing", "download the model again"],
+            ),
+            (sharded(&["model-00001-of-00002.safetensors"]), ["model-00002-of-00002", "all shards"]),
+            (
+                with("model.safetensors", &safetensors(64)[..80]),
+                ["model.safetensors has 80 bytes", "download it again"],
+            ),
+            (with("model.safetensors", lfs), ["model.safetensors", "git lfs pull"]),
+            (with("tokenizer.json", lfs), ["tokenizer.json", "git lfs pull"]),
+            (with("config.json", lfs), ["config.json", "git lfs pull"]),
+            (with("config.json", "{\"a\":\n tru"), ["config.json", "line 2"]),
+            (with("modules.json", "[{}]"), ["modules.json", "type"]),
+            (with("tokenizer_config.json", "{"), ["", ""]),
+        ];
+        for (files, [file, remedy]) in table {
+            let message = open(&files).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(message.contains(file) && message.contains(remedy), "{file}: {message}");
+            assert_eq!(message.is_empty(), file.is_empty(), "{message}");
+        }
+    }
+
+    #[test]
+    fn pooling_and_longest_input_are_found_under_every_name() {
+        let folder = open(&with("1_Pooling/config.json", r#"{"pooling_mode_lasttoken":true}"#)).unwrap();
+        assert_eq!(folder.pooling.unwrap().modes, ["lasttoken"]);
+        let modules = r#"[{"idx":0,"name":"0","path":"","type":"sentence_transformers.models.Pooling"}]"#;
+        assert_eq!(open(&with("modules.json", modules)).unwrap().pooling, Some(PoolingConfig::default()));
+        for name in SENTENCE_BERT {
+            assert_eq!(
+                open(&with(name, r#"{"max_seq_length":77}"#)).unwrap().max_seq_length,
+                Some(77),
+                "{name}"
+            );
+        }
+        assert_eq!(open(&with(SENTENCE_BERT[0], r#"{"do_lower_case":true}"#)).unwrap().max_seq_length, None);
+    }
+
+    #[test]
+    fn the_name_is_the_model_s_own() {
+        let base = tempfile::tempdir().unwrap();
+        let table = [
+            ("rerankers/My-Model", "My-Model"),
+            ("models--Qwen--Qwen3-Reranker-0.6B/snapshots/0123", "Qwen3-Reranker-0.6B"),
+            ("models--gpt2/snapshots/0123", "gpt2"),
+            ("plain/snapshots/0123", "0123"),
+        ];
+        for (path, expected) in table {
+            let root = base.path().join(path);
+            write_files(&root, &reranker_files());
+            assert_eq!(ModelFolder::open(&root).unwrap().name(), expected);
+            assert_eq!(ModelFolder::open(&root.join(".")).unwrap().name(), expected);
+        }
+    }
+}

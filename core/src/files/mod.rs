@@ -1,0 +1,33 @@
+//! From `--model-id` to a model folder and its kind.
+//!
+//! Input: a Hub id or a directory. Output: a [`ModelFolder`] on local disk, and by [`detect`] the kind of the model.
+//! What must hold: nothing half-written is ever used, and each failure names the file or flag and what to do.
+
+mod config;
+mod detect;
+mod error;
+#[cfg(test)]
+mod fake_hub;
+mod folder;
+mod hub;
+mod progress;
+mod source;
+mod weights;
+
+pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};
+pub use detect::{DetectError, KindFlags, ModelFacts, RequestedType, detect, template_has_roles};
+pub use error::FilesError;
+pub use folder::ModelFolder;
+pub use hub::{LocalModel, fetch};
+pub use source::{HubOptions, ModelSource};
+
+/// Fetches the model that `source` names, where it is not a local directory, and reads its folder.
+///
+/// # Errors
+///
+/// [`FilesError`], where the model cannot be fetched or is not complete.
+pub async fn load(source: &ModelSource, options: &HubOptions) -> Result<ModelFolder, FilesError> {
+    let LocalModel { root, revision_sha } = fetch(source, options).await?;
+    let folder = ModelFolder::open(&root)?;
+    Ok(ModelFolder { model_id: source.model_id.clone(), revision_sha, ..folder })
+}

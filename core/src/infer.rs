@@ -1,0 +1,440 @@
+//! The engine: permits, the queue behind its lock, and the one thread that owns the backend.
+//!
+//! Input: token ids with a channel for the answer. Output: each text's raw scores and timings on that channel. What
+//! must hold: everything submitted is answered, also if the engine is dropped meanwhile; a failed batch fails its own
+//! texts and no others; the backend is called from one thread only.
+
+use crate::{
+    error::Error,
+    queue::{BatchLimits, Entry, NextBatch, Queue},
+};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+use text_embeddings_backend_core::{Backend, Batch, Predictions};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// How long a text waits at most, on an idle device, for those that a tokenizer still works on. A batch without them
+/// would compute their shared prefix a second time.
+const ENCODING_GRACE: Duration = Duration::from_millis(10);
+/// How long a health probe may take, what waits before it in the queue included.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The text of a health probe: every vocabulary has this id.
+const PROBE: [u32; 1] = [0];
+
+/// How much the engine takes at once.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineLimits {
+    /// Unique tokens of a batch (`--max-batch-tokens`).
+    pub max_batch_tokens: usize,
+    /// Texts of a batch; any number if absent (`--max-batch-requests`).
+    pub max_batch_requests: Option<usize>,
+    /// Requests that may be in flight at once (`--max-concurrent-requests`).
+    pub max_concurrent_requests: usize,
+}
+
+/// What the device thread computed for one text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The model's raw scores (logits), one per class. None is NaN.
+    pub raw_scores: Vec<f32>,
+    /// From joining the queue to the start of the forward pass.
+    pub queue: Duration,
+    /// The forward pass of the whole batch.
+    pub inference: Duration,
+}
+
+/// The device thread, its queue and the permits. Dropping it waits until what was submitted is answered.
+#[derive(Debug)]
+pub struct Engine {
+    shared: Arc<Shared>,
+    permits: Arc<Semaphore>,
+    device: Option<JoinHandle<()>>,
+}
+
+/// The right of one request to be in flight; given back when dropped.
+#[derive(Debug)]
+pub struct Permit {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// A text that will be submitted soon, which the device thread waits for a moment if it is idle.
+#[derive(Debug)]
+pub struct Announced {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    unhealthy: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: Queue,
+    announced: usize,
+    closed: bool,
+}
+
+/// What the device thread does next.
+enum Next {
+    Compute,
+    Wait,
+    WaitAtMost(Duration),
+    End,
+}
+
+impl Engine {
+    /// Spawns the device thread, which owns `backend`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Inference`] if the system gives no thread.
+    pub fn start(mut backend: Box<dyn Backend>, limits: EngineLimits) -> Result<Self, Error> {
+        let shared = Arc::new(Shared::default());
+        let EngineLimits { max_batch_tokens, max_batch_requests, max_concurrent_requests } = limits;
+        let permits = Arc::new(Semaphore::new(max_concurrent_requests.min(Semaphore::MAX_PERMITS)));
+        let device = thread::Builder::new()
+            .name("device".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || shared.run(backend.as_mut(), BatchLimits { max_batch_tokens, max_batch_requests })
+            })
+            .map_err(|error| Error::Inference(format!("the device thread did not start: {error}")))?;
+        Ok(Self { shared, permits, device: Some(device) })
+    }
+
+    /// One permit for a whole request, of however many texts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Overloaded`] if all are in use.
+    pub fn try_acquire(&self) -> Result<Permit, Error> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| Error::Overloaded)?;
+        Ok(Permit { _permit: permit })
+    }
+
+    /// Announces a text whose tokens are not known yet.
+    #[must_use]
+    pub fn announce(&self) -> Announced {
+        self.shared.lock().announced += 1;
+        Announced { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Whether the device thread runs and the last batch succeeded; if that failed, whether a probe of one token
+    /// succeeds within a few seconds.
+    pub async fn healthy(&self) -> bool {
+        if self.device.as_ref().is_none_or(JoinHandle::is_finished) {
+            return false;
+        }
+        if !self.shared.unhealthy.load(Ordering::Acquire) {
+            return true;
+        }
+        let (reply, answer) = oneshot::channel();
+        self.announce().submit(PROBE.to_vec(), reply);
+        matches!(tokio::time::timeout(PROBE_TIMEOUT, answer).await, Ok(Ok(Ok(_))))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_one();
+        if self.device.take().is_some_and(|device| device.join().is_err()) {
+            tracing::error!("the device thread panicked");
+        }
+    }
+}
+
+impl Announced {
+    /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is formed,
+    /// the text is skipped. A text without tokens is answered with [`Error::Empty`].
+    pub fn submit(self, ids: Vec<u32>, reply: oneshot::Sender<Result<Outcome, Error>>) {
+        if ids.is_empty() {
+            // A receiver that is gone wants no answer.
+            let _ = reply.send(Err(Error::Empty { field: "inputs" }));
+            return;
+        }
+        // `self` is dropped behind this, which wakes the device thread.
+        self.shared.lock().queue.push(Entry { ids, reply, enqueued: Instant::now() });
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        self.shared.lock().announced -= 1;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl State {
+    fn next(&self, limits: BatchLimits) -> Next {
+        let Some(oldest) = self.queue.oldest() else {
+            return if self.closed && self.announced == 0 { Next::End } else { Next::Wait };
+        };
+        // Shared prefixes are not known here: at worst a batch is called full that had room for a little more.
+        let full = self.queue.tokens() >= limits.max_batch_tokens
+            || limits.max_batch_requests.is_some_and(|most| self.queue.len() >= most);
+        let grace = ENCODING_GRACE.saturating_sub(oldest.elapsed());
+        if full || self.announced == 0 || grace.is_zero() { Next::Compute } else { Next::WaitAtMost(grace) }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that runs under the lock leaves the state half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device thread: batch after batch, until the engine is dropped and the queue empty.
+    fn run(&self, backend: &mut dyn Backend, limits: BatchLimits) {
+        while let Some(next) = self.wait_for_batch(limits) {
+            self.compute(backend, next);
+        }
+    }
+
+    fn wait_for_batch(&self, limits: BatchLimits) -> Option<NextBatch> {
+        let mut state = self.lock();
+        loop {
+            state = match state.next(limits) {
+                Next::End => return None,
+                Next::Compute => match state.queue.next_batch(limits) {
+                    // All that waited was abandoned.
+                    None => state,
+                    batch => return batch,
+                },
+                Next::Wait => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Next::WaitAtMost(time) => {
+                    self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    fn compute(&self, backend: &mut dyn Backend, next: NextBatch) {
+        let start = Instant::now();
+        let result = predict(backend, &next.batch);
+        let inference = start.elapsed();
+        if let Err(error) = &result {
+            tracing::error!(texts = next.entries.len(), %error, "a batch failed");
+        }
+        self.unhealthy.store(result.is_err(), Ordering::Release);
+        let answer = |entry: Entry, outcome: Result<Outcome, Error>| {
+            // A receiver that is gone wants no answer.
+            let _ = entry.reply.send(outcome);
+        };
+        match result {
+            Ok(predictions) => next.entries.into_iter().zip(predictions.rows()).for_each(|(entry, raw)| {
+                let queue = start.saturating_duration_since(entry.enqueued);
+                let outcome = Outcome { raw_scores: raw.to_vec(), queue, inference };
+                let is_nan = raw.iter().any(|score| score.is_nan());
+                answer(entry, if is_nan { Err(Error::MissingValues) } else { Ok(outcome) });
+            }),
+            Err(error) => next.entries.into_iter().for_each(|entry| answer(entry, Err(error.clone()))),
+        }
+    }
+}
+
+/// Runs the forward pass; whatever goes wrong in it, a panic included, is an [`Error::Inference`].
+fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Error> {
+    let texts = batch.leaves().len();
+    match catch_unwind(AssertUnwindSafe(|| backend.predict(batch))) {
+        Ok(Ok(predictions)) if predictions.rows().len() == texts => Ok(predictions),
+        Ok(Ok(predictions)) => {
+            let rows = predictions.rows().len();
+            Err(Error::Inference(format!("the backend gave {rows} rows of scores for {texts} texts")))
+        }
+        Ok(Err(error)) => Err(Error::Inference(error.to_string())),
+        Err(panic) => Err(Error::Inference(format!("the backend panicked: {}", panic_text(panic.as_ref())))),
+    }
+}
+
+/// The text a thread panicked with.
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text")
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::testing::{BREAK, Control, FAIL, NAN, PANIC, score};
+    use super::*;
+
+    type Answer = oneshot::Receiver<Result<Outcome, Error>>;
+
+    fn limits(max_batch_tokens: usize) -> EngineLimits {
+        EngineLimits { max_batch_tokens, max_batch_requests: None, max_concurrent_requests: 2 }
+    }
+
+    fn submit(engine: &Engine, ids: &[u32]) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        engine.announce().submit(ids.to_vec(), reply);
+        answer
+    }
+
+    fn raw(answer: Answer) -> Result<Vec<f32>, Error> {
+        answer.blocking_recv().unwrap().map(|outcome| outcome.raw_scores)
+    }
+
+    #[tokio::test]
+    async fn permits_are_refused_when_all_are_in_use_and_come_back() {
+        let engine = Engine::start(Control::default().backend(), limits(10)).unwrap();
+        let first = engine.try_acquire().unwrap();
+        let _second = engine.try_acquire().unwrap();
+        assert_eq!(engine.try_acquire().unwrap_err(), Error::Overloaded);
+        drop(first);
+        assert!(engine.try_acquire().is_ok());
+        let unlimited = EngineLimits { max_concurrent_requests: usize::MAX, ..limits(10) };
+        assert!(Engine::start(Control::default().backend(), unlimited).unwrap().try_acquire().is_ok());
+    }
+
+    #[test]
+    fn a_failed_batch_fails_its_own_texts_and_no_others() {
+        let control = Control::default();
+        let engine = Engine::start(control.backend(), limits(4)).unwrap();
+        control.hold();
+        let blocker = submit(&engine, &[9]);
+        control.wait_for_batches(1);
+        // Batches of at most 4 unique tokens: [10 11 | 12], [FAIL 13 | 14 15], [16 17 18 19].
+        let texts: [&[u32]; 5] = [&[10, 11], &[12], &[FAIL, 13], &[14, 15], &[16, 17, 18, 19]];
+        let answers = texts.map(|ids| submit(&engine, ids));
+        control.release();
+        assert_eq!(raw(blocker), Ok(vec![score(&[9])]));
+        let failure = Err(Error::Inference("inference failed: token 1".to_owned()));
+        for (index, (answer, ids)) in answers.into_iter().zip(texts).enumerate() {
+            let wanted = if (2..4).contains(&index) { failure.clone() } else { Ok(vec![score(ids)]) };
+            assert_eq!(raw(answer), wanted, "text {index}");
+        }
+        assert_eq!(control.batch_sizes(), [1, 2, 2, 1]);
+    }
+
+    #[test]
+    fn a_nan_fails_its_own_text_only() {
+        let control = Control::default();
+        let engine = Engine::start(control.backend(), limits(100)).unwrap();
+        control.hold();
+        let answers = [submit(&engine, &[9]), submit(&engine, &[10, NAN]), submit(&engine, &[10, 11])];
+        control.release();
+        let wanted = [Ok(vec![score(&[9])]), Err(Error::MissingValues), Ok(vec![score(&[10, 11])])];
+        assert_eq!(answers.map(raw), wanted);
+    }
+
+    #[test]
+    fn a_backend_that_forgets_a_text_is_an_error() {
+        let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
+        let error = raw(submit(&engine, &[BREAK])).unwrap_err();
+        assert_eq!(error, Error::Inference("the backend gave 0 rows of scores for 1 texts".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_and_a_probe_finds_the_recovery() {
+        let control = Control::default();
+        let engine = Engine::start(control.backend(), limits(100)).unwrap();
+        assert!(engine.healthy().await);
+        assert_eq!(control.batch_sizes().len(), 0, "a healthy engine needs no probe");
+        let error = submit(&engine, &[PANIC]).await.unwrap().unwrap_err();
+        assert_eq!(error, Error::Inference("the backend panicked: token 2".to_owned()));
+        control.fail_all(true);
+        assert!(!engine.healthy().await);
+        control.fail_all(false);
+        assert!(engine.healthy().await);
+        let batches = control.batch_sizes().len();
+        assert!(engine.healthy().await);
+        assert_eq!(control.batch_sizes().len(), batches, "a recovered engine needs no probe");
+        assert_eq!(submit(&engine, &[7, 8]).await.unwrap().unwrap().raw_scores, [score(&[7, 8])]);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_computed() {
+        let control = Control::default();
+        let engine = Engine::start(control.backend(), limits(1)).unwrap();
+        control.hold();
+        let blocker = submit(&engine, &[9]);
+        control.wait_for_batches(1);
+        let answers: Vec<_> = (10..20).map(|id| submit(&engine, &[id])).collect();
+        let kept: Vec<_> = answers.into_iter().enumerate().filter(|(index, _)| index % 2 == 0).collect();
+        control.release();
+        raw(blocker).unwrap();
+        for (index, answer) in kept {
+            assert_eq!(raw(answer), Ok(vec![score(&[10 + index as u32])]));
+        }
+        drop(engine);
+        assert_eq!(control.batch_sizes(), [1; 6]);
+    }
+
+    #[test]
+    fn what_was_submitted_is_answered_though_the_engine_is_dropped() {
+        let control = Control::default();
+        let engine = Engine::start(control.backend(), limits(3)).unwrap();
+        control.hold();
+        let mut answers: Vec<_> = (10..30).map(|id| (id, submit(&engine, &[id]))).collect();
+        let late = engine.announce();
+        let closing = thread::spawn(move || drop(engine));
+        control.release();
+        let (reply, answer) = oneshot::channel();
+        thread::sleep(Duration::from_millis(20));
+        late.submit(vec![30], reply);
+        answers.push((30, answer));
+        for (id, answer) in answers {
+            assert_eq!(raw(answer), Ok(vec![score(&[id])]));
+        }
+        closing.join().unwrap();
+    }
+
+    #[test]
+    fn a_batch_waits_for_announced_texts_unless_it_is_full_or_waited_enough() {
+        let limits = BatchLimits { max_batch_tokens: 4, max_batch_requests: Some(2) };
+        let now = Instant::now() + PROBE_TIMEOUT;
+        let long_ago = Instant::now().checked_sub(ENCODING_GRACE).unwrap();
+        for (texts, enqueued, announced, waits) in [
+            (vec![vec![1]], now, 0, false),
+            (vec![vec![1]], now, 1, true),
+            (vec![vec![1]], long_ago, 1, false),
+            (vec![vec![1, 2, 3, 4]], now, 1, false),
+            (vec![vec![1], vec![2]], now, 1, false),
+        ] {
+            let mut state = State { announced, ..State::default() };
+            for ids in &texts {
+                let (reply, _) = oneshot::channel();
+                state.queue.push(Entry { ids: ids.clone(), reply, enqueued });
+            }
+            match state.next(limits) {
+                Next::Compute => assert!(!waits, "{texts:?}"),
+                Next::WaitAtMost(time) => assert!(waits && time <= ENCODING_GRACE, "{texts:?}"),
+                Next::Wait | Next::End => unreachable!("texts wait"),
+            }
+        }
+        for (closed, announced, ends) in [(false, 0, false), (true, 1, false), (true, 0, true)] {
+            let state = State { announced, closed, ..State::default() };
+            assert_eq!(matches!(state.next(limits), Next::End), ends);
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_announced_and_never_comes_holds_nobody_up() {
+        let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
+        let never = engine.announce();
+        assert_eq!(raw(submit(&engine, &[9])), Ok(vec![score(&[9])]));
+        drop(never);
+    }
+
+    #[test]
+    fn a_text_without_tokens_is_refused() {
+        let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
+        assert_eq!(raw(submit(&engine, &[])), Err(Error::Empty { field: "inputs" }));
+        assert_eq!(raw(submit(&engine, &[9])), Ok(vec![score(&[9])]));
+    }
+}

@@ -1,0 +1,99 @@
+//! A backend for tests of the engine: it scores a text by a hash of its ids and fails on request.
+//!
+//! Input: batches; tokens [`FAIL`], [`PANIC`], [`NAN`] and [`BREAK`] misbehave. Output: [`score`] of each text, so
+//! that an answer can be checked without knowing which batch it came from. What must hold: as for every backend, a
+//! text's score depends on its own tokens only.
+
+#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+use std::sync::{Arc, Condvar, Mutex};
+use text_embeddings_backend_core::{Backend, BackendError, Batch, Predictions};
+
+/// A batch that holds this token fails.
+pub(crate) const FAIL: u32 = 1;
+/// A batch that holds this token panics.
+pub(crate) const PANIC: u32 = 2;
+/// A text that holds this token has no score.
+pub(crate) const NAN: u32 = 3;
+/// A batch that holds this token gets no rows at all.
+pub(crate) const BREAK: u32 = 4;
+
+/// The raw score of a text, between -4 and 4: FNV-1a of its ids.
+pub(crate) fn score(ids: &[u32]) -> f32 {
+    if ids.contains(&NAN) {
+        return f32::NAN;
+    }
+    let hash = ids.iter().fold(0x811c_9dc5_u32, |hash, id| (hash ^ id).wrapping_mul(0x0100_0193));
+    (hash >> 8) as f32 / (1 << 24) as f32 * 8.0 - 4.0
+}
+
+/// What a test does to its backend while the engine owns it.
+#[derive(Clone, Default)]
+pub(crate) struct Control(Arc<(Mutex<State>, Condvar)>);
+
+#[derive(Default)]
+struct State {
+    held: bool,
+    failing: bool,
+    batch_sizes: Vec<usize>,
+}
+
+impl Control {
+    /// The backend under this control.
+    pub(crate) fn backend(&self) -> Box<dyn Backend> {
+        Box::new(HashBackend(self.clone()))
+    }
+
+    /// Holds every batch until `release`.
+    pub(crate) fn hold(&self) {
+        self.change(|state| state.held = true);
+    }
+
+    /// Lets batches through.
+    pub(crate) fn release(&self) {
+        self.change(|state| state.held = false);
+    }
+
+    /// Whether every batch fails.
+    pub(crate) fn fail_all(&self, failing: bool) {
+        self.change(|state| state.failing = failing);
+    }
+
+    /// The sizes of the batches that the backend got so far, held ones included.
+    pub(crate) fn batch_sizes(&self) -> Vec<usize> {
+        self.0.0.lock().unwrap().batch_sizes.clone()
+    }
+
+    /// Blocks until the backend got so many batches.
+    pub(crate) fn wait_for_batches(&self, count: usize) {
+        let state = self.0.0.lock().unwrap();
+        drop(self.0.1.wait_while(state, |state| state.batch_sizes.len() < count).unwrap());
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.0.0.lock().unwrap());
+        self.0.1.notify_all();
+    }
+}
+
+struct HashBackend(Control);
+
+impl Backend for HashBackend {
+    fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
+        self.0.change(|state| state.batch_sizes.push(batch.leaves().len()));
+        let (lock, changed) = &*self.0.0;
+        let failing = changed.wait_while(lock.lock().unwrap(), |state| state.held).unwrap().failing;
+        let holds = |token| batch.token_ids().contains(&token);
+        assert!(!holds(PANIC), "token {PANIC}");
+        if failing || holds(FAIL) {
+            return Err(BackendError::Inference(format!("token {FAIL}")));
+        }
+        if holds(BREAK) {
+            return Ok(Predictions::new(Vec::new(), 1));
+        }
+        let rows_of = |segment: usize| batch.token_ids()[batch.segments()[segment].rows.clone()].iter();
+        let text =
+            |&leaf: &usize| -> Vec<u32> { batch.path(leaf).into_iter().flat_map(rows_of).copied().collect() };
+        Ok(Predictions::new(batch.leaves().iter().map(|leaf| score(&text(leaf))).collect(), 1))
+    }
+}

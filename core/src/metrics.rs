@@ -1,0 +1,201 @@
+//! Every `te_…` metric: its name, kind, unit and meaning, once.
+//!
+//! Input: nothing. Output: constants for the places that move a metric, and [`describe`] for start-up. What must
+//! hold: only what is moved somewhere stands in [`ALL`]; durations are in seconds. Names and labels are those of
+//! text-embeddings-inference, so that its dashboards go on working.
+
+use metrics::Unit;
+use std::time::Duration;
+
+/// Requests that arrived, by `method`: `single` or `batch`.
+pub const REQUEST_COUNT: &str = "te_request_count";
+/// Requests that were answered, by `method`.
+pub const REQUEST_SUCCESS: &str = "te_request_success";
+/// Requests that failed, by `err`: an error's label, or `dropped`.
+pub const REQUEST_FAILURE: &str = "te_request_failure";
+/// A request's time from arrival to answer.
+pub const REQUEST_DURATION: &str = "te_request_duration";
+/// The longest tokenization among a request's texts.
+pub const REQUEST_TOKENIZATION_DURATION: &str = "te_request_tokenization_duration";
+/// The longest wait in the queue among a request's texts.
+pub const REQUEST_QUEUE_DURATION: &str = "te_request_queue_duration";
+/// The longest forward pass among a request's texts.
+pub const REQUEST_INFERENCE_DURATION: &str = "te_request_inference_duration";
+/// Tokens of a prompt.
+pub const REQUEST_INPUT_LENGTH: &str = "te_request_input_length";
+/// Texts and pairs that were given to the model to score.
+pub const PREDICT_COUNT: &str = "te_predict_count";
+/// Texts and pairs that were scored.
+pub const PREDICT_SUCCESS: &str = "te_predict_success";
+/// A text's tokenization, wait and forward pass together.
+pub const PREDICT_DURATION: &str = "te_predict_duration";
+/// A text's wait for, and work of, a tokenizer.
+pub const PREDICT_TOKENIZATION_DURATION: &str = "te_predict_tokenization_duration";
+/// A text's wait in the queue.
+pub const PREDICT_QUEUE_DURATION: &str = "te_predict_queue_duration";
+/// The forward pass a text was part of.
+pub const PREDICT_INFERENCE_DURATION: &str = "te_predict_inference_duration";
+/// Texts in a batch.
+pub const BATCH_NEXT_SIZE: &str = "te_batch_next_size";
+/// Unique tokens in a batch.
+pub const BATCH_NEXT_TOKENS: &str = "te_batch_next_tokens";
+/// Texts in the queue.
+pub const QUEUE_SIZE: &str = "te_queue_size";
+
+/// How a metric moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only upwards.
+    Counter,
+    /// Up and down.
+    Gauge,
+    /// By single observations.
+    Histogram,
+}
+
+/// What there is to know about a metric.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// The name clients query.
+    pub name: &'static str,
+    /// How it moves.
+    pub kind: Kind,
+    /// What its values count.
+    pub unit: Unit,
+    /// What it means, in a sentence.
+    pub description: &'static str,
+}
+
+const fn counter(name: &'static str, description: &'static str) -> Metric {
+    Metric { name, kind: Kind::Counter, unit: Unit::Count, description }
+}
+
+const fn seconds(name: &'static str, description: &'static str) -> Metric {
+    Metric { name, kind: Kind::Histogram, unit: Unit::Seconds, description }
+}
+
+const fn amounts(name: &'static str, description: &'static str) -> Metric {
+    Metric { name, kind: Kind::Histogram, unit: Unit::Count, description }
+}
+
+/// Every metric that is emitted.
+pub const ALL: &[Metric] = &[
+    counter(REQUEST_COUNT, "Requests that arrived, by method (single or batch)."),
+    counter(REQUEST_SUCCESS, "Requests that were answered, by method (single or batch)."),
+    counter(REQUEST_FAILURE, "Requests that were not answered, by err (the kind of failure)."),
+    counter(PREDICT_COUNT, "Texts and pairs that were given to the model to score."),
+    counter(PREDICT_SUCCESS, "Texts and pairs that were scored."),
+    seconds(REQUEST_DURATION, "Time from a request's arrival to its answer."),
+    seconds(
+        REQUEST_TOKENIZATION_DURATION,
+        "Longest tokenization among a request's texts, its wait included.",
+    ),
+    seconds(REQUEST_QUEUE_DURATION, "Longest wait in the queue among a request's texts."),
+    seconds(REQUEST_INFERENCE_DURATION, "Longest forward pass among a request's texts."),
+    seconds(PREDICT_DURATION, "Tokenization, wait in the queue and forward pass of a text together."),
+    seconds(PREDICT_TOKENIZATION_DURATION, "Tokenization of a text, its wait for a tokenizer included."),
+    seconds(PREDICT_QUEUE_DURATION, "Wait of a text in the queue."),
+    seconds(PREDICT_INFERENCE_DURATION, "Forward pass that a text was part of."),
+    amounts(REQUEST_INPUT_LENGTH, "Tokens of a prompt, template included, after truncation."),
+    amounts(BATCH_NEXT_SIZE, "Texts in a batch."),
+    amounts(
+        BATCH_NEXT_TOKENS,
+        "Tokens a batch computes: a prefix that several of its texts share counts once.",
+    ),
+    Metric { name: QUEUE_SIZE, kind: Kind::Gauge, unit: Unit::Count, description: "Texts in the queue." },
+];
+
+/// Tells the installed recorder what each metric of [`ALL`] means.
+pub fn describe() {
+    for Metric { name, kind, unit, description } in ALL.iter().copied() {
+        match kind {
+            Kind::Counter => metrics::describe_counter!(name, unit, description),
+            Kind::Gauge => metrics::describe_gauge!(name, unit, description),
+            Kind::Histogram => metrics::describe_histogram!(name, unit, description),
+        }
+    }
+}
+
+/// Adds one to a counter without labels.
+pub(crate) fn count(name: &'static str) {
+    metrics::counter!(name).increment(1);
+}
+
+/// Adds one to a counter with one label.
+pub(crate) fn count_by(name: &'static str, label: &'static str, value: &'static str) {
+    metrics::counter!(name, label => value).increment(1);
+}
+
+/// Adds a duration, in seconds, to a histogram.
+pub(crate) fn observe_duration(name: &'static str, duration: Duration) {
+    metrics::histogram!(name).record(duration.as_secs_f64());
+}
+
+/// Adds a number of things to a histogram.
+pub(crate) fn observe_amount(name: &'static str, amount: usize) {
+    metrics::histogram!(name).record(amount as f64);
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! A recorder for tests: every metric's values, read off a `DebuggingRecorder`.
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+    use std::collections::BTreeMap;
+
+    /// Runs `work` under a recorder of its own and gives the values of each metric, keyed `name` or
+    /// `name{label="value"}`: a counter's or gauge's value alone, a histogram's observations. Only what this thread
+    /// moves is seen.
+    pub(crate) fn recorded(work: impl FnOnce()) -> BTreeMap<String, Vec<f64>> {
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        metrics::with_local_recorder(&recorder, work);
+        let entry = |(key, _, _, value): (metrics_util::CompositeKey, _, _, DebugValue)| {
+            let labels: Vec<_> =
+                key.key().labels().map(|label| format!("{}=\"{}\"", label.key(), label.value())).collect();
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            let values = match value {
+                DebugValue::Counter(count) => vec![count as f64],
+                DebugValue::Gauge(gauge) => vec![gauge.0],
+                DebugValue::Histogram(values) => values.into_iter().map(|value| value.0).collect(),
+            };
+            (format!("{}{labels}", key.key().name()), values)
+        };
+        snapshotter.snapshot().into_vec().into_iter().map(entry).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metrics_util::debugging::DebuggingRecorder;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_metric_is_listed_once_with_its_unit_in_its_name() {
+        let names: HashSet<_> = ALL.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        for metric in ALL {
+            assert!(metric.name.starts_with("te_") && metric.description.ends_with('.'), "{metric:?}");
+            assert_eq!(metric.name.ends_with("_duration"), metric.unit == Unit::Seconds, "{metric:?}");
+        }
+    }
+
+    #[test]
+    fn a_described_metric_carries_its_description() {
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        metrics::with_local_recorder(&recorder, || {
+            describe();
+            count(PREDICT_COUNT);
+            observe_duration(REQUEST_DURATION, Duration::from_millis(1500));
+            observe_amount(BATCH_NEXT_SIZE, 3);
+        });
+        let snapshot = snapshotter.snapshot().into_vec();
+        assert_eq!(snapshot.len(), 3, "describing alone must not register: {snapshot:?}");
+        for (key, unit, description, _) in snapshot {
+            let metric = ALL.iter().find(|metric| metric.name == key.key().name());
+            assert_eq!(description.as_deref(), metric.map(|metric| metric.description));
+            assert_eq!(unit, metric.map(|metric| metric.unit));
+        }
+    }
+}

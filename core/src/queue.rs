@@ -1,0 +1,249 @@
+//! The texts that wait for the device, first in, first out, and the batches they leave in.
+//!
+//! Input: encoded texts with the channel that awaits their answer. Output: packed batches within a budget. What must
+//! hold: every text whose receiver still waits leaves once, in the order of arrival; a text that nobody waits for is
+//! never computed; `te_queue_size` is the length. A plain struct: no runtime, no lock, no clock.
+
+use crate::{
+    error::Error,
+    infer::Outcome,
+    metrics::{BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, QUEUE_SIZE, observe_amount},
+};
+use std::{collections::VecDeque, time::Instant};
+use text_embeddings_backend_core::{Batch, BatchBuilder};
+use tokio::sync::oneshot;
+
+/// A text that waits.
+#[derive(Debug)]
+pub struct Entry {
+    /// The token ids of the whole prompt; at least one.
+    pub ids: Vec<u32>,
+    /// Where the answer goes. If its receiver is gone, the text is skipped.
+    pub reply: oneshot::Sender<Result<Outcome, Error>>,
+    /// When it joined the queue.
+    pub enqueued: Instant,
+}
+
+/// How much one batch may hold.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchLimits {
+    /// Tokens of a batch, a prefix that several of its texts share counted once. A text that is longer on its own
+    /// is a batch of its own.
+    pub max_batch_tokens: usize,
+    /// Texts of a batch; any number if absent.
+    pub max_batch_requests: Option<usize>,
+}
+
+/// A batch that leaves the queue.
+#[derive(Debug)]
+pub struct NextBatch {
+    /// The texts, packed.
+    pub batch: Batch,
+    /// The entries of the batch's texts, in its order.
+    pub entries: Vec<Entry>,
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub struct Queue {
+    entries: VecDeque<Entry>,
+    tokens: usize,
+}
+
+impl Queue {
+    /// Appends a text. `entry.ids` must not be empty.
+    pub fn push(&mut self, entry: Entry) {
+        self.tokens += entry.ids.len();
+        self.entries.push_back(entry);
+        self.publish_size();
+    }
+
+    /// Takes as many texts from the front as fit into a batch; none if nobody waits.
+    pub fn next_batch(&mut self, limits: BatchLimits) -> Option<NextBatch> {
+        let mut builder = BatchBuilder::default();
+        let mut entries = Vec::new();
+        while let Some(entry) =
+            self.entries.pop_front_if(|entry| entry.reply.is_closed() || fits(&builder, &entry.ids, limits))
+        {
+            self.tokens -= entry.ids.len();
+            if !entry.reply.is_closed() {
+                builder.push(&entry.ids);
+                entries.push(entry);
+            }
+        }
+        self.publish_size();
+        if entries.is_empty() {
+            return None;
+        }
+        observe_amount(BATCH_NEXT_SIZE, builder.texts());
+        observe_amount(BATCH_NEXT_TOKENS, builder.unique_tokens());
+        Some(NextBatch { batch: builder.build(), entries })
+    }
+
+    /// Texts that wait, those included that nobody waits for any more but that are not skipped yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether no text waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Tokens of the texts that wait, each counted in full.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// When the text at the front joined the queue.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Instant> {
+        self.entries.front().map(|entry| entry.enqueued)
+    }
+
+    fn publish_size(&self) {
+        metrics::gauge!(QUEUE_SIZE).set(self.entries.len() as f64);
+    }
+}
+
+/// Whether a batch that is being built takes one more text. An empty one takes any, or a long text would block the
+/// queue for ever.
+fn fits(builder: &BatchBuilder, ids: &[u32], limits: BatchLimits) -> bool {
+    builder.texts() == 0
+        || (limits.max_batch_requests.is_none_or(|most| builder.texts() < most)
+            && builder.unique_tokens() + builder.cost(ids) <= limits.max_batch_tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::metrics::testing::recorded;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use std::time::Duration;
+
+    type Receiver = oneshot::Receiver<Result<Outcome, Error>>;
+
+    fn entry(ids: &[u32], enqueued: Instant) -> (Entry, Receiver) {
+        let (reply, receiver) = oneshot::channel();
+        (Entry { ids: ids.to_vec(), reply, enqueued }, receiver)
+    }
+
+    fn limits(max_batch_tokens: usize, max_batch_requests: Option<usize>) -> BatchLimits {
+        BatchLimits { max_batch_tokens, max_batch_requests }
+    }
+
+    /// The ids of a batch's text, read back from its forest.
+    fn text(batch: &Batch, index: usize) -> Vec<u32> {
+        let path = batch.path(batch.leaves()[index]);
+        path.iter().flat_map(|&s| batch.token_ids()[batch.segments()[s].rows.clone()].to_vec()).collect()
+    }
+
+    #[test]
+    fn a_batch_ends_where_the_next_text_does_not_fit() {
+        // Sizes of the batches for the texts 1 2 3 | 1 2 4 | 5 6 | 1 2 3 7 8 9.
+        let texts: [&[u32]; 4] = [&[1, 2, 3], &[1, 2, 4], &[5, 6], &[1, 2, 3, 7, 8, 9]];
+        for (budget, most, wanted) in [
+            (100, None, vec![4]),
+            (9, None, vec![4]),
+            (8, None, vec![3, 1]),
+            (4, None, vec![2, 1, 1]),
+            (1, None, vec![1, 1, 1, 1]),
+            (100, Some(3), vec![3, 1]),
+            (100, Some(0), vec![1, 1, 1, 1]),
+        ] {
+            let mut queue = Queue::default();
+            let _receivers: Vec<_> = texts
+                .iter()
+                .map(|ids| {
+                    let (entry, receiver) = entry(ids, Instant::now());
+                    queue.push(entry);
+                    receiver
+                })
+                .collect();
+            assert_eq!((queue.len(), queue.tokens()), (4, 14));
+            let sizes: Vec<_> =
+                std::iter::from_fn(|| queue.next_batch(limits(budget, most)).map(|next| next.entries.len()))
+                    .collect();
+            assert_eq!(sizes, wanted, "budget {budget}, at most {most:?}");
+            assert!(queue.is_empty() && queue.tokens() == 0 && queue.oldest().is_none());
+        }
+    }
+
+    #[test]
+    fn every_awaited_text_leaves_once_in_order_within_the_budget() {
+        let start = Instant::now();
+        let mut rng = StdRng::seed_from_u64(2);
+        for _ in 0..300 {
+            let limits =
+                limits(rng.random_range(1..30), rng.random_bool(0.5).then(|| rng.random_range(1..6)));
+            let mut queue = Queue::default();
+            let (mut waiting, mut receivers) = (VecDeque::new(), Vec::new());
+            for number in 0..rng.random_range(1..60) {
+                let ids: Vec<u32> = (0..rng.random_range(1..12)).map(|_| rng.random_range(0..3)).collect();
+                let (entry, receiver) = entry(&ids, start + Duration::from_nanos(number));
+                queue.push(entry);
+                if rng.random_bool(0.2) {
+                    drop(receiver);
+                } else {
+                    waiting.push_back((ids, start + Duration::from_nanos(number)));
+                    receivers.push(receiver);
+                }
+                if rng.random_bool(0.3) {
+                    check_next(&mut queue, &mut waiting, limits);
+                }
+            }
+            while check_next(&mut queue, &mut waiting, limits) {}
+            assert!(waiting.is_empty() && queue.is_empty() && queue.tokens() == 0);
+        }
+    }
+
+    /// Takes a batch and holds it to what `waiting` says must come; false if none came.
+    fn check_next(
+        queue: &mut Queue,
+        waiting: &mut VecDeque<(Vec<u32>, Instant)>,
+        limits: BatchLimits,
+    ) -> bool {
+        let Some(next) = queue.next_batch(limits) else {
+            assert!(waiting.is_empty());
+            return false;
+        };
+        let mut builder = BatchBuilder::default();
+        for (index, entry) in next.entries.iter().enumerate() {
+            let (ids, enqueued) = waiting.pop_front().unwrap();
+            assert_eq!((&entry.ids, entry.enqueued), (&ids, enqueued));
+            assert_eq!(text(&next.batch, index), ids);
+            builder.push(&ids);
+        }
+        let (size, tokens) = (next.entries.len(), next.batch.token_ids().len());
+        let most = limits.max_batch_requests.unwrap_or(usize::MAX);
+        assert_eq!(next.batch.leaves().len(), size);
+        assert!(size == 1 || (tokens <= limits.max_batch_tokens && size <= most));
+        if let Some((ids, _)) = waiting.front() {
+            assert!(size >= most || tokens + builder.cost(ids) > limits.max_batch_tokens, "ended too early");
+        }
+        true
+    }
+
+    #[test]
+    fn the_gauge_is_the_length_and_a_batch_is_observed_once() {
+        let (first, first_receiver) = entry(&[1, 2, 3], Instant::now());
+        let (second, _second_receiver) = entry(&[1, 2, 4], Instant::now());
+        let (third, _third_receiver) = entry(&[5], Instant::now());
+        let mut queue = Queue::default();
+        let pushed = recorded(|| [first, second, third].into_iter().for_each(|entry| queue.push(entry)));
+        assert_eq!(pushed[QUEUE_SIZE], [3.0]);
+        drop(first_receiver);
+        let taken = recorded(|| assert!(queue.next_batch(limits(3, None)).is_some()));
+        assert_eq!(taken[QUEUE_SIZE], [1.0]);
+        assert_eq!((&taken[BATCH_NEXT_SIZE], &taken[BATCH_NEXT_TOKENS]), (&vec![1.0], &vec![3.0]));
+        let emptied = recorded(|| {
+            assert!(queue.next_batch(limits(3, None)).is_some());
+            assert!(queue.next_batch(limits(3, None)).is_none());
+        });
+        assert_eq!((&emptied[QUEUE_SIZE], &emptied[BATCH_NEXT_SIZE]), (&vec![0.0], &vec![1.0]));
+    }
+}

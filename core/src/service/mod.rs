@@ -1,0 +1,91 @@
+//! Typed requests to typed answers: what the server does, without a transport.
+//!
+//! Input: one of the request types of the submodules. Output: an [`Answer`], or an [`Error`](crate::error::Error)
+//! that was already counted. HTTP and gRPC call the same methods of [`Service`], so that they cannot differ.
+//! What must hold: a request is counted once, as a success or as a failure, in the metrics of `crate::metrics`.
+
+mod predict;
+mod request;
+mod rerank;
+mod score;
+mod tokenize;
+
+use crate::{infer::Engine, tokenization::Tokenization};
+use std::{sync::Arc, time::Duration};
+use text_embeddings_backend_core::ModelType;
+
+pub use predict::{PredictInput, PredictRequest, Prediction};
+pub use rerank::{Rank, RerankRequest};
+pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
+
+/// The limits and defaults that requests are held to.
+#[derive(Debug, Clone)]
+pub struct ServiceConfig {
+    /// What kind of model is served; a route for another kind answers [`Error::ModelType`].
+    pub model_type: ModelType,
+    /// The most texts of one rerank request (`--max-rerank-texts`).
+    pub max_rerank_texts: usize,
+    /// The most inputs of one request on the other routes (`--max-client-batch-size`).
+    pub max_client_batch_size: usize,
+    /// Whether an input that is too long is truncated when the request does not say (`--auto-truncate`).
+    pub auto_truncate: bool,
+}
+
+/// The result of a request with what it cost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer<T> {
+    /// The result.
+    pub value: T,
+    /// What it cost.
+    pub cost: Cost,
+}
+
+/// What a request cost: the content of the answer's `x-…` headers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Characters (Unicode scalar values) of the texts the client sent; a query counts once for each of its texts.
+    pub characters: usize,
+    /// Tokens of all prompts, each counted in full, after truncation.
+    pub tokens: usize,
+    /// Texts from which tokens were cut.
+    pub truncated: usize,
+    /// From the arrival of the request to its answer.
+    pub total: Duration,
+    /// The longest wait for, and work of, a tokenizer among the request's texts.
+    pub tokenization: Duration,
+    /// The longest wait in the queue among the request's texts.
+    pub queue: Duration,
+    /// The longest forward pass among the request's texts.
+    pub inference: Duration,
+}
+
+/// What the server does. Cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    tokenization: Arc<Tokenization>,
+    engine: Arc<Engine>,
+    config: Arc<ServiceConfig>,
+}
+
+impl Service {
+    /// Joins the parts that start-up made.
+    #[must_use]
+    pub fn new(tokenization: Tokenization, engine: Engine, config: ServiceConfig) -> Self {
+        Self { tokenization: Arc::new(tokenization), engine: Arc::new(engine), config: Arc::new(config) }
+    }
+
+    /// The limits and defaults in force.
+    #[must_use]
+    pub fn config(&self) -> &ServiceConfig {
+        &self.config
+    }
+
+    /// Whether the server can compute: the device thread runs, and the last batch, or a probe of one token if that
+    /// failed, succeeded.
+    pub async fn healthy(&self) -> bool {
+        self.engine.healthy().await
+    }
+}
+
+#[cfg(test)]
+mod testing;

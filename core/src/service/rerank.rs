@@ -1,0 +1,328 @@
+//! Re-ranking: one query, many texts, a score for each.
+//!
+//! Input: a [`RerankRequest`]. Output: a [`Rank`] per text, the best first. What must hold: a text's score does not
+//! depend on the other texts of its request; the order is that of the raw scores, which differ where probabilities
+//! round to the same value, and equal ones keep the order of the request.
+
+use super::{
+    Answer, Service,
+    request::{check_length, measured},
+    score::Prompts,
+};
+use crate::{
+    error::Error,
+    postprocess::{order, sigmoid},
+    tokenization::{PromptText, TruncationDirection},
+};
+use std::sync::Arc;
+
+/// One query and the texts to order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RerankRequest {
+    /// What is looked for. Must not be empty.
+    pub query: String,
+    /// What may meet it. Must not be empty; a single text may be.
+    pub texts: Vec<String>,
+    /// What "meets" means; the server's default instruction if absent.
+    pub instruction: Option<String>,
+    /// Whether too long inputs are truncated; the server's default if absent.
+    pub truncate: Option<bool>,
+    /// From which end a document is cut.
+    pub truncation_direction: TruncationDirection,
+    /// Scores before the sigmoid.
+    pub raw_scores: bool,
+    /// Send the texts back.
+    pub return_text: bool,
+    /// Only the best so many; all if absent.
+    pub top_n: Option<usize>,
+}
+
+/// A text's place in the order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rank {
+    /// The text's index in the request.
+    pub index: usize,
+    /// Its score: a probability, or the log-odds if the request asked for raw scores.
+    pub score: f32,
+    /// The text itself, if the request asked for it.
+    pub text: Option<String>,
+}
+
+impl Service {
+    /// Orders texts by how well they meet a query.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ModelType`] if the model is not a re-ranker; [`Error::Empty`], [`Error::BatchTooLarge`] and
+    /// [`Error::Validation`] for a request that cannot be served, [`Error::TooLong`] for a text that must not be
+    /// truncated; [`Error::Overloaded`] without a free permit; what goes wrong in the tokenizer or the model.
+    pub async fn rerank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
+        measured("batch", self.rank(request)).await
+    }
+
+    async fn rank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
+        self.check_rerank(&request)?;
+        let request = Arc::new(request);
+        let truncation = self.truncation(request.truncate, request.truncation_direction);
+        let scored = self.score(&request, truncation).await?;
+        // A re-ranker has one class.
+        let scores: Vec<f32> = scored.raw_scores.iter().map(|raw| raw[0]).collect();
+        let rank = |index: usize| Rank {
+            index,
+            score: if request.raw_scores { scores[index] } else { sigmoid(scores[index]) },
+            text: request.return_text.then(|| request.texts[index].clone()),
+        };
+        let ranks = order(&scores, request.top_n).into_iter().map(rank).collect();
+        Ok(Answer { value: ranks, cost: scored.cost })
+    }
+
+    fn check_rerank(&self, request: &RerankRequest) -> Result<(), Error> {
+        self.require_reranker()?;
+        check_length("texts", request.texts.len(), usize::MAX)?;
+        if request.query.trim().is_empty() {
+            return Err(Error::Empty { field: "query" });
+        }
+        check_length("texts", request.texts.len(), self.config.max_rerank_texts)?;
+        if request.top_n == Some(0) {
+            return Err(Error::Validation("`top_n` must be at least 1".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+impl Prompts for RerankRequest {
+    fn count(&self) -> usize {
+        self.texts.len()
+    }
+
+    fn prompt(&self, index: usize) -> PromptText<'_> {
+        PromptText {
+            instruction: self.instruction.as_deref(),
+            query: &self.query,
+            document: &self.texts[index],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::{
+        metrics::{self, testing::recorded},
+        service::testing::{Fixture, MAX_INPUT_LENGTH, block_on, fixture, fixture_with},
+    };
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use std::{collections::BTreeSet, time::Duration};
+    use text_embeddings_backend_core::{ModelType, Pool};
+
+    fn request(query: &str, texts: &[&str]) -> RerankRequest {
+        RerankRequest {
+            query: query.to_owned(),
+            texts: texts.iter().map(|&text| text.to_owned()).collect(),
+            ..RerankRequest::default()
+        }
+    }
+
+    /// What a request must be answered with, one text at a time.
+    fn expected(fixture: &Fixture, request: &RerankRequest) -> Vec<Rank> {
+        let raw = |text: &String| fixture.raw_score(request.instruction.as_deref(), &request.query, text).0;
+        let mut ranks: Vec<_> = request.texts.iter().map(raw).enumerate().collect();
+        ranks.sort_by(|a, b| b.1.total_cmp(&a.1));
+        ranks.truncate(request.top_n.unwrap_or(usize::MAX));
+        let score = |raw: f32| if request.raw_scores { raw } else { sigmoid(raw) };
+        let text = |index: usize| request.return_text.then(|| request.texts[index].clone());
+        ranks.into_iter().map(|(index, raw)| Rank { index, score: score(raw), text: text(index) }).collect()
+    }
+
+    #[tokio::test]
+    async fn the_answer_does_not_depend_on_batches_and_keeps_ties_in_order() {
+        let texts = ["w100", "w101 w102", "", "w100", "w103 w104 w105", "w101 w102", "w106"];
+        for budget in [1, 150, 100_000] {
+            let fixture = fixture(budget);
+            for (top_n, raw_scores, instruction) in [
+                (None, false, None),
+                (Some(3), true, None),
+                (Some(100), false, Some("w500 w501")),
+                (Some(1), true, Some("w502")),
+            ] {
+                let instruction = instruction.map(str::to_owned);
+                let return_text = raw_scores;
+                let request = RerankRequest {
+                    instruction,
+                    raw_scores,
+                    return_text,
+                    top_n,
+                    ..request("w200 w201", &texts)
+                };
+                let answer = fixture.service.rerank(request.clone()).await.unwrap();
+                assert_eq!(answer.value, expected(&fixture, &request), "budget {budget}");
+            }
+        }
+        let fixture = fixture(1);
+        fixture.service.rerank(request("w200", &texts)).await.unwrap();
+        assert_eq!(fixture.control.batch_sizes(), [1; 7]);
+    }
+
+    #[tokio::test]
+    async fn the_cost_is_that_of_all_texts() {
+        let fixture = fixture(100);
+        let long = "w300 ".repeat(MAX_INPUT_LENGTH);
+        let texts = ["행성", "", &long];
+        let cost = fixture.service.rerank(request("w200", &texts)).await.unwrap().cost;
+        assert_eq!(cost.characters, 3 * 4 + 2 + long.len());
+        assert_eq!(
+            cost.tokens,
+            texts.map(|text| fixture.raw_score(None, "w200", text).1).iter().sum::<usize>()
+        );
+        assert_eq!(cost.truncated, 1);
+        assert!(cost.total >= cost.tokenization && cost.total >= cost.queue.max(cost.inference));
+        assert!(cost.tokenization > Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_ranked_is_refused_in_a_fixed_order() {
+        let service = fixture(100).service;
+        let many = vec!["w100"; 17];
+        for (query, texts, top_n, wanted) in [
+            ("", &many[..0], Some(0), Error::Empty { field: "texts" }),
+            ("", &many[..], Some(0), Error::Empty { field: "query" }),
+            (" \n\u{3000}", &many[..1], None, Error::Empty { field: "query" }),
+            ("w100", &many[..], Some(0), Error::BatchTooLarge { got: 17, max: 16 }),
+            ("w100", &many[..16], Some(0), Error::Validation("`top_n` must be at least 1".to_owned())),
+        ] {
+            let request = RerankRequest { top_n, ..request(query, texts) };
+            assert_eq!(service.rerank(request).await.unwrap_err(), wanted);
+        }
+        assert!(service.rerank(request("w100", &many[..16])).await.is_ok());
+        for model_type in [ModelType::Embedding(Pool::LastToken), ModelType::Classifier] {
+            let service = fixture_with(100, |config| config.model_type = model_type).service;
+            let error = service.rerank(request("", &[])).await.unwrap_err();
+            assert_eq!(error.to_string(), "model is not a re-ranker model");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_text_that_is_too_long_is_cut_only_if_it_may_be() {
+        let long = "w300 ".repeat(MAX_INPUT_LENGTH);
+        for (auto_truncate, truncate, is_cut) in
+            [(true, None, true), (true, Some(false), false), (false, None, false), (false, Some(true), true)]
+        {
+            let service = fixture_with(100, |config| config.auto_truncate = auto_truncate).service;
+            let request = RerankRequest { truncate, ..request("w200", &["w100", &long]) };
+            match service.rerank(request).await {
+                Ok(answer) => assert!(is_cut && answer.cost.truncated == 1),
+                Err(error) => assert!(!is_cut && matches!(error, Error::TooLong { .. }), "{error:?}"),
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_request_that_goes_wrong_harms_no_other() {
+        let fixture = fixture(1);
+        let good = request("w200", &["w100", "w101", "w102"]);
+        let bad = |text| fixture.service.rerank(request("w200", &["w100", text, "w102"]));
+        for (text, wanted) in [
+            ("nan", Error::MissingValues),
+            ("fail", Error::Inference("inference failed: token 1".to_owned())),
+            ("panic", Error::Inference("the backend panicked: token 2".to_owned())),
+        ] {
+            let (bad, answer) = tokio::join!(bad(text), fixture.service.rerank(good.clone()));
+            assert_eq!(bad.unwrap_err(), wanted);
+            assert_eq!(answer.unwrap().value, expected(&fixture, &good));
+        }
+        assert!(fixture.service.healthy().await);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_disconnects_frees_its_permit_and_its_work_is_dropped() {
+        let fixture = fixture_with(1, |config| config.max_concurrent_requests = 2);
+        let spawn = |request: &RerankRequest| {
+            let (service, request) = (fixture.service.clone(), request.clone());
+            tokio::spawn(async move { service.rerank(request).await })
+        };
+        // On this runtime of one thread, yielding runs a spawned request until it waits for its texts.
+        let begin = tokio::task::yield_now;
+        fixture.control.hold();
+        let leaver = spawn(&request("w200", &["w100"; 16]));
+        begin().await;
+        fixture.control.wait_for_batches(1);
+        let kept = request("w201", &["w101", "w102"]);
+        let stayer = spawn(&kept);
+        begin().await;
+        assert_eq!(fixture.service.rerank(kept.clone()).await.unwrap_err(), Error::Overloaded);
+        leaver.abort();
+        assert!(leaver.await.unwrap_err().is_cancelled());
+        let third = spawn(&kept);
+        begin().await;
+        fixture.control.release();
+        for answer in [stayer, third] {
+            assert_eq!(answer.await.unwrap().unwrap().value, expected(&fixture, &kept));
+        }
+        assert_eq!(fixture.control.batch_sizes(), [1; 1 + 2 + 2]);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn two_hundred_requests_at_once_each_get_their_own_answer() {
+        let fixture = fixture(150);
+        let mut rng = StdRng::seed_from_u64(3);
+        let mut words = |most: usize| -> String {
+            let words: Vec<_> =
+                (0..rng.random_range(1..=most)).map(|_| format!("w{}", rng.random_range(6..1000))).collect();
+            words.join(" ")
+        };
+        let requests: Vec<RerankRequest> = (0..200)
+            .map(|number| {
+                let texts: Vec<String> = (0..=number % 16).map(|_| words(12)).collect();
+                RerankRequest { query: words(4), texts, raw_scores: true, ..RerankRequest::default() }
+            })
+            .collect();
+        let answers: Vec<_> = requests
+            .iter()
+            .map(|request| {
+                let (service, request) = (fixture.service.clone(), request.clone());
+                tokio::spawn(async move { service.rerank(request).await })
+            })
+            .collect();
+        for (answer, request) in answers.into_iter().zip(&requests) {
+            assert_eq!(answer.await.unwrap().unwrap().value, expected(&fixture, request));
+        }
+        let texts: usize = requests.iter().map(|request| request.texts.len()).sum();
+        assert_eq!(fixture.control.batch_sizes().iter().sum::<usize>(), texts);
+    }
+
+    #[test]
+    fn every_metric_moves_exactly_once() {
+        let fixture = fixture(10_000);
+        let answered = recorded(|| {
+            let answer = block_on(fixture.service.rerank(request("w200", &["w100", "w101", "w102"])));
+            assert_eq!(answer.unwrap().value.len(), 3);
+        });
+        for (name, wanted) in [
+            ("te_request_count{method=\"batch\"}", 1.0),
+            ("te_request_success{method=\"batch\"}", 1.0),
+            ("te_predict_count", 3.0),
+            ("te_predict_success", 3.0),
+        ] {
+            assert_eq!(answered[name], [wanted], "{name}");
+        }
+        for (prefix, times) in [("te_request", 1), ("te_predict", 3)] {
+            for step in ["", "_tokenization", "_queue", "_inference"] {
+                assert_eq!(answered[&format!("{prefix}{step}_duration")].len(), times, "{prefix}{step}");
+            }
+        }
+        assert_eq!(answered[metrics::REQUEST_INPUT_LENGTH].len(), 3);
+
+        let failed = recorded(|| {
+            block_on(fixture.service.rerank(request("w200", &["nan", "w101"]))).unwrap_err();
+        });
+        assert_eq!(failed["te_request_failure{err=\"missing_values\"}"], [1.0]);
+        assert!(!failed.contains_key("te_request_duration") && !failed.contains_key("te_predict_success"));
+
+        // Together with the queue's own, this is all there is.
+        let moved = answered.keys().chain(failed.keys()).map(|key| key.split('{').next().unwrap_or(key));
+        let of_the_queue = [metrics::QUEUE_SIZE, metrics::BATCH_NEXT_SIZE, metrics::BATCH_NEXT_TOKENS];
+        let listed: BTreeSet<_> = metrics::ALL.iter().map(|metric| metric.name).collect();
+        assert_eq!(moved.chain(of_the_queue).collect::<BTreeSet<_>>(), listed);
+    }
+}

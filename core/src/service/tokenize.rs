@@ -1,0 +1,222 @@
+//! Texts to tokens and back.
+//!
+//! Input: texts or ids. Output: tokens with their place in the text, or texts. What must hold: offsets count characters
+//! (Unicode scalar values) of the text as the client sent it; requests take a permit like all others,
+//! so that the work that waits is bounded.
+
+use super::{
+    Service,
+    request::{check_length, counted, method},
+};
+use crate::{error::Error, tokenization::PromptEncoder};
+use tokenizers::Tokenizer;
+use tokio::sync::oneshot;
+
+/// Texts to tokenize.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenizeRequest {
+    /// The texts. Must not be empty.
+    pub inputs: Vec<String>,
+    /// Whether the tokenizer's post-processor adds its tokens.
+    pub add_special_tokens: bool,
+}
+
+/// A token of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// The piece of the text that it stands for, or its own name if it is special.
+    pub text: String,
+    /// Whether it is a special token.
+    pub special: bool,
+    /// Offset of its first character in the text; absent for special tokens.
+    pub start: Option<usize>,
+    /// Offset behind its last character; absent for special tokens.
+    pub stop: Option<usize>,
+}
+
+/// Ids to turn into text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecodeRequest {
+    /// The ids of each text. Must not be empty.
+    pub ids: Vec<Vec<u32>>,
+    /// Leave special tokens out of the text.
+    pub skip_special_tokens: bool,
+}
+
+impl Service {
+    /// The tokens of each text; the template has no part in it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Empty`] without inputs, [`Error::BatchTooLarge`] with too many, [`Error::Overloaded`] without a free
+    /// permit, [`Error::Tokenizer`] if one cannot be encoded.
+    pub async fn tokenize(&self, request: TokenizeRequest) -> Result<Vec<Vec<Token>>, Error> {
+        let TokenizeRequest { inputs, add_special_tokens } = request;
+        counted(method(inputs.len()), async move {
+            check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
+            self.map(inputs, move |tokenizer, text: String| tokens(tokenizer, &text, add_special_tokens))
+                .await
+        })
+        .await
+    }
+
+    /// The text of each list of ids.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Empty`] without lists, [`Error::BatchTooLarge`] with too many, [`Error::Overloaded`] without a free
+    /// permit, [`Error::Tokenizer`] if one cannot be decoded.
+    pub async fn decode(&self, request: DecodeRequest) -> Result<Vec<String>, Error> {
+        let DecodeRequest { ids, skip_special_tokens } = request;
+        counted(method(ids.len()), async move {
+            check_length("ids", ids.len(), self.config.max_client_batch_size)?;
+            let decode = move |tokenizer: &Tokenizer, ids: Vec<u32>| {
+                tokenizer
+                    .decode(&ids, skip_special_tokens)
+                    .map_err(|error| Error::Tokenizer(error.to_string()))
+            };
+            self.map(ids, decode).await
+        })
+        .await
+    }
+
+    /// Does `job` for each input, on the tokenizer's threads.
+    async fn map<I: Send + 'static, O: Send + 'static>(
+        &self,
+        inputs: Vec<I>,
+        job: impl Fn(&Tokenizer, I) -> Result<O, Error> + Clone + Send + 'static,
+    ) -> Result<Vec<O>, Error> {
+        let _permit = self.engine.try_acquire()?;
+        let mut answers = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            let (reply, answer) = oneshot::channel();
+            let job = job.clone();
+            self.tokenization.run(move |encoder: &PromptEncoder| {
+                if !reply.is_closed() {
+                    // A receiver that is gone wants no answer.
+                    let _ = reply.send(job(encoder.tokenizer(), input));
+                }
+            })?;
+            answers.push(answer);
+        }
+        let mut outputs = Vec::with_capacity(answers.len());
+        for answer in answers {
+            outputs.push(answer.await.map_err(|_| Error::Tokenizer("the tokenizer failed".to_owned()))??);
+        }
+        Ok(outputs)
+    }
+}
+
+fn tokens(tokenizer: &Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, Error> {
+    let encoding = tokenizer
+        .encode_char_offsets(text, add_special_tokens)
+        .map_err(|error| Error::Tokenizer(error.to_string()))?;
+    let bytes: Vec<usize> = text.char_indices().map(|(byte, _)| byte).chain([text.len()]).collect();
+    let token = |index: usize| {
+        let id = encoding.get_ids()[index];
+        if encoding.get_special_tokens_mask()[index] == 1 {
+            let name = encoding.get_tokens()[index].clone();
+            return Token { id, text: name, special: true, start: None, stop: None };
+        }
+        let (start, stop) = encoding.get_offsets()[index];
+        let text = text[bytes[start]..bytes[stop]].to_owned();
+        Token { id, text, special: false, start: Some(start), stop: Some(stop) }
+    };
+    Ok((0..encoding.len()).map(token).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::{
+        metrics::testing::recorded,
+        service::testing::{CLS, block_on, fixture, fixture_with},
+    };
+
+    fn token(id: u32, text: &str, place: Option<(usize, usize)>) -> Token {
+        let (start, stop) = place.unzip();
+        Token { id, text: text.to_owned(), special: place.is_none(), start, stop }
+    }
+
+    #[tokio::test]
+    async fn tokens_carry_their_place_in_characters() {
+        let service = fixture(100).service;
+        let inputs: Vec<String> = ["행성 w100  w101", "", "🦀🦀 w102"].map(str::to_owned).to_vec();
+        let request = TokenizeRequest { inputs, add_special_tokens: false };
+        let wanted = vec![
+            vec![
+                token(5, "행성", Some((0, 2))),
+                token(100, "w100", Some((3, 7))),
+                token(101, "w101", Some((9, 13))),
+            ],
+            vec![],
+            vec![token(0, "🦀🦀", Some((0, 2))), token(102, "w102", Some((3, 7)))],
+        ];
+        assert_eq!(service.tokenize(request.clone()).await.unwrap(), wanted);
+
+        let special =
+            service.tokenize(TokenizeRequest { add_special_tokens: true, ..request }).await.unwrap();
+        for (special, plain) in special.iter().zip(wanted) {
+            assert_eq!(special[0], token(CLS, "[CLS]", None));
+            assert_eq!(special[1..], plain);
+        }
+    }
+
+    #[tokio::test]
+    async fn ids_become_text_with_or_without_special_tokens() {
+        let service = fixture(100).service;
+        let ids = vec![vec![CLS, 100, 5], vec![101], vec![]];
+        for (skip_special_tokens, wanted) in
+            [(true, ["w100 행성", "w101", ""]), (false, ["[CLS] w100 행성", "w101", ""])]
+        {
+            let request = DecodeRequest { ids: ids.clone(), skip_special_tokens };
+            assert_eq!(service.decode(request).await.unwrap(), wanted);
+        }
+    }
+
+    #[tokio::test]
+    async fn without_a_free_permit_both_are_refused() {
+        let service = fixture_with(100, |config| config.max_concurrent_requests = 0).service;
+        let tokenize = TokenizeRequest { inputs: vec!["w100".to_owned()], add_special_tokens: true };
+        assert_eq!(service.tokenize(tokenize).await, Err(Error::Overloaded));
+        let decode = DecodeRequest { ids: vec![vec![100]], skip_special_tokens: true };
+        assert_eq!(service.decode(decode).await, Err(Error::Overloaded));
+    }
+
+    #[test]
+    fn lists_are_limited_and_every_request_is_counted() {
+        let service = fixture(100).service;
+        let tokenize = |count| {
+            let inputs = vec!["w100".to_owned(); count];
+            block_on(service.tokenize(TokenizeRequest { inputs, add_special_tokens: true }))
+                .map(|texts| texts.len())
+        };
+        let decode = |count| {
+            let ids = vec![vec![100]; count];
+            block_on(service.decode(DecodeRequest { ids, skip_special_tokens: true }))
+                .map(|texts| texts.len())
+        };
+        let counts = recorded(|| {
+            assert_eq!(tokenize(0), Err(Error::Empty { field: "inputs" }));
+            assert_eq!(tokenize(1), Ok(1));
+            assert_eq!(tokenize(5), Err(Error::BatchTooLarge { got: 5, max: 4 }));
+            assert_eq!(decode(0), Err(Error::Empty { field: "ids" }));
+            assert_eq!(decode(4), Ok(4));
+            assert_eq!(decode(5), Err(Error::BatchTooLarge { got: 5, max: 4 }));
+        });
+        for (metric, wanted) in [
+            ("te_request_count{method=\"single\"}", 1.0),
+            ("te_request_count{method=\"batch\"}", 5.0),
+            ("te_request_success{method=\"single\"}", 1.0),
+            ("te_request_success{method=\"batch\"}", 1.0),
+            ("te_request_failure{err=\"validation\"}", 2.0),
+            ("te_request_failure{err=\"batch_size\"}", 2.0),
+        ] {
+            assert_eq!(counts[metric], [wanted], "{metric}");
+        }
+        assert_eq!(counts.len(), 6, "{counts:?}");
+    }
+}

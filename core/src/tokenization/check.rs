@@ -1,0 +1,157 @@
+//! The self-check of the start: does the encoder tell pairs apart, within a frame that stays?
+//!
+//! Input: a [`PromptEncoder`]. Output: nothing, or the reason not to serve. What must hold afterwards: an encoder that
+//! passed gives different pairs different prompts, ends every prompt as the template does, and agrees with the
+//! tokenizer's own reading of the whole prompt.
+
+use super::{
+    EncoderError, PromptEncoder, PromptText, TruncationDirection,
+    prompt::{Owner, Prompt},
+};
+
+// They start and end alike, because a tokenizer may join a text's first and last characters to the template's.
+const QUERIES: [&str; 2] = ["What is the capital of China?", "What is gravity?"];
+const DOCUMENTS: [&str; 2] =
+    ["The capital of China is Beijing.", "The force that pulls two bodies together."];
+
+impl PromptEncoder {
+    /// Encodes some pairs of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`EncoderError`] if different pairs don't give different prompts in the same frame, if the pieces' ids differ
+    /// from those of the whole prompt, or if the longest input leaves no room beside the frame.
+    pub fn self_check(&self) -> Result<(), EncoderError> {
+        let pairs = [(0, 0), (0, 1), (1, 0)];
+        let prompts = pairs.map(|(query, document)| self.check_prompt(QUERIES[query], DOCUMENTS[document]));
+        let [first, other_document, other_query] = prompts;
+        let (first, other_document, other_query) = (first?, other_document?, other_query?);
+        let is_pair = |a: &Prompt, b: &Prompt| a.ids != b.ids && frame(a) == frame(b);
+        if !(is_pair(&first, &other_document) && is_pair(&first, &other_query)) {
+            return Err(EncoderError::Pairs);
+        }
+        self.check_pieces(&first)?;
+        self.check_room(&first)
+    }
+
+    fn check_prompt(&self, query: &str, document: &str) -> Result<Prompt, EncoderError> {
+        let text = PromptText { instruction: None, query, document };
+        self.encode_whole(&text).map_err(EncoderError::tokenizer)
+    }
+
+    /// Whatever a tokenizer does at the start of a text or around control tokens must not make a difference.
+    fn check_pieces(&self, first: &Prompt) -> Result<(), EncoderError> {
+        let whole = self.template.render(&self.options.default_instruction, QUERIES[0], DOCUMENTS[0]);
+        let whole = self.tokenizer().encode_fast(whole, false).map_err(EncoderError::tokenizer)?;
+        // Control tokens in the default instruction are text here, and only here.
+        let is_comparable = self.options.parse_special_tokens || !self.mentions_added_token();
+        if is_comparable && whole.get_ids() != first.ids { Err(EncoderError::Pieces) } else { Ok(()) }
+    }
+
+    fn mentions_added_token(&self) -> bool {
+        let tokens = self.tokenizer().get_added_tokens_decoder();
+        tokens.values().any(|token| self.options.default_instruction.contains(&token.content))
+    }
+
+    /// A document that is far too long must leave the frame as it is.
+    fn check_room(&self, first: &Prompt) -> Result<(), EncoderError> {
+        let (frame_size, max) = (first.count(Owner::Frame), self.options.max_input_length);
+        if frame_size >= max {
+            return Err(EncoderError::NoRoom { frame: frame_size, max });
+        }
+        let document = vec![DOCUMENTS[0]; max.div_ceil(4)].join(" ");
+        let long = self.check_prompt(QUERIES[0], &document)?;
+        let end = first.owners.iter().rev().take_while(|owner| **owner == Owner::Frame).count();
+        for direction in [TruncationDirection::Right, TruncationDirection::Left] {
+            let cut = long.truncate(max, direction).map_err(EncoderError::tokenizer)?;
+            if cut.ids.len() != max || !cut.ids.ends_with(&first.ids[first.ids.len() - end..]) {
+                return Err(EncoderError::Pairs);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tokens that are not the query's nor the document's.
+fn frame(prompt: &Prompt) -> Vec<u32> {
+    let tokens = prompt.ids.iter().zip(&prompt.owners);
+    tokens.filter(|(_, owner)| **owner == Owner::Frame).map(|(id, _)| *id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+    use super::*;
+    use crate::{
+        templates::{BuiltinTemplate, PromptTemplate},
+        tokenization::EncoderOptions,
+        tokenization::test_tokenizer::{
+            options, qwen_tokenizer, small_encoder, small_tokenizer, small_tokenizer_json, tokenizer_from,
+        },
+    };
+    use serde_json::{Value, json};
+    use tokenizers::Tokenizer;
+
+    fn check(tokenizer: Tokenizer, max_input_length: usize) -> Result<(), EncoderError> {
+        let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+        PromptEncoder::new(tokenizer, &template, options(max_input_length))?.self_check()
+    }
+
+    fn with(pointer: &str, value: Value) -> Tokenizer {
+        let mut json = small_tokenizer_json(&[]);
+        *json.pointer_mut(pointer).unwrap() = value;
+        tokenizer_from(&json)
+    }
+
+    #[test]
+    fn good_encoders_pass() {
+        for tokenizer in [Some(small_tokenizer()), qwen_tokenizer()].into_iter().flatten() {
+            for name in BuiltinTemplate::ALL {
+                for parse_special_tokens in [false, true] {
+                    let options = EncoderOptions { parse_special_tokens, ..options(8192) };
+                    let template = PromptTemplate::builtin(name);
+                    let encoder = PromptEncoder::new(tokenizer.clone(), &template, options).unwrap();
+                    assert_eq!(encoder.self_check(), Ok(()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_default_instruction_with_control_tokens_is_text() {
+        let options =
+            EncoderOptions { default_instruction: "what <think> means".to_owned(), ..options(8192) };
+        let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+        let encoder = PromptEncoder::new(small_tokenizer(), &template, options).unwrap();
+        assert_eq!(encoder.self_check(), Ok(()));
+    }
+
+    #[test]
+    fn a_longest_input_without_room_beside_the_frame_is_refused() {
+        let frame = small_encoder(8192).check_prompt("", "").unwrap().count(Owner::Frame);
+        for max in [1, frame - 9] {
+            let error = check(small_tokenizer(), max).unwrap_err();
+            assert!(matches!(error, EncoderError::NoRoom { max: limit, .. } if limit == max), "{error}");
+            assert!(error.to_string().contains("--max-input-length"));
+        }
+        assert_eq!(check(small_tokenizer(), frame + 1), Ok(()));
+    }
+
+    #[test]
+    fn never_the_bug_a_tokenizer_that_reads_all_texts_alike_is_refused() {
+        let words = json!({ "type": "WordLevel", "vocab": { "[UNK]": 0 }, "unk_token": "[UNK]" });
+        let mut json = small_tokenizer_json(&[]);
+        json["model"] = words;
+        json["pre_tokenizer"] = Value::Null;
+        assert_eq!(check(tokenizer_from(&json), 8192), Err(EncoderError::Pairs));
+    }
+
+    #[test]
+    fn a_tokenizer_that_marks_the_start_of_a_text_is_refused() {
+        let metaspace =
+            json!({ "type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "split": true });
+        let tokenizer = with("/pre_tokenizer/pretokenizers/0", metaspace);
+        assert_eq!(check(tokenizer, 8192), Err(EncoderError::Pieces));
+    }
+}

@@ -1,0 +1,99 @@
+//! Why a tokenizer and a template cannot serve: errors of the start-up, each with its remedy.
+
+/// A tokenizer, or a template together with it, from which no correct scores could come.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EncoderError {
+    /// The tokenizer library failed.
+    #[error("the tokenizer (tokenizer.json) failed: {reason}; download the model's files again")]
+    Tokenizer {
+        /// The library's words.
+        reason: String,
+    },
+    /// The template uses a token whose meaning depends on the text around it.
+    #[error(
+        "the template's token `{token}` has `{setting}` set in tokenizer.json, which is not supported: take it back \
+         there, or choose another template with `--chat-template`"
+    )]
+    ControlToken {
+        /// The token.
+        token: String,
+        /// The setting.
+        setting: &'static str,
+    },
+    /// Plain text can become a control token.
+    #[error(
+        "text of a request that reads `{token}` would become that control token with this tokenizer (it is in the \
+         model's vocabulary, too), so that a document could speak in the template's name; if that is acceptable \
+         start with `--parse-special-tokens`"
+    )]
+    Leak {
+        /// The token.
+        token: String,
+    },
+    /// The template alone fills the longest input.
+    #[error(
+        "the template and the default instruction take {frame} tokens of a longest input of {max}: raise \
+         `--max-input-length`"
+    )]
+    NoRoom {
+        /// Tokens of the template and the default instruction.
+        frame: usize,
+        /// The longest input.
+        max: usize,
+    },
+    /// A template with an optional line for the instruction, and no default instruction.
+    #[error(
+        "the default instruction is empty, and the model's chat template then leaves the instruction's line out, \
+         which is not supported: pass `--default-instruction`"
+    )]
+    EmptyInstruction,
+    /// Encoding a prompt piece by piece differs from encoding it whole.
+    #[error(
+        "this tokenizer gives other ids for the pieces of the prompt than for the whole prompt, which is not \
+         supported: check that tokenizer.json and the template belong to the same model"
+    )]
+    Pieces,
+    /// Different pairs give the same prompt, or different frames.
+    #[error(
+        "two different pairs do not give two different prompts within the same frame, so their scores would mean \
+         nothing: check that tokenizer.json and the template belong to the same model"
+    )]
+    Pairs,
+    /// An answer is not exactly one token.
+    #[error(
+        "the answer `{answer}` is not one single token of the tokenizer (tokenizer.json), but a generative re-ranker \
+         answers with it: check that this is a re-ranker with its own tokenizer, or name the answers' ids in \
+         1_LogitScore/config.json"
+    )]
+    AnswerToken {
+        /// `yes` or `no`.
+        answer: &'static str,
+    },
+    /// `1_LogitScore/config.json` names a token that the tokenizer does not have.
+    #[error(
+        "`{field}` of 1_LogitScore/config.json is {id}, but the tokenizer (tokenizer.json) has no token of that id: \
+         check that the two files belong to the same model"
+    )]
+    AnswerId {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        id: u32,
+    },
+    /// Both answers are the same token.
+    #[error(
+        "the answers yes and no are the same token {id}, so every score would be the same: correct \
+         1_LogitScore/config.json or tokenizer.json"
+    )]
+    SameAnswers {
+        /// The token.
+        id: u32,
+    },
+}
+
+impl EncoderError {
+    #[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
+    pub(super) fn tokenizer(error: impl ToString) -> Self {
+        Self::Tokenizer { reason: error.to_string() }
+    }
+}

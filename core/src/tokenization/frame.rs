@@ -1,0 +1,149 @@
+//! A template cut into what never changes, as ids, and what is encoded anew for every request.
+//!
+//! Input: the pieces of a template and the two tokenizers. Output: [`Part`]s. What must hold: the control tokens of
+//! the literals stand as ids of their own; between two of them all text, of the template and of the request, is one
+//! run that is encoded as one string, because a tokenizer may join what meets at the border.
+
+use super::{EncoderError, prompt::Tokenizers};
+use crate::templates::{Piece, Slot};
+use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
+
+/// A stretch of the prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Ids that are the same in every prompt.
+    Fixed(Vec<u32>),
+    /// Pieces, at least one of them a slot, that are encoded as one string.
+    Run(Vec<Piece>),
+}
+
+/// A piece of a literal.
+enum Item {
+    Control(u32),
+    Plain(Piece),
+}
+
+/// Cuts a template into parts.
+pub(super) fn parts(pieces: &[Piece], tokenizers: &Tokenizers) -> Result<Vec<Part>, EncoderError> {
+    let controls = Controls::new(&tokenizers.full);
+    let mut builder = PartsBuilder { tokenizers, parts: Vec::new(), run: Vec::new() };
+    for piece in pieces {
+        match piece {
+            Piece::Slot { .. } => builder.run.push(piece.clone()),
+            Piece::Literal(text) => {
+                for item in controls.split(text, &tokenizers.full)? {
+                    builder.push(item)?;
+                }
+            }
+        }
+    }
+    builder.end_run()?;
+    Ok(builder.parts)
+}
+
+/// The slot that a piece is.
+pub(super) fn slot_of(piece: &Piece) -> Option<Slot> {
+    match piece {
+        Piece::Literal(_) => None,
+        Piece::Slot { slot, .. } => Some(*slot),
+    }
+}
+
+struct PartsBuilder<'a> {
+    tokenizers: &'a Tokenizers,
+    parts: Vec<Part>,
+    run: Vec<Piece>,
+}
+
+impl PartsBuilder<'_> {
+    fn push(&mut self, item: Item) -> Result<(), EncoderError> {
+        match item {
+            Item::Plain(piece) => self.run.push(piece),
+            Item::Control(id) => {
+                self.end_run()?;
+                self.push_fixed(&[id]);
+            }
+        }
+        Ok(())
+    }
+
+    /// A run without slots is encoded here, once and for all.
+    fn end_run(&mut self) -> Result<(), EncoderError> {
+        let run = std::mem::take(&mut self.run);
+        if run.iter().any(|piece| slot_of(piece).is_some()) {
+            self.parts.push(Part::Run(run));
+            return Ok(());
+        }
+        let text: String = run.iter().map(|piece| piece.text([""; 3])).collect();
+        let encoding = self.tokenizers.plain.encode_fast(text, false).map_err(EncoderError::tokenizer)?;
+        self.push_fixed(encoding.get_ids());
+        Ok(())
+    }
+
+    fn push_fixed(&mut self, ids: &[u32]) {
+        match self.parts.last_mut() {
+            Some(Part::Fixed(fixed)) => fixed.extend_from_slice(ids),
+            _ if ids.is_empty() => {}
+            _ => self.parts.push(Part::Fixed(ids.to_vec())),
+        }
+    }
+}
+
+/// The added tokens of a tokenizer, longest first.
+struct Controls(Vec<(u32, AddedToken)>);
+
+impl Controls {
+    fn new(tokenizer: &Tokenizer) -> Self {
+        let mut tokens: Vec<_> = tokenizer.get_added_tokens_decoder().into_iter().collect();
+        tokens.retain(|(_, token)| !token.content.is_empty());
+        tokens.sort_unstable_by_key(|(id, token)| (std::cmp::Reverse(token.content.len()), *id));
+        Self(tokens)
+    }
+
+    /// Splits a literal at added tokens, the leftmost first and of those the longest, as the tokenizer itself does.
+    fn split(&self, text: &str, tokenizer: &Tokenizer) -> Result<Vec<Item>, EncoderError> {
+        let mut items = Vec::new();
+        let mut rest = text;
+        while let Some((start, id, token)) = self.first_in(rest) {
+            check_token(token, tokenizer)?;
+            if start > 0 {
+                items.push(Item::Plain(Piece::Literal(rest[..start].to_owned())));
+            }
+            items.push(Item::Control(id));
+            rest = &rest[start + token.content.len()..];
+        }
+        if !rest.is_empty() {
+            items.push(Item::Plain(Piece::Literal(rest.to_owned())));
+        }
+        Ok(items)
+    }
+
+    fn first_in(&self, text: &str) -> Option<(usize, u32, &AddedToken)> {
+        text.char_indices().find_map(|(start, _)| {
+            let found = self.0.iter().find(|(_, token)| text[start..].starts_with(&token.content));
+            found.map(|(id, token)| (start, *id, token))
+        })
+    }
+}
+
+/// Refuses tokens of the template whose recognition depends on what stands around them.
+fn check_token(token: &AddedToken, tokenizer: &Tokenizer) -> Result<(), EncoderError> {
+    let settings = [
+        ("single_word", token.single_word),
+        ("lstrip", token.lstrip),
+        ("rstrip", token.rstrip),
+        ("normalized", token.normalized && is_changed(tokenizer, &token.content)?),
+    ];
+    if let Some((setting, _)) = settings.into_iter().find(|(_, is_set)| *is_set) {
+        return Err(EncoderError::ControlToken { token: token.content.clone(), setting });
+    }
+    Ok(())
+}
+
+fn is_changed(tokenizer: &Tokenizer, text: &str) -> Result<bool, EncoderError> {
+    let mut normalized = NormalizedString::from(text);
+    if let Some(normalizer) = tokenizer.get_normalizer() {
+        normalizer.normalize(&mut normalized).map_err(EncoderError::tokenizer)?;
+    }
+    Ok(normalized.get() != text)
+}

@@ -1,0 +1,368 @@
+//! The command line: every flag with its variable, default and help text, and nothing else.
+//!
+//! Input: the process's arguments and environment. Output: [`Args`], where a flag whose default depends on the model
+//! or on other flags is still an `Option`. What must hold: every flag has a variable of the same name in capitals;
+//! no secret appears in `Debug` or in the help; what a flag means together with others is `config`'s business.
+
+use std::{ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf};
+
+use clap::{
+    ArgAction, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser, parser::ValueSource,
+};
+use text_embeddings_backend_core::{DType, Pool};
+use text_embeddings_core::files::RequestedType;
+
+use crate::secret::Secret;
+
+/// Serves text re-ranking models over HTTP, in the place of text-embeddings-inference.
+#[derive(Debug, Clone, Parser)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[command(name = "text-embeddings-router", version)]
+pub(crate) struct Args {
+    /// The model to serve: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, or the path of a local directory.
+    #[arg(long, env, help_heading = "Model")]
+    pub(crate) model_id: String,
+
+    /// The branch, tag, commit or `refs/pr/N` of the model on the Hub.
+    #[arg(long, env, default_value = "main", help_heading = "Model")]
+    pub(crate) revision: String,
+
+    /// The kind of the model: `embedding`, `classifier`, `reranker` or `listwise-reranker` [default: by its files].
+    #[arg(long, env, help_heading = "Model")]
+    pub(crate) model_type: Option<RequestedType>,
+
+    /// The arithmetic: `float32`, `float16` or `bfloat16` [default: float32 on CPU].
+    #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
+    pub(crate) dtype: Option<DType>,
+
+    /// How an embedding model pools: `cls`, `mean`, `splade` or `last-token` [default: by its files].
+    #[arg(long, env, value_parser = parse_pool, help_heading = "Model")]
+    pub(crate) pooling: Option<Pool>,
+
+    /// The `2_Dense` module of an embedding model; not supported yet.
+    #[arg(long, env, help_heading = "Model")]
+    pub(crate) dense_path: Option<String>,
+
+    /// The model's name in OpenAI-style answers [default: the model id].
+    #[arg(long, env, help_heading = "Model")]
+    pub(crate) served_model_name: Option<String>,
+
+    /// The token for gated and private models on the Hub [default: the Hub client's own].
+    #[arg(long, env, hide_env_values = true, help_heading = "Model")]
+    pub(crate) hf_token: Option<Secret>,
+
+    /// The old name of `--hf-token`, which takes over its value.
+    #[arg(long, env, hide = true, hide_env_values = true)]
+    pub(crate) hf_api_token: Option<Secret>,
+
+    /// The folder for downloaded models [default: the Hub client's own].
+    #[arg(long, env, help_heading = "Model")]
+    pub(crate) huggingface_hub_cache: Option<PathBuf>,
+
+    /// What "relevant" means where a request says nothing [default: the model's own instruction].
+    #[arg(long, env, help_heading = "Prompt")]
+    pub(crate) default_instruction: Option<String>,
+
+    /// The prompt of a generative re-ranker: `builtin`, `qwen3-reranker-evaluation` or the path of a Jinja file
+    /// [default: the model's own template if it has query and document roles, else `builtin`].
+    #[arg(long, env, value_parser = parse_chat_template, help_heading = "Prompt")]
+    pub(crate) chat_template: Option<ChatTemplate>,
+
+    /// Let control tokens such as `<|im_end|>` in a client's text take effect; only for comparisons with other
+    /// servers, because a document can then answer for the model.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
+    pub(crate) parse_special_tokens: bool,
+
+    /// The name of the prompt put before embedded text; not supported yet.
+    #[arg(long, env, help_heading = "Prompt")]
+    pub(crate) default_prompt_name: Option<String>,
+
+    /// The prompt put before embedded text; not supported yet.
+    #[arg(long, env, help_heading = "Prompt")]
+    pub(crate) default_prompt: Option<String>,
+
+    /// The longest input in tokens, prompt included [default: by the model's files; 8192 for generative re-rankers].
+    #[arg(long, env, help_heading = "Limits")]
+    pub(crate) max_input_length: Option<NonZeroUsize>,
+
+    /// Cut inputs that are too long where a request says nothing, rather than refuse them.
+    #[arg(
+        long, env, action = ArgAction::Set, num_args = 0..=1, default_value = "true", default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), help_heading = "Limits"
+    )]
+    pub(crate) auto_truncate: bool,
+
+    /// The requests that may be in flight at once; more are refused with status 429.
+    #[arg(long, env, default_value = "512", help_heading = "Limits")]
+    pub(crate) max_concurrent_requests: NonZeroUsize,
+
+    /// The tokens of one forward pass, a prefix that several texts share counted once [default: 16384].
+    #[arg(long, env, help_heading = "Limits")]
+    pub(crate) max_batch_tokens: Option<NonZeroUsize>,
+
+    /// The texts of one forward pass [default: no limit].
+    #[arg(long, env, help_heading = "Limits")]
+    pub(crate) max_batch_requests: Option<NonZeroUsize>,
+
+    /// The inputs of one client request [default: 32].
+    #[arg(long, env, help_heading = "Limits")]
+    pub(crate) max_client_batch_size: Option<NonZeroUsize>,
+
+    /// The texts of one re-rank request [default: `--max-client-batch-size` if that is given, else 1000].
+    #[arg(long, env, help_heading = "Limits")]
+    pub(crate) max_rerank_texts: Option<NonZeroUsize>,
+
+    /// The bytes of one request's body; more is refused with status 413.
+    #[arg(long, env, default_value = "2000000", help_heading = "Limits")]
+    pub(crate) payload_limit: NonZeroUsize,
+
+    /// The threads that tokenize [default: the cores less one, 1 to 64].
+    #[arg(long, env, help_heading = "Threads")]
+    pub(crate) tokenization_workers: Option<NonZeroUsize>,
+
+    /// The threads that compute [default: all cores].
+    #[arg(long, env, help_heading = "Threads")]
+    pub(crate) threads: Option<NonZeroUsize>,
+
+    /// The address to listen on: an IPv4 or IPv6 address, or `localhost`.
+    #[arg(long, env, default_value = "0.0.0.0", help_heading = "HTTP")]
+    pub(crate) hostname: String,
+
+    /// The port to listen on.
+    #[arg(long, short, env, default_value = "3000", help_heading = "HTTP")]
+    pub(crate) port: u16,
+
+    /// The key that clients must send as `Authorization: Bearer KEY` [default: no key is wanted].
+    #[arg(long, env, hide_env_values = true, help_heading = "HTTP")]
+    pub(crate) api_key: Option<Secret>,
+
+    /// An origin whose pages may call this server, such as `https://example.org`; repeatable [default: any].
+    #[arg(long, env, help_heading = "HTTP")]
+    pub(crate) cors_allow_origin: Vec<String>,
+
+    /// The socket of out-of-process backends: accepted and not used, as this server has none.
+    #[arg(long, env, default_value = "/tmp/text-embeddings-inference-server", help_heading = "HTTP")]
+    pub(crate) uds_path: PathBuf,
+
+    /// Write the log as JSON; the variable `LOG_LEVEL` (default `info`) says how much of it.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Telemetry")]
+    pub(crate) json_output: bool,
+
+    /// Leave the spans, which hold a request's costs, out of the log.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Telemetry")]
+    pub(crate) disable_spans: bool,
+
+    /// Where traces are sent; not supported yet.
+    #[arg(long, env, help_heading = "Telemetry")]
+    pub(crate) otlp_endpoint: Option<String>,
+
+    /// The service's name in traces; without effect as long as `--otlp-endpoint` is not supported.
+    #[arg(long, env, default_value = "text-embeddings-inference.server", help_heading = "Telemetry")]
+    pub(crate) otlp_service_name: String,
+
+    /// The second port that serves the metrics, beside `/metrics` on the first [default: 9000].
+    #[arg(long, env, help_heading = "Telemetry")]
+    pub(crate) prometheus_port: Option<u16>,
+
+    /// The value of the variable `HOSTNAME` where it was set aside (see [`set_aside_container_name`]).
+    #[arg(skip)]
+    pub(crate) ignored_hostname: Option<String>,
+}
+
+/// Where a generative re-ranker's prompt comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ChatTemplate {
+    /// Qwen3-Reranker's prompt.
+    Builtin,
+    /// The variant with which Qwen's published tables were made.
+    Qwen3RerankerEvaluation,
+    /// A Jinja file with the roles system, query and document.
+    File(PathBuf),
+}
+
+impl Args {
+    /// Reads the process's own arguments and environment. For `--help`, `--version` and a wrong flag it prints what
+    /// clap has to say and ends the process.
+    pub(crate) fn from_process() -> Self {
+        Self::try_from(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Reads `arguments`, the program's name first, and the environment.
+    ///
+    /// # Errors
+    ///
+    /// clap's, for a flag that is unknown, missing or malformed.
+    pub(crate) fn try_from(
+        arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches_from(arguments)?;
+        let mut args = Self::from_arg_matches(&matches)?;
+        // An empty variable is no token, as for the Hub's own clients.
+        let tokens = [args.hf_token.take(), args.hf_api_token.take()];
+        args.hf_token = tokens.into_iter().flatten().find(|token| !token.expose().is_empty());
+        if matches.value_source("hostname") == Some(ValueSource::EnvVariable) {
+            set_aside_container_name(&mut args);
+        }
+        Ok(args)
+    }
+}
+
+/// Every container runtime sets `HOSTNAME` to the container's name, which is no wish to listen on one address only:
+/// the variable counts where it holds an address or `localhost`. The flag always counts.
+fn set_aside_container_name(args: &mut Args) {
+    if parse_hostname(&args.hostname).is_none() {
+        args.ignored_hostname = Some(std::mem::replace(&mut args.hostname, "0.0.0.0".to_owned()));
+    }
+}
+
+/// The addresses that a hostname stands for, the preferred one first: `localhost` may lack IPv4 or IPv6.
+pub(crate) fn parse_hostname(hostname: &str) -> Option<Vec<IpAddr>> {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    if hostname.eq_ignore_ascii_case("localhost") {
+        return Some(vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
+    }
+    let unbracketed = hostname.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(hostname);
+    unbracketed.parse().ok().map(|address| vec![address])
+}
+
+fn parse_dtype(text: &str) -> Result<DType, String> {
+    let all = [DType::Float32, DType::Float16, DType::BFloat16];
+    let found = all.into_iter().find(|dtype| dtype.to_string() == text);
+    found.ok_or_else(|| "expected float32, float16 or bfloat16".to_owned())
+}
+
+fn parse_pool(text: &str) -> Result<Pool, String> {
+    let all = [Pool::Cls, Pool::Mean, Pool::Splade, Pool::LastToken];
+    let found = all.into_iter().find(|pool| pool.to_string() == text);
+    found.ok_or_else(|| "expected cls, mean, splade or last-token".to_owned())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "clap wants a parser that can fail")]
+fn parse_chat_template(text: &str) -> Result<ChatTemplate, String> {
+    Ok(match text {
+        "builtin" => ChatTemplate::Builtin,
+        "qwen3-reranker-evaluation" => ChatTemplate::Qwen3RerankerEvaluation,
+        path => ChatTemplate::File(path.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    fn parse(flags: &str) -> Result<Args, clap::Error> {
+        let start = ["text-embeddings-router", "--model-id", "m"];
+        Args::try_from(start.into_iter().chain(flags.split_whitespace()))
+    }
+
+    #[test]
+    fn the_flags_are_well_formed_documented_and_have_their_variables() {
+        let command = Args::command();
+        command.clone().debug_assert();
+        for argument in
+            command.get_arguments().filter(|a| !["help", "version"].contains(&a.get_id().as_str()))
+        {
+            let long = argument.get_long().unwrap();
+            let variable = argument.get_env().unwrap().to_str().unwrap();
+            assert_eq!(variable, long.replace('-', "_").to_uppercase());
+            assert!(argument.get_help().is_some(), "--{long} has no help");
+        }
+    }
+
+    #[test]
+    fn the_secrets_are_neither_in_debug_nor_in_the_help() {
+        let args = parse("--api-key s3cret --hf-token s3cret --hf-api-token s3cret").unwrap();
+        assert!(!format!("{args:?}").contains("s3cret"));
+        for name in ["api_key", "hf_token", "hf_api_token"] {
+            let command = Args::command();
+            let argument = command.get_arguments().find(|a| a.get_id() == name).unwrap();
+            assert!(argument.is_hide_env_values_set(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_contract() {
+        let args = parse("").unwrap();
+        assert_eq!((args.revision.as_str(), args.hostname.as_str(), args.port), ("main", "0.0.0.0", 3000));
+        assert_eq!((args.max_concurrent_requests.get(), args.payload_limit.get()), (512, 2_000_000));
+        assert!(args.auto_truncate && !args.json_output && !args.disable_spans && !args.parse_special_tokens);
+        assert_eq!(args.uds_path, PathBuf::from("/tmp/text-embeddings-inference-server"));
+        assert_eq!(args.otlp_service_name, "text-embeddings-inference.server");
+    }
+
+    #[test]
+    fn auto_truncate_takes_an_optional_value() {
+        let table = [
+            ("--auto-truncate", true),
+            ("--auto-truncate true", true),
+            ("--auto-truncate false", false),
+            ("--auto-truncate=false", false),
+            ("--auto-truncate --port 1", true),
+        ];
+        for (flags, expected) in table {
+            assert_eq!(parse(flags).unwrap().auto_truncate, expected, "{flags}");
+        }
+    }
+
+    #[test]
+    fn values_are_parsed_or_refused_by_name() {
+        let args =
+            parse("--dtype bfloat16 --pooling last-token --model-type listwise-reranker -p 80").unwrap();
+        assert_eq!((args.dtype, args.pooling, args.port), (Some(DType::BFloat16), Some(Pool::LastToken), 80));
+        assert_eq!(args.model_type, Some(RequestedType::ListwiseReranker));
+        for (flag, value) in [
+            ("--dtype", "int8"),
+            ("--pooling", "max"),
+            ("--model-type", "llm"),
+            ("--port", "70000"),
+            ("--max-batch-tokens", "0"),
+            ("--payload-limit", "-1"),
+            ("--auto-truncate", "maybe"),
+        ] {
+            let message = parse(&format!("{flag}={value}")).unwrap_err().to_string();
+            assert!(message.contains(flag) && message.contains(value), "{message}");
+        }
+        let message = Args::try_from(["text-embeddings-router"]).unwrap_err().to_string();
+        assert!(message.contains("--model-id"), "{message}");
+    }
+
+    #[test]
+    fn a_template_is_a_name_or_a_file() {
+        let table = [
+            ("builtin", ChatTemplate::Builtin),
+            ("qwen3-reranker-evaluation", ChatTemplate::Qwen3RerankerEvaluation),
+            ("./my.jinja", ChatTemplate::File("./my.jinja".into())),
+        ];
+        for (text, expected) in table {
+            assert_eq!(parse(&format!("--chat-template {text}")).unwrap().chat_template, Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_containers_name_in_the_variable_is_set_aside() {
+        let mut args = parse("--hostname 3f2a9c").unwrap();
+        assert_eq!(args.hostname, "3f2a9c");
+        set_aside_container_name(&mut args);
+        assert_eq!((args.hostname.as_str(), args.ignored_hostname.as_deref()), ("0.0.0.0", Some("3f2a9c")));
+        let mut args = parse("--hostname 127.0.0.1").unwrap();
+        set_aside_container_name(&mut args);
+        assert_eq!((args.hostname.as_str(), args.ignored_hostname), ("127.0.0.1", None));
+    }
+
+    #[test]
+    fn the_hubs_token_has_two_names() {
+        let table = [
+            ("", None),
+            ("--hf-token=", None),
+            ("--hf-token a", Some("a")),
+            ("--hf-api-token b", Some("b")),
+            ("--hf-token= --hf-api-token b", Some("b")),
+            ("--hf-token a --hf-api-token b", Some("a")),
+        ];
+        for (flags, expected) in table {
+            let token = parse(flags).unwrap().hf_token;
+            assert_eq!(token.as_ref().map(Secret::expose), expected, "{flags}");
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! From flags, and what the model's files say, to the configuration in force: every default that depends on
+//! something and every cross-check is here.
+//!
+//! Input: [`Args`] and, for [`Config`], the [`ModelLimits`]. Output: [`ServerConfig`], which needs no model and is
+//! checked before anything is loaded, and [`Config`]. What must hold: pure functions of their input (cores aside); a
+//! setting that is not served is an error that names it; whatever was changed for the user is said in
+//! [`Config::notices`].
+
+use std::{net::SocketAddr, num::NonZeroUsize, thread};
+
+use axum::http::HeaderValue;
+use text_embeddings_backend_core::{DType, ModelType};
+
+use crate::{
+    args::{Args, ChatTemplate, parse_hostname},
+    secret::Secret,
+};
+
+const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
+const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
+const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
+const DEFAULT_PROMETHEUS_PORT: u16 = 9000;
+/// The longest input that Qwen3-Reranker's card recommends; its positions would allow five times as much.
+const GENERATIVE_RERANKER_INPUT: usize = 8192;
+
+/// A flag, or a combination of flags and files, that cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// A flag that TEI has and this server does not serve yet.
+    #[error("`{flag}` is not supported yet: leave it out")]
+    NotSupportedYet {
+        /// The flag, with its value where only that is the matter.
+        flag: String,
+    },
+    /// A flag whose value makes no sense.
+    #[error("`{flag} {value}` {problem}")]
+    Value {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it and what to give instead.
+        problem: String,
+    },
+    /// A key that is there but empty: it would look like protection and be none.
+    #[error("`--api-key` is empty: give a key, or leave the flag and the variable API_KEY out")]
+    EmptyKey,
+    /// A kind of model that is not served.
+    #[error(
+        "the model is an {0}: this server serves generative re-rankers such as Qwen3-Reranker so far; if it is one, say so with `--model-type listwise-reranker`"
+    )]
+    ModelType(ModelType),
+    /// The flag asks for more than the model's positions allow.
+    #[error(
+        "`--max-input-length {asked}` is more than the model's max_position_embeddings {positions}: give at most that"
+    )]
+    BeyondPositions {
+        /// The flag's value.
+        asked: usize,
+        /// What config.json says.
+        positions: usize,
+    },
+    /// An input that does not fit into a batch and may not be cut.
+    #[error(
+        "with `--auto-truncate false`, `--max-batch-tokens {budget}` must hold the longest input of {longest} tokens: raise it, or lower `--max-input-length`"
+    )]
+    BudgetTooSmall {
+        /// `--max-batch-tokens`.
+        budget: usize,
+        /// The longest input.
+        longest: usize,
+    },
+}
+
+/// Where to listen and for whom. Needs no model.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerConfig {
+    /// The addresses to try in turn.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// The second port for metrics; none where the first port serves them already.
+    pub(crate) prometheus: Option<PrometheusPort>,
+    /// The most bytes of a body.
+    pub(crate) payload_limit: usize,
+    /// The key that clients must send.
+    pub(crate) api_key: Option<Secret>,
+    /// The origins that may call from a browser; none stands for any.
+    pub(crate) cors_origins: Option<Vec<HeaderValue>>,
+}
+
+/// The second port for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PrometheusPort {
+    /// The port.
+    pub(crate) port: u16,
+    /// Whether the user asked for it: then it must be free.
+    pub(crate) explicit: bool,
+}
+
+impl ServerConfig {
+    /// Checks the flags that need no model, also those that are not supported.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] for the first flag that cannot be served.
+    pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
+        refuse_unsupported(args)?;
+        if args.api_key.as_ref().is_some_and(|key| key.expose().is_empty()) {
+            return Err(ConfigError::EmptyKey);
+        }
+        let addresses = parse_hostname(&args.hostname).ok_or_else(|| ConfigError::Value {
+            flag: "--hostname",
+            value: args.hostname.clone(),
+            problem: "is no address: give an IPv4 or IPv6 address, or `localhost`".to_owned(),
+        })?;
+        let prometheus = PrometheusPort {
+            port: args.prometheus_port.unwrap_or(DEFAULT_PROMETHEUS_PORT),
+            explicit: args.prometheus_port.is_some(),
+        };
+        Ok(Self {
+            addresses: addresses.into_iter().map(|address| SocketAddr::new(address, args.port)).collect(),
+            prometheus: (prometheus.port != args.port || args.port == 0).then_some(prometheus),
+            payload_limit: args.payload_limit.get(),
+            api_key: args.api_key.clone(),
+            cors_origins: cors_origins(&args.cors_allow_origin)?,
+        })
+    }
+}
+
+fn refuse_unsupported(args: &Args) -> Result<(), ConfigError> {
+    let given = [
+        ("--dense-path", args.dense_path.is_some()),
+        ("--default-prompt-name", args.default_prompt_name.is_some()),
+        ("--default-prompt", args.default_prompt.is_some()),
+        ("--otlp-endpoint", args.otlp_endpoint.is_some()),
+    ];
+    if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
+        return Err(ConfigError::NotSupportedYet { flag: flag.to_owned() });
+    }
+    match args.dtype {
+        None | Some(DType::Float32) => Ok(()),
+        Some(dtype) => Err(ConfigError::NotSupportedYet { flag: format!("--dtype {dtype}") }),
+    }
+}
+
+fn cors_origins(origins: &[String]) -> Result<Option<Vec<HeaderValue>>, ConfigError> {
+    if origins.is_empty() || origins.iter().any(|origin| origin == "*") {
+        return Ok(None);
+    }
+    let parse = |origin: &String| {
+        let value = HeaderValue::from_str(origin).ok().filter(|_| origin.contains("://"));
+        value.ok_or_else(|| ConfigError::Value {
+            flag: "--cors-allow-origin",
+            value: origin.clone(),
+            problem: "is no origin: give scheme and host such as `https://example.org`, or `*`".to_owned(),
+        })
+    };
+    origins.iter().map(parse).collect::<Result<_, _>>().map(Some)
+}
+
+/// What the model's files say about limits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ModelLimits {
+    /// The detected kind.
+    pub(crate) model_type: ModelType,
+    /// `max_seq_length` of `sentence_bert_config.json`.
+    pub(crate) max_seq_length: Option<usize>,
+    /// `max_position_embeddings` of `config.json`.
+    pub(crate) max_position_embeddings: Option<usize>,
+}
+
+/// How the model is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// The model, as the user named it.
+    pub(crate) model_id: String,
+    /// Its name in answers.
+    pub(crate) served_model_name: String,
+    /// Its kind.
+    pub(crate) model_type: ModelType,
+    /// The arithmetic.
+    pub(crate) dtype: DType,
+    /// The instruction of requests without one; none stands for the model's own.
+    pub(crate) default_instruction: Option<String>,
+    /// The prompt's source; none stands for the model's own template or the built-in one.
+    pub(crate) chat_template: Option<ChatTemplate>,
+    /// Whether control tokens in a client's text take effect.
+    pub(crate) parse_special_tokens: bool,
+    /// The longest input in tokens, prompt included; never more than `max_batch_tokens`.
+    pub(crate) max_input_length: usize,
+    /// The tokens of a forward pass.
+    pub(crate) max_batch_tokens: usize,
+    /// The texts of a forward pass.
+    pub(crate) max_batch_requests: Option<usize>,
+    /// The requests in flight.
+    pub(crate) max_concurrent_requests: usize,
+    /// The inputs of a request, except for re-ranking.
+    pub(crate) max_client_batch_size: usize,
+    /// The texts of a re-rank request.
+    pub(crate) max_rerank_texts: usize,
+    /// Whether too long inputs are cut where a request does not say.
+    pub(crate) auto_truncate: bool,
+    /// Threads that tokenize.
+    pub(crate) tokenization_workers: usize,
+    /// Threads that compute.
+    pub(crate) threads: usize,
+    /// What was changed for the user, a sentence each; to be logged.
+    pub(crate) notices: Vec<String>,
+}
+
+impl Config {
+    /// Joins the flags with what the model's files say.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] for a kind of model that is not served, or limits that contradict each other.
+    pub(crate) fn resolve(args: &Args, limits: &ModelLimits) -> Result<Self, ConfigError> {
+        if limits.model_type != ModelType::ListwiseReranker {
+            return Err(ConfigError::ModelType(limits.model_type));
+        }
+        let mut notices = Vec::new();
+        if let Some(name) = &args.ignored_hostname {
+            notices.push(format!(
+                "the variable HOSTNAME holds a name ({name}), not an address: listening on 0.0.0.0"
+            ));
+        }
+        let longest = longest_input(args, limits, &mut notices)?;
+        let (max_input_length, max_batch_tokens) = fit_into_batch(args, longest, &mut notices)?;
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let or = |given: Option<NonZeroUsize>, default| given.map_or(default, NonZeroUsize::get);
+        Ok(Self {
+            model_id: args.model_id.clone(),
+            served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
+            model_type: limits.model_type,
+            dtype: args.dtype.unwrap_or_default(),
+            default_instruction: args.default_instruction.clone(),
+            chat_template: args.chat_template.clone(),
+            parse_special_tokens: args.parse_special_tokens,
+            max_input_length,
+            max_batch_tokens,
+            max_batch_requests: args.max_batch_requests.map(NonZeroUsize::get),
+            max_concurrent_requests: args.max_concurrent_requests.get(),
+            max_client_batch_size: or(args.max_client_batch_size, DEFAULT_MAX_CLIENT_BATCH_SIZE),
+            // Who limits a request's inputs the way TEI knows means re-ranking too.
+            max_rerank_texts: or(
+                args.max_rerank_texts.or(args.max_client_batch_size),
+                DEFAULT_MAX_RERANK_TEXTS,
+            ),
+            auto_truncate: args.auto_truncate,
+            tokenization_workers: or(args.tokenization_workers, cores.saturating_sub(1).clamp(1, 64)),
+            threads: or(args.threads, cores),
+            notices,
+        })
+    }
+}
+
+/// The longest input by flag, files or kind of model; never more than the positions allow.
+fn longest_input(args: &Args, limits: &ModelLimits, notices: &mut Vec<String>) -> Result<usize, ConfigError> {
+    let positions = limits.max_position_embeddings.unwrap_or(usize::MAX);
+    if let Some(asked) = args.max_input_length.map(NonZeroUsize::get) {
+        return if asked <= positions {
+            Ok(asked)
+        } else {
+            Err(ConfigError::BeyondPositions { asked, positions })
+        };
+    }
+    let longest = match (limits.max_seq_length, limits.model_type) {
+        (Some(length), _) => length,
+        (None, ModelType::ListwiseReranker) => return Ok(GENERATIVE_RERANKER_INPUT.min(positions)),
+        (None, _) => positions,
+    };
+    if longest > positions {
+        notices.push(format!(
+            "max_seq_length {longest} is more than max_position_embeddings {positions}: the longest input is \
+             {positions} tokens"
+        ));
+    }
+    Ok(longest.min(positions))
+}
+
+/// The longest input and the token budget, such that the one fits into the other.
+fn fit_into_batch(
+    args: &Args,
+    longest: usize,
+    notices: &mut Vec<String>,
+) -> Result<(usize, usize), ConfigError> {
+    let explicit = args.max_batch_tokens.map(NonZeroUsize::get);
+    let budget = explicit.unwrap_or(DEFAULT_MAX_BATCH_TOKENS);
+    match explicit {
+        _ if longest <= budget => Ok((longest, budget)),
+        None => {
+            notices.push(format!("`--max-batch-tokens` is raised to {longest}, to hold the longest input"));
+            Ok((longest, longest))
+        }
+        Some(budget) if args.auto_truncate => {
+            notices.push(format!(
+                "inputs longer than `--max-batch-tokens` {budget} are cut to it, although the model takes {longest} \
+                 tokens"
+            ));
+            Ok((budget, budget))
+        }
+        Some(budget) => Err(ConfigError::BudgetTooSmall { budget, longest }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use text_embeddings_backend_core::Pool;
+
+    const QWEN: ModelLimits = ModelLimits {
+        model_type: ModelType::ListwiseReranker,
+        max_seq_length: None,
+        max_position_embeddings: Some(40_960),
+    };
+
+    fn args(flags: &str) -> Args {
+        let start = ["text-embeddings-router", "--model-id", "m"];
+        Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap()
+    }
+
+    fn resolve(flags: &str) -> Result<Config, ConfigError> {
+        Config::resolve(&args(flags), &QWEN)
+    }
+
+    #[test]
+    fn the_longest_input_and_the_budget_fit_each_other() {
+        // flags, max_seq_length, max_position_embeddings, (longest, budget), notices
+        let table = [
+            ("", None, Some(40_960), (8192, 16_384), 0),
+            ("", None, Some(512), (512, 16_384), 0),
+            ("", None, None, (8192, 16_384), 0),
+            ("", Some(1000), Some(40_960), (1000, 16_384), 0),
+            ("", Some(1000), Some(512), (512, 16_384), 1),
+            ("", Some(30_000), Some(40_960), (30_000, 30_000), 1),
+            ("--max-input-length 40960", None, Some(40_960), (40_960, 40_960), 1),
+            ("--max-input-length 300", Some(1000), Some(512), (300, 16_384), 0),
+            ("--max-input-length 20000 --auto-truncate false", None, Some(40_960), (20_000, 20_000), 1),
+            ("--max-batch-tokens 4096", None, Some(40_960), (4096, 4096), 1),
+            ("--max-batch-tokens 8192", None, Some(40_960), (8192, 8192), 0),
+            ("--max-batch-tokens 20000 --max-input-length 30000", None, Some(40_960), (20_000, 20_000), 1),
+        ];
+        for (flags, max_seq_length, max_position_embeddings, expected, notices) in table {
+            let limits = ModelLimits { max_seq_length, max_position_embeddings, ..QWEN };
+            let config = Config::resolve(&args(flags), &limits).unwrap();
+            assert_eq!((config.max_input_length, config.max_batch_tokens), expected, "{flags} {limits:?}");
+            assert_eq!(config.notices.len(), notices, "{:?}", config.notices);
+        }
+    }
+
+    #[test]
+    fn contradicting_limits_are_refused() {
+        let table = [
+            ("--max-input-length 40961", ConfigError::BeyondPositions { asked: 40_961, positions: 40_960 }),
+            (
+                "--max-batch-tokens 4096 --auto-truncate false",
+                ConfigError::BudgetTooSmall { budget: 4096, longest: 8192 },
+            ),
+        ];
+        for (flags, expected) in table {
+            assert_eq!(resolve(flags).unwrap_err(), expected, "{flags}");
+        }
+    }
+
+    #[test]
+    fn counts_have_the_contracts_defaults() {
+        let config = resolve("").unwrap();
+        assert_eq!(
+            (config.max_concurrent_requests, config.max_batch_requests, config.max_client_batch_size),
+            (512, None, 32)
+        );
+        assert_eq!((config.served_model_name.as_str(), config.dtype), ("m", DType::Float32));
+        assert!((1..=64).contains(&config.tokenization_workers) && config.threads > 0);
+        let config = resolve("--tokenization-workers 99 --threads 3 --served-model-name n").unwrap();
+        assert_eq!(
+            (config.tokenization_workers, config.threads, config.served_model_name.as_str()),
+            (99, 3, "n")
+        );
+    }
+
+    #[test]
+    fn the_limit_of_reranking_follows_teis_flag_where_that_is_given() {
+        let table = [
+            ("", 1000),
+            ("--max-client-batch-size 16", 16),
+            ("--max-client-batch-size 5000", 5000),
+            ("--max-rerank-texts 7", 7),
+            ("--max-client-batch-size 16 --max-rerank-texts 200", 200),
+        ];
+        for (flags, expected) in table {
+            assert_eq!(resolve(flags).unwrap().max_rerank_texts, expected, "{flags}");
+        }
+    }
+
+    #[test]
+    fn other_kinds_of_models_are_refused() {
+        for model_type in [ModelType::Embedding(Pool::Cls), ModelType::Classifier, ModelType::Reranker] {
+            let error = Config::resolve(&args(""), &ModelLimits { model_type, ..QWEN }).unwrap_err();
+            assert_eq!(error, ConfigError::ModelType(model_type));
+        }
+    }
+
+    #[test]
+    fn what_is_not_served_is_named() {
+        let table = [
+            ("--dense-path 2_Dense", "`--dense-path` is not supported yet: leave it out"),
+            ("--default-prompt x", "`--default-prompt` is not supported yet: leave it out"),
+            ("--default-prompt-name x", "`--default-prompt-name` is not supported yet: leave it out"),
+            ("--otlp-endpoint http://localhost:4317", "`--otlp-endpoint` is not supported yet: leave it out"),
+            ("--dtype float16", "`--dtype float16` is not supported yet: leave it out"),
+            ("--dtype bfloat16", "`--dtype bfloat16` is not supported yet: leave it out"),
+            (
+                "--api-key=",
+                "`--api-key` is empty: give a key, or leave the flag and the variable API_KEY out",
+            ),
+            (
+                "--hostname 300.1.1.1",
+                "`--hostname 300.1.1.1` is no address: give an IPv4 or IPv6 address, or `localhost`",
+            ),
+            (
+                "--cors-allow-origin example.org",
+                "`--cors-allow-origin example.org` is no origin: give scheme and host such as `https://example.org`, \
+                 or `*`",
+            ),
+        ];
+        for (flags, expected) in table {
+            assert_eq!(ServerConfig::resolve(&args(flags)).unwrap_err().to_string(), expected, "{flags}");
+        }
+    }
+
+    #[test]
+    fn a_hostname_is_an_address_or_localhost() {
+        let table = [
+            ("", vec!["0.0.0.0:3000"]),
+            ("--hostname ::", vec!["[::]:3000"]),
+            ("--hostname [::1] -p 80", vec!["[::1]:80"]),
+            ("--hostname localhost", vec!["127.0.0.1:3000", "[::1]:3000"]),
+            ("--hostname 127.0.0.1 --dtype float32", vec!["127.0.0.1:3000"]),
+        ];
+        for (flags, expected) in table {
+            let addresses = ServerConfig::resolve(&args(flags)).unwrap().addresses;
+            assert_eq!(addresses.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{flags}");
+        }
+    }
+
+    #[test]
+    fn the_metrics_port_is_opened_where_it_differs() {
+        let table = [
+            ("", Some((9000, false))),
+            ("--prometheus-port 9000", Some((9000, true))),
+            ("--port 9000", None),
+            ("--port 8080 --prometheus-port 8080", None),
+            ("--port 0 --prometheus-port 0", Some((0, true))),
+        ];
+        for (flags, expected) in table {
+            let expected = expected.map(|(port, explicit)| PrometheusPort { port, explicit });
+            assert_eq!(ServerConfig::resolve(&args(flags)).unwrap().prometheus, expected, "{flags}");
+        }
+    }
+
+    #[test]
+    fn a_star_among_the_origins_means_any() {
+        for (flags, expected) in [
+            ("", None),
+            ("--cors-allow-origin * --cors-allow-origin http://a", None),
+            ("--cors-allow-origin http://a --cors-allow-origin https://b:8", Some(2)),
+        ] {
+            let origins = ServerConfig::resolve(&args(flags)).unwrap().cors_origins;
+            assert_eq!(origins.map(|origins| origins.len()), expected, "{flags}");
+        }
+    }
+}

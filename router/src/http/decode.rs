@@ -1,0 +1,72 @@
+//! `POST /decode`: tokens to texts.
+//!
+//! Input: `ids` as one list of ids or a list of those. Output: `[string]`, also for a single list.
+
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use text_embeddings_core::service::DecodeRequest;
+
+use super::{error::ApiError, extract::JsonBody, state::AppState};
+
+/// The body of a request.
+#[derive(Debug, Deserialize)]
+pub(crate) struct DecodeBody {
+    ids: Ids,
+    #[serde(default = "yes")]
+    skip_special_tokens: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a list of ids or a list of lists of ids")]
+enum Ids {
+    One(Vec<u32>),
+    Many(Vec<Vec<u32>>),
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Answers a request.
+///
+/// # Errors
+///
+/// The service's, or those of a malformed body.
+pub(crate) async fn decode(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody<DecodeBody>,
+) -> Result<Json<Vec<String>>, ApiError> {
+    let ids = match body.ids {
+        // An empty list holds no texts rather than one empty one.
+        Ids::One(ids) if ids.is_empty() => Vec::new(),
+        Ids::One(ids) => vec![ids],
+        Ids::Many(lists) => lists,
+    };
+    let request = DecodeRequest { ids, skip_special_tokens: body.skip_special_tokens };
+    Ok(Json(state.service.decode(request).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::http::testing::Server;
+
+    #[tokio::test]
+    async fn ids_come_back_as_texts() {
+        let server = Server::start().await;
+        let table = [
+            (r#"{"ids":[32,33]}"#, 200, r#"["AB"]"#),
+            (r#"{"ids":[[32],[33,256]]}"#, 200, r#"["A","B"]"#),
+            (r#"{"ids":[33,256],"skip_special_tokens":false}"#, 200, r#"["B<|im_start|>"]"#),
+            (r#"{"ids":[]}"#, 400, r#"{"error":"`ids` cannot be empty","error_type":"Empty"}"#),
+            (
+                r#"{"ids":[-1]}"#,
+                422,
+                r#"{"error":"invalid request: `ids`: expected a list of ids or a list of lists of ids at line 1 column 12","error_type":"Validation"}"#,
+            ),
+        ];
+        for (body, status, expected) in table {
+            let answer = server.post("/decode", body, &[]).await;
+            assert_eq!((answer.status, answer.body.as_str()), (status, expected), "{body}");
+        }
+    }
+}

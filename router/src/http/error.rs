@@ -1,0 +1,186 @@
+//! What goes wrong, on the wire: the one mapping from errors to a status and a body.
+//!
+//! Input: an [`Error`] of the engine, or a mistake that only HTTP can have. Output: `{"error", "error_type"}`, on the
+//! `OpenAI` routes `{"message", "code", "type"}`. What must hold: every answer that is not a success has such a body;
+//! 429 says when to come back.
+
+use axum::{
+    Json,
+    http::{
+        HeaderValue, StatusCode,
+        header::{RETRY_AFTER, WWW_AUTHENTICATE},
+    },
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use text_embeddings_core::error::{Error, ErrorKind};
+
+/// An answer that is not a success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    kind: &'static str,
+    message: String,
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    error: &'a str,
+    error_type: &'a str,
+}
+
+#[derive(Serialize)]
+struct OpenAiErrorBody<'a> {
+    message: &'a str,
+    code: u16,
+    #[serde(rename = "type")]
+    kind: &'a str,
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        let (status, kind) = match error.kind() {
+            ErrorKind::Unhealthy => (StatusCode::SERVICE_UNAVAILABLE, "Unhealthy"),
+            ErrorKind::Backend => (StatusCode::FAILED_DEPENDENCY, "Backend"),
+            ErrorKind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "Overloaded"),
+            ErrorKind::Validation => (StatusCode::UNPROCESSABLE_ENTITY, "Validation"),
+            ErrorKind::Tokenizer => (StatusCode::UNPROCESSABLE_ENTITY, "Tokenizer"),
+            ErrorKind::Empty => (StatusCode::BAD_REQUEST, "Empty"),
+        };
+        Self { status, kind, message: error.to_string() }
+    }
+}
+
+impl ApiError {
+    /// A body that is not what the route wants.
+    pub(crate) fn malformed(message: String) -> Self {
+        Self::validation(StatusCode::UNPROCESSABLE_ENTITY, message)
+    }
+
+    /// A body of more than `limit` bytes.
+    pub(crate) fn too_large(limit: usize) -> Self {
+        let message =
+            format!("the request body has more than {limit} bytes: send less, or raise `--payload-limit`");
+        Self::validation(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    /// A body that says it is not JSON.
+    pub(crate) fn media_type(given: &str) -> Self {
+        let message =
+            format!("the request body must be JSON, with `Content-Type: application/json`, not `{given}`");
+        Self::validation(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+    }
+
+    /// A key that is missing or wrong.
+    pub(crate) fn unauthorized() -> Self {
+        let message = "this server wants its key as `Authorization: Bearer KEY`".to_owned();
+        Self { status: StatusCode::UNAUTHORIZED, kind: "Unauthorized", message }
+    }
+
+    /// A path that is none of the server's.
+    pub(crate) fn not_found(path: &str, routes: &str) -> Self {
+        Self::validation(StatusCode::NOT_FOUND, format!("there is no route `{path}`; there are {routes}"))
+    }
+
+    /// A route called with a method that it does not have.
+    pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
+        let message = format!("`{path}` does not take {method}: see the answer's `Allow` header");
+        Self::validation(StatusCode::METHOD_NOT_ALLOWED, message)
+    }
+
+    fn validation(status: StatusCode, message: String) -> Self {
+        Self { status, kind: "Validation", message }
+    }
+
+    /// The same error as the `OpenAI` routes word it.
+    pub(crate) fn into_openai_response(self) -> Response {
+        let code = self.status.as_u16();
+        let body = Json(OpenAiErrorBody { message: &self.message, code, kind: self.kind }).into_response();
+        self.finish(body)
+    }
+
+    /// Logs the error and puts status and headers on its body.
+    fn finish(&self, mut response: Response) -> Response {
+        let Self { status, kind, message } = self;
+        if matches!(*kind, "Backend" | "Unhealthy") {
+            tracing::error!(status = status.as_u16(), kind, "{message}");
+        } else {
+            tracing::warn!(status = status.as_u16(), kind, "{message}");
+        }
+        *response.status_mut() = *status;
+        let headers = response.headers_mut();
+        match *status {
+            StatusCode::TOO_MANY_REQUESTS => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = Json(ErrorBody { error: &self.message, error_type: self.kind }).into_response();
+        self.finish(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use http_body_util::BodyExt;
+
+    async fn wire(response: Response) -> (u16, String) {
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn every_error_has_its_status_and_body() {
+        let nan = "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let table = [
+            (Error::Empty { field: "texts" }, 400, "`texts` cannot be empty", "Empty"),
+            (Error::Validation("no".to_owned()), 422, "no", "Validation"),
+            (
+                Error::BatchTooLarge { got: 33, max: 32 },
+                422,
+                "batch size 33 > maximum allowed batch size 32",
+                "Validation",
+            ),
+            (
+                Error::TooLong { got: 9, max: 8 },
+                422,
+                "`inputs` must have less than 8 tokens. Given: 9",
+                "Validation",
+            ),
+            (Error::Tokenizer("odd".to_owned()), 422, "odd", "Tokenizer"),
+            (Error::ModelType { wanted: "a re-ranker" }, 424, "model is not a re-ranker model", "Backend"),
+            (Error::Inference("it broke".to_owned()), 424, "it broke", "Backend"),
+            (Error::MissingValues, 424, nan, "Backend"),
+            (Error::Overloaded, 429, "Model is overloaded", "Overloaded"),
+            (Error::Unhealthy, 503, "Service is unhealthy", "Unhealthy"),
+        ];
+        for (error, status, message, kind) in table {
+            let body = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
+            assert_eq!(wire(ApiError::from(error.clone()).into_response()).await, (status, body));
+            let body = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
+            assert_eq!(wire(ApiError::from(error).into_openai_response()).await, (status, body));
+        }
+    }
+
+    #[test]
+    fn some_errors_have_a_header_too() {
+        let response = ApiError::from(Error::Overloaded).into_response();
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        let response = ApiError::unauthorized().into_response();
+        assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");
+        let response = ApiError::from(Error::Unhealthy).into_response();
+        assert!(!response.headers().contains_key(RETRY_AFTER));
+    }
+}

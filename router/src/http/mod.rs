@@ -1,0 +1,407 @@
+//! HTTP: the routes, what every one of them passes through, and how long the server listens.
+//!
+//! Input: an [`AppState`] and a listener. Output: answers as in `tei-contract`. What must hold: every answer that is
+//! not a success has an error body; after the signal to stop no connection is accepted and those in flight finish.
+
+mod auth;
+mod decode;
+mod embed;
+mod error;
+mod extract;
+mod health;
+mod info;
+mod predict;
+mod rerank;
+mod state;
+#[cfg(test)]
+mod testing;
+mod tokenize;
+
+use std::{future::Future, io, time::Duration};
+
+use axum::{
+    Json, Router,
+    extract::{DefaultBodyLimit, State},
+    http::{
+        HeaderName, HeaderValue, Method, Uri,
+        header::{AUTHORIZATION, CONTENT_TYPE},
+    },
+    middleware,
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, get, post},
+    serve::ListenerExt,
+};
+use serde::{Deserialize, Serialize};
+use text_embeddings_backend_core::ModelType;
+use text_embeddings_core::{
+    service::{Answer, Cost},
+    tokenization::TruncationDirection,
+};
+use tokio::{net::TcpListener, sync::oneshot};
+use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+
+use crate::telemetry;
+use error::ApiError;
+
+pub(crate) use info::{Info, ModelDetails};
+pub(crate) use state::AppState;
+
+/// For whoever mistypes a path.
+const ROUTES: &str = "POST /rerank, /predict, /tokenize, /decode, /, /invocations and GET /info, /health, /ping, \
+                      /metrics";
+
+/// Serves until `shutdown` completes, and then until the requests in flight are answered, but no longer than
+/// `drain`.
+///
+/// # Errors
+///
+/// If the listener fails.
+pub(crate) async fn serve(
+    state: AppState,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+    drain: Duration,
+) -> io::Result<()> {
+    let (stopped, stopping) = oneshot::channel();
+    let signal = async move {
+        shutdown.await;
+        tracing::info!("stopping: no new connections, up to {drain:?} for the requests in flight");
+        let _ = stopped.send(());
+    };
+    let listener = listener.tap_io(|stream| {
+        // Small answers should not wait for more to send.
+        let _ = stream.set_nodelay(true);
+    });
+    let server = axum::serve(listener, router(state)).with_graceful_shutdown(signal);
+    let overdue = async {
+        if stopping.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(drain).await;
+    };
+    tokio::select! {
+        served = server.into_future() => served,
+        () = overdue => {
+            tracing::warn!("some requests are not answered after {drain:?}: they are dropped");
+            Ok(())
+        }
+    }
+}
+
+/// The route table.
+fn router(state: AppState) -> Router {
+    let open = Router::new()
+        .route("/health", get(health::health))
+        .route("/ping", get(health::health))
+        .route("/metrics", get(metrics));
+    let keyed = Router::new()
+        .route("/info", get(info::info))
+        .route("/rerank", post(rerank::rerank))
+        .route("/predict", post(predict::predict))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/decode", post(decode::decode))
+        .route("/invocations", main_task(state.service.config().model_type))
+        .route("/", main_task(state.service.config().model_type))
+        .route("/embed", post(embed::refuse))
+        .route("/embed_all", post(embed::refuse))
+        .route("/embed_sparse", post(embed::refuse))
+        .route("/similarity", post(embed::refuse))
+        .route("/embeddings", post(embed::refuse_openai))
+        .route("/v1/embeddings", post(embed::refuse_openai))
+        .route_layer(middleware::from_fn_with_state(state.clone(), auth::require_key))
+        .route("/", get(health::health));
+    open.merge(keyed)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        // `RawBody` has its own limit, which reads on so that the client can read the answer.
+        .layer(DefaultBodyLimit::disable())
+        .layer(cors(state.server.cors_origins.as_deref()))
+        .with_state(state)
+}
+
+/// What `POST /` and `SageMaker`'s route stand for.
+fn main_task(model_type: ModelType) -> MethodRouter<AppState> {
+    match model_type {
+        ModelType::Reranker | ModelType::ListwiseReranker => post(rerank::rerank),
+        ModelType::Classifier => post(predict::predict),
+        ModelType::Embedding(_) => post(embed::refuse),
+    }
+}
+
+fn cors(origins: Option<&[HeaderValue]>) -> CorsLayer {
+    let origins = origins.map_or_else(|| Any.into(), |origins| AllowOrigin::list(origins.iter().cloned()));
+    CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers([AUTHORIZATION, CONTENT_TYPE])
+}
+
+async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
+    telemetry::metrics::render(&state.metrics)
+}
+
+async fn not_found(uri: Uri) -> ApiError {
+    ApiError::not_found(uri.path(), ROUTES)
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+    ApiError::method_not_allowed(method.as_str(), uri.path())
+}
+
+/// From which end a text is cut, in TEI's two spellings.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+enum TruncationSide {
+    #[default]
+    #[serde(alias = "right")]
+    Right,
+    #[serde(alias = "left")]
+    Left,
+}
+
+impl From<TruncationSide> for TruncationDirection {
+    fn from(side: TruncationSide) -> Self {
+        match side {
+            TruncationSide::Right => Self::Right,
+            TruncationSide::Left => Self::Left,
+        }
+    }
+}
+
+/// An inference route's answer: the body that `body` makes of the value, the cost as headers and in the log.
+fn respond<T, B: Serialize>(
+    state: &AppState,
+    route: &'static str,
+    answer: Answer<T>,
+    body: impl FnOnce(T) -> B,
+) -> Response {
+    let Answer { value, cost } = answer;
+    let span = tracing::info_span!(
+        "request",
+        route,
+        tokens = cost.tokens,
+        total_time = ?cost.total,
+        tokenization_time = ?cost.tokenization,
+        queue_time = ?cost.queue,
+        inference_time = ?cost.inference,
+    );
+    span.in_scope(|| tracing::info!("Success"));
+    (cost_headers(&cost, state.compute_type), Json(body(value))).into_response()
+}
+
+/// TEI's headers, times in whole milliseconds, and the number of texts that were cut.
+fn cost_headers(cost: &Cost, compute_type: &'static str) -> [(HeaderName, HeaderValue); 9] {
+    let number = |name, value: usize| (HeaderName::from_static(name), HeaderValue::from(value));
+    let time = |name, value: Duration| number(name, value.as_millis() as usize);
+    [
+        (HeaderName::from_static("x-compute-type"), HeaderValue::from_static(compute_type)),
+        time("x-compute-time", cost.total),
+        number("x-compute-characters", cost.characters),
+        number("x-compute-tokens", cost.tokens),
+        number("x-truncated-texts", cost.truncated),
+        time("x-total-time", cost.total),
+        time("x-tokenization-time", cost.tokenization),
+        time("x-queue-time", cost.queue),
+        time("x-inference-time", cost.inference),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::{testing::Server, *};
+    use std::time::Instant;
+    use tokio::{io::AsyncWriteExt, net::TcpStream};
+
+    const BODY: &str = r#"{"query":"q","texts":["ZZ"]}"#;
+
+    #[tokio::test]
+    async fn keyed_routes_want_the_key_and_open_ones_do_not() {
+        let server = Server::start_with("--api-key k3y").await;
+        let keyed = [
+            "/rerank",
+            "/predict",
+            "/tokenize",
+            "/decode",
+            "/",
+            "/invocations",
+            "/embed",
+            "/embed_all",
+            "/embed_sparse",
+            "/similarity",
+            "/embeddings",
+            "/v1/embeddings",
+        ];
+        for path in keyed {
+            let answer = server.post(path, BODY, &[]).await;
+            let expected = r#"{"error":"this server wants its key as `Authorization: Bearer KEY`","error_type":"Unauthorized"}"#;
+            assert_eq!((answer.status, answer.body.as_str()), (401, expected), "{path}");
+            assert_ne!(
+                server.post(path, BODY, &[("Authorization", "Bearer k3y")]).await.status,
+                401,
+                "{path}"
+            );
+        }
+        assert_eq!(server.get("/info").await.status, 401);
+        assert_eq!(server.send("GET", "/info", b"", &[("Authorization", "Bearer k3y")]).await.status, 200);
+        assert_eq!(server.post("/rerank", BODY, &[("Authorization", "Bearer k3y")]).await.status, 200);
+        for path in ["/health", "/", "/ping", "/metrics"] {
+            assert_eq!(server.get(path).await.status, 200, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn routes_of_embedding_models_say_what_is_wrong() {
+        let server = Server::start().await;
+        for path in ["/embed", "/embed_all", "/embed_sparse", "/similarity"] {
+            let answer = server.post(path, r#"{"inputs":"a"}"#, &[]).await;
+            let expected = r#"{"error":"model is not an embedding model","error_type":"Backend"}"#;
+            assert_eq!((answer.status, answer.body.as_str()), (424, expected), "{path}");
+        }
+        for path in ["/embeddings", "/v1/embeddings"] {
+            let answer = server.post(path, r#"{"input":"a"}"#, &[]).await;
+            let expected = r#"{"message":"model is not an embedding model","code":424,"type":"Backend"}"#;
+            assert_eq!((answer.status, answer.body.as_str()), (424, expected), "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_route_is_told_which_there_are() {
+        let server = Server::start().await;
+        let answer = server.post("/rerang?x=1", BODY, &[]).await;
+        assert_eq!(answer.status, 404);
+        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /tokenize, /decode, /, /invocations and GET /info, /health, /ping, /metrics","error_type":"Validation"}"#);
+        let answer = server.get("/rerank").await;
+        assert_eq!((answer.status, answer.header("allow")), (405, Some("post")));
+        insta::assert_snapshot!(answer.body, @r#"{"error":"`/rerank` does not take GET: see the answer's `Allow` header","error_type":"Validation"}"#);
+        let answer = server.post("/metrics", BODY, &[]).await;
+        assert_eq!((answer.status, answer.header("allow")), (405, Some("get,head")));
+        let answer = server.send("DELETE", "/", b"", &[]).await;
+        assert_eq!(answer.status, 405);
+        let allowed = answer.header("allow").unwrap();
+        assert!(allowed.contains("get") && allowed.contains("post"), "{allowed}");
+    }
+
+    #[tokio::test]
+    async fn bodies_that_are_no_json_are_refused_and_the_server_goes_on() {
+        let server = Server::start().await;
+        let post = async |body: &[u8], media_type: &str| {
+            let headers = [("Content-Type", media_type)];
+            server.send("POST", "/rerank", body, if media_type.is_empty() { &[] } else { &headers }).await
+        };
+        assert_eq!(post(BODY.as_bytes(), "").await.status, 200);
+        assert_eq!(post(BODY.as_bytes(), "application/json; charset=utf-8").await.status, 200);
+        let form = post(BODY.as_bytes(), "application/x-www-form-urlencoded").await;
+        assert_eq!(form.status, 415);
+        insta::assert_snapshot!(form.body, @r#"{"error":"the request body must be JSON, with `Content-Type: application/json`, not `application/x-www-form-urlencoded`","error_type":"Validation"}"#);
+        let broken = post(br#"{"query":"q","texts":["a"#, "application/json").await;
+        assert_eq!(broken.status, 422);
+        insta::assert_snapshot!(broken.body, @r#"{"error":"the request body is not JSON: EOF while parsing a string at line 1 column 24","error_type":"Validation"}"#);
+        for body in [&b"\xff"[..], br#"{"query":"\ud800","texts":["a"]}"#, b"", b"null", b"[1]"] {
+            let answer = post(body, "application/json").await;
+            assert_eq!(answer.status, 422, "{}", answer.body);
+            assert!(answer.body.ends_with(r#""error_type":"Validation"}"#), "{}", answer.body);
+        }
+        assert_eq!(post(BODY.as_bytes(), "application/json").await.status, 200);
+    }
+
+    #[tokio::test]
+    async fn without_a_free_permit_the_client_is_asked_to_come_back() {
+        let server = Server::start().await;
+        server.control.hold(true);
+        let in_flight =
+            async { tokio::join!(server.post("/rerank", BODY, &[]), server.post("/rerank", BODY, &[])) };
+        let refused = async {
+            server.control.batches(1).await;
+            // The second request holds its permit soon after the first one's batch began.
+            loop {
+                let answer = server.post("/tokenize", r#"{"inputs":"a"}"#, &[]).await;
+                assert_eq!(answer.status, 200, "tokenizing needs no permit");
+                let answer =
+                    tokio::time::timeout(Duration::from_millis(200), server.post("/rerank", BODY, &[])).await;
+                if let Ok(answer) = answer {
+                    break answer;
+                }
+            }
+        };
+        let ((first, second), refused) = tokio::join!(in_flight, async {
+            let answer = refused.await;
+            server.control.hold(false);
+            answer
+        });
+        assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+        assert_eq!(refused.body, r#"{"error":"Model is overloaded","error_type":"Overloaded"}"#);
+        assert_eq!((first.status, second.status), (200, 200));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_goes_away_does_not_stop_the_others() {
+        let server = Server::start().await;
+        server.control.hold(true);
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let head = format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", BODY.len());
+        stream.write_all(format!("{head}{BODY}").as_bytes()).await.unwrap();
+        server.control.batches(1).await;
+        drop(stream);
+        let other = server.post("/rerank", BODY, &[]);
+        server.control.hold(false);
+        assert_eq!(other.await.status, 200);
+    }
+
+    #[tokio::test]
+    async fn requests_in_flight_are_answered_before_the_server_ends() {
+        let mut server = Server::start().await;
+        server.control.hold(true);
+        let control = server.control.clone();
+        let head = format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", BODY.len());
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(format!("{head}{BODY}").as_bytes()).await.unwrap();
+        control.batches(1).await;
+        server.stop();
+        while TcpStream::connect(server.address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        control.hold(false);
+        let mut answer = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("0.7310586"), "{answer}");
+        server.ended().await;
+    }
+
+    #[tokio::test]
+    async fn the_drain_has_an_end() {
+        let mut server = Server::start_draining("", Duration::from_millis(50)).await;
+        server.control.hold(true);
+        let control = server.control.clone();
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let head = format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", BODY.len());
+        stream.write_all(format!("{head}{BODY}").as_bytes()).await.unwrap();
+        control.batches(1).await;
+        let start = Instant::now();
+        server.stop();
+        server.ended().await;
+        assert!(start.elapsed() < Duration::from_secs(10));
+        control.hold(false);
+    }
+
+    #[tokio::test]
+    async fn browsers_are_allowed_in_by_origin() {
+        let preflight = [
+            ("Origin", "https://a.example"),
+            ("Access-Control-Request-Method", "POST"),
+            ("Access-Control-Request-Headers", "content-type"),
+        ];
+        for (flags, expected) in [
+            ("", Some("*")),
+            ("--cors-allow-origin https://a.example", Some("https://a.example")),
+            ("--cors-allow-origin https://b.example", None),
+        ] {
+            let server = Server::start_with(&format!("--api-key k {flags}")).await;
+            let answer = server.send("OPTIONS", "/rerank", b"", &preflight).await;
+            assert_eq!(
+                (answer.status, answer.header("access-control-allow-origin")),
+                (200, expected),
+                "{flags}"
+            );
+        }
+    }
+}

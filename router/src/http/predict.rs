@@ -1,0 +1,220 @@
+//! `POST /predict`: labels with scores; for a re-ranker, a pair's score.
+//!
+//! Input: `inputs` as a string, a pair `[a, b]` or a batch `[[a], [a, b], …]`. Output: `[{score, label}]`, or a list
+//! of those for a batch. What must hold: `["a", "b"]` is one pair, as in TEI, not two texts.
+
+use axum::{extract::State, response::Response};
+use serde::{Deserialize, Serialize};
+use text_embeddings_core::service::{PredictInput, PredictRequest, Prediction};
+
+use super::{TruncationSide, error::ApiError, extract::JsonBody, respond, state::AppState};
+
+/// The body of a request.
+#[derive(Debug, Deserialize)]
+pub(crate) struct PredictBody {
+    inputs: Inputs,
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: TruncationSide,
+    #[serde(default)]
+    raw_scores: bool,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(try_from = "RawInputs")]
+enum Inputs {
+    One(PredictInput),
+    Batch(Vec<PredictInput>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string, a pair of strings or a batch of those")]
+enum RawInputs {
+    Text(String),
+    List(Vec<Element>),
+}
+
+/// What may stand in the list: a text of a pair, or an input of a batch.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Element {
+    Text(String),
+    List(Vec<String>),
+}
+
+impl TryFrom<RawInputs> for Inputs {
+    type Error = String;
+
+    fn try_from(raw: RawInputs) -> Result<Self, String> {
+        match raw {
+            RawInputs::Text(text) => Ok(Self::One(PredictInput::Single(text))),
+            RawInputs::List(elements) => classify(elements),
+        }
+    }
+}
+
+/// A flat list is one input; a list with a list in it is a batch.
+fn classify(elements: Vec<Element>) -> Result<Inputs, String> {
+    if elements.is_empty() {
+        return Ok(Inputs::Batch(Vec::new()));
+    }
+    if elements.iter().any(|element| matches!(element, Element::List(_))) {
+        let input = |element| match element {
+            Element::Text(text) => Ok(PredictInput::Single(text)),
+            Element::List(texts) => single_or_pair(texts),
+        };
+        return elements.into_iter().map(input).collect::<Result<_, _>>().map(Inputs::Batch);
+    }
+    let text = |element| match element {
+        Element::Text(text) => vec![text],
+        Element::List(texts) => texts,
+    };
+    single_or_pair(elements.into_iter().flat_map(text).collect()).map(Inputs::One)
+}
+
+fn single_or_pair(texts: Vec<String>) -> Result<PredictInput, String> {
+    let count = texts.len();
+    let mut texts = texts.into_iter();
+    match (texts.next(), texts.next(), texts.next()) {
+        (Some(text), None, None) => Ok(PredictInput::Single(text)),
+        (Some(first), Some(second), None) => Ok(PredictInput::Pair(first, second)),
+        _ => Err(format!(
+            "an input is one string or a pair, not {count} strings; a batch is a list of lists: [[a], [a, b]]"
+        )),
+    }
+}
+
+/// A label and its score.
+#[derive(Debug, Serialize)]
+struct PredictionBody {
+    score: f32,
+    label: String,
+}
+
+impl From<Prediction> for PredictionBody {
+    fn from(Prediction { score, label }: Prediction) -> Self {
+        Self { score, label }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Answers {
+    One(Vec<PredictionBody>),
+    Batch(Vec<Vec<PredictionBody>>),
+}
+
+/// Answers a request.
+///
+/// # Errors
+///
+/// The service's, or those of a malformed body.
+pub(crate) async fn predict(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody<PredictBody>,
+) -> Result<Response, ApiError> {
+    let (inputs, is_batch) = match body.inputs {
+        Inputs::One(input) => (vec![input], false),
+        Inputs::Batch(inputs) => (inputs, true),
+    };
+    let request = PredictRequest {
+        inputs,
+        truncate: body.truncate,
+        truncation_direction: body.truncation_direction.into(),
+        raw_scores: body.raw_scores,
+    };
+    let answer = state.service.predict(request).await?;
+    Ok(respond(&state, "predict", answer, |predictions| {
+        let mut lists =
+            predictions.into_iter().map(|list| list.into_iter().map(PredictionBody::from).collect());
+        if is_batch {
+            Answers::Batch(lists.collect())
+        } else {
+            Answers::One(lists.next().unwrap_or_default())
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::http::testing::Server;
+    use serde_json::json;
+
+    fn single(text: &str) -> PredictInput {
+        PredictInput::Single(text.to_owned())
+    }
+
+    fn pair(first: &str, second: &str) -> PredictInput {
+        PredictInput::Pair(first.to_owned(), second.to_owned())
+    }
+
+    #[test]
+    fn inputs_come_in_all_shapes() {
+        let table = [
+            (json!("a"), Inputs::One(single("a"))),
+            (json!(["a"]), Inputs::One(single("a"))),
+            (json!(["a", "b"]), Inputs::One(pair("a", "b"))),
+            (json!([["a"]]), Inputs::Batch(vec![single("a")])),
+            (json!([["a", "b"]]), Inputs::Batch(vec![pair("a", "b")])),
+            (json!([["a"], ["b", "c"], "d"]), Inputs::Batch(vec![single("a"), pair("b", "c"), single("d")])),
+            (json!([]), Inputs::Batch(vec![])),
+        ];
+        for (inputs, expected) in table {
+            let body: PredictBody = serde_json::from_str(&json!({ "inputs": inputs }).to_string()).unwrap();
+            assert_eq!(body.inputs, expected, "{inputs}");
+            assert!(!body.raw_scores && body.truncate.is_none());
+        }
+    }
+
+    #[test]
+    fn other_shapes_are_refused() {
+        let table = [
+            (json!(["a", "b", "c"]), "an input is one string or a pair, not 3 strings"),
+            (json!([["a"], []]), "an input is one string or a pair, not 0 strings"),
+            (json!([["a", "b", "c"]]), "an input is one string or a pair, not 3 strings"),
+            (json!(3), "expected a string, a pair of strings or a batch of those"),
+            (json!(["a", 3]), "expected a string, a pair of strings or a batch of those"),
+            (json!([["a", 3]]), "expected a string, a pair of strings or a batch of those"),
+        ];
+        for (inputs, expected) in table {
+            let error =
+                serde_json::from_str::<PredictBody>(&json!({ "inputs": inputs }).to_string()).unwrap_err();
+            assert!(error.to_string().starts_with(expected), "{inputs}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pairs_get_the_label_yes() {
+        let server = Server::start().await;
+        let table = [
+            (json!({"inputs": ["q", "ZZ"]}), 200, r#"[{"score":0.7310586,"label":"yes"}]"#),
+            (json!({"inputs": ["q", "ZZ"], "raw_scores": true}), 200, r#"[{"score":1.0,"label":"yes"}]"#),
+            (
+                json!({"inputs": [["q", "Z"], ["q", "ZZ"]]}),
+                200,
+                r#"[[{"score":0.5,"label":"yes"}],[{"score":0.7310586,"label":"yes"}]]"#,
+            ),
+            (json!({"inputs": []}), 400, r#"{"error":"`inputs` cannot be empty","error_type":"Empty"}"#),
+            (
+                json!({"inputs": "a"}),
+                422,
+                r#"{"error":"a re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text","error_type":"Validation"}"#,
+            ),
+            (
+                json!({"inputs": ["a", "b", "c"]}),
+                422,
+                r#"{"error":"invalid request: `inputs`: an input is one string or a pair, not 3 strings; a batch is a list of lists: [[a], [a, b]] at line 1 column 24","error_type":"Validation"}"#,
+            ),
+        ];
+        for (fields, status, expected) in table {
+            let answer = server.post("/predict", &fields.to_string(), &[]).await;
+            assert_eq!((answer.status, answer.body.as_str()), (status, expected), "{fields}");
+        }
+        assert_eq!(
+            server.post("/predict", r#"{"inputs":["q","a"]}"#, &[]).await.header("x-compute-type"),
+            Some("cpu")
+        );
+    }
+}

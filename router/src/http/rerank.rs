@@ -1,0 +1,214 @@
+//! `POST /rerank`: one query, many texts, best first.
+//!
+//! Input: TEI's body, and besides `instruction` and `top_n` with the names that other servers gave them. Output:
+//! `[{index, score, text?}]`. What must hold: a body that TEI takes means the same here.
+
+use axum::{extract::State, response::Response};
+use serde::{Deserialize, Serialize};
+use text_embeddings_core::service::{Rank, RerankRequest};
+
+use super::{TruncationSide, error::ApiError, extract::JsonBody, respond, state::AppState};
+
+/// The body of a request.
+#[derive(Debug, Deserialize)]
+pub(crate) struct RerankBody {
+    query: String,
+    texts: Vec<String>,
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: TruncationSide,
+    #[serde(default)]
+    raw_scores: bool,
+    #[serde(default)]
+    return_text: bool,
+    instruction: Option<String>,
+    /// `SGLang`'s name of it.
+    instruct: Option<String>,
+    /// `vLLM`'s place for it.
+    chat_template_kwargs: Option<TemplateArguments>,
+    top_n: Option<usize>,
+    /// Voyage's name of it.
+    top_k: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+struct TemplateArguments {
+    instruction: Option<String>,
+}
+
+impl From<RerankBody> for RerankRequest {
+    fn from(body: RerankBody) -> Self {
+        let explicit = body.chat_template_kwargs.and_then(|arguments| arguments.instruction);
+        Self {
+            query: body.query,
+            texts: body.texts,
+            instruction: explicit.or(body.instruction).or(body.instruct),
+            truncate: body.truncate,
+            truncation_direction: body.truncation_direction.into(),
+            raw_scores: body.raw_scores,
+            return_text: body.return_text,
+            top_n: body.top_n.or(body.top_k),
+        }
+    }
+}
+
+/// A text's place in the order.
+#[derive(Debug, Serialize)]
+struct RankBody {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    score: f32,
+}
+
+impl From<Rank> for RankBody {
+    fn from(Rank { index, score, text }: Rank) -> Self {
+        Self { index, text, score }
+    }
+}
+
+/// Answers a request.
+///
+/// # Errors
+///
+/// The service's, or those of a malformed body.
+pub(crate) async fn rerank(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody<RerankBody>,
+) -> Result<Response, ApiError> {
+    let answer = state.service.rerank(body.into()).await?;
+    Ok(respond(&state, "rerank", answer, |ranks| ranks.into_iter().map(RankBody::from).collect::<Vec<_>>()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::http::testing::Server;
+    use serde_json::json;
+    use text_embeddings_core::tokenization::TruncationDirection;
+
+    #[test]
+    fn a_body_has_teis_defaults() {
+        let body: RerankBody =
+            serde_json::from_str(r#"{"query":"q","texts":["a"],"unknown":{"x":1}}"#).unwrap();
+        let expected =
+            RerankRequest { query: "q".to_owned(), texts: vec!["a".to_owned()], ..RerankRequest::default() };
+        assert_eq!(RerankRequest::from(body), expected);
+    }
+
+    #[test]
+    fn spellings_have_their_order() {
+        let table = [
+            (json!({"instruction": "i"}), Some("i"), None),
+            (json!({"instruct": "s"}), Some("s"), None),
+            (json!({"instruct": "s", "instruction": "i"}), Some("i"), None),
+            (
+                json!({"chat_template_kwargs": {"instruction": "k", "enable_thinking": false}, "instruction": "i"}),
+                Some("k"),
+                None,
+            ),
+            (json!({"chat_template_kwargs": {}, "instruction": "i"}), Some("i"), None),
+            (json!({"chat_template_kwargs": null, "instruction": null, "top_n": null}), None, None),
+            (json!({"top_n": 3}), None, Some(3)),
+            (json!({"top_k": 4}), None, Some(4)),
+            (json!({"top_k": 4, "top_n": 3}), None, Some(3)),
+        ];
+        for (mut fields, instruction, top_n) in table {
+            let object = fields.as_object_mut().unwrap();
+            object.extend([("query".to_owned(), json!("q")), ("texts".to_owned(), json!([]))]);
+            let request = RerankRequest::from(serde_json::from_value::<RerankBody>(fields.clone()).unwrap());
+            assert_eq!((request.instruction.as_deref(), request.top_n), (instruction, top_n), "{fields}");
+        }
+    }
+
+    #[test]
+    fn a_direction_is_written_in_two_ways() {
+        let table = [
+            ("Right", TruncationDirection::Right),
+            ("right", TruncationDirection::Right),
+            ("Left", TruncationDirection::Left),
+            ("left", TruncationDirection::Left),
+        ];
+        for (text, expected) in table {
+            let fields = json!({"query": "q", "texts": [], "truncation_direction": text, "truncate": false});
+            let request = RerankRequest::from(serde_json::from_value::<RerankBody>(fields).unwrap());
+            assert_eq!((request.truncation_direction, request.truncate), (expected, Some(false)));
+        }
+    }
+
+    #[tokio::test]
+    async fn texts_come_back_best_first() {
+        let server = Server::start().await;
+        let answer = server.rerank("q", &["", "ZZ", "Z"]).await;
+        assert_eq!(answer.status, 200);
+        insta::assert_snapshot!(answer.body, @r#"[{"index":1,"score":0.7310586},{"index":2,"score":0.5},{"index":0,"score":0.26894143}]"#);
+        let fields = json!({"query": "q", "texts": ["a", "ZZ"], "raw_scores": true, "return_text": true});
+        insta::assert_snapshot!(server.post("/rerank", &fields.to_string(), &[]).await.body, @r#"[{"index":1,"text":"ZZ","score":1.0},{"index":0,"text":"a","score":-1.0}]"#);
+        let fields = json!({"query": "q", "texts": ["a", "ZZ", "Z"], "top_n": 1, "instruction": "Z"});
+        for path in ["/rerank", "/", "/invocations"] {
+            let answer = server.post(path, &fields.to_string(), &[]).await;
+            insta::allow_duplicates!(
+                insta::assert_snapshot!(answer.body, @r#"[{"index":1,"score":0.880797}]"#)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn the_cost_is_in_the_headers() {
+        let answer = Server::start().await.rerank("qq", &["a", &"b".repeat(1000)]).await;
+        let header = |name| answer.header(name).unwrap();
+        assert_eq!(
+            (header("x-compute-type"), header("x-compute-characters"), header("x-truncated-texts")),
+            ("cpu", "1005", "1")
+        );
+        assert!(header("x-compute-tokens").parse::<usize>().unwrap() > 600);
+        for name in
+            ["x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"]
+        {
+            assert!(header(name).parse::<u64>().unwrap() < 10_000, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn each_error_has_its_status_and_body_and_the_server_goes_on() {
+        let server = Server::start().await;
+        let long = "a".repeat(700);
+        let nan = "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let table = [
+            (json!({"query": "q", "texts": []}), 400, "`texts` cannot be empty", "Empty"),
+            (json!({"query": "", "texts": ["a"]}), 400, "`query` cannot be empty", "Empty"),
+            (
+                json!({"query": "q", "texts": vec!["a"; 9]}),
+                422,
+                "batch size 9 > maximum allowed batch size 8",
+                "Validation",
+            ),
+            (
+                json!({"query": "q", "texts": [long], "truncate": false}),
+                422,
+                "`inputs` must have less than 600 tokens. Given: 920",
+                "Validation",
+            ),
+            (
+                json!({"query": "q", "texts": ["a"], "top_n": 0}),
+                422,
+                "`top_n` must be at least 1",
+                "Validation",
+            ),
+            (
+                json!({"query": "q", "texts": ["a", "#"]}),
+                424,
+                "inference failed: the test wants it",
+                "Backend",
+            ),
+            (json!({"query": "q", "texts": ["a", "%"]}), 424, nan, "Backend"),
+        ];
+        for (fields, status, message, kind) in table {
+            let answer = server.post("/rerank", &fields.to_string(), &[]).await;
+            let expected = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
+            assert_eq!((answer.status, answer.body), (status, expected), "{fields}");
+            assert_eq!(server.rerank("q", &["a"]).await.status, 200);
+        }
+    }
+}

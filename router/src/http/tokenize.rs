@@ -1,0 +1,111 @@
+//! `POST /tokenize`: texts to tokens.
+//!
+//! Input: `inputs` as a string or a list. Output: `[[{id, text, special, start, stop}]]`, one list for each text,
+//! also for a single one; offsets in characters, null for special tokens.
+
+use axum::{Json, extract::State};
+use serde::{Deserialize, Serialize};
+use text_embeddings_core::service::{Token, TokenizeRequest};
+
+use super::{error::ApiError, extract::JsonBody, state::AppState};
+
+/// The body of a request.
+#[derive(Debug, Deserialize)]
+pub(crate) struct TokenizeBody {
+    inputs: Inputs,
+    #[serde(default = "yes")]
+    add_special_tokens: bool,
+    prompt_name: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+enum Inputs {
+    One(String),
+    Many(Vec<String>),
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A token of a text.
+#[derive(Debug, Serialize)]
+pub(crate) struct TokenBody {
+    id: u32,
+    text: String,
+    special: bool,
+    start: Option<usize>,
+    stop: Option<usize>,
+}
+
+impl From<Token> for TokenBody {
+    fn from(Token { id, text, special, start, stop }: Token) -> Self {
+        Self { id, text, special, start, stop }
+    }
+}
+
+/// Answers a request.
+///
+/// # Errors
+///
+/// The service's, or those of a malformed body; also if a prompt is named, as the served models have none.
+pub(crate) async fn tokenize(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody<TokenizeBody>,
+) -> Result<Json<Vec<Vec<TokenBody>>>, ApiError> {
+    if let Some(name) = body.prompt_name {
+        return Err(ApiError::malformed(format!(
+            "`prompt_name` `{name}` is unknown: this model has no prompts"
+        )));
+    }
+    let inputs = match body.inputs {
+        Inputs::One(text) => vec![text],
+        Inputs::Many(texts) => texts,
+    };
+    let request = TokenizeRequest { inputs, add_special_tokens: body.add_special_tokens };
+    let texts = state.service.tokenize(request).await?;
+    Ok(Json(texts.into_iter().map(|tokens| tokens.into_iter().map(TokenBody::from).collect()).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::http::testing::Server;
+
+    #[tokio::test]
+    async fn texts_come_back_as_lists_of_tokens() {
+        let server = Server::start().await;
+        let answer = server.post("/tokenize", r#"{"inputs":"é<think>"}"#, &[]).await;
+        insta::assert_snapshot!(answer.body, @r#"[[{"id":127,"text":"é","special":false,"start":0,"stop":1},{"id":102,"text":"é","special":false,"start":0,"stop":1},{"id":258,"text":"<think>","special":false,"start":1,"stop":8}]]"#);
+        let answer =
+            server.post("/tokenize", r#"{"inputs":["a","b"],"add_special_tokens":false}"#, &[]).await;
+        insta::assert_snapshot!(answer.body, @r#"[[{"id":64,"text":"a","special":false,"start":0,"stop":1}],[{"id":65,"text":"b","special":false,"start":0,"stop":1}]]"#);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_tokenized_is_refused() {
+        let server = Server::start().await;
+        let table = [
+            (r#"{"inputs":[]}"#, 400, r#"{"error":"`inputs` cannot be empty","error_type":"Empty"}"#),
+            (
+                r#"{"inputs":["a","a","a","a","a"]}"#,
+                422,
+                r#"{"error":"batch size 5 > maximum allowed batch size 4","error_type":"Validation"}"#,
+            ),
+            (
+                r#"{"inputs":3}"#,
+                422,
+                r#"{"error":"invalid request: `inputs`: expected a string or a list of strings at line 1 column 12","error_type":"Validation"}"#,
+            ),
+            (
+                r#"{"inputs":"a","prompt_name":"query"}"#,
+                422,
+                r#"{"error":"`prompt_name` `query` is unknown: this model has no prompts","error_type":"Validation"}"#,
+            ),
+        ];
+        for (body, status, expected) in table {
+            let answer = server.post("/tokenize", body, &[]).await;
+            assert_eq!((answer.status, answer.body.as_str()), (status, expected), "{body}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The server's port: taken at the start, opened when the model is ready.
+//!
+//! Input: the addresses to try. Output: a [`Reserved`] port, then a listener. What must hold: a port in use fails
+//! before the model is loaded; until [`Reserved::listen`] clients are refused rather than left waiting.
+
+use std::{io::ErrorKind, net::SocketAddr};
+
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Connections that the system holds until they are accepted.
+const BACKLOG: u32 = 1024;
+
+/// A port that is taken but not open.
+pub(crate) struct Reserved {
+    socket: TcpSocket,
+    address: SocketAddr,
+}
+
+/// Takes the first of `addresses` that the machine has. One that it has but cannot give ends the search: a client
+/// that tries the same addresses would reach whoever holds it.
+///
+/// # Errors
+///
+/// If none of them can be taken.
+pub(crate) fn reserve(addresses: &[SocketAddr]) -> anyhow::Result<Reserved> {
+    let mut lacking = None;
+    for &address in addresses {
+        match bind(address) {
+            Ok(reserved) => return Ok(reserved),
+            Err(error) if matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::Unsupported) => {
+                lacking = lacking.or_else(|| Some(advise(&error, address)));
+            }
+            Err(error) => return Err(advise(&error, address)),
+        }
+    }
+    Err(lacking.unwrap_or_else(|| anyhow::anyhow!("there is no address to listen on: give `--hostname`")))
+}
+
+fn bind(address: SocketAddr) -> std::io::Result<Reserved> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A server that was just stopped leaves its port in a state that only this flag lets pass.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(Reserved { address: socket.local_addr()?, socket })
+}
+
+fn advise(error: &std::io::Error, address: SocketAddr) -> anyhow::Error {
+    anyhow::anyhow!("cannot listen on {address} ({error}): give a free `--port`, or another `--hostname`")
+}
+
+impl Reserved {
+    /// The address taken.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Opens the port.
+    ///
+    /// # Errors
+    ///
+    /// If another process opened it in the meantime.
+    pub(crate) fn listen(self) -> anyhow::Result<TcpListener> {
+        let address = self.address;
+        self.socket.listen(BACKLOG).map_err(|error| advise(&error, address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use tokio::net::TcpStream;
+
+    fn addresses(text: &[&str]) -> Vec<SocketAddr> {
+        text.iter().map(|address| address.parse().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_reserved_port_refuses_until_it_is_opened() {
+        let reserved = reserve(&addresses(&["127.0.0.1:0"])).unwrap();
+        let address = reserved.address();
+        assert!(TcpStream::connect(address).await.is_err());
+        let listener = reserved.listen().unwrap();
+        assert_eq!(listener.local_addr().unwrap(), address);
+        TcpStream::connect(address).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_named() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = taken.local_addr().unwrap();
+        let message = reserve(&[address]).err().unwrap().to_string();
+        assert!(
+            message.starts_with(&format!("cannot listen on {address} (")) && message.contains("`--port`"),
+            "{message}"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_next_address_stands_in_for_one_that_the_machine_lacks() {
+        let reserved = reserve(&addresses(&["192.0.2.1:0", "127.0.0.1:0"])).unwrap();
+        assert!(reserved.address().ip().is_loopback());
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        assert!(reserve(&[taken.local_addr().unwrap(), "[::1]:0".parse().unwrap()]).is_err());
+    }
+}

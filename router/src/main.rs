@@ -1,0 +1,92 @@
+//! The server's process: arguments, log, runtime, start-up, serving, and an orderly end.
+//!
+//! What must hold: a server that cannot start says why in one line on standard error and exits with 1; SIGTERM and
+//! SIGINT end it with 0 after the requests in flight, a second signal at once.
+
+mod args;
+mod config;
+mod http;
+mod listener;
+mod secret;
+mod startup;
+mod telemetry;
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{args::Args, config::ServerConfig, http::AppState, startup::Started};
+
+/// How long requests in flight may take after the signal to stop.
+const DRAIN: Duration = Duration::from_mins(1);
+
+fn main() -> ExitCode {
+    match run(Args::from_process()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let line = format!("{error:#}").replace('\n', " ");
+            // There is nobody left to tell if even this fails.
+            let _ = writeln!(io::stderr(), "Error: {line}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<()> {
+    let server = ServerConfig::resolve(&args)?;
+    telemetry::logging::start(args.json_output, args.disable_spans)?;
+    let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
+    let ended = runtime.block_on(start_and_serve(args, server));
+    // A model that is still loading, or a batch that is still computed, must not hold the process back.
+    runtime.shutdown_background();
+    ended
+}
+
+/// Takes the ports first, so that one in use is known before a model is loaded, and listens once the model is ready.
+async fn start_and_serve(args: Args, server: ServerConfig) -> anyhow::Result<()> {
+    tracing::info!("{args:?}");
+    let metrics = telemetry::metrics::start()?;
+    let reserved = listener::reserve(&server.addresses)?;
+    if let Some(port) = server.prometheus {
+        telemetry::metrics::listen(port, reserved.address().ip(), metrics.clone()).await?;
+    }
+    let started = tokio::select! {
+        started = tokio::spawn(async move { startup::start(&args).await }) => started.context("start-up broke off")??,
+        () = stop_signal() => return Ok(()),
+    };
+    let Started { service, info, compute_type } = started;
+    let state = AppState { service, info: Arc::new(info), server: Arc::new(server), metrics, compute_type };
+    let listener = reserved.listen()?;
+    tracing::info!("Ready: listening on {}", listener.local_addr()?);
+    let impatient = async {
+        stop_signal().await;
+        stop_signal().await;
+    };
+    tokio::select! {
+        served = http::serve(state, listener, stop_signal(), DRAIN) => served.context("the listener failed"),
+        () = impatient => {
+            tracing::warn!("a second signal: requests in flight are dropped");
+            Ok(())
+        }
+    }
+}
+
+/// Completes when the process is asked to stop. Without the means to hear it the system's default remains: an end at
+/// once.
+async fn stop_signal() {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

@@ -1,0 +1,156 @@
+//! The Prometheus side of the metrics: buckets, the recorder and the second port that serves them.
+//!
+//! Input: the metrics that `text_embeddings_core::metrics` names. Output: their text form, on `GET /metrics` of the
+//! first port and on every path of the second. What must hold: durations have TEI's buckets, 1.5^k · 10 µs for
+//! k = 1..35; lengths and sizes have powers of two.
+
+use std::{io, time::Duration};
+
+use anyhow::Context;
+use axum::{Router, http::header::CONTENT_TYPE, response::IntoResponse};
+use metrics::Unit;
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use text_embeddings_core::metrics::{ALL, Kind};
+use tokio::net::TcpListener;
+
+use crate::config::PrometheusPort;
+
+const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// How often observations that nobody scraped are folded into their buckets.
+const UPKEEP: Duration = Duration::from_secs(5);
+/// The largest power of two that has a bucket, 2^20: more than any batch or input holds.
+const LARGEST_POWER: i32 = 20;
+
+/// A recorder that has its buckets, but is not yet the process's.
+///
+/// # Errors
+///
+/// Only if a metric had no buckets.
+pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
+    let durations: Vec<f64> = (1..=35).map(|k| 1.5_f64.powi(k) * 1e-5).collect();
+    let amounts: Vec<f64> = (0..=LARGEST_POWER).map(|k| 2.0_f64.powi(k)).collect();
+    let histograms = ALL.iter().filter(|metric| metric.kind == Kind::Histogram);
+    histograms.into_iter().try_fold(PrometheusBuilder::new(), |builder, metric| {
+        let buckets = if metric.unit == Unit::Seconds { &durations } else { &amounts };
+        builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)
+    })
+}
+
+/// Makes the process count: installs the recorder, describes every metric and keeps the recorder in order. Wants a
+/// tokio runtime.
+///
+/// # Errors
+///
+/// If the process has a recorder already.
+pub(crate) fn start() -> anyhow::Result<PrometheusHandle> {
+    let handle = builder()?.install_recorder().context("the metrics cannot start")?;
+    text_embeddings_core::metrics::describe();
+    let upkeep = handle.clone();
+    tokio::spawn(async move {
+        let mut interval = tokio::time::interval(UPKEEP);
+        loop {
+            interval.tick().await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(handle)
+}
+
+/// The metrics as an answer.
+pub(crate) fn render(handle: &PrometheusHandle) -> impl IntoResponse + use<> {
+    ([(CONTENT_TYPE, TEXT_FORMAT)], handle.render())
+}
+
+/// Opens the second port and serves the metrics there until the process ends. A port in use is an error if the user
+/// asked for it; with the default port it is only logged, because several servers may share a machine.
+///
+/// # Errors
+///
+/// If the port that the user asked for cannot be opened.
+pub(crate) async fn listen(
+    port: PrometheusPort,
+    address: std::net::IpAddr,
+    handle: PrometheusHandle,
+) -> anyhow::Result<()> {
+    let opened = TcpListener::bind((address, port.port)).await;
+    let listener = match opened {
+        Ok(listener) => listener,
+        Err(error) => return unopened(port, &error),
+    };
+    tracing::info!("metrics are also served on port {}", listener.local_addr()?.port());
+    let app = Router::new().fallback(move || async move { render(&handle) });
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    Ok(())
+}
+
+fn unopened(PrometheusPort { port, explicit }: PrometheusPort, error: &io::Error) -> anyhow::Result<()> {
+    let message = format!("`--prometheus-port {port}` cannot be opened ({error}): give a free one");
+    anyhow::ensure!(!explicit, message);
+    tracing::warn!("{message}; until then the metrics are at /metrics only");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use std::net::{IpAddr, Ipv4Addr};
+    use text_embeddings_core::metrics::{BATCH_NEXT_TOKENS, REQUEST_DURATION};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn durations_and_amounts_have_their_buckets() {
+        let recorder = builder().unwrap().build_recorder();
+        metrics::with_local_recorder(&recorder, || {
+            metrics::histogram!(REQUEST_DURATION).record(0.5);
+            metrics::histogram!(BATCH_NEXT_TOKENS).record(1000.0);
+        });
+        let text = recorder.handle().render();
+        let buckets = |name: &str| -> Vec<f64> {
+            let prefix = format!("{name}_bucket{{le=\"");
+            let edges = text.lines().filter_map(|line| line.strip_prefix(&prefix));
+            edges
+                .filter_map(|line| line.split('"').next().unwrap().parse().ok())
+                .filter(|e: &f64| e.is_finite())
+                .collect()
+        };
+        let durations = buckets(REQUEST_DURATION);
+        assert_eq!(durations.len(), 35, "{text}");
+        assert!(
+            (durations[0] - 1.5e-5).abs() < 1e-12 && (durations[34] - 14.56).abs() < 0.01,
+            "{durations:?}"
+        );
+        let amounts = buckets(BATCH_NEXT_TOKENS);
+        assert_eq!((amounts[0], amounts[1], amounts[20]), (1.0, 2.0, 1_048_576.0));
+        assert!(text.contains("te_batch_next_tokens_bucket{le=\"512\"} 0"), "{text}");
+        assert!(text.contains("te_batch_next_tokens_bucket{le=\"1024\"} 1"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_an_error_only_if_it_was_asked_for() {
+        let taken = TcpListener::bind((HERE, 0)).await.unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let handle = builder().unwrap().build_recorder().handle();
+        let asked = PrometheusPort { port, explicit: true };
+        let message = listen(asked, HERE, handle.clone()).await.unwrap_err().to_string();
+        assert!(message.starts_with(&format!("`--prometheus-port {port}` cannot be opened")), "{message}");
+        listen(PrometheusPort { explicit: false, ..asked }, HERE, handle).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_second_port_serves_the_metrics() {
+        // The port must be known beforehand: one that the system just gave out and took back is free.
+        let port = TcpListener::bind((HERE, 0)).await.unwrap().local_addr().unwrap().port();
+        let recorder = builder().unwrap().build_recorder();
+        metrics::with_local_recorder(&recorder, || metrics::counter!("te_request_count").increment(3));
+        listen(PrometheusPort { port, explicit: true }, HERE, recorder.handle()).await.unwrap();
+        let mut stream = tokio::net::TcpStream::connect((HERE, port)).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("te_request_count 3"), "{answer}");
+        assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+    }
+}

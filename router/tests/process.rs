@@ -1,0 +1,77 @@
+//! The binary as its user sees it: what it prints and how it ends when it cannot start.
+#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+use std::{
+    net::TcpListener,
+    process::{Command, Output},
+};
+
+fn run(flags: &str, variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_text-embeddings-router"));
+    command.args(flags.split_whitespace()).env_clear().envs(variables.iter().copied());
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn what_keeps_the_server_from_starting_is_one_line_and_exit_code_1() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let address = format!("cannot listen on 127.0.0.1:{port} (");
+    let table = [
+        (
+            "--model-id m --otlp-endpoint http://a:4317".to_owned(),
+            "`--otlp-endpoint` is not supported yet: leave it out",
+        ),
+        ("--model-id m --dtype float16".to_owned(), "`--dtype float16` is not supported yet: leave it out"),
+        ("--model-id m --hostname nowhere".to_owned(), "`--hostname nowhere` is no address"),
+        (format!("--model-id m --hostname 127.0.0.1 --port {port} --prometheus-port 0"), &address),
+        (
+            format!("--model-id m --hostname 127.0.0.1 --port 0 --prometheus-port {port}"),
+            "`--prometheus-port",
+        ),
+    ];
+    for (flags, expected) in table {
+        let output = run(&flags, &[]);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{flags}: {message}");
+        assert!(message.starts_with(&format!("Error: {expected}")), "{flags}: {message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+}
+
+#[test]
+fn flags_have_variables() {
+    let output = run("--model-id m", &[("DTYPE", "float16")]);
+    assert_eq!(text(&output.stderr), "Error: `--dtype float16` is not supported yet: leave it out\n");
+    let output = run("", &[("MODEL_ID", "m"), ("LOG_LEVEL", "loud")]);
+    assert!(text(&output.stderr).starts_with("Error: the variable LOG_LEVEL=`loud` is no log filter"));
+    let output = run("", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--model-id"));
+}
+
+#[test]
+fn a_containers_name_in_hostname_is_no_error_and_does_not_bind() {
+    let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = run("--model-id m", &[("HOSTNAME", "3f2a9c"), ("PORT", &port)]);
+    let message = text(&output.stderr);
+    assert!(message.starts_with(&format!("Error: cannot listen on 0.0.0.0:{port} (")), "{message}");
+}
+
+#[test]
+fn secrets_are_neither_in_the_help_nor_in_the_log() {
+    let secrets =
+        [("API_KEY", "s3cret"), ("HF_TOKEN", "s3cret"), ("HF_API_TOKEN", "s3cret"), ("LOG_LEVEL", "trace")];
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let flags = format!("--model-id m --hostname 127.0.0.1 --port {}", taken.local_addr().unwrap().port());
+    for (flags, logged) in [("--help", "API_KEY"), (flags.as_str(), "redacted")] {
+        let output = run(flags, &secrets);
+        let all = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(all.contains(logged) && !all.contains("s3cret"), "{all}");
+    }
+}
