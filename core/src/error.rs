@@ -43,7 +43,9 @@ pub enum Error {
     #[error("{0}")]
     Inference(String),
     /// A score came out as NaN.
-    #[error("score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out")]
+    #[error(
+        "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out"
+    )]
     MissingValues,
     /// Every permit is in use.
     #[error("Model is overloaded")]

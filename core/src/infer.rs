@@ -10,6 +10,7 @@ use crate::{
 };
 use std::{
     any::Any,
+    ops::RangeInclusive,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -21,9 +22,9 @@ use std::{
 use text_embeddings_backend_core::{Backend, Batch, Predictions};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// How long a text waits at most, on an idle device, for those that a tokenizer still works on. A batch without them
-/// would compute their shared prefix a second time.
-const ENCODING_GRACE: Duration = Duration::from_millis(10);
+/// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch without them
+/// would compute their shared prefix a second time. It is a tenth of the last batch's forward pass, within bounds.
+const ENCODING_GRACE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_millis(100);
 /// How long a health probe may take, what waits before it in the queue included.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The text of a health probe: every vocabulary has this id.
@@ -83,6 +84,7 @@ struct State {
     queue: Queue,
     announced: usize,
     closed: bool,
+    last_inference: Duration,
 }
 
 /// What the device thread does next.
@@ -184,7 +186,8 @@ impl State {
         // Shared prefixes are not known here: at worst a batch is called full that had room for a little more.
         let full = self.queue.tokens() >= limits.max_batch_tokens
             || limits.max_batch_requests.is_some_and(|most| self.queue.len() >= most);
-        let grace = ENCODING_GRACE.saturating_sub(oldest.elapsed());
+        let grace = (self.last_inference / 10).clamp(*ENCODING_GRACE.start(), *ENCODING_GRACE.end());
+        let grace = grace.saturating_sub(oldest.elapsed());
         if full || self.announced == 0 || grace.is_zero() { Next::Compute } else { Next::WaitAtMost(grace) }
     }
 }
@@ -228,6 +231,7 @@ impl Shared {
             tracing::error!(texts = next.entries.len(), %error, "a batch failed");
         }
         self.unhealthy.store(result.is_err(), Ordering::Release);
+        self.lock().last_inference = inference;
         let answer = |entry: Entry, outcome: Result<Outcome, Error>| {
             // A receiver that is gone wants no answer.
             let _ = entry.reply.send(outcome);
@@ -398,7 +402,7 @@ mod tests {
     fn a_batch_waits_for_announced_texts_unless_it_is_full_or_waited_enough() {
         let limits = BatchLimits { max_batch_tokens: 4, max_batch_requests: Some(2) };
         let now = Instant::now() + PROBE_TIMEOUT;
-        let long_ago = Instant::now().checked_sub(ENCODING_GRACE).unwrap();
+        let long_ago = Instant::now().checked_sub(*ENCODING_GRACE.end()).unwrap();
         for (texts, enqueued, announced, waits) in [
             (vec![vec![1]], now, 0, false),
             (vec![vec![1]], now, 1, true),
@@ -413,7 +417,7 @@ mod tests {
             }
             match state.next(limits) {
                 Next::Compute => assert!(!waits, "{texts:?}"),
-                Next::WaitAtMost(time) => assert!(waits && time <= ENCODING_GRACE, "{texts:?}"),
+                Next::WaitAtMost(time) => assert!(waits && time <= *ENCODING_GRACE.start(), "{texts:?}"),
                 Next::Wait | Next::End => unreachable!("texts wait"),
             }
         }

@@ -8,7 +8,11 @@ use crate::{
         Heads, QuerySpan,
         cpu::{self, PackedKeys},
     },
-    kernels::{InstructionSet, elementwise, matmul::{Compute, MappedMatrix}, threads::Threads},
+    kernels::{
+        InstructionSet, elementwise,
+        matmul::{Compute, MappedMatrix},
+        threads::Threads,
+    },
     load::StoredTensor,
     operations::{Norm, Operations, Result, Rotation},
 };
@@ -58,10 +62,16 @@ impl CpuOperations {
     ///
     /// [`BackendError::Load`] if the system refuses a thread.
     pub(crate) fn start(threads: usize, set: InstructionSet) -> Result<Self> {
-        let threads = Threads::start(threads)
-            .map_err(|error| BackendError::Load(format!("cannot start {threads} compute threads: {error}")))?;
+        let threads = Threads::start(threads).map_err(|error| {
+            BackendError::Load(format!("cannot start {threads} compute threads: {error}"))
+        })?;
         let compute = Arc::new(Compute { set, threads });
-        Ok(Self { compute, store: Buffers::default(), packed_rows: Vec::new(), packed_keys: PackedKeys::default() })
+        Ok(Self {
+            compute,
+            store: Buffers::default(),
+            packed_rows: Vec::new(),
+            packed_keys: PackedKeys::default(),
+        })
     }
 
     /// Activations of unspecified content: the smallest free buffer that is large enough, else the largest, grown.
@@ -77,9 +87,15 @@ impl CpuOperations {
         Activations { values, columns, store: self.store.clone() }
     }
 
-    /// Runs `body` on pieces of some rows of an input and an output.
-    fn by_rows(&self, x: (&[f32], usize), out: (&mut [f32], usize), body: impl Fn(&[f32], &mut [f32]) + Sync) {
-        let items = x.0.chunks(ROWS_PER_ITEM * x.1).zip(out.0.chunks_mut(ROWS_PER_ITEM * out.1));
+    /// Runs `body` on pieces of the same rows of `x` and `out`, which have so many columns.
+    fn by_rows(
+        &self,
+        x: &[f32],
+        out: &mut [f32],
+        columns: (usize, usize),
+        body: impl Fn(&[f32], &mut [f32]) + Sync,
+    ) {
+        let items = x.chunks(ROWS_PER_ITEM * columns.0).zip(out.chunks_mut(ROWS_PER_ITEM * columns.1));
         self.compute.threads.for_each(items, |(x, out)| body(x, out));
     }
 }
@@ -131,7 +147,7 @@ impl Operations for CpuOperations {
 
     fn norm(&mut self, x: &Activations, norm: &Norm<Vec<f32>>) -> Result<Activations> {
         let mut out = self.activations(x.rows(), x.columns);
-        self.by_rows((&x.values, x.columns), (&mut out.values, x.columns), |x, out| {
+        self.by_rows(&x.values, &mut out.values, (x.columns, x.columns), |x, out| {
             elementwise::rms_norm(self.compute.set, x, &norm.weight, norm.epsilon, out);
         });
         Ok(out)
@@ -157,14 +173,15 @@ impl Operations for CpuOperations {
     ) -> Result<()> {
         let inner = gate_up.outputs() / 2;
         let rows = ROWS_PER_MLP.min(x.rows());
-        let (mut gates_ups, mut activated) = (self.activations(rows, 2 * inner), self.activations(rows, inner));
+        let (mut gates_ups, mut activated) =
+            (self.activations(rows, 2 * inner), self.activations(rows, inner));
         let pieces = x.values.chunks(rows * x.columns).zip(sum.values.chunks_mut(rows * sum.columns));
         for (x_rows, sum_rows) in pieces {
             let rows = x_rows.len() / x.columns;
             let gates_ups = &mut gates_ups.values[..rows * 2 * inner];
             let activated = &mut activated.values[..rows * inner];
             self.compute.matmul(x_rows, &gate_up.parts, gates_ups, false, &mut self.packed_rows);
-            self.by_rows((gates_ups, 2 * inner), (activated, inner), |gates_ups, activated| {
+            self.by_rows(gates_ups, activated, (2 * inner, inner), |gates_ups, activated| {
                 elementwise::swiglu(self.compute.set, gates_ups, inner, activated);
             });
             self.compute.matmul(activated, &down.parts, sum_rows, true, &mut self.packed_rows);
@@ -200,7 +217,14 @@ impl Operations for CpuOperations {
     ) -> Result<Activations> {
         self.packed_keys.pack(&self.compute, &keys_values.values, heads, batch);
         let mut out = self.activations(queries.rows(), queries.columns);
-        cpu::attention(&self.compute, (&queries.values, spans), &self.packed_keys, heads, batch, &mut out.values);
+        cpu::attention(
+            &self.compute,
+            (&queries.values, spans),
+            &self.packed_keys,
+            heads,
+            batch,
+            &mut out.values,
+        );
         Ok(out)
     }
 
@@ -213,7 +237,8 @@ impl Operations for CpuOperations {
     }
 
     fn dot(&mut self, x: &Activations, vector: &Vec<f32>) -> Result<Vec<f32>> {
-        let dot = |row: &[f32]| -> f64 { row.iter().zip(vector).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum() };
+        let dot =
+            |row: &[f32]| -> f64 { row.iter().zip(vector).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum() };
         Ok(x.values.chunks_exact(x.columns).map(|row| dot(row) as f32).collect())
     }
 }

@@ -19,7 +19,9 @@ pub(crate) enum Chosen {
 /// be a hundred times slower without a word.
 pub(crate) fn choose() -> Result<Chosen, BackendError> {
     let missing = |name: &str, error: candle_core::Error| {
-        BackendError::Load(format!("this binary was built for {name}, but there is no such device here: {error}"))
+        BackendError::Load(format!(
+            "this binary was built for {name}, but there is no such device here: {error}"
+        ))
     };
     if cfg!(feature = "cuda") {
         return Device::new_cuda(0).map(Chosen::Candle).map_err(|error| missing("CUDA", error));

@@ -70,7 +70,7 @@ impl Checkpoint {
         for path in paths {
             let file = mapped::map(path)
                 .map_err(|error| BackendError::Load(format!("cannot read {}: {error}", path.display())))?;
-            add_tensors(&mut tensors, path, Arc::new(file))?;
+            add_tensors(&mut tensors, path, &Arc::new(file))?;
         }
         let unused = RefCell::new(tensors.keys().cloned().collect());
         Ok(Self { tensors, unused })
@@ -150,14 +150,18 @@ impl Checkpoint {
     }
 }
 
-fn add_tensors(tensors: &mut BTreeMap<String, Entry>, path: &Path, file: Arc<Mmap>) -> Result<(), BackendError> {
+fn add_tensors(
+    tensors: &mut BTreeMap<String, Entry>,
+    path: &Path,
+    file: &Arc<Mmap>,
+) -> Result<(), BackendError> {
     let broken = |error: &dyn std::fmt::Display| {
         BackendError::Load(format!(
             "{} is not a complete safetensors file ({error}): download it again",
             path.display()
         ))
     };
-    let (header, metadata) = SafeTensors::read_metadata(&file).map_err(|error| broken(&error))?;
+    let (header, metadata) = SafeTensors::read_metadata(file).map_err(|error| broken(&error))?;
     // The header's length in 8 bytes, the header, the values.
     let start = 8 + header;
     if start + metadata.data_len() != file.len() {
@@ -167,8 +171,13 @@ fn add_tensors(tensors: &mut BTreeMap<String, Entry>, path: &Path, file: Arc<Mma
     for (name, info) in metadata.tensors() {
         let bytes = start + info.data_offsets.0..start + info.data_offsets.1;
         let name = name.strip_prefix("model.").map(str::to_owned).unwrap_or(name);
-        let entry =
-            Entry { path: path.clone(), file: file.clone(), bytes, dtype: info.dtype, shape: info.shape.clone() };
+        let entry = Entry {
+            path: path.clone(),
+            file: file.clone(),
+            bytes,
+            dtype: info.dtype,
+            shape: info.shape.clone(),
+        };
         if let Some(earlier) = tensors.insert(name.clone(), entry) {
             return Err(BackendError::Load(format!(
                 "tensor `{name}` is in the checkpoint twice: in {} and in {}",

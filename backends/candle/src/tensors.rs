@@ -23,6 +23,7 @@ impl TensorOperations {
 }
 
 /// candle's errors, in the backend's terms.
+#[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
 pub(crate) fn failed(error: candle_core::Error) -> BackendError {
     BackendError::Inference(error.to_string())
 }
@@ -41,7 +42,8 @@ impl Operations for TensorOperations {
     fn matrix(&self, parts: Vec<StoredTensor>) -> Result<Tensor> {
         let columns = parts[0].columns;
         let rows = |part: &StoredTensor| part.bytes.len() / (columns * part.stored.size());
-        let values: Vec<f32> = parts.iter().flat_map(|part| (0..rows(part)).flat_map(|row| part.row(row))).collect();
+        let values: Vec<f32> =
+            parts.iter().flat_map(|part| (0..rows(part)).flat_map(|row| part.row(row))).collect();
         Tensor::from_vec(values, ((), columns), &self.device).map_err(failed)
     }
 
@@ -105,7 +107,8 @@ impl Operations for TensorOperations {
     }
 
     fn dot(&mut self, x: &Tensor, vector: &Tensor) -> Result<Vec<f32>> {
-        let wide = |tensor: &Tensor| tensor.to_device(&Device::Cpu).and_then(|tensor| tensor.to_dtype(DType::F64));
+        let wide =
+            |tensor: &Tensor| tensor.to_device(&Device::Cpu).and_then(|tensor| tensor.to_dtype(DType::F64));
         let products = wide(x).and_then(|x| x.broadcast_mul(&wide(vector)?)).map_err(failed)?;
         let sums = products.sum(D::Minus1).and_then(|sums| sums.to_dtype(DType::F32)).map_err(failed)?;
         sums.to_vec1().map_err(failed)
@@ -120,11 +123,10 @@ fn norm_and_rotate(
 ) -> candle_core::Result<Tensor> {
     let (rows, columns) = x.dims2()?;
     let size = norm.weight.dim(0)?;
-    let table = |pick: fn((&[f32], &[f32])) -> Vec<f32>| {
-        let values: Vec<f32> = rotation.positions.iter().flat_map(|&p| pick(rotation.table.at(p))).collect();
-        Tensor::from_vec(values, (rows, 1, size / 2), x.device())
-    };
-    let (cosines, sines) = (table(|(cosines, _)| cosines.to_vec())?, table(|(_, sines)| sines.to_vec())?);
+    let angles = || rotation.positions.iter().map(|&position| rotation.table.at(position));
+    let tensor = |values: Vec<f32>| Tensor::from_vec(values, (rows, 1, size / 2), x.device());
+    let cosines = tensor(angles().flat_map(|(cosines, _)| cosines).copied().collect())?;
+    let sines = tensor(angles().flat_map(|(_, sines)| sines).copied().collect())?;
     let turned = x.narrow(1, 0, heads * size)?.reshape((rows, heads, size))?;
     let halves = rms_norm(&turned, norm)?.chunk(2, 2)?;
     let first = (halves[0].broadcast_mul(&cosines)? - halves[1].broadcast_mul(&sines)?)?;

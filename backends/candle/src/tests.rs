@@ -109,8 +109,10 @@ fn a_score_does_not_depend_on_company_order_sharing_or_threads() {
         texts.extend(random_texts(&mut rng));
         let mut one = cpu(model, 1, InstructionSet::best());
         let mut two = cpu(model, 2, InstructionSet::best());
-        let alone: Vec<f32> =
-            texts.iter().flat_map(|ids| predict(one.as_mut(), batch(BatchBuilder::default(), [ids]))).collect();
+        let alone: Vec<f32> = texts
+            .iter()
+            .flat_map(|ids| predict(one.as_mut(), batch(BatchBuilder::default(), [ids])))
+            .collect();
         let check = |backend: &mut Box<dyn Backend>, builder: BatchBuilder, order: &[usize], what: &str| {
             let scores = predict(backend.as_mut(), batch(builder, order.iter().map(|&i| &texts[i])));
             let expected: Vec<f32> = order.iter().map(|&i| alone[i]).collect();
@@ -162,13 +164,16 @@ fn packed_attention_equals_the_obvious_one() {
             }
             let batch = builder.build();
             let tokens = batch.token_ids().len();
-            let mut values = |count: usize| -> Vec<f32> { (0..count).map(|_| rng.random_range(-2.0..2.0)).collect() };
+            let mut values =
+                |count: usize| -> Vec<f32> { (0..count).map(|_| rng.random_range(-2.0..2.0)).collect() };
             let keys_values = values(tokens * 2 * keys * size);
             let threads = kernels::threads::Threads::start(2).unwrap();
             let compute = kernels::matmul::Compute { set, threads };
             let mut packed = attention::cpu::PackedKeys::default();
             packed.pack(&compute, &keys_values, heads, &batch);
-            let tensor = |values: &[f32], columns: usize| Tensor::from_slice(values, ((), columns), &Device::Cpu).unwrap();
+            let tensor = |values: &[f32], columns: usize| {
+                Tensor::from_slice(values, ((), columns), &Device::Cpu).unwrap()
+            };
             for spans in [all_queries(&batch), last_queries(&batch)] {
                 let rows: usize = spans.iter().map(|span| span.rows.len()).sum();
                 let width = queries * size;
@@ -215,9 +220,15 @@ fn what_is_not_supported_is_refused_by_name() {
         (with("tie_word_embeddings", false.into()), "no tensor `lm_head.weight`"),
         (with("hidden_size", serde_json::Value::Null), "config.json:"),
         (refusal(|options| options.answers.false_id = Some(9_000_000)), "answer token 9000000"),
-        (refusal(|options| options.answers.false_id = Some(options.answers.true_id)), "every score would be 0.5"),
+        (
+            refusal(|options| options.answers.false_id = Some(options.answers.true_id)),
+            "every score would be 0.5",
+        ),
         (refusal(|options| options.model_type = ModelType::Classifier), "--model-type listwise-reranker"),
-        (refusal(|options| options.weights = vec![PathBuf::from("/nowhere.safetensors")]), "/nowhere.safetensors"),
+        (
+            refusal(|options| options.weights = vec![PathBuf::from("/nowhere.safetensors")]),
+            "/nowhere.safetensors",
+        ),
     ] {
         assert!(message.contains(wanted), "{message:?} does not say {wanted:?}");
     }
@@ -232,7 +243,8 @@ fn broken_weights_are_refused_with_file_and_remedy() {
         fs::write(&path, bytes).unwrap();
         refusal(|options| options.weights = vec![path.clone()])
     };
-    for bytes in [&whole[..whole.len() - 1], &whole[..100], &whole[..4], &[][..], b"not a checkpoint at all"] {
+    for bytes in [&whole[..whole.len() - 1], &whole[..100], &whole[..4], &[][..], b"not a checkpoint at all"]
+    {
         let message = refused(bytes);
         assert!(message.contains("model.safetensors") && message.contains("download it again"), "{message}");
     }

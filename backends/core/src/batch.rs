@@ -167,7 +167,9 @@ impl BatchBuilder {
         }
         let mut candidates = &self.roots;
         while let Some(&next) = ids.get(found.tokens) {
-            let Some(&node) = candidates.iter().find(|&&node| self.nodes[node].tokens[0] == next) else { break };
+            let Some(&node) = candidates.iter().find(|&&node| self.nodes[node].tokens[0] == next) else {
+                break;
+            };
             let tokens = &self.nodes[node].tokens;
             let within = tokens.iter().zip(&ids[found.tokens..]).take_while(|(a, b)| a == b).count();
             found = Match { node: Some(node), within, tokens: found.tokens + within };
@@ -258,7 +260,8 @@ mod tests {
 
     #[test]
     fn the_cost_of_a_text_is_what_adding_it_adds() {
-        let texts = [vec![1, 2, 3, 4], vec![1, 2, 5], vec![1, 2, 3, 4], vec![1], vec![7, 7], vec![1, 2, 3, 4, 9]];
+        let texts =
+            [vec![1, 2, 3, 4], vec![1, 2, 5], vec![1, 2, 3, 4], vec![1], vec![7, 7], vec![1, 2, 3, 4, 9]];
         let mut builder = BatchBuilder::default();
         let costs: Vec<usize> = texts
             .iter()

@@ -110,7 +110,9 @@ mod tests {
     use super::*;
     use crate::{
         metrics::{self, testing::recorded},
-        service::testing::{Fixture, MAX_INPUT_LENGTH, block_on, fixture, fixture_with},
+        service::testing::{
+            Fixture, MAX_INPUT_LENGTH, block_on, fixture, fixture_with, fixture_with_permits,
+        },
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::{collections::BTreeSet, time::Duration};
@@ -236,7 +238,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_disconnects_frees_its_permit_and_its_work_is_dropped() {
-        let fixture = fixture_with(1, |config| config.max_concurrent_requests = 2);
+        let fixture = fixture_with_permits(1, 2);
         let spawn = |request: &RerankRequest| {
             let (service, request) = (fixture.service.clone(), request.clone());
             tokio::spawn(async move { service.rerank(request).await })

@@ -39,6 +39,18 @@ pub(crate) fn fixture(max_batch_tokens: usize) -> Fixture {
 
 /// As [`fixture`], with other limits or another kind of model.
 pub(crate) fn fixture_with(max_batch_tokens: usize, change: impl FnOnce(&mut ServiceConfig)) -> Fixture {
+    fixture_of(
+        EngineLimits { max_batch_tokens, max_batch_requests: None, max_concurrent_requests: 512 },
+        change,
+    )
+}
+
+/// As [`fixture`], with so many requests in flight at most.
+pub(crate) fn fixture_with_permits(max_batch_tokens: usize, max_concurrent_requests: usize) -> Fixture {
+    fixture_of(EngineLimits { max_batch_tokens, max_batch_requests: None, max_concurrent_requests }, |_| ())
+}
+
+fn fixture_of(limits: EngineLimits, change: impl FnOnce(&mut ServiceConfig)) -> Fixture {
     let mut config = ServiceConfig {
         model_type: ModelType::ListwiseReranker,
         max_rerank_texts: 16,
@@ -47,11 +59,6 @@ pub(crate) fn fixture_with(max_batch_tokens: usize, change: impl FnOnce(&mut Ser
     };
     change(&mut config);
     let control = Control::default();
-    let limits = EngineLimits {
-        max_batch_tokens,
-        max_batch_requests: None,
-        max_concurrent_requests: config.max_concurrent_requests,
-    };
     let engine = Engine::start(control.backend(), limits).unwrap();
     let tokenization = Tokenization::start(encoder(), 2).unwrap();
     Fixture { service: Service::new(tokenization, engine, config), control }

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::{
         metrics::testing::recorded,
-        service::testing::{CLS, block_on, fixture, fixture_with},
+        service::testing::{CLS, block_on, fixture, fixture_with_permits},
     };
 
     fn token(id: u32, text: &str, place: Option<(usize, usize)>) -> Token {
@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_free_permit_both_are_refused() {
-        let service = fixture_with(100, |config| config.max_concurrent_requests = 0).service;
+        let service = fixture_with_permits(100, 0).service;
         let tokenize = TokenizeRequest { inputs: vec!["w100".to_owned()], add_special_tokens: true };
         assert_eq!(service.tokenize(tokenize).await, Err(Error::Overloaded));
         let decode = DecodeRequest { ids: vec![vec![100]], skip_special_tokens: true };

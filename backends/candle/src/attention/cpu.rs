@@ -86,7 +86,10 @@ impl PackedKeys {
     /// One head's packed keys and values of a segment.
     fn head(&self, segment: usize, head: usize, size: PackedSize) -> (&[f32], &[f32]) {
         let (keys, values) = self.starts[segment];
-        (&self.keys[keys + head * size.keys()..][..size.keys()], &self.values[values + head * size.values()..][..size.values()])
+        (
+            &self.keys[keys + head * size.keys()..][..size.keys()],
+            &self.values[values + head * size.values()..][..size.values()],
+        )
     }
 }
 
@@ -114,7 +117,8 @@ fn pack_head(
         let columns = panel * COLUMNS..heads.size.min((panel + 1) * COLUMNS);
         let (used, padding) = out.split_at_mut(rows.len() * COLUMNS);
         for (token, out) in used.chunks_exact_mut(COLUMNS).enumerate() {
-            out[..columns.len()].copy_from_slice(&row(token, (heads.keys + head) * heads.size)[columns.clone()]);
+            out[..columns.len()]
+                .copy_from_slice(&row(token, (heads.keys + head) * heads.size)[columns.clone()]);
             out[columns.len()..].fill(0.0);
         }
         padding.fill(0.0);
@@ -155,8 +159,8 @@ pub(crate) fn attention(
     }
     // The longest paths first: the last items to run are then short, and the threads end together.
     items.reverse();
-    compute.threads.for_each(items.into_iter(), |item| {
-        WORKSPACE.with_borrow_mut(|workspace| attend(compute, item, packed, heads, batch, workspace));
+    compute.threads.for_each(items.into_iter(), |mut item| {
+        WORKSPACE.with_borrow_mut(|workspace| attend(compute, &mut item, packed, heads, batch, workspace));
     });
 }
 
@@ -178,7 +182,7 @@ thread_local! {
 
 fn attend(
     compute: &Compute,
-    item: Item<'_>,
+    item: &mut Item<'_>,
     packed: &PackedKeys,
     heads: Heads,
     batch: &Batch,
@@ -237,7 +241,11 @@ impl<'a> Tiles<'a> {
         workspace.blocks.resize(self.rows * self.depth, 0.0);
         for rows in self.blocks() {
             let source = &workspace.rows[rows.start * self.size..rows.end * self.size];
-            pack::block(source, self.size, &mut workspace.blocks[rows.start * self.depth..rows.end * self.depth]);
+            pack::block(
+                source,
+                self.size,
+                &mut workspace.blocks[rows.start * self.depth..rows.end * self.depth],
+            );
         }
         workspace.softmax.clear();
         workspace.softmax.resize(self.rows, RunningSoftmax::default());
@@ -285,12 +293,18 @@ impl<'a> Tiles<'a> {
     }
 
     /// Scores become weights, packed as a block; what was summed before is scaled to the new maximum.
-    fn take_in(&self, workspace: &mut Workspace, rows: Range<usize>, step: usize, visible: impl Fn(usize) -> usize) {
+    fn take_in(
+        &self,
+        workspace: &mut Workspace,
+        rows: Range<usize>,
+        step: usize,
+        visible: impl Fn(usize) -> usize,
+    ) {
         let scores = &mut workspace.scores[..rows.len() * step];
         for (row, scores) in rows.clone().zip(scores.chunks_exact_mut(step)) {
             let state = &mut workspace.softmax[row];
             elementwise::softmax_step(self.compute.set, scores, visible(row), state);
-            if state.correction != 1.0 {
+            if state.correction < 1.0 {
                 let sums = &mut workspace.sums[row * self.width..(row + 1) * self.width];
                 elementwise::scale(self.compute.set, sums, state.correction);
             }

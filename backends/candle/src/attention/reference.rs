@@ -24,13 +24,15 @@ pub(crate) fn attention(
             .collect::<Result<_>>()?;
         let seen = Tensor::cat(&parts, 0)?; // [keys, 2 · key heads · size]
         let keys = by_head(&seen.narrow(1, 0, heads.keys * heads.size)?, heads.keys, heads)?;
-        let values = by_head(&seen.narrow(1, heads.keys * heads.size, heads.keys * heads.size)?, heads.keys, heads)?;
+        let values =
+            by_head(&seen.narrow(1, heads.keys * heads.size, heads.keys * heads.size)?, heads.keys, heads)?;
         let position = batch.segments()[span.segment].position + span.offset;
         for from in (0..span.rows.len()).step_by(QUERIES_PER_STEP) {
             let count = QUERIES_PER_STEP.min(span.rows.len() - from);
             let queries = by_head(&queries.narrow(0, span.rows.start + from, count)?, heads.queries, heads)?;
             let scores = (queries.matmul(&keys.t()?)? / (heads.size as f64).sqrt())?; // [heads, count, keys]
-            let scores = scores.broadcast_add(&causal_mask(position + from, count, keys.dim(1)?, keys.device())?)?;
+            let scores =
+                scores.broadcast_add(&causal_mask(position + from, count, keys.dim(1)?, keys.device())?)?;
             let max = scores.max_keepdim(D::Minus1)?;
             let weights = scores.broadcast_sub(&max)?.exp()?;
             let weights = weights.broadcast_div(&weights.sum_keepdim(D::Minus1)?)?;

@@ -1,4 +1,4 @@
-//! What happens to one row at a time between the products: norms, rotary positions, SwiGLU, the steps of a softmax.
+//! What happens to one row at a time between the products: norms, rotary positions, `SwiGLU`, the steps of a softmax.
 //!
 //! Safe loops over slices, vectorised by the compiler for each instruction set.
 
@@ -131,7 +131,7 @@ dispatch! {
         let (scores, hidden) = scores.split_at_mut(visible);
         hidden.fill(0.0);
         let max = max_of(scores).max(state.max);
-        state.correction = if state.max == max { 1.0 } else { exp::<FUSED>(state.max - max) };
+        state.correction = if state.max < max { exp::<FUSED>(state.max - max) } else { 1.0 };
         state.max = max;
         if !scores.is_empty() {
             for score in scores.iter_mut() {
@@ -183,7 +183,10 @@ mod tests {
             let x = i as f32 * 1e-4;
             let expected = f64::from(x).exp();
             for got in [exp::<true>(x), exp::<false>(x)] {
-                assert!((f64::from(got) - expected).abs() <= 2.5e-7 * expected, "exp({x}) = {got}, not {expected}");
+                assert!(
+                    (f64::from(got) - expected).abs() <= 2.5e-7 * expected,
+                    "exp({x}) = {got}, not {expected}"
+                );
             }
         }
         assert!(exp::<true>(f32::NEG_INFINITY) < 1e-37 && exp::<true>(1e9) > 1e38);
@@ -197,7 +200,8 @@ mod tests {
                 let (x, weight) = (random(&mut rng, 3 * width), random(&mut rng, width));
                 let mut out = vec![0.0; 3 * width];
                 rms_norm(set, &x, &weight, 1e-6, &mut out);
-                let expected: Vec<f64> = x.chunks(width).flat_map(|x| norm_reference(x, &weight, 1e-6)).collect();
+                let expected: Vec<f64> =
+                    x.chunks(width).flat_map(|x| norm_reference(x, &weight, 1e-6)).collect();
                 assert_close(&out, &expected, &format!("{set} {width}"));
             }
         }
@@ -211,7 +215,8 @@ mod tests {
                 let half = width / 2;
                 let (row, weight) = (random(&mut rng, heads * width), random(&mut rng, width));
                 let angles = random(&mut rng, half);
-                let (cosines, sines): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos(), a.sin())).unzip();
+                let (cosines, sines): (Vec<f32>, Vec<f32>) =
+                    angles.iter().map(|a| (a.cos(), a.sin())).unzip();
                 let mut got = row.clone();
                 norm_and_rotate(set, &mut got, &weight, 1e-6, (&cosines, &sines));
                 let expected: Vec<f64> = row
@@ -243,7 +248,8 @@ mod tests {
                     .chunks(2 * columns)
                     .flat_map(|row| {
                         let wide: Vec<f64> = row.iter().map(|&v| f64::from(v)).collect();
-                        (0..columns).map(move |i| wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + columns] * 0.5)
+                        (0..columns)
+                            .map(move |i| wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + columns] * 0.5)
                     })
                     .collect();
                 assert_close(&out, &expected, &format!("{set} {columns}"));
@@ -262,7 +268,9 @@ mod tests {
                 let mut block = block.to_vec();
                 softmax_step(set, &mut block, visible, &mut state);
                 assert!(block[visible..].iter().all(|&v| v == 0.0));
-                weights.iter_mut().for_each(|w| *w *= f64::from(state.correction));
+                for weight in &mut weights {
+                    *weight *= f64::from(state.correction);
+                }
                 weights.extend(block[..visible].iter().map(|&v| f64::from(v)));
             }
             let seen = [&scores[..30], &scores[30..47]].concat();

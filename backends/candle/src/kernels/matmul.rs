@@ -31,7 +31,9 @@ pub(crate) struct MappedMatrix {
 impl MappedMatrix {
     /// The matrix whose values lie at `bytes` of `file`; their number must be a multiple of `columns`.
     pub(crate) fn new(file: Arc<Mmap>, bytes: Range<usize>, stored: Stored, columns: usize) -> Self {
-        assert!(columns > 0 && bytes.end <= file.len() && bytes.len().is_multiple_of(columns * stored.size()));
+        assert!(
+            columns > 0 && bytes.end <= file.len() && bytes.len().is_multiple_of(columns * stored.size())
+        );
         Self { file, bytes, stored, columns }
     }
 
@@ -108,7 +110,14 @@ pub(crate) struct Compute {
 impl Compute {
     /// `out = x · Wᵀ`, or `out += x · Wᵀ` with `add`. `parts` are the parts of `W`, all with the same columns;
     /// `packed` is scratch memory that is kept between calls.
-    pub(crate) fn matmul(&self, x: &[f32], parts: &[MappedMatrix], out: &mut [f32], add: bool, packed: &mut Vec<f32>) {
+    pub(crate) fn matmul(
+        &self,
+        x: &[f32],
+        parts: &[MappedMatrix],
+        out: &mut [f32],
+        add: bool,
+        packed: &mut Vec<f32>,
+    ) {
         let depth = parts[0].columns();
         let columns: usize = parts.iter().map(MappedMatrix::rows).sum();
         assert!(x.len() / depth * columns == out.len() && parts.iter().all(|part| part.columns() == depth));
@@ -118,7 +127,8 @@ impl Compute {
             .max(1);
         for (x, out) in x.chunks(ROWS_PER_PASS * depth).zip(out.chunks_mut(ROWS_PER_PASS * columns)) {
             let block_rows = self.pack_rows(x, depth, packed);
-            let blocks = Blocks { values: packed, rows: x.len() / depth, block_rows, depth: pack::padded(depth) };
+            let blocks =
+                Blocks { values: packed, rows: x.len() / depth, block_rows, depth: pack::padded(depth) };
             let output = Output { pointer: out.as_mut_ptr(), stride: columns, add };
             self.threads.for_each(panels.chunks(group), |group| {
                 PANELS.with_borrow_mut(|buffer| self.multiply_group(&blocks, parts, group, output, buffer));
@@ -132,7 +142,8 @@ impl Compute {
         let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(self.set)));
         packed.resize(rows * pack::padded(depth), 0.0);
         let blocks = packed.chunks_mut(block_rows * pack::padded(depth));
-        self.threads.for_each(x.chunks(block_rows * depth).zip(blocks), |(x, block)| pack::block(x, depth, block));
+        self.threads
+            .for_each(x.chunks(block_rows * depth).zip(blocks), |(x, block)| pack::block(x, depth, block));
         block_rows
     }
 
@@ -160,8 +171,11 @@ impl Compute {
                     let whole = Destination { pointer, stride: output.stride, add: output.add };
                     let mut narrow = [0.0; MAX_ROWS * COLUMNS];
                     let part = panel.columns < COLUMNS;
-                    let to =
-                        if part { Destination { pointer: narrow.as_mut_ptr(), stride: COLUMNS, add: false } } else { whole };
+                    let to = if part {
+                        Destination { pointer: narrow.as_mut_ptr(), stride: COLUMNS, add: false }
+                    } else {
+                        whole
+                    };
                     function(blocks.depth / tile::CHUNK, block.as_ptr(), packed.as_ptr(), to);
                     if part {
                         store_narrow(&narrow, rows, panel.columns, whole);
@@ -242,7 +256,8 @@ pub(crate) mod tests {
                 })
             })
             .collect();
-        let dot = |x: &[f32], row: &[f32]| x.iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+        let dot =
+            |x: &[f32], row: &[f32]| x.iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
         x.chunks(depth).flat_map(|x| rows.iter().map(move |row| dot(x, row))).collect()
     }
 
@@ -265,8 +280,10 @@ pub(crate) mod tests {
             ] {
                 let compute = Compute { set, threads: Threads::start(threads).unwrap() };
                 for stored in [Stored::F32, Stored::F16, Stored::Bf16] {
-                    let parts: Vec<MappedMatrix> =
-                        columns.iter().map(|&n| mapped(&random(&mut rng, n * depth), depth, stored)).collect();
+                    let parts: Vec<MappedMatrix> = columns
+                        .iter()
+                        .map(|&n| mapped(&random(&mut rng, n * depth), depth, stored))
+                        .collect();
                     let x = random(&mut rng, rows * depth);
                     let before = random(&mut rng, rows * columns.iter().sum::<usize>());
                     let expected = reference(&x, &parts);
@@ -275,7 +292,10 @@ pub(crate) mod tests {
                         compute.matmul(&x, &parts, &mut out, add, &mut Vec::new());
                         for ((&got, &product), &before) in out.iter().zip(&expected).zip(&before) {
                             let expected = product + if add { f64::from(before) } else { 0.0 };
-                            assert!((f64::from(got) - expected).abs() < 2e-5, "{set} {rows}x{depth}x{columns:?}");
+                            assert!(
+                                (f64::from(got) - expected).abs() < 2e-5,
+                                "{set} {rows}x{depth}x{columns:?}"
+                            );
                         }
                     }
                 }

@@ -4,7 +4,10 @@
 //! time, and is held to a plain loop by the tests at the foot of its file.
 
 #![expect(unsafe_code, reason = "vector instructions and memory mapping; every block says why it is sound")]
-#![expect(clippy::inline_always, reason = "a kernel's generic body must be compiled inside each target-feature function")]
+#![expect(
+    clippy::inline_always,
+    reason = "a kernel's generic body must be compiled inside each target-feature function"
+)]
 
 pub(crate) mod elementwise;
 pub(crate) mod mapped;

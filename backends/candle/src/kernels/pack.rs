@@ -168,7 +168,8 @@ mod wide {
         for j in 0..4 {
             let (a, b, c, d) = (fours[j], fours[4 + j], fours[8 + j], fours[12 + j]);
             let (low, high) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-            let (low_end, high_end) = (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+            let (low_end, high_end) =
+                (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
             rows[j] = _mm512_shuffle_f32x4::<0x88>(low, low_end);
             rows[8 + j] = _mm512_shuffle_f32x4::<0xdd>(low, low_end);
             rows[4 + j] = _mm512_shuffle_f32x4::<0x88>(high, high_end);
@@ -217,7 +218,11 @@ mod tests {
                         let (k, column) = (at / COLUMNS, at % COLUMNS);
                         let inside = k < depth && column < rows;
                         let expected = if inside { values[column * depth + k] } else { 0.0 };
-                        assert_eq!(got.to_bits(), expected.to_bits(), "{set} {kind:?} {rows}x{depth} at {k},{column}");
+                        assert_eq!(
+                            got.to_bits(),
+                            expected.to_bits(),
+                            "{set} {kind:?} {rows}x{depth} at {k},{column}"
+                        );
                     }
                     let mut wide = vec![0.0; values.len()];
                     widen(kind, &bytes, &mut wide);

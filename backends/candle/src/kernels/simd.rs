@@ -64,7 +64,6 @@ impl fmt::Display for InstructionSet {
 ///
 /// The methods may use instructions that only some CPUs have: call them only where the CPU has the instruction set.
 /// `load` and `store` access [`Simd::LANES`] values from `pointer` on, which need no alignment.
-#[expect(clippy::missing_safety_doc, reason = "the trait's safety section holds for every method")]
 pub(crate) trait Simd: Copy {
     /// Values in a register.
     const LANES: usize;

@@ -4,9 +4,9 @@
 //! What must hold: a sum's value depends on its own row and column only, not on how many rows share the tile, so that
 //! a token's result is the same to the last bit in every batch.
 
-use super::simd::{InstructionSet, Portable, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512};
+use super::simd::{InstructionSet, Portable, Simd};
 
 /// Columns of a panel.
 pub(crate) const COLUMNS: usize = 32;
@@ -80,11 +80,20 @@ pub(crate) fn function(set: InstructionSet, rows: usize) -> TileFunction {
 ///
 /// `a` is a block `[chunks][rows][CHUNK]`, `b` a panel `[chunks · CHUNK][COLUMNS]`, `c` at least `rows` rows of
 /// [`COLUMNS`] values that lie `stride` apart.
-pub(crate) fn multiply(set: InstructionSet, rows: usize, (a, b): (&[f32], &[f32]), c: &mut [f32], (stride, add): (usize, bool)) {
+pub(crate) fn multiply(
+    set: InstructionSet,
+    rows: usize,
+    (a, b): (&[f32], &[f32]),
+    c: &mut [f32],
+    (stride, add): (usize, bool),
+) {
     let chunks = a.len() / (rows * CHUNK);
     assert!(b.len() >= chunks * CHUNK * COLUMNS && c.len() >= (rows - 1) * stride + COLUMNS);
     // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU, and the sizes were just checked.
-    unsafe { function(set, rows)(chunks, a.as_ptr(), b.as_ptr(), Destination { pointer: c.as_mut_ptr(), stride, add }) }
+    unsafe {
+        let to = Destination { pointer: c.as_mut_ptr(), stride, add };
+        function(set, rows)(chunks, a.as_ptr(), b.as_ptr(), to);
+    }
 }
 
 unsafe fn portable<const ROWS: usize>(chunks: usize, a: *const f32, b: *const f32, to: Destination) {
@@ -106,7 +115,10 @@ unsafe fn avx512<const ROWS: usize>(chunks: usize, a: *const f32, b: *const f32,
     unsafe { tile::<Avx512, ROWS, { COLUMNS / 16 }>(chunks, a, b, to) }
 }
 
-#[expect(clippy::needless_range_loop, reason = "iterators' closures are compiled without the instruction set")]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "iterators' closures are compiled without the instruction set"
+)]
 /// `REGISTERS` registers of `S` span a panel's columns.
 #[inline(always)]
 unsafe fn tile<S: Simd, const ROWS: usize, const REGISTERS: usize>(
@@ -179,7 +191,10 @@ mod tests {
                                 .sum();
                             let kept = add || column >= COLUMNS;
                             let expected = product + if kept { f64::from(before[at]) } else { 0.0 };
-                            assert!((f64::from(c[at]) - expected).abs() < 1e-5, "{set} {rows} {chunks} {add}");
+                            assert!(
+                                (f64::from(c[at]) - expected).abs() < 1e-5,
+                                "{set} {rows} {chunks} {add}"
+                            );
                         }
                     }
                 }

@@ -37,7 +37,8 @@ struct Config {
     rope_theta: Option<f64>,
     rope_scaling: Option<RopeParameters>,
     rope_parameters: Option<RopeParameters>,
-    quantization_config: Option<serde_json::Value>,
+    #[serde(rename = "quantization_config")]
+    quantization: Option<serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,14 +60,18 @@ impl Config {
             (config.hidden_act != "silu", format!("hidden_act {:?}", config.hidden_act)),
             (config.attention_bias, "attention_bias true".to_owned()),
             (config.use_sliding_window, "use_sliding_window true".to_owned()),
-            (!config.layer_types.iter().flatten().all(full), "layer_types other than full_attention".to_owned()),
+            (
+                !config.layer_types.iter().flatten().all(full),
+                "layer_types other than full_attention".to_owned(),
+            ),
             (!rope.iter().copied().flatten().all(default), "a rope type other than default".to_owned()),
-            (config.quantization_config.is_some(), "quantization_config".to_owned()),
+            (config.quantization.is_some(), "quantization_config".to_owned()),
         ];
         if let Some((_, setting)) = unsupported.into_iter().find(|(is_set, _)| *is_set) {
             return Err(BackendError::Load(format!("config.json: {setting} is not supported for qwen3")));
         }
-        let shapes = [config.hidden_size, config.num_key_value_heads, config.num_hidden_layers, config.head_dim];
+        let shapes =
+            [config.hidden_size, config.num_key_value_heads, config.num_hidden_layers, config.head_dim];
         if shapes.contains(&0)
             || !config.num_attention_heads.is_multiple_of(config.num_key_value_heads)
             || !config.head_dim.is_multiple_of(2)
@@ -81,10 +86,13 @@ impl Config {
     }
 
     fn rope_theta(&self) -> Result<f64> {
-        let nested = [&self.rope_parameters, &self.rope_scaling].into_iter().flatten().find_map(|rope| rope.rope_theta);
-        nested
-            .or(self.rope_theta)
-            .ok_or_else(|| BackendError::Load("config.json: neither rope_theta nor rope_parameters is given".to_owned()))
+        let nested = [&self.rope_parameters, &self.rope_scaling]
+            .into_iter()
+            .flatten()
+            .find_map(|rope| rope.rope_theta);
+        nested.or(self.rope_theta).ok_or_else(|| {
+            BackendError::Load("config.json: neither rope_theta nor rope_parameters is given".to_owned())
+        })
     }
 
     fn heads(&self) -> Heads {

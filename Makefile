@@ -1,0 +1,48 @@
+# The commands of the README. A fresh machine needs Rust, a C compiler and Python 3.11; the rest is installed here.
+
+PYTHON ?= python3
+VENV := .venv
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+QWEN3_TOKENIZER_DIR ?= $(firstword $(wildcard ../shared/qwen3-tokenizer) integration_tests/reference/fixtures/models/tied-bf16)
+
+.PHONY: help demo test check unit integration bench fixtures clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+
+demo: ## Build, start, rerank a Korean example, print a table, stop
+	cargo build --release -p text-embeddings-router
+	$(PYTHON) scripts/demo.py --binary $(TARGET)/release/text-embeddings-router
+
+test: check unit integration ## Everything that CI runs
+
+check: ## Formatting, lints, documentation
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+unit: ## The Rust tests
+	cargo test --workspace --locked
+
+integration: $(VENV)/installed ## The tests of the real binary
+	cargo build -p text-embeddings-router --locked
+	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests
+
+bench: $(VENV)/bench-installed ## Speed and latency on a random model of the 0.6B shape (writes 1.2 GB to target/)
+	cargo build --release -p text-embeddings-router --locked
+	test -f $(TARGET)/bench-model/model.safetensors || \
+		$(VENV)/bin/python integration_tests/reference/benchmark_model.py $(TARGET)/bench-model --tokenizer "$(QWEN3_TOKENIZER_DIR)"
+	$(VENV)/bin/python benches/bench.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model
+
+$(VENV)/installed: integration_tests/requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet -r integration_tests/requirements.txt
+	touch $@
+
+$(VENV)/bench-installed: $(VENV)/installed benches/requirements.txt
+	$(VENV)/bin/pip install --quiet -r benches/requirements.txt
+	touch $@
+
+clean: ## Remove what the commands above made
+	cargo clean
+	rm -rf $(VENV)
