@@ -3,7 +3,7 @@
 
 use std::{
     net::TcpListener,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 fn run(flags: &str, variables: &[(&str, &str)]) -> Output {
@@ -73,5 +73,25 @@ fn secrets_are_neither_in_the_help_nor_in_the_log() {
         let output = run(flags, &secrets);
         let all = format!("{}{}", text(&output.stdout), text(&output.stderr));
         assert!(all.contains(logged) && !all.contains("s3cret"), "{all}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_server_that_is_still_loading() {
+    // A Hub that accepts the connection and never answers.
+    let hub = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", hub.local_addr().unwrap());
+    let cache = tempfile::tempdir().unwrap();
+    for signal in ["-TERM", "-INT"] {
+        let mut server = Command::new(env!("CARGO_BIN_EXE_text-embeddings-router"))
+            .args("--model-id a/b --hostname 127.0.0.1 --port 0 --prometheus-port 0".split(' '))
+            .env_clear()
+            .envs([("HF_ENDPOINT", endpoint.as_str()), ("HF_HOME", cache.path().to_str().unwrap())])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let _connection = hub.accept().unwrap();
+        assert!(Command::new("kill").args([signal, &server.id().to_string()]).status().unwrap().success());
+        assert_eq!(server.wait().unwrap().code(), Some(0), "{signal}");
     }
 }

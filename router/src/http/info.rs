@@ -138,7 +138,7 @@ mod tests {
           "max_batch_requests": null,
           "max_batch_tokens": 16384,
           "max_client_batch_size": 4,
-          "max_concurrent_requests": 2,
+          "max_concurrent_requests": 512,
           "max_input_length": 600,
           "max_rerank_texts": 8,
           "model_dtype": "float32",

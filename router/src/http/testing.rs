@@ -37,7 +37,7 @@ use crate::{
 
 /// Small limits, so that tests can exceed them.
 const FLAGS: &str = "text-embeddings-router --model-id org/tiny-reranker --max-rerank-texts 8 --max-client-batch-size 4 \
-                     --max-concurrent-requests 2 --max-input-length 600 --tokenization-workers 2 --payload-limit 100000";
+                     --max-input-length 600 --tokenization-workers 2 --payload-limit 100000";
 
 /// A server on a port of its own.
 pub(crate) struct Server {
@@ -134,8 +134,15 @@ impl Server {
     }
 
     /// Waits until the server has stopped.
-    pub(crate) async fn ended(self) {
-        tokio::time::timeout(Duration::from_secs(20), self.served).await.unwrap().unwrap().unwrap();
+    pub(crate) async fn ended(&mut self) {
+        tokio::time::timeout(Duration::from_secs(20), &mut self.served).await.unwrap().unwrap().unwrap();
+    }
+}
+
+impl Drop for Server {
+    /// Whatever a failed test left held would keep the engine, and with it the process, from ending.
+    fn drop(&mut self) {
+        self.control.hold(false);
     }
 }
 

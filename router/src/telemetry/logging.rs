@@ -4,7 +4,10 @@
 //! subscriber. What must hold: a filter that cannot be parsed is an error, never another level.
 
 use anyhow::Context;
-use std::{env, io};
+use std::{
+    env,
+    io::{self, IsTerminal},
+};
 use tracing_subscriber::{
     EnvFilter, Layer, Registry, filter::filter_fn, fmt, layer::SubscriberExt, util::SubscriberInitExt,
 };
@@ -21,7 +24,7 @@ pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<()
     let layer: Box<dyn Layer<Registry> + Send + Sync> = if json_output {
         fmt::layer().json().flatten_event(true).with_span_list(false).with_writer(io::stdout).boxed()
     } else {
-        fmt::layer().with_writer(io::stdout).boxed()
+        fmt::layer().with_ansi(io::stdout().is_terminal()).with_writer(io::stdout).boxed()
     };
     let layer =
         layer.with_filter(filter).with_filter(filter_fn(move |meta| !(disable_spans && meta.is_span())));

@@ -1,0 +1,27 @@
+"""Servers that several tests share: one process for each model and list of flags, ended in order at the end."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from server import Server
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[Callable[..., Server]]:
+    """Gives the server for a model's name or folder and flags, and starts it on the first call."""
+    servers: dict[tuple, Server] = {}
+    with ExitStack() as stack:
+
+        def get(*arguments: object) -> Server:
+            if arguments not in servers:
+                servers[arguments] = stack.enter_context(Server(*arguments))
+            return servers[arguments]
+
+        yield get
+
+
+@pytest.fixture(scope="session")
+def server(served: Callable[..., Server]) -> Server:
+    """The server of most tests: the reference model with the official repository's files, no flags."""
+    return served("tied-bf16")

@@ -1,0 +1,197 @@
+"""The real binary as a child process: started on a port that the system chooses, asked over HTTP, ended by a signal.
+
+Input: the path of the binary in TEXT_EMBEDDINGS_ROUTER (default: the development build), a model folder and flags.
+Output: `Server`, a context manager, and `refusal` for servers that must not start. What must hold: a server ends with
+exit code 0 when it is asked to; no variable of the user's reaches it; every wait has a limit.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import requests
+
+ROOT = Path(__file__).resolve().parent.parent
+BINARY = Path(os.environ.get("TEXT_EMBEDDINGS_ROUTER", ROOT / "target/debug/text-embeddings-router")).resolve()
+MODELS = ROOT / "integration_tests/reference/fixtures/models"
+# The models of the reference, and the flags that those need whose files do not say what they are.
+MODEL_FLAGS = {
+    "tied-bf16": (),
+    "untied-bf16-shards": ("--model-type", "listwise-reranker"),
+    "tied-f32-bare": ("--model-type", "listwise-reranker"),
+    "untied-f16": ("--model-type", "listwise-reranker"),
+}
+LISTEN = ("--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0")
+START_LIMIT = 60
+ANSWER_LIMIT = 120
+STOP_LIMIT = 70
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Server:
+    """A running server. `model` is the name of a reference model or a folder."""
+
+    def __init__(self, model: str | Path, *flags: str, environment: dict[str, str] | None = None):
+        if not BINARY.is_file():
+            raise FileNotFoundError(f"{BINARY}: run `cargo build -p text-embeddings-router`, or set TEXT_EMBEDDINGS_ROUTER")
+        self._log = tempfile.NamedTemporaryFile(prefix="router-", suffix=".log")
+        self.process = subprocess.Popen(
+            command(model, *LISTEN, *flags), stdout=self._log, stderr=self._log, env=variables(environment)
+        )
+        self.session = requests.Session()
+        try:
+            self.port = int(self.wait_for_log(r"listening on \S+:(\d+)", START_LIMIT)[1])
+            self.url = f"http://127.0.0.1:{self.port}"
+            wait_until(lambda: self.get("/health").status_code == 200, START_LIMIT, "the server is not healthy")
+        except BaseException:
+            self._close()
+            raise
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        # A failed test says what failed; how the server ends is then of no interest.
+        self._close() if kind else self.stop()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Asks the server to end and checks that it does so in order. Without effect if it was stopped before."""
+        try:
+            if self.process.poll() is None:
+                # A server that still answers may take as long as its drain; an idle connection must not hold it up.
+                self.process.send_signal(number)
+            code = self.process.wait(STOP_LIMIT)
+            log = self.log()
+        finally:
+            self._close()
+        assert code == 0, f"exit code {code}:\n{log}"
+        assert "panicked" not in log, log
+
+    def _close(self) -> None:
+        self.session.close()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(STOP_LIMIT)
+        self._log.close()
+
+    def log(self) -> str:
+        """All that the server wrote so far, without colours."""
+        return COLOURS.sub("", Path(self._log.name).read_text(encoding="utf-8", errors="replace"))
+
+    def wait_for_log(self, pattern: str, limit: float) -> re.Match[str]:
+        """Waits until the log has a match of `pattern`."""
+
+        def look() -> re.Match[str] | None:
+            found = re.search(pattern, self.log())
+            assert found or self.process.poll() is None, f"the server ended:\n{self.log()}"
+            return found
+
+        return wait_until(look, limit, f"the log lacks {pattern}")
+
+    def get(self, path: str, **options: object) -> requests.Response:
+        """GET."""
+        return self.session.get(self.url + path, timeout=ANSWER_LIMIT, **options)
+
+    def post(self, path: str, body: object = None, **options: object) -> requests.Response:
+        """POST of `body` as JSON, or of `data` as it is."""
+        return self.session.post(self.url + path, json=body, timeout=ANSWER_LIMIT, **options)
+
+    def rerank(self, query: str, texts: list[str], **fields: object) -> list[dict]:
+        """A re-ranking that must succeed."""
+        # A connection of its own, so that several threads may ask at once.
+        body = {"query": query, "texts": texts, **fields}
+        answer = requests.post(f"{self.url}/rerank", json=body, timeout=ANSWER_LIMIT)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def scores(self, query: str, texts: list[str], **fields: object) -> list[float]:
+        """The scores in the order of `texts`; raw ones unless `raw_scores` is given."""
+        ranks = self.rerank(query, texts, **{"raw_scores": True, **fields})
+        return [rank["score"] for rank in sorted(ranks, key=lambda rank: rank["index"])]
+
+    def metrics(self, port: int | None = None) -> dict[str, float]:
+        """The values of all series; a series that never moved is absent."""
+        text = requests.get(f"http://127.0.0.1:{port or self.port}/metrics", timeout=ANSWER_LIMIT).text
+        lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+        return {name: float(value) for name, value in lines}
+
+    def peak_memory(self) -> int:
+        """The most bytes that were resident so far."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+
+
+class Background:
+    """A call on a thread of its own, with its result or what it raised, and when it ended."""
+
+    def __init__(self, call, *arguments: object, **fields: object):
+        self._outcome: object = None
+        self._error: BaseException | None = None
+        self.ended = 0.0
+
+        def run() -> None:
+            try:
+                self._outcome = call(*arguments, **fields)
+            except BaseException as error:
+                self._error = error
+            self.ended = time.monotonic()
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def result(self) -> object:
+        """Waits for the call's end."""
+        self._thread.join(ANSWER_LIMIT)
+        assert not self._thread.is_alive(), "no answer in time"
+        if self._error:
+            raise self._error
+        return self._outcome
+
+
+def command(model: str | Path, *flags: str) -> list[str]:
+    """The command line that serves `model`."""
+    folder, own = (MODELS / model, MODEL_FLAGS[model]) if isinstance(model, str) else (model, ())
+    return [str(BINARY), "--model-id", str(folder), *own, *flags]
+
+
+def variables(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """An environment without the flags' variables; a panic would show its backtrace."""
+    return {"PATH": os.environ.get("PATH", ""), "RUST_BACKTRACE": "1", "HF_HUB_OFFLINE": "1"} | (extra or {})
+
+
+def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+    """Runs the binary to its end."""
+    return subprocess.run(
+        [str(BINARY), *arguments], capture_output=True, text=True, timeout=START_LIMIT, env=variables(environment)
+    )
+
+
+def refusal(model: str | Path, *flags: str, environment: dict[str, str] | None = None) -> str:
+    """The one line with which a server that cannot start says why."""
+    # Flags given twice are an error of their own: a test's flag replaces that of `LISTEN`.
+    pairs = zip(LISTEN[::2], LISTEN[1::2], strict=True)
+    listen = [part for pair in pairs if pair[0] not in flags for part in pair]
+    ended = run(*command(model, *listen, *flags)[1:], environment=environment)
+    assert ended.returncode not in (0, None), f"the server started:\n{ended.stdout}"
+    assert ended.returncode > 0, f"the server was ended by signal {-ended.returncode}:\n{ended.stderr}"
+    for output in (ended.stdout, ended.stderr):
+        assert "panicked" not in output and "stack backtrace" not in output, output
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("Error: "), ended.stderr
+    assert ended.stdout.count("Ready: listening") == 0, ended.stdout
+    return lines[0]
+
+
+def wait_until(condition, limit: float, message: str) -> object:
+    """Waits until `condition` gives something true, and returns that."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"{message} within {limit} s")
