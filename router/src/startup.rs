@@ -58,7 +58,6 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         sha: folder.revision_sha.clone(),
         labels: vec!["yes".to_owned()],
         default_instruction: Some(default_instruction.clone()),
-        prompt_sha256: None,
     };
     let encoder = encoder(&config, &folder, &template, default_instruction)?;
     let loaded = load_backend(&config, &folder, &encoder)?;

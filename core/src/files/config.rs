@@ -61,7 +61,9 @@ impl ModelConfig {
     /// [`FilesError::Json`] where it is not JSON or a field has the wrong type.
     pub fn load(path: &Path) -> Result<Self, FilesError> {
         let text = read_text(path)?;
-        Ok(Self { raw: parse(path, &text)?, ..parse(path, &text)? })
+        // A list would be taken for the fields' values in their order.
+        let raw: serde_json::Map<String, Value> = parse(path, &text)?;
+        Ok(Self { raw: raw.into(), ..parse(path, &text)? })
     }
 
     /// How many labels a classification head has. Where the file is silent it is two, as in `transformers`.

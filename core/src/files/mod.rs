@@ -1,6 +1,6 @@
 //! From `--model-id` to a model folder and its kind.
 //!
-//! Input: a Hub id or a directory. Output: a [`ModelFolder`] on local disk, and by [`detect`] the kind of the model.
+//! Input: a Hub id or a directory. Output: a [`ModelFolder`] on local disk, and by [`detect()`] the kind of the model.
 //! What must hold: nothing half-written is ever used, and each failure names the file or flag and what to do.
 
 mod config;

@@ -21,7 +21,7 @@ pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 /// The limits and defaults that requests are held to.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// What kind of model is served; a route for another kind answers [`Error::ModelType`].
+    /// What kind of model is served; a route for another kind answers [`crate::error::Error::ModelType`].
     pub model_type: ModelType,
     /// The most texts of one rerank request (`--max-rerank-texts`).
     pub max_rerank_texts: usize,

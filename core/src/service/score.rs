@@ -7,7 +7,7 @@
 use super::{Cost, Service};
 use crate::{
     error::Error,
-    infer::Outcome,
+    infer::{Announced, Outcome},
     metrics::{
         PREDICT_COUNT, PREDICT_DURATION, PREDICT_INFERENCE_DURATION, PREDICT_QUEUE_DURATION, PREDICT_SUCCESS,
         PREDICT_TOKENIZATION_DURATION, REQUEST_INPUT_LENGTH, count, observe_amount, observe_duration,
@@ -64,7 +64,10 @@ impl Service {
     ) -> Result<Scored, Error> {
         let arrival = Instant::now();
         let _permit = self.engine.try_acquire()?;
-        let texts = (0..prompts.count()).map(|index| self.launch(prompts, index, truncation));
+        // All are announced before the first is sent off: else an idle device could take the first ones for all.
+        let announced: Vec<Announced> = (0..prompts.count()).map(|_| self.engine.announce()).collect();
+        let texts = announced.into_iter().enumerate();
+        let texts = texts.map(|(index, announced)| self.launch(prompts, (index, announced), truncation));
         let texts = texts.collect::<Result<Vec<_>, _>>()?;
         let mut cost = Cost { characters: characters(prompts.as_ref()), ..Cost::default() };
         // All encodings before the first outcome: an input that is too long ends the request at once.
@@ -94,12 +97,11 @@ impl Service {
     fn launch<P: Prompts>(
         &self,
         prompts: &Arc<P>,
-        index: usize,
+        (index, announced): (usize, Announced),
         truncation: Truncation,
     ) -> Result<Launched, Error> {
         let (encoding, encoded) = oneshot::channel();
         let (reply, outcome) = oneshot::channel();
-        let announced = self.engine.announce();
         let prompts = Arc::clone(prompts);
         let start = Instant::now();
         count(PREDICT_COUNT);

@@ -4,14 +4,14 @@
 //! does not depend on how much of the key is right.
 
 use axum::{
-    extract::{Request, State},
+    extract::{FromRequest, Request, State},
     http::{HeaderMap, HeaderValue, header::AUTHORIZATION},
     middleware::Next,
     response::Response,
 };
 use subtle::ConstantTimeEq;
 
-use super::{error::ApiError, state::AppState};
+use super::{error::ApiError, extract::RawBody, state::AppState};
 
 /// Lets a request pass that carries the key, or any request if the server has none.
 ///
@@ -24,7 +24,11 @@ pub(crate) async fn require_key(
     next: Next,
 ) -> Result<Response, ApiError> {
     match &state.server.api_key {
-        Some(key) if !carries(request.headers(), key.expose()) => Err(ApiError::unauthorized()),
+        Some(key) if !carries(request.headers(), key.expose()) => {
+            // A body left unread would close the connection under the client's next request.
+            let _ = RawBody::from_request(request, &state).await;
+            Err(ApiError::unauthorized())
+        }
         _ => Ok(next.run(request).await),
     }
 }

@@ -37,8 +37,6 @@ pub(crate) struct Info {
     model_kind: &'static str,
     max_rerank_texts: usize,
     default_instruction: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_sha256: Option<String>,
 }
 
 /// What start-up learns of the model beside its [`Config`].
@@ -50,8 +48,6 @@ pub(crate) struct ModelDetails {
     pub(crate) labels: Vec<String>,
     /// The instruction in force where a request has none.
     pub(crate) default_instruction: Option<String>,
-    /// Hex digest of the prompt as rendered with placeholders, to compare two servers' prompts.
-    pub(crate) prompt_sha256: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -109,7 +105,6 @@ impl Info {
             model_kind,
             max_rerank_texts: config.max_rerank_texts,
             default_instruction: details.default_instruction,
-            prompt_sha256: details.prompt_sha256,
         }
     }
 }

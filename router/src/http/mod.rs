@@ -42,6 +42,7 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 use crate::telemetry;
 use error::ApiError;
+use extract::RawBody;
 
 pub(crate) use info::{Info, ModelDetails};
 pub(crate) use state::AppState;
@@ -140,11 +141,12 @@ async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
     telemetry::metrics::render(&state.metrics)
 }
 
-async fn not_found(uri: Uri) -> ApiError {
+// The body is read here too: left unread, it would close the connection under the client's next request.
+async fn not_found(uri: Uri, _body: RawBody) -> ApiError {
     ApiError::not_found(uri.path(), ROUTES)
 }
 
-async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+async fn method_not_allowed(method: Method, uri: Uri, _body: RawBody) -> ApiError {
     ApiError::method_not_allowed(method.as_str(), uri.path())
 }
 

@@ -165,7 +165,7 @@ impl<O: Operations> Qwen3<O> {
         if answer.iter().all(|&value| value == 0.0) {
             return Err(BackendError::Load(
                 "the output embedding does not tell the two answers apart: every score would be 0.5; the checkpoint's \
-                 head is missing or empty"
+                 head is missing or empty: download it again"
                     .to_owned(),
             ));
         }

@@ -1,0 +1,320 @@
+"""Whatever a client sends, it gets the contract's status and body, and the server goes on as before."""
+
+import json
+import socket
+
+import pytest
+import requests
+from reference_data import CASES
+from server import Background, Server, wait_until
+
+BODY = {"query": "q", "texts": ["a", "b"]}
+LONG = CASES["over-default-limit"]["document"]
+# Seconds of work in batches of two texts; no two share a prefix.
+SLOW = {"query": "q", "texts": [f"{number} {LONG}" for number in range(8)]}
+VALIDATION = (422, "Validation")
+EMPTY = (400, "Empty")
+
+
+@pytest.fixture(autouse=True)
+def serves_as_before(server: Server):
+    """After each test the server's answer to a plain request is what it was."""
+    before = server.scores("q", ["a", "b"])
+    yield
+    assert server.get("/health").status_code == 200
+    assert server.scores("q", ["a", "b"]) == pytest.approx(before, abs=2e-5)
+
+
+def check_error(answer: requests.Response, status: int, kind: str, *words: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert set(body) == {"error", "error_type"} and body["error_type"] == kind, body
+    assert isinstance(body["error"], str) and 0 < len(body["error"]) < 1000
+    assert all(word in body["error"] for word in words), body
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+# Path, body as it is sent, status and kind, what the message says.
+BODIES = {
+    "nothing": ("/rerank", b"", VALIDATION, ["JSON"]),
+    "not JSON": ("/rerank", b"query=q&texts=a", VALIDATION, ["JSON object"]),
+    "cut off": ("/rerank", b'{"query": "q", "texts": ["a"', VALIDATION, ["JSON", "line 1 column 28"]),
+    "two values": ("/rerank", b'{"query": "q", "texts": ["a"]} {}', VALIDATION, ["JSON", "column 32"]),
+    "comma at the end": ("/rerank", b'{"query": "q", "texts": ["a",]}', VALIDATION, ["JSON"]),
+    "single quotes": ("/rerank", b"{'query': 'q', 'texts': ['a']}", VALIDATION, ["JSON"]),
+    "list": ("/rerank", b'["q", ["a"]]', VALIDATION, ["JSON object"]),
+    "null": ("/rerank", b"null", VALIDATION, ["JSON object"]),
+    "string": ("/rerank", b'"q"', VALIDATION, ["JSON object"]),
+    "NaN": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": NaN}', VALIDATION, ["JSON"]),
+    "infinite number": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": 1e999}', VALIDATION, ["number out of range"]),
+    "invalid UTF-8": ("/rerank", b'{"query": "q", "texts": ["\xff\xfe"]}', VALIDATION, ["UTF-8", "byte 26"]),
+    "UTF-8 cut in a character": ("/rerank", '{"query": "감'.encode()[:-1], VALIDATION, ["UTF-8"]),
+    "UTF-8 of a surrogate": ("/rerank", b'{"query": "q", "texts": ["\xed\xa0\x80"]}', VALIDATION, ["UTF-8"]),
+    "UTF-16": ("/rerank", '{"query": "q", "texts": ["a"]}'.encode("utf-16"), VALIDATION, ["UTF-8"]),
+    "high surrogate alone": ("/rerank", rb'{"query": "q", "texts": ["\ud83d"]}', VALIDATION, ["hex escape", "column 33"]),
+    "low surrogate alone": ("/rerank", rb'{"query": "\ude00", "texts": ["a"]}', VALIDATION, ["surrogate", "column 17"]),
+    "two high surrogates": ("/rerank", rb'{"query": "q", "texts": ["\ud83d\ud83d"]}', VALIDATION, ["surrogate", "column 38"]),
+    "control character": ("/rerank", b'{"query": "q", "texts": ["a\nb"]}', VALIDATION, ["JSON"]),
+    "deep in a field": ("/rerank", b'{"query": "q", "texts": %b}' % nested(100_000).encode(), VALIDATION, ["texts"]),
+    "deep in an unknown field": ("/rerank", b'{"x": %b}' % nested(100_000).encode(), VALIDATION, []),
+    "deep in predict": ("/predict", b'{"inputs": %b}' % nested(100_000).encode(), VALIDATION, ["recursion limit"]),
+    "no query": ("/rerank", b'{"texts": ["a"]}', VALIDATION, ["query"]),
+    "no texts": ("/rerank", b'{"query": "q"}', VALIDATION, ["texts"]),
+    "field twice": ("/rerank", b'{"query": "q", "query": "q", "texts": ["a"]}', VALIDATION, ["query"]),
+    "query is a number": ("/rerank", b'{"query": 1, "texts": ["a"]}', VALIDATION, ["query", "string"]),
+    "query is null": ("/rerank", b'{"query": null, "texts": ["a"]}', VALIDATION, ["query", "string"]),
+    "texts is a string": ("/rerank", b'{"query": "q", "texts": "a"}', VALIDATION, ["texts", "sequence"]),
+    "text is a number": ("/rerank", b'{"query": "q", "texts": ["a", 2]}', VALIDATION, ["texts[1]", "string"]),
+    "text is an object": ("/rerank", b'{"query": "q", "texts": [{"text": "a"}]}', VALIDATION, ["texts[0]", "string"]),
+    "raw_scores is a string": ("/rerank", b'{"query": "q", "texts": ["a"], "raw_scores": "yes"}', VALIDATION, ["raw_scores"]),
+    "unknown direction": ("/rerank", b'{"query": "q", "texts": ["a"], "truncation_direction": "up"}', VALIDATION, ["truncation_direction", "Left"]),
+    "top_n 0": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": 0}', VALIDATION, ["top_n", "1"]),
+    "top_n negative": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": -1}', VALIDATION, ["top_n"]),
+    "instruction is a list": ("/rerank", b'{"query": "q", "texts": ["a"], "instruction": []}', VALIDATION, ["instruction"]),
+    "empty texts": ("/rerank", b'{"query": "q", "texts": []}', EMPTY, ["texts", "empty"]),
+    "empty query": ("/rerank", b'{"query": "", "texts": ["a"]}', EMPTY, ["query", "empty"]),
+    "blank query": ("/rerank", '{"query": " \u3000\\n", "texts": ["a"]}'.encode(), EMPTY, ["query", "empty"]),
+    "empty inputs": ("/predict", b'{"inputs": []}', EMPTY, ["inputs", "empty"]),
+    "three in a pair": ("/predict", b'{"inputs": ["a", "b", "c"]}', VALIDATION, ["inputs", "pair"]),
+    "single text": ("/predict", b'{"inputs": "a"}', VALIDATION, ["[query, document]"]),
+    "batch of singles": ("/predict", b'{"inputs": [["a"], ["b"]]}', VALIDATION, ["[query, document]"]),
+    "empty query in a pair": ("/predict", b'{"inputs": ["", "b"]}', EMPTY, ["inputs"]),
+    "pair of numbers": ("/predict", b'{"inputs": [1, 2]}', VALIDATION, ["inputs"]),
+    "no tokens asked": ("/tokenize", b'{"inputs": []}', EMPTY, ["inputs"]),
+    "tokens of a number": ("/tokenize", b'{"inputs": 1}', VALIDATION, ["inputs", "string"]),
+    "unknown prompt": ("/tokenize", b'{"inputs": "a", "prompt_name": "query"}', VALIDATION, ["prompt_name"]),
+    "no ids": ("/decode", b'{"ids": []}', EMPTY, ["ids"]),
+    "ids are words": ("/decode", b'{"ids": ["a"]}', VALIDATION, ["ids"]),
+    "negative id": ("/decode", b'{"ids": [-1]}', VALIDATION, ["ids"]),
+    "id of 64 bits": ("/decode", b'{"ids": [4294967296]}', VALIDATION, ["ids"]),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_bad_body_is_told_what_is_wrong(server: Server, name):
+    path, data, (status, kind), words = BODIES[name]
+    answer = server.post(path, data=data, headers={"content-type": "application/json"})
+    check_error(answer, status, kind, *words)
+
+
+GOOD = {
+    "surrogate pair": rb'{"query": "q", "texts": ["\ud83d\ude00"]}',
+    "null character": rb'{"query": "q", "texts": ["a\u0000b"]}',
+    "byte order mark in a text": '{"query": "q", "texts": ["\ufeff"]}'.encode(),
+    "empty text among others": b'{"query": "q", "texts": ["", "a"]}',
+    "unknown field": b'{"query": "q", "texts": ["a"], "model": "m", "extra": {"a": [1, null]}}',
+    "nulls": b'{"query": "q", "texts": ["a"], "truncate": null, "instruction": null, "top_n": null}',
+    "white space": b' \r\n\t{"query": "q", "texts": ["a"]}\n',
+    "lower case direction": b'{"query": "q", "texts": ["a"], "truncation_direction": "left"}',
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_an_odd_body_is_served(server: Server, name):
+    answer = server.post("/rerank", data=GOOD[name], headers={"content-type": "application/json"})
+    assert answer.status_code == 200, answer.text
+    assert all(0 < rank["score"] < 1 for rank in answer.json())
+
+
+def test_more_inputs_than_allowed(server: Server, served):
+    check_error(server.post("/rerank", BODY | {"texts": ["a"] * 1001}), *VALIDATION, "batch size 1001 > maximum allowed batch size 1000")
+    pairs = {"inputs": [["q", "a"]] * 33}
+    check_error(server.post("/predict", pairs), *VALIDATION, "batch size 33 > maximum allowed batch size 32")
+    check_error(server.post("/tokenize", {"inputs": ["a"] * 33}), *VALIDATION, "33")
+    check_error(server.post("/decode", {"ids": [[1]] * 33}), *VALIDATION, "33")
+    small = served("tied-bf16", "--max-client-batch-size", "4")
+    check_error(small.post("/rerank", BODY | {"texts": ["a"] * 5}), *VALIDATION, "batch size 5 > maximum allowed batch size 4")
+    assert len(small.rerank("q", ["a"] * 4)) == 4
+
+
+def test_a_text_that_is_too_long_and_may_not_be_cut(server: Server, served):
+    body = BODY | {"texts": ["a", LONG]}
+    check_error(server.post("/rerank", body | {"truncate": False}), *VALIDATION, "8192", "tokens")
+    assert server.post("/rerank", body).headers["x-truncated-texts"] == "1"
+    strict = served("tied-bf16", "--auto-truncate", "false")
+    check_error(strict.post("/rerank", body), *VALIDATION, "8192", "tokens")
+    assert strict.post("/rerank", body | {"truncate": True}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/predict", "/embed"])
+def test_a_body_of_10_megabytes(server: Server, path):
+    data = json.dumps({"query": "q", "texts": ["a" * 10_000_000]})
+    check_error(server.post(path, data=data), 413, "Validation", "2000000", "--payload-limit")
+
+
+def test_the_limit_on_a_body_is_exact(served):
+    server = served("tied-bf16", "--payload-limit", "1000")
+    for size, status in ((1000, 200), (1001, 413)):
+        data = json.dumps({"query": "q", "texts": [""]})
+        data = json.dumps({"query": "q", "texts": ["a" * (size - len(data))]})
+        assert len(data) == size
+        assert server.post("/rerank", data=data).status_code == status
+        # Without a length in the headers, too.
+        assert server.post("/rerank", data=iter([data[:500].encode(), data[500:].encode()])).status_code == status
+
+
+def test_a_client_that_asks_before_it_sends_is_told_not_to(server: Server):
+    head = b"POST /rerank HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 10000000\r\n\r\n"
+    assert talk(server, head).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/rerank/", "/RERANK", "/v1/rerank/x", "/%00", "/../etc/passwd", "//rerank"])
+def test_an_unknown_route(server: Server, path):
+    request = requests.Request("POST", server.url, json=BODY).prepare()
+    request.url = server.url + path
+    check_error(server.session.send(request, timeout=30), 404, "Validation", path, "/rerank")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/rerank", {"POST"}),
+        ("DELETE", "/rerank", {"POST"}),
+        ("PUT", "/predict", {"POST"}),
+        ("POST", "/health", {"GET", "HEAD"}),
+        ("POST", "/metrics", {"GET", "HEAD"}),
+        ("POST", "/info", {"GET", "HEAD"}),
+        ("PATCH", "/", {"GET", "HEAD", "POST"}),
+    ],
+)
+def test_a_wrong_method(server: Server, method, path, allowed):
+    answer = server.session.request(method, server.url + path, json=BODY, timeout=30)
+    check_error(answer, 405, "Validation", method, path, "Allow")
+    assert set(answer.headers["allow"].upper().split(",")) == allowed
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "\xff"])
+def test_a_body_that_says_it_is_no_json(server: Server, media_type):
+    headers = {"content-type": media_type.encode("latin-1")}
+    check_error(server.post("/rerank", data=json.dumps(BODY), headers=headers), 415, "Validation", "application/json")
+
+
+@pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "Application/JSON", "application/problem+json", None])
+def test_a_body_that_says_it_is_json(server: Server, media_type):
+    headers = {"content-type": media_type} if media_type else {}
+    assert server.post("/rerank", data=json.dumps(BODY).encode(), headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/embed", "/embed_all", "/embed_sparse", "/similarity"])
+def test_routes_of_embedding_models(server: Server, path):
+    check_error(server.post(path, {"inputs": "a"}), 424, "Backend", "not an embedding model")
+
+
+@pytest.mark.parametrize("path", ["/embeddings", "/v1/embeddings"])
+def test_routes_of_embedding_models_in_openais_words(server: Server, path):
+    answer = server.post(path, {"input": "a"})
+    assert answer.status_code == 424
+    assert answer.json() == {"message": "model is not an embedding model", "code": 424, "type": "Backend"}
+
+
+class TestKey:
+    """A server with `--api-key`."""
+
+    KEY = "k3y-of-the-server"
+
+    @pytest.fixture
+    def keyed(self, served) -> Server:
+        return served("tied-bf16", "--api-key", self.KEY)
+
+    @pytest.mark.parametrize(
+        "header",
+        [None, "", "Bearer", "Bearer ", "Bearer wrong", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", f"Basic {KEY}", KEY, f"Bearer  {KEY}"],
+    )
+    def test_without_the_key_the_routes_are_closed(self, keyed, header):
+        headers = {} if header is None else {"authorization": header}
+        for path in ("/rerank", "/", "/invocations", "/predict", "/tokenize", "/decode", "/embed", "/v1/embeddings"):
+            answer = keyed.post(path, BODY, headers=headers)
+            check_error(answer, 401, "Unauthorized", "Authorization: Bearer")
+            assert answer.headers["www-authenticate"] == "Bearer" and self.KEY not in answer.text
+        check_error(keyed.get("/info", headers=headers), 401, "Unauthorized")
+        # A body that is wrong too says nothing to a stranger.
+        check_error(keyed.post("/rerank", data=b"{", headers=headers), 401, "Unauthorized")
+
+    def test_with_the_key_they_are_open(self, keyed):
+        for scheme in ("Bearer", "bearer"):
+            headers = {"authorization": f"{scheme} {self.KEY}"}
+            assert keyed.post("/rerank", BODY, headers=headers).status_code == 200
+            assert keyed.get("/info", headers=headers).status_code == 200
+
+    @pytest.mark.parametrize("path", ["/health", "/", "/ping", "/metrics"])
+    def test_probes_need_no_key(self, keyed, path):
+        assert keyed.get(path).status_code == 200
+
+    def test_the_key_is_not_in_the_log(self, keyed):
+        keyed.post("/rerank", BODY, headers={"authorization": f"Bearer {self.KEY}"})
+        assert self.KEY not in keyed.log()
+
+
+def talk(server: Server, data: bytes) -> bytes:
+    """What the server answers to raw bytes, up to the first pause or the connection's end."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
+        stream.sendall(data)
+        return stream.recv(65536)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40),
+        b"NONSENSE\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
+        b"POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+        b"POST /rerank HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 500 + b"\r\n",
+    ],
+    ids=["TLS", "nonsense", "version", "negative length", "two lengths", "bad chunk", "too many headers"],
+)
+def test_what_is_no_http_ends_its_connection_only(server: Server, data):
+    answer = talk(server, data)
+    assert answer == b"" or answer.startswith(b"HTTP/1.") and answer[9:10] == b"4", answer
+
+
+def test_a_body_that_breaks_off(server: Server):
+    head = b"POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
+            stream.sendall(head + b'{"query": "q", "texts": [')
+    assert len(server.rerank("q", ["a"])) == 1
+
+
+def test_a_client_that_goes_away_has_its_work_dropped():
+    # A server of its own: its counters are compared exactly.
+    with Server("tied-bf16") as server:
+        before = server.scores("other", ["a", "b"])
+        body = json.dumps(SLOW).encode()
+        head = f"POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
+            stream.sendall(head.encode() + body)
+            wait_until(lambda: server.metrics().get("te_batch_next_size_count", 0) >= 2, 30, "no batch of it began")
+            others = [Background(server.scores, "other", ["a", "b"]) for _ in range(3)]
+        dropped = 'te_request_failure{err="dropped"}'
+        wait_until(lambda: server.metrics().get(dropped) == 1, 30, "it is not counted as dropped")
+        for other in others:
+            assert other.result() == pytest.approx(before, abs=2e-5)
+        wait_until(lambda: server.metrics()["te_queue_size"] == 0, 30, "the queue is not empty")
+        # Another request that is answered shows that all before it is done with.
+        server.scores("other", ["a", "b"])
+        metrics = server.metrics()
+        assert metrics[dropped] == 1
+        assert metrics['te_request_count{method="batch"}'] == 6
+        assert metrics['te_request_success{method="batch"}'] == 5
+        assert metrics["te_batch_next_size_sum"] < 4 * len(before) + len(SLOW["texts"]), "all of it was computed"
+
+
+def test_when_overloaded_the_client_is_asked_to_come_back(served):
+    server = served("tied-bf16", "--max-concurrent-requests", "1")
+    slow = Background(server.rerank, **SLOW)
+    wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+    answer = server.post("/rerank", BODY)
+    check_error(answer, 429, "Overloaded", "overloaded")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert server.post("/tokenize", {"inputs": "a"}).status_code == 429
+    assert server.get("/health").status_code == 200
+    assert len(slow.result()) == len(SLOW["texts"])
+    wait_until(lambda: server.post("/rerank", BODY).status_code == 200, 30, "the permit did not come back")
+    assert server.metrics()['te_request_failure{err="overloaded"}'] >= 2

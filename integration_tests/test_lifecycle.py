@@ -1,0 +1,240 @@
+"""The life of the process: what it says of itself, what it counts, and how it ends."""
+
+import re
+import signal
+import socket
+import time
+
+import pytest
+import requests
+from reference_data import CASES, PROMPT
+from server import Background, Server, run, wait_until
+
+LONG = CASES["over-default-limit"]["document"]
+SLOW = [f"{number} {LONG}" for number in range(8)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_requests_in_flight_finish(number):
+    with Server("tied-bf16") as server:
+        slow = Background(server.rerank, "q", SLOW)
+        wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+        server.process.send_signal(number)
+        server.wait_for_log("stopping", 10)
+
+        def refuses() -> bool:
+            with socket.socket() as stream:
+                return stream.connect_ex(("127.0.0.1", server.port)) != 0
+
+        wait_until(refuses, 10, "new connections are still accepted")
+        refused_at = time.monotonic()
+        assert len(slow.result()) == len(SLOW)
+        assert slow.ended > refused_at, "the request was not slow enough to test anything"
+        assert server.process.wait(30) == 0
+
+
+def test_an_idle_server_ends_at_once_although_a_client_stays_connected():
+    with Server("tied-bf16") as server, socket.create_connection(("127.0.0.1", server.port)):
+        server.rerank("q", ["a"])
+        start = time.monotonic()
+        server.stop()
+        assert time.monotonic() - start < 5
+
+
+def test_a_second_signal_drops_the_requests_in_flight():
+    with Server("tied-bf16") as server:
+        slow = Background(server.rerank, "q", [f"{number} {LONG}" for number in range(60)])
+        wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_log("stopping", 10)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_log("second signal", 10)
+        assert server.process.wait(10) == 0
+        with pytest.raises(requests.ConnectionError):
+            slow.result()
+
+
+def test_a_port_is_free_again_at_once():
+    with Server("tied-bf16") as first:
+        first.rerank("q", ["a"])
+        port = first.port
+    # `Server` gives `--port 0` first; the variable would not count beside it.
+    ended = run("--model-id", "nowhere/at-all", "--hostname", "127.0.0.1", "--port", str(port), "--prometheus-port", "0")
+    assert "cannot listen" not in ended.stderr and "HF_HUB_OFFLINE" in ended.stderr, ended.stderr
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """A server that nobody else asks."""
+    with Server("tied-bf16") as server:
+        yield server
+
+
+class TestMetrics:
+    """What a request moves, and that it moves nothing else."""
+
+    STEPS = ("", "_tokenization", "_queue", "_inference")
+
+    def moved(self, server: Server, path: str, body: object) -> tuple[requests.Response, dict[str, float]]:
+        """The answer, and the counters, counts and gauges that are not what they were."""
+        before = server.metrics()
+        answer = server.post(path, body)
+        after = server.metrics()
+        # Times are not foreseeable, nor is the number of batches that a request falls into.
+        unforeseen = re.compile(r"_duration_sum|_bucket|te_batch_next_tokens|te_batch_next_size_count")
+        names = (name for name in after if not unforeseen.search(name))
+        return answer, {name: delta for name in names if (delta := after[name] - before.get(name, 0))}
+
+    def success(self, method: str, texts: int, tokens: int) -> dict[str, float]:
+        moved = {f'te_request_{what}{{method="{method}"}}': 1 for what in ("count", "success")}
+        moved |= {f"te_predict_{what}": texts for what in ("count", "success")}
+        moved |= {f"te_request{step}_duration_count": 1 for step in self.STEPS}
+        moved |= {f"te_predict{step}_duration_count": texts for step in self.STEPS}
+        moved |= {"te_request_input_length_count": texts, "te_request_input_length_sum": tokens}
+        return moved | {"te_batch_next_size_sum": texts}
+
+    def failure(self, method: str, kind: str) -> dict[str, float]:
+        return {f'te_request_count{{method="{method}"}}': 1, f'te_request_failure{{err="{kind}"}}': 1}
+
+    def test_a_rerank(self, counted):
+        answer, moved = self.moved(counted, "/rerank", {"query": "q", "texts": ["a", "b", "c"]})
+        assert moved == self.success("batch", 3, int(answer.headers["x-compute-tokens"]))
+
+    @pytest.mark.parametrize(("inputs", "method", "texts"), [(["q", "a"], "single", 1), ([["q", "a"], ["q", "b"]], "batch", 2)])
+    def test_a_predict(self, counted, inputs, method, texts):
+        answer, moved = self.moved(counted, "/predict", {"inputs": inputs})
+        assert moved == self.success(method, texts, int(answer.headers["x-compute-tokens"]))
+
+    def test_tokens_need_no_model(self, counted):
+        table = [("/tokenize", {"inputs": "a"}, "single"), ("/decode", {"ids": [[1], [2]]}, "batch")]
+        for path, body, method in table:
+            _, moved = self.moved(counted, path, body)
+            assert moved == {f'te_request_{what}{{method="{method}"}}': 1 for what in ("count", "success")}
+
+    def test_failures(self, counted):
+        table = [
+            ("/rerank", {"query": "q", "texts": []}, self.failure("batch", "validation")),
+            ("/rerank", {"query": "", "texts": ["a"]}, self.failure("batch", "validation")),
+            ("/rerank", {"query": "q", "texts": ["a"] * 1001}, self.failure("batch", "batch_size")),
+            ("/predict", {"inputs": "a"}, self.failure("single", "validation")),
+        ]
+        for path, body, expected in table:
+            answer, moved = self.moved(counted, path, body)
+            assert answer.status_code >= 400 and moved == expected, body
+
+    def test_at_rest_nothing_waits(self, counted):
+        counted.rerank("q", ["a"] * 50)
+        assert counted.metrics()["te_queue_size"] == 0
+
+    def test_all_is_described_and_the_second_port_says_the_same(self, counted):
+        text = counted.get("/metrics").text
+        series = {name.split("{")[0] for name in counted.metrics()}
+        described = set(re.findall(r"^# HELP (\S+) \S", text, re.M))
+        typed = dict(re.findall(r"^# TYPE (\S+) (\S+)", text, re.M))
+        assert described == set(typed) and all(name.startswith("te_") for name in described)
+        assert len(typed) > 10 and {name if name in typed else name.rsplit("_", 1)[0] for name in series} == set(typed)
+        assert typed["te_queue_size"] == "gauge" and typed["te_request_count"] == "counter"
+        assert typed["te_request_duration"] == "histogram"
+        second = int(re.search(r"metrics are also served on port (\d+)", counted.log())[1])
+        assert counted.metrics(second) == counted.metrics()
+
+    def test_the_buckets_of_durations_are_teis(self, counted):
+        name = re.compile(r'te_request_duration_bucket\{le="([^"]+)"\}')
+        bounds = [float(found[1]) for series in counted.metrics() if (found := name.fullmatch(series))]
+        assert sorted(bounds) == pytest.approx([1e-5 * 1.5**k for k in range(1, 36)] + [float("inf")])
+
+
+def test_headers_say_what_a_request_cost(server: Server):
+    names = ("compute-time", "compute-characters", "compute-tokens", "total-time", "tokenization-time", "queue-time", "inference-time")
+    answers = [
+        server.post("/rerank", {"query": "감독", "texts": ["a😀", ""]}),
+        server.post("/predict", {"inputs": [["감독", "a😀"], ["감독", ""]]}),
+    ]
+    for answer in answers:
+        cost = {name: int(answer.headers[f"x-{name}"]) for name in names}
+        assert answer.headers["x-compute-type"] == "cpu"
+        # Characters, not bytes, and the query with each of its texts.
+        assert cost["compute-characters"] == 2 * 2 + 2
+        assert cost["compute-tokens"] > 2 * len(PROMPT["prefix"] + PROMPT["suffix"])
+        assert all(cost[f"{step}-time"] <= cost["total-time"] for step in ("tokenization", "queue", "inference"))
+    start = time.monotonic()
+    slow = server.post("/rerank", {"query": "q", "texts": SLOW[:2]})
+    elapsed = (time.monotonic() - start) * 1000
+    assert elapsed / 2 < int(slow.headers["x-total-time"]) <= elapsed + 1
+    assert int(slow.headers["x-inference-time"]) > 0
+    assert slow.headers["x-truncated-texts"] == "2"
+
+
+def test_info_has_teis_fields(served):
+    server = served("tied-bf16", "--max-batch-tokens", "9000", "--max-batch-requests", "7", "--served-model-name", "mine")
+    info = server.get("/info").json()
+    assert info["model_id"].endswith("tied-bf16") and info["served_model_name"] == "mine"
+    assert info["model_sha"] is None and info["model_dtype"] == "float32"
+    assert info["model_type"] == {"reranker": {"id2label": {"0": "yes"}, "label2id": {"yes": 0}}}
+    assert (info["max_batch_tokens"], info["max_batch_requests"], info["max_input_length"]) == (9000, 7, 8192)
+    assert (info["max_concurrent_requests"], info["max_client_batch_size"]) == (512, 32)
+    assert info["auto_truncate"] is True and info["tokenization_workers"] >= 1
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", info["version"]) and "sha" in info and "docker_label" in info
+    # What this server adds.
+    assert info["max_rerank_texts"] == 1000 and info["default_instruction"] == PROMPT["default_instruction"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/", "/ping"])
+def test_probes_answer_with_nothing(server: Server, path):
+    answer = server.get(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_any_page_may_ask_unless_origins_are_given(server: Server, served):
+    page = {"Origin": "https://page.example"}
+    assert server.get("/health", headers=page).headers["access-control-allow-origin"] == "*"
+    own = served("tied-bf16", "--cors-allow-origin", "https://own.example")
+    for origin, expected in (("https://page.example", None), ("https://own.example", "https://own.example")):
+        answer = own.get("/health", headers={"Origin": origin})
+        assert answer.headers.get("access-control-allow-origin") == expected
+
+
+FLAGS = """
+    model-id revision tokenization-workers dtype served-model-name pooling max-concurrent-requests max-batch-tokens
+    max-batch-requests max-client-batch-size auto-truncate default-prompt-name default-prompt dense-path hf-token
+    hostname port uds-path huggingface-hub-cache payload-limit api-key json-output disable-spans otlp-endpoint
+    otlp-service-name prometheus-port cors-allow-origin
+    model-type default-instruction chat-template parse-special-tokens max-input-length max-rerank-texts threads
+""".split()
+
+
+def test_help_names_every_flag_and_its_variable():
+    ended = run("--help")
+    assert ended.returncode == 0 and ended.stderr == ""
+    for flag in FLAGS:
+        assert re.search(rf"--{flag}\b(?!-)", ended.stdout), flag
+        assert re.search(rf"\[env: {flag.replace('-', '_').upper()}\b", ended.stdout), flag
+    # The old name of `--hf-token` still works but is not advertised.
+    assert "hf-api-token" not in ended.stdout
+    assert re.fullmatch(r"text-embeddings-router \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+
+
+@pytest.mark.parametrize("way", ["flags", "variables"])
+def test_secrets_are_not_in_the_log(way):
+    secrets = {"--api-key": "s3cret-key", "--hf-token": "s3cret-token", "--hf-api-token": "s3cret-old"}
+    flags = [part for pair in secrets.items() for part in pair] if way == "flags" else []
+    values = {name[2:].replace("-", "_").upper(): value for name, value in secrets.items()}
+    # All but the words of every token.
+    environment = {"LOG_LEVEL": "trace,tokenizers=info"} | (values if way == "variables" else {})
+    with Server("tied-bf16", *flags, environment=environment) as server:
+        for key in ("s3cret-key", "s3cret-guess"):
+            server.post("/rerank", {"query": "q", "texts": ["a"]}, headers={"Authorization": f"Bearer {key}"})
+        assert "Args {" in server.log()
+        assert "s3cret" not in server.log()
+
+
+def test_the_log_is_json_when_asked():
+    with Server("tied-bf16", "--json-output") as server:
+        server.rerank("q", ["a"])
+        lines = server.log().splitlines()
+        assert len(lines) > 3 and all(line.startswith("{") and line.endswith("}") for line in lines), lines
+
+
+def test_a_log_that_is_no_terminal_has_no_colours():
+    with Server("tied-bf16") as server:
+        assert "\x1b" not in server.raw_log()

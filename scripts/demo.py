@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Reranks the Korean example of the README and prints a table. Needs Python 3.11 and nothing else.
+
+Input: the server's binary, by default with the small random model of the tests, or the URL of a server that runs.
+Output: the texts of `examples/korean.json`, best first. A server that was started here is stopped again, also after
+Ctrl-C.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import unicodedata
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RANDOM_MODEL = ROOT / "integration_tests/reference/fixtures/models/tied-bf16"
+EXAMPLE = ROOT / "examples/korean.json"
+REAL_MODEL = "Qwen/Qwen3-Reranker-0.6B"
+ANSWER_LIMIT = 600
+STOP_LIMIT = 10
+NARROWEST, WIDEST = 60, 120
+
+
+class DemoError(Exception):
+    """A reason for the user why there is no table."""
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Reranks five Korean texts and prints a table.")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--model-id", help=f"a Hub id such as {REAL_MODEL}, or a folder [default: a tiny random model]")
+    where.add_argument("--url", help="a server that runs already, such as http://127.0.0.1:3000; none is started")
+    binary = ROOT / "target/release/text-embeddings-router"
+    parser.add_argument("--binary", type=Path, default=binary, help="the server [default: %(default)s]")
+    return parser.parse_args()
+
+
+@contextmanager
+def running_server(binary: Path, model: str, is_verbose: bool) -> Iterator[str]:
+    """Starts the server on a port that the system chooses, gives its URL, and stops it at the end."""
+    arguments = [str(binary), "--model-id", model, "--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0"]
+    try:
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, encoding="utf-8", errors="replace")
+    except OSError as error:
+        advice = "build it with `cargo build --release -p text-embeddings-router`, or give `--binary`"
+        raise DemoError(f"cannot start {binary} ({error.strerror}): {advice}") from None
+    try:
+        yield wait_for_url(process, is_verbose)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def wait_for_url(process: subprocess.Popen, is_verbose: bool) -> str:
+    """Reads the log up to the line with the address; a download may take its time before."""
+    for line in process.stdout:
+        if is_verbose:
+            sys.stderr.write(line)
+        if found := re.search(r"listening on (\S+:\d+)", re.sub(r"\x1b\[[0-9;]*m", "", line)):
+            # A log that nobody reads would stop the server once the pipe is full.
+            threading.Thread(target=process.stdout.read, daemon=True).start()
+            return f"http://{found[1]}"
+    # The server has said why on standard error, which is ours too.
+    raise DemoError(f"{process.args[0]} ended before it listened, with exit code {process.wait()}")
+
+
+def rerank(url: str, body: dict) -> list[dict]:
+    """Asks the server for the order of the texts."""
+    try:
+        request = urllib.request.Request(
+            f"{url.rstrip('/')}/rerank", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=ANSWER_LIMIT) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        text = error.read().decode(errors="replace")
+        raise DemoError(f"{url} answered {error.code}: {text}") from None
+    except (OSError, ValueError) as error:
+        raise DemoError(f"no answer from {url}: {getattr(error, 'reason', error)}") from None
+
+
+def display_width(text: str) -> int:
+    """Columns on a terminal, on which most East Asian characters take two."""
+    widths = (0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(widths)
+
+
+def wrap(text: str, columns: int) -> list[str]:
+    """Lines of at most so many columns, broken at spaces."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if display_width(longer) <= columns:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def print_table(body: dict, ranks: list[dict]) -> None:
+    columns = max(NARROWEST, min(WIDEST, shutil.get_terminal_size().columns))
+    head = "rank   score   "
+    print(f"\nquery: {body['query']}\n\n{head}text\n" + "─" * columns)
+    for place, rank in enumerate(ranks, 1):
+        first, *others = wrap(body["texts"][rank["index"]], columns - len(head))
+        print(f"{place:4}   {rank['score']:.4f}  {first}")
+        for line in others:
+            print(" " * len(head) + line)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    body = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    if arguments.url:
+        print_table(body, rerank(arguments.url, body))
+        return
+    if not arguments.model_id:
+        print(f"A tiny RANDOM model: the order below means nothing. For a real one: --model-id {REAL_MODEL}", flush=True)
+    model = arguments.model_id or str(RANDOM_MODEL)
+    with running_server(arguments.binary, model, is_verbose=bool(arguments.model_id)) as url:
+        print_table(body, rerank(url, body))
+
+
+def main() -> int:
+    # A terminal or a pipe with another encoding must not end the demo.
+    sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+    try:
+        run(parse_arguments())
+    except DemoError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("demo: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
