@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 
 import pytest
 import requests
@@ -272,6 +273,19 @@ def talk(server: Server, data: bytes) -> bytes:
 def test_what_is_no_http_ends_its_connection_only(server: Server, data):
     answer = talk(server, data)
     assert answer == b"" or answer.startswith(b"HTTP/1.") and answer[9:10] == b"4", answer
+
+
+@pytest.mark.parametrize(("path", "status"), [("/rerank", 401), ("/nothing", 404), ("/health", 405)])
+def test_a_refused_client_goes_on_with_its_connection(served, path, status):
+    server = served("tied-bf16", "--api-key", TestKey.KEY)
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 20000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
+        for _ in range(3):
+            stream.sendall(head.encode())
+            # A server that does not wait for the body has closed the connection by then.
+            time.sleep(0.1)
+            stream.sendall(b" " * 20000)
+            assert stream.recv(65536).startswith(f"HTTP/1.1 {status} ".encode())
 
 
 def test_a_body_that_breaks_off(server: Server):

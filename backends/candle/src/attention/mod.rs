@@ -1,6 +1,6 @@
 //! Attention over a packed forest: each query sees its ancestors' tokens and, causally, those of its own segment.
 //!
-//! One function for all models, per device: [`cpu`] with packed tiles and a running softmax, and [`reference`], slow
+//! One function for all models, per device: [`cpu`] with packed tiles and a running softmax, and [`mod@reference`], slow
 //! and obvious, in candle tensors, which is the oracle of the former and what other devices run.
 
 pub(crate) mod cpu;
