@@ -38,7 +38,8 @@ def test_different_texts_have_different_scores(served, model):
 def test_the_sigmoid_is_taken_once(served, model):
     server = served(model)
     raw, scores = server.scores(QUERY, TEXTS), server.scores(QUERY, TEXTS, raw_scores=False)
-    assert scores == pytest.approx([1 / (1 + math.exp(-value)) for value in raw], abs=1e-6)
+    # Two requests may be batched differently: 2e-5 in the raw score, times the sigmoid's steepest slope of 1/4.
+    assert scores == pytest.approx([1 / (1 + math.exp(-value)) for value in raw], abs=5e-6)
     # A second sigmoid, or one of a cosine, would keep all scores within these bounds.
     assert min(raw) < -1 and max(raw) > 1
     assert any(score < 1 - BUG or score > BUG for score in scores)
