@@ -47,7 +47,7 @@ pub(crate) enum ConfigError {
     EmptyKey,
     /// A kind of model that is not served.
     #[error(
-        "the model is an {0}: this server serves generative re-rankers such as Qwen3-Reranker so far; if it is one, say so with `--model-type listwise-reranker`"
+        "this kind of model is not served yet ({0}), only generative re-rankers such as Qwen3-Reranker; if it is one, say so with `--model-type listwise-reranker`"
     )]
     ModelType(ModelType),
     /// The flag asks for more than the model's positions allow.

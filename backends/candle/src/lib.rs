@@ -75,8 +75,8 @@ pub struct Loaded {
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
     if options.model_type != ModelType::ListwiseReranker {
         return Err(BackendError::Load(format!(
-            "this folder holds an {}: only generative re-rankers are served so far; `--model-type listwise-reranker` \
-             serves it as one, if that is what it is",
+            "this kind of model is not served yet ({}): `--model-type listwise-reranker` serves a folder as a generative \
+             re-ranker, if that is what it is",
             options.model_type
         )));
     }
