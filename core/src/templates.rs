@@ -66,7 +66,7 @@ impl Qwen3RerankerTemplate {
 /// The prompts that need no file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BuiltinTemplate {
-    /// `qwen3-reranker`: [`Qwen3RerankerTemplate::OFFICIAL`].
+    /// `builtin`: [`Qwen3RerankerTemplate::OFFICIAL`].
     #[default]
     Qwen3Reranker,
     /// `qwen3-reranker-evaluation`: [`Qwen3RerankerTemplate::EVALUATION`].
@@ -81,7 +81,7 @@ impl BuiltinTemplate {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Qwen3Reranker => "qwen3-reranker",
+            Self::Qwen3Reranker => "builtin",
             Self::Qwen3RerankerEvaluation => "qwen3-reranker-evaluation",
         }
     }

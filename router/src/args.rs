@@ -10,7 +10,7 @@ use clap::{
     ArgAction, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser, parser::ValueSource,
 };
 use text_embeddings_backend_core::{DType, Pool};
-use text_embeddings_core::files::RequestedType;
+use text_embeddings_core::{files::RequestedType, templates::BuiltinTemplate};
 
 use crate::secret::Secret;
 
@@ -172,10 +172,8 @@ pub(crate) struct Args {
 /// Where a generative re-ranker's prompt comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ChatTemplate {
-    /// Qwen3-Reranker's prompt.
-    Builtin,
-    /// The variant with which Qwen's published tables were made.
-    Qwen3RerankerEvaluation,
+    /// One that needs no file.
+    Builtin(BuiltinTemplate),
     /// A Jinja file with the roles system, query and document.
     File(PathBuf),
 }
@@ -239,11 +237,7 @@ fn parse_pool(text: &str) -> Result<Pool, String> {
 
 #[expect(clippy::unnecessary_wraps, reason = "clap wants a parser that can fail")]
 fn parse_chat_template(text: &str) -> Result<ChatTemplate, String> {
-    Ok(match text {
-        "builtin" => ChatTemplate::Builtin,
-        "qwen3-reranker-evaluation" => ChatTemplate::Qwen3RerankerEvaluation,
-        path => ChatTemplate::File(path.into()),
-    })
+    Ok(text.parse().map_or_else(|_| ChatTemplate::File(text.into()), ChatTemplate::Builtin))
 }
 
 #[cfg(test)]
@@ -330,8 +324,8 @@ mod tests {
     #[test]
     fn a_template_is_a_name_or_a_file() {
         let table = [
-            ("builtin", ChatTemplate::Builtin),
-            ("qwen3-reranker-evaluation", ChatTemplate::Qwen3RerankerEvaluation),
+            ("builtin", ChatTemplate::Builtin(BuiltinTemplate::Qwen3Reranker)),
+            ("qwen3-reranker-evaluation", ChatTemplate::Builtin(BuiltinTemplate::Qwen3RerankerEvaluation)),
             ("./my.jinja", ChatTemplate::File("./my.jinja".into())),
         ];
         for (text, expected) in table {

@@ -110,10 +110,8 @@ fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<Config> {
 
 /// The prompt: by flag, else the repository's if it has query and document roles, else the built-in one.
 fn template(config: &Config, folder: &ModelFolder) -> anyhow::Result<PromptTemplate> {
-    let builtin = |name| Ok(PromptTemplate::builtin(name));
     match (&config.chat_template, &folder.chat_template) {
-        (Some(ChatTemplate::Builtin), _) => builtin(BuiltinTemplate::Qwen3Reranker),
-        (Some(ChatTemplate::Qwen3RerankerEvaluation), _) => builtin(BuiltinTemplate::Qwen3RerankerEvaluation),
+        (Some(ChatTemplate::Builtin(name)), _) => Ok(PromptTemplate::builtin(*name)),
         (Some(ChatTemplate::File(path)), _) => template_file(path),
         (None, Some(source)) if files::template_has_roles(source) => {
             tracing::info!("The prompt is the repository's chat template");
@@ -123,7 +121,7 @@ fn template(config: &Config, folder: &ModelFolder) -> anyhow::Result<PromptTempl
             tracing::info!(
                 "The prompt is Qwen3-Reranker's, as the repository has no template for queries and documents"
             );
-            builtin(BuiltinTemplate::Qwen3Reranker)
+            Ok(PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker))
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{error::ApiError, extract::JsonBody, state::AppState};
 #[derive(Debug, Deserialize)]
 pub(crate) struct DecodeBody {
     ids: Ids,
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     skip_special_tokens: bool,
 }
 
@@ -21,10 +21,6 @@ pub(crate) struct DecodeBody {
 enum Ids {
     One(Vec<u32>),
     Many(Vec<Vec<u32>>),
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// Answers a request.

@@ -1,7 +1,8 @@
 //! HTTP: the routes, what every one of them passes through, and how long the server listens.
 //!
-//! Input: an [`AppState`] and a listener. Output: answers as in `tei-contract`. What must hold: every answer that is
-//! not a success has an error body; after the signal to stop no connection is accepted and those in flight finish.
+//! Input: an [`AppState`] and a listener. Output: answers as `docs/wire-compatibility.md` lists them. What must hold:
+//! every answer that is not a success has an error body; after the signal to stop no connection is accepted and those
+//! in flight finish.
 
 mod auth;
 mod decode;
@@ -148,6 +149,11 @@ async fn not_found(uri: Uri, _body: RawBody) -> ApiError {
 
 async fn method_not_allowed(method: Method, uri: Uri, _body: RawBody) -> ApiError {
     ApiError::method_not_allowed(method.as_str(), uri.path())
+}
+
+/// The default of fields that are on unless a request says otherwise.
+fn yes() -> bool {
+    true
 }
 
 /// From which end a text is cut, in TEI's two spellings.

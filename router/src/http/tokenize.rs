@@ -13,7 +13,7 @@ use super::{error::ApiError, extract::JsonBody, state::AppState};
 #[derive(Debug, Deserialize)]
 pub(crate) struct TokenizeBody {
     inputs: Inputs,
-    #[serde(default = "yes")]
+    #[serde(default = "super::yes")]
     add_special_tokens: bool,
     prompt_name: Option<String>,
 }
@@ -23,10 +23,6 @@ pub(crate) struct TokenizeBody {
 enum Inputs {
     One(String),
     Many(Vec<String>),
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// A token of a text.
