@@ -4,6 +4,7 @@
 //! that was already counted. HTTP and gRPC call the same methods of [`Service`], so that they cannot differ.
 //! What must hold: a request is counted once, as a success or as a failure, in the metrics of `crate::metrics`.
 
+mod embed;
 mod predict;
 mod request;
 mod rerank;
@@ -14,6 +15,10 @@ use crate::{infer::Engine, tokenization::Tokenization};
 use std::{sync::Arc, time::Duration};
 use text_embeddings_backend_core::ModelType;
 
+pub use embed::{
+    EmbedAllRequest, EmbedEncoding, EmbedInput, EmbedRequest, EmbedSparseRequest, SimilarityRequest,
+    SparseValue,
+};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use rerank::{Rank, RerankRequest};
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};

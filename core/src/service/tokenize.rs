@@ -19,6 +19,8 @@ pub struct TokenizeRequest {
     pub inputs: Vec<String>,
     /// Whether the tokenizer's post-processor adds its tokens.
     pub add_special_tokens: bool,
+    /// Which of an embedding model's prompts is put before each text; none if absent.
+    pub prompt_name: Option<String>,
 }
 
 /// A token of a text.
@@ -50,12 +52,17 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`Error::Empty`] without inputs, [`Error::BatchTooLarge`] with too many, [`Error::Overloaded`] without a free
-    /// permit, [`Error::Tokenizer`] if one cannot be encoded.
+    /// [`Error::Empty`] without inputs, [`Error::BatchTooLarge`] with too many, [`Error::Validation`] for an unknown
+    /// prompt, [`Error::Overloaded`] without a free permit, [`Error::Tokenizer`] if one cannot be encoded.
     pub async fn tokenize(&self, request: TokenizeRequest) -> Result<Vec<Vec<Token>>, Error> {
-        let TokenizeRequest { inputs, add_special_tokens } = request;
+        let TokenizeRequest { inputs, add_special_tokens, prompt_name } = request;
         counted(method(inputs.len()), async move {
             check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
+            if let Some(name) = prompt_name {
+                return Err(Error::Validation(format!(
+                    "`prompt_name` `{name}` is unknown: this model has no prompts"
+                )));
+            }
             self.map(inputs, move |tokenizer, text: String| tokens(tokenizer, &text, add_special_tokens))
                 .await
         })
@@ -145,7 +152,7 @@ mod tests {
     async fn tokens_carry_their_place_in_characters() {
         let service = fixture(100).service;
         let inputs: Vec<String> = ["행성 w100  w101", "", "🦀🦀 w102"].map(str::to_owned).to_vec();
-        let request = TokenizeRequest { inputs, add_special_tokens: false };
+        let request = TokenizeRequest { inputs, add_special_tokens: false, prompt_name: None };
         let wanted = vec![
             vec![
                 token(5, "행성", Some((0, 2))),
@@ -180,7 +187,8 @@ mod tests {
     #[tokio::test]
     async fn without_a_free_permit_both_are_refused() {
         let service = fixture_with_permits(100, 0).service;
-        let tokenize = TokenizeRequest { inputs: vec!["w100".to_owned()], add_special_tokens: true };
+        let tokenize =
+            TokenizeRequest { inputs: vec!["w100".to_owned()], add_special_tokens: true, prompt_name: None };
         assert_eq!(service.tokenize(tokenize).await, Err(Error::Overloaded));
         let decode = DecodeRequest { ids: vec![vec![100]], skip_special_tokens: true };
         assert_eq!(service.decode(decode).await, Err(Error::Overloaded));
@@ -191,8 +199,12 @@ mod tests {
         let service = fixture(100).service;
         let tokenize = |count| {
             let inputs = vec!["w100".to_owned(); count];
-            block_on(service.tokenize(TokenizeRequest { inputs, add_special_tokens: true }))
-                .map(|texts| texts.len())
+            block_on(service.tokenize(TokenizeRequest {
+                inputs,
+                add_special_tokens: true,
+                prompt_name: None,
+            }))
+            .map(|texts| texts.len())
         };
         let decode = |count| {
             let ids = vec![vec![100]; count];

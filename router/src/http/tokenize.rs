@@ -45,21 +45,20 @@ impl From<Token> for TokenBody {
 ///
 /// # Errors
 ///
-/// The service's, or those of a malformed body; also if a prompt is named, as the served models have none.
+/// The service's, or those of a malformed body.
 pub(crate) async fn tokenize(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<TokenizeBody>,
 ) -> Result<Json<Vec<Vec<TokenBody>>>, ApiError> {
-    if let Some(name) = body.prompt_name {
-        return Err(ApiError::malformed(format!(
-            "`prompt_name` `{name}` is unknown: this model has no prompts"
-        )));
-    }
     let inputs = match body.inputs {
         Inputs::One(text) => vec![text],
         Inputs::Many(texts) => texts,
     };
-    let request = TokenizeRequest { inputs, add_special_tokens: body.add_special_tokens };
+    let request = TokenizeRequest {
+        inputs,
+        add_special_tokens: body.add_special_tokens,
+        prompt_name: body.prompt_name,
+    };
     let texts = state.service.tokenize(request).await?;
     Ok(Json(texts.into_iter().map(|tokens| tokens.into_iter().map(TokenBody::from).collect()).collect()))
 }
