@@ -1,7 +1,7 @@
 //! The engine: permits, the queue behind its lock, and the one thread that owns the backend.
 //!
-//! Input: token ids with a channel for the answer. Output: each text's raw scores and timings on that channel. What
-//! must hold: everything submitted is answered, also if the engine is dropped meanwhile; a failed batch fails its own
+//! Input: token ids, what is wanted of them, and a channel for the answer. Output: each text's values and timings on that
+//! channel. What must hold: everything submitted is answered, also if the engine is dropped meanwhile; a failed batch fails its own
 //! texts and no others; the backend is called from one thread only.
 
 use crate::{
@@ -19,7 +19,7 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::{Backend, Batch, Predictions};
+use text_embeddings_backend_core::{Backend, Batch, Predictions, Wanted};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch without them
@@ -44,8 +44,11 @@ pub struct EngineLimits {
 /// What the device thread computed for one text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// The model's raw scores (logits), one per class. None is NaN.
-    pub raw_scores: Vec<f32>,
+    /// The model's raw scores (logits), one per class, or the text's vector, or one vector for each of its tokens, one
+    /// after the other. None is NaN.
+    pub values: Vec<f32>,
+    /// Values of a row: classes, or the length of a vector.
+    pub width: usize,
     /// From joining the queue to the start of the forward pass.
     pub queue: Duration,
     /// The forward pass of the whole batch.
@@ -142,7 +145,7 @@ impl Engine {
             return true;
         }
         let (reply, answer) = oneshot::channel();
-        self.announce().submit(PROBE.to_vec(), reply);
+        self.announce().submit(PROBE.to_vec(), Wanted::Whole, reply);
         matches!(tokio::time::timeout(PROBE_TIMEOUT, answer).await, Ok(Ok(Ok(_))))
     }
 }
@@ -160,14 +163,14 @@ impl Drop for Engine {
 impl Announced {
     /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is formed,
     /// the text is skipped. A text without tokens is answered with [`Error::Empty`].
-    pub fn submit(self, ids: Vec<u32>, reply: oneshot::Sender<Result<Outcome, Error>>) {
+    pub fn submit(self, ids: Vec<u32>, wanted: Wanted, reply: oneshot::Sender<Result<Outcome, Error>>) {
         if ids.is_empty() {
             // A receiver that is gone wants no answer.
             let _ = reply.send(Err(Error::Empty { field: "inputs" }));
             return;
         }
         // `self` is dropped behind this, which wakes the device thread.
-        self.shared.lock().queue.push(Entry { ids, reply, enqueued: Instant::now() });
+        self.shared.lock().queue.push(Entry { ids, wanted, reply, enqueued: Instant::now() });
     }
 }
 
@@ -237,12 +240,15 @@ impl Shared {
             let _ = entry.reply.send(outcome);
         };
         match result {
-            Ok(predictions) => next.entries.into_iter().zip(predictions.rows()).for_each(|(entry, raw)| {
-                let queue = start.saturating_duration_since(entry.enqueued);
-                let outcome = Outcome { raw_scores: raw.to_vec(), queue, inference };
-                let is_nan = raw.iter().any(|score| score.is_nan());
-                answer(entry, if is_nan { Err(Error::MissingValues) } else { Ok(outcome) });
-            }),
+            Ok(predictions) => {
+                for (entry, values) in next.entries.into_iter().zip(predictions.texts()) {
+                    let is_nan = values.iter().any(|value| value.is_nan());
+                    let queue = start.saturating_duration_since(entry.enqueued);
+                    let width = predictions.width();
+                    let outcome = Outcome { values: values.to_vec(), width, queue, inference };
+                    answer(entry, if is_nan { Err(Error::MissingValues) } else { Ok(outcome) });
+                }
+            }
             Err(error) => next.entries.into_iter().for_each(|entry| answer(entry, Err(error.clone()))),
         }
     }
@@ -252,10 +258,10 @@ impl Shared {
 fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Error> {
     let texts = batch.leaves().len();
     match catch_unwind(AssertUnwindSafe(|| backend.predict(batch))) {
-        Ok(Ok(predictions)) if predictions.rows().len() == texts => Ok(predictions),
+        Ok(Ok(predictions)) if predictions.texts().len() == texts => Ok(predictions),
         Ok(Ok(predictions)) => {
-            let rows = predictions.rows().len();
-            Err(Error::Inference(format!("the backend gave {rows} rows of scores for {texts} texts")))
+            let answers = predictions.texts().len();
+            Err(Error::Inference(format!("the backend gave {answers} answers for {texts} texts")))
         }
         Ok(Err(error)) => Err(Error::Inference(error.to_string())),
         Err(panic) => Err(Error::Inference(format!("the backend panicked: {}", panic_text(panic.as_ref())))),
@@ -285,12 +291,12 @@ mod tests {
 
     fn submit(engine: &Engine, ids: &[u32]) -> Answer {
         let (reply, answer) = oneshot::channel();
-        engine.announce().submit(ids.to_vec(), reply);
+        engine.announce().submit(ids.to_vec(), Wanted::Whole, reply);
         answer
     }
 
     fn raw(answer: Answer) -> Result<Vec<f32>, Error> {
-        answer.blocking_recv().unwrap().map(|outcome| outcome.raw_scores)
+        answer.blocking_recv().unwrap().map(|outcome| outcome.values)
     }
 
     #[tokio::test]
@@ -337,10 +343,24 @@ mod tests {
     }
 
     #[test]
+    fn a_text_gets_as_many_rows_as_are_wanted_of_it() {
+        let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
+        let wanted = [Wanted::Whole, Wanted::Tokens, Wanted::Whole];
+        let answers = wanted.map(|wanted| {
+            let (reply, answer) = oneshot::channel();
+            engine.announce().submit(vec![10, 11, 12], wanted, reply);
+            answer
+        });
+        let whole = vec![score(&[10, 11, 12])];
+        let tokens = vec![score(&[10]), score(&[10, 11]), score(&[10, 11, 12])];
+        assert_eq!(answers.map(raw), [Ok(whole.clone()), Ok(tokens), Ok(whole)]);
+    }
+
+    #[test]
     fn a_backend_that_forgets_a_text_is_an_error() {
         let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
         let error = raw(submit(&engine, &[BREAK])).unwrap_err();
-        assert_eq!(error, Error::Inference("the backend gave 0 rows of scores for 1 texts".to_owned()));
+        assert_eq!(error, Error::Inference("the backend gave 0 answers for 1 texts".to_owned()));
     }
 
     #[tokio::test]
@@ -358,7 +378,7 @@ mod tests {
         let batches = control.batch_sizes().len();
         assert!(engine.healthy().await);
         assert_eq!(control.batch_sizes().len(), batches, "a recovered engine needs no probe");
-        assert_eq!(submit(&engine, &[7, 8]).await.unwrap().unwrap().raw_scores, [score(&[7, 8])]);
+        assert_eq!(submit(&engine, &[7, 8]).await.unwrap().unwrap().values, [score(&[7, 8])]);
     }
 
     #[test]
@@ -390,7 +410,7 @@ mod tests {
         control.release();
         let (reply, answer) = oneshot::channel();
         thread::sleep(Duration::from_millis(20));
-        late.submit(vec![30], reply);
+        late.submit(vec![30], Wanted::Whole, reply);
         answers.push((30, answer));
         for (id, answer) in answers {
             assert_eq!(raw(answer), Ok(vec![score(&[id])]));
@@ -413,7 +433,7 @@ mod tests {
             let mut state = State { announced, ..State::default() };
             for ids in &texts {
                 let (reply, _) = oneshot::channel();
-                state.queue.push(Entry { ids: ids.clone(), reply, enqueued });
+                state.queue.push(Entry { ids: ids.clone(), wanted: Wanted::Whole, reply, enqueued });
             }
             match state.next(limits) {
                 Next::Compute => assert!(!waits, "{texts:?}"),

@@ -10,7 +10,7 @@ use crate::{
     metrics::{BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, QUEUE_SIZE, observe_amount},
 };
 use std::{collections::VecDeque, time::Instant};
-use text_embeddings_backend_core::{Batch, BatchBuilder};
+use text_embeddings_backend_core::{Batch, BatchBuilder, Wanted};
 use tokio::sync::oneshot;
 
 /// A text that waits.
@@ -18,6 +18,8 @@ use tokio::sync::oneshot;
 pub struct Entry {
     /// The token ids of the whole prompt; at least one.
     pub ids: Vec<u32>,
+    /// What is wanted of the text.
+    pub wanted: Wanted,
     /// Where the answer goes. If its receiver is gone, the text is skipped.
     pub reply: oneshot::Sender<Result<Outcome, Error>>,
     /// When it joined the queue.
@@ -67,7 +69,7 @@ impl Queue {
         {
             self.tokens -= entry.ids.len();
             if !entry.reply.is_closed() {
-                builder.push(&entry.ids);
+                builder.push(&entry.ids, entry.wanted);
                 entries.push(entry);
             }
         }
@@ -129,7 +131,12 @@ mod tests {
 
     fn entry(ids: &[u32], enqueued: Instant) -> (Entry, Receiver) {
         let (reply, receiver) = oneshot::channel();
-        (Entry { ids: ids.to_vec(), reply, enqueued }, receiver)
+        (Entry { ids: ids.to_vec(), wanted: wanted(ids), reply, enqueued }, receiver)
+    }
+
+    /// Something that differs between texts.
+    fn wanted(ids: &[u32]) -> Wanted {
+        if ids.len().is_multiple_of(2) { Wanted::Tokens } else { Wanted::Whole }
     }
 
     fn limits(max_batch_tokens: usize, max_batch_requests: Option<usize>) -> BatchLimits {
@@ -138,8 +145,7 @@ mod tests {
 
     /// The ids of a batch's text, read back from its forest.
     fn text(batch: &Batch, index: usize) -> Vec<u32> {
-        let path = batch.path(batch.leaves()[index]);
-        path.iter().flat_map(|&s| batch.token_ids()[batch.segments()[s].rows.clone()].to_vec()).collect()
+        batch.rows_of(index).map(|row| batch.token_ids()[row]).collect()
     }
 
     #[test]
@@ -215,8 +221,8 @@ mod tests {
         for (index, entry) in next.entries.iter().enumerate() {
             let (ids, enqueued) = waiting.pop_front().unwrap();
             assert_eq!((&entry.ids, entry.enqueued), (&ids, enqueued));
-            assert_eq!(text(&next.batch, index), ids);
-            builder.push(&ids);
+            assert_eq!((text(&next.batch, index), next.batch.wanted()[index]), (ids.clone(), wanted(&ids)));
+            builder.push(&ids, Wanted::Whole);
         }
         let (size, tokens) = (next.entries.len(), next.batch.token_ids().len());
         let most = limits.max_batch_requests.unwrap_or(usize::MAX);

@@ -6,7 +6,7 @@
 use std::{fs, path::Path, time::Instant};
 
 use anyhow::{Context, ensure};
-use text_embeddings_backend::{Backend, BatchBuilder, LoadOptions, Loaded};
+use text_embeddings_backend::{Backend, BatchBuilder, Head, LoadOptions, Loaded, Wanted};
 use text_embeddings_core::{
     files::{self, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
@@ -178,8 +178,7 @@ fn load_backend(config: &Config, folder: &ModelFolder, encoder: &PromptEncoder) 
     let mut loaded = text_embeddings_backend::load(&LoadOptions {
         config: folder.config.raw.clone(),
         weights: folder.weights.clone(),
-        model_type: config.model_type,
-        answers: answer_tokens(encoder.tokenizer(), logit_score)?,
+        head: Head::Answers(answer_tokens(encoder.tokenizer(), logit_score)?),
         threads: config.threads,
     })?;
     refuse_constant_scores(loaded.backend.as_mut(), encoder)?;
@@ -196,10 +195,10 @@ fn refuse_constant_scores(backend: &mut dyn Backend, encoder: &PromptEncoder) ->
     for (query, document) in pairs {
         let text = PromptText { instruction: None, query, document };
         let truncation = Truncation { truncate: true, direction: TruncationDirection::Right };
-        batch.push(&encoder.encode_prompt(&text, truncation)?.ids);
+        batch.push(&encoder.encode_prompt(&text, truncation)?.ids, Wanted::Whole);
     }
     let predictions = backend.predict(&batch.build())?;
-    let scores: Vec<f32> = predictions.rows().flatten().copied().collect();
+    let scores: Vec<f32> = predictions.texts().flatten().copied().collect();
     ensure!(
         scores.iter().all(|score| score.is_finite()),
         "two test pairs got the raw scores {scores:?}: the checkpoint's weights are broken; download it again"

@@ -24,7 +24,7 @@ use crate::{
 };
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
-    AnswerTokens, Backend, BackendError, Batch, BatchBuilder, ModelType, Predictions,
+    AnswerTokens, Backend, BackendError, Batch, BatchBuilder, Head, Predictions, Wanted,
 };
 
 /// What a model is loaded from, and how.
@@ -34,10 +34,8 @@ pub struct LoadOptions {
     pub config: serde_json::Value,
     /// The safetensors files.
     pub weights: Vec<PathBuf>,
-    /// What the model is served as.
-    pub model_type: ModelType,
-    /// The answers of a generative re-ranker.
-    pub answers: AnswerTokens,
+    /// What becomes of the last hidden states, which the model is served for.
+    pub head: Head,
     /// Compute threads on the CPU.
     pub threads: usize,
 }
@@ -73,42 +71,46 @@ pub struct Loaded {
 /// [`BackendError::Load`] if a file, setting or weight is missing, broken or not supported, or if the model's scores
 /// are not numbers.
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
-    if options.model_type != ModelType::ListwiseReranker {
-        return Err(BackendError::Load(format!(
-            "this kind of model is not served yet ({}): `--model-type listwise-reranker` serves a folder as a generative \
-             re-ranker, if that is what it is",
-            options.model_type
-        )));
-    }
+    let Head::Answers(answers) = options.head else {
+        return Err(BackendError::Load(
+            "this kind of model is not served yet: `--model-type listwise-reranker` serves a folder as a generative \
+             re-ranker, if that is what it is"
+                .to_owned(),
+        ));
+    };
     match device::choose()? {
         Chosen::Cpu => {
             let set = InstructionSet::best();
             let description = format!("{} threads, {set}", options.threads);
-            let backend = load_on(CpuOperations::start(options.threads, set)?, options)?;
+            let backend = load_on(CpuOperations::start(options.threads, set)?, options, answers)?;
             Ok(Loaded { backend, device: "cpu", description })
         }
         Chosen::Candle(device) => {
             let name = if device.is_cuda() { "cuda" } else { "metal" };
-            let backend = load_on(TensorOperations::new(device), options)?;
+            let backend = load_on(TensorOperations::new(device), options, answers)?;
             Ok(Loaded { backend, device: name, description: name.to_owned() })
         }
     }
 }
 
-fn load_on<O: Operations + 'static>(operations: O, options: &LoadOptions) -> Result<Box<dyn Backend>> {
+fn load_on<O: Operations + 'static>(
+    operations: O,
+    options: &LoadOptions,
+    answers: AnswerTokens,
+) -> Result<Box<dyn Backend>> {
     let checkpoint = Checkpoint::open(&options.weights)?;
-    let model = models::load(&options.config, checkpoint, options.answers, &operations)?;
+    let model = models::load(&options.config, checkpoint, answers, &operations)?;
     let mut backend = CandleBackend { operations, model };
-    refuse_nan(&mut backend, options)?;
+    refuse_nan(&mut backend, options, answers)?;
     Ok(Box::new(backend))
 }
 
 /// Scores a first batch: broken weights show here, not in the first request.
-fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
+fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions, answers: AnswerTokens) -> Result<()> {
     let mut builder = BatchBuilder::default();
-    builder.push(&[options.answers.true_id; 2]);
+    builder.push(&[answers.true_id; 2], Wanted::Whole);
     let predictions = backend.predict(&builder.build())?;
-    if predictions.rows().flatten().all(|score| score.is_finite()) {
+    if predictions.texts().flatten().all(|score| score.is_finite()) {
         return Ok(());
     }
     let cause = Checkpoint::open(&options.weights)?.find_nan().map_or_else(

@@ -17,9 +17,13 @@ fn json(path: &str) -> serde_json::Value {
     serde_json::from_slice(&fs::read(fixtures().join(path)).unwrap()).unwrap()
 }
 
-fn options(model: &str) -> LoadOptions {
+fn answers() -> AnswerTokens {
     let prompt = json("expected/prompt.json");
     let id = |name: &str| u32::try_from(prompt[name].as_u64().unwrap()).unwrap();
+    AnswerTokens { true_id: id("yes"), false_id: Some(id("no")) }
+}
+
+fn options(model: &str) -> LoadOptions {
     let folder = fixtures().join("models").join(model);
     let mut weights: Vec<PathBuf> = fs::read_dir(&folder)
         .unwrap()
@@ -30,8 +34,7 @@ fn options(model: &str) -> LoadOptions {
     LoadOptions {
         config: json(&format!("models/{model}/config.json")),
         weights,
-        model_type: ModelType::ListwiseReranker,
-        answers: AnswerTokens { true_id: id("yes"), false_id: Some(id("no")) },
+        head: Head::Answers(answers()),
         threads: 2,
     }
 }
@@ -61,15 +64,15 @@ fn cases(model: &str) -> Vec<(String, Vec<u32>, f32)> {
 }
 
 fn cpu(model: &str, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
-    load_on(CpuOperations::start(threads, set).unwrap(), &options(model)).unwrap()
+    load_on(CpuOperations::start(threads, set).unwrap(), &options(model), answers()).unwrap()
 }
 
 fn predict(backend: &mut dyn Backend, builder: BatchBuilder) -> Vec<f32> {
-    backend.predict(&builder.build()).unwrap().rows().map(|row| row[0]).collect()
+    backend.predict(&builder.build()).unwrap().texts().map(|row| row[0]).collect()
 }
 
 fn batch<'a>(mut builder: BatchBuilder, texts: impl IntoIterator<Item = &'a Vec<u32>>) -> BatchBuilder {
-    texts.into_iter().for_each(|ids| builder.push(ids));
+    texts.into_iter().for_each(|ids| builder.push(ids, Wanted::Whole));
     builder
 }
 
@@ -88,7 +91,7 @@ fn every_checkpoint_scores_as_transformers_does() {
             .into_iter()
             .map(|set| (set.to_string(), cpu(model, 2, set)))
             .collect();
-        let candle = load_on(TensorOperations::new(Device::Cpu), &options(model)).unwrap();
+        let candle = load_on(TensorOperations::new(Device::Cpu), &options(model), answers()).unwrap();
         backends.push(("candle".to_owned(), candle));
         for (name, backend) in &mut backends {
             let builder = batch(BatchBuilder::default(), cases.iter().map(|(_, ids, _)| ids));
@@ -159,7 +162,7 @@ fn packed_attention_equals_the_obvious_one() {
             for &length in &lengths {
                 for shared in [0, 1, length / 2, length] {
                     let own: Vec<u32> = (0..length).map(|_| rng.random_range(0..9)).collect();
-                    builder.push(&[&trunk[..shared.min(trunk.len())], &own[..]].concat());
+                    builder.push(&[&trunk[..shared.min(trunk.len())], &own[..]].concat(), Wanted::Whole);
                 }
             }
             let batch = builder.build();
@@ -204,6 +207,10 @@ fn what_is_not_supported_is_refused_by_name() {
             options.config[key] = value;
         })
     };
+    let with_false_answer = |id| {
+        let answers = AnswerTokens { false_id: Some(id), ..answers() };
+        refusal(|options| options.head = Head::Answers(answers))
+    };
     for (message, wanted) in [
         (with("model_type", "llama".into()), "model_type \"llama\""),
         (with("hidden_act", "gelu".into()), "hidden_act \"gelu\""),
@@ -219,12 +226,12 @@ fn what_is_not_supported_is_refused_by_name() {
         (with("num_hidden_layers", 4.into()), "no tensor `layers.3."),
         (with("tie_word_embeddings", false.into()), "no tensor `lm_head.weight`"),
         (with("hidden_size", serde_json::Value::Null), "config.json:"),
-        (refusal(|options| options.answers.false_id = Some(9_000_000)), "answer token 9000000"),
+        (with_false_answer(9_000_000), "answer token 9000000"),
+        (with_false_answer(answers().true_id), "every score would be 0.5"),
         (
-            refusal(|options| options.answers.false_id = Some(options.answers.true_id)),
-            "every score would be 0.5",
+            refusal(|options| options.head = Head::Classification { labels: 2 }),
+            "--model-type listwise-reranker",
         ),
-        (refusal(|options| options.model_type = ModelType::Classifier), "--model-type listwise-reranker"),
         (
             refusal(|options| options.weights = vec![PathBuf::from("/nowhere.safetensors")]),
             "/nowhere.safetensors",

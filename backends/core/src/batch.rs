@@ -1,9 +1,10 @@
 //! A packed batch: a forest of segments in which every prefix that several texts share is stored once.
 //!
-//! Input: the token ids of texts, one text after the other. Output: a [`Batch`], whose rows are the unique tokens.
-//! What must hold: walking from a text's segment up to its root and reading the segments' tokens from the root down
-//! gives the text's ids back; parents come before their children; no two children of a parent, and no two roots,
-//! start with the same token.
+//! Input: the token ids of texts and what is wanted of each, one text after the other. Output: a [`Batch`], whose rows
+//! are the unique tokens. What must hold: walking from a text's segment up to its root and reading the segments' tokens
+//! from the root down gives the text's ids back; parents come before their children; no two children of a parent, and no
+//! two roots, start with the same token. What is wanted of a text changes nothing of this: texts of equal ids share
+//! their rows.
 
 use std::ops::Range;
 
@@ -18,12 +19,22 @@ pub struct Segment {
     pub position: usize,
 }
 
+/// What is wanted of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// One row of values: its raw scores, or its pooled vector.
+    Whole,
+    /// One row of values for each of its tokens (embedding models only).
+    Tokens,
+}
+
 /// Texts as a forest of segments. Made by [`BatchBuilder`], which keeps the invariants of this module.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     token_ids: Vec<u32>,
     segments: Vec<Segment>,
     leaves: Vec<usize>,
+    wanted: Vec<Wanted>,
 }
 
 impl Batch {
@@ -43,6 +54,18 @@ impl Batch {
     #[must_use]
     pub fn leaves(&self) -> &[usize] {
         &self.leaves
+    }
+
+    /// For each text, in the order of addition, what is wanted of it.
+    #[must_use]
+    pub fn wanted(&self) -> &[Wanted] {
+        &self.wanted
+    }
+
+    /// The rows of a text's tokens, first to last. `text` counts from zero in the order of addition.
+    pub fn rows_of(&self, text: usize) -> impl Iterator<Item = usize> {
+        let path = self.path(self.leaves[text]);
+        path.into_iter().flat_map(|segment| self.segments[segment].rows.clone())
     }
 
     /// For each text, in the order of addition, the row of its last token.
@@ -74,6 +97,7 @@ pub struct BatchBuilder {
     nodes: Vec<Node>,
     roots: Vec<usize>,
     leaves: Vec<usize>,
+    wanted: Vec<Wanted>,
     unique_tokens: usize,
     unshared: bool,
 }
@@ -121,7 +145,7 @@ impl BatchBuilder {
     }
 
     /// Adds a text. An empty one has no last token and is not a text: `ids` must not be empty.
-    pub fn push(&mut self, ids: &[u32]) {
+    pub fn push(&mut self, ids: &[u32], wanted: Wanted) {
         debug_assert!(!ids.is_empty());
         let found = self.longest_match(ids);
         self.unique_tokens += ids.len() - found.tokens;
@@ -135,6 +159,7 @@ impl BatchBuilder {
             end = Some(self.add_node(ids[found.tokens..].to_vec(), found.node));
         }
         self.leaves.extend(end);
+        self.wanted.push(wanted);
     }
 
     /// The batch of all texts added.
@@ -157,6 +182,7 @@ impl BatchBuilder {
             pending.extend(children.iter().rev());
         }
         batch.leaves = self.leaves.iter().map(|&node| segment_of[node]).collect();
+        batch.wanted = self.wanted;
         batch
     }
 
@@ -218,15 +244,14 @@ mod tests {
     fn build(texts: &[Vec<u32>]) -> Batch {
         let mut builder = BatchBuilder::default();
         for text in texts {
-            builder.push(text);
+            builder.push(text, Wanted::Whole);
         }
         builder.build()
     }
 
     /// The ids of a text, read back from the forest.
     fn text(batch: &Batch, index: usize) -> Vec<u32> {
-        let path = batch.path(batch.leaves()[index]);
-        path.iter().flat_map(|&s| batch.token_ids()[batch.segments()[s].rows.clone()].to_vec()).collect()
+        batch.rows_of(index).map(|row| batch.token_ids()[row]).collect()
     }
 
     /// The number of distinct non-empty prefixes: what a batch that shares everything holds.
@@ -243,9 +268,23 @@ mod tests {
             let texts: Vec<Vec<u32>> = (0..count)
                 .map(|_| (0..rng.random_range(1..9)).map(|_| rng.random_range(0..3)).collect())
                 .collect();
-            let batch = build(&texts);
+            let mut builder = BatchBuilder::default();
+            let wanted: Vec<Wanted> = texts
+                .iter()
+                .map(|ids| {
+                    let wanted = if rng.random_bool(0.5) { Wanted::Whole } else { Wanted::Tokens };
+                    builder.push(ids, wanted);
+                    wanted
+                })
+                .collect();
+            let batch = builder.build();
+            assert_eq!(batch.wanted(), wanted);
+            let positions: Vec<usize> = batch.positions().collect();
             for (index, ids) in texts.iter().enumerate() {
                 assert_eq!(&text(&batch, index), ids, "{texts:?}");
+                let rows = batch.rows_of(index);
+                assert!(rows.enumerate().all(|(position, row)| positions[row] == position), "{texts:?}");
+                assert_eq!(batch.rows_of(index).last(), batch.last_rows().nth(index), "{texts:?}");
             }
             assert_eq!(batch.token_ids().len(), distinct_prefixes(&texts), "{texts:?}");
             for (index, segment) in batch.segments().iter().enumerate() {
@@ -267,7 +306,7 @@ mod tests {
             .iter()
             .map(|text| {
                 let (cost, before) = (builder.cost(text), builder.unique_tokens());
-                builder.push(text);
+                builder.push(text, Wanted::Whole);
                 assert_eq!(builder.unique_tokens() - before, cost);
                 cost
             })
@@ -279,11 +318,12 @@ mod tests {
     #[test]
     fn without_sharing_every_text_is_a_root_of_its_own() {
         let mut builder = BatchBuilder::without_sharing();
-        builder.push(&[1, 2, 3]);
-        builder.push(&[1, 2, 3]);
+        builder.push(&[1, 2, 3], Wanted::Whole);
+        builder.push(&[1, 2, 3], Wanted::Tokens);
         let batch = builder.build();
         assert_eq!(batch.token_ids(), [1, 2, 3, 1, 2, 3]);
         assert_eq!(batch.last_rows().collect::<Vec<_>>(), [2, 5]);
+        assert_eq!(batch.rows_of(1).collect::<Vec<_>>(), [3, 4, 5]);
         assert_eq!(batch.positions().collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
     }
 
@@ -292,5 +332,21 @@ mod tests {
         let batch = build(&[vec![1, 2, 3], vec![1, 2], vec![1, 2, 3, 4]]);
         assert_eq!(batch.token_ids(), [1, 2, 3, 4]);
         assert_eq!(batch.last_rows().collect::<Vec<_>>(), [2, 1, 3]);
+    }
+
+    #[test]
+    fn equal_texts_of_which_different_things_are_wanted_share_their_rows() {
+        let mut builder = BatchBuilder::default();
+        for (ids, wanted) in
+            [(&[1, 2, 3][..], Wanted::Tokens), (&[1, 2], Wanted::Whole), (&[1, 2, 3], Wanted::Whole)]
+        {
+            builder.push(ids, wanted);
+        }
+        let batch = builder.build();
+        assert_eq!(batch.token_ids(), [1, 2, 3]);
+        assert_eq!(batch.wanted(), [Wanted::Tokens, Wanted::Whole, Wanted::Whole]);
+        assert_eq!(batch.leaves()[0], batch.leaves()[2]);
+        assert_eq!(batch.rows_of(0).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(batch.rows_of(1).collect::<Vec<_>>(), [0, 1]);
     }
 }

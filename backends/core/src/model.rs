@@ -51,15 +51,6 @@ impl fmt::Display for Pool {
     }
 }
 
-/// The two tokens between which a generative re-ranker decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AnswerTokens {
-    /// The token that says the document is relevant (`yes`).
-    pub true_id: u32,
-    /// The token that says it is not (`no`); without it the raw score is the true token's logit alone.
-    pub false_id: Option<u32>,
-}
-
 /// The arithmetic of the forward pass. The weights may be kept in a smaller type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DType {

@@ -1,13 +1,14 @@
 //! A backend for tests of the engine: it scores a text by a hash of its ids and fails on request.
 //!
-//! Input: batches; tokens [`FAIL`], [`PANIC`], [`NAN`] and [`BREAK`] misbehave. Output: [`score`] of each text, so
-//! that an answer can be checked without knowing which batch it came from. What must hold: as for every backend, a
+//! Input: batches; tokens [`FAIL`], [`PANIC`], [`NAN`] and [`BREAK`] misbehave. Output: [`score`] of each text, or of
+//! the text up to each of its tokens where these are wanted, so that an answer can be checked without knowing which batch
+//! it came from. What must hold: as for every backend, a
 //! text's score depends on its own tokens only.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use std::sync::{Arc, Condvar, Mutex};
-use text_embeddings_backend_core::{Backend, BackendError, Batch, Predictions};
+use text_embeddings_backend_core::{Backend, BackendError, Batch, Predictions, Wanted};
 
 /// A batch that holds this token fails.
 pub(crate) const FAIL: u32 = 1;
@@ -91,9 +92,13 @@ impl Backend for HashBackend {
         if holds(BREAK) {
             return Ok(Predictions::new(Vec::new(), 1));
         }
-        let rows_of = |segment: usize| batch.token_ids()[batch.segments()[segment].rows.clone()].iter();
-        let text =
-            |&leaf: &usize| -> Vec<u32> { batch.path(leaf).into_iter().flat_map(rows_of).copied().collect() };
-        Ok(Predictions::new(batch.leaves().iter().map(|leaf| score(&text(leaf))).collect(), 1))
+        let (mut values, mut rows) = (Vec::new(), Vec::new());
+        for (text, wanted) in batch.wanted().iter().enumerate() {
+            let ids: Vec<u32> = batch.rows_of(text).map(|row| batch.token_ids()[row]).collect();
+            let shortest = if *wanted == Wanted::Tokens { 1 } else { ids.len() };
+            values.extend((shortest..=ids.len()).map(|end| score(&ids[..end])));
+            rows.push(ids.len() + 1 - shortest);
+        }
+        Ok(Predictions::with_rows(values, 1, rows))
     }
 }

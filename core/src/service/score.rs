@@ -18,6 +18,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use text_embeddings_backend_core::Wanted;
 use tokio::sync::oneshot;
 
 /// A request that is a list of prompts.
@@ -87,7 +88,7 @@ impl Service {
             observe(measured.duration, &outcome);
             cost.queue = cost.queue.max(outcome.queue);
             cost.inference = cost.inference.max(outcome.inference);
-            raw_scores.push(outcome.raw_scores);
+            raw_scores.push(outcome.values);
         }
         cost.total = arrival.elapsed();
         Ok(Scored { raw_scores, cost })
@@ -114,7 +115,7 @@ impl Service {
             let measured = result.map(|encoded| {
                 let measured =
                     Measured { tokens: encoded.ids.len(), truncated: encoded.truncated > 0, duration };
-                announced.submit(encoded.ids, reply);
+                announced.submit(encoded.ids, Wanted::Whole, reply);
                 measured
             });
             // A receiver that is gone wants no answer.
