@@ -1,21 +1,276 @@
-//! The routes of embedding models, which no served model is: they say so.
+//! `POST /embed`, `/embed_all` and `/embed_sparse`: inputs to vectors.
 //!
-//! What must hold: the body is read first, so that the client gets to read the answer; the `OpenAI` routes word the
-//! error their own way.
+//! Input: `inputs` as a text, token ids or a list of those, and how they become vectors. Output: for each input, also
+//! a single one, `[float]`, a list of those with one for each token, or `[{index, value}]`.
 
-use axum::response::Response;
-use text_embeddings_core::error::Error;
+use axum::{extract::State, response::Response};
+use serde::{Deserialize, Serialize};
+use text_embeddings_core::service::{
+    EmbedAllRequest, EmbedEncoding, EmbedRequest, EmbedSparseRequest, SparseValue,
+};
 
-use super::{error::ApiError, extract::RawBody};
+use super::{
+    TruncationSide, error::ApiError, extract::JsonBody, inputs::Inputs, respond, state::AppState, yes,
+};
 
-const NOT_AN_EMBEDDING_MODEL: Error = Error::ModelType { wanted: "an embedding" };
-
-/// Refuses a request on a route of TEI's own.
-pub(crate) async fn refuse(_body: RawBody) -> ApiError {
-    NOT_AN_EMBEDDING_MODEL.into()
+/// The body of `POST /embed`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct EmbedBody {
+    inputs: Inputs,
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: TruncationSide,
+    prompt_name: Option<String>,
+    #[serde(default = "yes")]
+    normalize: bool,
+    dimensions: Option<usize>,
 }
 
-/// Refuses a request on a route of `OpenAI`'s.
-pub(crate) async fn refuse_openai(_body: RawBody) -> Response {
-    ApiError::from(NOT_AN_EMBEDDING_MODEL).into_openai_response()
+impl From<EmbedBody> for EmbedRequest {
+    fn from(body: EmbedBody) -> Self {
+        Self {
+            inputs: body.inputs.0,
+            encoding: EmbedEncoding {
+                truncate: body.truncate,
+                truncation_direction: body.truncation_direction.into(),
+                prompt_name: body.prompt_name,
+            },
+            normalize: body.normalize,
+            dimensions: body.dimensions,
+        }
+    }
+}
+
+/// The body of `POST /embed_all`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct EmbedAllBody {
+    inputs: Inputs,
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: TruncationSide,
+    prompt_name: Option<String>,
+}
+
+impl From<EmbedAllBody> for EmbedAllRequest {
+    fn from(body: EmbedAllBody) -> Self {
+        Self {
+            inputs: body.inputs.0,
+            encoding: EmbedEncoding {
+                truncate: body.truncate,
+                truncation_direction: body.truncation_direction.into(),
+                prompt_name: body.prompt_name,
+            },
+        }
+    }
+}
+
+/// The body of `POST /embed_sparse`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct EmbedSparseBody {
+    inputs: Inputs,
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: TruncationSide,
+    prompt_name: Option<String>,
+}
+
+impl From<EmbedSparseBody> for EmbedSparseRequest {
+    fn from(body: EmbedSparseBody) -> Self {
+        Self {
+            inputs: body.inputs.0,
+            encoding: EmbedEncoding {
+                truncate: body.truncate,
+                truncation_direction: body.truncation_direction.into(),
+                prompt_name: body.prompt_name,
+            },
+        }
+    }
+}
+
+/// A value of a sparse vector that is not zero.
+#[derive(Debug, Serialize)]
+struct SparseValueBody {
+    index: usize,
+    value: f32,
+}
+
+impl From<SparseValue> for SparseValueBody {
+    fn from(SparseValue { index, value }: SparseValue) -> Self {
+        Self { index, value }
+    }
+}
+
+/// The answer of `POST /embed_sparse`.
+#[derive(Debug, Serialize)]
+pub(crate) struct SparseVectors(Vec<Vec<SparseValueBody>>);
+
+impl From<Vec<Vec<SparseValue>>> for SparseVectors {
+    fn from(vectors: Vec<Vec<SparseValue>>) -> Self {
+        Self(
+            vectors
+                .into_iter()
+                .map(|vector| vector.into_iter().map(SparseValueBody::from).collect())
+                .collect(),
+        )
+    }
+}
+
+/// Answers a request for vectors.
+///
+/// # Errors
+///
+/// The service's, or those of a malformed body.
+pub(crate) async fn embed(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody<EmbedBody>,
+) -> Result<Response, ApiError> {
+    let answer = state.service.embed(body.into()).await?;
+    Ok(respond(&state, "embed", answer, |vectors| vectors))
+}
+
+/// Answers a request for the vectors of all tokens.
+///
+/// # Errors
+///
+/// The service's, or those of a malformed body.
+pub(crate) async fn embed_all(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody<EmbedAllBody>,
+) -> Result<Response, ApiError> {
+    let answer = state.service.embed_all(body.into()).await?;
+    Ok(respond(&state, "embed_all", answer, |vectors| vectors))
+}
+
+/// Answers a request for sparse vectors.
+///
+/// # Errors
+///
+/// The service's, or those of a malformed body.
+pub(crate) async fn embed_sparse(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody<EmbedSparseBody>,
+) -> Result<Response, ApiError> {
+    let answer = state.service.embed_sparse(body.into()).await?;
+    Ok(respond(&state, "embed_sparse", answer, SparseVectors::from))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::http::{inputs, testing::Server};
+    use serde_json::{Value, json};
+    use text_embeddings_core::{service::EmbedInput, tokenization::TruncationDirection};
+
+    fn encoding() -> EmbedEncoding {
+        EmbedEncoding { truncate: None, truncation_direction: TruncationDirection::Right, prompt_name: None }
+    }
+
+    #[test]
+    fn a_body_has_teis_defaults() {
+        let body = r#"{"inputs":"a","unknown":{"x":1}}"#;
+        let inputs = || vec![EmbedInput::Text("a".to_owned())];
+        let request = EmbedRequest::from(serde_json::from_str::<EmbedBody>(body).unwrap());
+        let expected =
+            EmbedRequest { inputs: inputs(), encoding: encoding(), normalize: true, dimensions: None };
+        assert_eq!(request, expected);
+        let request = EmbedAllRequest::from(serde_json::from_str::<EmbedAllBody>(body).unwrap());
+        assert_eq!(request, EmbedAllRequest { inputs: inputs(), encoding: encoding() });
+        let request = EmbedSparseRequest::from(serde_json::from_str::<EmbedSparseBody>(body).unwrap());
+        assert_eq!(request, EmbedSparseRequest { inputs: inputs(), encoding: encoding() });
+    }
+
+    #[test]
+    fn each_field_arrives_and_null_stands_for_its_absence() {
+        let fields = json!({
+            "inputs": [1, 2], "truncate": false, "truncation_direction": "left", "prompt_name": "query",
+            "normalize": false, "dimensions": 7
+        });
+        let encoding = EmbedEncoding {
+            truncate: Some(false),
+            truncation_direction: TruncationDirection::Left,
+            prompt_name: Some("query".to_owned()),
+        };
+        let inputs = vec![EmbedInput::Ids(vec![1, 2])];
+        let request = EmbedRequest::from(serde_json::from_value::<EmbedBody>(fields.clone()).unwrap());
+        let expected = EmbedRequest {
+            inputs: inputs.clone(),
+            encoding: encoding.clone(),
+            normalize: false,
+            dimensions: Some(7),
+        };
+        assert_eq!(request, expected);
+        let request = EmbedAllRequest::from(serde_json::from_value::<EmbedAllBody>(fields.clone()).unwrap());
+        let expected = EmbedAllRequest { inputs: inputs.clone(), encoding: encoding.clone() };
+        assert_eq!(request, expected);
+        let request = EmbedSparseRequest::from(serde_json::from_value::<EmbedSparseBody>(fields).unwrap());
+        assert_eq!(request, EmbedSparseRequest { inputs, encoding });
+
+        let fields = json!({"inputs": "a", "truncate": null, "prompt_name": null, "dimensions": null});
+        let request = EmbedRequest::from(serde_json::from_value::<EmbedBody>(fields).unwrap());
+        assert_eq!((request.encoding, request.dimensions), (self::encoding(), None));
+    }
+
+    #[test]
+    fn sparse_vectors_are_written_as_lists_of_index_and_value() {
+        let vectors = vec![vec![SparseValue { index: 7, value: 0.5 }], vec![]];
+        let written = serde_json::to_string(&SparseVectors::from(vectors)).unwrap();
+        assert_eq!(written, r#"[[{"index":7,"value":0.5}],[]]"#);
+    }
+
+    #[tokio::test]
+    async fn a_mistake_is_named_with_field_and_position() {
+        let server = Server::start().await;
+        for path in ["/embed", "/embed_all", "/embed_sparse"] {
+            for (inputs, place, expected) in inputs::tests::mistakes() {
+                let answer = server.post(path, &format!(r#"{{"inputs":{inputs}}}"#), &[]).await;
+                assert_eq!(answer.status, 422, "{path} {inputs}");
+                let body: Value = serde_json::from_str(&answer.body).unwrap();
+                let start = format!("invalid request: `inputs{place}`: {expected} at line 1 column ");
+                assert!(body["error"].as_str().unwrap().starts_with(&start), "{path} {}", answer.body);
+                assert_eq!(body["error_type"], "Validation");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn other_fields_are_refused_by_name_too() {
+        let server = Server::start().await;
+        let table = [
+            ("{}", "missing field `inputs` at line 1 column 2"),
+            (
+                r#"{"inputs":"a","dimensions":-1}"#,
+                "`dimensions`: invalid value: integer `-1`, expected usize at line 1 column 29",
+            ),
+            (
+                r#"{"inputs":"a","dimensions":1e3}"#,
+                "`dimensions`: invalid type: floating point `1000.0`, expected usize at line 1 column 30",
+            ),
+            (
+                r#"{"inputs":"a","dimensions":18446744073709551616}"#,
+                "`dimensions`: invalid type: floating point `1.8446744073709552e+19`, expected usize at line 1 column 47",
+            ),
+            (
+                r#"{"inputs":"a","normalize":null}"#,
+                "`normalize`: invalid type: null, expected a boolean at line 1 column 30",
+            ),
+            (
+                r#"{"inputs":"a","truncate":"yes"}"#,
+                r#"`truncate`: invalid type: string \"yes\", expected a boolean at line 1 column 30"#,
+            ),
+            (
+                r#"{"inputs":"a","truncation_direction":"up"}"#,
+                "`truncation_direction`: unknown variant `up`, expected one of `Right`, `right`, `Left`, `left` at line 1 column 41",
+            ),
+            (
+                r#"{"inputs":"a","prompt_name":["query"]}"#,
+                "`prompt_name`: invalid type: sequence, expected a string at line 1 column 28",
+            ),
+        ];
+        for (body, expected) in table {
+            let answer = server.post("/embed", body, &[]).await;
+            let expected = format!(r#"{{"error":"invalid request: {expected}","error_type":"Validation"}}"#);
+            assert_eq!((answer.status, answer.body), (422, expected), "{body}");
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! What goes wrong, on the wire: the one mapping from errors to a status and a body.
 //!
 //! Input: an [`Error`] of the engine, or a mistake that only HTTP can have. Output: `{"error", "error_type"}`, on the
-//! `OpenAI` routes `{"message", "code", "type"}`. What must hold: every answer that is not a success has such a body;
-//! 429 says when to come back.
+//! `OpenAI` routes `{"message", "code", "type"}`. What must hold: every answer that is not a success has such a body,
+//! on the `OpenAI` routes whoever refused the request; 429 says when to come back.
 
 use axum::{
     Json,
@@ -91,23 +91,17 @@ impl ApiError {
     fn validation(status: StatusCode, message: String) -> Self {
         Self { status, kind: "Validation", message }
     }
+}
 
-    /// The same error as the `OpenAI` routes word it.
-    pub(crate) fn into_openai_response(self) -> Response {
-        let code = self.status.as_u16();
-        let body = Json(OpenAiErrorBody { message: &self.message, code, kind: self.kind }).into_response();
-        self.finish(body)
-    }
-
-    /// Logs the error and puts status and headers on its body.
-    fn finish(&self, mut response: Response) -> Response {
-        let Self { status, kind, message } = self;
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let Self { status, kind, message } = &self;
         if matches!(*kind, "Backend" | "Unhealthy") {
             tracing::error!(status = status.as_u16(), kind, "{message}");
         } else {
             tracing::warn!(status = status.as_u16(), kind, "{message}");
         }
-        *response.status_mut() = *status;
+        let mut response = (*status, Json(ErrorBody { error: message, error_type: kind })).into_response();
         let headers = response.headers_mut();
         match *status {
             StatusCode::TOO_MANY_REQUESTS => {
@@ -118,15 +112,19 @@ impl ApiError {
             }
             _ => {}
         }
+        // For `in_openai_words`.
+        response.extensions_mut().insert(self);
         response
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let body = Json(ErrorBody { error: &self.message, error_type: self.kind }).into_response();
-        self.finish(body)
+/// Puts the `OpenAI` routes' body in the place of the other routes', if the answer is an error.
+pub(crate) async fn in_openai_words(mut response: Response) -> Response {
+    if let Some(ApiError { status, kind, message }) = response.extensions_mut().remove() {
+        let body = OpenAiErrorBody { message: &message, code: status.as_u16(), kind };
+        *response.body_mut() = Json(body).into_response().into_body();
     }
+    response
 }
 
 #[cfg(test)]
@@ -170,7 +168,10 @@ mod tests {
             let body = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
             assert_eq!(wire(ApiError::from(error.clone()).into_response()).await, (status, body));
             let body = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
-            assert_eq!(wire(ApiError::from(error).into_openai_response()).await, (status, body));
+            assert_eq!(
+                wire(in_openai_words(ApiError::from(error).into_response()).await).await,
+                (status, body)
+            );
         }
     }
 

@@ -109,6 +109,13 @@ impl Info {
     }
 }
 
+impl Info {
+    /// The model's name in answers.
+    pub(crate) fn served_model_name(&self) -> &str {
+        &self.served_model_name
+    }
+}
+
 /// Answers a request.
 pub(crate) async fn info(State(state): State<AppState>) -> Response {
     Json(&*state.info).into_response()

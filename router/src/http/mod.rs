@@ -11,8 +11,11 @@ mod error;
 mod extract;
 mod health;
 mod info;
+mod inputs;
+mod openai;
 mod predict;
 mod rerank;
+mod similarity;
 mod state;
 #[cfg(test)]
 mod testing;
@@ -49,8 +52,8 @@ pub(crate) use info::{Info, ModelDetails};
 pub(crate) use state::AppState;
 
 /// For whoever mistypes a path.
-const ROUTES: &str = "POST /rerank, /predict, /tokenize, /decode, /, /invocations and GET /info, /health, /ping, \
-                      /metrics";
+const ROUTES: &str = "POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, \
+                      /v1/embeddings, /tokenize, /decode, /, /invocations and GET /info, /health, /ping, /metrics";
 
 /// Serves until `shutdown` completes, and then until the requests in flight are answered, but no longer than
 /// `drain`.
@@ -104,15 +107,16 @@ fn router(state: AppState) -> Router {
         .route("/decode", post(decode::decode))
         .route("/invocations", main_task(state.service.config().model_type))
         .route("/", main_task(state.service.config().model_type))
-        .route("/embed", post(embed::refuse))
-        .route("/embed_all", post(embed::refuse))
-        .route("/embed_sparse", post(embed::refuse))
-        .route("/similarity", post(embed::refuse))
-        .route("/embeddings", post(embed::refuse_openai))
-        .route("/v1/embeddings", post(embed::refuse_openai))
-        .route_layer(middleware::from_fn_with_state(state.clone(), auth::require_key))
-        .route("/", get(health::health));
-    open.merge(keyed)
+        .route("/embed", post(embed::embed))
+        .route("/embed_all", post(embed::embed_all))
+        .route("/embed_sparse", post(embed::embed_sparse))
+        .route("/similarity", post(similarity::similarity));
+    let openai = Router::new()
+        .route("/embeddings", post(openai::embeddings))
+        .route("/v1/embeddings", post(openai::embeddings));
+    let require_key = middleware::from_fn_with_state(state.clone(), auth::require_key);
+    open.merge(keyed.route_layer(require_key.clone()).route("/", get(health::health)))
+        .merge(openai.route_layer(require_key).route_layer(middleware::map_response(error::in_openai_words)))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         // `RawBody` has its own limit, which reads on so that the client can read the answer.
@@ -126,7 +130,7 @@ fn main_task(model_type: ModelType) -> MethodRouter<AppState> {
     match model_type {
         ModelType::Reranker | ModelType::ListwiseReranker => post(rerank::rerank),
         ModelType::Classifier => post(predict::predict),
-        ModelType::Embedding(_) => post(embed::refuse),
+        ModelType::Embedding(_) => post(embed::embed),
     }
 }
 
@@ -241,8 +245,13 @@ mod tests {
         ];
         for path in keyed {
             let answer = server.post(path, BODY, &[]).await;
-            let expected = r#"{"error":"this server wants its key as `Authorization: Bearer KEY`","error_type":"Unauthorized"}"#;
-            assert_eq!((answer.status, answer.body.as_str()), (401, expected), "{path}");
+            let message = "this server wants its key as `Authorization: Bearer KEY`";
+            let expected = if path.ends_with("/embeddings") {
+                format!(r#"{{"message":"{message}","code":401,"type":"Unauthorized"}}"#)
+            } else {
+                format!(r#"{{"error":"{message}","error_type":"Unauthorized"}}"#)
+            };
+            assert_eq!((answer.status, answer.body), (401, expected), "{path}");
             assert_ne!(
                 server.post(path, BODY, &[("Authorization", "Bearer k3y")]).await.status,
                 401,
@@ -260,8 +269,14 @@ mod tests {
     #[tokio::test]
     async fn routes_of_embedding_models_say_what_is_wrong() {
         let server = Server::start().await;
-        for path in ["/embed", "/embed_all", "/embed_sparse", "/similarity"] {
-            let answer = server.post(path, r#"{"inputs":"a"}"#, &[]).await;
+        let sentences = r#"{"inputs":{"source_sentence":"a","sentences":["b"]}}"#;
+        for (path, body) in [
+            ("/embed", r#"{"inputs":"a"}"#),
+            ("/embed_all", r#"{"inputs":[1]}"#),
+            ("/embed_sparse", r#"{"inputs":["a",[1]]}"#),
+            ("/similarity", sentences),
+        ] {
+            let answer = server.post(path, body, &[]).await;
             let expected = r#"{"error":"model is not an embedding model","error_type":"Backend"}"#;
             assert_eq!((answer.status, answer.body.as_str()), (424, expected), "{path}");
         }
@@ -277,7 +292,7 @@ mod tests {
         let server = Server::start().await;
         let answer = server.post("/rerang?x=1", BODY, &[]).await;
         assert_eq!(answer.status, 404);
-        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /tokenize, /decode, /, /invocations and GET /info, /health, /ping, /metrics","error_type":"Validation"}"#);
+        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /, /invocations and GET /info, /health, /ping, /metrics","error_type":"Validation"}"#);
         let answer = server.get("/rerank").await;
         assert_eq!((answer.status, answer.header("allow")), (405, Some("post")));
         insta::assert_snapshot!(answer.body, @r#"{"error":"`/rerank` does not take GET: see the answer's `Allow` header","error_type":"Validation"}"#);

@@ -1,0 +1,170 @@
+//! What an embedding model is asked to embed: a text, token ids, or a list of either.
+//!
+//! Input: `inputs` of TEI's routes, `input` of `OpenAI`'s. Output: [`Inputs`], one [`EmbedInput`] for each vector. What
+//! must hold: a list of numbers is one input, a list with texts or lists in it is several; a mistake is found where it
+//! stands, so that the message can name its place.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, SeqAccess, Unexpected, Visitor, value::SeqAccessDeserializer},
+};
+use text_embeddings_core::service::EmbedInput;
+
+/// The inputs in their order; none for an empty list.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Inputs(pub(crate) Vec<EmbedInput>);
+
+impl<'de> Deserialize<'de> for Inputs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(InputsVisitor)
+    }
+}
+
+struct InputsVisitor;
+
+impl<'de> Visitor<'de> for InputsVisitor {
+    type Value = Inputs;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a text, token ids or a list of those")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Inputs, E> {
+        Ok(Inputs(vec![EmbedInput::Text(text.to_owned())]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Inputs, A::Error> {
+        let (mut ids, mut inputs) = (Vec::new(), Vec::new());
+        while let Some(element) = list.next_element()? {
+            match element {
+                Element::Id(id) => ids.push(id),
+                Element::Input(input) => inputs.push(input),
+            }
+            if !ids.is_empty() && !inputs.is_empty() {
+                return Err(Error::custom(
+                    "a list holds either token ids, which are one input, or texts and lists of token ids",
+                ));
+            }
+        }
+        Ok(Inputs(if ids.is_empty() { inputs } else { vec![EmbedInput::Ids(ids)] }))
+    }
+}
+
+/// What may stand in the list.
+enum Element {
+    Id(u32),
+    Input(EmbedInput),
+}
+
+impl<'de> Deserialize<'de> for Element {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ElementVisitor)
+    }
+}
+
+struct ElementVisitor;
+
+impl<'de> Visitor<'de> for ElementVisitor {
+    type Value = Element;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a text, a token id or a list of token ids")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Element, E> {
+        Ok(Element::Input(EmbedInput::Text(text.to_owned())))
+    }
+
+    fn visit_u64<E: Error>(self, id: u64) -> Result<Element, E> {
+        let error = |_| E::invalid_value(Unexpected::Unsigned(id), &"u32");
+        u32::try_from(id).map(Element::Id).map_err(error)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Element, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(list)).map(|ids| Element::Input(EmbedInput::Ids(ids)))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn text(text: &str) -> EmbedInput {
+        EmbedInput::Text(text.to_owned())
+    }
+
+    /// Each way to write inputs, and what it means.
+    pub(crate) fn shapes() -> Vec<(Value, Vec<EmbedInput>)> {
+        vec![
+            (json!("a"), vec![text("a")]),
+            (json!(""), vec![text("")]),
+            (json!("\u{1F600}\u{0}"), vec![text("\u{1F600}\u{0}")]),
+            (json!(["a"]), vec![text("a")]),
+            (json!(["a", "b", "a"]), vec![text("a"), text("b"), text("a")]),
+            (json!([1, 2, 3]), vec![EmbedInput::Ids(vec![1, 2, 3])]),
+            (json!([0]), vec![EmbedInput::Ids(vec![0])]),
+            (json!([u32::MAX]), vec![EmbedInput::Ids(vec![u32::MAX])]),
+            (json!([[1, 2], [3]]), vec![EmbedInput::Ids(vec![1, 2]), EmbedInput::Ids(vec![3])]),
+            (json!(["a", [1, 2], "b"]), vec![text("a"), EmbedInput::Ids(vec![1, 2]), text("b")]),
+            (json!([[1], "a", []]), vec![EmbedInput::Ids(vec![1]), text("a"), EmbedInput::Ids(vec![])]),
+            (json!([]), vec![]),
+        ]
+    }
+
+    /// Each way to get inputs wrong, and what the message says after the field's name.
+    pub(crate) fn mistakes() -> Vec<(&'static str, &'static str, &'static str)> {
+        let mixed = "a list holds either token ids, which are one input, or texts and lists of token ids";
+        vec![
+            ("null", "", "invalid type: null, expected a text, token ids or a list of those"),
+            ("3", "", "invalid type: integer `3`, expected a text, token ids or a list of those"),
+            ("{}", "", "invalid type: map, expected a text, token ids or a list of those"),
+            (
+                "[true]",
+                "[0]",
+                "invalid type: boolean `true`, expected a text, a token id or a list of token ids",
+            ),
+            (
+                "[1,-1]",
+                "[1]",
+                "invalid type: integer `-1`, expected a text, a token id or a list of token ids",
+            ),
+            (
+                "[1,2.5]",
+                "[1]",
+                "invalid type: floating point `2.5`, expected a text, a token id or a list of token ids",
+            ),
+            ("[4294967296]", "[0]", "invalid value: integer `4294967296`, expected u32"),
+            ("[\"a\",null]", "[1]", "invalid type: null, expected a text, a token id or a list of token ids"),
+            ("[\"a\",[1,-2]]", "[1][1]", "invalid value: integer `-2`, expected u32"),
+            ("[[1,[2]]]", "[0][1]", "invalid type: sequence, expected u32"),
+            ("[[\"a\"]]", "[0][0]", "invalid type: string \"a\", expected u32"),
+            ("[1,\"a\"]", "", mixed),
+            ("[\"a\",1]", "", mixed),
+            ("[[1],1]", "", mixed),
+        ]
+    }
+
+    #[test]
+    fn inputs_come_in_all_shapes() {
+        for (inputs, expected) in shapes() {
+            assert_eq!(Inputs::deserialize(&inputs).unwrap(), Inputs(expected.clone()), "{inputs}");
+            let read: Inputs = serde_json::from_str(&inputs.to_string()).unwrap();
+            assert_eq!(read, Inputs(expected), "{inputs}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_found_where_it_stands() {
+        for (inputs, place, expected) in mistakes() {
+            let mut deserializer = serde_json::Deserializer::from_str(inputs);
+            let error = serde_path_to_error::deserialize::<_, Inputs>(&mut deserializer).unwrap_err();
+            let path = if place.is_empty() { "." } else { place };
+            assert_eq!(error.path().to_string(), path, "{inputs}");
+            assert!(error.inner().to_string().starts_with(expected), "{inputs}: {error}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! `POST /v1/embeddings` and `/embeddings`: vectors, in `OpenAI`'s words.
+//!
+//! Input: `input` in the shapes of `/embed`'s `inputs`. Output: `{object, data, model, usage}`, with a vector as a list
+//! of numbers or as base64 of its little-endian float32 values. What must hold: the numbers are `/embed`'s; every
+//! answer that is not a success has `OpenAI`'s error body, whoever refused the request.
+
+use axum::{extract::State, response::Response};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde::{Deserialize, Serialize, de::IgnoredAny};
+use text_embeddings_core::service::{EmbedEncoding, EmbedRequest};
+
+use super::{error::ApiError, extract::JsonBody, inputs::Inputs, respond, state::AppState};
+
+/// The body of a request.
+#[derive(Debug, Deserialize)]
+pub(crate) struct OpenAiBody {
+    input: Inputs,
+    #[serde(default)]
+    encoding_format: EncodingFormat,
+    dimensions: Option<usize>,
+    #[expect(dead_code, reason = "part of the interface; there is one model, whatever its name")]
+    model: Option<IgnoredAny>,
+    #[expect(dead_code, reason = "part of the interface; nothing depends on who asks")]
+    user: Option<IgnoredAny>,
+}
+
+/// How a vector is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EncodingFormat {
+    #[default]
+    Float,
+    Base64,
+}
+
+impl OpenAiBody {
+    /// The request, and how its vectors are to be written.
+    pub(crate) fn split(self) -> (EmbedRequest, EncodingFormat) {
+        let request = EmbedRequest {
+            inputs: self.input.0,
+            encoding: EmbedEncoding::default(),
+            normalize: true,
+            dimensions: self.dimensions,
+        };
+        (request, self.encoding_format)
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug, Serialize)]
+pub(crate) struct EmbeddingsBody {
+    object: &'static str,
+    data: Vec<EmbeddingBody>,
+    model: String,
+    usage: Usage,
+}
+
+#[derive(Debug, Serialize)]
+struct EmbeddingBody {
+    object: &'static str,
+    embedding: Embedding,
+    index: usize,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Embedding {
+    Float(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Debug, Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+impl Embedding {
+    fn new(vector: Vec<f32>, format: EncodingFormat) -> Self {
+        match format {
+            EncodingFormat::Float => Self::Float(vector),
+            EncodingFormat::Base64 => {
+                let bytes: Vec<u8> = vector.into_iter().flat_map(f32::to_le_bytes).collect();
+                Self::Base64(BASE64_STANDARD.encode(bytes))
+            }
+        }
+    }
+}
+
+impl EmbeddingsBody {
+    /// The body for the vectors of a request that took `tokens` tokens.
+    pub(crate) fn new(vectors: Vec<Vec<f32>>, format: EncodingFormat, model: &str, tokens: usize) -> Self {
+        let data = vectors.into_iter().enumerate().map(|(index, vector)| EmbeddingBody {
+            object: "embedding",
+            embedding: Embedding::new(vector, format),
+            index,
+        });
+        Self {
+            object: "list",
+            data: data.collect(),
+            model: model.to_owned(),
+            usage: Usage { prompt_tokens: tokens, total_tokens: tokens },
+        }
+    }
+}
+
+/// Answers a request.
+///
+/// # Errors
+///
+/// The service's, or those of a malformed body.
+pub(crate) async fn embeddings(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody<OpenAiBody>,
+) -> Result<Response, ApiError> {
+    let (request, format) = body.split();
+    let answer = state.service.embed(request).await?;
+    let tokens = answer.cost.tokens;
+    let body = |vectors| EmbeddingsBody::new(vectors, format, state.info.served_model_name(), tokens);
+    Ok(respond(&state, "v1/embeddings", answer, body))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::http::{inputs, testing::Server};
+    use serde_json::{Value, json};
+
+    fn split(fields: Value) -> (EmbedRequest, EncodingFormat) {
+        serde_json::from_value::<OpenAiBody>(fields).unwrap().split()
+    }
+
+    #[test]
+    fn a_body_has_openais_fields_and_defaults() {
+        for (input, inputs) in inputs::tests::shapes() {
+            let expected = EmbedRequest {
+                inputs,
+                encoding: EmbedEncoding::default(),
+                normalize: true,
+                dimensions: None,
+            };
+            assert_eq!(split(json!({ "input": input })), (expected, EncodingFormat::Float), "{input}");
+        }
+        let (request, format) = split(
+            json!({"input": "a", "encoding_format": "base64", "dimensions": 3, "model": "m", "user": "u"}),
+        );
+        assert_eq!((request.dimensions, format), (Some(3), EncodingFormat::Base64));
+        let (request, format) = split(
+            json!({"input": "a", "encoding_format": "float", "dimensions": null, "model": null, "user": 7}),
+        );
+        assert_eq!((request.dimensions, format), (None, EncodingFormat::Float));
+    }
+
+    #[test]
+    fn base64_holds_the_values_as_little_endian_float32() {
+        let body = EmbeddingsBody::new(vec![vec![1.0, -2.5], vec![]], EncodingFormat::Base64, "m", 9);
+        let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":"AACAPwAAIMA=","index":0},{"object":"embedding","embedding":"","index":1}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
+        assert_eq!(serde_json::to_string(&body).unwrap(), expected);
+        let body = EmbeddingsBody::new(vec![vec![1.0, -2.5]], EncodingFormat::Float, "m", 9);
+        let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":[1.0,-2.5],"index":0}],"model":"m","usage":{"prompt_tokens":9,"total_tokens":9}}"#;
+        assert_eq!(serde_json::to_string(&body).unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn every_refusal_is_in_openais_words() {
+        let server = Server::start().await;
+        let long = "a".repeat(200_000);
+        let table = [
+            (r#"{"input":"a"}"#, 424, "model is not an embedding model", "Backend"),
+            (
+                r#"{"inputs":"a"}"#,
+                422,
+                "invalid request: missing field `input` at line 1 column 14",
+                "Validation",
+            ),
+            (
+                r#"{"input":["a",3.5]}"#,
+                422,
+                "invalid request: `input[1]`: invalid type: floating point `3.5`, expected a text, a token id or a list of token ids at line 1 column 17",
+                "Validation",
+            ),
+            (
+                r#"{"input":"a","encoding_format":"int8"}"#,
+                422,
+                "invalid request: `encoding_format`: unknown variant `int8`, expected `float` or `base64` at line 1 column 37",
+                "Validation",
+            ),
+            (
+                r#"{"input":"a","dimensions":-1}"#,
+                422,
+                "invalid request: `dimensions`: invalid value: integer `-1`, expected usize at line 1 column 28",
+                "Validation",
+            ),
+            ("[]", 422, "the request body is not a JSON object", "Validation"),
+            (
+                &long,
+                413,
+                "the request body has more than 100000 bytes: send less, or raise `--payload-limit`",
+                "Validation",
+            ),
+        ];
+        for path in ["/embeddings", "/v1/embeddings"] {
+            for (body, status, message, kind) in table {
+                let answer = server.post(path, body, &[]).await;
+                let expected = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
+                assert_eq!((answer.status, answer.body), (status, expected));
+                assert_eq!(answer.head.matches("content-length").count(), 1);
+            }
+            let answer = server.send("POST", path, b"{}", &[("Content-Type", "text/plain")]).await;
+            assert_eq!(answer.status, 415);
+            assert!(answer.body.starts_with(r#"{"message":""#), "{}", answer.body);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! `POST /similarity`: how close one sentence is to others.
+//!
+//! Input: `inputs` with `source_sentence` and `sentences`, and perhaps `parameters`. Output: `[float]`, the cosine of
+//! each sentence with the source, in their order.
+
+use axum::{extract::State, response::Response};
+use serde::Deserialize;
+use text_embeddings_core::service::{EmbedEncoding, SimilarityRequest};
+
+use super::{TruncationSide, error::ApiError, extract::JsonBody, respond, state::AppState};
+
+/// The body of a request.
+#[derive(Debug, Deserialize)]
+pub(crate) struct SimilarityBody {
+    inputs: Sentences,
+    parameters: Option<Parameters>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with `source_sentence` and `sentences`")]
+struct Sentences {
+    source_sentence: String,
+    sentences: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Parameters {
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: TruncationSide,
+    prompt_name: Option<String>,
+}
+
+impl From<SimilarityBody> for SimilarityRequest {
+    fn from(body: SimilarityBody) -> Self {
+        let parameters = body.parameters.unwrap_or_default();
+        Self {
+            source_sentence: body.inputs.source_sentence,
+            sentences: body.inputs.sentences,
+            encoding: EmbedEncoding {
+                truncate: parameters.truncate,
+                truncation_direction: parameters.truncation_direction.into(),
+                prompt_name: parameters.prompt_name,
+            },
+        }
+    }
+}
+
+/// Answers a request.
+///
+/// # Errors
+///
+/// The service's, or those of a malformed body.
+pub(crate) async fn similarity(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody<SimilarityBody>,
+) -> Result<Response, ApiError> {
+    let answer = state.service.similarity(body.into()).await?;
+    Ok(respond(&state, "similarity", answer, |cosines| cosines))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::http::testing::Server;
+    use serde_json::json;
+    use text_embeddings_core::tokenization::TruncationDirection;
+
+    #[test]
+    fn a_body_has_teis_fields_and_defaults() {
+        let sentences = json!({"source_sentence": "a", "sentences": ["b", "c"]});
+        let none = EmbedEncoding::default();
+        let given = EmbedEncoding {
+            truncate: Some(true),
+            truncation_direction: TruncationDirection::Left,
+            prompt_name: Some("query".to_owned()),
+        };
+        let table = [
+            (json!({"inputs": sentences}), none.clone()),
+            (json!({"inputs": sentences, "parameters": null}), none.clone()),
+            (json!({"inputs": sentences, "parameters": {}}), none),
+            (
+                json!({"inputs": sentences, "parameters": {
+                    "truncate": true, "truncation_direction": "Left", "prompt_name": "query", "unknown": 1
+                }}),
+                given,
+            ),
+        ];
+        for (fields, encoding) in table {
+            let request =
+                SimilarityRequest::from(serde_json::from_value::<SimilarityBody>(fields.clone()).unwrap());
+            let expected = SimilarityRequest {
+                source_sentence: "a".to_owned(),
+                sentences: vec!["b".to_owned(), "c".to_owned()],
+                encoding,
+            };
+            assert_eq!(request, expected, "{fields}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mistake_is_named_with_field_and_position() {
+        let server = Server::start().await;
+        let table = [
+            (
+                r#"{"inputs":"a"}"#,
+                r#"`inputs`: invalid type: string \"a\", expected an object with `source_sentence` and `sentences` at line 1 column 13"#,
+            ),
+            (
+                r#"{"inputs":{"sentences":["a"]}}"#,
+                "`inputs`: missing field `source_sentence` at line 1 column 29",
+            ),
+            (
+                r#"{"inputs":{"source_sentence":"a"}}"#,
+                "`inputs`: missing field `sentences` at line 1 column 33",
+            ),
+            (
+                r#"{"inputs":{"source_sentence":"a","sentences":["b",3]}}"#,
+                "`inputs.sentences[1]`: invalid type: integer `3`, expected a string at line 1 column 51",
+            ),
+            (
+                r#"{"inputs":{"source_sentence":"a","sentences":["b"]},"parameters":{"truncate":0}}"#,
+                "`parameters.truncate`: invalid type: integer `0`, expected a boolean at line 1 column 78",
+            ),
+        ];
+        for (body, expected) in table {
+            let answer = server.post("/similarity", body, &[]).await;
+            let expected = format!(r#"{{"error":"invalid request: {expected}","error_type":"Validation"}}"#);
+            assert_eq!((answer.status, answer.body), (422, expected), "{body}");
+        }
+    }
+}
