@@ -4,12 +4,19 @@
 //! SIGINT end it with 0 after the requests in flight, a second signal at once.
 
 mod args;
+mod auth;
 mod config;
+mod cost;
 mod http;
+mod info;
 mod listener;
 mod secret;
+mod serve;
 mod startup;
+mod state;
 mod telemetry;
+#[cfg(test)]
+mod testing;
 
 use std::{
     io::{self, Write},
@@ -21,7 +28,7 @@ use std::{
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{args::Args, config::ServerConfig, http::AppState, startup::Started};
+use crate::{args::Args, config::ServerConfig, serve::Stop, startup::Started, state::AppState};
 
 /// How long requests in flight may take after the signal to stop.
 const DRAIN: Duration = Duration::from_mins(1);
@@ -61,7 +68,12 @@ async fn start_and_serve(args: Args, server: ServerConfig) -> anyhow::Result<()>
         () = stop_signal() => return Ok(()),
     };
     let Started { service, info, compute_type } = started;
-    let state = AppState { service, info: Arc::new(info), server: Arc::new(server), metrics, compute_type };
+    let stop = Stop::on(async {
+        stop_signal().await;
+        tracing::info!("stopping: no new connections, up to {DRAIN:?} for the requests in flight");
+    });
+    let server = Arc::new(server);
+    let state = AppState { service, info: Arc::new(info), server, metrics, compute_type, stop };
     let listener = reserved.listen()?;
     tracing::info!("Ready: listening on {}", listener.local_addr()?);
     let impatient = async {
@@ -69,7 +81,7 @@ async fn start_and_serve(args: Args, server: ServerConfig) -> anyhow::Result<()>
         stop_signal().await;
     };
     tokio::select! {
-        served = http::serve(state, listener, stop_signal(), DRAIN) => served.context("the listener failed"),
+        served = serve::serve(state, listener, DRAIN) => served.context("the listener failed"),
         () = impatient => {
             tracing::warn!("a second signal: requests in flight are dropped");
             Ok(())

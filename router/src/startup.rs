@@ -22,7 +22,7 @@ use tokenizers::Tokenizer;
 use crate::{
     args::{Args, ChatTemplate},
     config::{Config, ModelLimits},
-    http::{Info, ModelDetails},
+    info::{Info, ModelDetails},
     secret::Secret,
 };
 
@@ -84,7 +84,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
             auto_truncate: config.auto_truncate,
         },
     );
-    Ok(Started { service, info: Info::new(&config, details), compute_type: loaded.device })
+    Ok(Started { service, info: Info::new(config, details), compute_type: loaded.device })
 }
 
 fn source(args: &Args) -> ModelSource {

@@ -6,7 +6,8 @@ use axum::{Json, extract::State};
 use serde::Deserialize;
 use text_embeddings_core::service::DecodeRequest;
 
-use super::{error::ApiError, extract::JsonBody, state::AppState};
+use super::{error::ApiError, extract::JsonBody};
+use crate::state::AppState;
 
 /// The body of a request.
 #[derive(Debug, Deserialize)]

@@ -9,9 +9,8 @@ use text_embeddings_core::service::{
     EmbedAllRequest, EmbedEncoding, EmbedRequest, EmbedSparseRequest, SparseValue,
 };
 
-use super::{
-    TruncationSide, error::ApiError, extract::JsonBody, inputs::Inputs, respond, state::AppState, yes,
-};
+use super::{TruncationSide, error::ApiError, extract::JsonBody, inputs::Inputs, respond, yes};
+use crate::state::AppState;
 
 /// The body of `POST /embed`.
 #[derive(Debug, Deserialize)]

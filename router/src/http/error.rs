@@ -15,6 +15,8 @@ use axum::{
 use serde::Serialize;
 use text_embeddings_core::error::{Error, ErrorKind};
 
+use crate::auth::UNAUTHORIZED;
+
 /// An answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
@@ -73,7 +75,7 @@ impl ApiError {
 
     /// A key that is missing or wrong.
     pub(crate) fn unauthorized() -> Self {
-        let message = "this server wants its key as `Authorization: Bearer KEY`".to_owned();
+        let message = UNAUTHORIZED.to_owned();
         Self { status: StatusCode::UNAUTHORIZED, kind: "Unauthorized", message }
     }
 

@@ -15,7 +15,8 @@ use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-use super::{error::ApiError, state::AppState};
+use super::error::ApiError;
+use crate::state::AppState;
 
 /// How much of a body over the limit is read and thrown away before the answer goes out.
 const MAX_DISCARDED: usize = 64 << 20;

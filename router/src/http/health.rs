@@ -5,7 +5,8 @@
 use axum::{extract::State, http::StatusCode};
 use text_embeddings_core::error::Error;
 
-use super::{error::ApiError, state::AppState};
+use super::error::ApiError;
+use crate::state::AppState;
 
 /// Answers a probe.
 ///

@@ -13,16 +13,18 @@ use axum::{
 use serde::Serialize;
 use text_embeddings_backend_core::ModelType;
 
-use super::state::AppState;
-use crate::config::Config;
+use crate::{
+    info::{Info, ModelDetails},
+    state::AppState,
+};
 
 /// The answer.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Info {
-    model_id: String,
-    model_sha: Option<String>,
+#[derive(Debug, Serialize)]
+struct InfoBody<'a> {
+    model_id: &'a str,
+    model_sha: Option<&'a str>,
     model_dtype: String,
-    served_model_name: String,
+    served_model_name: &'a str,
     model_type: ModelTypeBody,
     max_concurrent_requests: usize,
     max_input_length: usize,
@@ -36,21 +38,10 @@ pub(crate) struct Info {
     docker_label: Option<&'static str>,
     model_kind: &'static str,
     max_rerank_texts: usize,
-    default_instruction: Option<String>,
+    default_instruction: Option<&'a str>,
 }
 
-/// What start-up learns of the model beside its [`Config`].
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ModelDetails {
-    /// The commit on the Hub; none for a local folder.
-    pub(crate) sha: Option<String>,
-    /// The classes in order; for a generative re-ranker `["yes"]`.
-    pub(crate) labels: Vec<String>,
-    /// The instruction in force where a request has none.
-    pub(crate) default_instruction: Option<String>,
-}
-
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum ModelTypeBody {
     Embedding { pooling: String },
@@ -58,7 +49,7 @@ enum ModelTypeBody {
     Reranker(Labels),
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 struct Labels {
     id2label: BTreeMap<String, String>,
     label2id: BTreeMap<String, usize>,
@@ -74,24 +65,26 @@ impl Labels {
     }
 }
 
-impl Info {
-    /// The answer for a model served as `config` says.
-    pub(crate) fn new(config: &Config, details: ModelDetails) -> Self {
-        let labels = || Labels::new(&details.labels);
-        let (model_type, model_kind) = match config.model_type {
-            ModelType::Embedding(pool) => {
-                (ModelTypeBody::Embedding { pooling: pool.to_string() }, "embedding")
-            }
-            ModelType::Classifier => (ModelTypeBody::Classifier(labels()), "classifier"),
-            ModelType::Reranker => (ModelTypeBody::Reranker(labels()), "reranker"),
-            ModelType::ListwiseReranker => (ModelTypeBody::Reranker(labels()), "listwise-reranker"),
-        };
+impl ModelTypeBody {
+    fn new(model_type: ModelType, details: &ModelDetails) -> Self {
+        let labels = Labels::new(&details.labels);
+        match model_type {
+            ModelType::Embedding(pool) => Self::Embedding { pooling: pool.to_string() },
+            ModelType::Classifier => Self::Classifier(labels),
+            ModelType::Reranker | ModelType::ListwiseReranker => Self::Reranker(labels),
+        }
+    }
+}
+
+impl<'a> From<&'a Info> for InfoBody<'a> {
+    fn from(info: &'a Info) -> Self {
+        let Info { config, model, .. } = info;
         Self {
-            model_id: config.model_id.clone(),
-            model_sha: details.sha,
+            model_id: &config.model_id,
+            model_sha: model.sha.as_deref(),
             model_dtype: config.dtype.to_string(),
-            served_model_name: config.served_model_name.clone(),
-            model_type,
+            served_model_name: &config.served_model_name,
+            model_type: ModelTypeBody::new(config.model_type, model),
             max_concurrent_requests: config.max_concurrent_requests,
             max_input_length: config.max_input_length,
             max_batch_tokens: config.max_batch_tokens,
@@ -99,26 +92,19 @@ impl Info {
             max_client_batch_size: config.max_client_batch_size,
             auto_truncate: config.auto_truncate,
             tokenization_workers: config.tokenization_workers,
-            version: env!("CARGO_PKG_VERSION"),
-            sha: option_env!("GIT_SHA"),
-            docker_label: option_env!("DOCKER_LABEL"),
-            model_kind,
+            version: info.version,
+            sha: info.sha,
+            docker_label: info.docker_label,
+            model_kind: info.model_kind(),
             max_rerank_texts: config.max_rerank_texts,
-            default_instruction: details.default_instruction,
+            default_instruction: model.default_instruction.as_deref(),
         }
-    }
-}
-
-impl Info {
-    /// The model's name in answers.
-    pub(crate) fn served_model_name(&self) -> &str {
-        &self.served_model_name
     }
 }
 
 /// Answers a request.
 pub(crate) async fn info(State(state): State<AppState>) -> Response {
-    Json(&*state.info).into_response()
+    Json(InfoBody::from(&*state.info)).into_response()
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! HTTP: the routes, what every one of them passes through, and how long the server listens.
 //!
 //! Input: an [`AppState`] and a listener. Output: answers as `docs/wire-compatibility.md` lists them. What must hold:
-//! every answer that is not a success has an error body; after the signal to stop no connection is accepted and those
-//! in flight finish.
+//! every answer that is not a success has an error body.
 
 mod auth;
 mod decode;
@@ -16,18 +15,17 @@ mod openai;
 mod predict;
 mod rerank;
 mod similarity;
-mod state;
 #[cfg(test)]
 mod testing;
 mod tokenize;
 
-use std::{future::Future, io, time::Duration};
+use std::io;
 
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, State},
     http::{
-        HeaderName, HeaderValue, Method, Uri,
+        HeaderValue, Method, Uri,
         header::{AUTHORIZATION, CONTENT_TYPE},
     },
     middleware,
@@ -37,60 +35,30 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use text_embeddings_backend_core::ModelType;
-use text_embeddings_core::{
-    service::{Answer, Cost},
-    tokenization::TruncationDirection,
-};
-use tokio::{net::TcpListener, sync::oneshot};
+use text_embeddings_core::{service::Answer, tokenization::TruncationDirection};
+use tokio::net::TcpListener;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
-use crate::telemetry;
+use crate::{cost, state::AppState, telemetry};
 use error::ApiError;
 use extract::RawBody;
-
-pub(crate) use info::{Info, ModelDetails};
-pub(crate) use state::AppState;
 
 /// For whoever mistypes a path.
 const ROUTES: &str = "POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, \
                       /v1/embeddings, /tokenize, /decode, /, /invocations and GET /info, /health, /ping, /metrics";
 
-/// Serves until `shutdown` completes, and then until the requests in flight are answered, but no longer than
-/// `drain`.
+/// Serves until [`AppState::stop`] says to stop, and then until the requests in flight are answered.
 ///
 /// # Errors
 ///
 /// If the listener fails.
-pub(crate) async fn serve(
-    state: AppState,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-    drain: Duration,
-) -> io::Result<()> {
-    let (stopped, stopping) = oneshot::channel();
-    let signal = async move {
-        shutdown.await;
-        tracing::info!("stopping: no new connections, up to {drain:?} for the requests in flight");
-        let _ = stopped.send(());
-    };
+pub(crate) async fn serve(state: AppState, listener: TcpListener) -> io::Result<()> {
+    let stop = state.stop.clone();
     let listener = listener.tap_io(|stream| {
         // Small answers should not wait for more to send.
         let _ = stream.set_nodelay(true);
     });
-    let server = axum::serve(listener, router(state)).with_graceful_shutdown(signal);
-    let overdue = async {
-        if stopping.await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        tokio::time::sleep(drain).await;
-    };
-    tokio::select! {
-        served = server.into_future() => served,
-        () = overdue => {
-            tracing::warn!("some requests are not answered after {drain:?}: they are dropped");
-            Ok(())
-        }
-    }
+    axum::serve(listener, router(state)).with_graceful_shutdown(stop.wait()).await
 }
 
 /// The route table.
@@ -187,41 +155,15 @@ fn respond<T, B: Serialize>(
     body: impl FnOnce(T) -> B,
 ) -> Response {
     let Answer { value, cost } = answer;
-    let span = tracing::info_span!(
-        "request",
-        route,
-        tokens = cost.tokens,
-        total_time = ?cost.total,
-        tokenization_time = ?cost.tokenization,
-        queue_time = ?cost.queue,
-        inference_time = ?cost.inference,
-    );
-    span.in_scope(|| tracing::info!("Success"));
-    (cost_headers(&cost, state.compute_type), Json(body(value))).into_response()
-}
-
-/// TEI's headers, times in whole milliseconds, and the number of texts that were cut.
-fn cost_headers(cost: &Cost, compute_type: &'static str) -> [(HeaderName, HeaderValue); 9] {
-    let number = |name, value: usize| (HeaderName::from_static(name), HeaderValue::from(value));
-    let time = |name, value: Duration| number(name, value.as_millis() as usize);
-    [
-        (HeaderName::from_static("x-compute-type"), HeaderValue::from_static(compute_type)),
-        time("x-compute-time", cost.total),
-        number("x-compute-characters", cost.characters),
-        number("x-compute-tokens", cost.tokens),
-        number("x-truncated-texts", cost.truncated),
-        time("x-total-time", cost.total),
-        time("x-tokenization-time", cost.tokenization),
-        time("x-queue-time", cost.queue),
-        time("x-inference-time", cost.inference),
-    ]
+    cost::log(route, &cost);
+    (cost::headers(&cost, state.compute_type), Json(body(value))).into_response()
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::{testing::Server, *};
-    use std::time::Instant;
+    use super::testing::Server;
+    use std::time::{Duration, Instant};
     use tokio::{io::AsyncWriteExt, net::TcpStream};
 
     const BODY: &str = r#"{"query":"q","texts":["ZZ"]}"#;

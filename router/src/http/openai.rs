@@ -9,7 +9,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use text_embeddings_core::service::{EmbedEncoding, EmbedRequest};
 
-use super::{error::ApiError, extract::JsonBody, inputs::Inputs, respond, state::AppState};
+use super::{error::ApiError, extract::JsonBody, inputs::Inputs, respond};
+use crate::state::AppState;
 
 /// The body of a request.
 #[derive(Debug, Deserialize)]
@@ -116,7 +117,7 @@ pub(crate) async fn embeddings(
     let (request, format) = body.split();
     let answer = state.service.embed(request).await?;
     let tokens = answer.cost.tokens;
-    let body = |vectors| EmbeddingsBody::new(vectors, format, state.info.served_model_name(), tokens);
+    let body = |vectors| EmbeddingsBody::new(vectors, format, &state.info.config.served_model_name, tokens);
     Ok(respond(&state, "v1/embeddings", answer, body))
 }
 

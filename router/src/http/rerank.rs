@@ -7,7 +7,8 @@ use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{Rank, RerankRequest};
 
-use super::{TruncationSide, error::ApiError, extract::JsonBody, respond, state::AppState};
+use super::{TruncationSide, error::ApiError, extract::JsonBody, respond};
+use crate::state::AppState;
 
 /// The body of a request.
 #[derive(Debug, Deserialize)]

@@ -1,50 +1,24 @@
-//! A server for tests: real listener, real engine, a byte-level tokenizer and a backend that counts letters.
+//! A server for tests of HTTP, and a client that sends any bytes.
 //!
-//! Input: flags. Output: a [`Server`] to send requests to. What must hold: a prompt's raw score is the number of `Z`s
-//! in it less one, so that every expected score can be read off the request; a prompt with `#` fails, one with `%`
-//! scores NaN, and [`Control`] can hold or break all of them.
+//! Input: flags. Output: a [`Server`] to send requests to, which answers as `crate::testing` says.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Condvar, Mutex},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use serde_json::json;
-use text_embeddings_backend_core::{Backend, BackendError, Batch, ModelType, Predictions};
-use text_embeddings_core::{
-    infer::{Engine, EngineLimits},
-    service::{Service, ServiceConfig},
-    templates::{BuiltinTemplate, PromptTemplate},
-    tokenization::{EncoderOptions, PromptEncoder, Tokenization},
-};
-use tokenizers::{Tokenizer, pre_tokenizers::byte_level::ByteLevel};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::oneshot,
-    task::JoinHandle,
 };
 
-use super::{AppState, Info, ModelDetails, serve};
-use crate::{
-    args::Args,
-    config::{Config, ModelLimits, ServerConfig},
-    telemetry,
-};
-
-/// Small limits, so that tests can exceed them.
-const FLAGS: &str = "text-embeddings-router --model-id org/tiny-reranker --max-rerank-texts 8 --max-client-batch-size 4 \
-                     --max-input-length 600 --tokenization-workers 2 --payload-limit 100000";
+use crate::testing::{Control, Running};
 
 /// A server on a port of its own.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) control: Control,
-    stop: Option<oneshot::Sender<()>>,
-    served: JoinHandle<std::io::Result<()>>,
+    running: Running,
 }
 
 /// An answer as it came over the wire.
@@ -82,13 +56,8 @@ impl Server {
     pub(crate) async fn start_draining(flags: &str, drain: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let control = Control::default();
-        let (stop, stopped) = oneshot::channel();
-        let shutdown = async {
-            let _ = stopped.await;
-        };
-        let served = tokio::spawn(serve(state(flags, &control), listener, shutdown, drain));
-        Self { address, control, stop: Some(stop), served }
+        let running = Running::start(flags, listener, drain);
+        Self { address, control: running.control.clone(), running }
     }
 
     /// Sends bytes and reads until the server closes the connection.
@@ -130,156 +99,11 @@ impl Server {
 
     /// Asks the server to stop.
     pub(crate) fn stop(&mut self) {
-        let _ = self.stop.take().unwrap().send(());
+        self.running.stop();
     }
 
     /// Waits until the server has stopped.
     pub(crate) async fn ended(&mut self) {
-        tokio::time::timeout(Duration::from_secs(20), &mut self.served).await.unwrap().unwrap().unwrap();
-    }
-}
-
-impl Drop for Server {
-    /// Whatever a failed test left held would keep the engine, and with it the process, from ending.
-    fn drop(&mut self) {
-        self.control.hold(false);
-    }
-}
-
-/// The state of a server with these flags.
-fn state(flags: &str, control: &Control) -> AppState {
-    let args = Args::try_from(FLAGS.split_whitespace().chain(flags.split_whitespace())).unwrap();
-    let limits = ModelLimits {
-        model_type: ModelType::ListwiseReranker,
-        max_seq_length: None,
-        max_position_embeddings: Some(40_960),
-    };
-    let config = Config::resolve(&args, &limits).unwrap();
-    let details = ModelDetails {
-        labels: vec!["yes".to_owned()],
-        default_instruction: Some("Judge.".to_owned()),
-        ..ModelDetails::default()
-    };
-    AppState {
-        service: service(&config, control),
-        info: Arc::new(Info::new(&config, details)),
-        server: Arc::new(ServerConfig::resolve(&args).unwrap()),
-        metrics: telemetry::metrics::builder().unwrap().build_recorder().handle(),
-        compute_type: "cpu",
-    }
-}
-
-fn service(config: &Config, control: &Control) -> Service {
-    let tokenizer = tokenizer();
-    let backend = LetterBackend {
-        counted: tokenizer.token_to_id("Z").unwrap(),
-        failing: tokenizer.token_to_id("#").unwrap(),
-        nan: tokenizer.token_to_id("%").unwrap(),
-        control: control.clone(),
-    };
-    let limits = EngineLimits {
-        max_batch_tokens: config.max_batch_tokens,
-        max_batch_requests: config.max_batch_requests,
-        max_concurrent_requests: config.max_concurrent_requests,
-    };
-    let options = EncoderOptions {
-        default_instruction: "Judge.".to_owned(),
-        max_input_length: config.max_input_length,
-        parse_special_tokens: config.parse_special_tokens,
-    };
-    let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
-    let encoder = PromptEncoder::new(tokenizer, &template, options).unwrap();
-    let service_config = ServiceConfig {
-        model_type: config.model_type,
-        max_rerank_texts: config.max_rerank_texts,
-        max_client_batch_size: config.max_client_batch_size,
-        auto_truncate: config.auto_truncate,
-    };
-    let tokenization = Tokenization::start(encoder, config.tokenization_workers).unwrap();
-    Service::new(tokenization, Engine::start(Box::new(backend), limits).unwrap(), service_config)
-}
-
-/// Byte-level, a token for each byte, with the control tokens of Qwen's prompt.
-fn tokenizer() -> Tokenizer {
-    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
-    alphabet.sort_unstable();
-    let vocabulary: serde_json::Map<_, _> =
-        alphabet.iter().enumerate().map(|(id, letter)| (letter.to_string(), json!(id))).collect();
-    let added: Vec<_> = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
-        .iter()
-        .enumerate()
-        .map(|(index, content)| {
-            json!({ "id": vocabulary.len() + index, "content": content, "single_word": false, "lstrip": false,
-                "rstrip": false, "normalized": false, "special": content.contains('|') })
-        })
-        .collect();
-    let byte_level =
-        json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false });
-    let file = json!({
-        "version": "1.0", "added_tokens": added, "pre_tokenizer": byte_level, "post_processor": byte_level,
-        "decoder": byte_level, "model": { "type": "BPE", "vocab": vocabulary, "merges": [] }
-    });
-    file.to_string().parse().unwrap()
-}
-
-/// What a test does to the backend while the engine owns it.
-#[derive(Clone, Default)]
-pub(crate) struct Control(Arc<(Mutex<Mood>, Condvar)>);
-
-#[derive(Default)]
-struct Mood {
-    held: bool,
-    broken: bool,
-    batches: usize,
-}
-
-impl Control {
-    /// Holds every batch until released.
-    pub(crate) fn hold(&self, held: bool) {
-        self.change(|mood| mood.held = held);
-    }
-
-    /// Lets every batch fail.
-    pub(crate) fn break_all(&self, broken: bool) {
-        self.change(|mood| mood.broken = broken);
-    }
-
-    /// Waits until the backend got so many batches.
-    pub(crate) async fn batches(&self, count: usize) {
-        while self.0.0.lock().unwrap().batches < count {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Mood)) {
-        change(&mut self.0.0.lock().unwrap());
-        self.0.1.notify_all();
-    }
-}
-
-struct LetterBackend {
-    counted: u32,
-    failing: u32,
-    nan: u32,
-    control: Control,
-}
-
-impl LetterBackend {
-    fn score(&self, batch: &Batch, text: usize) -> f32 {
-        let ids = || batch.rows_of(text).map(|row| batch.token_ids()[row]);
-        let count = ids().filter(|id| *id == self.counted).count();
-        if ids().any(|id| id == self.nan) { f32::NAN } else { count as f32 - 1.0 }
-    }
-}
-
-impl Backend for LetterBackend {
-    fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
-        self.control.change(|mood| mood.batches += 1);
-        let (mood, changed) = &*self.control.0;
-        let broken = changed.wait_while(mood.lock().unwrap(), |mood| mood.held).unwrap().broken;
-        if broken || batch.token_ids().contains(&self.failing) {
-            return Err(BackendError::Inference("the test wants it".to_owned()));
-        }
-        Ok(Predictions::new((0..batch.leaves().len()).map(|text| self.score(batch, text)).collect(), 1))
+        self.running.ended().await;
     }
 }

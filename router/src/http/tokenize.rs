@@ -7,7 +7,8 @@ use axum::{Json, extract::State};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{Token, TokenizeRequest};
 
-use super::{error::ApiError, extract::JsonBody, state::AppState};
+use super::{error::ApiError, extract::JsonBody};
+use crate::state::AppState;
 
 /// The body of a request.
 #[derive(Debug, Deserialize)]

@@ -1,19 +1,18 @@
-//! What every handler may use.
+//! What every handler of every transport may use.
 
 use std::sync::Arc;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use text_embeddings_core::service::Service;
 
-use super::info::Info;
-use crate::config::ServerConfig;
+use crate::{config::ServerConfig, info::Info, serve::Stop};
 
 /// The server's parts, shared by all requests. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct AppState {
     /// What answers requests.
     pub(crate) service: Service,
-    /// What `GET /info` says.
+    /// What is served, and within which limits.
     pub(crate) info: Arc<Info>,
     /// Limits, key and origins.
     pub(crate) server: Arc<ServerConfig>,
@@ -21,4 +20,6 @@ pub(crate) struct AppState {
     pub(crate) metrics: PrometheusHandle,
     /// The device that computes, for `x-compute-type`: `cpu`, `cuda` or `metal`.
     pub(crate) compute_type: &'static str,
+    /// Whether the server was asked to stop.
+    pub(crate) stop: Stop,
 }

@@ -1,0 +1,40 @@
+//! What a request cost, as its client and the log are told.
+//!
+//! Input: a [`Cost`]. Output: TEI's `x-…` keys, which are headers over HTTP and metadata over gRPC, and a line of the
+//! log. What must hold: both transports tell the same.
+
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue};
+use text_embeddings_core::service::Cost;
+
+/// TEI's headers, times in whole milliseconds, and the number of texts that were cut.
+pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> [(HeaderName, HeaderValue); 9] {
+    let number = |name, value: usize| (HeaderName::from_static(name), HeaderValue::from(value));
+    let time = |name, value: Duration| number(name, value.as_millis() as usize);
+    [
+        (HeaderName::from_static("x-compute-type"), HeaderValue::from_static(compute_type)),
+        time("x-compute-time", cost.total),
+        number("x-compute-characters", cost.characters),
+        number("x-compute-tokens", cost.tokens),
+        number("x-truncated-texts", cost.truncated),
+        time("x-total-time", cost.total),
+        time("x-tokenization-time", cost.tokenization),
+        time("x-queue-time", cost.queue),
+        time("x-inference-time", cost.inference),
+    ]
+}
+
+/// Logs a success of `route`.
+pub(crate) fn log(route: &'static str, cost: &Cost) {
+    let span = tracing::info_span!(
+        "request",
+        route,
+        tokens = cost.tokens,
+        total_time = ?cost.total,
+        tokenization_time = ?cost.tokenization,
+        queue_time = ?cost.queue,
+        inference_time = ?cost.inference,
+    );
+    span.in_scope(|| tracing::info!("Success"));
+}

@@ -1,0 +1,57 @@
+//! What is served, and within which limits, as both transports tell it.
+//!
+//! Input: the configuration, and what start-up learned of the model. Output: [`Info`], which a transport puts into its
+//! own form.
+
+use text_embeddings_backend_core::ModelType;
+
+use crate::config::Config;
+
+/// The answer to who asks what this server is.
+#[derive(Debug, Clone)]
+pub(crate) struct Info {
+    /// How the model is served.
+    pub(crate) config: Config,
+    /// What the model's files say.
+    pub(crate) model: ModelDetails,
+    /// This server's version.
+    pub(crate) version: &'static str,
+    /// The commit it was built from, if the build knew it.
+    pub(crate) sha: Option<&'static str>,
+    /// The label of its container image, if the build knew it.
+    pub(crate) docker_label: Option<&'static str>,
+}
+
+/// What start-up learns of the model beside its [`Config`].
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ModelDetails {
+    /// The commit on the Hub; none for a local folder.
+    pub(crate) sha: Option<String>,
+    /// The classes in order; for a generative re-ranker `["yes"]`.
+    pub(crate) labels: Vec<String>,
+    /// The instruction in force where a request has none.
+    pub(crate) default_instruction: Option<String>,
+}
+
+impl Info {
+    /// The answer for a model served as `config` says.
+    pub(crate) fn new(config: Config, model: ModelDetails) -> Self {
+        Self {
+            config,
+            model,
+            version: env!("CARGO_PKG_VERSION"),
+            sha: option_env!("GIT_SHA"),
+            docker_label: option_env!("DOCKER_LABEL"),
+        }
+    }
+
+    /// The kind of model in a word: with `listwise-reranker` for what TEI calls a re-ranker too.
+    pub(crate) fn model_kind(&self) -> &'static str {
+        match self.config.model_type {
+            ModelType::Embedding(_) => "embedding",
+            ModelType::Classifier => "classifier",
+            ModelType::Reranker => "reranker",
+            ModelType::ListwiseReranker => "listwise-reranker",
+        }
+    }
+}
