@@ -19,7 +19,7 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::{Backend, Batch, Predictions, Wanted};
+use text_embeddings_backend_core::{Backend, Batch, Predictions, TextValues, Wanted};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch without them
@@ -241,10 +241,10 @@ impl Shared {
         };
         match result {
             Ok(predictions) => {
-                for (entry, values) in next.entries.into_iter().zip(predictions.texts()) {
+                for (entry, TextValues { values, width }) in next.entries.into_iter().zip(predictions.texts())
+                {
                     let is_nan = values.iter().any(|value| value.is_nan());
                     let queue = start.saturating_duration_since(entry.enqueued);
-                    let width = predictions.width();
                     let outcome = Outcome { values: values.to_vec(), width, queue, inference };
                     answer(entry, if is_nan { Err(Error::MissingValues) } else { Ok(outcome) });
                 }

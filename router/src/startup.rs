@@ -198,7 +198,7 @@ fn refuse_constant_scores(backend: &mut dyn Backend, encoder: &PromptEncoder) ->
         batch.push(&encoder.encode_prompt(&text, truncation)?.ids, Wanted::Whole);
     }
     let predictions = backend.predict(&batch.build())?;
-    let scores: Vec<f32> = predictions.texts().flatten().copied().collect();
+    let scores: Vec<f32> = predictions.texts().flat_map(|text| text.values).copied().collect();
     ensure!(
         scores.iter().all(|score| score.is_finite()),
         "two test pairs got the raw scores {scores:?}: the checkpoint's weights are broken; download it again"

@@ -110,7 +110,7 @@ fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions, answers: Answer
     let mut builder = BatchBuilder::default();
     builder.push(&[answers.true_id; 2], Wanted::Whole);
     let predictions = backend.predict(&builder.build())?;
-    if predictions.texts().flatten().all(|score| score.is_finite()) {
+    if predictions.texts().flat_map(|text| text.values).all(|score| score.is_finite()) {
         return Ok(());
     }
     let cause = Checkpoint::open(&options.weights)?.find_nan().map_or_else(

@@ -68,7 +68,7 @@ fn cpu(model: &str, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
 }
 
 fn predict(backend: &mut dyn Backend, builder: BatchBuilder) -> Vec<f32> {
-    backend.predict(&builder.build()).unwrap().texts().map(|row| row[0]).collect()
+    backend.predict(&builder.build()).unwrap().texts().map(|text| text.values[0]).collect()
 }
 
 fn batch<'a>(mut builder: BatchBuilder, texts: impl IntoIterator<Item = &'a Vec<u32>>) -> BatchBuilder {

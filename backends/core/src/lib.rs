@@ -24,45 +24,55 @@ pub enum BackendError {
     Inference(String),
 }
 
-/// The values of a batch: rows of `width` values, the rows of a text after those of the text before it.
-#[derive(Debug, Clone, PartialEq)]
+/// The values of a batch, text after text.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Predictions {
     values: Vec<f32>,
+    texts: Vec<Rows>,
+}
+
+/// How many rows of how many values a text has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Rows {
+    count: usize,
     width: usize,
-    rows: Vec<usize>,
+}
+
+/// The values of one text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TextValues<'a> {
+    /// Its rows, one after the other.
+    pub values: &'a [f32],
+    /// Values of a row. Within a batch, it may be another for the tokens of a text than for a whole one, which has
+    /// gone through dense modules.
+    pub width: usize,
 }
 
 impl Predictions {
     /// One row for each text: `values` holds `width` raw scores (logits), or a vector of this length, per text.
     #[must_use]
     pub fn new(values: Vec<f32>, width: usize) -> Self {
-        debug_assert!(width > 0);
-        let rows = vec![1; values.len() / width];
-        Self::with_rows(values, width, rows)
+        debug_assert!(width > 0 && values.len().is_multiple_of(width));
+        let texts = vec![Rows { count: 1, width }; values.len() / width];
+        Self { values, texts }
     }
 
-    /// `rows[i]` rows for text `i`. Together they must be all of `values`.
-    #[must_use]
-    pub fn with_rows(values: Vec<f32>, width: usize, rows: Vec<usize>) -> Self {
-        debug_assert_eq!(values.len(), rows.iter().sum::<usize>() * width);
-        Self { values, width, rows }
+    /// Adds the next text: whole rows of `width` values.
+    pub fn push(&mut self, values: &[f32], width: usize) {
+        debug_assert!(width > 0 && values.len().is_multiple_of(width));
+        self.values.extend_from_slice(values);
+        self.texts.push(Rows { count: values.len() / width, width });
     }
 
-    /// Each text's rows in turn, one row after the other.
+    /// The values of each text in turn.
     #[must_use]
-    pub fn texts(&self) -> impl ExactSizeIterator<Item = &[f32]> {
+    pub fn texts(&self) -> impl ExactSizeIterator<Item = TextValues<'_>> {
         let mut rest = self.values.as_slice();
-        self.rows.iter().map(move |rows| {
-            let (text, after) = rest.split_at(rows * self.width);
+        self.texts.iter().map(move |&Rows { count, width }| {
+            let (values, after) = rest.split_at(count * width);
             rest = after;
-            text
+            TextValues { values, width }
         })
-    }
-
-    /// Values of a row.
-    #[must_use]
-    pub fn width(&self) -> usize {
-        self.width
     }
 }
 
@@ -83,12 +93,16 @@ mod tests {
 
     #[test]
     fn each_text_gets_its_own_rows() {
-        let predictions = Predictions::new(vec![1.0, 2.0, 3.0, 4.0], 2);
-        assert_eq!(predictions.texts().collect::<Vec<_>>(), [[1.0, 2.0], [3.0, 4.0]]);
-        let predictions = Predictions::with_rows((0..10_u8).map(f32::from).collect(), 2, vec![1, 3, 1]);
-        assert_eq!((predictions.texts().len(), predictions.width()), (3, 2));
-        let texts: Vec<&[f32]> = predictions.texts().collect();
-        assert_eq!(texts, [&[0.0, 1.0][..], &[2.0, 3.0, 4.0, 5.0, 6.0, 7.0], &[8.0, 9.0]]);
+        let whole = Predictions::new(vec![1.0, 2.0, 3.0, 4.0], 2);
+        assert_eq!(whole.texts().map(|text| text.values).collect::<Vec<_>>(), [[1.0, 2.0], [3.0, 4.0]]);
+        assert!(whole.texts().all(|text| text.width == 2));
+        let mut mixed = Predictions::default();
+        let texts = [(vec![0.0, 1.0], 2), ((2..8_u8).map(f32::from).collect(), 3), (vec![8.0, 9.0], 2)];
+        for (values, width) in &texts {
+            mixed.push(values, *width);
+        }
+        let got: Vec<_> = mixed.texts().map(|text| (text.values.to_vec(), text.width)).collect();
+        assert_eq!(got, texts);
         assert_eq!(Predictions::new(Vec::new(), 3).texts().len(), 0);
     }
 }

@@ -92,13 +92,13 @@ impl Backend for HashBackend {
         if holds(BREAK) {
             return Ok(Predictions::new(Vec::new(), 1));
         }
-        let (mut values, mut rows) = (Vec::new(), Vec::new());
+        let mut predictions = Predictions::default();
         for (text, wanted) in batch.wanted().iter().enumerate() {
             let ids: Vec<u32> = batch.rows_of(text).map(|row| batch.token_ids()[row]).collect();
             let shortest = if *wanted == Wanted::Tokens { 1 } else { ids.len() };
-            values.extend((shortest..=ids.len()).map(|end| score(&ids[..end])));
-            rows.push(ids.len() + 1 - shortest);
+            let scores: Vec<f32> = (shortest..=ids.len()).map(|end| score(&ids[..end])).collect();
+            predictions.push(&scores, 1);
         }
-        Ok(Predictions::with_rows(values, 1, rows))
+        Ok(predictions)
     }
 }
