@@ -202,7 +202,8 @@ def test_a_body_that_says_it_is_json(server: Server, media_type):
 
 @pytest.mark.parametrize("path", ["/embed", "/embed_all", "/embed_sparse", "/similarity"])
 def test_routes_of_embedding_models(server: Server, path):
-    check_error(server.post(path, {"inputs": "a"}), 424, "Backend", "not an embedding model")
+    inputs = {"source_sentence": "a", "sentences": ["b"]} if path == "/similarity" else "a"
+    check_error(server.post(path, {"inputs": inputs}), 424, "Backend", "not an embedding model")
 
 
 @pytest.mark.parametrize("path", ["/embeddings", "/v1/embeddings"])
