@@ -144,6 +144,23 @@ pub(crate) struct Args {
     #[arg(long, env, default_value = "/tmp/text-embeddings-inference-server", help_heading = "HTTP")]
     pub(crate) uds_path: PathBuf,
 
+    /// The port to listen on in the place of `--port`, as Vertex AI asks for it.
+    #[arg(long, env, help_heading = "Hosting platforms")]
+    pub(crate) aip_http_port: Option<u16>,
+
+    /// A further path of `POST /vertex`, as Vertex AI asks for it.
+    #[arg(long, env, help_heading = "Hosting platforms")]
+    pub(crate) aip_predict_route: Option<String>,
+
+    /// A further path of `GET /health`, as Vertex AI asks for it.
+    #[arg(long, env, help_heading = "Hosting platforms")]
+    pub(crate) aip_health_route: Option<String>,
+
+    /// The Hub's name of the task: with `sentence-similarity`, `POST /` of an embedding model is `/similarity`; others
+    /// have no effect.
+    #[arg(long, env, help_heading = "Hosting platforms")]
+    pub(crate) task: Option<String>,
+
     /// Write the log as JSON; the variable `LOG_LEVEL` (default `info`) says how much of it.
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Telemetry")]
     pub(crate) json_output: bool,

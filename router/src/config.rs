@@ -13,6 +13,7 @@ use text_embeddings_backend_core::{DType, ModelType};
 
 use crate::{
     args::{Args, ChatTemplate, parse_hostname},
+    http::Platform,
     secret::Secret,
 };
 
@@ -85,6 +86,8 @@ pub(crate) struct ServerConfig {
     pub(crate) api_key: Option<Secret>,
     /// The origins that may call from a browser; none stands for any.
     pub(crate) cors_origins: Option<Vec<HeaderValue>>,
+    /// What the hosting platform wants of the routes.
+    pub(crate) platform: Platform,
 }
 
 /// The second port for metrics.
@@ -112,16 +115,18 @@ impl ServerConfig {
             value: args.hostname.clone(),
             problem: "is no address: give an IPv4 or IPv6 address, or `localhost`".to_owned(),
         })?;
+        let listen = args.aip_http_port.unwrap_or(args.port);
         let prometheus = PrometheusPort {
             port: args.prometheus_port.unwrap_or(DEFAULT_PROMETHEUS_PORT),
             explicit: args.prometheus_port.is_some(),
         };
         Ok(Self {
-            addresses: addresses.into_iter().map(|address| SocketAddr::new(address, args.port)).collect(),
-            prometheus: (prometheus.port != args.port || args.port == 0).then_some(prometheus),
+            addresses: addresses.into_iter().map(|address| SocketAddr::new(address, listen)).collect(),
+            prometheus: (prometheus.port != listen || listen == 0).then_some(prometheus),
             payload_limit: args.payload_limit.get(),
             api_key: args.api_key.clone(),
             cors_origins: cors_origins(&args.cors_allow_origin)?,
+            platform: Platform::resolve(args)?,
         })
     }
 }
@@ -379,6 +384,13 @@ mod tests {
     }
 
     #[test]
+    fn the_port_of_vertex_ai_takes_the_place_of_the_servers() {
+        for (flags, expected) in [("", 3000), ("--port 80", 80), ("--port 80 --aip-http-port 8080", 8080)] {
+            assert_eq!(ServerConfig::resolve(&args(flags)).unwrap().addresses[0].port(), expected, "{flags}");
+        }
+    }
+
+    #[test]
     fn the_limit_of_reranking_follows_teis_flag_where_that_is_given() {
         let table = [
             ("", 1000),
@@ -451,6 +463,7 @@ mod tests {
             ("--port 9000", None),
             ("--port 8080 --prometheus-port 8080", None),
             ("--port 0 --prometheus-port 0", Some((0, true))),
+            ("--aip-http-port 9000", None),
         ];
         for (flags, expected) in table {
             let expected = expected.map(|(port, explicit)| PrometheusPort { port, explicit });

@@ -45,6 +45,14 @@ pub struct Answer<T> {
     pub cost: Cost,
 }
 
+impl<T> Answer<T> {
+    /// The same answer in another form.
+    #[must_use]
+    pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Answer<U> {
+        Answer { value: form(self.value), cost: self.cost }
+    }
+}
+
 /// What a request cost: the content of the answer's `x-…` headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {

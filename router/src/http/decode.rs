@@ -24,6 +24,18 @@ enum Ids {
     Many(Vec<Vec<u32>>),
 }
 
+impl From<DecodeBody> for DecodeRequest {
+    fn from(body: DecodeBody) -> Self {
+        let ids = match body.ids {
+            // An empty list holds no texts rather than one empty one.
+            Ids::One(ids) if ids.is_empty() => Vec::new(),
+            Ids::One(ids) => vec![ids],
+            Ids::Many(lists) => lists,
+        };
+        Self { ids, skip_special_tokens: body.skip_special_tokens }
+    }
+}
+
 /// Answers a request.
 ///
 /// # Errors
@@ -33,14 +45,7 @@ pub(crate) async fn decode(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<DecodeBody>,
 ) -> Result<Json<Vec<String>>, ApiError> {
-    let ids = match body.ids {
-        // An empty list holds no texts rather than one empty one.
-        Ids::One(ids) if ids.is_empty() => Vec::new(),
-        Ids::One(ids) => vec![ids],
-        Ids::Many(lists) => lists,
-    };
-    let request = DecodeRequest { ids, skip_special_tokens: body.skip_special_tokens };
-    Ok(Json(state.service.decode(request).await?))
+    Ok(Json(state.service.decode(body.into()).await?))
 }
 
 #[cfg(test)]

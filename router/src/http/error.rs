@@ -90,6 +90,11 @@ impl ApiError {
         Self::validation(StatusCode::METHOD_NOT_ALLOWED, message)
     }
 
+    /// The same error in an element of a list: its message starts with the place.
+    pub(crate) fn at(self, place: &str) -> Self {
+        Self { message: format!("{place}: {}", self.message), ..self }
+    }
+
     fn validation(status: StatusCode, message: String) -> Self {
         Self { status, kind: "Validation", message }
     }

@@ -12,12 +12,14 @@ mod health;
 mod info;
 mod inputs;
 mod openai;
+mod platform;
 mod predict;
 mod rerank;
 mod similarity;
 #[cfg(test)]
 mod testing;
 mod tokenize;
+mod vertex;
 
 use std::io;
 
@@ -42,10 +44,30 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 use crate::{cost, state::AppState, telemetry};
 use error::ApiError;
 use extract::RawBody;
+use platform::VERTEX_ROUTE;
 
-/// For whoever mistypes a path.
-const ROUTES: &str = "POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, \
-                      /v1/embeddings, /tokenize, /decode, /, /invocations and GET /info, /health, /ping, /metrics";
+pub(crate) use platform::Platform;
+
+/// The paths of `POST`, all of which want the key.
+const POST_ROUTES: [&str; 13] = [
+    "/rerank",
+    "/predict",
+    "/embed",
+    "/embed_all",
+    "/embed_sparse",
+    "/similarity",
+    "/embeddings",
+    "/v1/embeddings",
+    "/tokenize",
+    "/decode",
+    "/vertex",
+    "/",
+    "/invocations",
+];
+/// The paths that answer a probe. `/` is one too.
+const HEALTH_ROUTES: [&str; 3] = ["/health", "/ping", "/"];
+/// The paths of `GET` with another meaning.
+const GET_ROUTES: [&str; 2] = ["/info", "/metrics"];
 
 /// Serves until [`AppState::stop`] says to stop, and then until the requests in flight are answered.
 ///
@@ -63,27 +85,39 @@ pub(crate) async fn serve(state: AppState, listener: TcpListener) -> io::Result<
 
 /// The route table.
 fn router(state: AppState) -> Router {
-    let open = Router::new()
-        .route("/health", get(health::health))
-        .route("/ping", get(health::health))
-        .route("/metrics", get(metrics));
+    let platform = &state.server.platform;
+    let mut open = Router::new().route("/metrics", get(metrics));
+    for path in HEALTH_ROUTES.into_iter().chain(platform.health_route.as_deref()) {
+        open = open.route(path, get(health::health));
+    }
+    let model_type = state.service.config().model_type;
+    let root = if platform.main_task_is_similarity(model_type) {
+        post(similarity::similarity)
+    } else {
+        main_task(model_type)
+    };
     let keyed = Router::new()
         .route("/info", get(info::info))
         .route("/rerank", post(rerank::rerank))
         .route("/predict", post(predict::predict))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/decode", post(decode::decode))
-        .route("/invocations", main_task(state.service.config().model_type))
-        .route("/", main_task(state.service.config().model_type))
+        .route("/invocations", main_task(model_type))
+        .route("/", root)
+        .route(VERTEX_ROUTE, post(vertex::vertex))
         .route("/embed", post(embed::embed))
         .route("/embed_all", post(embed::embed_all))
         .route("/embed_sparse", post(embed::embed_sparse))
         .route("/similarity", post(similarity::similarity));
+    let keyed = match &platform.predict_route {
+        Some(path) => keyed.route(path, post(vertex::vertex)),
+        None => keyed,
+    };
     let openai = Router::new()
         .route("/embeddings", post(openai::embeddings))
         .route("/v1/embeddings", post(openai::embeddings));
     let require_key = middleware::from_fn_with_state(state.clone(), auth::require_key);
-    open.merge(keyed.route_layer(require_key.clone()).route("/", get(health::health)))
+    open.merge(keyed.route_layer(require_key.clone()))
         .merge(openai.route_layer(require_key).route_layer(middleware::map_response(error::in_openai_words)))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -116,7 +150,8 @@ async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
 
 // The body is read here too: left unread, it would close the connection under the client's next request.
 async fn not_found(uri: Uri, _body: RawBody) -> ApiError {
-    ApiError::not_found(uri.path(), ROUTES)
+    let gets = [&HEALTH_ROUTES[..], &GET_ROUTES].concat().join(", ");
+    ApiError::not_found(uri.path(), &format!("POST {} and GET {gets}", POST_ROUTES.join(", ")))
 }
 
 async fn method_not_allowed(method: Method, uri: Uri, _body: RawBody) -> ApiError {
@@ -162,7 +197,7 @@ fn respond<T, B: Serialize>(
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::testing::Server;
+    use super::{POST_ROUTES, testing::Server};
     use std::time::{Duration, Instant};
     use tokio::{io::AsyncWriteExt, net::TcpStream};
 
@@ -171,21 +206,7 @@ mod tests {
     #[tokio::test]
     async fn keyed_routes_want_the_key_and_open_ones_do_not() {
         let server = Server::start_with("--api-key k3y").await;
-        let keyed = [
-            "/rerank",
-            "/predict",
-            "/tokenize",
-            "/decode",
-            "/",
-            "/invocations",
-            "/embed",
-            "/embed_all",
-            "/embed_sparse",
-            "/similarity",
-            "/embeddings",
-            "/v1/embeddings",
-        ];
-        for path in keyed {
+        for path in POST_ROUTES {
             let answer = server.post(path, BODY, &[]).await;
             let message = "this server wants its key as `Authorization: Bearer KEY`";
             let expected = if path.ends_with("/embeddings") {
@@ -234,7 +255,7 @@ mod tests {
         let server = Server::start().await;
         let answer = server.post("/rerang?x=1", BODY, &[]).await;
         assert_eq!(answer.status, 404);
-        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /, /invocations and GET /info, /health, /ping, /metrics","error_type":"Validation"}"#);
+        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /vertex, /, /invocations and GET /health, /ping, /, /info, /metrics","error_type":"Validation"}"#);
         let answer = server.get("/rerank").await;
         assert_eq!((answer.status, answer.header("allow")), (405, Some("post")));
         insta::assert_snapshot!(answer.body, @r#"{"error":"`/rerank` does not take GET: see the answer's `Allow` header","error_type":"Validation"}"#);

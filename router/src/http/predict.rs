@@ -85,9 +85,26 @@ fn single_or_pair(texts: Vec<String>) -> Result<PredictInput, String> {
     }
 }
 
+impl PredictBody {
+    /// The request, and whether its answer is a list of lists.
+    pub(crate) fn split(self) -> (PredictRequest, bool) {
+        let (inputs, is_batch) = match self.inputs {
+            Inputs::One(input) => (vec![input], false),
+            Inputs::Batch(inputs) => (inputs, true),
+        };
+        let request = PredictRequest {
+            inputs,
+            truncate: self.truncate,
+            truncation_direction: self.truncation_direction.into(),
+            raw_scores: self.raw_scores,
+        };
+        (request, is_batch)
+    }
+}
+
 /// A label and its score.
 #[derive(Debug, Serialize)]
-struct PredictionBody {
+pub(crate) struct PredictionBody {
     score: f32,
     label: String,
 }
@@ -98,11 +115,21 @@ impl From<Prediction> for PredictionBody {
     }
 }
 
-#[derive(Serialize)]
+/// The body of an answer.
+#[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum Answers {
+pub(crate) enum PredictionsBody {
     One(Vec<PredictionBody>),
     Batch(Vec<Vec<PredictionBody>>),
+}
+
+impl PredictionsBody {
+    /// The answer for the predictions of each input.
+    pub(crate) fn new(predictions: Vec<Vec<Prediction>>, is_batch: bool) -> Self {
+        let mut lists =
+            predictions.into_iter().map(|list| list.into_iter().map(PredictionBody::from).collect());
+        if is_batch { Self::Batch(lists.collect()) } else { Self::One(lists.next().unwrap_or_default()) }
+    }
 }
 
 /// Answers a request.
@@ -114,26 +141,9 @@ pub(crate) async fn predict(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<PredictBody>,
 ) -> Result<Response, ApiError> {
-    let (inputs, is_batch) = match body.inputs {
-        Inputs::One(input) => (vec![input], false),
-        Inputs::Batch(inputs) => (inputs, true),
-    };
-    let request = PredictRequest {
-        inputs,
-        truncate: body.truncate,
-        truncation_direction: body.truncation_direction.into(),
-        raw_scores: body.raw_scores,
-    };
+    let (request, is_batch) = body.split();
     let answer = state.service.predict(request).await?;
-    Ok(respond(&state, "predict", answer, |predictions| {
-        let mut lists =
-            predictions.into_iter().map(|list| list.into_iter().map(PredictionBody::from).collect());
-        if is_batch {
-            Answers::Batch(lists.collect())
-        } else {
-            Answers::One(lists.next().unwrap_or_default())
-        }
-    }))
+    Ok(respond(&state, "predict", answer, |predictions| PredictionsBody::new(predictions, is_batch)))
 }
 
 #[cfg(test)]

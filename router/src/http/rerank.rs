@@ -55,7 +55,7 @@ impl From<RerankBody> for RerankRequest {
 
 /// A text's place in the order.
 #[derive(Debug, Serialize)]
-struct RankBody {
+pub(crate) struct RankBody {
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
@@ -65,6 +65,13 @@ struct RankBody {
 impl From<Rank> for RankBody {
     fn from(Rank { index, score, text }: Rank) -> Self {
         Self { index, text, score }
+    }
+}
+
+impl RankBody {
+    /// The answer for these ranks.
+    pub(crate) fn list(ranks: Vec<Rank>) -> Vec<Self> {
+        ranks.into_iter().map(Self::from).collect()
     }
 }
 
@@ -78,7 +85,7 @@ pub(crate) async fn rerank(
     JsonBody(body): JsonBody<RerankBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.rerank(body.into()).await?;
-    Ok(respond(&state, "rerank", answer, |ranks| ranks.into_iter().map(RankBody::from).collect::<Vec<_>>()))
+    Ok(respond(&state, "rerank", answer, RankBody::list))
 }
 
 #[cfg(test)]

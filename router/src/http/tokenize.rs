@@ -36,9 +36,26 @@ pub(crate) struct TokenBody {
     stop: Option<usize>,
 }
 
+impl From<TokenizeBody> for TokenizeRequest {
+    fn from(body: TokenizeBody) -> Self {
+        let inputs = match body.inputs {
+            Inputs::One(text) => vec![text],
+            Inputs::Many(texts) => texts,
+        };
+        Self { inputs, add_special_tokens: body.add_special_tokens, prompt_name: body.prompt_name }
+    }
+}
+
 impl From<Token> for TokenBody {
     fn from(Token { id, text, special, start, stop }: Token) -> Self {
         Self { id, text, special, start, stop }
+    }
+}
+
+impl TokenBody {
+    /// The answer for the tokens of each text.
+    pub(crate) fn lists(texts: Vec<Vec<Token>>) -> Vec<Vec<Self>> {
+        texts.into_iter().map(|tokens| tokens.into_iter().map(Self::from).collect()).collect()
     }
 }
 
@@ -51,17 +68,8 @@ pub(crate) async fn tokenize(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<TokenizeBody>,
 ) -> Result<Json<Vec<Vec<TokenBody>>>, ApiError> {
-    let inputs = match body.inputs {
-        Inputs::One(text) => vec![text],
-        Inputs::Many(texts) => texts,
-    };
-    let request = TokenizeRequest {
-        inputs,
-        add_special_tokens: body.add_special_tokens,
-        prompt_name: body.prompt_name,
-    };
-    let texts = state.service.tokenize(request).await?;
-    Ok(Json(texts.into_iter().map(|tokens| tokens.into_iter().map(TokenBody::from).collect()).collect()))
+    let texts = state.service.tokenize(body.into()).await?;
+    Ok(Json(TokenBody::lists(texts)))
 }
 
 #[cfg(test)]
