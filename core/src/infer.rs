@@ -75,6 +75,17 @@ pub struct Announced {
     shared: Arc<Shared>,
 }
 
+/// The engine's queue as the metrics see it. It keeps no engine alive.
+#[derive(Debug, Clone)]
+pub struct QueueGauges(Arc<Shared>);
+
+impl QueueGauges {
+    /// Sets `te_queue_size` and `te_queue_tokens` to what waits now; for whoever is about to read them.
+    pub fn publish(&self) {
+        self.0.lock().queue.publish();
+    }
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
@@ -126,6 +137,12 @@ impl Engine {
     pub fn try_acquire(&self) -> Result<Permit, Error> {
         let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| Error::Overloaded)?;
         Ok(Permit { _permit: permit })
+    }
+
+    /// What the metrics need of the queue.
+    #[must_use]
+    pub fn queue_gauges(&self) -> QueueGauges {
+        QueueGauges(Arc::clone(&self.shared))
     }
 
     /// Announces a text whose tokens are not known yet.

@@ -41,6 +41,16 @@ pub const BATCH_NEXT_SIZE: &str = "te_batch_next_size";
 pub const BATCH_NEXT_TOKENS: &str = "te_batch_next_tokens";
 /// Texts in the queue.
 pub const QUEUE_SIZE: &str = "te_queue_size";
+/// Tokens of the texts in the queue.
+pub const QUEUE_TOKENS: &str = "te_queue_tokens";
+/// Tokens of batches that were computed once for several texts, less those once.
+pub const PREFIX_SHARED_TOKENS: &str = "te_prefix_shared_tokens";
+/// Tokens that batches computed.
+pub const BATCH_TOKENS_COMPUTED: &str = "te_batch_tokens_computed";
+/// Inputs from which tokens were cut.
+pub const TRUNCATED_INPUTS: &str = "te_truncated_inputs";
+/// Scores of re-ranked texts.
+pub const RERANK_SCORE: &str = "te_rerank_score";
 
 /// How a metric moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +59,19 @@ pub enum Kind {
     Counter,
     /// Up and down.
     Gauge,
-    /// By single observations.
-    Histogram,
+    /// By single observations, of what kind.
+    Histogram(Observed),
+}
+
+/// What a histogram's observations are, which decides its buckets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observed {
+    /// Seconds.
+    Durations,
+    /// Numbers of things.
+    Amounts,
+    /// Values in [0, 1].
+    Probabilities,
 }
 
 /// What there is to know about a metric.
@@ -71,11 +92,19 @@ const fn counter(name: &'static str, description: &'static str) -> Metric {
 }
 
 const fn seconds(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: Kind::Histogram, unit: Unit::Seconds, description }
+    Metric { name, kind: Kind::Histogram(Observed::Durations), unit: Unit::Seconds, description }
 }
 
 const fn amounts(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: Kind::Histogram, unit: Unit::Count, description }
+    Metric { name, kind: Kind::Histogram(Observed::Amounts), unit: Unit::Count, description }
+}
+
+const fn probabilities(name: &'static str, description: &'static str) -> Metric {
+    Metric { name, kind: Kind::Histogram(Observed::Probabilities), unit: Unit::Count, description }
+}
+
+const fn gauge(name: &'static str, description: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, unit: Unit::Count, description }
 }
 
 /// Every metric that is emitted.
@@ -102,7 +131,21 @@ pub const ALL: &[Metric] = &[
         BATCH_NEXT_TOKENS,
         "Tokens a batch computes: a prefix that several of its texts share counts once.",
     ),
-    Metric { name: QUEUE_SIZE, kind: Kind::Gauge, unit: Unit::Count, description: "Texts in the queue." },
+    gauge(QUEUE_SIZE, "Texts that wait in the queue for a batch."),
+    gauge(QUEUE_TOKENS, "Tokens of the texts in the queue, each text counted in full."),
+    counter(
+        BATCH_TOKENS_COMPUTED,
+        "Tokens that batches computed: a prefix that several texts share counts once.",
+    ),
+    counter(
+        PREFIX_SHARED_TOKENS,
+        "Tokens of texts in batches that were not computed, because another text of the batch starts the same.",
+    ),
+    counter(TRUNCATED_INPUTS, "Texts and pairs from which tokens were cut because they were too long."),
+    probabilities(
+        RERANK_SCORE,
+        "Scores of re-ranked texts as probabilities, also where raw scores were asked for.",
+    ),
 ];
 
 /// Tells the installed recorder what each metric of [`ALL`] means.
@@ -111,7 +154,7 @@ pub fn describe() {
         match kind {
             Kind::Counter => metrics::describe_counter!(name, unit, description),
             Kind::Gauge => metrics::describe_gauge!(name, unit, description),
-            Kind::Histogram => metrics::describe_histogram!(name, unit, description),
+            Kind::Histogram(_) => metrics::describe_histogram!(name, unit, description),
         }
     }
 }
@@ -119,6 +162,11 @@ pub fn describe() {
 /// Adds one to a counter without labels.
 pub(crate) fn count(name: &'static str) {
     metrics::counter!(name).increment(1);
+}
+
+/// Adds a number of things to a counter without labels.
+pub(crate) fn count_many(name: &'static str, amount: usize) {
+    metrics::counter!(name).increment(amount as u64);
 }
 
 /// Adds one to a counter with one label.
@@ -134,6 +182,16 @@ pub(crate) fn observe_duration(name: &'static str, duration: Duration) {
 /// Adds a number of things to a histogram.
 pub(crate) fn observe_amount(name: &'static str, amount: usize) {
     metrics::histogram!(name).record(amount as f64);
+}
+
+/// Adds a probability to a histogram.
+pub(crate) fn observe_probability(name: &'static str, probability: f32) {
+    metrics::histogram!(name).record(f64::from(probability));
+}
+
+/// Sets a gauge to a number of things.
+pub(crate) fn set(name: &'static str, amount: usize) {
+    metrics::gauge!(name).set(amount as f64);
 }
 
 #[cfg(test)]

@@ -2,12 +2,15 @@
 //!
 //! Input: encoded texts with the channel that awaits their answer. Output: packed batches within a budget. What must
 //! hold: every text whose receiver still waits leaves once, in the order of arrival; a text that nobody waits for is
-//! never computed; `te_queue_size` is the length. A plain struct: no runtime, no lock, no clock.
+//! never computed; when metrics are read, `te_queue_size` is the number of texts that somebody waits for. A plain struct: no runtime, no lock, no clock.
 
 use crate::{
     error::Error,
     infer::Outcome,
-    metrics::{BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, QUEUE_SIZE, observe_amount},
+    metrics::{
+        BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, BATCH_TOKENS_COMPUTED, PREFIX_SHARED_TOKENS, QUEUE_SIZE,
+        QUEUE_TOKENS, count_many, observe_amount, set,
+    },
 };
 use std::{collections::VecDeque, time::Instant};
 use text_embeddings_backend_core::{Batch, BatchBuilder, Wanted};
@@ -57,7 +60,6 @@ impl Queue {
     pub fn push(&mut self, entry: Entry) {
         self.tokens += entry.ids.len();
         self.entries.push_back(entry);
-        self.publish_size();
     }
 
     /// Takes as many texts from the front as fit into a batch; none if nobody waits.
@@ -73,16 +75,19 @@ impl Queue {
                 entries.push(entry);
             }
         }
-        self.publish_size();
         if entries.is_empty() {
             return None;
         }
+        let (tokens, computed) =
+            (entries.iter().map(|entry| entry.ids.len()).sum::<usize>(), builder.unique_tokens());
         observe_amount(BATCH_NEXT_SIZE, builder.texts());
-        observe_amount(BATCH_NEXT_TOKENS, builder.unique_tokens());
+        observe_amount(BATCH_NEXT_TOKENS, computed);
+        count_many(BATCH_TOKENS_COMPUTED, computed);
+        count_many(PREFIX_SHARED_TOKENS, tokens - computed);
         Some(NextBatch { batch: builder.build(), entries })
     }
 
-    /// Texts that wait, those included that nobody waits for any more but that are not skipped yet.
+    /// Texts that wait, those included that nobody waits for any more but that are not thrown out yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -106,8 +111,13 @@ impl Queue {
         self.entries.front().map(|entry| entry.enqueued)
     }
 
-    fn publish_size(&self) {
-        metrics::gauge!(QUEUE_SIZE).set(self.entries.len() as f64);
+    /// Throws out the texts that nobody waits for, and sets the gauges to what is left: for the moment at which they
+    /// are read.
+    pub fn publish(&mut self) {
+        self.entries.retain(|entry| !entry.reply.is_closed());
+        self.tokens = self.entries.iter().map(|entry| entry.ids.len()).sum();
+        set(QUEUE_SIZE, self.len());
+        set(QUEUE_TOKENS, self.tokens);
     }
 }
 
@@ -234,22 +244,63 @@ mod tests {
         true
     }
 
+    /// Sets the gauges and gives their values.
+    fn scrape(queue: &mut Queue) -> [usize; 2] {
+        let read = recorded(|| queue.publish());
+        [QUEUE_SIZE, QUEUE_TOKENS].map(|name| read[name][0] as usize)
+    }
+
     #[test]
-    fn the_gauge_is_the_length_and_a_batch_is_observed_once() {
+    fn at_every_scrape_the_gauges_are_what_waits() {
+        let mut rng = StdRng::seed_from_u64(4);
+        let (mut queue, mut waiting) = (Queue::default(), VecDeque::<(usize, Receiver)>::new());
+        for _ in 0..2000 {
+            match rng.random_range(0..4) {
+                0 | 1 => {
+                    let (entry, receiver) = entry(&vec![7; rng.random_range(1..9)], Instant::now());
+                    waiting.push_back((entry.ids.len(), receiver));
+                    queue.push(entry);
+                }
+                // A client goes away, from any place in the queue.
+                2 if !waiting.is_empty() => drop(waiting.remove(rng.random_range(0..waiting.len()))),
+                _ => {
+                    let taken = queue.next_batch(limits(100, Some(2))).map_or(0, |next| next.entries.len());
+                    assert_eq!(taken, waiting.len().min(2));
+                    waiting.drain(..taken);
+                }
+            }
+            let wanted = [waiting.len(), waiting.iter().map(|(tokens, _)| tokens).sum()];
+            assert_eq!(scrape(&mut queue), wanted);
+            assert_eq!([queue.len(), queue.tokens()], wanted);
+        }
+    }
+
+    #[test]
+    fn a_batch_is_observed_once_with_what_it_computes_and_what_it_shares() {
         let (first, first_receiver) = entry(&[1, 2, 3], Instant::now());
         let (second, _second_receiver) = entry(&[1, 2, 4], Instant::now());
-        let (third, _third_receiver) = entry(&[5], Instant::now());
+        let (third, _third_receiver) = entry(&[1, 2, 4, 5, 6], Instant::now());
+        let (fourth, _fourth_receiver) = entry(&[9], Instant::now());
         let mut queue = Queue::default();
-        let pushed = recorded(|| [first, second, third].into_iter().for_each(|entry| queue.push(entry)));
-        assert_eq!(pushed[QUEUE_SIZE], [3.0]);
+        for entry in [first, second, third, fourth] {
+            queue.push(entry);
+        }
         drop(first_receiver);
-        let taken = recorded(|| assert!(queue.next_batch(limits(3, None)).is_some()));
-        assert_eq!(taken[QUEUE_SIZE], [1.0]);
-        assert_eq!((&taken[BATCH_NEXT_SIZE], &taken[BATCH_NEXT_TOKENS]), (&vec![1.0], &vec![3.0]));
-        let emptied = recorded(|| {
-            assert!(queue.next_batch(limits(3, None)).is_some());
-            assert!(queue.next_batch(limits(3, None)).is_none());
+        let taken = recorded(|| {
+            assert!(queue.next_batch(limits(5, None)).is_some());
         });
-        assert_eq!((&emptied[QUEUE_SIZE], &emptied[BATCH_NEXT_SIZE]), (&vec![0.0], &vec![1.0]));
+        for (name, wanted) in [
+            (BATCH_NEXT_SIZE, 2.0),
+            (BATCH_NEXT_TOKENS, 5.0),
+            (BATCH_TOKENS_COMPUTED, 5.0),
+            (PREFIX_SHARED_TOKENS, 3.0),
+        ] {
+            assert_eq!(taken[name], [wanted], "{name}");
+        }
+        let nothing = recorded(|| {
+            assert!(queue.next_batch(limits(5, None)).is_some());
+            assert!(queue.next_batch(limits(5, None)).is_none());
+        });
+        assert_eq!((&nothing[BATCH_NEXT_SIZE], &nothing[PREFIX_SHARED_TOKENS]), (&vec![1.0], &vec![0.0]));
     }
 }

@@ -68,6 +68,7 @@ async fn start_and_serve(args: Args, server: ServerConfig) -> anyhow::Result<()>
         () = stop_signal() => return Ok(()),
     };
     let Started { service, info, compute_type } = started;
+    metrics.watch(service.queue_gauges());
     let stop = Stop::on(async {
         stop_signal().await;
         tracing::info!("stopping: no new connections, up to {DRAIN:?} for the requests in flight");

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use metrics_exporter_prometheus::PrometheusHandle;
 use text_embeddings_core::service::Service;
 
-use crate::{config::ServerConfig, info::Info, serve::Stop};
+use crate::{config::ServerConfig, info::Info, serve::Stop, telemetry::metrics::Metrics};
 
 /// The server's parts, shared by all requests. Cheap to clone.
 #[derive(Clone)]
@@ -17,7 +16,7 @@ pub(crate) struct AppState {
     /// Limits, key and origins.
     pub(crate) server: Arc<ServerConfig>,
     /// What `GET /metrics` says.
-    pub(crate) metrics: PrometheusHandle,
+    pub(crate) metrics: Metrics,
     /// The device that computes, for `x-compute-type`: `cpu`, `cuda` or `metal`.
     pub(crate) compute_type: &'static str,
     /// Whether the server was asked to stop.

@@ -28,7 +28,7 @@ use crate::{
     info::{Info, ModelDetails},
     serve::{Stop, serve},
     state::AppState,
-    telemetry,
+    telemetry::{self, metrics::Metrics},
 };
 
 /// Small limits, so that tests can exceed them.
@@ -90,7 +90,7 @@ fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
         service: service(&config, control),
         info: Arc::new(Info::new(config, details)),
         server: Arc::new(ServerConfig::resolve(&args).unwrap()),
-        metrics: telemetry::metrics::builder().unwrap().build_recorder().handle(),
+        metrics: Metrics::new(telemetry::metrics::builder().unwrap().build_recorder().handle()),
         compute_type: "cpu",
         stop,
     }

@@ -11,7 +11,10 @@ mod rerank;
 mod score;
 mod tokenize;
 
-use crate::{infer::Engine, tokenization::Tokenization};
+use crate::{
+    infer::{Engine, QueueGauges},
+    tokenization::Tokenization,
+};
 use std::{sync::Arc, time::Duration};
 use text_embeddings_backend_core::ModelType;
 
@@ -91,6 +94,12 @@ impl Service {
     #[must_use]
     pub fn config(&self) -> &ServiceConfig {
         &self.config
+    }
+
+    /// What the metrics need of the queue.
+    #[must_use]
+    pub fn queue_gauges(&self) -> QueueGauges {
+        self.engine.queue_gauges()
     }
 
     /// Whether the server can compute: the device thread runs, and the last batch, or a probe of one token if that

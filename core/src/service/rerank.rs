@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    metrics::{RERANK_SCORE, observe_probability},
     postprocess::{order, sigmoid},
     tokenization::{PromptText, TruncationDirection},
 };
@@ -67,9 +68,13 @@ impl Service {
         let scored = self.score(&request, truncation).await?;
         // A re-ranker has one class.
         let scores: Vec<f32> = scored.raw_scores.iter().map(|raw| raw[0]).collect();
+        let probabilities: Vec<f32> = scores.iter().copied().map(sigmoid).collect();
+        for &probability in &probabilities {
+            observe_probability(RERANK_SCORE, probability);
+        }
         let rank = |index: usize| Rank {
             index,
-            score: if request.raw_scores { scores[index] } else { sigmoid(scores[index]) },
+            score: if request.raw_scores { scores[index] } else { probabilities[index] },
             text: request.return_text.then(|| request.texts[index].clone()),
         };
         let ranks = order(&scores, request.top_n).into_iter().map(rank).collect();
@@ -314,6 +319,17 @@ mod tests {
             }
         }
         assert_eq!(answered[metrics::REQUEST_INPUT_LENGTH].len(), 3);
+        assert!(!answered.contains_key(metrics::TRUNCATED_INPUTS));
+
+        let long = "w300 ".repeat(MAX_INPUT_LENGTH);
+        let request_of_raw_scores =
+            RerankRequest { raw_scores: true, top_n: Some(1), ..request("w200", &["w100", &long, &long]) };
+        let cut = recorded(|| {
+            block_on(fixture.service.rerank(request_of_raw_scores)).unwrap();
+        });
+        assert_eq!(cut[metrics::TRUNCATED_INPUTS], [2.0]);
+        let scores = ["w100", &long, &long].map(|text| sigmoid(fixture.raw_score(None, "w200", text).0));
+        assert_eq!(cut[RERANK_SCORE], scores.map(f64::from));
 
         let failed = recorded(|| {
             block_on(fixture.service.rerank(request("w200", &["nan", "w101"]))).unwrap_err();
@@ -322,8 +338,19 @@ mod tests {
         assert!(!failed.contains_key("te_request_duration") && !failed.contains_key("te_predict_success"));
 
         // Together with the queue's own, this is all there is.
-        let moved = answered.keys().chain(failed.keys()).map(|key| key.split('{').next().unwrap_or(key));
-        let of_the_queue = [metrics::QUEUE_SIZE, metrics::BATCH_NEXT_SIZE, metrics::BATCH_NEXT_TOKENS];
+        let moved = answered
+            .keys()
+            .chain(cut.keys())
+            .chain(failed.keys())
+            .map(|key| key.split('{').next().unwrap_or(key));
+        let of_the_queue = [
+            metrics::QUEUE_SIZE,
+            metrics::QUEUE_TOKENS,
+            metrics::BATCH_NEXT_SIZE,
+            metrics::BATCH_NEXT_TOKENS,
+            metrics::BATCH_TOKENS_COMPUTED,
+            metrics::PREFIX_SHARED_TOKENS,
+        ];
         let listed: BTreeSet<_> = metrics::ALL.iter().map(|metric| metric.name).collect();
         assert_eq!(moved.chain(of_the_queue).collect::<BTreeSet<_>>(), listed);
     }

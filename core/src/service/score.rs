@@ -10,7 +10,8 @@ use crate::{
     infer::{Announced, Outcome},
     metrics::{
         PREDICT_COUNT, PREDICT_DURATION, PREDICT_INFERENCE_DURATION, PREDICT_QUEUE_DURATION, PREDICT_SUCCESS,
-        PREDICT_TOKENIZATION_DURATION, REQUEST_INPUT_LENGTH, count, observe_amount, observe_duration,
+        PREDICT_TOKENIZATION_DURATION, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, count, observe_amount,
+        observe_duration,
     },
     tokenization::{PromptText, Truncation, TruncationDirection},
 };
@@ -78,7 +79,10 @@ impl Service {
                 text.encoded.await.map_err(|_| Error::Tokenizer("the tokenizer failed".to_owned()))??;
             observe_amount(REQUEST_INPUT_LENGTH, measured.tokens);
             cost.tokens += measured.tokens;
-            cost.truncated += usize::from(measured.truncated);
+            if measured.truncated {
+                cost.truncated += 1;
+                count(TRUNCATED_INPUTS);
+            }
             cost.tokenization = cost.tokenization.max(measured.duration);
             encoded.push((measured, text.outcome));
         }

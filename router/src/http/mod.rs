@@ -41,7 +41,7 @@ use text_embeddings_core::{service::Answer, tokenization::TruncationDirection};
 use tokio::net::TcpListener;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
-use crate::{cost, state::AppState, telemetry};
+use crate::{cost, state::AppState};
 use error::ApiError;
 use extract::RawBody;
 use platform::VERTEX_ROUTE;
@@ -145,7 +145,7 @@ fn cors(origins: Option<&[HeaderValue]>) -> CorsLayer {
 }
 
 async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
-    telemetry::metrics::render(&state.metrics)
+    state.metrics.answer()
 }
 
 // The body is read here too: left unread, it would close the connection under the client's next request.

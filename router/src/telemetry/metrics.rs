@@ -2,15 +2,21 @@
 //!
 //! Input: the metrics that `text_embeddings_core::metrics` names. Output: their text form, on `GET /metrics` of the
 //! first port and on every path of the second. What must hold: durations have TEI's buckets, 1.5^k · 10 µs for
-//! k = 1..35; lengths and sizes have powers of two.
+//! k = 1..35; lengths and sizes have powers of two; the queue's gauges are what waits at the moment they are read.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use anyhow::Context;
 use axum::{Router, http::header::CONTENT_TYPE, response::IntoResponse};
-use metrics::Unit;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
-use text_embeddings_core::metrics::{ALL, Kind};
+use text_embeddings_core::{
+    infer::QueueGauges,
+    metrics::{ALL, Kind, Observed},
+};
 use tokio::net::TcpListener;
 
 use crate::config::PrometheusPort;
@@ -21,6 +27,44 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// The largest power of two that has a bucket, 2^20: more than any batch or input holds.
 const LARGEST_POWER: i32 = 20;
 
+/// A re-ranker is sure of most texts: where its scores crowd, near 0 and 1, the steps are small.
+const PROBABILITIES: [f64; 15] =
+    [0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0];
+
+/// The metrics of the process, to be read. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    recorded: PrometheusHandle,
+    /// None as long as the model loads.
+    queue: Arc<OnceLock<QueueGauges>>,
+}
+
+impl Metrics {
+    /// The metrics of a recorder.
+    pub(crate) fn new(recorded: PrometheusHandle) -> Self {
+        Self { recorded, queue: Arc::default() }
+    }
+
+    /// Tells what waits, from when there is a queue.
+    pub(crate) fn watch(&self, queue: QueueGauges) {
+        // A second engine in one process would be a mistake that only costs two gauges.
+        let _ = self.queue.set(queue);
+    }
+
+    /// The metrics in Prometheus' text form.
+    pub(crate) fn text(&self) -> String {
+        if let Some(queue) = self.queue.get() {
+            queue.publish();
+        }
+        self.recorded.render()
+    }
+
+    /// The metrics as an answer.
+    pub(crate) fn answer(&self) -> impl IntoResponse + use<> {
+        ([(CONTENT_TYPE, TEXT_FORMAT)], self.text())
+    }
+}
+
 /// A recorder that has its buckets, but is not yet the process's.
 ///
 /// # Errors
@@ -29,9 +73,13 @@ const LARGEST_POWER: i32 = 20;
 pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
     let durations: Vec<f64> = (1..=35).map(|k| 1.5_f64.powi(k) * 1e-5).collect();
     let amounts: Vec<f64> = (0..=LARGEST_POWER).map(|k| 2.0_f64.powi(k)).collect();
-    let histograms = ALL.iter().filter(|metric| metric.kind == Kind::Histogram);
-    histograms.into_iter().try_fold(PrometheusBuilder::new(), |builder, metric| {
-        let buckets = if metric.unit == Unit::Seconds { &durations } else { &amounts };
+    ALL.iter().try_fold(PrometheusBuilder::new(), |builder, metric| {
+        let buckets = match metric.kind {
+            Kind::Counter | Kind::Gauge => return Ok(builder),
+            Kind::Histogram(Observed::Durations) => &durations[..],
+            Kind::Histogram(Observed::Amounts) => &amounts,
+            Kind::Histogram(Observed::Probabilities) => &PROBABILITIES,
+        };
         builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)
     })
 }
@@ -42,7 +90,7 @@ pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
 /// # Errors
 ///
 /// If the process has a recorder already.
-pub(crate) fn start() -> anyhow::Result<PrometheusHandle> {
+pub(crate) fn start() -> anyhow::Result<Metrics> {
     let handle = builder()?.install_recorder().context("the metrics cannot start")?;
     text_embeddings_core::metrics::describe();
     let upkeep = handle.clone();
@@ -53,12 +101,7 @@ pub(crate) fn start() -> anyhow::Result<PrometheusHandle> {
             upkeep.run_upkeep();
         }
     });
-    Ok(handle)
-}
-
-/// The metrics as an answer.
-pub(crate) fn render(handle: &PrometheusHandle) -> impl IntoResponse + use<> {
-    ([(CONTENT_TYPE, TEXT_FORMAT)], handle.render())
+    Ok(Metrics::new(handle))
 }
 
 /// Opens the second port and serves the metrics there until the process ends. A port in use is an error if the user
@@ -70,7 +113,7 @@ pub(crate) fn render(handle: &PrometheusHandle) -> impl IntoResponse + use<> {
 pub(crate) async fn listen(
     port: PrometheusPort,
     address: std::net::IpAddr,
-    handle: PrometheusHandle,
+    metrics: Metrics,
 ) -> anyhow::Result<()> {
     let opened = TcpListener::bind((address, port.port)).await;
     let listener = match opened {
@@ -78,7 +121,7 @@ pub(crate) async fn listen(
         Err(error) => return unopened(port, &error),
     };
     tracing::info!("metrics are also served on port {}", listener.local_addr()?.port());
-    let app = Router::new().fallback(move || async move { render(&handle) });
+    let app = Router::new().fallback(move || async move { metrics.answer() });
     tokio::spawn(async move { axum::serve(listener, app).await });
     Ok(())
 }
@@ -95,7 +138,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use std::net::{IpAddr, Ipv4Addr};
-    use text_embeddings_core::metrics::{BATCH_NEXT_TOKENS, REQUEST_DURATION};
+    use text_embeddings_core::metrics::{BATCH_NEXT_TOKENS, REQUEST_DURATION, RERANK_SCORE, describe};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -106,6 +149,7 @@ mod tests {
         metrics::with_local_recorder(&recorder, || {
             metrics::histogram!(REQUEST_DURATION).record(0.5);
             metrics::histogram!(BATCH_NEXT_TOKENS).record(1000.0);
+            metrics::histogram!(RERANK_SCORE).record(0.997);
         });
         let text = recorder.handle().render();
         let buckets = |name: &str| -> Vec<f64> {
@@ -118,25 +162,56 @@ mod tests {
         };
         let durations = buckets(REQUEST_DURATION);
         assert_eq!(durations.len(), 35, "{text}");
-        assert!(
-            (durations[0] - 1.5e-5).abs() < 1e-12 && (durations[34] - 14.56).abs() < 0.01,
-            "{durations:?}"
-        );
+        let mut edge = 1e-5;
+        for duration in durations {
+            edge *= 1.5;
+            assert!((duration - edge).abs() < 1e-9 * edge, "{duration} is not {edge}");
+        }
         let amounts = buckets(BATCH_NEXT_TOKENS);
         assert_eq!((amounts[0], amounts[1], amounts[20]), (1.0, 2.0, 1_048_576.0));
         assert!(text.contains("te_batch_next_tokens_bucket{le=\"512\"} 0"), "{text}");
         assert!(text.contains("te_batch_next_tokens_bucket{le=\"1024\"} 1"), "{text}");
+        assert!(text.contains("te_rerank_score_bucket{le=\"0.99\"} 0"), "{text}");
+        assert!(text.contains("te_rerank_score_bucket{le=\"0.999\"} 1"), "{text}");
+        assert_eq!(buckets(RERANK_SCORE), PROBABILITIES);
+    }
+
+    #[test]
+    fn every_metric_has_its_type_and_its_description() {
+        let recorder = builder().unwrap().build_recorder();
+        metrics::with_local_recorder(&recorder, || {
+            describe();
+            for metric in ALL {
+                match metric.kind {
+                    Kind::Counter => metrics::counter!(metric.name).increment(1),
+                    Kind::Gauge => metrics::gauge!(metric.name).set(1.0),
+                    Kind::Histogram(_) => metrics::histogram!(metric.name).record(1.0),
+                }
+            }
+        });
+        let text = recorder.handle().render();
+        for metric in ALL {
+            let kind = match metric.kind {
+                Kind::Counter => "counter",
+                Kind::Gauge => "gauge",
+                Kind::Histogram(_) => "histogram",
+            };
+            let (name, description) = (metric.name, metric.description);
+            for line in [format!("# TYPE {name} {kind}"), format!("# HELP {name} {description}")] {
+                assert_eq!(text.lines().filter(|found| **found == line).count(), 1, "{line}\n{text}");
+            }
+        }
     }
 
     #[tokio::test]
     async fn a_port_in_use_is_an_error_only_if_it_was_asked_for() {
         let taken = TcpListener::bind((HERE, 0)).await.unwrap();
         let port = taken.local_addr().unwrap().port();
-        let handle = builder().unwrap().build_recorder().handle();
+        let metrics = Metrics::new(builder().unwrap().build_recorder().handle());
         let asked = PrometheusPort { port, explicit: true };
-        let message = listen(asked, HERE, handle.clone()).await.unwrap_err().to_string();
+        let message = listen(asked, HERE, metrics.clone()).await.unwrap_err().to_string();
         assert!(message.starts_with(&format!("`--prometheus-port {port}` cannot be opened")), "{message}");
-        listen(PrometheusPort { explicit: false, ..asked }, HERE, handle).await.unwrap();
+        listen(PrometheusPort { explicit: false, ..asked }, HERE, metrics).await.unwrap();
     }
 
     #[tokio::test]
@@ -145,7 +220,7 @@ mod tests {
         let port = TcpListener::bind((HERE, 0)).await.unwrap().local_addr().unwrap().port();
         let recorder = builder().unwrap().build_recorder();
         metrics::with_local_recorder(&recorder, || metrics::counter!("te_request_count").increment(3));
-        listen(PrometheusPort { port, explicit: true }, HERE, recorder.handle()).await.unwrap();
+        listen(PrometheusPort { port, explicit: true }, HERE, Metrics::new(recorder.handle())).await.unwrap();
         let mut stream = tokio::net::TcpStream::connect((HERE, port)).await.unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
         let mut answer = String::new();
