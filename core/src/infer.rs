@@ -139,6 +139,16 @@ impl Engine {
         Ok(Permit { _permit: permit })
     }
 
+    /// The same, and waits for one if all are in use: first come, first served.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unhealthy`] if there never will be one.
+    pub async fn acquire(&self) -> Result<Permit, Error> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Error::Unhealthy)?;
+        Ok(Permit { _permit: permit })
+    }
+
     /// What the metrics need of the queue.
     #[must_use]
     pub fn queue_gauges(&self) -> QueueGauges {
@@ -320,9 +330,13 @@ mod tests {
     async fn permits_are_refused_when_all_are_in_use_and_come_back() {
         let engine = Engine::start(Control::default().backend(), limits(10)).unwrap();
         let first = engine.try_acquire().unwrap();
-        let _second = engine.try_acquire().unwrap();
+        let second = engine.acquire().await.unwrap();
         assert_eq!(engine.try_acquire().unwrap_err(), Error::Overloaded);
         drop(first);
+        let third = engine.try_acquire().unwrap();
+        let (fourth, ()) = tokio::join!(engine.acquire(), async { drop(second) });
+        assert_eq!(engine.try_acquire().unwrap_err(), Error::Overloaded);
+        drop((third, fourth));
         assert!(engine.try_acquire().is_ok());
         let unlimited = EngineLimits { max_concurrent_requests: usize::MAX, ..limits(10) };
         assert!(Engine::start(Control::default().backend(), unlimited).unwrap().try_acquire().is_ok());

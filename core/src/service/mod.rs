@@ -81,13 +81,22 @@ pub struct Service {
     tokenization: Arc<Tokenization>,
     engine: Arc<Engine>,
     config: Arc<ServiceConfig>,
+    patient: bool,
 }
 
 impl Service {
     /// Joins the parts that start-up made.
     #[must_use]
     pub fn new(tokenization: Tokenization, engine: Engine, config: ServiceConfig) -> Self {
-        Self { tokenization: Arc::new(tokenization), engine: Arc::new(engine), config: Arc::new(config) }
+        let (tokenization, engine, config) = (Arc::new(tokenization), Arc::new(engine), Arc::new(config));
+        Self { tokenization, engine, config, patient: false }
+    }
+
+    /// The same service, whose requests wait for a free permit where others are refused: for clients that send the
+    /// next request only when an earlier one is answered.
+    #[must_use]
+    pub fn patient(&self) -> Self {
+        Self { patient: true, ..self.clone() }
     }
 
     /// The limits and defaults in force.

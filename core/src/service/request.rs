@@ -6,6 +6,7 @@
 use super::{Answer, Service};
 use crate::{
     error::Error,
+    infer::Permit,
     metrics::{
         REQUEST_COUNT, REQUEST_DURATION, REQUEST_FAILURE, REQUEST_INFERENCE_DURATION, REQUEST_QUEUE_DURATION,
         REQUEST_SUCCESS, REQUEST_TOKENIZATION_DURATION, count_by, observe_duration,
@@ -69,6 +70,11 @@ pub(super) fn check_length(field: &'static str, got: usize, max: usize) -> Resul
 }
 
 impl Service {
+    /// The right of a request to be in flight.
+    pub(super) async fn permit(&self) -> Result<Permit, Error> {
+        if self.patient { self.engine.acquire().await } else { self.engine.try_acquire() }
+    }
+
     /// Refuses what only a re-ranker can answer if the model is none.
     pub(super) fn require_reranker(&self) -> Result<(), Error> {
         match self.config.model_type {

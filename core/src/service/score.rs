@@ -65,7 +65,7 @@ impl Service {
         truncation: Truncation,
     ) -> Result<Scored, Error> {
         let arrival = Instant::now();
-        let _permit = self.engine.try_acquire()?;
+        let _permit = self.permit().await?;
         // All are announced before the first is sent off: else an idle device could take the first ones for all.
         let announced: Vec<Announced> = (0..prompts.count()).map(|_| self.engine.announce()).collect();
         let texts = announced.into_iter().enumerate();

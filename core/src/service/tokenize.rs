@@ -95,7 +95,7 @@ impl Service {
         inputs: Vec<I>,
         job: impl Fn(&Tokenizer, I) -> Result<O, Error> + Clone + Send + 'static,
     ) -> Result<Vec<O>, Error> {
-        let _permit = self.engine.try_acquire()?;
+        let _permit = self.permit().await?;
         let mut answers = Vec::with_capacity(inputs.len());
         for input in inputs {
             let (reply, answer) = oneshot::channel();
@@ -192,6 +192,22 @@ mod tests {
         assert_eq!(service.tokenize(tokenize).await, Err(Error::Overloaded));
         let decode = DecodeRequest { ids: vec![vec![100]], skip_special_tokens: true };
         assert_eq!(service.decode(decode).await, Err(Error::Overloaded));
+    }
+
+    #[tokio::test]
+    async fn a_patient_request_waits_for_a_permit() {
+        let service = fixture_with_permits(100, 1).service;
+        let held = service.permit().await.unwrap();
+        let decode = DecodeRequest { ids: vec![vec![100]], skip_special_tokens: true };
+        assert_eq!(service.decode(decode.clone()).await, Err(Error::Overloaded));
+        let release = async {
+            drop(held);
+            // The permit goes to who waits, not to who comes after.
+            service.decode(decode.clone()).await
+        };
+        let patient = service.patient();
+        let (waited, impatient) = tokio::join!(patient.decode(decode.clone()), release);
+        assert_eq!((waited.unwrap(), impatient), (vec!["w100".to_owned()], Err(Error::Overloaded)));
     }
 
     #[test]
