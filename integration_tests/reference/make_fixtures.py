@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Remakes everything under fixtures/: tokenizer, model folders, cases, and what transformers answers in float32.
+"""Remakes what is under fixtures/: tokenizer, model folders, cases, and what transformers answers in float32.
 
 Input: none but the modules beside this file. Output: see README.md. Two runs on one machine give identical files; on another
-machine the reference values may differ in their last digits (float32 sums).
+machine the reference values may differ in their last digits (float32 sums). `generative` remakes the models that the other two
+parts are made from.
 """
 
 import argparse
@@ -20,6 +21,10 @@ from transformers import AutoTokenizer
 
 from cases import BATTERY, CASES, LIMIT_OFFSETS
 from checkpoints import SPECS, load, make_checkpoint
+from classifiers import CAUSAL, CONVERSIONS, check_conversion, convert, make_classifier, pair_rows, text_rows
+from embedding_models import SPECS as EMBEDDING_SPECS
+from embedding_models import make_embedding_model
+from embedding_reference import expected_vectors, resolved_cases
 from prompt import DEFAULT_INSTRUCTION, PREFIX, SUFFIX, Prompt, body_parts
 from tokenizer import NOT_SPECIAL, PLAIN_SIZE, SPECIAL, write_tokenizer
 
@@ -102,8 +107,8 @@ def check_rows(name: str, rows: list[dict]) -> None:
     assert 1.5 < raw.std() < 4 and abs(raw.mean()) < 1 and distinct > 0.9 * len(rows)
 
 
-def make(folder: Path) -> None:
-    """Writes the whole tree into an empty folder."""
+def make_generative(folder: Path) -> None:
+    """Writes the causal re-rankers, their cases and outputs into an empty folder."""
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer = Path(temporary)
         write_tokenizer(tokenizer)
@@ -133,18 +138,68 @@ def make(folder: Path) -> None:
     write_rows(folder / "expected" / "ids.json", {name: stored_ids(tokens) for name, tokens in ids.items()})
 
 
+def make_embedding(folder: Path, made: Path) -> None:
+    """Writes the embedding models, their cases and vectors."""
+    (folder / "expected").mkdir(parents=True)
+    for name in EMBEDDING_SPECS:
+        make_embedding_model(folder / "models" / name, name, made / "models" / CAUSAL)
+    cases = resolved_cases(folder / "models/embedding-last/tokenizer.json")
+    assert len({case["name"] for case in cases}) == len(cases)
+    for name in EMBEDDING_SPECS:
+        write_rows(folder / "expected" / f"{name}.json", expected_vectors(folder / "models" / name, cases))
+    write_rows(folder / "embedding_cases.json", cases)
+
+
+def make_classification(folder: Path, made: Path) -> None:
+    """Writes the models with a classification head and their outputs; pairs and ids are those of the causal re-rankers."""
+    (folder / "expected").mkdir(parents=True)
+    models, cases = folder / "models", read(made / "cases.json")
+    answers = read(made / "expected/prompt.json")
+    prompt = Prompt(made / "models" / CAUSAL / "tokenizer.json")
+    ids = {case["name"]: prompt.ids(case) for case in cases}
+    for name, labels in CONVERSIONS.items():
+        convert(made / "models", models / name, labels, (answers["yes"], answers["no"]))
+        rows = pair_rows(models / name, cases, ids)
+        check_conversion(rows, read(made / "expected" / f"{CAUSAL}.json"))
+        write_rows(folder / "expected" / f"{name}.json", rows)
+    make_classifier(made / "models", models / "seq-cls-3")
+    write_rows(folder / "expected" / "seq-cls-3.json", text_rows(models / "seq-cls-3"))
+
+
+def read(path: Path) -> list | dict:
+    """A JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def put_in_place(fresh: Path, output: Path) -> None:
+    """Moves model folders and files over those of the same name."""
+    for path in [*fresh.glob("models/*"), *fresh.glob("expected/*"), *fresh.glob("*.json")]:
+        target = output / path.relative_to(fresh)
+        if path.is_dir():
+            shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+    shutil.rmtree(fresh)
+
+
 def main() -> None:
-    """Makes the tree beside the old one, then takes its place, so that a failed run changes nothing."""
+    """Makes each part beside the old one, then takes its place, so that a failed run changes nothing of that part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = Path(__file__).parent / "fixtures"
-    parser.add_argument("--output", type=Path, default=default, help="folder that is replaced (default: fixtures beside this file)")
-    output = parser.parse_args().output
+    parts = ("generative", "embedding", "classification")
+    parser.add_argument("parts", nargs="*", choices=parts, default=parts, help="what to remake (default: all, in this order)")
+    parser.add_argument("--output", type=Path, default=default, help="folder that is written to (default: fixtures beside this file)")
+    arguments = parser.parse_args()
+    output = arguments.output
     torch.set_num_threads(2)
     fresh = output.with_name(output.name + ".new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    make(fresh)
-    shutil.rmtree(output, ignore_errors=True)
-    fresh.rename(output)
+    for part in arguments.parts:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if part == "generative":
+            make_generative(fresh)
+        else:
+            (make_embedding if part == "embedding" else make_classification)(fresh, output)
+        put_in_place(fresh, output)
 
 
 if __name__ == "__main__":

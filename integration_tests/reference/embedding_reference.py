@@ -1,0 +1,114 @@
+"""What sentence-transformers answers for the embedding models, in float32, one text at a time.
+
+Input: model folders and the cases. Output: rows for expected/<name>.json (see README.md). Needs torch and sentence-transformers.
+"""
+
+from pathlib import Path
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+from embedding_cases import BATTERY, CASES, DIMENSIONS_OF, PROMPTS, TOKENS_OF
+from prompt import plain_tokenizer
+from tokenizer import NOT_SPECIAL, SPECIAL
+
+# What else embedding-last is pooled by, as with `--pooling`.
+OTHER_POOLS = {"embedding-last": ("mean", "cls")}
+
+
+def text_of(case: dict) -> str:
+    """The text with its prompt, written out."""
+    text = case["text"]
+    if isinstance(text, dict):
+        text = text["repeat"] * text["times"]
+    return PROMPTS.get(case["prompt_name"], "") + text
+
+
+def resolved_cases(tokenizer_json: Path) -> list[dict]:
+    """The cases with the limits that follow from a text's length filled in."""
+    length = len(plain_tokenizer(tokenizer_json).encode(BATTERY).ids)
+    return [
+        case | {"max_length": length + case["max_length"]} if case["name"].startswith("limit-") else case for case in CASES
+    ]
+
+
+class Reference:
+    """One model and its pipeline with and without the last step, which scales to length one."""
+
+    def __init__(self, folder: Path):
+        self.name = folder.name
+        self.normalizing = SentenceTransformer(str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": torch.float32})
+        modules = list(self.normalizing)
+        assert isinstance(modules[-1], Normalize) and self.normalizing.prompts == PROMPTS
+        self.raw = SentenceTransformer(modules=modules[:-1], device="cpu", prompts=PROMPTS)
+        width = modules[1].get_embedding_dimension()
+        self.pooled = {
+            mode: SentenceTransformer(modules=[modules[0], Pooling(width, mode), *modules[2:-1]], device="cpu")
+            for mode in OTHER_POOLS.get(self.name, ())
+        }
+        self.tokenizer = self.normalizing.tokenizer
+        self.plain = plain_tokenizer(folder / "tokenizer.json")
+        self.limit = self.normalizing.max_seq_length
+
+    def ids(self, case: dict) -> list[int]:
+        """Prompt and text as one string without added tokens, cut, and the token at the end, which is never cut.
+
+        Without added tokens in the text these are sentence-transformers' ids.
+        """
+        text, limit = text_of(case), case["max_length"] or self.limit
+        self.plain.enable_truncation(limit, direction=case["truncation_direction"])
+        ours = self.plain.encode(text).ids
+        self.tokenizer.truncation_side = case["truncation_direction"]
+        self.raw[0].max_seq_length = limit
+        theirs = self.raw.preprocess([text])["input_ids"][0].tolist()
+        if any(token in text for token in SPECIAL + NOT_SPECIAL):
+            assert ours != theirs and ours[-1] == theirs[-1], case["name"]
+        else:
+            assert ours == theirs, case["name"]
+        assert len(ours) <= limit
+        return ours
+
+    @torch.no_grad()
+    def row(self, case: dict) -> dict:
+        """Everything that is stored of a case."""
+        ids = self.ids(case)
+        raw = self.run(self.raw, ids)
+        row = {"name": case["name"], "ids": ids, "raw": numbers(raw["sentence_embedding"])}
+        row["normalized"] = numbers(self.run(self.normalizing, ids)["sentence_embedding"])
+        row |= {mode: numbers(self.run(model, ids)["sentence_embedding"]) for mode, model in self.pooled.items()}
+        if case["name"] in TOKENS_OF:
+            row["tokens"] = [numbers(token) for token in raw["token_embeddings"]]
+        if case["name"] in DIMENSIONS_OF:
+            row["dimensions"] = {count: self.first(case, count) for count in (1, 7, len(row["raw"]) - 1, len(row["raw"]))}
+        return row
+
+    @staticmethod
+    def run(model: SentenceTransformer, ids: list[int]) -> dict:
+        """The features of one text after all modules of a pipeline."""
+        tokens = torch.tensor([ids])
+        features = model({"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
+        return {key: value[0] for key, value in features.items() if key.endswith(("_embedding", "_embeddings"))}
+
+    def first(self, case: dict, count: int) -> list[float]:
+        """The first values of the vector as sentence-transformers itself cuts it."""
+        vector = self.normalizing.encode(text_of(case), truncate_dim=count, normalize_embeddings=True, convert_to_tensor=True)
+        return numbers(vector)
+
+
+def numbers(vector: torch.Tensor) -> list[float]:
+    """Nine significant digits, which a float32 needs."""
+    assert vector.dtype == torch.float32 and vector.dim() == 1
+    return [float(f"{value:.9g}") for value in vector.tolist()]
+
+
+def expected_vectors(folder: Path, cases: list[dict]) -> list[dict]:
+    """The rows of one model; different texts must have different vectors."""
+    reference = Reference(folder)
+    rows = [reference.row(case) for case in cases if folder.name in (case["models"] or [folder.name])]
+    unlike = {tuple(row["ids"]): row["normalized"] for row in rows}
+    vectors = torch.tensor(list(unlike.values()))
+    cosines = (vectors @ vectors.T)[~torch.eye(len(vectors), dtype=torch.bool)]
+    print(f"{folder.name}: {len(rows)} cases, {len(vectors)} different, cosine mean {cosines.mean():.3f} max {cosines.max():.5f}")
+    assert cosines.max() < 0.995
+    return rows
