@@ -16,7 +16,10 @@ use crate::{
     load::StoredTensor,
     operations::{Norm, Operations, Result, Rotation},
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    borrow::Cow,
+    sync::{Arc, Mutex, PoisonError},
+};
 use text_embeddings_backend_core::{BackendError, Batch};
 
 /// Rows that a thread takes at a time in row-wise operations.
@@ -123,6 +126,16 @@ impl Operations for CpuOperations {
 
     fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {
         Ok(values)
+    }
+
+    fn tensor(&mut self, values: &[f32], columns: usize) -> Result<Activations> {
+        let mut out = self.activations(values.len() / columns, columns);
+        out.values.copy_from_slice(values);
+        Ok(out)
+    }
+
+    fn values<'a>(&mut self, x: &'a Activations) -> Result<Cow<'a, [f32]>> {
+        Ok(Cow::Borrowed(&x.values))
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {

@@ -1,30 +1,34 @@
 //! The candle backend: model files in, a [`Backend`] out.
 //!
 //! `models` are written in the `operations`, which `cpu` computes with this crate's kernels and `tensors` with candle;
-//! `load` reads checkpoints, `device` chooses.
+//! `heads` make answers of what they give; `load` reads checkpoints, `device` chooses.
 
 mod attention;
 mod cpu;
+mod dense;
 mod device;
+mod heads;
 mod kernels;
 mod load;
 mod models;
 mod operations;
+mod pooling;
 mod rope;
 mod tensors;
 
 use crate::{
     cpu::CpuOperations,
     device::Chosen,
+    heads::LoadedHead,
     kernels::InstructionSet,
     load::Checkpoint,
-    models::Model,
+    models::{Model, OUTPUT_EMBEDDING},
     operations::{Operations, Result},
     tensors::TensorOperations,
 };
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
-    AnswerTokens, Backend, BackendError, Batch, BatchBuilder, Head, Predictions, Wanted,
+    Backend, BackendError, Batch, BatchBuilder, DenseModule, Head, Predictions, Wanted,
 };
 
 /// What a model is loaded from, and how.
@@ -40,17 +44,21 @@ pub struct LoadOptions {
     pub threads: usize,
 }
 
-/// A model on a device.
+/// A model with its head on a device.
 struct CandleBackend<O: Operations, M> {
     operations: O,
     model: M,
+    head: LoadedHead<O>,
 }
 
 impl<O: Operations, M: Model<O>> Backend for CandleBackend<O, M> {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions> {
-        let model = &mut self.model;
-        let scores = self.operations.enter(|operations| model.forward(operations, batch))?;
-        Ok(Predictions::new(scores, 1))
+        let (model, head) = (&mut self.model, &self.head);
+        let rows = head.rows(batch)?;
+        self.operations.enter(|operations| {
+            let hidden = model.forward(operations, batch, &rows)?;
+            head.predict(operations, &hidden, &rows, batch)
+        })
     }
 }
 
@@ -68,56 +76,61 @@ pub struct Loaded {
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if a file, setting or weight is missing, broken or not supported, or if the model's scores
+/// [`BackendError::Load`] if a file, setting or weight is missing, broken or not supported, or if the model's answers
 /// are not numbers.
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
-    let Head::Answers(answers) = options.head else {
-        return Err(BackendError::Load(
-            "this kind of model is not served yet: `--model-type listwise-reranker` serves a folder as a generative \
-             re-ranker, if that is what it is"
-                .to_owned(),
-        ));
-    };
     match device::choose()? {
         Chosen::Cpu => {
             let set = InstructionSet::best();
             let description = format!("{} threads, {set}", options.threads);
-            let backend = load_on(CpuOperations::start(options.threads, set)?, options, answers)?;
+            let backend = load_on(CpuOperations::start(options.threads, set)?, options)?;
             Ok(Loaded { backend, device: "cpu", description })
         }
         Chosen::Candle(device) => {
             let name = if device.is_cuda() { "cuda" } else { "metal" };
-            let backend = load_on(TensorOperations::new(device), options, answers)?;
+            let backend = load_on(TensorOperations::new(device), options)?;
             Ok(Loaded { backend, device: name, description: name.to_owned() })
         }
     }
 }
 
-fn load_on<O: Operations + 'static>(
-    operations: O,
-    options: &LoadOptions,
-    answers: AnswerTokens,
-) -> Result<Box<dyn Backend>> {
+fn load_on<O: Operations + 'static>(operations: O, options: &LoadOptions) -> Result<Box<dyn Backend>> {
     let checkpoint = Checkpoint::open(&options.weights)?;
-    let model = models::load(&options.config, checkpoint, answers, &operations)?;
-    let mut backend = CandleBackend { operations, model };
-    refuse_nan(&mut backend, options, answers)?;
+    let model = models::load(&options.config, &checkpoint, &operations)?;
+    let head = LoadedHead::load(&options.head, &checkpoint, model.shape(), &operations)?;
+    checkpoint.finish(&[OUTPUT_EMBEDDING])?;
+    let mut backend = CandleBackend { operations, model, head };
+    refuse_nan(&mut backend, options)?;
     Ok(Box::new(backend))
 }
 
-/// Scores a first batch: broken weights show here, not in the first request.
-fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions, answers: AnswerTokens) -> Result<()> {
+/// Computes a first batch: broken weights show here, not in the first request.
+fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
     let mut builder = BatchBuilder::default();
-    builder.push(&[answers.true_id; 2], Wanted::Whole);
+    builder.push(&[0; 2], Wanted::Whole);
     let predictions = backend.predict(&builder.build())?;
-    if predictions.texts().flat_map(|text| text.values).all(|score| score.is_finite()) {
+    if predictions.texts().flat_map(|text| text.values).all(|value| value.is_finite()) {
         return Ok(());
     }
-    let cause = Checkpoint::open(&options.weights)?.find_nan().map_or_else(
+    let cause = find_nan(options)?.map_or_else(
         || "the weights are finite, so they are too large for this arithmetic".to_owned(),
         |(path, name)| format!("tensor `{name}` in {} holds a NaN: download it again", path.display()),
     );
-    Err(BackendError::Load(format!("the model's first score is not a number: {cause}")))
+    Err(BackendError::Load(format!("the model's first answer is not a number: {cause}")))
+}
+
+/// The file and the name of a tensor that holds a NaN.
+fn find_nan(options: &LoadOptions) -> Result<Option<(PathBuf, String)>> {
+    let dense: &[DenseModule] = match &options.head {
+        Head::Embedding { dense, .. } => dense,
+        Head::Answers(_) | Head::Classification { .. } => &[],
+    };
+    for path in options.weights.iter().chain(dense.iter().map(|module| &module.weights)) {
+        if let Some(found) = Checkpoint::open(std::slice::from_ref(path))?.find_nan() {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::{
     load::StoredTensor,
     rope::RopeTable,
 };
+use std::borrow::Cow;
 use text_embeddings_backend_core::{BackendError, Batch};
 
 /// The result of an operation.
@@ -26,15 +27,21 @@ pub(crate) trait Operations: Send {
     /// Activations `[rows, columns]`.
     type Tensor: Send;
     /// A weight `[outputs, inputs]`.
-    type Matrix: Send;
-    /// A norm's weight.
-    type Vector: Send;
+    type Matrix: Send + Sync;
+    /// A weight of one dimension.
+    type Vector: Send + Sync;
 
     /// A weight, made of parts that stand one below the other and have the same number of inputs.
     fn matrix(&self, parts: Vec<StoredTensor>) -> Result<Self::Matrix>;
 
     /// A vector.
     fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
+
+    /// Activations from values in main memory, row after row; they are whole rows of `columns`.
+    fn tensor(&mut self, values: &[f32], columns: usize) -> Result<Self::Tensor>;
+
+    /// The values of `x` in main memory, row after row.
+    fn values<'a>(&mut self, x: &'a Self::Tensor) -> Result<Cow<'a, [f32]>>;
 
     /// Runs `pass`, a forward pass, in whatever surroundings make its operations cheap.
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;

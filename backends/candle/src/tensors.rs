@@ -8,6 +8,7 @@ use crate::{
     operations::{Norm, Operations, Result, Rotation},
 };
 use candle_core::{D, DType, Device, Tensor};
+use std::borrow::Cow;
 use text_embeddings_backend_core::{BackendError, Batch};
 
 /// Operations on one candle device.
@@ -49,6 +50,14 @@ impl Operations for TensorOperations {
 
     fn vector(&self, values: Vec<f32>) -> Result<Tensor> {
         Tensor::new(values, &self.device).map_err(failed)
+    }
+
+    fn tensor(&mut self, values: &[f32], columns: usize) -> Result<Tensor> {
+        Tensor::from_slice(values, ((), columns), &self.device).map_err(failed)
+    }
+
+    fn values<'a>(&mut self, x: &'a Tensor) -> Result<Cow<'a, [f32]>> {
+        x.flatten_all().and_then(|x| x.to_vec1()).map(Cow::Owned).map_err(failed)
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {

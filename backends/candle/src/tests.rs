@@ -1,11 +1,15 @@
 //! Whole models: scores equal the reference's, whatever else is in the batch, whoever computes.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
+mod heads;
+mod random_model;
+
 use super::*;
-use crate::attention::{Heads, all_queries, last_queries, reference};
+use crate::attention::{Heads, all_queries, queries_at, reference};
 use candle_core::{Device, Tensor};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{collections::HashMap, fs, path::Path};
+use text_embeddings_backend_core::{Activation, AnswerTokens};
 
 const MODELS: [&str; 4] = ["tied-bf16", "untied-bf16-shards", "tied-f32-bare", "untied-f16"];
 
@@ -64,7 +68,7 @@ fn cases(model: &str) -> Vec<(String, Vec<u32>, f32)> {
 }
 
 fn cpu(model: &str, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
-    load_on(CpuOperations::start(threads, set).unwrap(), &options(model), answers()).unwrap()
+    load_on(CpuOperations::start(threads, set).unwrap(), &options(model)).unwrap()
 }
 
 fn predict(backend: &mut dyn Backend, builder: BatchBuilder) -> Vec<f32> {
@@ -91,7 +95,7 @@ fn every_checkpoint_scores_as_transformers_does() {
             .into_iter()
             .map(|set| (set.to_string(), cpu(model, 2, set)))
             .collect();
-        let candle = load_on(TensorOperations::new(Device::Cpu), &options(model), answers()).unwrap();
+        let candle = load_on(TensorOperations::new(Device::Cpu), &options(model)).unwrap();
         backends.push(("candle".to_owned(), candle));
         for (name, backend) in &mut backends {
             let builder = batch(BatchBuilder::default(), cases.iter().map(|(_, ids, _)| ids));
@@ -177,7 +181,12 @@ fn packed_attention_equals_the_obvious_one() {
             let tensor = |values: &[f32], columns: usize| {
                 Tensor::from_slice(values, ((), columns), &Device::Cpu).unwrap()
             };
-            for spans in [all_queries(&batch), last_queries(&batch)] {
+            let mut last: Vec<usize> = batch.last_rows().collect();
+            last.sort_unstable();
+            last.dedup();
+            let mut rng = StdRng::seed_from_u64(22);
+            let some: Vec<usize> = (0..tokens).filter(|row| *row == 1 || rng.random_bool(0.4)).collect();
+            for spans in [all_queries(&batch), queries_at(&batch, &last), queries_at(&batch, &some)] {
                 let rows: usize = spans.iter().map(|span| span.rows.len()).sum();
                 let width = queries * size;
                 let asked = values(rows * width);
@@ -216,6 +225,7 @@ fn what_is_not_supported_is_refused_by_name() {
         (with("hidden_act", "gelu".into()), "hidden_act \"gelu\""),
         (with("attention_bias", true.into()), "attention_bias"),
         (with("use_sliding_window", true.into()), "use_sliding_window"),
+        (with("is_causal", false.into()), "is_causal false"),
         (with("rope_scaling", serde_json::json!({"rope_type": "yarn", "factor": 4.0})), "rope type"),
         (with("quantization_config", serde_json::json!({"bits": 4})), "quantization_config"),
         (with("layer_types", serde_json::json!(["full_attention", "sliding_attention"])), "layer_types"),
@@ -228,10 +238,6 @@ fn what_is_not_supported_is_refused_by_name() {
         (with("hidden_size", serde_json::Value::Null), "config.json:"),
         (with_false_answer(9_000_000), "answer token 9000000"),
         (with_false_answer(answers().true_id), "every score would be 0.5"),
-        (
-            refusal(|options| options.head = Head::Classification { labels: 2 }),
-            "--model-type listwise-reranker",
-        ),
         (
             refusal(|options| options.weights = vec![PathBuf::from("/nowhere.safetensors")]),
             "/nowhere.safetensors",

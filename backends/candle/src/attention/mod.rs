@@ -37,13 +37,50 @@ pub(crate) fn all_queries(batch: &Batch) -> Vec<QuerySpan> {
     segments.map(|(segment, s)| QuerySpan { segment, offset: 0, rows: s.rows.clone() }).collect()
 }
 
-/// The last token of every text as a query, in the texts' order.
-pub(crate) fn last_queries(batch: &Batch) -> Vec<QuerySpan> {
-    let leaves = batch.leaves().iter().enumerate();
-    leaves
-        .map(|(row, &segment)| {
-            let offset = batch.segments()[segment].rows.len() - 1;
-            QuerySpan { segment, offset, rows: row..row + 1 }
-        })
-        .collect()
+/// The tokens in some rows of the batch, ascending and each once, as queries in that order.
+pub(crate) fn queries_at(batch: &Batch, rows: &[usize]) -> Vec<QuerySpan> {
+    let mut spans: Vec<QuerySpan> = Vec::new();
+    for (query, &row) in rows.iter().enumerate() {
+        let segment = batch.segments().partition_point(|segment| segment.rows.end <= row);
+        let offset = row - batch.segments()[segment].rows.start;
+        match spans.last_mut() {
+            Some(span) if span.segment == segment && span.offset + span.rows.len() == offset => {
+                span.rows.end = query + 1;
+            }
+            _ => spans.push(QuerySpan { segment, offset, rows: query..query + 1 }),
+        }
+    }
+    spans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use text_embeddings_backend_core::{BatchBuilder, Wanted};
+
+    #[test]
+    fn spans_name_the_rows_that_were_asked_for_in_as_few_runs_as_possible() {
+        let mut rng = StdRng::seed_from_u64(24);
+        for _ in 0..200 {
+            let mut builder = BatchBuilder::default();
+            for _ in 0..rng.random_range(1..6) {
+                let ids: Vec<u32> = (0..rng.random_range(1..9)).map(|_| rng.random_range(0..2)).collect();
+                builder.push(&ids, Wanted::Whole);
+            }
+            let batch = builder.build();
+            let all: Vec<usize> = (0..batch.token_ids().len()).collect();
+            assert_eq!(queries_at(&batch, &all), all_queries(&batch));
+            let asked: Vec<usize> = all.into_iter().filter(|_| rng.random_bool(0.6)).collect();
+            let spans = queries_at(&batch, &asked);
+            let row = |span: &QuerySpan| batch.segments()[span.segment].rows.start + span.offset;
+            let named = spans.iter().flat_map(|span| row(span)..row(span) + span.rows.len());
+            assert_eq!(named.collect::<Vec<_>>(), asked);
+            assert!(spans.iter().flat_map(|span| span.rows.clone()).eq(0..asked.len()));
+            let joined = |pair: &[QuerySpan]| {
+                pair[0].segment == pair[1].segment && row(&pair[0]) + pair[0].rows.len() == row(&pair[1])
+            };
+            assert!(!spans.windows(2).any(joined), "{spans:?}");
+        }
+    }
 }

@@ -6,23 +6,39 @@ use crate::{
     load::Checkpoint,
     operations::{Operations, Result},
 };
-use text_embeddings_backend_core::{AnswerTokens, BackendError, Batch};
+use text_embeddings_backend_core::{BackendError, Batch};
 
 pub(crate) use qwen3::Qwen3;
 
-/// Loads the model that `config` (the content of `config.json`) describes, as a generative re-ranker.
+/// The input embedding in checkpoints.
+pub(crate) const INPUT_EMBEDDING: &str = "embed_tokens.weight";
+/// The output embedding in checkpoints. Of a model that does not answer in words, or whose output embedding is tied to
+/// the input's, it may be there and unused.
+pub(crate) const OUTPUT_EMBEDDING: &str = "lm_head.weight";
+
+/// What a head needs to know of the model below it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Token ids are below it.
+    pub(crate) vocabulary: usize,
+    /// Values of a hidden state.
+    pub(crate) hidden: usize,
+    /// The tensor, `[vocabulary, hidden]`, that turns hidden states into logits.
+    pub(crate) output_embedding: &'static str,
+}
+
+/// Loads the model that `config` (the content of `config.json`) describes, without a head.
 ///
 /// # Errors
 ///
 /// [`BackendError::Load`] if the architecture, one of its settings or one of its weights is not supported.
 pub(crate) fn load<O: Operations + 'static>(
     config: &serde_json::Value,
-    checkpoint: Checkpoint,
-    answers: AnswerTokens,
+    checkpoint: &Checkpoint,
     operations: &O,
 ) -> Result<Qwen3<O>> {
     match config["model_type"].as_str() {
-        Some("qwen3") => Qwen3::load(config, checkpoint, answers, operations),
+        Some("qwen3") => Qwen3::load(config, checkpoint, operations),
         other => Err(BackendError::Load(format!(
             "config.json: model_type {} is not supported; supported: \"qwen3\"",
             other.map_or_else(|| "(missing)".to_owned(), |name| format!("{name:?}"))
@@ -32,6 +48,10 @@ pub(crate) fn load<O: Operations + 'static>(
 
 /// A model's forward pass.
 pub(crate) trait Model<O: Operations>: Send {
-    /// The raw score of each text in the batch.
-    fn forward(&mut self, operations: &mut O, batch: &Batch) -> Result<Vec<f32>>;
+    /// The hidden states, after the final norm, of some rows of the batch: `[rows, hidden]`. `rows` is ascending, without
+    /// repetition and not empty.
+    fn forward(&mut self, operations: &mut O, batch: &Batch, rows: &[usize]) -> Result<O::Tensor>;
+
+    /// What a head needs to know.
+    fn shape(&self) -> Shape;
 }

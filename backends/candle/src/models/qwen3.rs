@@ -1,18 +1,17 @@
-//! Qwen3 as a generative re-ranker (transformers, `modeling_qwen3.py`).
+//! Qwen3 up to its last hidden states (transformers, `modeling_qwen3.py`).
 //!
-//! Input: a packed batch. Output: for each text, the logit of the true answer less that of the false one after its
-//! last token. Only these two rows of the output embedding are used, as one vector formed in `f32`; in the last layer
-//! only each text's last row has queries, an output projection and an MLP.
+//! Input: a packed batch. Output: the hidden states, after the final norm, of the rows that are asked for; in the last
+//! layer only these have queries, an output projection and an MLP. What becomes of them is `heads.rs`'s.
 
-use super::Model;
+use super::{INPUT_EMBEDDING, Model, OUTPUT_EMBEDDING, Shape};
 use crate::{
-    attention::{Heads, QuerySpan, all_queries, last_queries},
+    attention::{Heads, QuerySpan, all_queries, queries_at},
     load::Checkpoint,
     operations::{Norm, Operations, Result, Rotation},
     rope::RopeTable,
 };
 use serde::Deserialize;
-use text_embeddings_backend_core::{AnswerTokens, BackendError, Batch};
+use text_embeddings_backend_core::{BackendError, Batch};
 
 /// `config.json`, under the checkpoint's names.
 #[derive(Debug, Deserialize)]
@@ -32,6 +31,7 @@ struct Config {
     attention_bias: bool,
     #[serde(default)]
     use_sliding_window: bool,
+    is_causal: Option<bool>,
     #[serde(default)]
     layer_types: Option<Vec<String>>,
     rope_theta: Option<f64>,
@@ -60,6 +60,7 @@ impl Config {
             (config.hidden_act != "silu", format!("hidden_act {:?}", config.hidden_act)),
             (config.attention_bias, "attention_bias true".to_owned()),
             (config.use_sliding_window, "use_sliding_window true".to_owned()),
+            (config.is_causal == Some(false), "is_causal false".to_owned()),
             (
                 !config.layer_types.iter().flatten().all(full),
                 "layer_types other than full_attention".to_owned(),
@@ -124,10 +125,9 @@ pub(crate) struct Qwen3<O: Operations> {
     embedding: O::Matrix,
     layers: Vec<Layer<O>>,
     norm: Norm<O::Vector>,
-    /// The true answer's row of the output embedding less the false answer's.
-    answer: O::Vector,
     heads: Heads,
     rope: RopeTable,
+    shape: Shape,
 }
 
 impl<O: Operations> Qwen3<O> {
@@ -136,53 +136,22 @@ impl<O: Operations> Qwen3<O> {
     /// # Errors
     ///
     /// [`BackendError::Load`] naming the setting or the tensor that is missing or not supported.
-    pub(crate) fn load(
-        config: &serde_json::Value,
-        checkpoint: Checkpoint,
-        answers: AnswerTokens,
-        operations: &O,
-    ) -> Result<Self> {
+    pub(crate) fn load(config: &serde_json::Value, checkpoint: &Checkpoint, operations: &O) -> Result<Self> {
         let config = Config::parse(config)?;
-        let vocabulary = [config.vocab_size, config.hidden_size];
-        let embedding = checkpoint.tensor("embed_tokens.weight", &vocabulary)?;
-        let head = if config.tie_word_embeddings {
-            embedding.clone()
-        } else {
-            checkpoint.tensor("lm_head.weight", &vocabulary)?
-        };
-        for id in [Some(answers.true_id), answers.false_id].into_iter().flatten() {
-            if id as usize >= config.vocab_size {
-                return Err(BackendError::Load(format!(
-                    "answer token {id} is outside the vocabulary of {} in config.json",
-                    config.vocab_size
-                )));
-            }
-        }
-        let mut answer = head.row(answers.true_id as usize);
-        if let Some(id) = answers.false_id {
-            answer.iter_mut().zip(head.row(id as usize)).for_each(|(yes, no)| *yes -= no);
-        }
-        if answer.iter().all(|&value| value == 0.0) {
-            return Err(BackendError::Load(
-                "the output embedding does not tell the two answers apart: every score would be 0.5; the checkpoint's \
-                 head is missing or empty: download it again"
-                    .to_owned(),
-            ));
-        }
+        let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
+        let embedding = checkpoint.tensor(INPUT_EMBEDDING, &[vocabulary, hidden])?;
+        let output_embedding = if config.tie_word_embeddings { INPUT_EMBEDDING } else { OUTPUT_EMBEDDING };
         let layers = (0..config.num_hidden_layers)
-            .map(|index| Layer::load(&config, &checkpoint, &format!("layers.{index}"), operations))
+            .map(|index| Layer::load(&config, checkpoint, &format!("layers.{index}"), operations))
             .collect::<Result<_>>()?;
-        let model = Self {
+        Ok(Self {
             embedding: operations.matrix(vec![embedding])?,
             layers,
-            norm: load_norm(&config, &checkpoint, ("norm.weight", config.hidden_size), operations)?,
-            answer: operations.vector(answer)?,
+            norm: load_norm(&config, checkpoint, ("norm.weight", hidden), operations)?,
             heads: config.heads(),
             rope: RopeTable::new(config.head_dim, config.rope_theta()?),
-        };
-        // A tied checkpoint may repeat its embedding as the head.
-        checkpoint.finish(&["lm_head.weight"])?;
-        Ok(model)
+            shape: Shape { vocabulary, hidden, output_embedding },
+        })
     }
 }
 
@@ -225,23 +194,23 @@ impl<O: Operations> Layer<O> {
         })
     }
 
-    /// `hidden` `[tokens, hidden]` to `[rows, hidden]`: all rows if `last` is absent, else those.
+    /// `hidden` `[tokens, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those.
     fn forward(
         &self,
         operations: &mut O,
         mut hidden: O::Tensor,
         (heads, batch, rope): (Heads, &Batch, &RopeTable),
-        (all, last): (&Rows, Option<(&Rows, &[usize])>),
+        (all, wanted): (&Rows, Option<(&Rows, &[usize])>),
     ) -> Result<O::Tensor> {
         let mut normed = operations.norm(&hidden, &self.input_norm)?; // [tokens, hidden]
         let mut keys_values = operations.linear(&normed, &self.key_value)?; // [tokens, 2 · key heads · size]
         let rotation = Rotation { table: rope, positions: &all.positions };
         operations.norm_and_rotate(&mut keys_values, heads.keys, &self.key_norm, rotation)?;
-        if let Some((_, rows)) = last {
+        if let Some((_, rows)) = wanted {
             normed = operations.select(&normed, rows)?;
             hidden = operations.select(&hidden, rows)?;
         }
-        let rows = last.map_or(all, |(rows, _)| rows);
+        let rows = wanted.map_or(all, |(rows, _)| rows);
         let mut queries = operations.linear(&normed, &self.query)?; // [rows, heads · size]
         let rotation = Rotation { table: rope, positions: &rows.positions };
         operations.norm_and_rotate(&mut queries, heads.queries, &self.query_norm, rotation)?;
@@ -255,22 +224,25 @@ impl<O: Operations> Layer<O> {
 }
 
 impl<O: Operations> Model<O> for Qwen3<O> {
-    fn forward(&mut self, operations: &mut O, batch: &Batch) -> Result<Vec<f32>> {
+    fn forward(&mut self, operations: &mut O, batch: &Batch, rows: &[usize]) -> Result<O::Tensor> {
         let positions: Vec<usize> = batch.positions().collect();
         self.rope.extend_to(positions.iter().max().map_or(0, |last| last + 1));
-        let last_rows: Vec<usize> = batch.last_rows().collect();
-        let last = Rows {
-            spans: last_queries(batch),
-            positions: last_rows.iter().map(|&row| positions[row]).collect(),
+        let wanted = Rows {
+            spans: queries_at(batch, rows),
+            positions: rows.iter().map(|&row| positions[row]).collect(),
         };
+        let all_wanted = rows.len() == positions.len();
         let all = Rows { spans: all_queries(batch), positions };
         let mut hidden = operations.embed(&self.embedding, batch.token_ids())?; // [tokens, hidden]
         for (index, layer) in self.layers.iter().enumerate() {
             let is_last = index + 1 == self.layers.len();
-            let rows = (&all, is_last.then_some((&last, &*last_rows)));
+            let rows = (&all, (is_last && !all_wanted).then_some((&wanted, rows)));
             hidden = layer.forward(operations, hidden, (self.heads, batch, &self.rope), rows)?;
         }
-        let normed = operations.norm(&hidden, &self.norm)?; // [texts, hidden]
-        operations.dot(&normed, &self.answer)
+        operations.norm(&hidden, &self.norm) // [rows, hidden]
+    }
+
+    fn shape(&self) -> Shape {
+        self.shape
     }
 }

@@ -1,0 +1,204 @@
+//! All that happens after the last hidden state: scores, or vectors.
+//!
+//! Input: the hidden states, after the final norm, of the rows that [`LoadedHead::rows`] asks for. Output: what is wanted
+//! of each text. What must hold: a row is asked for once, however many texts need it; scores are summed in double
+//! precision from `f32` weights, so that a generative re-ranker and its conversion to one label score the same.
+
+use crate::{
+    dense::{self, Dense},
+    load::Checkpoint,
+    models::Shape,
+    operations::{Operations, Result},
+    pooling::{Pooling, mean},
+};
+use text_embeddings_backend_core::{AnswerTokens, BackendError, Batch, Head, Predictions, Wanted};
+
+/// A head with its weights.
+pub(crate) enum LoadedHead<O: Operations> {
+    /// One vector for each class: its product with the state of a text's last token is the class's raw score.
+    /// A generative re-ranker is a classifier of one class, whose vector is the difference of two tokens'.
+    Scores(Vec<O::Vector>),
+    /// The pooled state through dense modules in turn; of single tokens, the states as they are, as in
+    /// sentence-transformers, whose dense modules change only the pooled one.
+    Vectors {
+        /// How states are pooled.
+        pooling: Pooling,
+        /// What the pooled state goes through.
+        dense: Vec<Dense<O>>,
+    },
+}
+
+impl<O: Operations> LoadedHead<O> {
+    /// Takes the head's tensors out of `checkpoint`, the model's of this shape, or out of their own files.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] naming what is missing, of another shape, not supported, or all zeros.
+    pub(crate) fn load(head: &Head, checkpoint: &Checkpoint, shape: Shape, operations: &O) -> Result<Self> {
+        match head {
+            Head::Answers(answers) => {
+                let answer = answer_vector(*answers, checkpoint, shape)?;
+                Ok(Self::Scores(vec![operations.vector(answer)?]))
+            }
+            Head::Classification { labels } => {
+                let classes = class_vectors(*labels, checkpoint, shape)?;
+                let classes = classes.into_iter().map(|class| operations.vector(class));
+                Ok(Self::Scores(classes.collect::<Result<_>>()?))
+            }
+            Head::Embedding { pool, dense } => Ok(Self::Vectors {
+                pooling: Pooling::of(*pool)?,
+                dense: dense::load(dense, shape.hidden, operations)?,
+            }),
+        }
+    }
+
+    /// The rows of the batch whose hidden states [`LoadedHead::predict`] needs: ascending, each once.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Inference`] if the tokens of a text are wanted of a model that scores.
+    pub(crate) fn rows(&self, batch: &Batch) -> Result<Vec<usize>> {
+        let mut rows = Vec::new();
+        for text in 0..batch.leaves().len() {
+            rows.extend(self.rows_of(batch, text)?);
+        }
+        rows.sort_unstable();
+        rows.dedup();
+        Ok(rows)
+    }
+
+    fn rows_of(&self, batch: &Batch, text: usize) -> Result<Vec<usize>> {
+        match (self, batch.wanted()[text]) {
+            (Self::Scores(_), Wanted::Whole) => Ok(Pooling::Last.rows(batch, text)),
+            (Self::Scores(_), Wanted::Tokens) => Err(BackendError::Inference(
+                "a vector of each token is wanted, but this model gives a text scores".to_owned(),
+            )),
+            (Self::Vectors { pooling, .. }, Wanted::Whole) => Ok(pooling.rows(batch, text)),
+            (Self::Vectors { .. }, Wanted::Tokens) => Ok(batch.rows_of(text).collect()),
+        }
+    }
+
+    /// What is wanted of each text, from the states `hidden` of the rows `rows` of the batch.
+    pub(crate) fn predict(
+        &self,
+        operations: &mut O,
+        hidden: &O::Tensor,
+        rows: &[usize],
+        batch: &Batch,
+    ) -> Result<Predictions> {
+        match self {
+            Self::Scores(classes) => {
+                let scores = classes.iter().map(|class| operations.dot(hidden, class)); // [classes][rows]
+                let scores = scores.collect::<Result<Vec<_>>>()?;
+                let of_row = |row| scores.iter().map(move |class| class[place(rows, row)]);
+                Ok(Predictions::new(batch.last_rows().flat_map(of_row).collect(), classes.len()))
+            }
+            Self::Vectors { pooling, dense } => {
+                let states = operations.values(hidden)?;
+                let states = States { width: states.len() / rows.len(), values: &states, rows };
+                let pooled = states.pooled(batch, *pooling);
+                let (pooled, width) = through(dense, operations, (pooled, states.width))?;
+                Ok(states.predictions(batch, &pooled, width))
+            }
+        }
+    }
+}
+
+/// Where in the ascending `rows` the row of the batch stands.
+fn place(rows: &[usize], row: usize) -> usize {
+    rows.partition_point(|&before| before < row)
+}
+
+/// The hidden states of some rows.
+struct States<'a> {
+    /// `[rows, width]`
+    values: &'a [f32],
+    width: usize,
+    rows: &'a [usize],
+}
+
+impl States<'_> {
+    fn of(&self, row: usize) -> &[f32] {
+        &self.values[place(self.rows, row) * self.width..][..self.width]
+    }
+
+    /// The pooled states of the texts that are wanted as a whole.
+    fn pooled(&self, batch: &Batch, pooling: Pooling) -> Vec<f32> {
+        let texts = batch.wanted().iter().enumerate().filter(|(_, wanted)| **wanted == Wanted::Whole);
+        let states = |text| pooling.rows(batch, text).into_iter().map(|row| self.of(row));
+        texts.flat_map(|(text, _)| mean(states(text), self.width)).collect()
+    }
+
+    /// The next vector of `pooled`, each `width` values long, for a whole text; the states of the others' tokens.
+    fn predictions(&self, batch: &Batch, mut pooled: &[f32], width: usize) -> Predictions {
+        let mut predictions = Predictions::default();
+        for (text, wanted) in batch.wanted().iter().enumerate() {
+            match wanted {
+                Wanted::Whole => {
+                    let (vector, rest) = pooled.split_at(width);
+                    pooled = rest;
+                    predictions.push(vector, width);
+                }
+                Wanted::Tokens => {
+                    let states = batch.rows_of(text).flat_map(|row| self.of(row)).copied();
+                    predictions.push(&states.collect::<Vec<_>>(), self.width);
+                }
+            }
+        }
+        predictions
+    }
+}
+
+/// Vectors of so many values, through the modules in turn.
+fn through<O: Operations>(
+    modules: &[Dense<O>],
+    operations: &mut O,
+    (mut vectors, mut width): (Vec<f32>, usize),
+) -> Result<(Vec<f32>, usize)> {
+    for module in modules {
+        if !vectors.is_empty() {
+            vectors = module.forward(operations, &vectors)?; // [texts, outputs]
+        }
+        width = module.outputs();
+    }
+    Ok((vectors, width))
+}
+
+/// The true answer's row of the output embedding less the false answer's.
+fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, shape: Shape) -> Result<Vec<f32>> {
+    let Shape { vocabulary, hidden, output_embedding } = shape;
+    let output = checkpoint.tensor(output_embedding, &[vocabulary, hidden])?;
+    for id in [Some(answers.true_id), answers.false_id].into_iter().flatten() {
+        if id as usize >= vocabulary {
+            return Err(BackendError::Load(format!(
+                "answer token {id} is outside the vocabulary of {vocabulary} in config.json"
+            )));
+        }
+    }
+    let mut answer = output.row(answers.true_id as usize);
+    if let Some(id) = answers.false_id {
+        answer.iter_mut().zip(output.row(id as usize)).for_each(|(yes, no)| *yes -= no);
+    }
+    if answer.iter().all(|&value| value == 0.0) {
+        return Err(BackendError::Load(
+            "the output embedding does not tell the two answers apart: every score would be 0.5; the checkpoint's \
+             head is missing or empty: download it again"
+                .to_owned(),
+        ));
+    }
+    Ok(answer)
+}
+
+/// The classes' rows of `score.weight`.
+fn class_vectors(labels: usize, checkpoint: &Checkpoint, shape: Shape) -> Result<Vec<Vec<f32>>> {
+    let score = checkpoint.tensor("score.weight", &[labels, shape.hidden])?;
+    let classes: Vec<Vec<f32>> = (0..labels).map(|label| score.row(label)).collect();
+    if classes.iter().flatten().all(|&value| value == 0.0) {
+        return Err(BackendError::Load(
+            "the classification head `score.weight` is all zeros: every text would get the same scores; download the \
+             checkpoint again"
+                .to_owned(),
+        ));
+    }
+    Ok(classes)
+}

@@ -1,0 +1,95 @@
+//! Pooling: which tokens of a text its vector is made of, and how.
+//!
+//! Input: the hidden states of these tokens. Output: their mean, which is the state itself where there is one. What must
+//! hold: what is not pooled is not computed (`rows`).
+
+use crate::operations::Result;
+use text_embeddings_backend_core::{BackendError, Batch, Pool};
+
+/// The poolings that are served, as sentence-transformers defines them (its `Pooling` module).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pooling {
+    /// The first token's state.
+    First,
+    /// The mean over all tokens.
+    Mean,
+    /// The last token's state.
+    Last,
+}
+
+impl Pooling {
+    /// The pooling that a model asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] for one that is not supported.
+    pub(crate) fn of(pool: Pool) -> Result<Self> {
+        match pool {
+            Pool::Cls => Ok(Self::First),
+            Pool::Mean => Ok(Self::Mean),
+            Pool::LastToken => Ok(Self::Last),
+            Pool::Splade => Err(BackendError::Load(
+                "splade pooling is not supported for this model: `--pooling` takes `cls`, `mean` or `last-token`"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// The rows of the batch that the vector of `text` is made of.
+    pub(crate) fn rows(self, batch: &Batch, text: usize) -> Vec<usize> {
+        let mut rows = batch.rows_of(text);
+        match self {
+            Self::First => rows.next().into_iter().collect(),
+            Self::Mean => rows.collect(),
+            Self::Last => rows.last().into_iter().collect(),
+        }
+    }
+}
+
+/// The mean of `states`, of which there is at least one, each `hidden` values long. Summed in double precision: a text
+/// may have tens of thousands of tokens.
+pub(crate) fn mean<'a>(states: impl IntoIterator<Item = &'a [f32]>, hidden: usize) -> Vec<f32> {
+    let (mut sums, mut count) = (vec![0.0_f64; hidden], 0_u32);
+    for state in states {
+        count += 1;
+        sums.iter_mut().zip(state).for_each(|(sum, &value)| *sum += f64::from(value));
+    }
+    sums.into_iter().map(|sum| (sum / f64::from(count)) as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use text_embeddings_backend_core::{BatchBuilder, Wanted};
+
+    #[test]
+    fn rows_are_those_of_the_text_and_no_others() {
+        let mut builder = BatchBuilder::default();
+        for ids in [&[1, 2, 3, 4][..], &[1, 2, 5], &[1, 2], &[6]] {
+            builder.push(ids, Wanted::Whole);
+        }
+        // Rows: 1 2 | 3 4 | 5 | 6.
+        let batch = builder.build();
+        for (pool, wanted) in [
+            (Pool::Cls, [vec![0], vec![0], vec![0], vec![5]]),
+            (Pool::Mean, [vec![0, 1, 2, 3], vec![0, 1, 4], vec![0, 1], vec![5]]),
+            (Pool::LastToken, [vec![3], vec![4], vec![1], vec![5]]),
+        ] {
+            let pooling = Pooling::of(pool).unwrap();
+            for (text, wanted) in wanted.into_iter().enumerate() {
+                assert_eq!(pooling.rows(&batch, text), wanted, "{pool}, text {text}");
+            }
+        }
+        assert!(Pooling::of(Pool::Splade).unwrap_err().to_string().starts_with("splade pooling"));
+    }
+
+    #[test]
+    fn the_mean_of_one_state_is_that_state_and_sums_do_not_drown() {
+        assert_eq!(mean([&[0.1_f32, -3.0][..]], 2), [0.1, -3.0]);
+        assert_eq!(mean([&[1.0_f32, 2.0][..], &[2.0, -2.0]], 2), [1.5, 0.0]);
+        // In single precision, the sum would stop growing at 2^24.
+        let states = [&[16_777_216.0_f32][..], &[1.0], &[1.0], &[1.0]];
+        assert_eq!(mean(states, 1), [4_194_304.8_f32]);
+    }
+}

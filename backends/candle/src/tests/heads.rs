@@ -1,0 +1,376 @@
+//! Heads: what they give follows from the hidden states as their definition says, whatever else is in the batch.
+
+use super::{random_model::*, *};
+use candle_core::DType;
+use text_embeddings_backend_core::Pool;
+
+/// A text and what is wanted of it.
+type Text = (Vec<u32>, Wanted);
+
+fn on_cpu(options: &LoadOptions, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
+    load_on(CpuOperations::start(threads, set).unwrap(), options).unwrap()
+}
+
+fn on_candle(options: &LoadOptions) -> Box<dyn Backend> {
+    load_on(TensorOperations::new(Device::Cpu), options).unwrap()
+}
+
+fn answer<'a>(
+    backend: &mut dyn Backend,
+    mut builder: BatchBuilder,
+    texts: impl IntoIterator<Item = &'a Text>,
+) -> Vec<Vec<f32>> {
+    texts.into_iter().for_each(|(ids, wanted)| builder.push(ids, *wanted));
+    let predictions = backend.predict(&builder.build()).unwrap();
+    predictions.texts().map(|text| text.values.to_vec()).collect()
+}
+
+fn whole(backend: &mut dyn Backend, ids: &[u32]) -> Vec<f32> {
+    answer(backend, BatchBuilder::default(), [&(ids.to_vec(), Wanted::Whole)]).remove(0)
+}
+
+/// Ragged and equal lengths, forks, texts that are prefixes of others, texts that come twice; of some their tokens are
+/// wanted.
+fn texts(rng: &mut StdRng, tokens_wanted: bool) -> Vec<Text> {
+    let mut ids = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..97)).collect() };
+    let trunk = ids(41);
+    let mut texts: Vec<Vec<u32>> = [1, 2, 5, 16, 33, 33, 33].map(&mut ids).to_vec();
+    texts.extend([1, 2, 31, 40].map(|shared| [&trunk[..shared], &ids(7)].concat()));
+    texts.extend([1, 20, 41, 41].map(|len| trunk[..len].to_vec()));
+    texts.extend(texts.clone());
+    texts.shuffle(rng);
+    let wanted = |_| if tokens_wanted && rng.random_bool(0.4) { Wanted::Tokens } else { Wanted::Whole };
+    let wanted: Vec<Wanted> = (0..texts.len()).map(wanted).collect();
+    texts.into_iter().zip(wanted).collect()
+}
+
+/// A model for each kind of head, with a name for messages.
+fn heads() -> Vec<(&'static str, LoadOptions, RandomModel)> {
+    let mut all = Vec::new();
+    let mut add = |name, seed, prefix, dtype, make: &dyn Fn(&mut RandomModel) -> Head| {
+        let mut model = RandomModel::new(seed, prefix, dtype);
+        let head = make(&mut model);
+        all.push((name, model.options(head), model));
+    };
+    let pool = |pool| move |_: &mut RandomModel| Head::Embedding { pool, dense: Vec::new() };
+    add("answers", 30, "model.", DType::F32, &|_| {
+        Head::Answers(AnswerTokens { true_id: 5, false_id: Some(96) })
+    });
+    add("one answer", 31, "", DType::BF16, &|_| Head::Answers(AnswerTokens { true_id: 0, false_id: None }));
+    for (name, labels) in [("one label", 1), ("three labels", 3)] {
+        add(name, 32, "model.", DType::F16, &|model| {
+            model.add_score(labels);
+            Head::Classification { labels }
+        });
+    }
+    add("cls", 33, "", DType::F32, &pool(Pool::Cls));
+    add("mean", 34, "model.", DType::BF16, &pool(Pool::Mean));
+    add("last token", 35, "", DType::F32, &pool(Pool::LastToken));
+    for (name, pool) in [("mean, dense", Pool::Mean), ("last token, dense", Pool::LastToken)] {
+        add(name, 36, "", DType::F32, &|model| {
+            let first = model.dense("2_Dense", (HIDDEN, 75), true, Activation::Tanh).0;
+            let second = model.dense("3_Dense", (75, 7), false, Activation::Identity).0;
+            Head::Embedding { pool, dense: vec![first, second] }
+        });
+    }
+    all
+}
+
+/// Alone on candle = in any batch, order and split, with or without prefix sharing, on any number of threads, with
+/// every instruction set.
+#[test]
+fn an_answer_does_not_depend_on_company_order_sharing_threads_or_device() {
+    let mut rng = StdRng::seed_from_u64(23);
+    for (name, options, _model) in heads() {
+        let texts = texts(&mut rng, matches!(options.head, Head::Embedding { .. }));
+        let mut candle = on_candle(&options);
+        let alone: Vec<Vec<f32>> = texts
+            .iter()
+            .map(|text| answer(candle.as_mut(), BatchBuilder::default(), [text]).remove(0))
+            .collect();
+        let mut backends = vec![("candle".to_owned(), candle)];
+        for set in InstructionSet::available() {
+            for threads in [1, 2, 5] {
+                backends.push((format!("{set}, {threads} threads"), on_cpu(&options, threads, set)));
+            }
+        }
+        for (backend_name, backend) in &mut backends {
+            let mut check = |builder: BatchBuilder, order: &[usize], what: &str| {
+                let got = answer(backend.as_mut(), builder, order.iter().map(|&i| &texts[i]));
+                for (got, &text) in got.iter().zip(order) {
+                    let what = format!("{name}, {backend_name}, {what}, {:?}", texts[text]);
+                    assert_close(got, &alone[text], 2e-5, &what);
+                }
+                assert_eq!(got.len(), order.len());
+            };
+            let mut order: Vec<usize> = (0..texts.len()).collect();
+            check(BatchBuilder::default(), &order, "shared");
+            check(BatchBuilder::without_sharing(), &order, "unshared");
+            order.shuffle(&mut rng);
+            for part in order.chunks(rng.random_range(1..12)) {
+                check(BatchBuilder::default(), part, "in parts");
+            }
+        }
+    }
+}
+
+/// The states of single tokens are the trunk's, which other tests hold to transformers; here, what heads make of them is
+/// computed a second time, in double precision.
+#[test]
+fn every_head_follows_from_the_states_of_the_tokens() {
+    let mut model = RandomModel::new(40, "model.", DType::F32);
+    let modules = [
+        model.dense("2_Dense", (HIDDEN, 51), true, Activation::Tanh),
+        model.dense("3_Dense", (51, 9), false, Activation::Identity),
+        model.dense("4_Dense", (9, 9), true, Activation::Identity),
+    ];
+    let dense: Vec<DenseModule> = modules.iter().map(|(module, ..)| module.clone()).collect();
+    let embedding = |pool, dense: &[DenseModule]| Head::Embedding { pool, dense: dense.to_vec() };
+    let set = InstructionSet::best();
+    let heads = [Pool::Cls, Pool::Mean, Pool::LastToken].map(|pool| {
+        let load = |dense: &[DenseModule]| on_cpu(&model.options(embedding(pool, dense)), 2, set);
+        (pool, load(&[]), load(&dense))
+    });
+    let score = model.add_score(3);
+    let mut classifier = on_cpu(&model.options(Head::Classification { labels: 3 }), 2, set);
+    let mut rng = StdRng::seed_from_u64(41);
+    let texts: Vec<Vec<u32>> = texts(&mut rng, false).into_iter().map(|(ids, _)| ids).collect();
+    for (pool, mut plain, mut with_dense) in heads {
+        for ids in &texts {
+            let wanted = [(ids.clone(), Wanted::Tokens), (ids.clone(), Wanted::Whole)];
+            let mut got = answer(plain.as_mut(), BatchBuilder::default(), &wanted);
+            let (vector, states) = (got.pop().unwrap(), got.pop().unwrap());
+            assert_eq!(states.len(), ids.len() * HIDDEN);
+            let states: Vec<Vec<f64>> =
+                states.chunks(HIDDEN).map(|state| state.iter().map(|&x| f64::from(x)).collect()).collect();
+            let mut expected: Vec<f64> = match pool {
+                Pool::Cls => states[0].clone(),
+                Pool::LastToken => states[ids.len() - 1].clone(),
+                _ => (0..HIDDEN)
+                    .map(|i| states.iter().map(|state| state[i]).sum::<f64>() / ids.len() as f64)
+                    .collect(),
+            };
+            assert_close(&vector, &single(&expected), 1e-6, &format!("{pool}"));
+            let scores = whole(classifier.as_mut(), ids);
+            assert_close(&scores, &product(&score.concat(), states.last().unwrap()), 2e-5, "scores");
+            for (module, weight, bias) in &modules {
+                let sums =
+                    product(weight, &expected).into_iter().zip(bias).map(|(sum, bias)| f64::from(sum + bias));
+                let tanh = module.activation == Activation::Tanh;
+                expected = sums.map(|sum| if tanh { sum.tanh() } else { sum }).collect();
+            }
+            let vector = whole(with_dense.as_mut(), ids);
+            assert_close(&vector, &single(&expected), 1e-5, &format!("{pool}, dense"));
+            let tokens = answer(with_dense.as_mut(), BatchBuilder::default(), &wanted[..1]).remove(0);
+            let expected: Vec<f64> = states.concat();
+            assert_close(&tokens, &single(&expected), 1e-6, "dense modules leave the tokens alone");
+        }
+    }
+}
+
+fn single(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|&value| value as f32).collect()
+}
+
+/// `weight · x`.
+fn product(weight: &[f32], x: &[f64]) -> Vec<f32> {
+    let row = |row: &[f32]| row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum::<f64>() as f32;
+    weight.chunks(x.len()).map(row).collect()
+}
+
+#[test]
+fn a_conversion_to_one_label_scores_as_the_causal_model() {
+    let (yes, no) = (17, 60);
+    let mut rng = StdRng::seed_from_u64(42);
+    let mut check = |causal: &LoadOptions, converted: &LoadOptions, what: &str| {
+        let texts = texts(&mut rng, false);
+        let mut scores = [causal, converted].map(|options| {
+            let mut backend = on_cpu(options, 2, InstructionSet::best());
+            answer(backend.as_mut(), BatchBuilder::default(), &texts)
+        });
+        scores[0].iter_mut().for_each(|score| assert_eq!(score.len(), 1));
+        assert_eq!(scores[0], scores[1], "{what}");
+        assert_ne!(scores[0][0], scores[0][1]);
+    };
+    let answers = Head::Answers(AnswerTokens { true_id: yes, false_id: Some(no) });
+    for dtype in [DType::F32, DType::BF16] {
+        let mut model = RandomModel::new(43, "model.", dtype);
+        model.config["tie_word_embeddings"] = false.into();
+        let output = model.values(VOCABULARY * HIDDEN, 0.0);
+        model.add("lm_head.weight", &output, &[VOCABULARY, HIDDEN]);
+        let causal = model.options(answers.clone());
+        let row = |id: u32| &output[id as usize * HIDDEN..][..HIDDEN];
+        let difference: Vec<f32> = row(yes).iter().zip(row(no)).map(|(yes, no)| yes - no).collect();
+        // The output embedding stays and is not used.
+        model.add("score.weight", &difference, &[1, HIDDEN]);
+        check(&causal, &model.options(Head::Classification { labels: 1 }), &format!("{dtype:?}"));
+    }
+}
+
+#[test]
+fn names_with_and_without_the_prefix_are_the_same_model() {
+    let head = Head::Embedding { pool: Pool::LastToken, dense: Vec::new() };
+    let vectors = ["", "model."].map(|prefix| {
+        let model = RandomModel::new(44, prefix, DType::F32);
+        whole(on_cpu(&model.options(head.clone()), 1, InstructionSet::best()).as_mut(), &[1, 2, 3])
+    });
+    assert_eq!(vectors[0], vectors[1]);
+}
+
+#[test]
+fn vectors_of_tokens_are_refused_by_a_model_that_scores() {
+    let mut model = RandomModel::new(45, "", DType::F32);
+    model.add_score(2);
+    let mut backend = on_cpu(&model.options(Head::Classification { labels: 2 }), 1, InstructionSet::best());
+    let mut builder = BatchBuilder::default();
+    builder.push(&[1, 2], Wanted::Tokens);
+    let error = backend.predict(&builder.build()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "inference failed: a vector of each token is wanted, but this model gives a text scores"
+    );
+    assert_eq!(whole(backend.as_mut(), &[1, 2]).len(), 2);
+}
+
+/// Why the model does not load; empty if it does.
+fn refusal(change: impl FnOnce(&mut RandomModel) -> Head) -> String {
+    let mut model = RandomModel::new(46, "model.", DType::F32);
+    let head = change(&mut model);
+    load(&model.options(head)).err().map(|error| error.to_string()).unwrap_or_default()
+}
+
+fn pooled(dense: Vec<DenseModule>) -> Head {
+    Head::Embedding { pool: Pool::Mean, dense }
+}
+
+#[test]
+fn heads_that_are_not_there_or_not_right_are_refused_by_name() {
+    let classes = |labels, shape: [usize; 2], factor: f32| {
+        refusal(|model| {
+            let values: Vec<f32> = model.values(shape.iter().product(), 0.0);
+            let values: Vec<f32> = values.into_iter().map(|value| value * factor).collect();
+            model.add("score.weight", &values, &shape);
+            Head::Classification { labels }
+        })
+    };
+    let with_tensor = |name: &'static str, shape: &'static [usize], head: Head| {
+        refusal(|model| {
+            model.add_score(2);
+            let values = model.values(shape.iter().product(), 0.0);
+            model.add(name, &values, shape);
+            head
+        })
+    };
+    for (message, wanted) in [
+        (classes(2, [2, HIDDEN], 1.0), ""),
+        (classes(2, [3, HIDDEN], 1.0), "`score.weight`"),
+        (classes(1, [2, HIDDEN], 1.0), "asks for [1, 44]"),
+        (classes(2, [2, 43], 1.0), "has shape [2, 43]"),
+        (classes(2, [2, HIDDEN], 0.0), "all zeros"),
+        (classes(2, [2, HIDDEN], f32::NAN), "tensor `score.weight`"),
+        (refusal(|_| Head::Classification { labels: 2 }), "no tensor `score.weight`"),
+        (with_tensor("score.bias", &[2], Head::Classification { labels: 2 }), "tensor `score.bias`"),
+        (with_tensor("lm_head.weight", &[VOCABULARY, HIDDEN], Head::Classification { labels: 2 }), ""),
+        (with_tensor("lm_head.weight", &[VOCABULARY, HIDDEN], pooled(vec![])), "tensor `score.weight`"),
+        (
+            refusal(|_| Head::Embedding { pool: Pool::Splade, dense: Vec::new() }),
+            "splade pooling is not supported for this model",
+        ),
+        (
+            refusal(|model| {
+                model.add("lm_head.weight", &vec![0.5; VOCABULARY * HIDDEN], &[VOCABULARY, HIDDEN]);
+                pooled(vec![])
+            }),
+            "",
+        ),
+    ] {
+        assert!(
+            message.contains(wanted) && message.is_empty() == wanted.is_empty(),
+            "{message:?}: {wanted:?}"
+        );
+    }
+}
+
+#[test]
+fn dense_modules_that_do_not_fit_are_refused_by_file() {
+    let dense = |change: fn(&mut DenseModule)| {
+        refusal(|model| {
+            let first = model.dense("2_Dense", (HIDDEN, 20), true, Activation::Tanh).0;
+            let mut second = model.dense("3_Dense", (20, 8), false, Activation::Identity).0;
+            change(&mut second);
+            pooled(vec![first, second])
+        })
+    };
+    let remove = |module: &DenseModule| fs::remove_file(&module.weights).unwrap();
+    assert_eq!(dense(|_| ()), "");
+    for (message, wanted) in [
+        (
+            dense(|module| module.in_features = 21),
+            ["3_Dense", "takes vectors of 21 values, but what comes before it gives 20"],
+        ),
+        (dense(|module| module.out_features = 9), ["3_Dense", "`linear.weight`"]),
+        (dense(|module| module.out_features = 0), ["3_Dense", "must be positive"]),
+        (dense(|module| module.bias = true), ["no tensor `linear.bias`", "incomplete"]),
+        (
+            refusal(|model| {
+                let mut module = model.dense("2_Dense", (HIDDEN, 20), true, Activation::Tanh).0;
+                module.bias = false;
+                pooled(vec![module])
+            }),
+            ["2_Dense", "`linear.bias`"],
+        ),
+        (
+            refusal(|model| pooled(vec![model.dense("2_Dense", (HIDDEN + 1, 20), true, Activation::Tanh).0])),
+            ["2_Dense", "takes vectors of 45 values, but what comes before it gives 44"],
+        ),
+        (
+            refusal(|model| {
+                let module = model.dense("2_Dense", (HIDDEN, 20), true, Activation::Tanh).0;
+                remove(&module);
+                pooled(vec![module])
+            }),
+            ["2_Dense", "cannot read"],
+        ),
+        (
+            refusal(|model| {
+                let module = model.dense("2_Dense", (HIDDEN, 20), true, Activation::Tanh).0;
+                remove(&module);
+                fs::write(module.weights.with_file_name("pytorch_model.bin"), "pickle").unwrap();
+                pooled(vec![module])
+            }),
+            ["pytorch_model.bin", "sentence-transformers"],
+        ),
+        (
+            refusal(|model| {
+                let module = model.dense("2_Dense", (HIDDEN, 2), false, Activation::Tanh).0;
+                let weight = ("linear.weight".to_owned(), vec![f32::NAN; HIDDEN * 2], vec![2, HIDDEN]);
+                model.write("2_Dense/model.safetensors", &[weight], DType::F32);
+                pooled(vec![module])
+            }),
+            ["2_Dense", "`linear.weight`"],
+        ),
+    ] {
+        assert!(wanted.iter().all(|part| message.contains(part)), "{message:?} does not say {wanted:?}");
+    }
+}
+
+#[test]
+fn only_rows_that_an_answer_needs_are_asked_for() {
+    let mut builder = BatchBuilder::default();
+    for (ids, wanted) in [
+        (&[1, 2, 3, 4][..], Wanted::Whole),
+        (&[1, 2, 5], Wanted::Tokens),
+        (&[6, 7, 8], Wanted::Whole),
+        (&[6, 7, 8], Wanted::Whole),
+        (&[9, 9], Wanted::Whole),
+    ] {
+        builder.push(ids, wanted);
+    }
+    // Rows: 1 2 | 3 4 | 5 | 6 7 8 | 9 9.
+    let batch = builder.build();
+    let rows = |pooling| LoadedHead::<TensorOperations>::Vectors { pooling, dense: Vec::new() }.rows(&batch);
+    assert_eq!(rows(pooling::Pooling::First).unwrap(), [0, 1, 4, 5, 8]);
+    assert_eq!(rows(pooling::Pooling::Last).unwrap(), [0, 1, 3, 4, 7, 9]);
+    assert_eq!(rows(pooling::Pooling::Mean).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert!(LoadedHead::<TensorOperations>::Scores(Vec::new()).rows(&batch).is_err());
+}

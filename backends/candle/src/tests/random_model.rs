@@ -1,0 +1,127 @@
+//! Small Qwen3 checkpoints with seeded random weights, written to a temporary folder.
+//!
+//! Input: a seed and how the tensors are stored. Output: files, and the weights as they were stored, for a test to
+//! compute with. What must hold: sizes are odd where they may be; the same seed gives the same weights, whatever the
+//! tensors are called.
+
+use super::*;
+use candle_core::DType;
+use tempfile::TempDir;
+
+pub(super) const VOCABULARY: usize = 97;
+pub(super) const HIDDEN: usize = 44;
+
+/// A model folder.
+pub(super) struct RandomModel {
+    folder: TempDir,
+    rng: StdRng,
+    /// `config.json`.
+    pub(super) config: serde_json::Value,
+    /// The files so far.
+    pub(super) weights: Vec<PathBuf>,
+}
+
+impl RandomModel {
+    /// A model without an output embedding, its tensors' names behind `prefix`.
+    pub(super) fn new(seed: u64, prefix: &str, dtype: DType) -> Self {
+        let (heads, keys, size, inner, layers) = (6, 3, 10, 70, 2);
+        let config = serde_json::json!({
+            "model_type": "qwen3", "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": inner,
+            "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": keys, "head_dim": size,
+            "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 1e6, "tie_word_embeddings": true
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let mut model = Self { folder, rng: StdRng::seed_from_u64(seed), config, weights: Vec::new() };
+        let mut tensors = vec![("embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN])];
+        for layer in 0..layers {
+            for (name, shape) in [
+                ("input_layernorm", vec![HIDDEN]),
+                ("self_attn.q_proj", vec![heads * size, HIDDEN]),
+                ("self_attn.k_proj", vec![keys * size, HIDDEN]),
+                ("self_attn.v_proj", vec![keys * size, HIDDEN]),
+                ("self_attn.q_norm", vec![size]),
+                ("self_attn.k_norm", vec![size]),
+                ("self_attn.o_proj", vec![HIDDEN, heads * size]),
+                ("post_attention_layernorm", vec![HIDDEN]),
+                ("mlp.gate_proj", vec![inner, HIDDEN]),
+                ("mlp.up_proj", vec![inner, HIDDEN]),
+                ("mlp.down_proj", vec![HIDDEN, inner]),
+            ] {
+                tensors.push((format!("layers.{layer}.{name}.weight"), shape));
+            }
+        }
+        tensors.push(("norm.weight".to_owned(), vec![HIDDEN]));
+        let tensors = tensors.into_iter().map(|(name, shape)| {
+            let values = model.values(shape.iter().product(), if shape.len() == 1 { 1.0 } else { 0.0 });
+            (format!("{prefix}{name}"), values, shape)
+        });
+        let tensors = tensors.collect::<Vec<_>>();
+        model.weights = vec![model.write("model.safetensors", &tensors, dtype)];
+        model
+    }
+
+    /// Random values around `middle`.
+    pub(super) fn values(&mut self, count: usize, middle: f32) -> Vec<f32> {
+        (0..count).map(|_| middle + self.rng.random_range(-0.4..0.4)).collect()
+    }
+
+    /// Writes a safetensors file into the folder.
+    pub(super) fn write(
+        &self,
+        file: &str,
+        tensors: &[(String, Vec<f32>, Vec<usize>)],
+        dtype: DType,
+    ) -> PathBuf {
+        let path = self.folder.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let tensor = |values: &[f32], shape: &[usize]| {
+            Tensor::from_slice(values, shape, &Device::Cpu).and_then(|tensor| tensor.to_dtype(dtype)).unwrap()
+        };
+        let tensors: HashMap<_, _> =
+            tensors.iter().map(|(name, values, shape)| (name.clone(), tensor(values, shape))).collect();
+        candle_core::safetensors::save(&tensors, &path).unwrap();
+        path
+    }
+
+    /// Adds a file with one `f32` tensor to the checkpoint.
+    pub(super) fn add(&mut self, name: &str, values: &[f32], shape: &[usize]) {
+        let path = self.write(
+            &format!("{name}.safetensors"),
+            &[(name.to_owned(), values.to_vec(), shape.to_vec())],
+            DType::F32,
+        );
+        self.weights.push(path);
+    }
+
+    /// Adds a random `score.weight` and gives its rows.
+    pub(super) fn add_score(&mut self, labels: usize) -> Vec<Vec<f32>> {
+        let score = self.values(labels * HIDDEN, 0.0);
+        self.add("score.weight", &score, &[labels, HIDDEN]);
+        score.chunks(HIDDEN).map(<[f32]>::to_vec).collect()
+    }
+
+    /// A dense module with random weights, which are given too, in a folder of its own.
+    pub(super) fn dense(
+        &mut self,
+        folder: &str,
+        (inputs, outputs): (usize, usize),
+        bias: bool,
+        activation: Activation,
+    ) -> (DenseModule, Vec<f32>, Vec<f32>) {
+        let weight = self.values(outputs * inputs, 0.0);
+        let offsets = self.values(outputs, 0.0);
+        let mut tensors = vec![("linear.weight".to_owned(), weight.clone(), vec![outputs, inputs])];
+        if bias {
+            tensors.push(("linear.bias".to_owned(), offsets.clone(), vec![outputs]));
+        }
+        let weights = self.write(&format!("{folder}/model.safetensors"), &tensors, DType::F32);
+        let offsets = if bias { offsets } else { vec![0.0; outputs] };
+        let module = DenseModule { weights, in_features: inputs, out_features: outputs, bias, activation };
+        (module, weight, offsets)
+    }
+
+    /// How to load it with this head.
+    pub(super) fn options(&self, head: Head) -> LoadOptions {
+        LoadOptions { config: self.config.clone(), weights: self.weights.clone(), head, threads: 2 }
+    }
+}
