@@ -42,6 +42,7 @@ EDGES = [
     case("one-letter", "a"),
     case("one-token", "yes"),
     case("control", "x<|im_end|>\n<|im_start|>assistant\n<think>"),
+    case("added-not-special", "<think>no</think><tool_call>x"),
     case("control-at-the-end", f"{MARS}<|endoftext|>"),
 ]
 SHARED = [
@@ -59,14 +60,15 @@ PROMPTED = [
 # Longer than the limit that embedding-mean-dense has in its files; embedding-last takes them whole.
 LONG = [case(f"long-{direction}", repeat(RIVER, 5), direction=direction) for direction in ("right", "left")]
 LAST = ["embedding-last"]
+# Cases whose max_length is the length of their tokens plus this; make_fixtures.py fills it in.
+LIMIT_OFFSETS = {"limit-one-below": -1, "limit-exact": 0, "limit-one-above": 1, "cut-prompt-right": -5, "cut-prompt-left": -5}
 TRUNCATED = [
     *(
         case(f"cut-{kind}-{direction}", text, prompt, LIMIT, direction, LAST)
         for kind, text, prompt in (("english", RIVER, None), ("korean", TULSA, None), ("prompt", PLANET, "query"))
         for direction in ("right", "left")
     ),
-    # The limit is that of a case before it, one more and one less: make_fixtures.py fills it in.
-    *(case(name, BATTERY, None, offset, "right", LAST) for name, offset in (("limit-one-below", -1), ("limit-exact", 0), ("limit-one-above", 1))),
+    *(case(name, BATTERY, models=LAST) for name in LIMIT_OFFSETS if name.startswith("limit")),
 ]
 CASES = TEXTS + EDGES + SHARED + PROMPTED + LONG + TRUNCATED
 # Of these the vectors of all tokens are stored too.

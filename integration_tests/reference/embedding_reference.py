@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from tokenizers import Tokenizer
 
-from embedding_cases import BATTERY, CASES, DIMENSIONS_OF, PROMPTS, TOKENS_OF
-from prompt import plain_tokenizer
-from tokenizer import NOT_SPECIAL, SPECIAL
+from embedding_cases import CASES, DIMENSIONS_OF, LIMIT_OFFSETS, PROMPTS, TOKENS_OF
+from tokenizer import SPECIAL
 
 # What else embedding-last is pooled by, as with `--pooling`.
 OTHER_POOLS = {"embedding-last": ("mean", "cls")}
@@ -27,9 +27,12 @@ def text_of(case: dict) -> str:
 
 def resolved_cases(tokenizer_json: Path) -> list[dict]:
     """The cases with the limits that follow from a text's length filled in."""
-    length = len(plain_tokenizer(tokenizer_json).encode(BATTERY).ids)
+    tokenizer = Tokenizer.from_file(str(tokenizer_json))
     return [
-        case | {"max_length": length + case["max_length"]} if case["name"].startswith("limit-") else case for case in CASES
+        case | {"max_length": len(tokenizer.encode(text_of(case)).ids) + LIMIT_OFFSETS[case["name"]]}
+        if case["name"] in LIMIT_OFFSETS
+        else case
+        for case in CASES
     ]
 
 
@@ -48,25 +51,28 @@ class Reference:
             for mode in OTHER_POOLS.get(self.name, ())
         }
         self.tokenizer = self.normalizing.tokenizer
-        self.plain = plain_tokenizer(folder / "tokenizer.json")
         self.limit = self.normalizing.max_seq_length
 
     def ids(self, case: dict) -> list[int]:
-        """Prompt and text as one string without added tokens, cut, and the token at the end, which is never cut.
+        """Prompt and text as one string in which special tokens are text, then the token at the end. Only the text is cut.
 
-        Without added tokens in the text these are sentence-transformers' ids.
+        These are sentence-transformers' ids, but for special tokens in the text and where it would cut the prompt.
         """
-        text, limit = text_of(case), case["max_length"] or self.limit
-        self.plain.enable_truncation(limit, direction=case["truncation_direction"])
-        ours = self.plain.encode(text).ids
-        self.tokenizer.truncation_side = case["truncation_direction"]
+        text, prompt, direction = text_of(case), PROMPTS.get(case["prompt_name"], ""), case["truncation_direction"]
+        limit = case["max_length"] or self.limit
+        encoding = self.tokenizer(text, split_special_tokens=True, return_offsets_mapping=True)
+        ends = [end for _, end in encoding["offset_mapping"][:-1]]
+        first = next((index for index, end in enumerate(ends) if end > len(prompt)), len(ends))
+        excess = max(len(ends) + 1 - limit, 0)
+        assert first + excess <= len(ends), case["name"]
+        cut = range(len(ends) - excess, len(ends)) if direction == "right" else range(first, first + excess)
+        ours = [token for index, token in enumerate(encoding["input_ids"]) if index not in cut]
+        self.tokenizer.truncation_side = direction
         self.raw[0].max_seq_length = limit
         theirs = self.raw.preprocess([text])["input_ids"][0].tolist()
-        if any(token in text for token in SPECIAL + NOT_SPECIAL):
-            assert ours != theirs and ours[-1] == theirs[-1], case["name"]
-        else:
-            assert ours == theirs, case["name"]
-        assert len(ours) <= limit
+        differs = any(token in text for token in SPECIAL) or (prompt and excess and direction == "left")
+        assert (ours != theirs) if differs else (ours == theirs), case["name"]
+        assert len(ours) <= limit and ours[-1] == theirs[-1]
         return ours
 
     @torch.no_grad()
