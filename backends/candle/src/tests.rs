@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 mod heads;
+mod heads_reference;
 mod random_model;
 
 use super::*;
@@ -28,6 +29,10 @@ fn answers() -> AnswerTokens {
 }
 
 fn options(model: &str) -> LoadOptions {
+    options_with(model, Head::Answers(answers()))
+}
+
+fn options_with(model: &str, head: Head) -> LoadOptions {
     let folder = fixtures().join("models").join(model);
     let mut weights: Vec<PathBuf> = fs::read_dir(&folder)
         .unwrap()
@@ -35,24 +40,19 @@ fn options(model: &str) -> LoadOptions {
         .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
         .collect();
     weights.sort();
-    LoadOptions {
-        config: json(&format!("models/{model}/config.json")),
-        weights,
-        head: Head::Answers(answers()),
-        threads: 2,
-    }
+    LoadOptions { config: json(&format!("models/{model}/config.json")), weights, head, threads: 2 }
+}
+
+/// The ids of the pairs whose ids are stored in full.
+fn pair_ids() -> HashMap<String, Vec<u32>> {
+    let ids = json("expected/ids.json");
+    let pairs = ids.as_object().unwrap().iter().filter(|(_, case)| case["ids"].is_array());
+    pairs.map(|(name, case)| (name.clone(), serde_json::from_value(case["ids"].clone()).unwrap())).collect()
 }
 
 /// The ids and the reference's raw scores of the cases whose ids are stored in full.
 fn cases(model: &str) -> Vec<(String, Vec<u32>, f32)> {
-    let ids = json("expected/ids.json");
-    let ids: HashMap<String, Vec<u32>> = ids
-        .as_object()
-        .unwrap()
-        .iter()
-        .filter(|(_, case)| case["ids"].is_array())
-        .map(|(name, case)| (name.clone(), serde_json::from_value(case["ids"].clone()).unwrap()))
-        .collect();
+    let ids = pair_ids();
     let expected = json(&format!("expected/{model}.json"));
     let cases: Vec<_> = expected
         .as_array()

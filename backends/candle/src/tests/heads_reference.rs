@@ -1,0 +1,109 @@
+//! Embedding models and classifiers give what `sentence-transformers` and `transformers` give.
+
+use super::*;
+use text_embeddings_backend_core::{DenseModule, Pool};
+
+/// A text and what the reference gives for it.
+struct Case {
+    name: String,
+    ids: Vec<u32>,
+    wanted: Wanted,
+    expected: Vec<f32>,
+}
+
+/// The numbers in `value`, a list or a list of lists.
+fn numbers(value: &serde_json::Value) -> Vec<f32> {
+    match value {
+        serde_json::Value::Array(list) => list.iter().flat_map(numbers).collect(),
+        number => vec![number.as_f64().unwrap() as f32],
+    }
+}
+
+/// The cases of a model that have `field`.
+fn cases(model: &str, field: &str, wanted: Wanted) -> Vec<Case> {
+    let pairs = pair_ids();
+    let expected = json(&format!("expected/{model}.json"));
+    let cases = expected.as_array().unwrap().iter().filter(|case| case.get(field).is_some());
+    cases
+        .filter_map(|case| {
+            let name = case["name"].as_str().unwrap().to_owned();
+            let own = || case["ids"].as_array().map(|_| serde_json::from_value(case["ids"].clone()).unwrap());
+            let ids = own().or_else(|| pairs.get(&name).cloned())?;
+            Some(Case { name, ids, wanted, expected: numbers(&case[field]) })
+        })
+        .collect()
+}
+
+fn check(model: &str, head: Head, cases: &[Case], enough: usize) {
+    assert!(cases.len() >= enough, "{model} has {} cases", cases.len());
+    let options = options_with(model, head);
+    let mut backends =
+        vec![("candle".to_owned(), load_on(TensorOperations::new(Device::Cpu), &options).unwrap())];
+    for set in InstructionSet::available() {
+        let backend = load_on(CpuOperations::start(2, set).unwrap(), &options).unwrap();
+        backends.push((set.to_string(), backend));
+    }
+    for (backend_name, backend) in &mut backends {
+        let mut builder = BatchBuilder::default();
+        for case in cases {
+            builder.push(&case.ids, case.wanted);
+        }
+        let predictions = backend.predict(&builder.build()).unwrap();
+        assert_eq!(predictions.texts().len(), cases.len());
+        for (case, got) in cases.iter().zip(predictions.texts()) {
+            let what = format!("{model}, {:?}, {backend_name}, {}", options.head, case.name);
+            assert_close(got.values, &case.expected, 1e-4, &what);
+            for (got, expected) in got.values.chunks(got.width).zip(case.expected.chunks(got.width)) {
+                assert!(got.len() < 4 || cosine(got, expected) >= 0.999_999, "{what}");
+            }
+        }
+    }
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot =
+        |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum() };
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+#[test]
+fn every_embedding_model_gives_the_vectors_of_sentence_transformers() {
+    let embedding = |pool, dense: &[DenseModule]| Head::Embedding { pool, dense: dense.to_vec() };
+    for (pool, field) in [(Pool::LastToken, "raw"), (Pool::Mean, "mean"), (Pool::Cls, "cls")] {
+        let mut all = cases("embedding-last", field, Wanted::Whole);
+        all.extend(cases("embedding-last", "tokens", Wanted::Tokens));
+        check("embedding-last", embedding(pool, &[]), &all, 40);
+    }
+    let dense = DenseModule {
+        weights: fixtures().join("models/embedding-mean-dense/2_Dense/model.safetensors"),
+        in_features: 32,
+        out_features: 19,
+        bias: true,
+        activation: Activation::Tanh,
+    };
+    let mut all = cases("embedding-mean-dense", "raw", Wanted::Whole);
+    all.extend(cases("embedding-mean-dense", "tokens", Wanted::Tokens));
+    check("embedding-mean-dense", embedding(Pool::Mean, &[dense]), &all, 30);
+}
+
+#[test]
+fn every_classifier_gives_the_logits_of_transformers() {
+    for (model, labels, enough) in [("seq-cls-1", 1, 50), ("seq-cls-2", 2, 50), ("seq-cls-3", 3, 11)] {
+        let all = cases(model, "logits", Wanted::Whole);
+        assert!(all.iter().all(|case| case.expected.len() == labels));
+        check(model, Head::Classification { labels }, &all, enough);
+    }
+}
+
+/// The conversion to one label scores as the checkpoint that it was made from.
+#[test]
+fn a_converted_checkpoint_scores_as_the_causal_one() {
+    let pairs: Vec<Vec<u32>> = super::cases("untied-f16").into_iter().map(|(_, ids, _)| ids).collect();
+    let converted = options_with("seq-cls-1", Head::Classification { labels: 1 });
+    let scores = [options("untied-f16"), converted].map(|options| {
+        let mut backend =
+            load_on(CpuOperations::start(2, InstructionSet::best()).unwrap(), &options).unwrap();
+        predict(backend.as_mut(), batch(BatchBuilder::default(), &pairs))
+    });
+    assert_eq!(scores[0], scores[1]);
+}
