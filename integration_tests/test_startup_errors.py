@@ -148,7 +148,7 @@ FLAGS = {
     "float16": (["--dtype", "float16"], ["--dtype float16", "leave it out"]),
     "hostname": (["--hostname", "nowhere.invalid"], ["--hostname nowhere.invalid", "localhost"]),
     "empty key": (["--api-key", ""], ["--api-key", "leave"]),
-    "otlp": (["--otlp-endpoint", "http://localhost:4317"], ["--otlp-endpoint", "leave it out"]),
+    "otlp": (["--otlp-endpoint", "https://localhost:4317"], ["--otlp-endpoint", "http://"]),
     "prompt": (["--default-prompt", "query: "], ["--default-prompt", "leave it out"]),
     "input too long": (["--max-input-length", "40961"], ["--max-input-length 40961", "40960"]),
     "input too short": (["--max-input-length", "20"], ["--max-input-length"]),

@@ -12,7 +12,7 @@ use clap::{
 use text_embeddings_backend_core::{DType, Pool};
 use text_embeddings_core::{files::RequestedType, templates::BuiltinTemplate};
 
-use crate::secret::Secret;
+use crate::{secret::Secret, telemetry::collector::Endpoint};
 
 /// Serves text re-ranking models over HTTP, in the place of text-embeddings-inference.
 #[derive(Debug, Clone, Parser)]
@@ -169,11 +169,12 @@ pub(crate) struct Args {
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Telemetry")]
     pub(crate) disable_spans: bool,
 
-    /// Where traces are sent; not supported yet.
-    #[arg(long, env, help_heading = "Telemetry")]
-    pub(crate) otlp_endpoint: Option<String>,
+    /// The collector that traces are sent to in OTLP over gRPC, such as `http://localhost:4317`; a user name and a
+    /// password in it are sent as credentials [default: no traces].
+    #[arg(long, env, hide_env_values = true, help_heading = "Telemetry")]
+    pub(crate) otlp_endpoint: Option<Endpoint>,
 
-    /// The service's name in traces; without effect as long as `--otlp-endpoint` is not supported.
+    /// The service's name in traces.
     #[arg(long, env, default_value = "text-embeddings-inference.server", help_heading = "Telemetry")]
     pub(crate) otlp_service_name: String,
 
@@ -283,9 +284,12 @@ mod tests {
 
     #[test]
     fn the_secrets_are_neither_in_debug_nor_in_the_help() {
-        let args = parse("--api-key s3cret --hf-token s3cret --hf-api-token s3cret").unwrap();
+        let args = parse(
+            "--api-key s3cret --hf-token s3cret --hf-api-token s3cret --otlp-endpoint http://u:s3cret@a:4317",
+        )
+        .unwrap();
         assert!(!format!("{args:?}").contains("s3cret"));
-        for name in ["api_key", "hf_token", "hf_api_token"] {
+        for name in ["api_key", "hf_token", "hf_api_token", "otlp_endpoint"] {
             let command = Args::command();
             let argument = command.get_arguments().find(|a| a.get_id() == name).unwrap();
             assert!(argument.is_hide_env_values_set(), "{name}");

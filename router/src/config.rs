@@ -15,6 +15,7 @@ use crate::{
     args::{Args, ChatTemplate, parse_hostname},
     http::Platform,
     secret::Secret,
+    telemetry::collector::{Collector, Endpoint},
 };
 
 const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
@@ -78,6 +79,8 @@ pub(crate) enum ConfigError {
 pub(crate) struct ServerConfig {
     /// The addresses to try in turn.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Where traces are sent; none are where there is no collector.
+    pub(crate) collector: Option<Collector>,
     /// The second port for metrics; none where the first port serves them already.
     pub(crate) prometheus: Option<PrometheusPort>,
     /// The most bytes of a body.
@@ -116,12 +119,14 @@ impl ServerConfig {
             problem: "is no address: give an IPv4 or IPv6 address, or `localhost`".to_owned(),
         })?;
         let listen = args.aip_http_port.unwrap_or(args.port);
+        let collector = args.otlp_endpoint.as_ref().map(collector).transpose()?.flatten();
         let prometheus = PrometheusPort {
             port: args.prometheus_port.unwrap_or(DEFAULT_PROMETHEUS_PORT),
             explicit: args.prometheus_port.is_some(),
         };
         Ok(Self {
             addresses: addresses.into_iter().map(|address| SocketAddr::new(address, listen)).collect(),
+            collector,
             prometheus: (prometheus.port != listen || listen == 0).then_some(prometheus),
             payload_limit: args.payload_limit.get(),
             api_key: args.api_key.clone(),
@@ -136,7 +141,6 @@ fn refuse_unsupported(args: &Args) -> Result<(), ConfigError> {
         ("--dense-path", args.dense_path.is_some()),
         ("--default-prompt-name", args.default_prompt_name.is_some()),
         ("--default-prompt", args.default_prompt.is_some()),
-        ("--otlp-endpoint", args.otlp_endpoint.is_some()),
     ];
     if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
         return Err(ConfigError::NotSupportedYet { flag: flag.to_owned() });
@@ -145,6 +149,14 @@ fn refuse_unsupported(args: &Args) -> Result<(), ConfigError> {
         None | Some(DType::Float32) => Ok(()),
         Some(dtype) => Err(ConfigError::NotSupportedYet { flag: format!("--dtype {dtype}") }),
     }
+}
+
+fn collector(endpoint: &Endpoint) -> Result<Option<Collector>, ConfigError> {
+    endpoint.resolve().map_err(|problem| ConfigError::Value {
+        flag: "--otlp-endpoint",
+        value: endpoint.to_string(),
+        problem: problem.to_owned(),
+    })
 }
 
 fn cors_origins(origins: &[String]) -> Result<Option<Vec<HeaderValue>>, ConfigError> {
@@ -418,7 +430,11 @@ mod tests {
             ("--dense-path 2_Dense", "`--dense-path` is not supported yet: leave it out"),
             ("--default-prompt x", "`--default-prompt` is not supported yet: leave it out"),
             ("--default-prompt-name x", "`--default-prompt-name` is not supported yet: leave it out"),
-            ("--otlp-endpoint http://localhost:4317", "`--otlp-endpoint` is not supported yet: leave it out"),
+            (
+                "--otlp-endpoint https://me:s3cret@a:4317",
+                "`--otlp-endpoint https://<redacted>@a:4317` asks for encryption, which is not supported: give the \
+                 `http://` address of a collector nearby",
+            ),
             ("--dtype float16", "`--dtype float16` is not supported yet: leave it out"),
             ("--dtype bfloat16", "`--dtype bfloat16` is not supported yet: leave it out"),
             (

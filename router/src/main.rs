@@ -28,7 +28,10 @@ use std::{
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{args::Args, config::ServerConfig, serve::Stop, startup::Started, state::AppState};
+use crate::{
+    args::Args, config::ServerConfig, serve::Stop, startup::Started, state::AppState,
+    telemetry::traces::Traces,
+};
 
 /// How long requests in flight may take after the signal to stop.
 const DRAIN: Duration = Duration::from_mins(1);
@@ -49,14 +52,19 @@ fn run(args: Args) -> anyhow::Result<()> {
     let server = ServerConfig::resolve(&args)?;
     telemetry::logging::start(args.json_output, args.disable_spans)?;
     let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
-    let ended = runtime.block_on(start_and_serve(args, server));
+    let traces = {
+        let _on_runtime = runtime.enter();
+        Traces::start(server.collector.as_ref(), &args.otlp_service_name)?
+    };
+    let ended = runtime.block_on(start_and_serve(args, server, traces.clone()));
+    traces.finish();
     // A model that is still loading, or a batch that is still computed, must not hold the process back.
     runtime.shutdown_background();
     ended
 }
 
 /// Takes the ports first, so that one in use is known before a model is loaded, and listens once the model is ready.
-async fn start_and_serve(args: Args, server: ServerConfig) -> anyhow::Result<()> {
+async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> anyhow::Result<()> {
     tracing::info!("{args:?}");
     let metrics = telemetry::metrics::start()?;
     let reserved = listener::reserve(&server.addresses)?;
@@ -74,7 +82,7 @@ async fn start_and_serve(args: Args, server: ServerConfig) -> anyhow::Result<()>
         tracing::info!("stopping: no new connections, up to {DRAIN:?} for the requests in flight");
     });
     let server = Arc::new(server);
-    let state = AppState { service, info: Arc::new(info), server, metrics, compute_type, stop };
+    let state = AppState { service, info: Arc::new(info), server, metrics, traces, compute_type, stop };
     let listener = reserved.listen()?;
     tracing::info!("Ready: listening on {}", listener.local_addr()?);
     let impatient = async {

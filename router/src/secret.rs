@@ -10,6 +10,11 @@ use std::{convert::Infallible, fmt, str::FromStr};
 pub(crate) struct Secret(String);
 
 impl Secret {
+    /// Hides a text.
+    pub(crate) fn new(text: String) -> Self {
+        Self(text)
+    }
+
     /// The text itself, for the one place that needs it.
     pub(crate) fn expose(&self) -> &str {
         &self.0

@@ -25,6 +25,11 @@ impl Stop {
         Self(receiver)
     }
 
+    /// Whether it is time to stop.
+    pub(crate) fn is_due(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Completes when it is time to stop; never, if the signal was lost.
     pub(crate) async fn wait(mut self) {
         if self.0.wait_for(|stop| *stop).await.is_err() {

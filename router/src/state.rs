@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use text_embeddings_core::service::Service;
 
-use crate::{config::ServerConfig, info::Info, serve::Stop, telemetry::metrics::Metrics};
+use crate::{
+    config::ServerConfig,
+    info::Info,
+    serve::Stop,
+    telemetry::{metrics::Metrics, traces::Traces},
+};
 
 /// The server's parts, shared by all requests. Cheap to clone.
 #[derive(Clone)]
@@ -17,8 +22,34 @@ pub(crate) struct AppState {
     pub(crate) server: Arc<ServerConfig>,
     /// What `GET /metrics` says.
     pub(crate) metrics: Metrics,
+    /// Where the spans of requests go.
+    pub(crate) traces: Traces,
     /// The device that computes, for `x-compute-type`: `cpu`, `cuda` or `metal`.
     pub(crate) compute_type: &'static str,
     /// Whether the server was asked to stop.
     pub(crate) stop: Stop,
+}
+
+/// Whether the server should be sent requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// The model is loaded and checked, and it computes.
+    Ready,
+    /// The server was asked to stop and answers what it has begun.
+    Stopping,
+    /// The model does not compute.
+    Unhealthy,
+}
+
+impl AppState {
+    /// Whether the server should be sent requests. While it loads there is no state, and no port is open.
+    pub(crate) async fn readiness(&self) -> Readiness {
+        if self.stop.is_due() {
+            Readiness::Stopping
+        } else if self.service.healthy().await {
+            Readiness::Ready
+        } else {
+            Readiness::Unhealthy
+        }
+    }
 }

@@ -28,7 +28,7 @@ use crate::{
     info::{Info, ModelDetails},
     serve::{Stop, serve},
     state::AppState,
-    telemetry::{self, metrics::Metrics},
+    telemetry::{self, metrics::Metrics, traces::Traces},
 };
 
 /// Small limits, so that tests can exceed them.
@@ -38,6 +38,7 @@ const FLAGS: &str = "text-embeddings-router --model-id org/tiny-reranker --max-r
 /// A server that listens, and what a test may do to it.
 pub(crate) struct Running {
     pub(crate) control: Control,
+    pub(crate) traces: Traces,
     stop: Option<oneshot::Sender<()>>,
     served: JoinHandle<std::io::Result<()>>,
 }
@@ -50,8 +51,10 @@ impl Running {
         let stopped = Stop::on(async {
             let _ = stopped.await;
         });
-        let served = tokio::spawn(serve(state(flags, &control, stopped), listener, drain));
-        Self { control, stop: Some(stop), served }
+        let state = state(flags, &control, stopped);
+        let traces = state.traces.clone();
+        let served = tokio::spawn(serve(state, listener, drain));
+        Self { control, traces, stop: Some(stop), served }
     }
 
     /// Asks the server to stop.
@@ -86,10 +89,13 @@ fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
         default_instruction: Some("Judge.".to_owned()),
         ..ModelDetails::default()
     };
+    let server = ServerConfig::resolve(&args).unwrap();
+    let traces = Traces::start(server.collector.as_ref(), &args.otlp_service_name).unwrap();
     AppState {
         service: service(&config, control),
         info: Arc::new(Info::new(config, details)),
-        server: Arc::new(ServerConfig::resolve(&args).unwrap()),
+        server: Arc::new(server),
+        traces,
         metrics: Metrics::new(telemetry::metrics::builder().unwrap().build_recorder().handle()),
         compute_type: "cpu",
         stop,

@@ -23,8 +23,8 @@ fn what_keeps_the_server_from_starting_is_one_line_and_exit_code_1() {
     let address = format!("cannot listen on 127.0.0.1:{port} (");
     let table = [
         (
-            "--model-id m --otlp-endpoint http://a:4317".to_owned(),
-            "`--otlp-endpoint` is not supported yet: leave it out",
+            "--model-id m --otlp-endpoint https://me:s3cret@a:4317".to_owned(),
+            "`--otlp-endpoint https://<redacted>@a:4317` asks for encryption",
         ),
         ("--model-id m --dtype float16".to_owned(), "`--dtype float16` is not supported yet: leave it out"),
         ("--model-id m --hostname nowhere".to_owned(), "`--hostname nowhere` is no address"),

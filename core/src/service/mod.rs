@@ -59,6 +59,8 @@ impl<T> Answer<T> {
 /// What a request cost: the content of the answer's `x-…` headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
+    /// Texts, or pairs, that were given to the model.
+    pub texts: usize,
     /// Characters (Unicode scalar values) of the texts the client sent; a query counts once for each of its texts.
     pub characters: usize,
     /// Tokens of all prompts, each counted in full, after truncation.

@@ -177,7 +177,7 @@ mod tests {
         let long = "w300 ".repeat(MAX_INPUT_LENGTH);
         let texts = ["행성", "", &long];
         let cost = fixture.service.rerank(request("w200", &texts)).await.unwrap().cost;
-        assert_eq!(cost.characters, 3 * 4 + 2 + long.len());
+        assert_eq!((cost.texts, cost.characters), (3, 3 * 4 + 2 + long.len()));
         assert_eq!(
             cost.tokens,
             texts.map(|text| fixture.raw_score(None, "w200", text).1).iter().sum::<usize>()

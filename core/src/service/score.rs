@@ -71,7 +71,8 @@ impl Service {
         let texts = announced.into_iter().enumerate();
         let texts = texts.map(|(index, announced)| self.launch(prompts, (index, announced), truncation));
         let texts = texts.collect::<Result<Vec<_>, _>>()?;
-        let mut cost = Cost { characters: characters(prompts.as_ref()), ..Cost::default() };
+        let mut cost =
+            Cost { texts: texts.len(), characters: characters(prompts.as_ref()), ..Cost::default() };
         // All encodings before the first outcome: an input that is too long ends the request at once.
         let mut encoded = Vec::with_capacity(texts.len());
         for text in texts {

@@ -79,6 +79,27 @@ impl ApiError {
         Self { status: StatusCode::UNAUTHORIZED, kind: "Unauthorized", message }
     }
 
+    /// A server that answers what it has begun and no more.
+    pub(crate) fn stopping() -> Self {
+        let message = "the server is stopping: send requests elsewhere".to_owned();
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, kind: "Unhealthy", message }
+    }
+
+    /// What the body calls the kind of error.
+    pub(crate) fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// What the client reads.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether the server, or its load, is at fault rather than the request.
+    pub(crate) fn is_fault(&self) -> bool {
+        matches!(self.kind, "Backend" | "Unhealthy" | "Overloaded")
+    }
+
     /// A path that is none of the server's.
     pub(crate) fn not_found(path: &str, routes: &str) -> Self {
         Self::validation(StatusCode::NOT_FOUND, format!("there is no route `{path}`; there are {routes}"))
@@ -119,7 +140,7 @@ impl IntoResponse for ApiError {
             }
             _ => {}
         }
-        // For `in_openai_words`.
+        // For `in_openai_words` and the request's span.
         response.extensions_mut().insert(self);
         response
     }
@@ -127,9 +148,9 @@ impl IntoResponse for ApiError {
 
 /// Puts the `OpenAI` routes' body in the place of the other routes', if the answer is an error.
 pub(crate) async fn in_openai_words(mut response: Response) -> Response {
-    if let Some(ApiError { status, kind, message }) = response.extensions_mut().remove() {
-        let body = OpenAiErrorBody { message: &message, code: status.as_u16(), kind };
-        *response.body_mut() = Json(body).into_response().into_body();
+    if let Some(ApiError { status, kind, message }) = response.extensions().get() {
+        let body = Json(OpenAiErrorBody { message, code: status.as_u16(), kind });
+        *response.body_mut() = body.into_response().into_body();
     }
     response
 }

@@ -1,4 +1,5 @@
-//! `GET /health`, `/` and `/ping`: can the server compute?
+//! `GET /health`, `/` and `/ping`, as TEI has them: can the server compute? `GET /health/live` and `/health/ready`: does
+//! its process run, and should it be sent requests?
 //!
 //! Output: 200 and nothing, or 503 with the error's body. Needs no key, as load balancers have none.
 
@@ -6,7 +7,7 @@ use axum::{extract::State, http::StatusCode};
 use text_embeddings_core::error::Error;
 
 use super::error::ApiError;
-use crate::state::AppState;
+use crate::state::{AppState, Readiness};
 
 /// Answers a probe.
 ///
@@ -17,26 +18,92 @@ pub(crate) async fn health(State(state): State<AppState>) -> Result<StatusCode, 
     if state.service.healthy().await { Ok(StatusCode::OK) } else { Err(Error::Unhealthy.into()) }
 }
 
+/// Answers a probe that restarts the process if it fails: nothing that a restart would not mend makes it fail.
+pub(crate) async fn live() -> StatusCode {
+    StatusCode::OK
+}
+
+/// Answers a probe that keeps requests away if it fails.
+///
+/// # Errors
+///
+/// 503 as [`health`], and once the server was asked to stop.
+pub(crate) async fn ready(State(state): State<AppState>) -> Result<StatusCode, ApiError> {
+    match state.readiness().await {
+        Readiness::Ready => Ok(StatusCode::OK),
+        Readiness::Stopping => Err(ApiError::stopping()),
+        Readiness::Unhealthy => Err(Error::Unhealthy.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use crate::http::testing::Server;
+    use std::time::Duration;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+    };
 
     #[tokio::test]
     async fn health_follows_the_engine() {
         let server = Server::start_with("--api-key k").await;
-        for path in ["/health", "/", "/ping"] {
+        for path in ["/health", "/", "/ping", "/health/live", "/health/ready"] {
             let answer = server.get(path).await;
             assert_eq!((answer.status, answer.body.as_str()), (200, ""), "{path}");
         }
         server.control.break_all(true);
         let body = r#"{"query":"q","texts":["a"]}"#;
         assert_eq!(server.post("/rerank", body, &[("Authorization", "Bearer k")]).await.status, 424);
-        for path in ["/health", "/", "/ping"] {
+        assert_eq!(server.get("/health/live").await.status, 200);
+        for path in ["/health", "/", "/ping", "/health/ready"] {
             let answer = server.get(path).await;
             let expected = r#"{"error":"Service is unhealthy","error_type":"Unhealthy"}"#;
             assert_eq!((answer.status, answer.body.as_str()), (503, expected), "{path}");
         }
         server.control.break_all(false);
         assert_eq!(server.get("/health").await.status, 200);
+        assert_eq!(server.get("/health/ready").await.status, 200);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_stops_is_not_ready_but_live() {
+        let mut server = Server::start().await;
+        server.control.hold(true);
+        let body = r#"{"query":"q","texts":["a"]}"#;
+        let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n");
+        // Connections that are open, and a request in flight that keeps the server from ending.
+        let mut in_flight = TcpStream::connect(server.address).await.unwrap();
+        let head =
+            format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        in_flight.write_all(head.as_bytes()).await.unwrap();
+        server.control.clone().batches(1).await;
+        let paths = ["/health/ready", "/health/live", "/health"];
+        let mut open = Vec::new();
+        for path in paths {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            stream.write_all(request(path).as_bytes()).await.unwrap();
+            open.push(stream);
+        }
+        // One that came after them and was answered: the server has taken them all.
+        assert_eq!(server.get("/health/ready").await.status, 200);
+        server.stop();
+        while TcpStream::connect(server.address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let mut answers = Vec::new();
+        for mut stream in open {
+            stream.write_all(b"\r\n").await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answers.push(answer);
+        }
+        let expected =
+            r#"{"error":"the server is stopping: send requests elsewhere","error_type":"Unhealthy"}"#;
+        assert!(answers[0].starts_with("HTTP/1.1 503") && answers[0].ends_with(expected), "{}", answers[0]);
+        assert!(answers[1..].iter().all(|answer| answer.starts_with("HTTP/1.1 200")), "{answers:?}");
+        server.control.hold(false);
+        server.ended().await;
     }
 }

@@ -19,12 +19,13 @@ mod similarity;
 #[cfg(test)]
 mod testing;
 mod tokenize;
+mod trace;
 mod vertex;
 
 use std::io;
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::{DefaultBodyLimit, State},
     http::{
         HeaderValue, Method, Uri,
@@ -67,7 +68,7 @@ const POST_ROUTES: [&str; 13] = [
 /// The paths that answer a probe. `/` is one too.
 const HEALTH_ROUTES: [&str; 3] = ["/health", "/ping", "/"];
 /// The paths of `GET` with another meaning.
-const GET_ROUTES: [&str; 2] = ["/info", "/metrics"];
+const GET_ROUTES: [&str; 4] = ["/info", "/metrics", "/health/live", "/health/ready"];
 
 /// Serves until [`AppState::stop`] says to stop, and then until the requests in flight are answered.
 ///
@@ -86,7 +87,10 @@ pub(crate) async fn serve(state: AppState, listener: TcpListener) -> io::Result<
 /// The route table.
 fn router(state: AppState) -> Router {
     let platform = &state.server.platform;
-    let mut open = Router::new().route("/metrics", get(metrics));
+    let mut open = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/health/live", get(health::live))
+        .route("/health/ready", get(health::ready));
     for path in HEALTH_ROUTES.into_iter().chain(platform.health_route.as_deref()) {
         open = open.route(path, get(health::health));
     }
@@ -117,8 +121,10 @@ fn router(state: AppState) -> Router {
         .route("/embeddings", post(openai::embeddings))
         .route("/v1/embeddings", post(openai::embeddings));
     let require_key = middleware::from_fn_with_state(state.clone(), auth::require_key);
-    open.merge(keyed.route_layer(require_key.clone()))
-        .merge(openai.route_layer(require_key).route_layer(middleware::map_response(error::in_openai_words)))
+    let openai =
+        openai.route_layer(require_key.clone()).route_layer(middleware::map_response(error::in_openai_words));
+    let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
+    open.merge(keyed.route_layer(require_key).merge(openai).route_layer(traced))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         // `RawBody` has its own limit, which reads on so that the client can read the answer.
@@ -191,7 +197,9 @@ fn respond<T, B: Serialize>(
 ) -> Response {
     let Answer { value, cost } = answer;
     cost::log(route, &cost);
-    (cost::headers(&cost, state.compute_type), Json(body(value))).into_response()
+    let headers = cost::headers(&cost, state.compute_type);
+    // The cost once more, for the request's span.
+    (headers, Extension(cost), Json(body(value))).into_response()
 }
 
 #[cfg(test)]
@@ -255,7 +263,7 @@ mod tests {
         let server = Server::start().await;
         let answer = server.post("/rerang?x=1", BODY, &[]).await;
         assert_eq!(answer.status, 404);
-        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /vertex, /, /invocations and GET /health, /ping, /, /info, /metrics","error_type":"Validation"}"#);
+        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /vertex, /, /invocations and GET /health, /ping, /, /info, /metrics, /health/live, /health/ready","error_type":"Validation"}"#);
         let answer = server.get("/rerank").await;
         assert_eq!((answer.status, answer.header("allow")), (405, Some("post")));
         insta::assert_snapshot!(answer.body, @r#"{"error":"`/rerank` does not take GET: see the answer's `Allow` header","error_type":"Validation"}"#);

@@ -12,7 +12,10 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::testing::{Control, Running};
+use crate::{
+    telemetry::traces::Traces,
+    testing::{Control, Running},
+};
 
 /// A server on a port of its own.
 pub(crate) struct Server {
@@ -43,6 +46,11 @@ impl Answer {
 }
 
 impl Server {
+    /// Where the server's spans go.
+    pub(crate) fn traces(&self) -> Traces {
+        self.running.traces.clone()
+    }
+
     pub(crate) async fn start() -> Self {
         Self::start_with("").await
     }

@@ -135,6 +135,7 @@ fn body<T: DeserializeOwned>(value: Value) -> Result<T, String> {
 /// What the instances cost together: they run beside each other, within `total`.
 fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
     costs.fold(Cost { total, ..Cost::default() }, |sum, cost| Cost {
+        texts: sum.texts + cost.texts,
         characters: sum.characters + cost.characters,
         tokens: sum.tokens + cost.tokens,
         truncated: sum.truncated + cost.truncated,

@@ -1,4 +1,6 @@
-//! What the process says about itself: the log and the metrics.
+//! What the process says about itself: the log, the metrics and the traces.
 
+pub(crate) mod collector;
 pub(crate) mod logging;
 pub(crate) mod metrics;
+pub(crate) mod traces;
