@@ -9,7 +9,7 @@ REAL_TOKENIZER := $(patsubst %/tokenizer.json,%,$(wildcard $(QWEN3_TOKENIZER_DIR
 TOKENIZER := $(or $(REAL_TOKENIZER),integration_tests/reference/fixtures/models/tied-bf16)
 export QWEN3_TOKENIZER_DIR
 
-.PHONY: help demo test check unit integration bench fixtures clean
+.PHONY: help demo test check unit integration docs bench fixtures clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -32,6 +32,9 @@ unit: ## The Rust tests
 integration: $(VENV)/installed ## The tests of the real binary
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests
+
+docs: ## Write the documents that are made from the code; a test fails while they are stale
+	UPDATE_DOCS=1 cargo test --workspace --locked checked_in
 
 bench: $(VENV)/bench-installed ## Speed and latency on a random model of the 0.6B shape (writes 1.2 GB to target/)
 	cargo build --release -p text-embeddings-router --locked

@@ -216,3 +216,14 @@ impl Backend for LetterBackend {
         Ok(Predictions::new((0..batch.leaves().len()).map(|text| self.score(batch, text)).collect(), 1))
     }
 }
+
+/// Holds a checked-in document, named from the repository's root, to what the code makes of it. With the variable
+/// `UPDATE_DOCS=1` it is written instead.
+pub(crate) fn check_document(name: &str, content: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
+    if std::env::var_os("UPDATE_DOCS").is_some_and(|value| value == "1") {
+        std::fs::write(&path, content).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == content, "{name} is stale: run `make docs`");
+}

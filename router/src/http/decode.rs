@@ -3,21 +3,31 @@
 //! Input: `ids` as one list of ids or a list of those. Output: `[string]`, also for a single list.
 
 use axum::{Json, extract::State};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::DecodeRequest;
+use utoipa::ToSchema;
 
-use super::{error::ApiError, extract::JsonBody};
+use super::{
+    error::ApiError,
+    extract::JsonBody,
+    openapi::{TAG, TokenizerErrors},
+};
 use crate::state::AppState;
 
-/// The body of a request.
-#[derive(Debug, Deserialize)]
+/// What to decode.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = DecodeRequest, example = json!({"ids": [1, 2, 3]}))]
 pub(crate) struct DecodeBody {
     ids: Ids,
+    /// Whether control tokens are left out.
     #[serde(default = "super::yes")]
+    #[schema(default = true)]
     skip_special_tokens: bool,
 }
 
-#[derive(Debug, Deserialize)]
+/// The token ids of one text or of several.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = InputIds)]
 #[serde(untagged, expecting = "expected a list of ids or a list of lists of ids")]
 enum Ids {
     One(Vec<u32>),
@@ -36,16 +46,19 @@ impl From<DecodeBody> for DecodeRequest {
     }
 }
 
-/// Answers a request.
-///
-/// # Errors
-///
-/// The service's, or those of a malformed body.
+/// The texts.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = DecodeResponse)]
+pub(crate) struct Texts(pub(crate) Vec<String>);
+
+/// Turn token ids back into texts.
+#[utoipa::path(post, path = "/decode", tag = TAG, request_body = DecodeBody,
+    responses((status = 200, description = "A text for each list of ids", body = Texts), TokenizerErrors))]
 pub(crate) async fn decode(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<DecodeBody>,
-) -> Result<Json<Vec<String>>, ApiError> {
-    Ok(Json(state.service.decode(body.into()).await?))
+) -> Result<Json<Texts>, ApiError> {
+    Ok(Json(Texts(state.service.decode(body.into()).await?)))
 }
 
 #[cfg(test)]

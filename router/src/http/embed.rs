@@ -8,20 +8,39 @@ use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{
     EmbedAllRequest, EmbedEncoding, EmbedRequest, EmbedSparseRequest, SparseValue,
 };
+use utoipa::ToSchema;
 
-use super::{TruncationSide, error::ApiError, extract::JsonBody, inputs::Inputs, respond, yes};
+use super::{
+    TruncationSide,
+    error::ApiError,
+    extract::JsonBody,
+    inputs::{Inputs, InputsShape},
+    openapi::{InferenceErrors, TAG},
+    respond, yes,
+};
 use crate::state::AppState;
 
-/// The body of `POST /embed`.
-#[derive(Debug, Deserialize)]
+/// What to embed.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = EmbedRequest, example = json!({"inputs": "What is deep learning?"}))]
 pub(crate) struct EmbedBody {
+    #[schema(value_type = InputsShape)]
     inputs: Inputs,
+    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
+    #[schema(default = "right")]
     truncation_direction: TruncationSide,
+    /// Which of the model's prompts is put before a text.
+    #[schema(default = json!(null))]
     prompt_name: Option<String>,
+    /// Whether vectors are scaled to length one.
     #[serde(default = "yes")]
+    #[schema(default = true)]
     normalize: bool,
+    /// How many of a vector's first values are wanted (Matryoshka).
+    #[schema(default = json!(null))]
     dimensions: Option<usize>,
 }
 
@@ -40,13 +59,20 @@ impl From<EmbedBody> for EmbedRequest {
     }
 }
 
-/// The body of `POST /embed_all`.
-#[derive(Debug, Deserialize)]
+/// What to embed token by token.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = EmbedAllRequest, example = json!({"inputs": "What is deep learning?"}))]
 pub(crate) struct EmbedAllBody {
+    #[schema(value_type = InputsShape)]
     inputs: Inputs,
+    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
+    #[schema(default = "right")]
     truncation_direction: TruncationSide,
+    /// Which of the model's prompts is put before a text.
+    #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }
 
@@ -63,13 +89,20 @@ impl From<EmbedAllBody> for EmbedAllRequest {
     }
 }
 
-/// The body of `POST /embed_sparse`.
-#[derive(Debug, Deserialize)]
+/// What to embed sparsely.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = EmbedSparseRequest, example = json!({"inputs": "What is deep learning?"}))]
 pub(crate) struct EmbedSparseBody {
+    #[schema(value_type = InputsShape)]
     inputs: Inputs,
+    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
+    #[schema(default = "right")]
     truncation_direction: TruncationSide,
+    /// Which of the model's prompts is put before a text.
+    #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }
 
@@ -87,7 +120,8 @@ impl From<EmbedSparseBody> for EmbedSparseRequest {
 }
 
 /// A value of a sparse vector that is not zero.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = SparseValue)]
 struct SparseValueBody {
     index: usize,
     value: f32,
@@ -99,8 +133,19 @@ impl From<SparseValue> for SparseValueBody {
     }
 }
 
-/// The answer of `POST /embed_sparse`.
-#[derive(Debug, Serialize)]
+/// A vector for each input.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = EmbedResponse)]
+pub(crate) struct Vectors(pub(crate) Vec<Vec<f32>>);
+
+/// A vector for each token of each input.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = EmbedAllResponse)]
+pub(crate) struct TokenVectors(pub(crate) Vec<Vec<Vec<f32>>>);
+
+/// A sparse vector for each input.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = EmbedSparseResponse)]
 pub(crate) struct SparseVectors(Vec<Vec<SparseValueBody>>);
 
 impl From<Vec<Vec<SparseValue>>> for SparseVectors {
@@ -114,37 +159,31 @@ impl From<Vec<Vec<SparseValue>>> for SparseVectors {
     }
 }
 
-/// Answers a request for vectors.
-///
-/// # Errors
-///
-/// The service's, or those of a malformed body.
+/// Embed texts or token ids: a vector for each. Only with an embedding model.
+#[utoipa::path(post, path = "/embed", tag = TAG, request_body = EmbedBody,
+    responses((status = 200, description = "The vectors, in the order of the inputs", body = Vectors), InferenceErrors))]
 pub(crate) async fn embed(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<EmbedBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.embed(body.into()).await?;
-    Ok(respond(&state, "embed", answer, |vectors| vectors))
+    Ok(respond(&state, "embed", answer, Vectors))
 }
 
-/// Answers a request for the vectors of all tokens.
-///
-/// # Errors
-///
-/// The service's, or those of a malformed body.
+/// Embed texts or token ids: a vector for each token. Only with an embedding model.
+#[utoipa::path(post, path = "/embed_all", tag = TAG, request_body = EmbedAllBody,
+    responses((status = 200, description = "The vectors of each input's tokens", body = TokenVectors), InferenceErrors))]
 pub(crate) async fn embed_all(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<EmbedAllBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.embed_all(body.into()).await?;
-    Ok(respond(&state, "embed_all", answer, |vectors| vectors))
+    Ok(respond(&state, "embed_all", answer, TokenVectors))
 }
 
-/// Answers a request for sparse vectors.
-///
-/// # Errors
-///
-/// The service's, or those of a malformed body.
+/// Embed texts or token ids: a sparse vector for each. Only with a splade model, which this version does not serve.
+#[utoipa::path(post, path = "/embed_sparse", tag = TAG, request_body = EmbedSparseBody,
+    responses((status = 200, description = "The values that are not zero", body = SparseVectors), InferenceErrors))]
 pub(crate) async fn embed_sparse(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<EmbedSparseBody>,

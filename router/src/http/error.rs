@@ -14,6 +14,7 @@ use axum::{
 };
 use serde::Serialize;
 use text_embeddings_core::error::{Error, ErrorKind};
+use utoipa::ToSchema;
 
 use crate::auth::UNAUTHORIZED;
 
@@ -21,33 +22,64 @@ use crate::auth::UNAUTHORIZED;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     status: StatusCode,
-    kind: &'static str,
+    kind: ErrorType,
     message: String,
 }
 
-#[derive(Serialize)]
-struct ErrorBody<'a> {
-    error: &'a str,
-    error_type: &'a str,
+/// The kinds of errors that clients tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) enum ErrorType {
+    /// The server cannot compute at present.
+    Unhealthy,
+    /// Inference failed, or the model is of another kind.
+    Backend,
+    /// Too many requests at once: come back later.
+    Overloaded,
+    /// The request is not valid.
+    Validation,
+    /// The tokenizer failed.
+    Tokenizer,
+    /// A list or text that must not be empty is.
+    Empty,
+    /// The key is missing or wrong.
+    Unauthorized,
 }
 
-#[derive(Serialize)]
-struct OpenAiErrorBody<'a> {
-    message: &'a str,
+/// What went wrong.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ErrorResponse)]
+pub(crate) struct ErrorBody {
+    /// What, where, and what to do.
+    error: String,
+    error_type: ErrorType,
+}
+
+/// What went wrong, in `OpenAI`'s words.
+#[derive(Serialize, ToSchema)]
+#[schema(as = OpenAICompatErrorResponse)]
+pub(crate) struct OpenAiErrorBody {
+    /// What, where, and what to do.
+    message: String,
+    /// The status.
+    #[schema(value_type = u32)]
     code: u16,
     #[serde(rename = "type")]
-    kind: &'a str,
+    kind: ErrorType,
+    /// The name of `type` in the description of text-embeddings-inference, which sends `type` too.
+    #[schema(value_type = ErrorType, required = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_type: Option<ErrorType>,
 }
 
 impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         let (status, kind) = match error.kind() {
-            ErrorKind::Unhealthy => (StatusCode::SERVICE_UNAVAILABLE, "Unhealthy"),
-            ErrorKind::Backend => (StatusCode::FAILED_DEPENDENCY, "Backend"),
-            ErrorKind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "Overloaded"),
-            ErrorKind::Validation => (StatusCode::UNPROCESSABLE_ENTITY, "Validation"),
-            ErrorKind::Tokenizer => (StatusCode::UNPROCESSABLE_ENTITY, "Tokenizer"),
-            ErrorKind::Empty => (StatusCode::BAD_REQUEST, "Empty"),
+            ErrorKind::Unhealthy => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Unhealthy),
+            ErrorKind::Backend => (StatusCode::FAILED_DEPENDENCY, ErrorType::Backend),
+            ErrorKind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, ErrorType::Overloaded),
+            ErrorKind::Validation => (StatusCode::UNPROCESSABLE_ENTITY, ErrorType::Validation),
+            ErrorKind::Tokenizer => (StatusCode::UNPROCESSABLE_ENTITY, ErrorType::Tokenizer),
+            ErrorKind::Empty => (StatusCode::BAD_REQUEST, ErrorType::Empty),
         };
         Self { status, kind, message: error.to_string() }
     }
@@ -76,18 +108,26 @@ impl ApiError {
     /// A key that is missing or wrong.
     pub(crate) fn unauthorized() -> Self {
         let message = UNAUTHORIZED.to_owned();
-        Self { status: StatusCode::UNAUTHORIZED, kind: "Unauthorized", message }
+        Self { status: StatusCode::UNAUTHORIZED, kind: ErrorType::Unauthorized, message }
     }
 
     /// A server that answers what it has begun and no more.
     pub(crate) fn stopping() -> Self {
         let message = "the server is stopping: send requests elsewhere".to_owned();
-        Self { status: StatusCode::SERVICE_UNAVAILABLE, kind: "Unhealthy", message }
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, kind: ErrorType::Unhealthy, message }
     }
 
     /// What the body calls the kind of error.
     pub(crate) fn kind(&self) -> &'static str {
-        self.kind
+        match self.kind {
+            ErrorType::Unhealthy => "Unhealthy",
+            ErrorType::Backend => "Backend",
+            ErrorType::Overloaded => "Overloaded",
+            ErrorType::Validation => "Validation",
+            ErrorType::Tokenizer => "Tokenizer",
+            ErrorType::Empty => "Empty",
+            ErrorType::Unauthorized => "Unauthorized",
+        }
     }
 
     /// What the client reads.
@@ -97,7 +137,7 @@ impl ApiError {
 
     /// Whether the server, or its load, is at fault rather than the request.
     pub(crate) fn is_fault(&self) -> bool {
-        matches!(self.kind, "Backend" | "Unhealthy" | "Overloaded")
+        matches!(self.kind, ErrorType::Backend | ErrorType::Unhealthy | ErrorType::Overloaded)
     }
 
     /// A path that is none of the server's.
@@ -117,19 +157,20 @@ impl ApiError {
     }
 
     fn validation(status: StatusCode, message: String) -> Self {
-        Self { status, kind: "Validation", message }
+        Self { status, kind: ErrorType::Validation, message }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let Self { status, kind, message } = &self;
-        if matches!(*kind, "Backend" | "Unhealthy") {
-            tracing::error!(status = status.as_u16(), kind, "{message}");
+        if matches!(kind, ErrorType::Backend | ErrorType::Unhealthy) {
+            tracing::error!(status = status.as_u16(), ?kind, "{message}");
         } else {
-            tracing::warn!(status = status.as_u16(), kind, "{message}");
+            tracing::warn!(status = status.as_u16(), ?kind, "{message}");
         }
-        let mut response = (*status, Json(ErrorBody { error: message, error_type: kind })).into_response();
+        let body = ErrorBody { error: message.clone(), error_type: *kind };
+        let mut response = (*status, Json(body)).into_response();
         let headers = response.headers_mut();
         match *status {
             StatusCode::TOO_MANY_REQUESTS => {
@@ -149,7 +190,8 @@ impl IntoResponse for ApiError {
 /// Puts the `OpenAI` routes' body in the place of the other routes', if the answer is an error.
 pub(crate) async fn in_openai_words(mut response: Response) -> Response {
     if let Some(ApiError { status, kind, message }) = response.extensions().get() {
-        let body = Json(OpenAiErrorBody { message, code: status.as_u16(), kind });
+        let (message, code, kind) = (message.clone(), status.as_u16(), *kind);
+        let body = Json(OpenAiErrorBody { message, code, kind, error_type: None });
         *response.body_mut() = body.into_response().into_body();
     }
     response

@@ -6,28 +6,33 @@
 use axum::{extract::State, http::StatusCode};
 use text_embeddings_core::error::Error;
 
-use super::error::ApiError;
+use super::{
+    error::{ApiError, ErrorBody},
+    openapi::TAG,
+};
 use crate::state::{AppState, Readiness};
 
-/// Answers a probe.
-///
-/// # Errors
-///
-/// 503 if the last batch failed and a probe of one token fails too.
+/// Whether the server can compute.
+#[utoipa::path(get, path = "/health", tag = TAG, security(()), responses(
+    (status = 200, description = "It can"),
+    (status = 503, description = "The last batch failed, and so did a probe of one token", body = ErrorBody)
+))]
 pub(crate) async fn health(State(state): State<AppState>) -> Result<StatusCode, ApiError> {
     if state.service.healthy().await { Ok(StatusCode::OK) } else { Err(Error::Unhealthy.into()) }
 }
 
-/// Answers a probe that restarts the process if it fails: nothing that a restart would not mend makes it fail.
+/// Whether the process runs: for a probe that restarts it, so nothing that a restart would not mend makes it fail.
+#[utoipa::path(get, path = "/health/live", operation_id = "health_live", tag = TAG, security(()),
+    responses((status = 200, description = "It runs")))]
 pub(crate) async fn live() -> StatusCode {
     StatusCode::OK
 }
 
-/// Answers a probe that keeps requests away if it fails.
-///
-/// # Errors
-///
-/// 503 as [`health`], and once the server was asked to stop.
+/// Whether the server should be sent requests: it can compute and was not asked to stop.
+#[utoipa::path(get, path = "/health/ready", operation_id = "health_ready", tag = TAG, security(()), responses(
+    (status = 200, description = "It should"),
+    (status = 503, description = "It cannot compute, or is stopping", body = ErrorBody)
+))]
 pub(crate) async fn ready(State(state): State<AppState>) -> Result<StatusCode, ApiError> {
     match state.readiness().await {
         Readiness::Ready => Ok(StatusCode::OK),

@@ -12,23 +12,30 @@ use axum::{
 };
 use serde::Serialize;
 use text_embeddings_backend_core::ModelType;
+use utoipa::ToSchema;
 
+use super::{error::ErrorBody, openapi::TAG};
 use crate::{
     info::{Info, ModelDetails},
     state::AppState,
 };
 
-/// The answer.
-#[derive(Debug, Serialize)]
-struct InfoBody<'a> {
+/// What is served, and within which limits.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Info)]
+pub(crate) struct InfoBody<'a> {
+    #[schema(example = "Qwen/Qwen3-Reranker-0.6B")]
     model_id: &'a str,
+    /// The commit on the Hub; null for a local folder.
     model_sha: Option<&'a str>,
+    #[schema(example = "float32")]
     model_dtype: String,
     served_model_name: &'a str,
     model_type: ModelTypeBody,
     max_concurrent_requests: usize,
     max_input_length: usize,
     max_batch_tokens: usize,
+    #[schema(default = json!(null))]
     max_batch_requests: Option<usize>,
     max_client_batch_size: usize,
     auto_truncate: bool,
@@ -36,20 +43,35 @@ struct InfoBody<'a> {
     version: &'static str,
     sha: Option<&'static str>,
     docker_label: Option<&'static str>,
+    /// `embedding`, `classifier`, `reranker` or `listwise-reranker`, which is a generative re-ranker.
     model_kind: &'static str,
+    /// The most texts of one request to `/rerank`.
     max_rerank_texts: usize,
+    /// What "relevant" means where a request says nothing; null where the model takes no instruction.
     default_instruction: Option<&'a str>,
 }
 
-#[derive(Debug, Serialize)]
+/// The kind of the model. A generative re-ranker is a `reranker`, too.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ModelType)]
 #[serde(rename_all = "lowercase")]
 enum ModelTypeBody {
-    Embedding { pooling: String },
+    Embedding(Pooling),
     Classifier(Labels),
     Reranker(Labels),
 }
 
-#[derive(Debug, Serialize)]
+/// How an embedding model pools.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = EmbeddingModel)]
+struct Pooling {
+    /// `cls`, `mean` or `last-token`.
+    pooling: String,
+}
+
+/// The classes, numbered.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ClassifierModel)]
 struct Labels {
     id2label: BTreeMap<String, String>,
     label2id: BTreeMap<String, usize>,
@@ -69,7 +91,7 @@ impl ModelTypeBody {
     fn new(model_type: ModelType, details: &ModelDetails) -> Self {
         let labels = Labels::new(&details.labels);
         match model_type {
-            ModelType::Embedding(pool) => Self::Embedding { pooling: pool.to_string() },
+            ModelType::Embedding(pool) => Self::Embedding(Pooling { pooling: pool.to_string() }),
             ModelType::Classifier => Self::Classifier(labels),
             ModelType::Reranker | ModelType::ListwiseReranker => Self::Reranker(labels),
         }
@@ -102,7 +124,11 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
     }
 }
 
-/// Answers a request.
+/// What is served, and within which limits.
+#[utoipa::path(get, path = "/info", operation_id = "get_model_info", tag = TAG, responses(
+    (status = 200, description = "The model and the limits", body = InfoBody<'static>),
+    (status = 401, description = "The key is missing or wrong", body = ErrorBody)
+))]
 pub(crate) async fn info(State(state): State<AppState>) -> Response {
     Json(InfoBody::from(&*state.info)).into_response()
 }

@@ -7,10 +7,31 @@
 use std::fmt;
 
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{Error, SeqAccess, Unexpected, Visitor, value::SeqAccessDeserializer},
 };
 use text_embeddings_core::service::EmbedInput;
+use utoipa::ToSchema;
+
+/// What [`Inputs`] reads, for the description.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Input)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) enum InputsShape {
+    One(InputShape),
+    Many(Vec<InputShape>),
+}
+
+/// What becomes one vector, for the description.
+#[derive(Serialize, ToSchema)]
+#[schema(as = InputType)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) enum InputShape {
+    Text(String),
+    Ids(Vec<u32>),
+}
 
 /// The inputs in their order; none for an empty list.
 #[derive(Debug, PartialEq)]

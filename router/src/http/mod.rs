@@ -12,6 +12,7 @@ mod health;
 mod info;
 mod inputs;
 mod openai;
+mod openapi;
 mod platform;
 mod predict;
 mod rerank;
@@ -41,10 +42,12 @@ use text_embeddings_backend_core::ModelType;
 use text_embeddings_core::{service::Answer, tokenization::TruncationDirection};
 use tokio::net::TcpListener;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use utoipa::ToSchema;
 
 use crate::{cost, state::AppState};
 use error::ApiError;
 use extract::RawBody;
+use openapi::TAG;
 use platform::VERTEX_ROUTE;
 
 pub(crate) use platform::Platform;
@@ -68,7 +71,8 @@ const POST_ROUTES: [&str; 13] = [
 /// The paths that answer a probe. `/` is one too.
 const HEALTH_ROUTES: [&str; 3] = ["/health", "/ping", "/"];
 /// The paths of `GET` with another meaning.
-const GET_ROUTES: [&str; 4] = ["/info", "/metrics", "/health/live", "/health/ready"];
+const GET_ROUTES: [&str; 6] =
+    ["/info", "/metrics", "/health/live", "/health/ready", "/docs", "/api-doc/openapi.json"];
 
 /// Serves until [`AppState::stop`] says to stop, and then until the requests in flight are answered.
 ///
@@ -124,7 +128,8 @@ fn router(state: AppState) -> Router {
     let openai =
         openai.route_layer(require_key.clone()).route_layer(middleware::map_response(error::in_openai_words));
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
-    open.merge(keyed.route_layer(require_key).merge(openai).route_layer(traced))
+    open.merge(openapi::routes())
+        .merge(keyed.route_layer(require_key).merge(openai).route_layer(traced))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         // `RawBody` has its own limit, which reads on so that the client can read the answer.
@@ -150,6 +155,9 @@ fn cors(origins: Option<&[HeaderValue]>) -> CorsLayer {
         .allow_headers([AUTHORIZATION, CONTENT_TYPE])
 }
 
+/// Prometheus metrics.
+#[utoipa::path(get, path = "/metrics", tag = TAG, security(()),
+    responses((status = 200, description = "Prometheus text", body = String, content_type = "text/plain")))]
 async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
     state.metrics.answer()
 }
@@ -170,7 +178,8 @@ fn yes() -> bool {
 }
 
 /// From which end a text is cut, in TEI's two spellings.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[schema(as = TruncationDirection)]
 enum TruncationSide {
     #[default]
     #[serde(alias = "right")]
@@ -263,7 +272,7 @@ mod tests {
         let server = Server::start().await;
         let answer = server.post("/rerang?x=1", BODY, &[]).await;
         assert_eq!(answer.status, 404);
-        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /vertex, /, /invocations and GET /health, /ping, /, /info, /metrics, /health/live, /health/ready","error_type":"Validation"}"#);
+        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /vertex, /, /invocations and GET /health, /ping, /, /info, /metrics, /health/live, /health/ready, /docs, /api-doc/openapi.json","error_type":"Validation"}"#);
         let answer = server.get("/rerank").await;
         assert_eq!((answer.status, answer.header("allow")), (405, Some("post")));
         insta::assert_snapshot!(answer.body, @r#"{"error":"`/rerank` does not take GET: see the answer's `Allow` header","error_type":"Validation"}"#);

@@ -8,25 +8,41 @@ use axum::{extract::State, response::Response};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize, de::IgnoredAny};
 use text_embeddings_core::service::{EmbedEncoding, EmbedRequest};
+use utoipa::ToSchema;
 
-use super::{error::ApiError, extract::JsonBody, inputs::Inputs, respond};
+use super::{
+    error::ApiError,
+    extract::JsonBody,
+    inputs::{Inputs, InputsShape},
+    openapi::{OpenAiErrors, TAG},
+    respond,
+};
 use crate::state::AppState;
 
-/// The body of a request.
-#[derive(Debug, Deserialize)]
+/// What to embed, in `OpenAI`'s words.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = OpenAICompatRequest, example = json!({"input": "What is deep learning?"}))]
 pub(crate) struct OpenAiBody {
+    #[schema(value_type = InputsShape)]
     input: Inputs,
     #[serde(default)]
+    #[schema(default = "float")]
     encoding_format: EncodingFormat,
+    /// How many of a vector's first values are wanted (Matryoshka).
+    #[schema(default = json!(null))]
     dimensions: Option<usize>,
+    /// Without effect: there is one model.
+    #[schema(value_type = Option<String>)]
     #[expect(dead_code, reason = "part of the interface; there is one model, whatever its name")]
     model: Option<IgnoredAny>,
+    /// Without effect.
+    #[schema(value_type = Option<String>)]
     #[expect(dead_code, reason = "part of the interface; nothing depends on who asks")]
     user: Option<IgnoredAny>,
 }
 
-/// How a vector is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+/// How a vector is written: as numbers, or as base64 of its little-endian float32 values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EncodingFormat {
     #[default]
@@ -47,30 +63,40 @@ impl OpenAiBody {
     }
 }
 
-/// The body of an answer.
-#[derive(Debug, Serialize)]
+/// A vector for each input, and what they took.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OpenAICompatResponse)]
 pub(crate) struct EmbeddingsBody {
+    #[schema(example = "list")]
     object: &'static str,
     data: Vec<EmbeddingBody>,
+    /// `--served-model-name`.
+    #[schema(example = "Qwen/Qwen3-Embedding-0.6B")]
     model: String,
     usage: Usage,
 }
 
-#[derive(Debug, Serialize)]
+/// A vector and the input it is of.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OpenAICompatEmbedding)]
 struct EmbeddingBody {
+    #[schema(example = "embedding")]
     object: &'static str,
     embedding: Embedding,
     index: usize,
 }
 
-#[derive(Debug, Serialize)]
+/// A vector in the format that was asked for.
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 enum Embedding {
     Float(Vec<f32>),
     Base64(String),
 }
 
-#[derive(Debug, Serialize)]
+/// What the inputs took.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OpenAICompatUsage)]
 struct Usage {
     prompt_tokens: usize,
     total_tokens: usize,
@@ -105,11 +131,9 @@ impl EmbeddingsBody {
     }
 }
 
-/// Answers a request.
-///
-/// # Errors
-///
-/// The service's, or those of a malformed body.
+/// Embed texts or token ids, in `OpenAI`'s words. Only with an embedding model.
+#[utoipa::path(post, path = "/v1/embeddings", operation_id = "openai_embed", tag = TAG, request_body = OpenAiBody,
+    responses((status = 200, description = "The vectors, in the order of the inputs", body = EmbeddingsBody), OpenAiErrors))]
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<OpenAiBody>,

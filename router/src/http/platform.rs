@@ -63,7 +63,8 @@ fn route(
         let advice = format!("{problem}: give a path such as `{}`", same[0]);
         Err(ConfigError::Value { flag, value: path.to_owned(), problem: advice })
     };
-    if taken.contains(&path) {
+    // Where there is a route, the same with a slash behind may be one, too.
+    if taken.iter().any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest == "/")) {
         return refuse("is a route of the server with another meaning");
     }
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()+,;=:@%".contains(&byte);
@@ -110,6 +111,11 @@ mod tests {
             ("--aip-predict-route", "/a?b", Err("is no path of a URL: give a path such as `/vertex`")),
             ("--aip-health-route", "/", Ok(None)),
             ("--aip-health-route", "/ping", Ok(None)),
+            (
+                "--aip-health-route",
+                "/docs/",
+                Err("is a route of the server with another meaning: give a path such as `/health`"),
+            ),
             ("--aip-health-route", "/is_alive", Ok(Some("/is_alive"))),
             ("--aip-health-route", "/rerank", Ok(Some("/rerank"))),
             (

@@ -3,22 +3,66 @@
 //! Input: `inputs` as a string, a pair `[a, b]` or a batch `[[a], [a, b], …]`. Output: `[{score, label}]`, or a list
 //! of those for a batch. What must hold: `["a", "b"]` is one pair, as in TEI, not two texts.
 
+use std::borrow::Cow;
+
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{PredictInput, PredictRequest, Prediction};
+use utoipa::{
+    ToSchema,
+    openapi::{
+        Object, RefOr, Schema, Type,
+        schema::{ArrayBuilder, OneOfBuilder},
+    },
+};
 
-use super::{TruncationSide, error::ApiError, extract::JsonBody, respond};
+use super::{
+    TruncationSide,
+    error::ApiError,
+    extract::JsonBody,
+    openapi::{InferenceErrors, TAG},
+    respond,
+};
 use crate::state::AppState;
 
-/// The body of a request.
-#[derive(Debug, Deserialize)]
+/// What to classify.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = PredictRequest, example = json!({
+    "inputs": ["What is deep learning?", "Machine learning with many layers."]
+}))]
 pub(crate) struct PredictBody {
+    #[schema(value_type = InputsShape)]
     inputs: Inputs,
+    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
+    #[schema(default = "right")]
     truncation_direction: TruncationSide,
+    /// Scores before the sigmoid or softmax.
     #[serde(default)]
+    #[schema(default = false)]
     raw_scores: bool,
+}
+
+/// What [`Inputs`] reads, for the description: one text, one pair, or a batch of texts and pairs.
+struct InputsShape;
+
+impl ToSchema for InputsShape {
+    fn name() -> Cow<'static, str> {
+        "PredictInput".into()
+    }
+}
+
+impl utoipa::PartialSchema for InputsShape {
+    fn schema() -> RefOr<Schema> {
+        let text = || Object::with_type(Type::String);
+        let texts =
+            |count| ArrayBuilder::new().items(text()).min_items(Some(count)).max_items(Some(count)).build();
+        let batch = ArrayBuilder::new().items(OneOfBuilder::new().item(texts(1)).item(texts(2)));
+        let description = "A text, a pair (for a re-ranker: query and document), or a batch of both.";
+        OneOfBuilder::new().item(text()).item(texts(2)).item(batch).description(Some(description)).into()
+    }
 }
 
 #[derive(Debug, PartialEq, Deserialize)]
@@ -103,7 +147,8 @@ impl PredictBody {
 }
 
 /// A label and its score.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Prediction)]
 pub(crate) struct PredictionBody {
     score: f32,
     label: String,
@@ -115,8 +160,9 @@ impl From<Prediction> for PredictionBody {
     }
 }
 
-/// The body of an answer.
-#[derive(Debug, Serialize)]
+/// The labels with their scores, best first; for a batch, a list of those.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PredictResponse)]
 #[serde(untagged)]
 pub(crate) enum PredictionsBody {
     One(Vec<PredictionBody>),
@@ -132,11 +178,9 @@ impl PredictionsBody {
     }
 }
 
-/// Answers a request.
-///
-/// # Errors
-///
-/// The service's, or those of a malformed body.
+/// Label texts or pairs. Only with a classifier or a re-ranker, which gives a pair's score.
+#[utoipa::path(post, path = "/predict", tag = TAG, request_body = PredictBody,
+    responses((status = 200, description = "The labels with their scores", body = PredictionsBody), InferenceErrors))]
 pub(crate) async fn predict(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<PredictBody>,

@@ -6,34 +6,61 @@
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{Rank, RerankRequest};
+use utoipa::ToSchema;
 
-use super::{TruncationSide, error::ApiError, extract::JsonBody, respond};
+use super::{
+    TruncationSide,
+    error::ApiError,
+    extract::JsonBody,
+    openapi::{InferenceErrors, TAG},
+    respond,
+};
 use crate::state::AppState;
 
-/// The body of a request.
-#[derive(Debug, Deserialize)]
+/// What to rank.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = RerankRequest, example = json!({
+    "query": "What is deep learning?", "texts": ["Bread is baked from flour.", "Machine learning with many layers."]
+}))]
 pub(crate) struct RerankBody {
     query: String,
     texts: Vec<String>,
+    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
+    #[schema(default = "right")]
     truncation_direction: TruncationSide,
+    /// Scores before the sigmoid or softmax.
     #[serde(default)]
+    #[schema(default = false)]
     raw_scores: bool,
+    /// Whether the answer repeats the texts.
     #[serde(default)]
+    #[schema(default = false)]
     return_text: bool,
+    /// What "relevant" means, for a generative re-ranker; the server's `--default-instruction` where it is absent.
+    #[schema(default = json!(null))]
     instruction: Option<String>,
-    /// `SGLang`'s name of it.
+    /// `SGLang`'s name of `instruction`.
+    #[schema(default = json!(null))]
     instruct: Option<String>,
-    /// `vLLM`'s place for it.
+    /// `vLLM`'s place for `instruction`, where it wins.
+    #[schema(default = json!(null))]
     chat_template_kwargs: Option<TemplateArguments>,
+    /// How many of the best are wanted; all if absent.
+    #[schema(default = json!(null), minimum = 1)]
     top_n: Option<usize>,
-    /// Voyage's name of it.
+    /// Voyage's name of `top_n`.
+    #[schema(default = json!(null), minimum = 1)]
     top_k: Option<usize>,
 }
 
-#[derive(Debug, Deserialize)]
+/// What `vLLM` takes beside a request's texts; all but the instruction is ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = RerankTemplateArguments)]
 struct TemplateArguments {
+    #[schema(default = json!(null))]
     instruction: Option<String>,
 }
 
@@ -54,9 +81,13 @@ impl From<RerankBody> for RerankRequest {
 }
 
 /// A text's place in the order.
-#[derive(Debug, Serialize)]
-pub(crate) struct RankBody {
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Rank)]
+struct RankBody {
+    /// The text's place in the request.
     index: usize,
+    /// The text, if the request asked for it.
+    #[schema(default = json!(null))]
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
     score: f32,
@@ -68,24 +99,26 @@ impl From<Rank> for RankBody {
     }
 }
 
-impl RankBody {
-    /// The answer for these ranks.
-    pub(crate) fn list(ranks: Vec<Rank>) -> Vec<Self> {
-        ranks.into_iter().map(Self::from).collect()
+/// The texts' places, best first.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RerankResponse)]
+pub(crate) struct Ranks(Vec<RankBody>);
+
+impl From<Vec<Rank>> for Ranks {
+    fn from(ranks: Vec<Rank>) -> Self {
+        Self(ranks.into_iter().map(RankBody::from).collect())
     }
 }
 
-/// Answers a request.
-///
-/// # Errors
-///
-/// The service's, or those of a malformed body.
+/// Rank texts by how well each answers a query. Only with a re-ranker.
+#[utoipa::path(post, path = "/rerank", tag = TAG, request_body = RerankBody,
+    responses((status = 200, description = "The texts' places and scores, best first", body = Ranks), InferenceErrors))]
 pub(crate) async fn rerank(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<RerankBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.rerank(body.into()).await?;
-    Ok(respond(&state, "rerank", answer, RankBody::list))
+    Ok(respond(&state, "rerank", answer, Ranks::from))
 }
 
 #[cfg(test)]

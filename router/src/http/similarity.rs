@@ -4,31 +4,54 @@
 //! each sentence with the source, in their order.
 
 use axum::{extract::State, response::Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{EmbedEncoding, SimilarityRequest};
+use utoipa::ToSchema;
 
-use super::{TruncationSide, error::ApiError, extract::JsonBody, respond};
+use super::{
+    TruncationSide,
+    error::ApiError,
+    extract::JsonBody,
+    openapi::{InferenceErrors, TAG},
+    respond,
+};
 use crate::state::AppState;
 
-/// The body of a request.
-#[derive(Debug, Deserialize)]
+/// What to compare.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = SimilarityRequest, example = json!({"inputs": {
+    "source_sentence": "What is deep learning?", "sentences": ["Machine learning with many layers."]
+}}))]
 pub(crate) struct SimilarityBody {
     inputs: Sentences,
+    /// How the sentences become tokens.
+    #[schema(default = json!(null))]
     parameters: Option<Parameters>,
 }
 
-#[derive(Debug, Deserialize)]
+/// One sentence and those to compare with it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = SimilarityInput)]
 #[serde(expecting = "an object with `source_sentence` and `sentences`")]
 struct Sentences {
+    /// What the others are compared with.
     source_sentence: String,
+    /// The others.
     sentences: Vec<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// How sentences become tokens.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = SimilarityParameters)]
 struct Parameters {
+    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
+    #[schema(default = "right")]
     truncation_direction: TruncationSide,
+    /// Which of the model's prompts is put before a text.
+    #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }
 
@@ -47,17 +70,20 @@ impl From<SimilarityBody> for SimilarityRequest {
     }
 }
 
-/// Answers a request.
-///
-/// # Errors
-///
-/// The service's, or those of a malformed body.
+/// The cosine of each sentence with the source sentence, in their order.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = SimilarityResponse)]
+pub(crate) struct Cosines(pub(crate) Vec<f32>);
+
+/// Compare one sentence with others. Only with an embedding model.
+#[utoipa::path(post, path = "/similarity", tag = TAG, request_body = SimilarityBody,
+    responses((status = 200, description = "The cosines, in the order of the sentences", body = Cosines), InferenceErrors))]
 pub(crate) async fn similarity(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<SimilarityBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.similarity(body.into()).await?;
-    Ok(respond(&state, "similarity", answer, |cosines| cosines))
+    Ok(respond(&state, "similarity", answer, Cosines))
 }
 
 #[cfg(test)]

@@ -6,20 +6,32 @@
 use axum::{Json, extract::State};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{Token, TokenizeRequest};
+use utoipa::ToSchema;
 
-use super::{error::ApiError, extract::JsonBody};
+use super::{
+    error::ApiError,
+    extract::JsonBody,
+    openapi::{TAG, TokenizerErrors},
+};
 use crate::state::AppState;
 
-/// The body of a request.
-#[derive(Debug, Deserialize)]
+/// What to tokenize.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = TokenizeRequest, example = json!({"inputs": "What is deep learning?"}))]
 pub(crate) struct TokenizeBody {
     inputs: Inputs,
+    /// Whether the tokenizer adds its own tokens, such as one that ends a text.
     #[serde(default = "super::yes")]
+    #[schema(default = true)]
     add_special_tokens: bool,
+    /// Which of the model's prompts is put before a text.
+    #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+/// One text or several.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = TokenizeInput)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 enum Inputs {
     One(String),
@@ -27,12 +39,17 @@ enum Inputs {
 }
 
 /// A token of a text.
-#[derive(Debug, Serialize)]
-pub(crate) struct TokenBody {
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = SimpleToken)]
+struct TokenBody {
     id: u32,
+    /// The text that it stands for.
     text: String,
+    /// Whether it is one of the tokenizer's control tokens.
     special: bool,
+    /// The place of its first character in the text; null if it stands for none.
     start: Option<usize>,
+    /// The place after its last character.
     stop: Option<usize>,
 }
 
@@ -52,24 +69,26 @@ impl From<Token> for TokenBody {
     }
 }
 
-impl TokenBody {
-    /// The answer for the tokens of each text.
-    pub(crate) fn lists(texts: Vec<Vec<Token>>) -> Vec<Vec<Self>> {
-        texts.into_iter().map(|tokens| tokens.into_iter().map(Self::from).collect()).collect()
+/// The tokens of each text.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TokenizeResponse)]
+pub(crate) struct Tokens(Vec<Vec<TokenBody>>);
+
+impl From<Vec<Vec<Token>>> for Tokens {
+    fn from(texts: Vec<Vec<Token>>) -> Self {
+        Self(texts.into_iter().map(|tokens| tokens.into_iter().map(TokenBody::from).collect()).collect())
     }
 }
 
-/// Answers a request.
-///
-/// # Errors
-///
-/// The service's, or those of a malformed body.
+/// Show the tokens of texts.
+#[utoipa::path(post, path = "/tokenize", tag = TAG, request_body = TokenizeBody,
+    responses((status = 200, description = "The tokens of each text", body = Tokens), TokenizerErrors))]
 pub(crate) async fn tokenize(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<TokenizeBody>,
-) -> Result<Json<Vec<Vec<TokenBody>>>, ApiError> {
+) -> Result<Json<Tokens>, ApiError> {
     let texts = state.service.tokenize(body.into()).await?;
-    Ok(Json(TokenBody::lists(texts)))
+    Ok(Json(texts.into()))
 }
 
 #[cfg(test)]

@@ -15,44 +15,53 @@ use text_embeddings_core::{
     error::Error,
     service::{Answer, Cost},
 };
+use utoipa::ToSchema;
 
 use super::{
-    decode::DecodeBody,
-    embed::EmbedBody,
+    decode::{DecodeBody, Texts},
+    embed::{EmbedBody, Vectors},
     error::ApiError,
     extract::JsonBody,
     openai::{EmbeddingsBody, OpenAiBody},
+    openapi::{AnyRequest, InferenceErrors, TAG},
     predict::{PredictBody, PredictionsBody},
-    rerank::{RankBody, RerankBody},
+    rerank::{Ranks, RerankBody},
     respond,
-    similarity::SimilarityBody,
-    tokenize::{TokenBody, TokenizeBody},
+    similarity::{Cosines, SimilarityBody},
+    tokenize::{TokenizeBody, Tokens},
 };
 use crate::state::AppState;
 
-/// The body of a request.
-#[derive(Debug, Deserialize)]
+/// Several requests in one.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = VertexRequest, example = json!({"instances": [
+    {"query": "What is deep learning?", "texts": ["Machine learning with many layers."]}
+]}))]
 pub(crate) struct VertexBody {
+    /// Each the body of another route.
+    #[schema(value_type = Vec<AnyRequest>)]
     instances: Vec<Value>,
 }
 
-/// The body of an answer.
-#[derive(Debug, Serialize)]
-struct VertexAnswer {
+/// The answers to an instance each, in their order.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = VertexResponse)]
+pub(crate) struct VertexAnswer {
     predictions: Vec<Prediction>,
 }
 
 /// The answer of an instance's route.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = VertexPrediction)]
 #[serde(untagged)]
-enum Prediction {
-    Rerank(Vec<RankBody>),
+pub(crate) enum Prediction {
+    Rerank(Ranks),
     Predict(PredictionsBody),
-    Embed(Vec<Vec<f32>>),
-    Similarity(Vec<f32>),
+    Embed(Vectors),
+    Similarity(Cosines),
     OpenAi(EmbeddingsBody),
-    Tokenize(Vec<Vec<TokenBody>>),
-    Decode(Vec<String>),
+    Tokenize(Tokens),
+    Decode(Texts),
 }
 
 /// A request that was understood.
@@ -95,15 +104,19 @@ impl Instance {
         let service = &state.service;
         Ok(match self {
             Self::Rerank(body) => {
-                service.rerank(body.into()).await?.map(|ranks| Prediction::Rerank(RankBody::list(ranks)))
+                service.rerank(body.into()).await?.map(|ranks| Prediction::Rerank(ranks.into()))
             }
             Self::Predict(body) => {
                 let (request, is_batch) = body.split();
                 let answer = service.predict(request).await?;
                 answer.map(|predictions| Prediction::Predict(PredictionsBody::new(predictions, is_batch)))
             }
-            Self::Embed(body) => service.embed(body.into()).await?.map(Prediction::Embed),
-            Self::Similarity(body) => service.similarity(body.into()).await?.map(Prediction::Similarity),
+            Self::Embed(body) => {
+                service.embed(body.into()).await?.map(|vectors| Prediction::Embed(Vectors(vectors)))
+            }
+            Self::Similarity(body) => {
+                service.similarity(body.into()).await?.map(|cosines| Prediction::Similarity(Cosines(cosines)))
+            }
             Self::OpenAi(body) => {
                 let (request, format) = body.split();
                 let answer = service.embed(request).await?;
@@ -113,11 +126,11 @@ impl Instance {
             }
             Self::Tokenize(body) => {
                 let texts = service.tokenize(body.into()).await?;
-                Answer { value: Prediction::Tokenize(TokenBody::lists(texts)), cost: Cost::default() }
+                Answer { value: Prediction::Tokenize(texts.into()), cost: Cost::default() }
             }
             Self::Decode(body) => {
                 let texts = service.decode(body.into()).await?;
-                Answer { value: Prediction::Decode(texts), cost: Cost::default() }
+                Answer { value: Prediction::Decode(Texts(texts)), cost: Cost::default() }
             }
         })
     }
@@ -146,11 +159,9 @@ fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
     })
 }
 
-/// Answers a request.
-///
-/// # Errors
-///
-/// The first instance's that fails, in their order, or those of a malformed body.
+/// Answer several requests in one, as Vertex AI sends them. If one fails, so do all.
+#[utoipa::path(post, path = "/vertex", tag = TAG, request_body = VertexBody,
+    responses((status = 200, description = "The answers, in the order of the instances", body = VertexAnswer), InferenceErrors))]
 pub(crate) async fn vertex(
     State(state): State<AppState>,
     JsonBody(body): JsonBody<VertexBody>,
