@@ -15,9 +15,16 @@ use text_embeddings_backend_core::{AnswerTokens, BackendError, Batch, Head, Pred
 
 /// A head with its weights.
 pub(crate) enum LoadedHead<O: Operations> {
-    /// One vector for each class: its product with the state of a text's last token is the class's raw score.
+    /// The product of a vector for each class with the state of a text's last token is the class's raw score.
     /// A generative re-ranker is a classifier of one class, whose vector is the difference of two tokens'.
-    Scores(Vec<O::Vector>),
+    Scores {
+        /// The vectors.
+        classes: Vec<O::Vector>,
+        /// A token that does not count as the last one, as transformers has it for classifiers
+        /// (`GenericForSequenceClassification`): where the tokenizer ends each text with the padding token, a classifier
+        /// was trained on the token before.
+        padding: Option<u32>,
+    },
     /// The pooled state through dense modules in turn; of single tokens, the states as they are, as in
     /// sentence-transformers, whose dense modules change only the pooled one.
     Vectors {
@@ -38,12 +45,12 @@ impl<O: Operations> LoadedHead<O> {
         match head {
             Head::Answers(answers) => {
                 let answer = answer_vector(*answers, checkpoint, shape)?;
-                Ok(Self::Scores(vec![operations.vector(answer)?]))
+                Ok(Self::Scores { classes: vec![operations.vector(answer)?], padding: None })
             }
             Head::Classification { labels } => {
                 let classes = class_vectors(*labels, checkpoint, shape)?;
                 let classes = classes.into_iter().map(|class| operations.vector(class));
-                Ok(Self::Scores(classes.collect::<Result<_>>()?))
+                Ok(Self::Scores { classes: classes.collect::<Result<_>>()?, padding: shape.padding })
             }
             Head::Embedding { pool, dense } => Ok(Self::Vectors {
                 pooling: Pooling::of(*pool)?,
@@ -69,8 +76,8 @@ impl<O: Operations> LoadedHead<O> {
 
     fn rows_of(&self, batch: &Batch, text: usize) -> Result<Vec<usize>> {
         match (self, batch.wanted()[text]) {
-            (Self::Scores(_), Wanted::Whole) => Ok(Pooling::Last.rows(batch, text)),
-            (Self::Scores(_), Wanted::Tokens) => Err(BackendError::Inference(
+            (Self::Scores { padding, .. }, Wanted::Whole) => Ok(vec![last_row(batch, text, *padding)]),
+            (Self::Scores { .. }, Wanted::Tokens) => Err(BackendError::Inference(
                 "a vector of each token is wanted, but this model gives a text scores".to_owned(),
             )),
             (Self::Vectors { pooling, .. }, Wanted::Whole) => Ok(pooling.rows(batch, text)),
@@ -87,11 +94,15 @@ impl<O: Operations> LoadedHead<O> {
         batch: &Batch,
     ) -> Result<Predictions> {
         match self {
-            Self::Scores(classes) => {
+            Self::Scores { classes, padding } => {
                 let scores = classes.iter().map(|class| operations.dot(hidden, class)); // [classes][rows]
                 let scores = scores.collect::<Result<Vec<_>>>()?;
-                let of_row = |row| scores.iter().map(move |class| class[place(rows, row)]);
-                Ok(Predictions::new(batch.last_rows().flat_map(of_row).collect(), classes.len()))
+                let of_text = |text| {
+                    let place = place(rows, last_row(batch, text, *padding));
+                    scores.iter().map(move |class| class[place])
+                };
+                let values = (0..batch.leaves().len()).flat_map(of_text).collect();
+                Ok(Predictions::new(values, classes.len()))
             }
             Self::Vectors { pooling, dense } => {
                 let states = operations.values(hidden)?;
@@ -102,6 +113,13 @@ impl<O: Operations> LoadedHead<O> {
             }
         }
     }
+}
+
+/// The row of a text's last token that is not `padding`; of its first token if all are.
+fn last_row(batch: &Batch, text: usize, padding: Option<u32>) -> usize {
+    let mut rows = batch.rows_of(text);
+    let first = rows.next().unwrap_or_default();
+    rows.filter(|&row| padding != Some(batch.token_ids()[row])).last().unwrap_or(first)
 }
 
 /// Where in the ascending `rows` the row of the batch stands.
@@ -166,7 +184,7 @@ fn through<O: Operations>(
 
 /// The true answer's row of the output embedding less the false answer's.
 fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, shape: Shape) -> Result<Vec<f32>> {
-    let Shape { vocabulary, hidden, output_embedding } = shape;
+    let Shape { vocabulary, hidden, output_embedding, .. } = shape;
     let output = checkpoint.tensor(output_embedding, &[vocabulary, hidden])?;
     for id in [Some(answers.true_id), answers.false_id].into_iter().flatten() {
         if id as usize >= vocabulary {

@@ -25,6 +25,8 @@ pub(crate) struct Shape {
     pub(crate) hidden: usize,
     /// The tensor, `[vocabulary, hidden]`, that turns hidden states into logits.
     pub(crate) output_embedding: &'static str,
+    /// The token that pads texts in training.
+    pub(crate) padding: Option<u32>,
 }
 
 /// Loads the model that `config` (the content of `config.json`) describes, without a head.

@@ -32,6 +32,7 @@ struct Config {
     #[serde(default)]
     use_sliding_window: bool,
     is_causal: Option<bool>,
+    pad_token_id: Option<i64>,
     #[serde(default)]
     layer_types: Option<Vec<String>>,
     rope_theta: Option<f64>,
@@ -150,7 +151,13 @@ impl<O: Operations> Qwen3<O> {
             norm: load_norm(&config, checkpoint, ("norm.weight", hidden), operations)?,
             heads: config.heads(),
             rope: RopeTable::new(config.head_dim, config.rope_theta()?),
-            shape: Shape { vocabulary, hidden, output_embedding },
+            shape: Shape {
+                vocabulary,
+                hidden,
+                output_embedding,
+                // Some configurations say -1 for none.
+                padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
+            },
         })
     }
 }

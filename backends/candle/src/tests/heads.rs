@@ -372,5 +372,15 @@ fn only_rows_that_an_answer_needs_are_asked_for() {
     assert_eq!(rows(pooling::Pooling::First).unwrap(), [0, 1, 4, 5, 8]);
     assert_eq!(rows(pooling::Pooling::Last).unwrap(), [0, 1, 3, 4, 7, 9]);
     assert_eq!(rows(pooling::Pooling::Mean).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    assert!(LoadedHead::<TensorOperations>::Scores(Vec::new()).rows(&batch).is_err());
+    let scores = |padding| LoadedHead::<TensorOperations>::Scores { classes: Vec::new(), padding };
+    assert!(scores(None).rows(&batch).is_err());
+    let mut builder = BatchBuilder::default();
+    for ids in [&[1, 2, 9][..], &[1, 2, 9, 9], &[9, 9], &[9, 3], &[9, 3, 9, 4], &[1]] {
+        builder.push(ids, Wanted::Whole);
+    }
+    let batch = builder.build();
+    let ids: Vec<u32> =
+        scores(Some(9)).rows(&batch).unwrap().iter().map(|&row| batch.token_ids()[row]).collect();
+    assert_eq!(ids, [1, 2, 9, 3, 4], "9 counts only where it is all");
+    assert_eq!(scores(Some(7)).rows(&batch).unwrap(), scores(None).rows(&batch).unwrap());
 }

@@ -95,6 +95,28 @@ fn every_classifier_gives_the_logits_of_transformers() {
     }
 }
 
+/// A padding token at the end does not count: transformers 5.23 gives these logits for texts with and without.
+#[test]
+fn a_classifier_reads_the_last_token_that_is_not_padding() {
+    let (words, one) = ([-2.257_752_4, 0.199_491_59, 2.172_665], [-0.284_576_4, 2.155_493_7, 2.007_991]);
+    let padding = [-1.964_630_6, 2.506_331_2, -1.048_192_4];
+    let case = |ids: &[u32], expected: [f32; 3]| Case {
+        name: format!("{ids:?}"),
+        ids: ids.to_vec(),
+        wanted: Wanted::Whole,
+        expected: expected.to_vec(),
+    };
+    let cases = [
+        case(&[951, 82, 11], words),
+        case(&[951, 82, 11, 1300, 1300], words),
+        case(&[1300, 951], one),
+        case(&[1300, 951, 1300, 1300], one),
+        case(&[1300], padding),
+        case(&[1300, 1300], padding),
+    ];
+    check("seq-cls-3", Head::Classification { labels: 3 }, &cases, 6);
+}
+
 /// The conversion to one label scores as the checkpoint that it was made from.
 #[test]
 fn a_converted_checkpoint_scores_as_the_causal_one() {
