@@ -132,6 +132,10 @@ pub(crate) struct Args {
     #[arg(long, short, env, default_value = "3000", help_heading = "HTTP")]
     pub(crate) port: u16,
 
+    /// The port to serve gRPC on, beside HTTP [default: gRPC is not served].
+    #[arg(long, env, help_heading = "HTTP")]
+    pub(crate) grpc_port: Option<u16>,
+
     /// The key that clients must send as `Authorization: Bearer KEY` [default: no key is wanted].
     #[arg(long, env, hide_env_values = true, help_heading = "HTTP")]
     pub(crate) api_key: Option<Secret>,

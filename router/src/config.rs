@@ -79,6 +79,8 @@ pub(crate) enum ConfigError {
 pub(crate) struct ServerConfig {
     /// The addresses to try in turn.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// The same for gRPC beside HTTP; none if it is not wanted.
+    pub(crate) grpc_addresses: Option<Vec<SocketAddr>>,
     /// Where traces are sent; none are where there is no collector.
     pub(crate) collector: Option<Collector>,
     /// The second port for metrics; none where the first port serves them already.
@@ -118,6 +120,7 @@ impl ServerConfig {
             value: args.hostname.clone(),
             problem: "is no address: give an IPv4 or IPv6 address, or `localhost`".to_owned(),
         })?;
+        let at = |port| addresses.iter().map(|address| SocketAddr::new(*address, port)).collect();
         let listen = args.aip_http_port.unwrap_or(args.port);
         let collector = args.otlp_endpoint.as_ref().map(collector).transpose()?.flatten();
         let prometheus = PrometheusPort {
@@ -125,7 +128,8 @@ impl ServerConfig {
             explicit: args.prometheus_port.is_some(),
         };
         Ok(Self {
-            addresses: addresses.into_iter().map(|address| SocketAddr::new(address, listen)).collect(),
+            addresses: at(listen),
+            grpc_addresses: args.grpc_port.map(at),
             collector,
             prometheus: (prometheus.port != listen || listen == 0).then_some(prometheus),
             payload_limit: args.payload_limit.get(),

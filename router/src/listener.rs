@@ -1,4 +1,4 @@
-//! The server's port: taken at the start, opened when the model is ready.
+//! The server's ports: taken at the start, opened when the model is ready.
 //!
 //! Input: the addresses to try. Output: a [`Reserved`] port, then a listener. What must hold: a port in use fails
 //! before the model is loaded; until [`Reserved::listen`] clients are refused rather than left waiting.
@@ -14,38 +14,39 @@ const BACKLOG: u32 = 1024;
 pub(crate) struct Reserved {
     socket: TcpSocket,
     address: SocketAddr,
+    flag: &'static str,
 }
 
 /// Takes the first of `addresses` that the machine has. One that it has but cannot give ends the search: a client
-/// that tries the same addresses would reach whoever holds it.
+/// that tries the same addresses would reach whoever holds it. `flag` is the one that names another port.
 ///
 /// # Errors
 ///
 /// If none of them can be taken.
-pub(crate) fn reserve(addresses: &[SocketAddr]) -> anyhow::Result<Reserved> {
+pub(crate) fn reserve(addresses: &[SocketAddr], flag: &'static str) -> anyhow::Result<Reserved> {
     let mut lacking = None;
     for &address in addresses {
-        match bind(address) {
+        match bind(address, flag) {
             Ok(reserved) => return Ok(reserved),
             Err(error) if matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::Unsupported) => {
-                lacking = lacking.or_else(|| Some(advise(&error, address)));
+                lacking = lacking.or_else(|| Some(advise(&error, address, flag)));
             }
-            Err(error) => return Err(advise(&error, address)),
+            Err(error) => return Err(advise(&error, address, flag)),
         }
     }
     Err(lacking.unwrap_or_else(|| anyhow::anyhow!("there is no address to listen on: give `--hostname`")))
 }
 
-fn bind(address: SocketAddr) -> std::io::Result<Reserved> {
+fn bind(address: SocketAddr, flag: &'static str) -> std::io::Result<Reserved> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // A server that was just stopped leaves its port in a state that only this flag lets pass.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    Ok(Reserved { address: socket.local_addr()?, socket })
+    Ok(Reserved { address: socket.local_addr()?, socket, flag })
 }
 
-fn advise(error: &std::io::Error, address: SocketAddr) -> anyhow::Error {
-    anyhow::anyhow!("cannot listen on {address} ({error}): give a free `--port`, or another `--hostname`")
+fn advise(error: &std::io::Error, address: SocketAddr, flag: &str) -> anyhow::Error {
+    anyhow::anyhow!("cannot listen on {address} ({error}): give a free `{flag}`, or another `--hostname`")
 }
 
 impl Reserved {
@@ -60,8 +61,8 @@ impl Reserved {
     ///
     /// If another process opened it in the meantime.
     pub(crate) fn listen(self) -> anyhow::Result<TcpListener> {
-        let address = self.address;
-        self.socket.listen(BACKLOG).map_err(|error| advise(&error, address))
+        let Self { socket, address, flag } = self;
+        socket.listen(BACKLOG).map_err(|error| advise(&error, address, flag))
     }
 }
 
@@ -77,7 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reserved_port_refuses_until_it_is_opened() {
-        let reserved = reserve(&addresses(&["127.0.0.1:0"])).unwrap();
+        let reserved = reserve(&addresses(&["127.0.0.1:0"]), "--port").unwrap();
         let address = reserved.address();
         assert!(TcpStream::connect(address).await.is_err());
         let listener = reserved.listen().unwrap();
@@ -89,18 +90,21 @@ mod tests {
     async fn a_port_in_use_is_named() {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap();
-        let message = reserve(&[address]).err().unwrap().to_string();
-        assert!(
-            message.starts_with(&format!("cannot listen on {address} (")) && message.contains("`--port`"),
-            "{message}"
-        );
+        for flag in ["--port", "--grpc-port"] {
+            let message = reserve(&[address], flag).err().unwrap().to_string();
+            let advice = format!("): give a free `{flag}`, or another `--hostname`");
+            assert!(
+                message.starts_with(&format!("cannot listen on {address} (")) && message.ends_with(&advice),
+                "{message}"
+            );
+        }
     }
 
     #[tokio::test]
     async fn the_next_address_stands_in_for_one_that_the_machine_lacks() {
-        let reserved = reserve(&addresses(&["192.0.2.1:0", "127.0.0.1:0"])).unwrap();
+        let reserved = reserve(&addresses(&["192.0.2.1:0", "127.0.0.1:0"]), "--port").unwrap();
         assert!(reserved.address().ip().is_loopback());
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        assert!(reserve(&[taken.local_addr().unwrap(), "[::1]:0".parse().unwrap()]).is_err());
+        assert!(reserve(&[taken.local_addr().unwrap(), "[::1]:0".parse().unwrap()], "--port").is_err());
     }
 }

@@ -7,6 +7,7 @@ mod args;
 mod auth;
 mod config;
 mod cost;
+mod grpc;
 mod http;
 mod info;
 mod listener;
@@ -29,7 +30,12 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    args::Args, config::ServerConfig, serve::Stop, startup::Started, state::AppState,
+    args::Args,
+    config::ServerConfig,
+    listener::Reserved,
+    serve::{Listeners, Stop},
+    startup::Started,
+    state::AppState,
     telemetry::traces::Traces,
 };
 
@@ -67,9 +73,12 @@ fn run(args: Args) -> anyhow::Result<()> {
 async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> anyhow::Result<()> {
     tracing::info!("{args:?}");
     let metrics = telemetry::metrics::start()?;
-    let reserved = listener::reserve(&server.addresses)?;
+    let first = listener::reserve(&server.addresses, "--port")?;
+    let second =
+        server.grpc_addresses.as_deref().map(|addresses| listener::reserve(addresses, "--grpc-port"));
+    let second = second.transpose()?;
     if let Some(port) = server.prometheus {
-        telemetry::metrics::listen(port, reserved.address().ip(), metrics.clone()).await?;
+        telemetry::metrics::listen(port, first.address().ip(), metrics.clone()).await?;
     }
     let started = tokio::select! {
         started = tokio::spawn(async move { startup::start(&args).await }) => started.context("start-up broke off")??,
@@ -83,14 +92,19 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     });
     let server = Arc::new(server);
     let state = AppState { service, info: Arc::new(info), server, metrics, traces, compute_type, stop };
-    let listener = reserved.listen()?;
-    tracing::info!("Ready: listening on {}", listener.local_addr()?);
+    let listeners = Listeners { first: first.listen()?, second: second.map(Reserved::listen).transpose()? };
+    let address = listeners.first.local_addr()?;
+    if let Some(second) = &listeners.second {
+        tracing::info!("Ready: listening on {address}, gRPC on {}", second.local_addr()?);
+    } else {
+        tracing::info!("Ready: listening on {address}");
+    }
     let impatient = async {
         stop_signal().await;
         stop_signal().await;
     };
     tokio::select! {
-        served = serve::serve(state, listener, DRAIN) => served.context("the listener failed"),
+        served = serve::serve(state, listeners, DRAIN) => served.context("the listener failed"),
         () = impatient => {
             tracing::warn!("a second signal: requests in flight are dropped");
             Ok(())

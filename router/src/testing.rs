@@ -20,13 +20,13 @@ use text_embeddings_core::{
     tokenization::{EncoderOptions, PromptEncoder, Tokenization},
 };
 use tokenizers::{Tokenizer, pre_tokenizers::byte_level::ByteLevel};
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
     args::Args,
     config::{Config, ModelLimits, ServerConfig},
     info::{Info, ModelDetails},
-    serve::{Stop, serve},
+    serve::{Listeners, Stop, serve},
     state::AppState,
     telemetry::{self, metrics::Metrics, traces::Traces},
 };
@@ -45,7 +45,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts a server that waits no longer than `drain` for requests in flight.
-    pub(crate) fn start(flags: &str, listener: TcpListener, drain: Duration) -> Self {
+    pub(crate) fn start(flags: &str, listeners: Listeners, drain: Duration) -> Self {
         let control = Control::default();
         let (stop, stopped) = oneshot::channel();
         let stopped = Stop::on(async {
@@ -53,7 +53,7 @@ impl Running {
         });
         let state = state(flags, &control, stopped);
         let traces = state.traces.clone();
-        let served = tokio::spawn(serve(state, listener, drain));
+        let served = tokio::spawn(serve(state, listeners, drain));
         Self { control, traces, stop: Some(stop), served }
     }
 
@@ -179,9 +179,14 @@ impl Control {
 
     /// Waits until the backend got so many batches.
     pub(crate) async fn batches(&self, count: usize) {
-        while self.0.0.lock().unwrap().batches < count {
+        while self.seen() < count {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// How many batches the backend got.
+    pub(crate) fn seen(&self) -> usize {
+        self.0.0.lock().unwrap().batches
     }
 
     fn change(&self, change: impl FnOnce(&mut Mood)) {

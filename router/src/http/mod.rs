@@ -18,7 +18,7 @@ mod predict;
 mod rerank;
 mod similarity;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod tokenize;
 mod trace;
 mod vertex;

@@ -13,6 +13,7 @@ use tokio::{
 };
 
 use crate::{
+    serve::Listeners,
     telemetry::traces::Traces,
     testing::{Control, Running},
 };
@@ -62,9 +63,14 @@ impl Server {
 
     /// Starts a server that waits no longer than `drain` for requests in flight.
     pub(crate) async fn start_draining(flags: &str, drain: Duration) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let running = Running::start(flags, listener, drain);
+        Self::start_beside(flags, None, drain).await
+    }
+
+    /// Starts a server that serves gRPC too, on `second`.
+    pub(crate) async fn start_beside(flags: &str, second: Option<TcpListener>, drain: Duration) -> Self {
+        let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = first.local_addr().unwrap();
+        let running = Running::start(flags, Listeners { first, second }, drain);
         Self { address, control: running.control.clone(), running }
     }
 

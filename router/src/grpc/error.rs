@@ -1,0 +1,74 @@
+//! What goes wrong, on the wire: the one mapping from errors to a code and a message.
+//!
+//! Input: an [`Error`] of the engine, or a mistake that only gRPC can have. Output: a [`Status`]. What must hold: the
+//! message is the one that HTTP gives.
+
+use text_embeddings_core::error::{Error, ErrorKind};
+use tonic::{Code, Status};
+
+/// The status of an error of the engine.
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(super) fn status(error: Error) -> Status {
+    let code = match error.kind() {
+        ErrorKind::Unhealthy => Code::Unavailable,
+        ErrorKind::Backend | ErrorKind::Tokenizer => Code::FailedPrecondition,
+        ErrorKind::Overloaded => Code::ResourceExhausted,
+        ErrorKind::Validation | ErrorKind::Empty => Code::InvalidArgument,
+    };
+    let server_side = matches!(error.kind(), ErrorKind::Unhealthy | ErrorKind::Backend);
+    if server_side {
+        tracing::error!(code = ?code, "{error}");
+    } else {
+        tracing::warn!(code = ?code, "{error}");
+    }
+    Status::new(code, error.to_string())
+}
+
+/// The status of a message that is not what its method wants.
+pub(super) fn invalid(message: impl Into<String>) -> Status {
+    refuse(Status::invalid_argument(message))
+}
+
+/// Logs a refusal that the engine never saw.
+pub(super) fn refuse(status: Status) -> Status {
+    tracing::warn!(code = ?status.code(), "{}", status.message());
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_its_code_and_message() {
+        let nan = "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let table = [
+            (Error::Empty { field: "texts" }, Code::InvalidArgument, "`texts` cannot be empty"),
+            (Error::Validation("no".to_owned()), Code::InvalidArgument, "no"),
+            (
+                Error::BatchTooLarge { got: 33, max: 32 },
+                Code::InvalidArgument,
+                "batch size 33 > maximum allowed batch size 32",
+            ),
+            (
+                Error::TooLong { got: 9, max: 8 },
+                Code::InvalidArgument,
+                "`inputs` must have less than 8 tokens. Given: 9",
+            ),
+            (Error::Tokenizer("odd".to_owned()), Code::FailedPrecondition, "odd"),
+            (
+                Error::ModelType { wanted: "a re-ranker" },
+                Code::FailedPrecondition,
+                "model is not a re-ranker model",
+            ),
+            (Error::Inference("it broke".to_owned()), Code::FailedPrecondition, "it broke"),
+            (Error::MissingValues, Code::FailedPrecondition, nan),
+            (Error::Overloaded, Code::ResourceExhausted, "Model is overloaded"),
+            (Error::Unhealthy, Code::Unavailable, "Service is unhealthy"),
+        ];
+        for (error, code, message) in table {
+            let status = status(error);
+            assert_eq!((status.code(), status.message()), (code, message));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! `grpc.health.v1`: can a service answer?
+//!
+//! Input: a service's name; the empty one stands for the server. Output: SERVING or not. What must hold: `Info` and
+//! `Tokenize` serve as long as the server does; the others where they fit the model and it computes; once the server is
+//! asked to stop, none does. Needs no key, as load balancers have none.
+
+use std::time::Duration;
+
+use futures_util::stream;
+use text_embeddings_backend_core::ModelType;
+use text_embeddings_proto::v1::{embed_server, info_server, predict_server, rerank_server, tokenize_server};
+use tonic::{Request, Response, Status, async_trait};
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server::Health,
+};
+
+use super::stream::Answers;
+use crate::state::{AppState, Readiness};
+
+/// How often a service that somebody watches is looked at.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What knows whether services can answer.
+#[derive(Clone)]
+pub(super) struct Probe(pub(super) AppState);
+
+impl Probe {
+    /// The status of the service of this name.
+    async fn status(&self, name: &str) -> ServingStatus {
+        let serves = match Needs::of(name, self.0.service.config().model_type) {
+            Some(Needs::Nothing) => !self.0.stop.is_due(),
+            Some(Needs::Model) => self.0.readiness().await == Readiness::Ready,
+            Some(Needs::OtherModel) => false,
+            None => return ServingStatus::ServiceUnknown,
+        };
+        if serves { ServingStatus::Serving } else { ServingStatus::NotServing }
+    }
+}
+
+/// What a service needs to answer.
+#[derive(Debug, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    Model,
+    OtherModel,
+}
+
+impl Needs {
+    /// None if there is no such service.
+    fn of(name: &str, model_type: ModelType) -> Option<Self> {
+        let fits = match name {
+            info_server::SERVICE_NAME | tokenize_server::SERVICE_NAME => return Some(Self::Nothing),
+            "" => true,
+            embed_server::SERVICE_NAME => matches!(model_type, ModelType::Embedding(_)),
+            // A re-ranker labels pairs.
+            predict_server::SERVICE_NAME => !matches!(model_type, ModelType::Embedding(_)),
+            rerank_server::SERVICE_NAME => {
+                matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker)
+            }
+            _ => return None,
+        };
+        Some(if fits { Self::Model } else { Self::OtherModel })
+    }
+}
+
+#[async_trait]
+impl Health for Probe {
+    type WatchStream = Answers<HealthCheckResponse>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        let name = request.into_inner().service;
+        match self.status(&name).await {
+            ServingStatus::ServiceUnknown => Err(Status::not_found(format!("there is no service `{name}`"))),
+            status => Ok(Response::new(HealthCheckResponse { status: status.into() })),
+        }
+    }
+
+    /// The status, and each other one that follows. Ends with the server, so that watchers do not hold it back.
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let watch = Watch { probe: self.clone(), name: request.into_inner().service, last: None };
+        Ok(Response::new(Box::pin(stream::unfold(watch, |mut watch| async {
+            let status = watch.next().await?;
+            Some((Ok(HealthCheckResponse { status: status.into() }), watch))
+        }))))
+    }
+}
+
+/// A client that wants to know each change of a service's status.
+struct Watch {
+    probe: Probe,
+    name: String,
+    last: Option<ServingStatus>,
+}
+
+impl Watch {
+    /// Waits for a status that differs from the last; none once the server stops and has said so.
+    async fn next(&mut self) -> Option<ServingStatus> {
+        loop {
+            let status = self.probe.status(&self.name).await;
+            if self.last != Some(status) {
+                self.last = Some(status);
+                return Some(status);
+            }
+            if self.probe.0.stop.is_due() {
+                return None;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(INTERVAL) => {}
+                () = self.probe.0.stop.clone().wait() => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::grpc::testing::{Server, refusal};
+    use text_embeddings_backend_core::Pool;
+    use text_embeddings_proto::v1::{RerankRequest, rerank_client::RerankClient};
+    use tonic::Code;
+    use tonic_health::pb::health_client::HealthClient;
+
+    const NAMES: [&str; 6] =
+        ["", "tei.v1.Info", "tei.v1.Tokenize", "tei.v1.Embed", "tei.v1.Predict", "tei.v1.Rerank"];
+
+    fn named(service: &str) -> HealthCheckRequest {
+        HealthCheckRequest { service: service.to_owned() }
+    }
+
+    async fn serving(server: &Server) -> Vec<&'static str> {
+        let mut client = HealthClient::new(server.channel.clone());
+        let mut serving = Vec::new();
+        for name in NAMES {
+            match client.check(named(name)).await.unwrap().into_inner().status() {
+                ServingStatus::Serving => serving.push(name),
+                status => assert_eq!(status, ServingStatus::NotServing, "{name}"),
+            }
+        }
+        serving
+    }
+
+    #[test]
+    fn services_fit_kinds_of_models() {
+        let embedding = ModelType::Embedding(Pool::Mean);
+        let table = [
+            (embedding, vec!["", "tei.v1.Embed"]),
+            (ModelType::Classifier, vec!["", "tei.v1.Predict"]),
+            (ModelType::Reranker, vec!["", "tei.v1.Predict", "tei.v1.Rerank"]),
+            (ModelType::ListwiseReranker, vec!["", "tei.v1.Predict", "tei.v1.Rerank"]),
+        ];
+        for (model_type, expected) in table {
+            let which = |needs: Needs| {
+                let found = NAMES.into_iter().filter(|name| Needs::of(name, model_type).unwrap() == needs);
+                found.collect::<Vec<_>>()
+            };
+            assert_eq!(which(Needs::Model), expected);
+            assert_eq!(which(Needs::Nothing), ["tei.v1.Info", "tei.v1.Tokenize"]);
+        }
+        assert_eq!(Needs::of("tei.v1.Other", embedding), None);
+    }
+
+    #[tokio::test]
+    async fn health_follows_kind_and_engine_and_needs_no_key() {
+        let server = Server::start_with("--api-key k").await;
+        let all = ["", "tei.v1.Info", "tei.v1.Tokenize", "tei.v1.Predict", "tei.v1.Rerank"];
+        assert_eq!(serving(&server).await, all);
+        server.control.break_all(true);
+        let request =
+            RerankRequest { query: "q".to_owned(), texts: vec!["a".to_owned()], ..RerankRequest::default() };
+        let mut request = Request::new(request);
+        request.metadata_mut().insert("authorization", "Bearer k".parse().unwrap());
+        let answer = RerankClient::new(server.channel.clone()).rerank(request).await;
+        assert_eq!(refusal(answer).0, Code::FailedPrecondition);
+        assert_eq!(serving(&server).await, ["tei.v1.Info", "tei.v1.Tokenize"]);
+        server.control.break_all(false);
+        assert_eq!(serving(&server).await, all);
+        let answer = HealthClient::new(server.channel.clone()).check(named("tei.v1.Other")).await;
+        assert_eq!(refusal(answer), (Code::NotFound, "there is no service `tei.v1.Other`".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn watchers_hear_of_each_change_and_of_the_end() {
+        let mut server = Server::start().await;
+        let mut client = HealthClient::new(server.channel.clone());
+        let mut watch = async |name| client.watch(named(name)).await.unwrap().into_inner();
+        let mut watches = [watch("").await, watch("tei.v1.Rerank").await, watch("tei.v1.Info").await];
+        let mut others = [watch("tei.v1.Embed").await, watch("nobody").await];
+        let expected = [ServingStatus::NotServing, ServingStatus::ServiceUnknown];
+        for (watch, expected) in others.iter_mut().zip(expected) {
+            assert_eq!(watch.message().await.unwrap().unwrap().status(), expected);
+        }
+        for watch in &mut watches {
+            assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+        }
+        server.running.stop();
+        for watch in &mut watches {
+            assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+        }
+        for watch in watches.iter_mut().chain(&mut others) {
+            assert_eq!(watch.message().await.unwrap(), None);
+        }
+        server.running.ended().await;
+    }
+}

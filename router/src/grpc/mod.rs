@@ -1,0 +1,373 @@
+//! gRPC: the services of `tei.proto`, health and reflection, on one port.
+//!
+//! Input: an [`AppState`] and a listener. Output: answers as `docs/wire-compatibility.md` lists them. What must hold:
+//! every method asks the same `Service` as its HTTP twin; no message is larger than the limit; without the key, where
+//! one is set, only health and reflection answer.
+
+mod embed;
+mod error;
+mod health;
+mod info;
+mod predict;
+mod rerank;
+mod stream;
+#[cfg(test)]
+pub(crate) mod testing;
+mod tokenize;
+mod wire;
+
+use std::{io, time::Duration};
+
+use axum::serve::Listener;
+use futures_util::{Stream, stream::unfold};
+use text_embeddings_proto::{
+    FILE_DESCRIPTOR_SET,
+    v1::{
+        embed_server::EmbedServer, info_server::InfoServer, predict_server::PredictServer,
+        rerank_server::RerankServer, tokenize_server::TokenizeServer,
+    },
+};
+use tokio::net::{TcpListener, TcpStream};
+use tonic::{
+    Request, Status,
+    service::{Interceptor, Routes, interceptor::InterceptedService},
+    transport::Server,
+};
+use tonic_health::pb::health_server::HealthServer;
+
+use crate::{
+    auth::{UNAUTHORIZED, may_pass},
+    secret::Secret,
+    state::AppState,
+};
+
+/// How often a quiet client is asked whether it is still there.
+const KEEPALIVE: Duration = Duration::from_mins(1);
+/// Calls of one connection at a time: as gRPC's own servers, no limit. Permits limit the work.
+const CONCURRENT_CALLS: u32 = u32::MAX;
+
+/// Every service of `tei.proto`; each has its methods in a file of its own.
+#[derive(Clone)]
+struct Grpc(AppState);
+
+/// Serves until [`AppState::stop`] says to stop, and then until the calls in flight are answered.
+///
+/// # Errors
+///
+/// If the server fails.
+pub(crate) async fn serve(state: AppState, listener: TcpListener) -> io::Result<()> {
+    let stop = state.stop.clone();
+    Server::builder()
+        .max_concurrent_streams(CONCURRENT_CALLS)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .add_routes(routes(state)?)
+        .serve_with_incoming_shutdown(connections(listener), stop.wait())
+        .await
+        .map_err(io::Error::other)
+}
+
+/// Accepts for ever: what fails to be accepted, as when the process has no file handle left, is tried again.
+fn connections(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
+    unfold(listener, |mut listener| async {
+        let (connection, _) = Listener::accept(&mut listener).await;
+        // Small answers should not wait for more to send.
+        let _ = connection.set_nodelay(true);
+        Some((Ok(connection), listener))
+    })
+}
+
+fn routes(state: AppState) -> io::Result<Routes> {
+    let limit = state.server.payload_limit;
+    let key = Key(state.server.api_key.clone());
+    let health = HealthServer::new(health::Probe(state.clone()));
+    let grpc = Grpc(state);
+    let mut routes = Routes::builder();
+    routes
+        .add_service(InterceptedService::new(
+            InfoServer::new(grpc.clone()).max_decoding_message_size(limit),
+            key.clone(),
+        ))
+        .add_service(InterceptedService::new(
+            EmbedServer::new(grpc.clone()).max_decoding_message_size(limit),
+            key.clone(),
+        ))
+        .add_service(InterceptedService::new(
+            PredictServer::new(grpc.clone()).max_decoding_message_size(limit),
+            key.clone(),
+        ))
+        .add_service(InterceptedService::new(
+            RerankServer::new(grpc.clone()).max_decoding_message_size(limit),
+            key.clone(),
+        ))
+        .add_service(InterceptedService::new(TokenizeServer::new(grpc).max_decoding_message_size(limit), key))
+        .add_service(health)
+        .add_service(reflection().build_v1().map_err(io::Error::other)?)
+        .add_service(reflection().build_v1alpha().map_err(io::Error::other)?);
+    Ok(routes.routes())
+}
+
+/// What is described to who asks; older clients ask in the words of `v1alpha`.
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+/// Lets calls pass that carry the key, or any call if the server has none.
+#[derive(Clone)]
+struct Key(Option<Secret>);
+
+impl Interceptor for Key {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        if may_pass(request.metadata().as_ref(), self.0.as_ref()) {
+            return Ok(request);
+        }
+        Err(error::refuse(Status::unauthenticated(UNAUTHORIZED)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::testing::{Server, connect, messages, read, refusal};
+    use super::*;
+    use futures_util::{StreamExt, future::join_all};
+    use std::collections::BTreeSet;
+    use text_embeddings_proto::v1::{
+        self, info_client::InfoClient, predict_client::PredictClient, rerank_client::RerankClient,
+        tokenize_client::TokenizeClient,
+    };
+    use tokio::sync::mpsc;
+    use tonic::Code;
+    use tonic_reflection::pb;
+
+    fn request() -> v1::RerankRequest {
+        let (query, texts) = ("q".to_owned(), vec!["ZZ".to_owned()]);
+        v1::RerankRequest { query, texts, ..v1::RerankRequest::default() }
+    }
+
+    fn pair(count: usize) -> v1::PredictPairRequest {
+        let inputs = vec!["q".to_owned(), "Z".repeat(count)];
+        v1::PredictPairRequest { inputs, raw_scores: true, ..v1::PredictPairRequest::default() }
+    }
+
+    #[tokio::test]
+    async fn every_service_of_the_interface_wants_the_key() {
+        let server = Server::start_with("--api-key k3y").await;
+        let expected =
+            (Code::Unauthenticated, "this server wants its key as `Authorization: Bearer KEY`".to_owned());
+        let channel = || server.channel.clone();
+        for key in ["", "Bearer k3", "Bearer K3Y", "k3y"] {
+            let keyed = |mut request: Request<()>| {
+                if !key.is_empty() {
+                    request.metadata_mut().insert("authorization", key.parse().unwrap());
+                }
+                Ok::<_, Status>(request)
+            };
+            let info = InfoClient::with_interceptor(channel(), keyed).info(v1::InfoRequest {}).await;
+            assert_eq!(refusal(info), expected);
+            let mut embed = v1::embed_client::EmbedClient::with_interceptor(channel(), keyed);
+            assert_eq!(refusal(embed.embed(v1::EmbedRequest::default()).await), expected);
+            let mut predict = PredictClient::with_interceptor(channel(), keyed);
+            let stream = predict.predict_pair_stream(messages(vec![pair(1)])).await;
+            assert_eq!(refusal(stream), expected);
+            let rerank = RerankClient::with_interceptor(channel(), keyed).rerank(request()).await;
+            assert_eq!(refusal(rerank), expected);
+            let mut tokenize = TokenizeClient::with_interceptor(channel(), keyed);
+            assert_eq!(refusal(tokenize.tokenize(v1::EncodeRequest::default()).await), expected);
+        }
+        let mut keyed = Request::new(request());
+        keyed.metadata_mut().insert("authorization", "Bearer k3y".parse().unwrap());
+        assert_eq!(RerankClient::new(channel()).rerank(keyed).await.unwrap().into_inner().ranks.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_message_may_have_as_many_bytes_as_the_limit_says() {
+        let server = Server::start().await;
+        let mut client = TokenizeClient::new(server.channel.clone());
+        let message =
+            |length| v1::EncodeRequest { inputs: "a".repeat(length), ..v1::EncodeRequest::default() };
+        // The field's number and its length take four bytes.
+        let fits = client.tokenize(message(100_000 - 4)).await.unwrap().into_inner();
+        assert_eq!(fits.tokens.len(), 100_000 - 4);
+        for length in [100_000 - 3, 5_000_000] {
+            let (code, text) = refusal(client.tokenize(message(length)).await);
+            assert_eq!(code, Code::OutOfRange, "{text}");
+            assert!(text.ends_with("the limit is: 100000 bytes"), "{text}");
+            let stream =
+                read(client.tokenize_stream(messages(vec![message(1), message(length)])).await).await;
+            assert_eq!((stream.0.len(), stream.1.unwrap().0), (1, Code::OutOfRange));
+        }
+        assert_eq!(client.tokenize(message(1)).await.unwrap().into_inner().tokens.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn reflection_lists_the_services_without_a_key() {
+        use pb::v1::{
+            ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+            server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+        };
+        let server = Server::start_with("--api-key k").await;
+        let question = ServerReflectionRequest {
+            message_request: Some(MessageRequest::ListServices(String::new())),
+            ..ServerReflectionRequest::default()
+        };
+        let mut client = ServerReflectionClient::new(server.channel.clone());
+        let (mut answers, _) = read(client.server_reflection_info(messages(vec![question])).await).await;
+        let found = match answers.remove(0).message_response {
+            Some(MessageResponse::ListServicesResponse(found)) => found.service,
+            _ => Vec::new(),
+        };
+        let found: BTreeSet<&str> = found.iter().map(|service| service.name.as_str()).collect();
+        let expected = BTreeSet::from([
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "tei.v1.Embed",
+            "tei.v1.Info",
+            "tei.v1.Predict",
+            "tei.v1.Rerank",
+            "tei.v1.Tokenize",
+        ]);
+        assert_eq!(found, expected);
+    }
+
+    #[tokio::test]
+    async fn older_clients_find_a_service_by_reflection_too() {
+        use pb::v1alpha::{
+            ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+            server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+        };
+        let server = Server::start().await;
+        let question = ServerReflectionRequest {
+            message_request: Some(MessageRequest::FileContainingSymbol("tei.v1.Rerank".to_owned())),
+            ..ServerReflectionRequest::default()
+        };
+        let mut client = ServerReflectionClient::new(server.channel.clone());
+        let (mut answers, _) = read(client.server_reflection_info(messages(vec![question])).await).await;
+        let found = match answers.remove(0).message_response {
+            Some(MessageResponse::FileDescriptorResponse(found)) => found.file_descriptor_proto,
+            _ => Vec::new(),
+        };
+        assert!(found.len() == 1 && found[0].windows(12).any(|part| part == b"RerankStream"));
+    }
+
+    #[tokio::test]
+    async fn a_single_message_is_refused_without_a_permit_and_a_stream_waits_for_one() {
+        let server = Server::start_with("--max-concurrent-requests 1").await;
+        let mut client = RerankClient::new(server.channel.clone());
+        let mut other = client.clone();
+        server.control.hold(true);
+        let refused = async {
+            server.control.batches(1).await;
+            let refused = other.rerank(request()).await;
+            let streamed = PredictClient::new(server.channel.clone())
+                .predict_pair_stream(messages(vec![pair(1), pair(2)]))
+                .await;
+            server.control.hold(false);
+            (refusal(refused), read(streamed).await)
+        };
+        let (first, (refused, (streamed, end))) = tokio::join!(client.rerank(request()), refused);
+        assert_eq!(first.unwrap().into_inner().ranks.len(), 1);
+        assert_eq!(refused, (Code::ResourceExhausted, "Model is overloaded".to_owned()));
+        assert_eq!((streamed.len(), end), (2, None));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_frees_its_permit_and_an_idle_stream_holds_none() {
+        let server = Server::start_with("--max-concurrent-requests 1").await;
+        let mut client = PredictClient::new(server.channel.clone());
+        let (sender, receiver) = mpsc::unbounded_channel();
+        sender.send(pair(3)).unwrap();
+        let requests = unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
+        let mut answers = client.predict_pair_stream(requests).await.unwrap().into_inner();
+        let score = |answer: Option<v1::PredictResponse>| answer.unwrap().predictions[0].score;
+        assert!((score(answers.message().await.unwrap()) - 2.0).abs() < 1e-6);
+        // The stream is open and waits for its client: the only permit is free.
+        let mut rerank = RerankClient::new(server.channel.clone());
+        rerank.rerank(request()).await.unwrap();
+
+        server.control.hold(true);
+        let batches = server.control.seen();
+        sender.send(pair(1)).unwrap();
+        server.control.batches(batches + 1).await;
+        assert_eq!(refusal(rerank.rerank(request()).await).0, Code::ResourceExhausted);
+        drop(answers);
+        // The batch is still held, but nobody waits for it: the permit comes back.
+        let after = async {
+            while let Err(status) = rerank_once(&server).await {
+                assert_eq!(status, Code::ResourceExhausted);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let release = async {
+            tokio::task::yield_now().await;
+            server.control.hold(false);
+        };
+        tokio::join!(after, release);
+    }
+
+    async fn rerank_once(server: &Server) -> Result<(), Code> {
+        let answer = RerankClient::new(server.channel.clone()).rerank(request()).await;
+        answer.map(|_| ()).map_err(|status| status.code())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn two_hundred_streams_at_once_each_get_their_own_answers_in_order() {
+        let server = Server::start().await;
+        let streams = (0..200_usize).map(|stream| {
+            let channel = server.channel.clone();
+            tokio::spawn(async move {
+                let counts: Vec<usize> = (0..20).map(|index| (stream * 7 + index * 13) % 40).collect();
+                let requests = counts.iter().map(|count| pair(*count)).collect();
+                let (answers, end) =
+                    read(PredictClient::new(channel).predict_pair_stream(messages(requests)).await).await;
+                let scores: Vec<f32> = answers.iter().map(|answer| answer.predictions[0].score).collect();
+                let expected: Vec<f32> = counts.iter().map(|count| *count as f32 - 1.0).collect();
+                assert_eq!((scores, end), (expected, None));
+            })
+        });
+        for stream in join_all(streams).await {
+            stream.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn calls_in_flight_are_answered_before_the_server_ends() {
+        let mut server = Server::start().await;
+        server.control.hold(true);
+        let mut client = PredictClient::new(server.channel.clone());
+        let (sender, receiver) = mpsc::unbounded_channel();
+        sender.send(pair(3)).unwrap();
+        let requests = unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
+        let mut answers = client.predict_pair_stream(requests).await.unwrap().into_inner();
+        server.control.batches(1).await;
+        server.running.stop();
+        while TcpStream::connect(server.address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(
+            refusal(InfoClient::new(connect(server.address)).info(v1::InfoRequest {}).await).0,
+            Code::Unavailable
+        );
+        server.control.hold(false);
+        sender.send(pair(1)).unwrap();
+        drop(sender);
+        let mut scores = Vec::new();
+        while let Some(answer) = answers.next().await {
+            scores.push(answer.unwrap().predictions[0].score);
+        }
+        assert_eq!(scores, [2.0, 0.0]);
+        drop((answers, client));
+        server.running.ended().await;
+    }
+
+    #[tokio::test]
+    async fn the_drain_has_an_end() {
+        let mut server = Server::start_draining("", Duration::from_millis(50)).await;
+        let mut client = PredictClient::new(server.channel.clone());
+        let endless = futures_util::stream::pending();
+        let _answers = client.predict_pair_stream(endless).await.unwrap();
+        server.running.stop();
+        server.running.ended().await;
+    }
+}

@@ -1,0 +1,159 @@
+//! `Predict`: labels with scores; for a re-ranker, a pair's score.
+//!
+//! What must hold: a pair is two texts; `truncate` has no third state here: absent is `false`, as in TEI.
+
+use futures_util::TryFutureExt;
+use text_embeddings_core::{
+    error::Error,
+    service::{Answer, PredictInput, PredictRequest, Prediction, Service},
+};
+use text_embeddings_proto::v1::{self, predict_server::Predict};
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use super::{
+    Grpc,
+    error::{invalid, status},
+    stream::{Answers, without_headers},
+    wire::{direction, metadata},
+};
+use crate::cost;
+
+async fn predict(
+    service: Service,
+    message: v1::PredictRequest,
+) -> Result<Answer<v1::PredictResponse>, Status> {
+    let request = PredictRequest {
+        inputs: vec![PredictInput::Single(message.inputs)],
+        truncate: Some(message.truncate),
+        truncation_direction: direction(message.truncation_direction)?,
+        raw_scores: message.raw_scores,
+    };
+    label("tei.v1.Predict/Predict", &service, request).await
+}
+
+async fn predict_pair(
+    service: Service,
+    message: v1::PredictPairRequest,
+) -> Result<Answer<v1::PredictResponse>, Status> {
+    let request = PredictRequest {
+        inputs: vec![pair(message.inputs)?],
+        truncate: Some(message.truncate),
+        truncation_direction: direction(message.truncation_direction)?,
+        raw_scores: message.raw_scores,
+    };
+    label("tei.v1.Predict/PredictPair", &service, request).await
+}
+
+fn pair(texts: Vec<String>) -> Result<PredictInput, Status> {
+    match <[String; 2]>::try_from(texts) {
+        Ok([first, second]) => Ok(PredictInput::Pair(first, second)),
+        Err(texts) if texts.is_empty() => Err(status(Error::Empty { field: "inputs" })),
+        Err(texts) => Err(invalid(format!("`inputs` must be a pair of texts, not {}", texts.len()))),
+    }
+}
+
+async fn label(
+    route: &'static str,
+    service: &Service,
+    request: PredictRequest,
+) -> Result<Answer<v1::PredictResponse>, Status> {
+    let Answer { value, cost } = service.predict(request).await.map_err(status)?;
+    cost::log(route, &cost);
+    let prediction = |Prediction { score, label }| v1::Prediction { score, label };
+    // One input, hence one list of labels.
+    let predictions = value.into_iter().flatten().map(prediction).collect();
+    Ok(Answer { value: v1::PredictResponse { predictions, metadata: Some(metadata(&cost)) }, cost })
+}
+
+#[async_trait]
+impl Predict for Grpc {
+    type PredictStreamStream = Answers<v1::PredictResponse>;
+    type PredictPairStreamStream = Answers<v1::PredictResponse>;
+
+    async fn predict(
+        &self,
+        request: Request<v1::PredictRequest>,
+    ) -> Result<Response<v1::PredictResponse>, Status> {
+        Ok(self.respond(predict(self.0.service.clone(), request.into_inner()).await?))
+    }
+
+    async fn predict_pair(
+        &self,
+        request: Request<v1::PredictPairRequest>,
+    ) -> Result<Response<v1::PredictResponse>, Status> {
+        Ok(self.respond(predict_pair(self.0.service.clone(), request.into_inner()).await?))
+    }
+
+    async fn predict_stream(
+        &self,
+        requests: Request<Streaming<v1::PredictRequest>>,
+    ) -> Result<Response<Self::PredictStreamStream>, Status> {
+        Ok(self.stream(requests, |service, message| predict(service, message).map_ok(without_headers)))
+    }
+
+    async fn predict_pair_stream(
+        &self,
+        requests: Request<Streaming<v1::PredictPairRequest>>,
+    ) -> Result<Response<Self::PredictPairStreamStream>, Status> {
+        Ok(self.stream(requests, |service, message| predict_pair(service, message).map_ok(without_headers)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::grpc::testing::{Server, messages, read, refusal};
+    use text_embeddings_proto::v1::predict_client::PredictClient;
+    use tonic::Code;
+
+    fn message(texts: &[&str]) -> v1::PredictPairRequest {
+        let inputs = texts.iter().map(ToString::to_string).collect();
+        v1::PredictPairRequest { inputs, ..v1::PredictPairRequest::default() }
+    }
+
+    fn labels(answer: &v1::PredictResponse) -> Vec<(&str, f32)> {
+        answer.predictions.iter().map(|prediction| (prediction.label.as_str(), prediction.score)).collect()
+    }
+
+    #[tokio::test]
+    async fn pairs_get_the_label_yes() {
+        let server = Server::start().await;
+        let mut client = PredictClient::new(server.channel.clone());
+        let answer = client.predict_pair(message(&["q", "ZZ"])).await.unwrap();
+        assert_eq!(labels(answer.get_ref()), [("yes", 0.731_058_6)]);
+        assert_eq!(answer.metadata().get("x-compute-characters").unwrap(), "3");
+        assert_eq!(answer.get_ref().metadata.unwrap().compute_chars, 3);
+        let raw = v1::PredictPairRequest { raw_scores: true, ..message(&["q", "ZZZ"]) };
+        let (answers, end) =
+            read(client.predict_pair_stream(messages(vec![raw, message(&["q", "Z"])])).await).await;
+        assert_eq!(answers.iter().map(labels).collect::<Vec<_>>(), [[("yes", 2.0)], [("yes", 0.5)]]);
+        assert_eq!(end, None);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_pair_is_refused() {
+        let server = Server::start().await;
+        let mut client = PredictClient::new(server.channel.clone());
+        let single =
+            "a re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text";
+        let expected = (Code::InvalidArgument, single.to_owned());
+        let text = v1::PredictRequest { inputs: "a".to_owned(), ..v1::PredictRequest::default() };
+        assert_eq!(refusal(client.predict(text.clone()).await), expected);
+        assert_eq!(read(client.predict_stream(messages(vec![text])).await).await.1, Some(expected));
+        let table: [(&[&str], &str); 4] = [
+            (&[], "`inputs` cannot be empty"),
+            (&["a"], "`inputs` must be a pair of texts, not 1"),
+            (&["a", "b", "c"], "`inputs` must be a pair of texts, not 3"),
+            (&["", "b"], "`inputs` cannot be empty"),
+        ];
+        for (texts, expected) in table {
+            let expected = (Code::InvalidArgument, expected.to_owned());
+            assert_eq!(refusal(client.predict_pair(message(texts)).await), expected);
+            let (answers, end) =
+                read(client.predict_pair_stream(messages(vec![message(&["q", "Z"]), message(texts)])).await)
+                    .await;
+            assert_eq!((answers.len(), end), (1, Some(expected)));
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! `Rerank`: one query, many texts, best first.
+//!
+//! Input: all texts in one message, or one in each message of a stream. Output: one answer. What must hold: both ways
+//! give the same ranks; of a stream no more is kept than a single message may hold; `truncate` has no third state here:
+//! absent is `false`, as in TEI.
+
+use text_embeddings_core::service::{Answer, Rank, RerankRequest};
+use text_embeddings_proto::v1::{self, rerank_server::Rerank};
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use super::{
+    Grpc,
+    error::{invalid, refuse, status},
+    wire::{direction, metadata, number},
+};
+use crate::cost;
+
+impl Grpc {
+    async fn rank(
+        &self,
+        route: &'static str,
+        message: v1::RerankRequest,
+    ) -> Result<Response<v1::RerankResponse>, Status> {
+        let request = RerankRequest {
+            query: message.query,
+            texts: message.texts,
+            instruction: message.instruction,
+            truncate: Some(message.truncate),
+            truncation_direction: direction(message.truncation_direction)?,
+            raw_scores: message.raw_scores,
+            return_text: message.return_text,
+            top_n: message.top_n.map(|top_n| top_n as usize),
+        };
+        let Answer { value, cost } = self.0.service.rerank(request).await.map_err(status)?;
+        cost::log(route, &cost);
+        let rank = |Rank { index, text, score }| v1::Rank { index: number(index), text, score };
+        let ranks = value.into_iter().map(rank).collect();
+        let value = v1::RerankResponse { ranks, metadata: Some(metadata(&cost)) };
+        Ok(self.respond(Answer { value, cost }))
+    }
+
+    /// All messages as one. Reading ends early with one text too many, which the service refuses.
+    async fn collect(
+        &self,
+        mut messages: Streaming<v1::RerankStreamRequest>,
+    ) -> Result<v1::RerankRequest, Status> {
+        let most = self.0.service.config().max_rerank_texts;
+        let mut room = Room { left: self.0.server.payload_limit, limit: self.0.server.payload_limit };
+        let Some(first) = messages.message().await? else {
+            return Ok(v1::RerankRequest::default());
+        };
+        room.take(first.query.len() + first.text.len())?;
+        let mut whole = v1::RerankRequest {
+            query: first.query,
+            texts: vec![first.text],
+            truncate: first.truncate,
+            raw_scores: first.raw_scores,
+            return_text: first.return_text,
+            truncation_direction: first.truncation_direction,
+            instruction: first.instruction,
+            top_n: first.top_n,
+        };
+        while whole.texts.len() <= most {
+            let Some(message) = messages.message().await? else { break };
+            check_same(&whole, &message)?;
+            room.take(message.text.len())?;
+            whole.texts.push(message.text);
+        }
+        Ok(whole)
+    }
+}
+
+/// Refuses a message that asks for something else than those before it and cannot be answered together with them.
+fn check_same(whole: &v1::RerankRequest, message: &v1::RerankStreamRequest) -> Result<(), Status> {
+    let place = whole.texts.len();
+    let differs = |field| {
+        invalid(format!(
+            "`{field}` must be the same in every message of the stream: that of message {place} differs"
+        ))
+    };
+    if message.query != whole.query {
+        return Err(differs("query"));
+    }
+    if message.truncation_direction != whole.truncation_direction {
+        return Err(differs("truncation_direction"));
+    }
+    Ok(())
+}
+
+/// The bytes that a stream may still bring.
+struct Room {
+    left: usize,
+    limit: usize,
+}
+
+impl Room {
+    fn take(&mut self, bytes: usize) -> Result<(), Status> {
+        let limit = self.limit;
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| {
+            refuse(Status::out_of_range(format!(
+                "the messages of the stream have more than {limit} bytes of text: send less, or raise `--payload-limit`"
+            )))
+        })?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Rerank for Grpc {
+    async fn rerank(
+        &self,
+        request: Request<v1::RerankRequest>,
+    ) -> Result<Response<v1::RerankResponse>, Status> {
+        self.rank("tei.v1.Rerank/Rerank", request.into_inner()).await
+    }
+
+    async fn rerank_stream(
+        &self,
+        requests: Request<Streaming<v1::RerankStreamRequest>>,
+    ) -> Result<Response<v1::RerankResponse>, Status> {
+        let message = self.collect(requests.into_inner()).await?;
+        self.rank("tei.v1.Rerank/RerankStream", message).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::grpc::testing::{Server, messages, refusal};
+    use text_embeddings_proto::v1::rerank_client::RerankClient;
+    use tonic::Code;
+
+    fn message(texts: &[&str]) -> v1::RerankRequest {
+        let texts = texts.iter().map(ToString::to_string).collect();
+        v1::RerankRequest { query: "q".to_owned(), texts, truncate: true, ..v1::RerankRequest::default() }
+    }
+
+    fn part(text: &str) -> v1::RerankStreamRequest {
+        let (query, text) = ("q".to_owned(), text.to_owned());
+        v1::RerankStreamRequest { query, text, truncate: true, ..v1::RerankStreamRequest::default() }
+    }
+
+    fn ranks(answer: &v1::RerankResponse) -> Vec<(u32, f32, Option<&str>)> {
+        answer.ranks.iter().map(|rank| (rank.index, rank.score, rank.text.as_deref())).collect()
+    }
+
+    #[tokio::test]
+    async fn texts_come_back_best_first_in_one_message_or_many() {
+        let server = Server::start().await;
+        let mut client = RerankClient::new(server.channel.clone());
+        let expected = [(1, 0.731_058_6, None), (2, 0.5, None), (0, 0.268_941_43, None)];
+        assert_eq!(ranks(client.rerank(message(&["", "ZZ", "Z"])).await.unwrap().get_ref()), expected);
+        let parts = ["", "ZZ", "Z"].map(part).to_vec();
+        assert_eq!(ranks(client.rerank_stream(messages(parts)).await.unwrap().get_ref()), expected);
+
+        let asked = v1::RerankRequest {
+            raw_scores: true,
+            return_text: true,
+            instruction: Some("Z".to_owned()),
+            top_n: Some(2),
+            ..message(&["a", "ZZ", "Z"])
+        };
+        let expected = [(1, 2.0, Some("ZZ")), (2, 1.0, Some("Z"))];
+        assert_eq!(ranks(client.rerank(asked).await.unwrap().get_ref()), expected);
+        let first = v1::RerankStreamRequest {
+            raw_scores: true,
+            return_text: true,
+            instruction: Some("Z".to_owned()),
+            top_n: Some(2),
+            ..part("a")
+        };
+        // Of the later messages only the texts count.
+        let parts = vec![first, part("ZZ"), v1::RerankStreamRequest { truncate: false, ..part("Z") }];
+        assert_eq!(ranks(client.rerank_stream(messages(parts)).await.unwrap().get_ref()), expected);
+    }
+
+    #[tokio::test]
+    async fn the_cost_is_in_the_answer_and_its_metadata() {
+        let server = Server::start().await;
+        let long = "b".repeat(1000);
+        let mut client = RerankClient::new(server.channel.clone());
+        let answer =
+            client.rerank(v1::RerankRequest { query: "qq".to_owned(), ..message(&["a", &long]) }).await;
+        let answer = answer.unwrap();
+        let key = |name| answer.metadata().get(name).unwrap().to_str().unwrap();
+        assert_eq!(
+            (key("x-compute-type"), key("x-compute-characters"), key("x-truncated-texts")),
+            ("cpu", "1005", "1")
+        );
+        let cost = answer.get_ref().metadata.unwrap();
+        assert_eq!(
+            (cost.compute_chars, cost.compute_tokens.to_string()),
+            (1005, key("x-compute-tokens").to_owned())
+        );
+        assert!(cost.compute_tokens > 600, "{cost:?}");
+        let times = [
+            ("x-compute-time", cost.total_time_ns),
+            ("x-total-time", cost.total_time_ns),
+            ("x-tokenization-time", cost.tokenization_time_ns),
+            ("x-queue-time", cost.queue_time_ns),
+            ("x-inference-time", cost.inference_time_ns),
+        ];
+        for (name, nanoseconds) in times {
+            assert_eq!(key(name), (nanoseconds / 1_000_000).to_string(), "{name}");
+        }
+        assert!(cost.total_time_ns >= cost.tokenization_time_ns.max(cost.inference_time_ns), "{cost:?}");
+    }
+
+    #[tokio::test]
+    async fn each_error_has_its_code_and_message_and_the_server_goes_on() {
+        let server = Server::start().await;
+        let mut client = RerankClient::new(server.channel.clone());
+        let nan = "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let long = "a".repeat(700);
+        let uncut = v1::RerankRequest { truncate: false, ..message(&[&long]) };
+        let table = [
+            (message(&[]), Code::InvalidArgument, "`texts` cannot be empty"),
+            (
+                v1::RerankRequest { query: String::new(), ..message(&["a"]) },
+                Code::InvalidArgument,
+                "`query` cannot be empty",
+            ),
+            (message(&["a"; 9]), Code::InvalidArgument, "batch size 9 > maximum allowed batch size 8"),
+            (uncut, Code::InvalidArgument, "`inputs` must have less than 600 tokens. Given: 920"),
+            (
+                v1::RerankRequest { top_n: Some(0), ..message(&["a"]) },
+                Code::InvalidArgument,
+                "`top_n` must be at least 1",
+            ),
+            (
+                v1::RerankRequest { truncation_direction: 2, ..message(&["a"]) },
+                Code::InvalidArgument,
+                "`truncation_direction` 2 is unknown: give 0 (right) or 1 (left)",
+            ),
+            (
+                v1::RerankRequest { truncation_direction: -1, ..message(&["a"]) },
+                Code::InvalidArgument,
+                "`truncation_direction` -1 is unknown: give 0 (right) or 1 (left)",
+            ),
+            (message(&["a", "#"]), Code::FailedPrecondition, "inference failed: the test wants it"),
+            (message(&["a", "%"]), Code::FailedPrecondition, nan),
+        ];
+        for (request, code, expected) in table {
+            assert_eq!(
+                refusal(client.rerank(request.clone()).await),
+                (code, expected.to_owned()),
+                "{request:?}"
+            );
+            assert_eq!(client.rerank(message(&["a"])).await.unwrap().into_inner().ranks.len(), 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn streams_that_cannot_be_ranked_are_refused() {
+        let server = Server::start().await;
+        let mut client = RerankClient::new(server.channel.clone());
+        let other = |change: fn(&mut v1::RerankStreamRequest)| {
+            let mut changed = part("b");
+            change(&mut changed);
+            vec![part("a"), part("a"), changed, part("c")]
+        };
+        let table = [
+            (vec![], Code::InvalidArgument, "`texts` cannot be empty"),
+            (
+                vec![v1::RerankStreamRequest { truncation_direction: 7, ..part("a") }],
+                Code::InvalidArgument,
+                "`truncation_direction` 7 is unknown: give 0 (right) or 1 (left)",
+            ),
+            (
+                other(|message| message.query = "r".to_owned()),
+                Code::InvalidArgument,
+                "`query` must be the same in every message of the stream: that of message 2 differs",
+            ),
+            (
+                other(|message| message.truncation_direction = 1),
+                Code::InvalidArgument,
+                "`truncation_direction` must be the same in every message of the stream: that of message 2 differs",
+            ),
+            (vec![part("a"); 9], Code::InvalidArgument, "batch size 9 > maximum allowed batch size 8"),
+            (
+                vec![part(&"a".repeat(50_000)); 2],
+                Code::OutOfRange,
+                "the messages of the stream have more than 100000 bytes of text: send less, or raise `--payload-limit`",
+            ),
+        ];
+        for (parts, code, expected) in table {
+            assert_eq!(refusal(client.rerank_stream(messages(parts)).await), (code, expected.to_owned()));
+        }
+        let parts = vec![part("a"), part("ZZ")];
+        assert_eq!(client.rerank_stream(messages(parts)).await.unwrap().into_inner().ranks.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_stream_without_an_end_is_refused_at_the_first_text_too_many() {
+        let server = Server::start().await;
+        let endless = futures_util::stream::repeat(part("a"));
+        let answer = RerankClient::new(server.channel.clone()).rerank_stream(endless).await;
+        let expected = "batch size 9 > maximum allowed batch size 8".to_owned();
+        assert_eq!(refusal(answer), (Code::InvalidArgument, expected));
+    }
+}

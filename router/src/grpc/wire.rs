@@ -1,0 +1,87 @@
+//! What the messages of several services have in common.
+//!
+//! Input: values off the wire. Output: the engine's types, and the way back. What must hold: an answer's metadata has
+//! the keys of HTTP's headers, and the same values.
+
+use std::time::Duration;
+
+use text_embeddings_core::{
+    service::{Answer, Cost},
+    tokenization::TruncationDirection,
+};
+use text_embeddings_proto::v1;
+use tonic::{Response, Status, metadata::MetadataMap};
+
+use super::{Grpc, error};
+use crate::cost;
+
+/// From which end a text is cut.
+///
+/// # Errors
+///
+/// For a number that stands for no direction.
+pub(super) fn direction(number: i32) -> Result<TruncationDirection, Status> {
+    match v1::TruncationDirection::try_from(number) {
+        Ok(v1::TruncationDirection::Right) => Ok(TruncationDirection::Right),
+        Ok(v1::TruncationDirection::Left) => Ok(TruncationDirection::Left),
+        Err(_) => Err(error::invalid(format!(
+            "`truncation_direction` {number} is unknown: give 0 (right) or 1 (left)"
+        ))),
+    }
+}
+
+/// A number as the wire has it; one that is too large becomes the largest.
+pub(super) fn number(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+/// What a request cost.
+pub(super) fn metadata(cost: &Cost) -> v1::Metadata {
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    v1::Metadata {
+        compute_chars: number(cost.characters),
+        compute_tokens: number(cost.tokens),
+        total_time_ns: nanoseconds(cost.total),
+        tokenization_time_ns: nanoseconds(cost.tokenization),
+        queue_time_ns: nanoseconds(cost.queue),
+        inference_time_ns: nanoseconds(cost.inference),
+    }
+}
+
+impl Grpc {
+    /// The answer to a call with one message: its cost is in the answer's metadata too.
+    pub(super) fn respond<M>(&self, answer: Answer<M>) -> Response<M> {
+        let headers = cost::headers(&answer.cost, self.0.compute_type);
+        let metadata = MetadataMap::from_headers(headers.into_iter().collect());
+        Response::from_parts(metadata, answer.value, tonic::Extensions::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_times_keep_their_values_or_become_the_largest() {
+        assert_eq!((number(0), number(7), number(usize::MAX)), (0, 7, u32::MAX));
+        let cost = Cost {
+            texts: 9,
+            characters: 1,
+            tokens: 2,
+            truncated: 3,
+            total: Duration::from_secs(4),
+            tokenization: Duration::from_micros(5),
+            queue: Duration::from_nanos(6),
+            inference: Duration::MAX,
+        };
+        let expected = v1::Metadata {
+            compute_chars: 1,
+            compute_tokens: 2,
+            total_time_ns: 4_000_000_000,
+            tokenization_time_ns: 5000,
+            queue_time_ns: 6,
+            inference_time_ns: u64::MAX,
+        };
+        assert_eq!(metadata(&cost), expected);
+    }
+}
