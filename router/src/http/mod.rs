@@ -15,6 +15,8 @@ mod openai;
 mod openapi;
 mod platform;
 mod predict;
+#[cfg(test)]
+mod random;
 mod rerank;
 mod similarity;
 #[cfg(test)]
@@ -121,9 +123,10 @@ fn router(state: AppState) -> Router {
         Some(path) => keyed.route(path, post(vertex::vertex)),
         None => keyed,
     };
-    let openai = Router::new()
-        .route("/embeddings", post(openai::embeddings))
-        .route("/v1/embeddings", post(openai::embeddings));
+    // With a fallback of its own, whose answer is in their words too.
+    let openai_route = post(openai::embeddings).fallback(method_not_allowed);
+    let openai =
+        Router::new().route("/embeddings", openai_route.clone()).route("/v1/embeddings", openai_route);
     let require_key = middleware::from_fn_with_state(state.clone(), auth::require_key);
     let openai =
         openai.route_layer(require_key.clone()).route_layer(middleware::map_response(error::in_openai_words));

@@ -235,6 +235,14 @@ mod tests {
             let answer = server.send("POST", path, b"{}", &[("Content-Type", "text/plain")]).await;
             assert_eq!(answer.status, 415);
             assert!(answer.body.starts_with(r#"{"message":""#), "{}", answer.body);
+            let answer = server.get(path).await;
+            let expected = format!(
+                r#"{{"message":"`{path}` does not take GET: see the answer's `Allow` header","code":405,"type":"Validation"}}"#
+            );
+            assert_eq!(
+                (answer.status, answer.header("allow"), answer.body.as_str()),
+                (405, Some("post"), expected.as_str())
+            );
         }
     }
 }
