@@ -64,6 +64,28 @@ fn a_containers_name_in_hostname_is_no_error_and_does_not_bind() {
 }
 
 #[test]
+fn vertex_ais_variables_are_read() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let table = [
+        ("AIP_HTTP_PORT", port.as_str(), format!("Error: cannot listen on 127.0.0.1:{port} (")),
+        (
+            "AIP_PREDICT_ROUTE",
+            "/rerank",
+            "Error: `--aip-predict-route /rerank` is a route of the server".to_owned(),
+        ),
+        ("AIP_HEALTH_ROUTE", "alive", "Error: `--aip-health-route alive` is no path of a URL".to_owned()),
+    ];
+    for (variable, value, expected) in table {
+        let output =
+            run("--model-id m --hostname 127.0.0.1 --port 0 --prometheus-port 0", &[(variable, value)]);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{variable}: {message}");
+        assert!(message.starts_with(&expected), "{variable}: {message}");
+    }
+}
+
+#[test]
 fn secrets_are_neither_in_the_help_nor_in_the_log() {
     let secrets =
         [("API_KEY", "s3cret"), ("HF_TOKEN", "s3cret"), ("HF_API_TOKEN", "s3cret"), ("LOG_LEVEL", "trace")];
