@@ -1,5 +1,6 @@
 """What keeps the server from starting is said in one line that names the file or flag and what to do about it."""
 
+import json
 import socket
 
 import models
@@ -72,9 +73,17 @@ def index_out_of_folder(folder) -> None:
     path.write_text(path.read_text().replace("model-00001-of-00002", "../model-00001-of-00002"))
 
 
-def pooling_folder(folder) -> None:
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text('{"pooling_mode_lasttoken": true}')
+def edit(name: str, **values: object):
+    return lambda folder: models.edit_json(folder / name, **values)
+
+
+def dense(**values: object):
+    return edit("2_Dense/config.json", **values)
+
+
+def modules(*classes: str, path: str = ""):
+    entries = [{"idx": index, "name": str(index), "path": path, "type": f"x.{name}"} for index, name in enumerate(classes)]
+    return write("modules.json", json.dumps(entries))
 
 
 SHARD = "model-00002-of-00002.safetensors"
@@ -128,10 +137,19 @@ FOLDERS = {
     "other architecture": (
         "tied-f32-bare", config(architectures=["LlamaForCausalLM"], model_type="llama"), ["llama", "not supported"]
     ),
-    "embedding model": ("tied-f32-bare", pooling_folder, ["embedding", "--model-type"]),
+    "unsupported module": ("embedding-last", modules("Transformer", "Pooling", "LayerNorm"), ["modules.json", "`LayerNorm`", "not supported"]),
+    "unsupported activation": (
+        "embedding-mean-dense", dense(activation_function="torch.nn.ReLU"), ["2_Dense/config.json", "activation_function", "ReLU"]
+    ),
+    "no dense weights": ("embedding-mean-dense", delete("2_Dense/model.safetensors"), ["2_Dense/model.safetensors", "missing"]),
+    "dense path out of the folder": ("embedding-mean-dense", modules("Dense", path="../2_Dense"), ["../2_Dense", "--dense-path"]),
+    "unknown default prompt": (
+        "embedding-last", edit("config_sentence_transformers.json", default_prompt_name="x"), ["default_prompt_name", "`x`", "`query`"]
+    ),
+    "labels with a gap": ("seq-cls-3", config(id2label={"1": "a", "2": "b"}), ["id2label", "config.json"]),
 }
-# An embedding model is refused for what its files say, which the flag would overrule.
-BY_FILES_ONLY = {"embedding model"}
+# These are refused for what their files say, which the flag would overrule.
+BY_FILES_ONLY = {"tied-bf16", "embedding-last", "embedding-mean-dense", "seq-cls-3"}
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -139,7 +157,7 @@ def test_a_broken_folder_is_refused(tmp_path, name):
     model, change, expected = FOLDERS[name]
     folder = models.copy(model, tmp_path)
     change(folder)
-    flags = () if model == "tied-bf16" or name in BY_FILES_ONLY else GENERATIVE
+    flags = () if model in BY_FILES_ONLY else GENERATIVE
     line = refusal(folder, *flags)
     assert all(word.lower() in line.lower() for word in expected), line
 

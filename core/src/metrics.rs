@@ -21,20 +21,26 @@ pub const REQUEST_TOKENIZATION_DURATION: &str = "te_request_tokenization_duratio
 pub const REQUEST_QUEUE_DURATION: &str = "te_request_queue_duration";
 /// The longest forward pass among a request's texts.
 pub const REQUEST_INFERENCE_DURATION: &str = "te_request_inference_duration";
-/// Tokens of a prompt.
+/// Tokens of an input.
 pub const REQUEST_INPUT_LENGTH: &str = "te_request_input_length";
-/// Texts and pairs that were given to the model to score.
-pub const PREDICT_COUNT: &str = "te_predict_count";
-/// Texts and pairs that were scored.
-pub const PREDICT_SUCCESS: &str = "te_predict_success";
-/// A text's tokenization, wait and forward pass together.
-pub const PREDICT_DURATION: &str = "te_predict_duration";
-/// A text's wait for, and work of, a tokenizer.
-pub const PREDICT_TOKENIZATION_DURATION: &str = "te_predict_tokenization_duration";
-/// A text's wait in the queue.
-pub const PREDICT_QUEUE_DURATION: &str = "te_predict_queue_duration";
-/// The forward pass a text was part of.
-pub const PREDICT_INFERENCE_DURATION: &str = "te_predict_inference_duration";
+/// What is counted and measured of each text that the model scores.
+pub const PREDICT: TextMetrics = TextMetrics {
+    count: "te_predict_count",
+    success: "te_predict_success",
+    duration: "te_predict_duration",
+    tokenization_duration: "te_predict_tokenization_duration",
+    queue_duration: "te_predict_queue_duration",
+    inference_duration: "te_predict_inference_duration",
+};
+/// What is counted and measured of each text that becomes a vector, or one for each of its tokens.
+pub const EMBED: TextMetrics = TextMetrics {
+    count: "te_embed_count",
+    success: "te_embed_success",
+    duration: "te_embed_duration",
+    tokenization_duration: "te_embed_tokenization_duration",
+    queue_duration: "te_embed_queue_duration",
+    inference_duration: "te_embed_inference_duration",
+};
 /// Texts in a batch.
 pub const BATCH_NEXT_SIZE: &str = "te_batch_next_size";
 /// Unique tokens in a batch.
@@ -51,6 +57,23 @@ pub const BATCH_TOKENS_COMPUTED: &str = "te_batch_tokens_computed";
 pub const TRUNCATED_INPUTS: &str = "te_truncated_inputs";
 /// Scores of re-ranked texts.
 pub const RERANK_SCORE: &str = "te_rerank_score";
+
+/// The names of what is counted and measured of each text on its way through the model.
+#[derive(Debug, Clone, Copy)]
+pub struct TextMetrics {
+    /// Texts that were given to the model.
+    pub count: &'static str,
+    /// Texts that were answered.
+    pub success: &'static str,
+    /// Tokenization, wait and forward pass together.
+    pub duration: &'static str,
+    /// The wait for, and work of, a tokenizer.
+    pub tokenization_duration: &'static str,
+    /// The wait in the queue.
+    pub queue_duration: &'static str,
+    /// The forward pass the text was part of.
+    pub inference_duration: &'static str,
+}
 
 /// How a metric moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,8 +135,10 @@ pub const ALL: &[Metric] = &[
     counter(REQUEST_COUNT, "Requests that arrived, by method (single or batch)."),
     counter(REQUEST_SUCCESS, "Requests that were answered, by method (single or batch)."),
     counter(REQUEST_FAILURE, "Requests that were not answered, by err (the kind of failure)."),
-    counter(PREDICT_COUNT, "Texts and pairs that were given to the model to score."),
-    counter(PREDICT_SUCCESS, "Texts and pairs that were scored."),
+    counter(PREDICT.count, "Texts and pairs that were given to the model to score."),
+    counter(PREDICT.success, "Texts and pairs that were scored."),
+    counter(EMBED.count, "Texts that were given to the model to embed."),
+    counter(EMBED.success, "Texts that were embedded."),
     seconds(REQUEST_DURATION, "Time from a request's arrival to its answer."),
     seconds(
         REQUEST_TOKENIZATION_DURATION,
@@ -121,11 +146,27 @@ pub const ALL: &[Metric] = &[
     ),
     seconds(REQUEST_QUEUE_DURATION, "Longest wait in the queue among a request's texts."),
     seconds(REQUEST_INFERENCE_DURATION, "Longest forward pass among a request's texts."),
-    seconds(PREDICT_DURATION, "Tokenization, wait in the queue and forward pass of a text together."),
-    seconds(PREDICT_TOKENIZATION_DURATION, "Tokenization of a text, its wait for a tokenizer included."),
-    seconds(PREDICT_QUEUE_DURATION, "Wait of a text in the queue."),
-    seconds(PREDICT_INFERENCE_DURATION, "Forward pass that a text was part of."),
-    amounts(REQUEST_INPUT_LENGTH, "Tokens of a prompt, template included, after truncation."),
+    seconds(
+        PREDICT.duration,
+        "Tokenization, wait in the queue and forward pass of a text to score together.",
+    ),
+    seconds(
+        PREDICT.tokenization_duration,
+        "Tokenization of a text to score, its wait for a tokenizer included.",
+    ),
+    seconds(PREDICT.queue_duration, "Wait of a text to score in the queue."),
+    seconds(PREDICT.inference_duration, "Forward pass that a text to score was part of."),
+    seconds(EMBED.duration, "Tokenization, wait in the queue and forward pass of a text to embed together."),
+    seconds(
+        EMBED.tokenization_duration,
+        "Tokenization of a text to embed, its wait for a tokenizer included.",
+    ),
+    seconds(EMBED.queue_duration, "Wait of a text to embed in the queue."),
+    seconds(EMBED.inference_duration, "Forward pass that a text to embed was part of."),
+    amounts(
+        REQUEST_INPUT_LENGTH,
+        "Tokens of an input, template, prompt and special tokens included, after truncation.",
+    ),
     amounts(BATCH_NEXT_SIZE, "Texts in a batch."),
     amounts(
         BATCH_NEXT_TOKENS,
@@ -244,7 +285,7 @@ mod tests {
         let snapshotter = recorder.snapshotter();
         metrics::with_local_recorder(&recorder, || {
             describe();
-            count(PREDICT_COUNT);
+            count(PREDICT.count);
             observe_duration(REQUEST_DURATION, Duration::from_millis(1500));
             observe_amount(BATCH_NEXT_SIZE, 3);
         });

@@ -1,7 +1,9 @@
-//! From raw scores to what the client reads: probabilities, and an order with the best first.
+//! From the model's values to what the client reads: probabilities, an order with the best first, vectors of length one
+//! and their cosines.
 //!
-//! Input: a text's raw scores, or one score per text. Output: values in [0, 1], or indices. What must hold: results
-//! are finite for every finite input, however large; equal scores keep the order in which the texts came.
+//! Input: a text's raw scores or vector, or one score per text. Output: values in [0, 1], indices, vectors, or a cosine.
+//! What must hold: results are finite for every finite input, however large; equal scores keep the order in which the
+//! texts came.
 
 /// `1 / (1 + e^-x)`, without overflow for large negative `x`.
 pub(crate) fn sigmoid(x: f32) -> f32 {
@@ -35,6 +37,26 @@ pub(crate) fn order(scores: &[f32], top_n: Option<usize>) -> Vec<usize> {
     indices.sort_unstable_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
     indices.truncate(top_n.unwrap_or(usize::MAX));
     indices
+}
+
+/// `vector` scaled to length one; a vector of zeros stays as it is.
+pub(crate) fn normalized(vector: &[f32]) -> Vec<f32> {
+    let length = dot(vector, vector).sqrt();
+    if length == 0.0 {
+        return vector.to_vec();
+    }
+    vector.iter().map(|value| (f64::from(*value) / length) as f32).collect()
+}
+
+/// The cosine of the angle between two vectors of equal length, in [-1, 1]; 0 if one of them is all zeros.
+pub(crate) fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    let lengths = dot(a, a).sqrt() * dot(b, b).sqrt();
+    if lengths == 0.0 { 0.0 } else { (dot(a, b) / lengths).clamp(-1.0, 1.0) as f32 }
+}
+
+/// In double precision, in which squares of `f32` neither overflow nor vanish.
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
 #[cfg(test)]
@@ -84,6 +106,37 @@ mod tests {
             (vec![], Some(1), vec![]),
         ] {
             assert_eq!(order(&scores, top_n), wanted, "{scores:?}");
+        }
+    }
+
+    #[test]
+    fn vectors_get_length_one_at_every_size() {
+        for (vector, wanted) in [
+            (vec![3.0, -4.0], vec![0.6, -0.8]),
+            (vec![1e-30, 0.0], vec![1.0, 0.0]),
+            (vec![3e38, 3e38, 3e38, 3e38], vec![0.5, 0.5, 0.5, 0.5]),
+            (vec![1e-45], vec![1.0]),
+            (vec![0.0, 0.0], vec![0.0, 0.0]),
+        ] {
+            assert_close(&normalized(&vector), &wanted);
+        }
+    }
+
+    #[test]
+    fn cosines_do_not_depend_on_lengths_and_stay_within_their_bounds() {
+        let long: Vec<f32> = (0..1000).map(|index| (index as f32 * 0.37).sin()).collect();
+        let negated: Vec<f32> = long.iter().map(|value| value * -1e-20).collect();
+        for (a, b, wanted) in [
+            (vec![1.0, 0.0], vec![0.0, 2.0], 0.0),
+            (vec![1.0, 2.0, 2.0], vec![2.0, 1.0, -2.0], 0.0),
+            (vec![1.0, 1.0], vec![0.0, 5e37], std::f64::consts::FRAC_1_SQRT_2),
+            (vec![0.0, 0.0], vec![1.0, 1.0], 0.0),
+            (long.clone(), long.clone(), 1.0),
+            (long, negated, -1.0),
+        ] {
+            let cosine = cosine(&a, &b);
+            assert_close(&[cosine], &[wanted]);
+            assert!((-1.0..=1.0).contains(&cosine));
         }
     }
 }

@@ -35,11 +35,11 @@ pub(crate) struct Args {
     #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
 
-    /// How an embedding model pools: `cls`, `mean`, `splade` or `last-token` [default: by its files].
+    /// How an embedding model pools: `cls`, `mean` or `last-token`, but not yet `splade` [default: by its files].
     #[arg(long, env, value_parser = parse_pool, help_heading = "Model")]
     pub(crate) pooling: Option<Pool>,
 
-    /// The `2_Dense` module of an embedding model; not supported yet.
+    /// The folder of an embedding model's dense module, in the place of the one that modules.json names.
     #[arg(long, env, help_heading = "Model")]
     pub(crate) dense_path: Option<String>,
 
@@ -73,15 +73,15 @@ pub(crate) struct Args {
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
     pub(crate) parse_special_tokens: bool,
 
-    /// The name of the prompt put before embedded text; not supported yet.
-    #[arg(long, env, help_heading = "Prompt")]
+    /// Which of an embedding model's prompts is put before texts where a request names none [default: by its files].
+    #[arg(long, env, conflicts_with = "default_prompt", help_heading = "Prompt")]
     pub(crate) default_prompt_name: Option<String>,
 
-    /// The prompt put before embedded text; not supported yet.
+    /// The prompt put before embedded texts where a request names none.
     #[arg(long, env, help_heading = "Prompt")]
     pub(crate) default_prompt: Option<String>,
 
-    /// The longest input in tokens, prompt included [default: by the model's files; 8192 for generative re-rankers].
+    /// The longest input in tokens, prompt included [default: by the model's files; 8192 for re-rankers].
     #[arg(long, env, help_heading = "Limits")]
     pub(crate) max_input_length: Option<NonZeroUsize>,
 
@@ -344,6 +344,20 @@ mod tests {
         }
         let message = Args::try_from(["text-embeddings-router"]).unwrap_err().to_string();
         assert!(message.contains("--model-id"), "{message}");
+    }
+
+    #[test]
+    fn a_default_prompt_is_given_by_name_or_as_it_is() {
+        assert_eq!(
+            parse("--default-prompt-name query").unwrap().default_prompt_name.as_deref(),
+            Some("query")
+        );
+        assert_eq!(parse("--default-prompt=").unwrap().default_prompt.as_deref(), Some(""));
+        let message = parse("--default-prompt-name query --default-prompt x").unwrap_err().to_string();
+        assert!(
+            message.contains("--default-prompt-name") && message.contains("--default-prompt"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use std::{net::SocketAddr, num::NonZeroUsize, thread};
 
 use axum::http::HeaderValue;
-use text_embeddings_backend_core::{DType, ModelType};
+use text_embeddings_backend_core::{DType, ModelType, Pool};
 
 use crate::{
     args::{Args, ChatTemplate, parse_hostname},
@@ -22,8 +22,9 @@ const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
 const DEFAULT_PROMETHEUS_PORT: u16 = 9000;
-/// The longest input that Qwen3-Reranker's card recommends; its positions would allow five times as much.
-const GENERATIVE_RERANKER_INPUT: usize = 8192;
+/// The longest input that Qwen3-Reranker's card recommends; its positions would allow five times as much. Its
+/// conversions to a classification head get the same, so that they score the same.
+const RERANKER_INPUT: usize = 8192;
 
 /// A flag, or a combination of flags and files, that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,11 +48,25 @@ pub(crate) enum ConfigError {
     /// A key that is there but empty: it would look like protection and be none.
     #[error("`--api-key` is empty: give a key, or leave the flag and the variable API_KEY out")]
     EmptyKey,
-    /// A kind of model that is not served.
+    /// Sparse embeddings are asked for.
     #[error(
-        "this kind of model is not served yet ({0}), only generative re-rankers such as Qwen3-Reranker; if it is one, say so with `--model-type listwise-reranker`"
+        "`--pooling splade` is not supported yet: give `cls`, `mean` or `last-token`, if the model works with it"
     )]
-    ModelType(ModelType),
+    Splade,
+    /// A flag that is about another kind of model.
+    #[error(
+        "`{flag}` is for {of}, but `{model_id}` is served as {model_type}: leave it out, or see `--model-type`"
+    )]
+    OtherKind {
+        /// The flag.
+        flag: &'static str,
+        /// The kinds of model that it is for.
+        of: &'static str,
+        /// The model.
+        model_id: String,
+        /// Its kind.
+        model_type: ModelType,
+    },
     /// The flag asks for more than the model's positions allow.
     #[error(
         "`--max-input-length {asked}` is more than the model's max_position_embeddings {positions}: give at most that"
@@ -141,14 +156,6 @@ impl ServerConfig {
 }
 
 fn refuse_unsupported(args: &Args) -> Result<(), ConfigError> {
-    let given = [
-        ("--dense-path", args.dense_path.is_some()),
-        ("--default-prompt-name", args.default_prompt_name.is_some()),
-        ("--default-prompt", args.default_prompt.is_some()),
-    ];
-    if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
-        return Err(ConfigError::NotSupportedYet { flag: flag.to_owned() });
-    }
     match args.dtype {
         None | Some(DType::Float32) => Ok(()),
         Some(dtype) => Err(ConfigError::NotSupportedYet { flag: format!("--dtype {dtype}") }),
@@ -200,6 +207,12 @@ pub(crate) struct Config {
     pub(crate) model_type: ModelType,
     /// The arithmetic.
     pub(crate) dtype: DType,
+    /// The folder of the one dense module; none stands for those of modules.json.
+    pub(crate) dense_path: Option<String>,
+    /// What is put before embedded texts where a request names no prompt.
+    pub(crate) default_prompt: Option<String>,
+    /// The name of that prompt; with neither, it is the model's own default.
+    pub(crate) default_prompt_name: Option<String>,
     /// The instruction of requests without one; none stands for the model's own.
     pub(crate) default_instruction: Option<String>,
     /// The prompt's source; none stands for the model's own template or the built-in one.
@@ -233,11 +246,9 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] for a kind of model that is not served, or limits that contradict each other.
+    /// [`ConfigError`] for flags that do not go with the kind of model, or limits that contradict each other.
     pub(crate) fn resolve(args: &Args, limits: &ModelLimits) -> Result<Self, ConfigError> {
-        if limits.model_type != ModelType::ListwiseReranker {
-            return Err(ConfigError::ModelType(limits.model_type));
-        }
+        refuse_other_kinds(args, limits.model_type)?;
         let mut notices = Vec::new();
         if let Some(name) = &args.ignored_hostname {
             notices.push(format!(
@@ -253,6 +264,9 @@ impl Config {
             served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
             model_type: limits.model_type,
             dtype: args.dtype.unwrap_or_default(),
+            dense_path: not_empty(args.dense_path.as_ref()),
+            default_prompt: args.default_prompt.clone(),
+            default_prompt_name: not_empty(args.default_prompt_name.as_ref()),
             default_instruction: args.default_instruction.clone(),
             chat_template: args.chat_template.clone(),
             parse_special_tokens: args.parse_special_tokens,
@@ -274,6 +288,34 @@ impl Config {
     }
 }
 
+/// Flags that mean nothing for this kind of model. An empty value, as a chart may set a variable, is none.
+fn refuse_other_kinds(args: &Args, model_type: ModelType) -> Result<(), ConfigError> {
+    if model_type == ModelType::Embedding(Pool::Splade) {
+        return Err(ConfigError::Splade);
+    }
+    let is_reranker = matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker);
+    let is_embedding = matches!(model_type, ModelType::Embedding(_));
+    let is_set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
+    let (rerankers, embeddings) = ("re-rankers", "embedding models");
+    let misplaced = [
+        ("--default-instruction", rerankers, !is_reranker && is_set(&args.default_instruction)),
+        ("--chat-template", rerankers, !is_reranker && args.chat_template.is_some()),
+        ("--default-prompt", embeddings, !is_embedding && is_set(&args.default_prompt)),
+        ("--default-prompt-name", embeddings, !is_embedding && is_set(&args.default_prompt_name)),
+        ("--dense-path", embeddings, !is_embedding && is_set(&args.dense_path)),
+    ];
+    match misplaced.into_iter().find(|(_, _, misplaced)| *misplaced) {
+        Some((flag, of, _)) => {
+            Err(ConfigError::OtherKind { flag, of, model_id: args.model_id.clone(), model_type })
+        }
+        None => Ok(()),
+    }
+}
+
+fn not_empty(value: Option<&String>) -> Option<String> {
+    value.filter(|value| !value.is_empty()).cloned()
+}
+
 /// The longest input by flag, files or kind of model; never more than the positions allow.
 fn longest_input(args: &Args, limits: &ModelLimits, notices: &mut Vec<String>) -> Result<usize, ConfigError> {
     let positions = limits.max_position_embeddings.unwrap_or(usize::MAX);
@@ -286,7 +328,9 @@ fn longest_input(args: &Args, limits: &ModelLimits, notices: &mut Vec<String>) -
     }
     let longest = match (limits.max_seq_length, limits.model_type) {
         (Some(length), _) => length,
-        (None, ModelType::ListwiseReranker) => return Ok(GENERATIVE_RERANKER_INPUT.min(positions)),
+        (None, ModelType::Reranker | ModelType::ListwiseReranker) => {
+            return Ok(RERANKER_INPUT.min(positions));
+        }
         (None, _) => positions,
     };
     if longest > positions {
@@ -327,7 +371,6 @@ fn fit_into_batch(
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use text_embeddings_backend_core::Pool;
 
     const QWEN: ModelLimits = ModelLimits {
         model_type: ModelType::ListwiseReranker,
@@ -421,19 +464,67 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_of_models_are_refused() {
-        for model_type in [ModelType::Embedding(Pool::Cls), ModelType::Classifier, ModelType::Reranker] {
-            let error = Config::resolve(&args(""), &ModelLimits { model_type, ..QWEN }).unwrap_err();
-            assert_eq!(error, ConfigError::ModelType(model_type));
+    fn flags_of_other_kinds_are_refused() {
+        let (embedding, cls) = (ModelType::Embedding(Pool::LastToken), ModelType::Embedding(Pool::Cls));
+        let table = [
+            (ModelType::Embedding(Pool::Splade), "", Some("`--pooling splade` is not supported yet")),
+            (cls, "--default-prompt x --dense-path y", None),
+            (embedding, "--default-prompt-name x", None),
+            (
+                embedding,
+                "--default-instruction x",
+                Some("`--default-instruction` is for re-rankers, but `m`"),
+            ),
+            (embedding, "--chat-template builtin", Some("`--chat-template` is for re-rankers, but `m`")),
+            (ModelType::Classifier, "--default-instruction x", Some("is served as classifier")),
+            (ModelType::Classifier, "--default-prompt x", Some("`--default-prompt` is for embedding models")),
+            (ModelType::Reranker, "--default-instruction x --chat-template builtin", None),
+            (
+                ModelType::Reranker,
+                "--default-prompt-name x",
+                Some("`--default-prompt-name` is for embedding"),
+            ),
+            (ModelType::ListwiseReranker, "--dense-path x", Some("`--dense-path` is for embedding models")),
+            (ModelType::ListwiseReranker, "--dense-path= --default-prompt= ", None),
+            (embedding, "--default-instruction= --default-prompt-name= --dense-path=", None),
+        ];
+        for (model_type, flags, expected) in table {
+            let result = Config::resolve(&args(flags), &ModelLimits { model_type, ..QWEN });
+            let message = result.map_err(|error| error.to_string()).err();
+            assert_eq!(message.is_some(), expected.is_some(), "{flags}: {message:?}");
+            let message = message.unwrap_or_default();
+            assert!(message.contains(expected.unwrap_or_default()), "{flags}: {message}");
         }
+    }
+
+    #[test]
+    fn an_embedding_model_takes_what_its_positions_allow() {
+        // max_seq_length, max_position_embeddings, flags, (longest, budget)
+        let table = [
+            (None, Some(32_768), "", (32_768, 32_768)),
+            (Some(512), Some(32_768), "", (512, 16_384)),
+            (None, Some(32_768), "--max-batch-tokens 8192", (8192, 8192)),
+            (None, Some(512), "", (512, 16_384)),
+            (None, Some(40_960), "--max-input-length 100", (100, 16_384)),
+        ];
+        for model_type in [ModelType::Embedding(Pool::Mean), ModelType::Classifier] {
+            for (max_seq_length, max_position_embeddings, flags, expected) in table {
+                let limits = ModelLimits { model_type, max_seq_length, max_position_embeddings };
+                let config = Config::resolve(&args(flags), &limits).unwrap();
+                assert_eq!(
+                    (config.max_input_length, config.max_batch_tokens),
+                    expected,
+                    "{flags} {limits:?}"
+                );
+            }
+        }
+        let reranker = ModelLimits { model_type: ModelType::Reranker, ..QWEN };
+        assert_eq!(Config::resolve(&args(""), &reranker).unwrap().max_input_length, 8192);
     }
 
     #[test]
     fn what_is_not_served_is_named() {
         let table = [
-            ("--dense-path 2_Dense", "`--dense-path` is not supported yet: leave it out"),
-            ("--default-prompt x", "`--default-prompt` is not supported yet: leave it out"),
-            ("--default-prompt-name x", "`--default-prompt-name` is not supported yet: leave it out"),
             (
                 "--otlp-endpoint https://me:s3cret@a:4317",
                 "`--otlp-endpoint https://<redacted>@a:4317` asks for encryption, which is not supported: give the \

@@ -15,7 +15,7 @@ use serde_json::json;
 use text_embeddings_backend_core::{Backend, BackendError, Batch, ModelType, Predictions};
 use text_embeddings_core::{
     infer::{Engine, EngineLimits},
-    service::{Service, ServiceConfig},
+    service::{ServedModel, Service, ServiceConfig},
     templates::{BuiltinTemplate, PromptTemplate},
     tokenization::{EncoderOptions, PromptEncoder, Tokenization},
 };
@@ -124,6 +124,7 @@ fn service(config: &Config, control: &Control) -> Service {
     let encoder = PromptEncoder::new(tokenizer, &template, options).unwrap();
     let service_config = ServiceConfig {
         model_type: config.model_type,
+        model: ServedModel { labels: vec!["yes".to_owned()], ..ServedModel::default() },
         max_rerank_texts: config.max_rerank_texts,
         max_client_batch_size: config.max_client_batch_size,
         auto_truncate: config.auto_truncate,

@@ -69,9 +69,9 @@ impl ModelConfig {
     /// How many labels a classification head has. Where the file is silent it is two, as in `transformers`.
     #[must_use]
     pub fn label_count(&self) -> usize {
-        match self.id2label.len() {
-            0 => self.num_labels.unwrap_or(2),
-            named => named,
+        match (self.id2label.len(), self.label2id.len()) {
+            (0, 0) => self.num_labels.unwrap_or(2),
+            (0, named) | (named, _) => named,
         }
     }
 }
@@ -105,11 +105,13 @@ pub struct LogitScore {
     pub false_token_id: Option<u32>,
 }
 
-/// `1_Pooling/config.json`: the pooling modes that are switched on, without the prefix `pooling_mode_`.
+/// `1_Pooling/config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolingConfig {
-    /// Names such as `cls_token`, `mean_tokens`, `lasttoken`.
+    /// The modes that are switched on, such as `cls_token`, `mean_tokens`, `lasttoken`.
     pub modes: Vec<String>,
+    /// Whether the tokens of a prompt are left out of the pooling (`include_prompt` is false).
+    pub excludes_prompt: bool,
 }
 
 impl PoolingConfig {
@@ -133,7 +135,8 @@ impl PoolingConfig {
             }
             _ => {}
         }
-        Ok(Self { modes })
+        let excludes_prompt = fields.get("include_prompt") == Some(&Value::Bool(false));
+        Ok(Self { modes, excludes_prompt })
     }
 
     /// The pooling, if exactly one mode is on and this server has it.
@@ -153,7 +156,7 @@ impl PoolingConfig {
 
 /// `config_sentence_transformers.json`: the prompts that a model was trained with.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub(super) struct Prompts {
+pub(super) struct PromptsConfig {
     #[serde(default, deserialize_with = "null_is_default")]
     pub(super) prompts: BTreeMap<String, Option<String>>,
     #[serde(default)]
@@ -270,6 +273,7 @@ mod tests {
         let table = [
             (r#"{"id2label":{"0":"yes"}}"#, 1),
             (r#"{"id2label":{"0":"no","1":"yes"},"label2id":{"no":0,"yes":1}}"#, 2),
+            (r#"{"label2id":{"a":0,"b":1,"c":2}}"#, 3),
             (r#"{"num_labels":1}"#, 1),
             ("{}", 2),
         ];

@@ -5,7 +5,8 @@
 //!
 //! 1. an explicit flag wins;
 //! 2. `modules.json` that names a `LogitScore` makes a generative re-ranker;
-//! 3. an architecture ending in `Classification` makes a classifier, or a re-ranker if it has one label;
+//! 3. an architecture ending in `Classification` makes a classifier, or a re-ranker if it has one label (one of two
+//!    labels is a re-ranker by flag only);
 //! 4. a `Pooling` module or folder makes an embedding model;
 //! 5. a causal language model is a generative re-ranker if its chat template has query and document roles, or its
 //!    config or its name says so;
@@ -202,9 +203,9 @@ pub enum DetectError {
         /// Its architecture.
         architecture: String,
     },
-    /// `--model-type reranker` for a head with several labels.
+    /// `--model-type reranker` for a head with more than two labels.
     #[error(
-        "`--model-type reranker` needs a head with one label, but `{name}` has {labels}: give `--model-type \
+        "`--model-type reranker` needs a head with one or two labels, but `{name}` has {labels}: give `--model-type \
          classifier`"
     )]
     SeveralLabels {
@@ -258,7 +259,7 @@ fn from_flag(
         (_, None) if !facts.is_classification() => {
             Err(DetectError::NoClassificationHead { model_type: requested, name, architecture })
         }
-        (RequestedType::Reranker, None) if facts.labels != 1 => {
+        (RequestedType::Reranker, None) if facts.labels > 2 => {
             Err(DetectError::SeveralLabels { name, labels: facts.labels })
         }
         (RequestedType::Reranker, None) => Ok(ModelType::Reranker),
@@ -429,6 +430,12 @@ mod tests {
             ("head, asked to embed", one(), with_pooling, MEAN),
             ("one label, asked to classify", one(), asked(Classifier), CLASSIFIER),
             ("one label, asked to re-rank", one(), asked(Reranker), RERANKER),
+            (
+                "two labels, asked to re-rank",
+                labelled("X2ForSequenceClassification", 2),
+                asked(Reranker),
+                RERANKER,
+            ),
             (
                 "several labels, asked to re-rank",
                 labelled("BertForSequenceClassification", 3),

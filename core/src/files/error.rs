@@ -170,6 +170,79 @@ pub enum FilesError {
         /// The parser's words, with line and column.
         reason: String,
     },
+    /// A field's value that is not supported.
+    #[error("`{field}` of {path} is `{value}`, which is not supported: only {known} are")]
+    UnsupportedField {
+        /// The file.
+        path: PathBuf,
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What is supported.
+        known: &'static str,
+    },
+    /// A module of sentence-transformers that is not supported, or not where it stands.
+    #[error(
+        "modules.json names the module `{class}`{after}, which is not supported: an embedding model may have \
+         Transformer, Pooling, any number of Dense, and Normalize, in this order"
+    )]
+    UnsupportedModule {
+        /// The class.
+        class: String,
+        /// Behind which other it stands, if that is what is wrong; with a space before it.
+        after: String,
+    },
+    /// A generative re-ranker's files, and embeddings are asked for.
+    #[error(
+        "modules.json names `LogitScore`, so this is a generative re-ranker and no embedding model: leave `--pooling` \
+         out, or give `--model-type listwise-reranker`"
+    )]
+    RerankerModule,
+    /// `include_prompt` is off and the mean is wanted.
+    #[error(
+        "1_Pooling/config.json leaves the prompt out of the mean (`include_prompt` is false), which is not \
+         supported: choose another pooling with `--pooling`, if the model works with it"
+    )]
+    PromptExcluded,
+    /// A dense module outside the model's folder.
+    #[error(
+        "the dense module's folder `{path}` is not a folder below the model's: correct modules.json, or give \
+         `--dense-path` a name such as `2_Dense`"
+    )]
+    DensePath {
+        /// The path.
+        path: String,
+    },
+    /// `--dense-path` for a model with several dense modules.
+    #[error(
+        "`--dense-path {path}` stands in for one dense module, but modules.json names several ({named}): leave the \
+         flag out"
+    )]
+    SeveralDense {
+        /// The flag's value.
+        path: String,
+        /// The folders in modules.json.
+        named: String,
+    },
+    /// `id2label` or `label2id` does not name classes from 0 on.
+    #[error("`{field}` of config.json must name each class once, from 0 on: correct it, or leave it out")]
+    Labels {
+        /// The field.
+        field: &'static str,
+    },
+    /// A two-label re-ranker whose positive class is not clear.
+    #[error(
+        "`--model-type reranker` needs to know which of the two labels of `{name}` ({labels}) means relevant: name \
+         exactly one of them yes, true, relevant, positive, entailment or 1 in `id2label` of config.json, or give \
+         `--model-type classifier`"
+    )]
+    PositiveLabel {
+        /// The model.
+        name: String,
+        /// Its labels.
+        labels: String,
+    },
     /// The operating system refuses a file.
     #[error(
         "cannot read or write {path}: {source}; check that it exists, its permissions and the free space"

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::config::{
-    ChatTemplate, LogitScore, ModelConfig, Module, PoolingConfig, Prompts, SentenceBert, TokenizerConfig,
-    read_json, read_optional_json, read_text,
+    ChatTemplate, LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert,
+    TokenizerConfig, read_optional_json, read_text,
 };
 use super::error::FilesError;
 use super::weights::{check_not_lfs_pointer, check_weights, weight_files};
@@ -18,7 +18,7 @@ pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
-const MODULES: &str = "modules.json";
+pub(super) const MODULES: &str = "modules.json";
 const LOGIT_SCORE: &str = "1_LogitScore/config.json";
 const POOLING: &str = "1_Pooling/config.json";
 const PROMPTS: &str = "config_sentence_transformers.json";
@@ -94,7 +94,7 @@ impl ModelFolder {
             check_weights(file)?;
         }
         let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
-        let Prompts { prompts, default_prompt_name } =
+        let PromptsConfig { prompts, default_prompt_name } =
             read_optional_json(&root.join(PROMPTS))?.unwrap_or_default();
         Ok(Self {
             root: root.to_owned(),
@@ -132,15 +132,16 @@ impl ModelFolder {
 
 /// The path of a file that every model has.
 pub(super) fn required(root: &Path, file: &str) -> Result<PathBuf, FilesError> {
+    required_for(root, file, remedy(file))
+}
+
+/// The path of a file that must be there, or what to do where it is not.
+pub(super) fn required_for(root: &Path, file: &str, remedy: &'static str) -> Result<PathBuf, FilesError> {
     let path = root.join(file);
     if path.exists() {
         return Ok(path);
     }
-    Err(FilesError::Missing {
-        place: root.display().to_string(),
-        file: file.to_owned(),
-        remedy: remedy(file),
-    })
+    Err(FilesError::Missing { place: root.display().to_string(), file: file.to_owned(), remedy })
 }
 
 fn chat_template(root: &Path) -> Result<Option<String>, FilesError> {
@@ -153,19 +154,11 @@ fn chat_template(root: &Path) -> Result<Option<String>, FilesError> {
 }
 
 fn logit_score(root: &Path, modules: &[Module]) -> Result<Option<LogitScore>, FilesError> {
-    let path = root.join(LOGIT_SCORE);
-    if path.exists() {
-        return read_json(&path).map(Some);
-    }
     if modules.iter().any(|module| module.class_name() == "LogitScore") {
         let remedy = "modules.json names it; download the model again with this folder";
-        return Err(FilesError::Missing {
-            place: root.display().to_string(),
-            file: LOGIT_SCORE.to_owned(),
-            remedy,
-        });
+        required_for(root, LOGIT_SCORE, remedy)?;
     }
-    Ok(None)
+    read_optional_json(&root.join(LOGIT_SCORE))
 }
 
 fn pooling(root: &Path, modules: &[Module]) -> Result<Option<PoolingConfig>, FilesError> {

@@ -16,8 +16,10 @@ use std::sync::Arc;
 
 use hf_hub::{HFClient, HFError, HFRepository, RepoTypeModel, split_id};
 
+use super::config::{Module, read_optional_json};
+use super::dense::{self, dense_files, dense_paths};
 use super::error::FilesError;
-use super::folder::{CONFIG, TOKENIZER, optional_files, remedy, required};
+use super::folder::{CONFIG, MODULES, TOKENIZER, optional_files, remedy, required};
 use super::progress::TransferProgress;
 use super::source::{HubOptions, ModelSource, local_directory};
 use super::weights::{INDEX_FILE, SINGLE_FILE, missing_shard, no_weights, shard_names, weight_files};
@@ -140,6 +142,7 @@ impl<'a> Hub<'a> {
         for file in [CONFIG, TOKENIZER].into_iter().chain(optional_files().filter(|file| has(file))) {
             self.download_file(&listing.sha, file).await?;
         }
+        self.download_dense(listing, &place).await?;
         if has(SINGLE_FILE) {
             self.download_file(&listing.sha, SINGLE_FILE).await?;
         } else {
@@ -155,6 +158,21 @@ impl<'a> Hub<'a> {
         let root = self.snapshot(&listing.sha);
         tracing::info!("all files are in {}", root.display());
         Ok(LocalModel { root, revision_sha: Some(listing.sha.clone()) })
+    }
+
+    /// Downloads the files of the dense modules that modules.json or the user names.
+    async fn download_dense(&self, listing: &Listing, place: &str) -> Result<(), FilesError> {
+        let modules: Vec<Module> =
+            read_optional_json(&self.snapshot(&listing.sha).join(MODULES))?.unwrap_or_default();
+        for path in dense_paths(&modules, self.source.dense_path.as_deref())? {
+            for file in dense_files(&path) {
+                if !listing.files.contains(&file) {
+                    return Err(dense::missing(place.to_owned(), file));
+                }
+                self.download_file(&listing.sha, &file).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Downloads one file, again and again if the transfer breaks off.
@@ -366,6 +384,7 @@ mod tests {
                 revision: "main".to_owned(),
                 token: Some("hf_good".to_owned()),
                 cache_dir: Some(cache.path().to_owned()),
+                dense_path: None,
             };
             let options = HubOptions {
                 endpoint: Some(hub.endpoint()),
@@ -463,6 +482,39 @@ mod tests {
         assert_eq!(requests[0], format!("GET /api/models/{ID}/revision/main"));
         assert_eq!(requests.iter().filter(|request| request.contains("/api/")).count(), 1, "{requests:?}");
         assert_eq!(requests.last().unwrap(), "GET /cdn/model.safetensors", "weights come last");
+    }
+
+    #[tokio::test]
+    async fn the_files_of_dense_modules_come_before_the_weights() {
+        let modules = r#"[{"type":"x.Transformer","path":""},{"type":"x.Dense","path":"2_Dense"}]"#;
+        let files = |folder: &str| [format!("{folder}/config.json"), format!("{folder}/model.safetensors")];
+        for (flag, wanted) in [(None, "2_Dense"), (Some("2_Dense_64/"), "2_Dense_64")] {
+            let mut setup = Setup::new();
+            setup.source.dense_path = flag.map(str::to_owned);
+            setup.change(|repository| {
+                repository.files.insert("modules.json".to_owned(), modules.into());
+                for file in ["2_Dense", "2_Dense_64"].into_iter().flat_map(files) {
+                    repository.files.insert(file, safetensors(16));
+                }
+            });
+            setup.fetch().await.unwrap();
+            let mut expected = names(&reranker_files());
+            expected.extend(files(wanted));
+            assert_eq!(setup.snapshot(), expected);
+            let requests = setup.hub.requests.lock().unwrap().clone();
+            assert_eq!(requests.last().unwrap(), "GET /cdn/model.safetensors");
+        }
+        for (flag, part) in
+            [(None, "`2_Dense/config.json` is missing"), (Some("../x"), "not a folder below the model's")]
+        {
+            let mut setup = Setup::new();
+            setup.source.dense_path = flag.map(str::to_owned);
+            setup.change(|repository| {
+                repository.files.insert("modules.json".to_owned(), modules.into());
+            });
+            let message = setup.message().await;
+            assert!(message.contains(part) && !setup.snapshot().contains(SINGLE_FILE), "{message}");
+        }
     }
 
     #[tokio::test]
@@ -654,6 +706,7 @@ mod tests {
             revision: "main".to_owned(),
             token: None,
             cache_dir: Some(folder.path().join("cache")),
+            dense_path: None,
         };
         let options = HubOptions { offline: true, ..HubOptions::default() };
         let here = source(&folder.path().display().to_string());

@@ -4,11 +4,13 @@
 //! What must hold: nothing half-written is ever used, and each failure names the file or flag and what to do.
 
 mod config;
+mod dense;
 mod detect;
 mod error;
 #[cfg(test)]
 mod fake_hub;
 mod folder;
+mod head;
 mod hub;
 mod progress;
 mod source;
@@ -18,6 +20,7 @@ pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};
 pub use detect::{DetectError, KindFlags, ModelFacts, RequestedType, detect, template_has_roles};
 pub use error::FilesError;
 pub use folder::ModelFolder;
+pub use head::{class_labels, embedding_head, positive_label};
 pub use hub::{LocalModel, fetch};
 pub use source::{HubOptions, ModelSource};
 

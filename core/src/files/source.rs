@@ -21,6 +21,8 @@ pub struct ModelSource {
     pub token: Option<String>,
     /// The Hub's cache; none for that of the environment.
     pub cache_dir: Option<PathBuf>,
+    /// `--dense-path`: a folder of the model whose files are wanted too.
+    pub dense_path: Option<String>,
 }
 
 impl fmt::Debug for ModelSource {
@@ -31,6 +33,7 @@ impl fmt::Debug for ModelSource {
             .field("revision", &self.revision)
             .field("token", &self.token.as_ref().map(|_| "REDACTED"))
             .field("cache_dir", &self.cache_dir)
+            .field("dense_path", &self.dense_path)
             .finish()
     }
 }

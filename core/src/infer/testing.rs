@@ -1,9 +1,8 @@
 //! A backend for tests of the engine: it scores a text by a hash of its ids and fails on request.
 //!
-//! Input: batches; tokens [`FAIL`], [`PANIC`], [`NAN`] and [`BREAK`] misbehave. Output: [`score`] of each text, or of
+//! Input: batches; tokens [`FAIL`], [`PANIC`], [`NAN`] and [`BREAK`] misbehave. Output: [`values`] of each text, or of
 //! the text up to each of its tokens where these are wanted, so that an answer can be checked without knowing which batch
-//! it came from. What must hold: as for every backend, a
-//! text's score depends on its own tokens only.
+//! it came from. What must hold: as for every backend, a text's values depend on its own tokens only.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -28,6 +27,12 @@ pub(crate) fn score(ids: &[u32]) -> f32 {
     (hash >> 8) as f32 / (1 << 24) as f32 * 8.0 - 4.0
 }
 
+/// What the backend says of a text: so many values, the first of them its [`score`].
+pub(crate) fn values(ids: &[u32], width: usize) -> Vec<f32> {
+    let further = |place: usize| score(&[ids, &vec![u32::MAX; place][..]].concat());
+    (0..width).map(further).collect()
+}
+
 /// What a test does to its backend while the engine owns it.
 #[derive(Clone, Default)]
 pub(crate) struct Control(Arc<(Mutex<State>, Condvar)>);
@@ -42,7 +47,12 @@ struct State {
 impl Control {
     /// The backend under this control.
     pub(crate) fn backend(&self) -> Box<dyn Backend> {
-        Box::new(HashBackend(self.clone()))
+        self.backend_of_width(1)
+    }
+
+    /// A backend that gives rows of so many values.
+    pub(crate) fn backend_of_width(&self, width: usize) -> Box<dyn Backend> {
+        Box::new(HashBackend { control: self.clone(), width })
     }
 
     /// Holds every batch until `release`.
@@ -77,12 +87,15 @@ impl Control {
     }
 }
 
-struct HashBackend(Control);
+struct HashBackend {
+    control: Control,
+    width: usize,
+}
 
 impl Backend for HashBackend {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
-        self.0.change(|state| state.batch_sizes.push(batch.leaves().len()));
-        let (lock, changed) = &*self.0.0;
+        self.control.change(|state| state.batch_sizes.push(batch.leaves().len()));
+        let (lock, changed) = &*self.control.0;
         let failing = changed.wait_while(lock.lock().unwrap(), |state| state.held).unwrap().failing;
         let holds = |token| batch.token_ids().contains(&token);
         assert!(!holds(PANIC), "token {PANIC}");
@@ -96,8 +109,8 @@ impl Backend for HashBackend {
         for (text, wanted) in batch.wanted().iter().enumerate() {
             let ids: Vec<u32> = batch.rows_of(text).map(|row| batch.token_ids()[row]).collect();
             let shortest = if *wanted == Wanted::Tokens { 1 } else { ids.len() };
-            let scores: Vec<f32> = (shortest..=ids.len()).map(|end| score(&ids[..end])).collect();
-            predictions.push(&scores, 1);
+            let rows = (shortest..=ids.len()).flat_map(|end| values(&ids[..end], self.width));
+            predictions.push(&rows.collect::<Vec<f32>>(), self.width);
         }
         Ok(predictions)
     }

@@ -5,10 +5,16 @@
 
 use super::{
     Answer, Service,
-    request::{measured, method},
+    compute::{Computed, Inputs, Output, Task},
+    request::{check_length, measured, method},
 };
-use crate::{error::Error, tokenization::TruncationDirection};
-use text_embeddings_backend_core::ModelType;
+use crate::{
+    error::Error,
+    postprocess::{cosine, normalized},
+    tokenization::{Input, TruncationDirection},
+};
+use std::sync::Arc;
+use text_embeddings_backend_core::Wanted;
 
 /// One input of an embedding model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,16 +96,33 @@ impl Service {
     /// [`Error::Validation`] for a request that cannot be served, [`Error::TooLong`] for an input that must not be
     /// truncated; [`Error::Overloaded`] without a free permit; what goes wrong in the tokenizer or the model.
     pub async fn embed(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<f32>>>, Error> {
-        measured(method(request.inputs.len()), async { Err(self.not_an_embedding_model()) }).await
+        measured(method(request.inputs.len()), async {
+            let EmbedRequest { inputs, encoding, normalize, dimensions } = request;
+            self.check_inputs("inputs", inputs.len())?;
+            let dimensions = self.dimensions(dimensions)?;
+            let Computed { outputs, cost } = self.vectors(inputs, &encoding, Wanted::Whole).await?;
+            let finish = |output: Output| {
+                let vector = &output.values[..dimensions];
+                if normalize { normalized(vector) } else { vector.to_vec() }
+            };
+            Ok(Answer { value: outputs.into_iter().map(finish).collect(), cost })
+        })
+        .await
     }
 
-    /// A vector for each token of each input.
+    /// A vector for each token of each input, not scaled.
     ///
     /// # Errors
     ///
     /// As [`Service::embed`].
     pub async fn embed_all(&self, request: EmbedAllRequest) -> Result<Answer<Vec<Vec<Vec<f32>>>>, Error> {
-        measured(method(request.inputs.len()), async { Err(self.not_an_embedding_model()) }).await
+        measured(method(request.inputs.len()), async {
+            self.check_inputs("inputs", request.inputs.len())?;
+            let computed = self.vectors(request.inputs, &request.encoding, Wanted::Tokens).await?;
+            let rows = |output: Output| output.values.chunks(output.width).map(<[f32]>::to_vec).collect();
+            Ok(Answer { value: computed.outputs.into_iter().map(rows).collect(), cost: computed.cost })
+        })
+        .await
     }
 
     /// A sparse vector for each input.
@@ -111,7 +134,11 @@ impl Service {
         &self,
         request: EmbedSparseRequest,
     ) -> Result<Answer<Vec<Vec<SparseValue>>>, Error> {
-        measured(method(request.inputs.len()), async { Err(self.not_an_embedding_model()) }).await
+        measured(method(request.inputs.len()), async {
+            self.require_embedding()?;
+            Err(Error::ModelType { wanted: "a splade (sparse embedding)" })
+        })
+        .await
     }
 
     /// The cosine of the source sentence's vector with each other sentence's, in their order.
@@ -120,11 +147,360 @@ impl Service {
     ///
     /// As [`Service::embed`].
     pub async fn similarity(&self, request: SimilarityRequest) -> Result<Answer<Vec<f32>>, Error> {
-        measured(method(request.sentences.len()), async { Err(self.not_an_embedding_model()) }).await
+        measured(method(request.sentences.len()), async {
+            self.check_inputs("inputs.sentences", request.sentences.len())?;
+            let texts = [request.source_sentence].into_iter().chain(request.sentences);
+            let texts = texts.map(EmbedInput::Text).collect();
+            let Computed { outputs, cost } = self.vectors(texts, &request.encoding, Wanted::Whole).await?;
+            let source = &outputs[0].values;
+            let value = outputs[1..].iter().map(|output| cosine(source, &output.values)).collect();
+            Ok(Answer { value, cost })
+        })
+        .await
     }
 
-    fn not_an_embedding_model(&self) -> Error {
-        debug_assert!(!matches!(self.config.model_type, ModelType::Embedding(_)));
-        Error::ModelType { wanted: "an embedding" }
+    /// Refuses a list of `field` if the model cannot embed it, or not so many.
+    fn check_inputs(&self, field: &'static str, inputs: usize) -> Result<(), Error> {
+        self.require_embedding()?;
+        check_length(field, inputs, self.config.max_client_batch_size)
+    }
+
+    /// How many of a vector's values a request gets.
+    fn dimensions(&self, wanted: Option<usize>) -> Result<usize, Error> {
+        let most = self.config.model.dimensions;
+        match wanted {
+            None => Ok(most),
+            Some(wanted) if (1..=most).contains(&wanted) => Ok(wanted),
+            Some(wanted) => Err(Error::Validation(format!(
+                "`dimensions` must be between 1 and {most}, the length of this model's vectors. Given: {wanted}"
+            ))),
+        }
+    }
+
+    /// What the model makes of each input.
+    async fn vectors(
+        &self,
+        inputs: Vec<EmbedInput>,
+        encoding: &EmbedEncoding,
+        wanted: Wanted,
+    ) -> Result<Computed, Error> {
+        let prompt = self.prompt(encoding.prompt_name.as_deref())?.to_owned();
+        let is_ids = |input: &EmbedInput| matches!(input, EmbedInput::Ids(_));
+        if encoding.prompt_name.is_some() && inputs.iter().any(is_ids) {
+            let reason =
+                "`prompt_name` is for texts, but `inputs` holds token ids, which are taken as they are";
+            return Err(Error::Validation(reason.to_owned()));
+        }
+        let truncation = self.truncation(encoding.truncate, encoding.truncation_direction);
+        let inputs = Arc::new(PromptedInputs { prompt, inputs });
+        let computed = self.compute(&inputs, Task::Embed(wanted), truncation).await?;
+        let is_finite = |output: &Output| output.values.iter().all(|value| value.is_finite());
+        if computed.outputs.iter().all(is_finite) { Ok(computed) } else { Err(Error::MissingValues) }
+    }
+}
+
+/// A request's inputs, and what is put before those that are texts.
+struct PromptedInputs {
+    prompt: String,
+    inputs: Vec<EmbedInput>,
+}
+
+impl Inputs for PromptedInputs {
+    fn count(&self) -> usize {
+        self.inputs.len()
+    }
+
+    fn input(&self, index: usize) -> Input<'_> {
+        match &self.inputs[index] {
+            EmbedInput::Text(text) => Input::Text { prompt: &self.prompt, text },
+            EmbedInput::Ids(ids) => Input::Ids(ids),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::{
+        metrics::testing::recorded,
+        service::{
+            ServiceConfig,
+            testing::{CLS, Fixture, MAX_INPUT_LENGTH, block_on, embedding_fixture, fixture_with},
+        },
+    };
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use std::time::Duration;
+    use text_embeddings_backend_core::ModelType;
+
+    const WIDTH: usize = 7;
+
+    fn fixture(max_batch_tokens: usize) -> Fixture {
+        embedding_fixture(max_batch_tokens, |_| ())
+    }
+
+    fn texts(texts: &[&str]) -> Vec<EmbedInput> {
+        texts.iter().map(|&text| EmbedInput::Text(text.to_owned())).collect()
+    }
+
+    fn request(inputs: Vec<EmbedInput>) -> EmbedRequest {
+        EmbedRequest { inputs, encoding: EmbedEncoding::default(), normalize: false, dimensions: None }
+    }
+
+    fn named(prompt_name: &str) -> EmbedEncoding {
+        EmbedEncoding { prompt_name: Some(prompt_name.to_owned()), ..EmbedEncoding::default() }
+    }
+
+    /// Scaled to length one in double precision, with nothing of the code under test.
+    fn unit(vector: &[f32]) -> Vec<f64> {
+        let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+        vector.iter().map(|value| f64::from(*value) / length).collect()
+    }
+
+    fn assert_close(got: &[f32], wanted: &[f64]) {
+        assert_eq!(got.len(), wanted.len());
+        assert!(got.iter().zip(wanted).all(|(got, wanted)| (f64::from(*got) - wanted).abs() < 1e-6));
+    }
+
+    #[tokio::test]
+    async fn a_vector_does_not_depend_on_batches_and_follows_its_prompt() {
+        for budget in [1, 12, 100_000] {
+            let fixture = fixture(budget);
+            for (prompt_name, prompt) in [(None, ""), (Some("query"), "w700 w701 "), (Some("document"), "")] {
+                let sent = ["w100 w101", "", "행성", "w100 w101"];
+                let encoding = prompt_name.map(named).unwrap_or_default();
+                let request = EmbedRequest { encoding, ..request(texts(&sent)) };
+                let answer = fixture.service.embed(request).await.unwrap();
+                let expected = sent.map(|text| fixture.values(&Input::Text { prompt, text }));
+                assert_eq!(answer.value, expected, "{prompt_name:?} at {budget}");
+                let tokens = sent.map(|text| fixture.ids(&Input::Text { prompt, text }).len());
+                assert_eq!(answer.cost.tokens, tokens.iter().sum::<usize>());
+                assert_eq!(answer.cost.characters, 9 + 2 + 9, "the prompt is not the client's");
+                assert!(
+                    answer.cost.total >= answer.cost.inference && answer.cost.tokenization > Duration::ZERO
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_servers_default_prompt_is_put_before_texts_that_name_none() {
+        let change = |config: &mut ServiceConfig| config.model.prompts.default = "w800 ".to_owned();
+        let fixture = embedding_fixture(100, change);
+        for (encoding, prompt) in
+            [(EmbedEncoding::default(), "w800 "), (named("query"), "w700 w701 "), (named("document"), "")]
+        {
+            let request = EmbedRequest { encoding, ..request(texts(&["w100"])) };
+            let expected = fixture.values(&Input::Text { prompt, text: "w100" });
+            assert_eq!(fixture.service.embed(request).await.unwrap().value, [expected]);
+        }
+        let request = request(vec![EmbedInput::Ids(vec![100])]);
+        let answer = fixture.service.embed(request).await.unwrap();
+        assert_eq!(answer.value, [fixture.values(&Input::Ids(&[100]))], "ids are taken as they are");
+    }
+
+    #[tokio::test]
+    async fn dimensions_are_the_first_values_and_scaled_after_the_cut() {
+        let fixture = fixture(100);
+        let whole = fixture.values(&Input::Text { prompt: "", text: "w100 w101" });
+        for dimensions in [None, Some(1), Some(3), Some(WIDTH)] {
+            let count = dimensions.unwrap_or(WIDTH);
+            for normalize in [false, true] {
+                let request = EmbedRequest { normalize, dimensions, ..request(texts(&["w100 w101"])) };
+                let answer = fixture.service.embed(request).await.unwrap().value;
+                if normalize {
+                    assert_close(&answer[0], &unit(&whole[..count]));
+                } else {
+                    assert_eq!(answer, [&whole[..count]]);
+                }
+            }
+        }
+        for dimensions in [0, WIDTH + 1, usize::MAX] {
+            let request = EmbedRequest { dimensions: Some(dimensions), ..request(texts(&["w100"])) };
+            let message = fixture.service.embed(request).await.unwrap_err().to_string();
+            let expected = format!(
+                "`dimensions` must be between 1 and 7, the length of this model's vectors. Given: {dimensions}"
+            );
+            assert_eq!(message, expected);
+        }
+        assert_eq!(fixture.control.batch_sizes().len(), 8, "what is refused is not computed");
+    }
+
+    #[tokio::test]
+    async fn embed_all_gives_each_token_its_own_vector() {
+        let fixture = fixture(100);
+        let inputs = vec![EmbedInput::Text("w100 w101".to_owned()), EmbedInput::Ids(vec![5, CLS])];
+        let request = EmbedAllRequest { inputs, encoding: EmbedEncoding::default() };
+        let answer = fixture.service.embed_all(request).await.unwrap();
+        let text = Input::Text { prompt: "", text: "w100 w101" };
+        let expected = [fixture.values_of_tokens(&text), fixture.values_of_tokens(&Input::Ids(&[5, CLS]))];
+        assert_eq!(answer.value, expected);
+        assert_eq!((answer.value[0].len(), answer.value[1].len(), answer.value[0][0].len()), (3, 2, WIDTH));
+        assert_eq!((answer.cost.characters, answer.cost.tokens), (9 + 2, 3 + 2));
+    }
+
+    #[tokio::test]
+    async fn similarity_is_the_cosine_of_what_embed_gives() {
+        let fixture = fixture(100);
+        let sentences = ["w101", "w100 w200", "w100"].map(str::to_owned).to_vec();
+        let request = SimilarityRequest {
+            source_sentence: "w100".to_owned(),
+            sentences: sentences.clone(),
+            encoding: named("query"),
+        };
+        let answer = fixture.service.similarity(request.clone()).await.unwrap().value;
+        let vector = |text: &str| unit(&fixture.values(&Input::Text { prompt: "w700 w701 ", text }));
+        let source = vector("w100");
+        let cosine = |text: &String| vector(text).iter().zip(&source).map(|(a, b)| a * b).sum::<f64>();
+        assert_close(&answer, &sentences.iter().map(cosine).collect::<Vec<_>>());
+        assert!((answer[2] - 1.0).abs() <= f32::EPSILON && answer.iter().all(|cosine| cosine.abs() <= 1.0));
+
+        let of = |sentences| SimilarityRequest { sentences, ..request.clone() };
+        let empty = Err(Error::Empty { field: "inputs.sentences" });
+        assert_eq!(fixture.service.similarity(of(vec![])).await, empty);
+        let five = vec!["w1".to_owned(); 5];
+        assert_eq!(fixture.service.similarity(of(five)).await, Err(Error::BatchTooLarge { got: 5, max: 4 }));
+        let four = vec!["w1".to_owned(); 4];
+        assert_eq!(fixture.service.similarity(of(four)).await.unwrap().value.len(), 4);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_embedded_is_refused() {
+        let fixture = fixture(100);
+        let ids = |ids: &[u32]| vec![EmbedInput::Ids(ids.to_vec())];
+        let validation = |text: &str| Error::Validation(text.to_owned());
+        let long = "w300 ".repeat(MAX_INPUT_LENGTH);
+        let strict = EmbedEncoding { truncate: Some(false), ..EmbedEncoding::default() };
+        let unknown = "`prompt_name` `nope` is unknown: this model has `document`, `query`";
+        let not_for_ids =
+            "`prompt_name` is for texts, but `inputs` holds token ids, which are taken as they are";
+        let table = [
+            (vec![], EmbedEncoding::default(), Error::Empty { field: "inputs" }),
+            (texts(&["w100"; 5]), named("nope"), Error::BatchTooLarge { got: 5, max: 4 }),
+            (texts(&["w100"]), named("nope"), validation(unknown)),
+            (ids(&[5]), named("query"), validation(not_for_ids)),
+            (ids(&[]), EmbedEncoding::default(), Error::Empty { field: "inputs" }),
+            (
+                ids(&[5, 1001]),
+                EmbedEncoding::default(),
+                validation("`inputs` holds the token id 1001, but the ids of this model are below 1001"),
+            ),
+            (
+                texts(&["w100", &long]),
+                strict.clone(),
+                Error::TooLong { got: MAX_INPUT_LENGTH + 1, max: MAX_INPUT_LENGTH },
+            ),
+            (ids(&[5; 401]), strict, Error::TooLong { got: 401, max: 400 }),
+            (texts(&["w100", "nan"]), EmbedEncoding::default(), Error::MissingValues),
+        ];
+        for (inputs, encoding, expected) in table {
+            let all = EmbedAllRequest { inputs: inputs.clone(), encoding: encoding.clone() };
+            assert_eq!(fixture.service.embed_all(all).await, Err(expected.clone()));
+            let request = EmbedRequest { encoding, ..request(inputs) };
+            assert_eq!(fixture.service.embed(request).await, Err(expected));
+        }
+        let cut = fixture.service.embed(request(texts(&[&long]))).await.unwrap().cost;
+        assert_eq!((cut.tokens, cut.truncated), (MAX_INPUT_LENGTH, 1));
+    }
+
+    #[tokio::test]
+    async fn another_kind_of_model_is_named_on_every_route() {
+        let encoding = EmbedEncoding::default;
+        for (service, dense, sparse) in [
+            (fixture(100).service, None, "model is not a splade (sparse embedding) model"),
+            (
+                fixture_with(100, |config| config.model_type = ModelType::Classifier).service,
+                Some("model is not an embedding model"),
+                "model is not an embedding model",
+            ),
+            (
+                fixture_with(100, |_| ()).service,
+                Some("model is not an embedding model"),
+                "model is not an embedding model",
+            ),
+        ] {
+            let all = EmbedAllRequest { inputs: texts(&["w100"]), encoding: encoding() };
+            let similar = SimilarityRequest {
+                source_sentence: "w100".to_owned(),
+                sentences: vec!["w101".to_owned()],
+                encoding: encoding(),
+            };
+            let sparse_request = EmbedSparseRequest { inputs: texts(&["w100"]), encoding: encoding() };
+            let answers = [
+                service.embed(request(texts(&["w100"]))).await.err(),
+                service.embed_all(all).await.err(),
+                service.similarity(similar).await.err(),
+            ];
+            for error in answers {
+                assert_eq!(error.map(|error| error.to_string()).as_deref(), dense);
+            }
+            let error = service.embed_sparse(sparse_request).await.unwrap_err();
+            assert!(matches!(error, Error::ModelType { .. }) && error.to_string() == sparse, "{error}");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn two_hundred_requests_at_once_each_get_their_own_vectors() {
+        let fixture = fixture(60);
+        let mut rng = StdRng::seed_from_u64(11);
+        let mut ids =
+            || -> Vec<u32> { (0..rng.random_range(1..30)).map(|_| rng.random_range(6..30)).collect() };
+        let requests: Vec<Vec<Vec<u32>>> =
+            (0..200).map(|count| (0..=count % 4).map(|_| ids()).collect()).collect();
+        let answers: Vec<_> = requests
+            .iter()
+            .enumerate()
+            .map(|(number, lists)| {
+                let service = fixture.service.clone();
+                let inputs: Vec<_> = lists.iter().cloned().map(EmbedInput::Ids).collect();
+                tokio::spawn(async move {
+                    if number % 2 == 0 {
+                        let answer = service.embed(request(inputs)).await;
+                        return answer.unwrap().value.into_iter().map(|vector| vec![vector]).collect();
+                    }
+                    let request = EmbedAllRequest { inputs, encoding: EmbedEncoding::default() };
+                    service.embed_all(request).await.unwrap().value
+                })
+            })
+            .collect();
+        for (number, (answer, lists)) in answers.into_iter().zip(&requests).enumerate() {
+            let answer: Vec<Vec<Vec<f32>>> = answer.await.unwrap();
+            let expected = lists.iter().map(|ids| match number % 2 {
+                0 => vec![fixture.values(&Input::Ids(ids))],
+                _ => fixture.values_of_tokens(&Input::Ids(ids)),
+            });
+            assert_eq!(answer, expected.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn each_embedded_text_is_counted_and_measured_once() {
+        let fixture = fixture(100);
+        let sentences = vec!["w1".to_owned(), "w2".to_owned()];
+        let similar = || SimilarityRequest {
+            source_sentence: "w100".to_owned(),
+            sentences: sentences.clone(),
+            encoding: EmbedEncoding::default(),
+        };
+        let all = || EmbedAllRequest { inputs: texts(&["w100"]), encoding: EmbedEncoding::default() };
+        let runs: [(&str, usize, &dyn Fn()); 3] = [
+            ("batch", 2, &|| _ = block_on(fixture.service.embed(request(texts(&["w100", "w1"])))).unwrap()),
+            ("single", 1, &|| _ = block_on(fixture.service.embed_all(all())).unwrap()),
+            ("batch", 3, &|| _ = block_on(fixture.service.similarity(similar())).unwrap()),
+        ];
+        for (method, texts, run) in runs {
+            let moved = recorded(run);
+            assert_eq!(moved[&format!("te_request_count{{method=\"{method}\"}}")], [1.0]);
+            assert_eq!(moved[&format!("te_request_success{{method=\"{method}\"}}")], [1.0]);
+            assert_eq!(
+                (&moved["te_embed_count"], &moved["te_embed_success"]),
+                (&vec![texts as f64], &vec![texts as f64])
+            );
+            for step in ["", "_tokenization", "_queue", "_inference"] {
+                assert_eq!(moved[&format!("te_embed{step}_duration")].len(), texts);
+                assert_eq!(moved[&format!("te_request{step}_duration")].len(), 1);
+            }
+            assert!(!moved.keys().any(|name| name.starts_with("te_predict")), "{moved:?}");
+        }
     }
 }

@@ -4,11 +4,12 @@
 //! that was already counted. HTTP and gRPC call the same methods of [`Service`], so that they cannot differ.
 //! What must hold: a request is counted once, as a success or as a failure, in the metrics of `crate::metrics`.
 
+mod compute;
 mod embed;
+mod model;
 mod predict;
 mod request;
 mod rerank;
-mod score;
 mod tokenize;
 
 use crate::{
@@ -22,6 +23,7 @@ pub use embed::{
     EmbedAllRequest, EmbedEncoding, EmbedInput, EmbedRequest, EmbedSparseRequest, SimilarityRequest,
     SparseValue,
 };
+pub use model::{Prompts, ServedModel};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use rerank::{Rank, RerankRequest};
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
@@ -31,6 +33,8 @@ pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 pub struct ServiceConfig {
     /// What kind of model is served; a route for another kind answers [`crate::error::Error::ModelType`].
     pub model_type: ModelType,
+    /// Its labels, prompts and dimensions.
+    pub model: ServedModel,
     /// The most texts of one rerank request (`--max-rerank-texts`).
     pub max_rerank_texts: usize,
     /// The most inputs of one request on the other routes (`--max-client-batch-size`).

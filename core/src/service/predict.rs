@@ -1,17 +1,18 @@
 //! Classification of texts and pairs; for a re-ranker, a pair's score under the label of its positive class.
 //!
 //! Input: a [`PredictRequest`]. Output: for each input its labels with their scores, the best first. What must hold: a
-//! pair's score is the one that re-ranking its second text by its first gives.
+//! re-ranker's score of a pair is the one that re-ranking its second text by its first gives; a classifier's scores are
+//! of all its classes, and sum to one unless they are raw.
 
 use super::{
     Answer, Service,
+    compute::{Computed, Inputs, Output, Task},
     request::{check_length, measured, method},
-    score::Prompts,
 };
 use crate::{
     error::Error,
-    postprocess::{order, probabilities},
-    tokenization::{PromptText, TruncationDirection},
+    postprocess::{order, probabilities, sigmoid},
+    tokenization::{Input, PromptText, TruncationDirection},
 };
 use std::sync::Arc;
 use text_embeddings_backend_core::ModelType;
@@ -47,15 +48,12 @@ pub struct Prediction {
     pub label: String,
 }
 
-/// A request's inputs, each of them a query and a document.
-struct Pairs(Vec<(String, String)>);
-
 impl Service {
     /// Labels each input.
     ///
     /// # Errors
     ///
-    /// [`Error::ModelType`] if the model is not a re-ranker; [`Error::Empty`], [`Error::BatchTooLarge`] and
+    /// [`Error::ModelType`] if the model has no labels; [`Error::Empty`], [`Error::BatchTooLarge`] and
     /// [`Error::Validation`] for a request that cannot be served, [`Error::TooLong`] for an input that must not be
     /// truncated; [`Error::Overloaded`] without a free permit; what goes wrong in the tokenizer or the model.
     pub async fn predict(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Error> {
@@ -63,35 +61,52 @@ impl Service {
     }
 
     async fn label(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Error> {
-        self.require_reranker()?;
-        check_length("inputs", request.inputs.len(), self.config.max_client_batch_size)?;
-        let pairs = Arc::new(Pairs(request.inputs.into_iter().map(pair).collect::<Result<_, _>>()?));
-        let truncation = self.truncation(request.truncate, request.truncation_direction);
-        let scored = self.score(&pairs, truncation).await?;
-        let predictions = |raw: Vec<f32>| {
-            let scores = if request.raw_scores { raw } else { probabilities(&raw) };
-            let prediction = |class| Prediction { score: scores[class], label: self.class_label(class) };
-            order(&scores, None).into_iter().map(prediction).collect()
+        let is_reranker = match self.config.model_type {
+            ModelType::Embedding(_) => return Err(Error::ModelType { wanted: "a classifier" }),
+            ModelType::Classifier => false,
+            ModelType::Reranker | ModelType::ListwiseReranker => true,
         };
-        let value = scored.raw_scores.into_iter().map(predictions).collect();
-        Ok(Answer { value, cost: scored.cost })
+        check_length("inputs", request.inputs.len(), self.config.max_client_batch_size)?;
+        if is_reranker {
+            request.inputs.iter().try_for_each(check_pair)?;
+        }
+        let inputs = Arc::new(LabelledInputs { inputs: request.inputs, is_reranker });
+        let truncation = self.truncation(request.truncate, request.truncation_direction);
+        let Computed { outputs, cost } = self.compute(&inputs, Task::Score, truncation).await?;
+        let predictions = |output: Output| {
+            if is_reranker {
+                self.predict_pair(&output.values, request.raw_scores)
+            } else {
+                self.predict_classes(output.values, request.raw_scores)
+            }
+        };
+        Ok(Answer { value: outputs.into_iter().map(predictions).collect::<Result<_, _>>()?, cost })
     }
 
-    /// The name of a class: a generative re-ranker has one, its answer "yes"; others are numbered as transformers
-    /// does where a model names none.
-    fn class_label(&self, class: usize) -> String {
-        match self.config.model_type {
-            ModelType::ListwiseReranker => "yes".to_owned(),
-            _ => format!("LABEL_{class}"),
+    /// A re-ranker's score under the label of its positive class.
+    fn predict_pair(&self, logits: &[f32], raw_scores: bool) -> Result<Vec<Prediction>, Error> {
+        let model = &self.config.model;
+        let raw = model.relevance(logits)?;
+        let score = if raw_scores { raw } else { sigmoid(raw) };
+        Ok(vec![Prediction { score, label: model.label(model.positive.unwrap_or(0)) }])
+    }
+
+    /// Every class of a classifier with its score.
+    fn predict_classes(&self, logits: Vec<f32>, raw_scores: bool) -> Result<Vec<Prediction>, Error> {
+        let scores = if raw_scores { logits } else { probabilities(&logits) };
+        if scores.iter().any(|score| score.is_nan()) {
+            return Err(Error::MissingValues);
         }
+        let prediction = |class| Prediction { score: scores[class], label: self.config.model.label(class) };
+        Ok(order(&scores, None).into_iter().map(prediction).collect())
     }
 }
 
-/// The query and the document that a re-ranker wants.
-fn pair(input: PredictInput) -> Result<(String, String), Error> {
+/// Refuses what a re-ranker cannot score.
+fn check_pair(input: &PredictInput) -> Result<(), Error> {
     match input {
         PredictInput::Pair(query, _) if query.trim().is_empty() => Err(Error::Empty { field: "inputs" }),
-        PredictInput::Pair(query, document) => Ok((query, document)),
+        PredictInput::Pair(..) => Ok(()),
         PredictInput::Single(_) => Err(Error::Validation(
             "a re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text"
                 .to_owned(),
@@ -99,14 +114,25 @@ fn pair(input: PredictInput) -> Result<(String, String), Error> {
     }
 }
 
-impl Prompts for Pairs {
+/// A request's inputs. To a re-ranker a pair is a query and a document.
+struct LabelledInputs {
+    inputs: Vec<PredictInput>,
+    is_reranker: bool,
+}
+
+impl Inputs for LabelledInputs {
     fn count(&self) -> usize {
-        self.0.len()
+        self.inputs.len()
     }
 
-    fn prompt(&self, index: usize) -> PromptText<'_> {
-        let (query, document) = &self.0[index];
-        PromptText { instruction: None, query, document }
+    fn input(&self, index: usize) -> Input<'_> {
+        match &self.inputs[index] {
+            PredictInput::Single(text) => Input::Text { prompt: "", text },
+            PredictInput::Pair(query, document) if self.is_reranker => {
+                Input::Prompt(PromptText { instruction: None, query, document })
+            }
+            PredictInput::Pair(first, second) => Input::Pair([first, second]),
+        }
     }
 }
 
@@ -117,9 +143,11 @@ mod tests {
     use crate::{
         metrics::testing::recorded,
         postprocess::sigmoid,
-        service::testing::{block_on, fixture, fixture_with},
+        service::{
+            RerankRequest,
+            testing::{block_on, classifier_fixture, embedding_fixture, fixture, fixture_with},
+        },
     };
-    use text_embeddings_backend_core::Pool;
 
     fn request(inputs: Vec<PredictInput>) -> PredictRequest {
         PredictRequest {
@@ -136,8 +164,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_pair_gets_the_score_of_its_rerank_under_the_label_yes() {
-        for (model_type, label) in [(ModelType::ListwiseReranker, "yes"), (ModelType::Reranker, "LABEL_0")] {
-            let fixture = fixture_with(100, |config| config.model_type = model_type);
+        for (model_type, labels, label) in [
+            (ModelType::ListwiseReranker, &["yes"][..], "yes"),
+            (ModelType::Reranker, &["relevance"], "relevance"),
+            (ModelType::Reranker, &[], "LABEL_0"),
+        ] {
+            let fixture = fixture_with(100, |config| {
+                config.model_type = model_type;
+                config.model.labels = labels.iter().map(|&label| label.to_owned()).collect();
+            });
             let pairs = [("w100 w101", "w102"), ("w103", ""), ("w102", "w100 w101")];
             let inputs: Vec<_> = pairs.iter().map(|(query, document)| pair(query, document)).collect();
             for raw_scores in [false, true] {
@@ -158,6 +193,65 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn of_two_labels_a_re_ranker_gives_the_positive_ones_probability() {
+        for positive in [0, 1] {
+            let fixture = fixture_with(100, |config| {
+                config.model_type = ModelType::Reranker;
+                config.model.labels = vec!["no".to_owned(), "Yes".to_owned()];
+                config.model.positive = Some(positive);
+            });
+            let prompt = PromptText { instruction: None, query: "w100", document: "w101" };
+            let logits = fixture.values(&Input::Prompt(prompt));
+            let exponentials: Vec<f64> = logits.iter().map(|logit| f64::from(*logit).exp()).collect();
+            let softmax = exponentials[positive] / exponentials.iter().sum::<f64>();
+            let answer = fixture.service.predict(request(vec![pair("w100", "w101")])).await.unwrap().value;
+            assert_eq!((answer[0].len(), answer[0][0].label.as_str()), (1, ["no", "Yes"][positive]));
+            assert!((f64::from(answer[0][0].score) - softmax).abs() < 1e-6);
+            let texts = vec!["w101".to_owned()];
+            let rerank = RerankRequest {
+                query: "w100".to_owned(),
+                texts,
+                raw_scores: true,
+                ..RerankRequest::default()
+            };
+            let raw = fixture.service.rerank(rerank).await.unwrap().value[0].score;
+            assert!((raw - (logits[positive] - logits[1 - positive])).abs() < 1e-6);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_classifier_gives_every_label_the_best_first() {
+        let labels = ["contradiction", "neutral", "entailment"];
+        let fixture = classifier_fixture(&labels);
+        let single = || PredictInput::Single("w100 w101".to_owned());
+        let inputs = vec![single(), pair("w100", "w101"), pair("", "w101")];
+        let logits = [
+            fixture.values(&Input::Text { prompt: "", text: "w100 w101" }),
+            fixture.values(&Input::Pair(["w100", "w101"])),
+            fixture.values(&Input::Pair(["", "w101"])),
+        ];
+        for raw_scores in [false, true] {
+            let request = PredictRequest { raw_scores, ..request(inputs.clone()) };
+            let answer = fixture.service.predict(request).await.unwrap();
+            assert_eq!(answer.cost.characters, 9 + 8 + 4);
+            for (predictions, logits) in answer.value.iter().zip(&logits) {
+                assert!(predictions.is_sorted_by(|a, b| a.score >= b.score) && predictions.len() == 3);
+                let exponentials: Vec<f64> = logits.iter().map(|logit| f64::from(*logit).exp()).collect();
+                for prediction in predictions {
+                    let class = labels.iter().position(|label| *label == prediction.label).unwrap();
+                    let softmax = exponentials[class] / exponentials.iter().sum::<f64>();
+                    let wanted = if raw_scores { f64::from(logits[class]) } else { softmax };
+                    assert!((f64::from(prediction.score) - wanted).abs() < 1e-6, "{prediction:?}");
+                }
+            }
+        }
+        let many = fixture.service.predict(request(vec![single(); 5])).await.unwrap_err();
+        assert_eq!(many, Error::BatchTooLarge { got: 5, max: 4 });
+        let nan = fixture.service.predict(request(vec![pair("w100", "nan")])).await.unwrap_err();
+        assert_eq!(nan, Error::MissingValues);
+    }
+
+    #[tokio::test]
     async fn what_cannot_be_predicted_is_refused() {
         let single = || PredictInput::Single("w100".to_owned());
         let service = fixture(100).service;
@@ -171,11 +265,8 @@ mod tests {
         let error = service.predict(request(vec![pair("w100", "w101"), single()])).await.unwrap_err();
         assert!(matches!(&error, Error::Validation(text) if text.contains("[query, document]")), "{error:?}");
 
-        for model_type in [ModelType::Embedding(Pool::LastToken), ModelType::Classifier] {
-            let service = fixture_with(100, |config| config.model_type = model_type).service;
-            let error = service.predict(request(vec![])).await.unwrap_err();
-            assert_eq!(error.to_string(), "model is not a re-ranker model");
-        }
+        let error = embedding_fixture(100, |_| ()).service.predict(request(vec![])).await.unwrap_err();
+        assert_eq!(error.to_string(), "model is not a classifier model");
     }
 
     #[test]

@@ -12,7 +12,6 @@ use crate::{
         REQUEST_SUCCESS, REQUEST_TOKENIZATION_DURATION, count_by, observe_duration,
     },
 };
-use text_embeddings_backend_core::ModelType;
 
 /// The `method` label of a request of so many inputs.
 pub(super) fn method(inputs: usize) -> &'static str {
@@ -73,16 +72,6 @@ impl Service {
     /// The right of a request to be in flight.
     pub(super) async fn permit(&self) -> Result<Permit, Error> {
         if self.patient { self.engine.acquire().await } else { self.engine.try_acquire() }
-    }
-
-    /// Refuses what only a re-ranker can answer if the model is none.
-    pub(super) fn require_reranker(&self) -> Result<(), Error> {
-        match self.config.model_type {
-            ModelType::Reranker | ModelType::ListwiseReranker => Ok(()),
-            ModelType::Embedding(_) | ModelType::Classifier => {
-                Err(Error::ModelType { wanted: "a re-ranker" })
-            }
-        }
     }
 }
 

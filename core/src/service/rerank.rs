@@ -6,14 +6,14 @@
 
 use super::{
     Answer, Service,
+    compute::{Inputs, Task},
     request::{check_length, measured},
-    score::Prompts,
 };
 use crate::{
     error::Error,
     metrics::{RERANK_SCORE, observe_probability},
     postprocess::{order, sigmoid},
-    tokenization::{PromptText, TruncationDirection},
+    tokenization::{Input, PromptText, TruncationDirection},
 };
 use std::sync::Arc;
 
@@ -65,9 +65,9 @@ impl Service {
         self.check_rerank(&request)?;
         let request = Arc::new(request);
         let truncation = self.truncation(request.truncate, request.truncation_direction);
-        let scored = self.score(&request, truncation).await?;
-        // A re-ranker has one class.
-        let scores: Vec<f32> = scored.raw_scores.iter().map(|raw| raw[0]).collect();
+        let computed = self.compute(&request, Task::Score, truncation).await?;
+        let raw = computed.outputs.iter().map(|output| self.config.model.relevance(&output.values));
+        let scores: Vec<f32> = raw.collect::<Result<_, _>>()?;
         let probabilities: Vec<f32> = scores.iter().copied().map(sigmoid).collect();
         for &probability in &probabilities {
             observe_probability(RERANK_SCORE, probability);
@@ -78,7 +78,7 @@ impl Service {
             text: request.return_text.then(|| request.texts[index].clone()),
         };
         let ranks = order(&scores, request.top_n).into_iter().map(rank).collect();
-        Ok(Answer { value: ranks, cost: scored.cost })
+        Ok(Answer { value: ranks, cost: computed.cost })
     }
 
     fn check_rerank(&self, request: &RerankRequest) -> Result<(), Error> {
@@ -95,17 +95,17 @@ impl Service {
     }
 }
 
-impl Prompts for RerankRequest {
+impl Inputs for RerankRequest {
     fn count(&self) -> usize {
         self.texts.len()
     }
 
-    fn prompt(&self, index: usize) -> PromptText<'_> {
-        PromptText {
+    fn input(&self, index: usize) -> Input<'_> {
+        Input::Prompt(PromptText {
             instruction: self.instruction.as_deref(),
             query: &self.query,
             document: &self.texts[index],
-        }
+        })
     }
 }
 
@@ -115,8 +115,12 @@ mod tests {
     use super::*;
     use crate::{
         metrics::{self, testing::recorded},
-        service::testing::{
-            Fixture, MAX_INPUT_LENGTH, block_on, fixture, fixture_with, fixture_with_permits,
+        service::{
+            EmbedAllRequest, EmbedEncoding, EmbedInput,
+            testing::{
+                Fixture, MAX_INPUT_LENGTH, block_on, embedding_fixture, fixture, fixture_with,
+                fixture_with_permits,
+            },
         },
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -337,9 +341,16 @@ mod tests {
         assert_eq!(failed["te_request_failure{err=\"missing_values\"}"], [1.0]);
         assert!(!failed.contains_key("te_request_duration") && !failed.contains_key("te_predict_success"));
 
+        let inputs = vec![EmbedInput::Ids(vec![5])];
+        let embed = EmbedAllRequest { inputs, encoding: EmbedEncoding::default() };
+        let embedded = recorded(|| {
+            block_on(embedding_fixture(100, |_| ()).service.embed_all(embed)).unwrap();
+        });
+
         // Together with the queue's own, this is all there is.
         let moved = answered
             .keys()
+            .chain(embedded.keys())
             .chain(cut.keys())
             .chain(failed.keys())
             .map(|key| key.split('{').next().unwrap_or(key));

@@ -1,24 +1,25 @@
 //! A service for tests: a tokenizer of a thousand words, a backend that hashes ids, small limits.
 //!
-//! Input: changes to the limits. Output: a [`Fixture`], and by [`Fixture::raw_score`] what it must answer, computed
-//! without queue, batch and threads. The words `fail`, `panic`, `nan` and `break` misbehave as in `infer::testing`; `w6` to
+//! Input: a kind of model, changes to the limits. Output: a [`Fixture`], and by [`Fixture::raw_score`] and
+//! [`Fixture::values`] what it must answer, computed without queue, batch and threads. The words `fail`, `panic`, `nan` and `break` misbehave as in `infer::testing`; `w6` to
 //! `w999` are words without a meaning.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
-use super::{Service, ServiceConfig};
+use super::{Prompts, ServedModel, Service, ServiceConfig};
 use crate::{
     infer::{
         Engine, EngineLimits,
-        testing::{BREAK, Control, FAIL, NAN, PANIC, score},
+        testing::{BREAK, Control, FAIL, NAN, PANIC, values},
     },
     templates::{BuiltinTemplate, PromptTemplate},
     tokenization::{
-        EncoderOptions, PromptEncoder, PromptText, Tokenization, Truncation, TruncationDirection,
+        Encoder, EncoderOptions, Input, PromptEncoder, PromptText, TextEncoder, TextOptions, Tokenization,
+        Truncation, TruncationDirection,
     },
 };
 use std::{collections::BTreeMap, future::Future};
-use text_embeddings_backend_core::ModelType;
+use text_embeddings_backend_core::{ModelType, Pool};
 use tokenizers::Tokenizer;
 
 /// The longest prompt, in tokens; the frame around query and document takes a few dozen of them.
@@ -30,47 +31,87 @@ pub(crate) const CLS: u32 = 1000;
 pub(crate) struct Fixture {
     pub(crate) service: Service,
     pub(crate) control: Control,
+    width: usize,
 }
 
-/// A service whose batches hold `max_batch_tokens`.
+/// A generative re-ranker whose batches hold `max_batch_tokens`.
 pub(crate) fn fixture(max_batch_tokens: usize) -> Fixture {
     fixture_with(max_batch_tokens, |_| ())
 }
 
 /// As [`fixture`], with other limits or another kind of model.
 pub(crate) fn fixture_with(max_batch_tokens: usize, change: impl FnOnce(&mut ServiceConfig)) -> Fixture {
-    fixture_of(
-        EngineLimits { max_batch_tokens, max_batch_requests: None, max_concurrent_requests: 512 },
-        change,
-    )
+    let mut config = config(ModelType::ListwiseReranker, ServedModel::default());
+    config.model.labels = vec!["yes".to_owned()];
+    change(&mut config);
+    let width = if config.model.positive.is_some() { 2 } else { 1 };
+    fixture_of(limits(max_batch_tokens, 512), prompt_encoder().into(), width, config)
 }
 
 /// As [`fixture`], with so many requests in flight at most.
 pub(crate) fn fixture_with_permits(max_batch_tokens: usize, max_concurrent_requests: usize) -> Fixture {
-    fixture_of(EngineLimits { max_batch_tokens, max_batch_requests: None, max_concurrent_requests }, |_| ())
+    let config = config(ModelType::ListwiseReranker, ServedModel::default());
+    fixture_of(limits(max_batch_tokens, max_concurrent_requests), prompt_encoder().into(), 1, config)
 }
 
-fn fixture_of(limits: EngineLimits, change: impl FnOnce(&mut ServiceConfig)) -> Fixture {
-    let mut config = ServiceConfig {
-        model_type: ModelType::ListwiseReranker,
-        max_rerank_texts: 16,
-        max_client_batch_size: 4,
-        auto_truncate: true,
+/// An embedding model with vectors of seven values and two prompts.
+pub(crate) fn embedding_fixture(max_batch_tokens: usize, change: impl FnOnce(&mut ServiceConfig)) -> Fixture {
+    let named = [("query", "w700 w701 "), ("document", "")];
+    let prompts = Prompts {
+        named: named.map(|(name, prompt)| (name.to_owned(), prompt.to_owned())).into(),
+        default: String::new(),
     };
+    let model = ServedModel { prompts, dimensions: 7, ..ServedModel::default() };
+    let mut config = config(ModelType::Embedding(Pool::LastToken), model);
     change(&mut config);
+    fixture_of(limits(max_batch_tokens, 512), text_encoder().into(), 7, config)
+}
+
+/// A classifier with these labels.
+pub(crate) fn classifier_fixture(labels: &[&str]) -> Fixture {
+    let labels: Vec<String> = labels.iter().map(|&label| label.to_owned()).collect();
+    let width = labels.len();
+    let config = config(ModelType::Classifier, ServedModel { labels, ..ServedModel::default() });
+    fixture_of(limits(100, 512), text_encoder().into(), width, config)
+}
+
+fn limits(max_batch_tokens: usize, max_concurrent_requests: usize) -> EngineLimits {
+    EngineLimits { max_batch_tokens, max_batch_requests: None, max_concurrent_requests }
+}
+
+fn config(model_type: ModelType, model: ServedModel) -> ServiceConfig {
+    ServiceConfig { model_type, model, max_rerank_texts: 16, max_client_batch_size: 4, auto_truncate: true }
+}
+
+fn fixture_of(limits: EngineLimits, encoder: Encoder, width: usize, config: ServiceConfig) -> Fixture {
     let control = Control::default();
-    let engine = Engine::start(control.backend(), limits).unwrap();
-    let tokenization = Tokenization::start(encoder(), 2).unwrap();
-    Fixture { service: Service::new(tokenization, engine, config), control }
+    let engine = Engine::start(control.backend_of_width(width), limits).unwrap();
+    let tokenization = Tokenization::start(encoder, 2).unwrap();
+    Fixture { service: Service::new(tokenization, engine, config), control, width }
 }
 
 impl Fixture {
     /// The raw score of a pair, and the tokens of its prompt.
     pub(crate) fn raw_score(&self, instruction: Option<&str>, query: &str, document: &str) -> (f32, usize) {
+        let ids = self.ids(&Input::Prompt(PromptText { instruction, query, document }));
+        (values(&ids, 1)[0], ids.len())
+    }
+
+    /// What the backend says of an input.
+    pub(crate) fn values(&self, input: &Input<'_>) -> Vec<f32> {
+        values(&self.ids(input), self.width)
+    }
+
+    /// What the backend says of an input up to each of its tokens.
+    pub(crate) fn values_of_tokens(&self, input: &Input<'_>) -> Vec<Vec<f32>> {
+        let ids = self.ids(input);
+        (1..=ids.len()).map(|end| values(&ids[..end], self.width)).collect()
+    }
+
+    /// The ids of an input, its end cut if it is too long.
+    pub(crate) fn ids(&self, input: &Input<'_>) -> Vec<u32> {
         let truncation = Truncation { truncate: true, direction: TruncationDirection::Right };
-        let prompt = PromptText { instruction, query, document };
-        let ids = self.service.tokenization.encoder().encode_prompt(&prompt, truncation).unwrap().ids;
-        (score(&ids), ids.len())
+        self.service.tokenization.encoder().encode(input, truncation).unwrap().ids
     }
 }
 
@@ -79,7 +120,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-fn encoder() -> PromptEncoder {
+fn prompt_encoder() -> PromptEncoder {
     let options = EncoderOptions {
         default_instruction: "w7".to_owned(),
         max_input_length: MAX_INPUT_LENGTH,
@@ -87,6 +128,15 @@ fn encoder() -> PromptEncoder {
     };
     PromptEncoder::new(tokenizer(), &PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker), options)
         .unwrap()
+}
+
+fn text_encoder() -> TextEncoder {
+    let options = TextOptions {
+        max_input_length: MAX_INPUT_LENGTH,
+        parse_special_tokens: false,
+        vocabulary: CLS as usize + 1,
+    };
+    TextEncoder::new(tokenizer(), options).unwrap()
 }
 
 /// Words and runs of punctuation, with a `[CLS]` put before each text that asks for special tokens.

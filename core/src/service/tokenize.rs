@@ -1,14 +1,14 @@
 //! Texts to tokens and back.
 //!
 //! Input: texts or ids. Output: tokens with their place in the text, or texts. What must hold: offsets count characters
-//! (Unicode scalar values) of the text as the client sent it; requests take a permit like all others,
+//! (Unicode scalar values) of the text as the client sent it, with an embedding model's prompt before it; requests take a permit like all others,
 //! so that the work that waits is bounded.
 
 use super::{
     Service,
     request::{check_length, counted, method},
 };
-use crate::{error::Error, tokenization::PromptEncoder};
+use crate::{error::Error, tokenization::Encoder};
 use tokenizers::Tokenizer;
 use tokio::sync::oneshot;
 
@@ -19,7 +19,7 @@ pub struct TokenizeRequest {
     pub inputs: Vec<String>,
     /// Whether the tokenizer's post-processor adds its tokens.
     pub add_special_tokens: bool,
-    /// Which of an embedding model's prompts is put before each text; none if absent.
+    /// Which of an embedding model's prompts is put before each text; the server's default if absent.
     pub prompt_name: Option<String>,
 }
 
@@ -58,13 +58,9 @@ impl Service {
         let TokenizeRequest { inputs, add_special_tokens, prompt_name } = request;
         counted(method(inputs.len()), async move {
             check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
-            if let Some(name) = prompt_name {
-                return Err(Error::Validation(format!(
-                    "`prompt_name` `{name}` is unknown: this model has no prompts"
-                )));
-            }
-            self.map(inputs, move |tokenizer, text: String| tokens(tokenizer, &text, add_special_tokens))
-                .await
+            let prompt = self.prompt(prompt_name.as_deref())?;
+            let texts = inputs.iter().map(|text| [prompt, text].concat()).collect();
+            self.map(texts, move |tokenizer, text: String| tokens(tokenizer, &text, add_special_tokens)).await
         })
         .await
     }
@@ -100,7 +96,7 @@ impl Service {
         for input in inputs {
             let (reply, answer) = oneshot::channel();
             let job = job.clone();
-            self.tokenization.run(move |encoder: &PromptEncoder| {
+            self.tokenization.run(move |encoder: &Encoder| {
                 if !reply.is_closed() {
                     // A receiver that is gone wants no answer.
                     let _ = reply.send(job(encoder.tokenizer(), input));
@@ -140,7 +136,10 @@ mod tests {
     use super::*;
     use crate::{
         metrics::testing::recorded,
-        service::testing::{CLS, block_on, fixture, fixture_with_permits},
+        service::{
+            ServiceConfig,
+            testing::{CLS, block_on, embedding_fixture, fixture, fixture_with_permits},
+        },
     };
 
     fn token(id: u32, text: &str, place: Option<(usize, usize)>) -> Token {
@@ -169,6 +168,38 @@ mod tests {
         for (special, plain) in special.iter().zip(wanted) {
             assert_eq!(special[0], token(CLS, "[CLS]", None));
             assert_eq!(special[1..], plain);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_prompt_is_tokenized_with_the_text_and_its_characters_count() {
+        let change = |config: &mut ServiceConfig| config.model.prompts.default = "행성 ".to_owned();
+        let service = embedding_fixture(100, change).service;
+        let text = |start| token(100, "w100", Some((start, start + 4)));
+        let prompt = [token(700, "w700", Some((0, 4))), token(701, "w701", Some((5, 9)))];
+        for (prompt_name, wanted) in [
+            (None, vec![token(5, "행성", Some((0, 2))), text(3)]),
+            (Some("query"), [&prompt[..], &[text(10)]].concat()),
+            (Some("document"), vec![text(0)]),
+        ] {
+            let request = TokenizeRequest {
+                inputs: vec!["w100".to_owned()],
+                add_special_tokens: false,
+                prompt_name: prompt_name.map(str::to_owned),
+            };
+            assert_eq!(service.tokenize(request).await.unwrap(), [wanted], "{prompt_name:?}");
+        }
+        for (service, known) in [
+            (service, "this model has `document`, `query`"),
+            (fixture(100).service, "this model has no prompts"),
+        ] {
+            let request = TokenizeRequest {
+                inputs: vec!["w100".to_owned()],
+                add_special_tokens: false,
+                prompt_name: Some("x".to_owned()),
+            };
+            let wanted = Error::Validation(format!("`prompt_name` `x` is unknown: {known}"));
+            assert_eq!(service.tokenize(request).await, Err(wanted));
         }
     }
 

@@ -5,8 +5,8 @@
 //! tokenizer's own reading of the whole prompt.
 
 use super::{
-    EncoderError, PromptEncoder, PromptText, TruncationDirection,
-    prompt::{Owner, Prompt},
+    EncoderError, PromptEncoder, PromptText, Truncation, TruncationDirection,
+    tokens::{Owner, Tokens},
 };
 
 // They start and end alike, because a tokenizer may join a text's first and last characters to the template's.
@@ -26,7 +26,7 @@ impl PromptEncoder {
         let prompts = pairs.map(|(query, document)| self.check_prompt(QUERIES[query], DOCUMENTS[document]));
         let [first, other_document, other_query] = prompts;
         let (first, other_document, other_query) = (first?, other_document?, other_query?);
-        let is_pair = |a: &Prompt, b: &Prompt| a.ids != b.ids && frame(a) == frame(b);
+        let is_pair = |a: &Tokens, b: &Tokens| a.ids != b.ids && frame(a) == frame(b);
         if !(is_pair(&first, &other_document) && is_pair(&first, &other_query)) {
             return Err(EncoderError::Pairs);
         }
@@ -34,13 +34,13 @@ impl PromptEncoder {
         self.check_room(&first)
     }
 
-    fn check_prompt(&self, query: &str, document: &str) -> Result<Prompt, EncoderError> {
+    fn check_prompt(&self, query: &str, document: &str) -> Result<Tokens, EncoderError> {
         let text = PromptText { instruction: None, query, document };
         self.encode_whole(&text).map_err(EncoderError::tokenizer)
     }
 
     /// Whatever a tokenizer does at the start of a text or around control tokens must not make a difference.
-    fn check_pieces(&self, first: &Prompt) -> Result<(), EncoderError> {
+    fn check_pieces(&self, first: &Tokens) -> Result<(), EncoderError> {
         let whole = self.template.render(&self.options.default_instruction, QUERIES[0], DOCUMENTS[0]);
         let whole = self.tokenizer().encode_fast(whole, false).map_err(EncoderError::tokenizer)?;
         // Control tokens in the default instruction are text here, and only here.
@@ -54,7 +54,7 @@ impl PromptEncoder {
     }
 
     /// A document that is far too long must leave the frame as it is.
-    fn check_room(&self, first: &Prompt) -> Result<(), EncoderError> {
+    fn check_room(&self, first: &Tokens) -> Result<(), EncoderError> {
         let (frame_size, max) = (first.count(Owner::Frame), self.options.max_input_length);
         if frame_size >= max {
             return Err(EncoderError::NoRoom { frame: frame_size, max });
@@ -63,7 +63,8 @@ impl PromptEncoder {
         let long = self.check_prompt(QUERIES[0], &document)?;
         let end = first.owners.iter().rev().take_while(|owner| **owner == Owner::Frame).count();
         for direction in [TruncationDirection::Right, TruncationDirection::Left] {
-            let cut = long.truncate(max, direction).map_err(EncoderError::tokenizer)?;
+            let cut = self.fit(&long, Truncation { truncate: true, direction });
+            let cut = cut.map_err(EncoderError::tokenizer)?;
             if cut.ids.len() != max || !cut.ids.ends_with(&first.ids[first.ids.len() - end..]) {
                 return Err(EncoderError::Pairs);
             }
@@ -73,7 +74,7 @@ impl PromptEncoder {
 }
 
 /// The tokens that are not the query's nor the document's.
-fn frame(prompt: &Prompt) -> Vec<u32> {
+fn frame(prompt: &Tokens) -> Vec<u32> {
     let tokens = prompt.ids.iter().zip(&prompt.owners);
     tokens.filter(|(_, owner)| **owner == Owner::Frame).map(|(id, _)| *id).collect()
 }

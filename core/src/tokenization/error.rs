@@ -41,6 +41,23 @@ pub enum EncoderError {
         /// The longest input.
         max: usize,
     },
+    /// The prompt that every text gets fills the longest input.
+    #[error(
+        "the default prompt and the tokenizer's special tokens take {frame} tokens of a longest input of {max}: raise \
+         `--max-input-length`, or choose a shorter prompt with `--default-prompt`"
+    )]
+    NoRoomForText {
+        /// Tokens of the prompt and special tokens.
+        frame: usize,
+        /// The longest input.
+        max: usize,
+    },
+    /// Different texts give the same ids.
+    #[error(
+        "the tokenizer (tokenizer.json) reads two different texts alike, so their vectors or labels would mean \
+         nothing: check that it belongs to the model"
+    )]
+    Texts,
     /// A template with an optional line for the instruction, and no default instruction.
     #[error(
         "the default instruction is empty, and the model's chat template then leaves the instruction's line out, \

@@ -4,7 +4,7 @@
 //! it held is dropped, so that whoever waits for its answer learns that there is none; the threads end with the
 //! [`Tokenization`], after the jobs that it took.
 
-use super::PromptEncoder;
+use super::Encoder;
 use crate::error::Error;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -15,11 +15,11 @@ use std::{
     thread,
 };
 
-type Job = Box<dyn FnOnce(&PromptEncoder) + Send>;
+type Job = Box<dyn FnOnce(&Encoder) + Send>;
 
 /// The worker threads that encode.
 pub struct Tokenization {
-    encoder: Arc<PromptEncoder>,
+    encoder: Arc<Encoder>,
     jobs: Sender<Job>,
 }
 
@@ -29,8 +29,8 @@ impl Tokenization {
     /// # Errors
     ///
     /// [`Error::Tokenizer`] if the system gives no thread.
-    pub fn start(encoder: PromptEncoder, workers: usize) -> Result<Self, Error> {
-        let encoder = Arc::new(encoder);
+    pub fn start(encoder: impl Into<Encoder>, workers: usize) -> Result<Self, Error> {
+        let encoder = Arc::new(encoder.into());
         let (jobs, waiting) = mpsc::channel();
         let waiting = Arc::new(Mutex::new(waiting));
         for index in 0..workers.max(1) {
@@ -47,19 +47,19 @@ impl Tokenization {
     /// # Errors
     ///
     /// [`Error::Tokenizer`] if there are no workers any more.
-    pub fn run(&self, job: impl FnOnce(&PromptEncoder) + Send + 'static) -> Result<(), Error> {
+    pub fn run(&self, job: impl FnOnce(&Encoder) + Send + 'static) -> Result<(), Error> {
         let sent = self.jobs.send(Box::new(job));
         sent.map_err(|_| Error::Tokenizer("the tokenizer threads have ended".to_owned()))
     }
 
     /// What the workers encode with.
     #[must_use]
-    pub fn encoder(&self) -> &PromptEncoder {
+    pub fn encoder(&self) -> &Encoder {
         &self.encoder
     }
 }
 
-fn run_jobs(encoder: &PromptEncoder, waiting: &Mutex<Receiver<Job>>) {
+fn run_jobs(encoder: &Encoder, waiting: &Mutex<Receiver<Job>>) {
     loop {
         // The lock is free again before the job runs.
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -115,7 +115,7 @@ mod tests {
         let tokenization = Tokenization::start(small_encoder(1000), 0).unwrap();
         for _ in 0..3 {
             let (reply, answer) = mpsc::channel::<()>();
-            let panics = move |_: &PromptEncoder| {
+            let panics = move |_: &Encoder| {
                 let _reply = reply;
                 panic!("as the test wants");
             };

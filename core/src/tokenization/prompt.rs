@@ -4,8 +4,9 @@
 //! above; the rule of truncation is specified in `integration_tests/reference/README.md`.
 
 use super::{
-    Encoded, EncoderError, EncoderOptions, PromptText, Truncation, TruncationDirection,
+    Encoded, EncoderError, EncoderOptions, PromptText, Truncation,
     frame::{self, Part, slot_of},
+    tokens::{Owner, Tokens},
 };
 use crate::{
     error::Error,
@@ -26,22 +27,6 @@ pub struct PromptEncoder {
 pub(super) struct Tokenizers {
     pub(super) full: Tokenizer,
     pub(super) plain: Tokenizer,
-}
-
-/// A prompt before truncation: ids, and for each its [`Owner`].
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Prompt {
-    pub(super) ids: Vec<u32>,
-    pub(super) owners: Vec<Owner>,
-}
-
-/// To whom a token belongs: to the text in which its last character lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owner {
-    /// Template and instruction, which are never cut.
-    Frame,
-    Query,
-    Document,
 }
 
 impl PromptEncoder {
@@ -79,12 +64,22 @@ impl PromptEncoder {
     /// instruction alone are too long, or if the template has no place for the instruction; [`Error::Tokenizer`] if
     /// the tokenizer fails.
     pub fn encode_prompt(&self, text: &PromptText<'_>, truncation: Truncation) -> Result<Encoded, Error> {
-        let prompt = self.encode_whole(text)?;
-        let (got, max) = (prompt.ids.len(), self.options.max_input_length);
-        if got > max && !truncation.truncate {
-            return Err(Error::TooLong { got, max });
+        self.fit(&self.encode_whole(text)?, truncation)
+    }
+
+    /// Cuts the document, and if that is not enough the query, until the prompt is short enough.
+    pub(super) fn fit(&self, prompt: &Tokens, truncation: Truncation) -> Result<Encoded, Error> {
+        let max = self.options.max_input_length;
+        let excess = prompt.excess(max, truncation)?;
+        let document = excess.min(prompt.count(Owner::Document));
+        let query = (excess - document).min(prompt.count(Owner::Query));
+        if document + query < excess {
+            let frame = prompt.count(Owner::Frame);
+            let reason =
+                format!("the instruction and template alone take {frame} tokens of a longest input of {max}");
+            return Err(Error::Validation(format!("`instruction` is too long: {reason}")));
         }
-        prompt.truncate(max, truncation.direction)
+        Ok(prompt.cut(query, document, truncation.direction))
     }
 
     /// The model's tokenizer, with all of its tokens.
@@ -94,9 +89,9 @@ impl PromptEncoder {
     }
 
     /// The prompt before truncation.
-    pub(super) fn encode_whole(&self, text: &PromptText<'_>) -> Result<Prompt, Error> {
+    pub(super) fn encode_whole(&self, text: &PromptText<'_>) -> Result<Tokens, Error> {
         let texts = [self.instruction(text.instruction)?, text.query, text.document];
-        let mut prompt = Prompt::default();
+        let mut prompt = Tokens::default();
         for part in &self.parts {
             match part {
                 Part::Fixed(ids) => {
@@ -124,7 +119,7 @@ impl PromptEncoder {
     }
 
     /// Encodes literals and texts that no control token separates as one string; `texts` in the order of [`Slot`].
-    fn encode_run(&self, pieces: &[Piece], texts: [&str; 3], prompt: &mut Prompt) -> Result<(), Error> {
+    fn encode_run(&self, pieces: &[Piece], texts: [&str; 3], prompt: &mut Tokens) -> Result<(), Error> {
         let mut run = String::new();
         let mut spans: Vec<(Range<usize>, Owner)> = Vec::new();
         for piece in pieces {
@@ -180,46 +175,6 @@ impl Tokenizers {
     }
 }
 
-impl Prompt {
-    /// How many tokens belong to `owner`.
-    pub(super) fn count(&self, owner: Owner) -> usize {
-        self.owners.iter().filter(|it| **it == owner).count()
-    }
-
-    /// Cuts the document, and if that is not enough the query, until `max` tokens are left.
-    pub(super) fn truncate(&self, max: usize, direction: TruncationDirection) -> Result<Encoded, Error> {
-        let excess = self.ids.len().saturating_sub(max);
-        let mut document = excess.min(self.count(Owner::Document));
-        let mut query = (excess - document).min(self.count(Owner::Query));
-        if document + query < excess {
-            let frame = self.count(Owner::Frame);
-            let reason =
-                format!("the instruction and template alone take {frame} tokens of a longest input of {max}");
-            return Err(Error::Validation(format!("`instruction` is too long: {reason}")));
-        }
-        let mut is_kept = |owner: &Owner| {
-            let to_drop = match owner {
-                Owner::Frame => return true,
-                Owner::Query => &mut query,
-                Owner::Document => &mut document,
-            };
-            let dropped = *to_drop > 0;
-            *to_drop = to_drop.saturating_sub(1);
-            !dropped
-        };
-        let kept: Vec<bool> = match direction {
-            TruncationDirection::Left => self.owners.iter().map(&mut is_kept).collect(),
-            TruncationDirection::Right => {
-                let mut kept: Vec<bool> = self.owners.iter().rev().map(&mut is_kept).collect();
-                kept.reverse();
-                kept
-            }
-        };
-        let ids = self.ids.iter().zip(kept).filter_map(|(id, kept)| kept.then_some(*id)).collect();
-        Ok(Encoded { ids, truncated: excess })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -227,6 +182,7 @@ mod tests {
     use super::*;
     use crate::{
         templates::{BuiltinTemplate, Qwen3RerankerTemplate},
+        tokenization::TruncationDirection,
         tokenization::test_tokenizer::{
             ADDED_TOKENS, options, qwen_tokenizer, small_encoder, small_tokenizer, small_tokenizer_json,
             tokenizer_from,

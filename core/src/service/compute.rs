@@ -1,0 +1,181 @@
+//! Inputs to values: the way of a request's texts through tokenizer, queue and device, and back.
+//!
+//! Input: something that knows its [`Input`]s. Output: each one's raw scores or vectors, in the order of the request, and
+//! what all of them cost. What must hold: one permit covers the whole request; the first error ends it; when it ends early, for
+//! whatever reason, what is left of its work is skipped.
+
+use super::{Cost, Service};
+use crate::{
+    error::Error,
+    infer::{Announced, Outcome},
+    metrics::{
+        EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, observe_amount,
+        observe_duration,
+    },
+    tokenization::{Input, Truncation, TruncationDirection},
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use text_embeddings_backend_core::Wanted;
+use tokio::sync::oneshot;
+
+/// A request that is a list of inputs.
+pub(super) trait Inputs: Send + Sync + 'static {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// The input at an index below `count`.
+    fn input(&self, index: usize) -> Input<'_>;
+}
+
+/// What the model has to do with each input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Give its raw scores.
+    Score,
+    /// Make it one vector, or one for each of its tokens.
+    Embed(Wanted),
+}
+
+/// What the model says of a request's inputs.
+pub(super) struct Computed {
+    /// What it says of each, in the order of the request.
+    pub(super) outputs: Vec<Output>,
+    /// What all of them cost.
+    pub(super) cost: Cost,
+}
+
+/// What the model says of an input.
+pub(super) struct Output {
+    /// Raw scores, or a vector, or one vector for each token.
+    pub(super) values: Vec<f32>,
+    /// The length of a vector, or the number of classes.
+    pub(super) width: usize,
+}
+
+/// A text on its way.
+struct Launched {
+    encoded: oneshot::Receiver<Result<Measured, Error>>,
+    outcome: oneshot::Receiver<Result<Outcome, Error>>,
+}
+
+/// What the tokenizer has to say of a text.
+struct Measured {
+    tokens: usize,
+    truncated: bool,
+    duration: Duration,
+}
+
+impl Service {
+    /// How the texts of a request are cut that says so, or leaves it to the server's default.
+    pub(super) fn truncation(&self, truncate: Option<bool>, direction: TruncationDirection) -> Truncation {
+        Truncation { truncate: truncate.unwrap_or(self.config.auto_truncate), direction }
+    }
+
+    /// Has `task` done with every input.
+    pub(super) async fn compute<I: Inputs>(
+        &self,
+        inputs: &Arc<I>,
+        task: Task,
+        truncation: Truncation,
+    ) -> Result<Computed, Error> {
+        let arrival = Instant::now();
+        let _permit = self.permit().await?;
+        // All are announced before the first is sent off: else an idle device could take the first ones for all.
+        let announced: Vec<Announced> = (0..inputs.count()).map(|_| self.engine.announce()).collect();
+        let texts = announced.into_iter().enumerate();
+        let texts = texts.map(|text| self.launch(inputs, text, task, truncation));
+        let texts = texts.collect::<Result<Vec<_>, _>>()?;
+        let mut cost =
+            Cost { texts: texts.len(), characters: characters(inputs.as_ref()), ..Cost::default() };
+        // All encodings before the first outcome: an input that is too long ends the request at once.
+        let mut encoded = Vec::with_capacity(texts.len());
+        for text in texts {
+            let measured =
+                text.encoded.await.map_err(|_| Error::Tokenizer("the tokenizer failed".to_owned()))??;
+            observe_amount(REQUEST_INPUT_LENGTH, measured.tokens);
+            cost.tokens += measured.tokens;
+            if measured.truncated {
+                cost.truncated += 1;
+                count(TRUNCATED_INPUTS);
+            }
+            cost.tokenization = cost.tokenization.max(measured.duration);
+            encoded.push((measured, text.outcome));
+        }
+        let mut outputs = Vec::with_capacity(encoded.len());
+        for (measured, outcome) in encoded {
+            let outcome = outcome.await.map_err(|_| Error::Unhealthy)??;
+            task.metrics().observe(measured.duration, &outcome);
+            cost.queue = cost.queue.max(outcome.queue);
+            cost.inference = cost.inference.max(outcome.inference);
+            outputs.push(Output { values: outcome.values, width: outcome.width });
+        }
+        cost.total = arrival.elapsed();
+        Ok(Computed { outputs, cost })
+    }
+
+    /// Sends one text off: a tokenizer encodes it and passes it on to the queue.
+    fn launch<I: Inputs>(
+        &self,
+        inputs: &Arc<I>,
+        (index, announced): (usize, Announced),
+        task: Task,
+        truncation: Truncation,
+    ) -> Result<Launched, Error> {
+        let (encoding, encoded) = oneshot::channel();
+        let (reply, outcome) = oneshot::channel();
+        let inputs = Arc::clone(inputs);
+        let start = Instant::now();
+        count(task.metrics().count);
+        self.tokenization.run(move |encoder| {
+            if reply.is_closed() {
+                return;
+            }
+            let result = encoder.encode(&inputs.input(index), truncation);
+            let duration = start.elapsed();
+            let measured = result.map(|encoded| {
+                let measured =
+                    Measured { tokens: encoded.ids.len(), truncated: encoded.truncated > 0, duration };
+                announced.submit(encoded.ids, task.wanted(), reply);
+                measured
+            });
+            // A receiver that is gone wants no answer.
+            let _ = encoding.send(measured);
+        })?;
+        Ok(Launched { encoded, outcome })
+    }
+}
+
+impl Task {
+    fn wanted(self) -> Wanted {
+        match self {
+            Self::Score => Wanted::Whole,
+            Self::Embed(wanted) => wanted,
+        }
+    }
+
+    fn metrics(self) -> &'static TextMetrics {
+        match self {
+            Self::Score => &PREDICT,
+            Self::Embed(_) => &EMBED,
+        }
+    }
+}
+
+impl TextMetrics {
+    /// Counts a text that was computed, and how long each step took.
+    fn observe(&self, tokenization: Duration, outcome: &Outcome) {
+        count(self.success);
+        observe_duration(self.tokenization_duration, tokenization);
+        observe_duration(self.queue_duration, outcome.queue);
+        observe_duration(self.inference_duration, outcome.inference);
+        observe_duration(self.duration, tokenization + outcome.queue + outcome.inference);
+    }
+}
+
+/// Characters of all texts that the client sent.
+fn characters(inputs: &impl Inputs) -> usize {
+    (0..inputs.count()).map(|index| inputs.input(index).characters()).sum()
+}

@@ -1,0 +1,365 @@
+//! Encodes what embedding models and classifiers read: a text behind a prompt, a pair, or ids.
+//!
+//! Input: the tokenizer, then the texts of requests. Output: [`Encoded`]. What must hold: ordinary texts get the ids that
+//! `transformers` gives them, the special tokens of the tokenizer's post-processor included; text that spells a special
+//! token stays text; when an input is too long its texts are cut, and never the prompt nor the special tokens.
+
+use super::{
+    Encoded, EncoderError, Truncation,
+    tokens::{Owner, Tokens},
+};
+use crate::error::Error;
+use tokenizers::{Encoding, Tokenizer};
+
+// They start and end alike, as a tokenizer that reads only the ends would show here.
+const TEXTS: [&str; 2] = ["What is the capital of China?", "What is gravity, and where is it?"];
+
+/// Encodes texts. Pure: threads are `Tokenization`'s business.
+pub struct TextEncoder {
+    /// The model's tokenizer, with all of its tokens.
+    full: Tokenizer,
+    /// The same, but special tokens in a text are text.
+    plain: Tokenizer,
+    options: TextOptions,
+}
+
+/// The settings of a [`TextEncoder`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextOptions {
+    /// The most tokens of an input, prompt and special tokens included (`--max-input-length`).
+    pub max_input_length: usize,
+    /// Whether special tokens in the texts of a request act as such (`--parse-special-tokens`).
+    pub parse_special_tokens: bool,
+    /// How many token ids the model knows: its token embedding's rows.
+    pub vocabulary: usize,
+}
+
+impl TextEncoder {
+    /// Prepares to encode texts. Any truncation or padding that `tokenizer` is set to is taken off.
+    ///
+    /// # Errors
+    ///
+    /// [`EncoderError::Tokenizer`] if the tokenizer refuses that.
+    pub fn new(mut tokenizer: Tokenizer, options: TextOptions) -> Result<Self, EncoderError> {
+        tokenizer.with_truncation(None).map_err(EncoderError::tokenizer)?;
+        tokenizer.with_padding(None);
+        let mut plain = tokenizer.clone();
+        plain.set_encode_special_tokens(!options.parse_special_tokens);
+        Ok(Self { full: tokenizer, plain, options })
+    }
+
+    /// Encodes some texts of its own, `prompt` before them.
+    ///
+    /// # Errors
+    ///
+    /// [`EncoderError`] if different texts get the same ids, or if the longest input leaves no room for a text.
+    pub fn self_check(&self, prompt: &str) -> Result<(), EncoderError> {
+        let encode = |text| self.tokens_of_text(prompt, text).map_err(EncoderError::tokenizer);
+        let [first, second] = TEXTS.map(encode);
+        let (first, second) = (first?, second?);
+        if first.ids == second.ids {
+            return Err(EncoderError::Texts);
+        }
+        let (frame, max) = (first.count(Owner::Frame), self.options.max_input_length);
+        if frame >= max { Err(EncoderError::NoRoomForText { frame, max }) } else { Ok(()) }
+    }
+
+    /// The ids of a text behind a prompt, as one string, with the tokenizer's special tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLong`] if the input is too long and may not be truncated; [`Error::Validation`] if the prompt alone
+    /// is too long; [`Error::Tokenizer`] if the tokenizer fails.
+    pub fn encode_text(&self, prompt: &str, text: &str, truncation: Truncation) -> Result<Encoded, Error> {
+        let (tokens, max) = (self.tokens_of_text(prompt, text)?, self.options.max_input_length);
+        let excess = tokens.excess(max, truncation)?;
+        if excess > tokens.count(Owner::Document) {
+            return Err(frame_too_long(&tokens, max));
+        }
+        Ok(tokens.cut(0, excess, truncation.direction))
+    }
+
+    /// The ids of two texts, joined as the tokenizer's post-processor joins a pair. Of a pair that is too long the longer
+    /// text is cut first.
+    ///
+    /// # Errors
+    ///
+    /// As [`TextEncoder::encode_text`].
+    pub fn encode_pair(&self, texts: [&str; 2], truncation: Truncation) -> Result<Encoded, Error> {
+        let (tokens, max) = (self.tokens_of_pair(texts)?, self.options.max_input_length);
+        let lengths = [tokens.count(Owner::Query), tokens.count(Owner::Document)];
+        let excess = tokens.excess(max, truncation)?;
+        let Some(room) = (lengths[0] + lengths[1]).checked_sub(excess) else {
+            return Err(frame_too_long(&tokens, max));
+        };
+        let kept = longest_first(lengths, room);
+        Ok(tokens.cut(lengths[0] - kept[0], lengths[1] - kept[1], truncation.direction))
+    }
+
+    /// Ids of the client's own, as they are: without prompt and special tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Empty`] without ids; [`Error::Validation`] for an id that the model does not know; [`Error::TooLong`] as
+    /// for texts.
+    pub fn encode_ids(&self, ids: &[u32], truncation: Truncation) -> Result<Encoded, Error> {
+        let limit = self.options.vocabulary;
+        if ids.is_empty() {
+            return Err(Error::Empty { field: "inputs" });
+        }
+        if let Some(id) = ids.iter().find(|id| **id as usize >= limit) {
+            return Err(Error::Validation(format!(
+                "`inputs` holds the token id {id}, but the ids of this model are below {limit}"
+            )));
+        }
+        let tokens = Tokens { ids: ids.to_vec(), owners: vec![Owner::Document; ids.len()] };
+        let excess = tokens.excess(self.options.max_input_length, truncation)?;
+        Ok(tokens.cut(0, excess, truncation.direction))
+    }
+
+    /// The model's tokenizer, with all of its tokens.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.full
+    }
+
+    fn tokens_of_text(&self, prompt: &str, text: &str) -> Result<Tokens, Error> {
+        let encoding = self.plain.encode([prompt, text].concat(), true).map_err(failed)?;
+        let in_prompt = |end: usize| (1..=prompt.len()).contains(&end);
+        let owner = |index: usize| {
+            let is_frame = is_special(&encoding, index) || in_prompt(encoding.get_offsets()[index].1);
+            if is_frame { Owner::Frame } else { Owner::Document }
+        };
+        Ok(Tokens { owners: (0..encoding.len()).map(owner).collect(), ids: encoding.get_ids().to_vec() })
+    }
+
+    fn tokens_of_pair(&self, texts: [&str; 2]) -> Result<Tokens, Error> {
+        let encoding = self.plain.encode((texts[0], texts[1]), true).map_err(failed)?;
+        let sequences = encoding.get_sequence_ids();
+        let owner = |index: usize| match sequences[index] {
+            _ if is_special(&encoding, index) => Owner::Frame,
+            Some(0) => Owner::Query,
+            _ => Owner::Document,
+        };
+        Ok(Tokens { owners: (0..encoding.len()).map(owner).collect(), ids: encoding.get_ids().to_vec() })
+    }
+}
+
+/// Whether the post-processor added this token.
+fn is_special(encoding: &Encoding, index: usize) -> bool {
+    encoding.get_special_tokens_mask()[index] == 1
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
+fn failed(error: tokenizers::Error) -> Error {
+    Error::Tokenizer(error.to_string())
+}
+
+fn frame_too_long(tokens: &Tokens, max: usize) -> Error {
+    let frame = tokens.count(Owner::Frame);
+    Error::Validation(format!(
+        "the prompt is too long: with the special tokens it takes {frame} tokens of a longest input of {max}"
+    ))
+}
+
+/// How many tokens each text of a pair keeps if there is `room` for so many: the longer one gives first, and of two that
+/// are both too long each keeps half, as `longest_first` of Hugging Face's tokenizers has it.
+fn longest_first([first, second]: [usize; 2], room: usize) -> [usize; 2] {
+    if first + second <= room {
+        return [first, second];
+    }
+    let short = first.min(second).min(room / 2);
+    let long = room - short;
+    if first > second { [long, short] } else { [short, long] }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+    use super::*;
+    use crate::tokenization::{
+        TruncationDirection,
+        test_tokenizer::{ADDED_TOKENS, qwen_tokenizer, small_tokenizer_json, tokenizer_from},
+    };
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use serde_json::{Value, json};
+    use tokenizers::{TruncationParams, TruncationStrategy};
+
+    const RIGHT: Truncation = Truncation { truncate: true, direction: TruncationDirection::Right };
+    const LEFT: Truncation = Truncation { truncate: true, direction: TruncationDirection::Left };
+    const STRICT: Truncation = Truncation { truncate: false, direction: TruncationDirection::Right };
+    const MERGES: [&str; 4] = ["t h", "th e", "i n", "e r"];
+
+    /// The small tokenizer with a post-processor that puts special tokens around a text, and between those of a pair.
+    fn json() -> Value {
+        let mut json = small_tokenizer_json(&MERGES);
+        let special = |name: &str| json!({ "SpecialToken": { "id": name, "type_id": 0 } });
+        let (start, end) = (special("<|im_start|>"), special("<|endoftext|>"));
+        let sequence = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });
+        let id = |name: &str| {
+            let tokens = json["added_tokens"].as_array().unwrap();
+            tokens.iter().find(|token| token["content"] == name).unwrap()["id"].clone()
+        };
+        let entry = |name: &str| json!({ "id": name, "ids": [id(name)], "tokens": [name] });
+        json["post_processor"] = json!({
+            "type": "TemplateProcessing",
+            "single": [start, sequence("A"), end],
+            "pair": [start, sequence("A"), end, sequence("B"), end],
+            "special_tokens": {
+                "<|im_start|>": entry("<|im_start|>"), "<|endoftext|>": entry("<|endoftext|>")
+            }
+        });
+        json
+    }
+
+    fn tokenizer() -> Tokenizer {
+        let mut tokenizer = tokenizer_from(&json());
+        tokenizer.with_truncation(None).unwrap();
+        tokenizer
+    }
+
+    fn options(max_input_length: usize) -> TextOptions {
+        TextOptions {
+            max_input_length,
+            parse_special_tokens: false,
+            vocabulary: tokenizer().get_vocab_size(true),
+        }
+    }
+
+    fn encoder(max_input_length: usize) -> TextEncoder {
+        TextEncoder::new(tokenizer(), options(max_input_length)).unwrap()
+    }
+
+    fn reference(texts: &str) -> Vec<u32> {
+        tokenizer().encode(texts, true).unwrap().get_ids().to_vec()
+    }
+
+    #[test]
+    fn ordinary_texts_get_the_tokenizers_own_ids_with_the_prompt_as_part_of_the_text() {
+        for (prompt, text) in [
+            ("", "the inner"),
+            ("", ""),
+            ("query: t", "he 서울 <tool_call>"),
+            ("the ", " 😀\r\n"),
+            ("no <think>", "</think>"),
+        ] {
+            let encoded = encoder(99).encode_text(prompt, text, STRICT).unwrap();
+            let ids = reference(&format!("{prompt}{text}"));
+            assert_eq!(encoded, Encoded { ids, truncated: 0 }, "{prompt}|{text}");
+        }
+        assert_eq!(encoder(99).encode_text("query: t", "he", RIGHT).unwrap().ids, reference("query: the"));
+        let Some(qwen) = qwen_tokenizer() else { return };
+        let encoder = TextEncoder::new(qwen.clone(), options(99)).unwrap();
+        let ids = encoder.encode_text("Query:", "행성 planet", RIGHT).unwrap().ids;
+        assert_eq!(ids, qwen.encode("Query:행성 planet", true).unwrap().get_ids());
+    }
+
+    #[test]
+    fn never_the_bug_no_text_of_a_user_yields_a_special_token() {
+        let parsing = TextOptions { parse_special_tokens: true, ..options(99) };
+        let parsing = TextEncoder::new(tokenizer(), parsing).unwrap();
+        for (content, special) in ADDED_TOKENS {
+            let id = tokenizer().token_to_id(content).unwrap();
+            let text = format!("a{content}b");
+            let inner = |ids: &[u32]| ids[1..ids.len() - 1].contains(&id);
+            let single = encoder(99).encode_text("", &text, RIGHT).unwrap().ids;
+            assert_eq!(
+                inner(&single),
+                !special,
+                "{content}: others are the vocabulary's, as in transformers"
+            );
+            let pair = encoder(99).encode_pair(["x", &text], RIGHT).unwrap().ids;
+            let count = |ids: &[u32]| ids.iter().filter(|it| **it == id).count();
+            let plain = encoder(99).encode_pair(["x", "ab"], RIGHT).unwrap().ids;
+            assert_eq!(count(&pair) - count(&plain), usize::from(!special), "{content}");
+            assert!(inner(&parsing.encode_text("", &text, RIGHT).unwrap().ids), "{content}");
+        }
+    }
+
+    #[test]
+    fn at_every_limit_the_text_is_cut_and_the_prompt_and_special_tokens_never() {
+        let (prompt, text) = ("query: the ", "er in the 서울 planet");
+        let whole = reference(&format!("{prompt}{text}"));
+        let before = 1 + tokenizer().encode(prompt, false).unwrap().len();
+        let body = &whole[before..whole.len() - 1];
+        for max in before + 1..=whole.len() + 1 {
+            let excess = whole.len().saturating_sub(max);
+            for (truncation, kept) in [(RIGHT, &body[..body.len() - excess]), (LEFT, &body[excess..])] {
+                let ids = [&whole[..before], kept, &whole[whole.len() - 1..]].concat();
+                let encoded = encoder(max).encode_text(prompt, text, truncation);
+                assert_eq!(encoded, Ok(Encoded { ids, truncated: excess }), "{max}");
+            }
+            let strict = encoder(max).encode_text(prompt, text, STRICT);
+            match excess {
+                0 => assert_eq!(strict.unwrap().ids, whole),
+                _ => assert_eq!(strict, Err(Error::TooLong { got: whole.len(), max })),
+            }
+        }
+        let error = encoder(before).encode_text(prompt, text, RIGHT).unwrap_err();
+        let reason = format!("it takes {} tokens of a longest input of {before}", before + 1);
+        assert!(matches!(&error, Error::Validation(text) if text.ends_with(&reason)), "{error}");
+    }
+
+    #[test]
+    fn pairs_are_joined_and_cut_as_the_tokenizers_library_does() {
+        let mut rng = StdRng::seed_from_u64(7);
+        let mut text = |most: usize| -> String {
+            (0..rng.random_range(0..=most)).map(|_| char::from(rng.random_range(b'a'..=b'z'))).collect()
+        };
+        for _ in 0..300 {
+            let pair = [text(12), text(12)];
+            let max = 4 + text(20).len();
+            for (truncation, direction) in [
+                (RIGHT, tokenizers::TruncationDirection::Right),
+                (LEFT, tokenizers::TruncationDirection::Left),
+            ] {
+                let mut reference = tokenizer();
+                let params = TruncationParams {
+                    max_length: max,
+                    strategy: TruncationStrategy::LongestFirst,
+                    stride: 0,
+                    direction,
+                };
+                reference.with_truncation(Some(params)).unwrap();
+                let expected = reference.encode((pair[0].as_str(), pair[1].as_str()), true).unwrap();
+                let encoded = encoder(max).encode_pair([&pair[0], &pair[1]], truncation).unwrap();
+                assert_eq!(encoded.ids, expected.get_ids(), "{pair:?} at {max}");
+                let whole = encoder(99).encode_pair([&pair[0], &pair[1]], STRICT).unwrap().ids.len();
+                assert_eq!(encoded.truncated, whole.saturating_sub(max));
+            }
+        }
+        assert_eq!(encoder(4).encode_pair(["a", "b"], STRICT), Err(Error::TooLong { got: 5, max: 4 }));
+        assert!(matches!(encoder(2).encode_pair(["a", "b"], RIGHT), Err(Error::Validation(_))));
+    }
+
+    #[test]
+    fn ids_are_taken_as_they_are_and_held_to_vocabulary_and_length() {
+        let vocabulary = options(5).vocabulary as u32;
+        let ids = [vocabulary - 1, 0, 3, 3, 9];
+        let encode = |ids: &[u32], max, truncation| encoder(max).encode_ids(ids, truncation);
+        assert_eq!(encode(&ids, 5, STRICT), Ok(Encoded { ids: ids.to_vec(), truncated: 0 }));
+        assert_eq!(encode(&ids, 4, RIGHT), Ok(Encoded { ids: ids[..4].to_vec(), truncated: 1 }));
+        assert_eq!(encode(&ids, 3, LEFT), Ok(Encoded { ids: ids[2..].to_vec(), truncated: 2 }));
+        assert_eq!(encode(&ids, 4, STRICT), Err(Error::TooLong { got: 5, max: 4 }));
+        assert_eq!(encode(&[], 4, RIGHT), Err(Error::Empty { field: "inputs" }));
+        for id in [vocabulary, u32::MAX] {
+            let error = encode(&[0, id, 1], 2, RIGHT).unwrap_err().to_string();
+            assert!(error.contains(&format!("id {id}, ")) && error.ends_with(&format!("below {vocabulary}")));
+        }
+    }
+
+    #[test]
+    fn a_tokenizer_that_cannot_serve_is_refused() {
+        assert_eq!(encoder(99).self_check("query: "), Ok(()));
+        let frame = 2 + tokenizer().encode("query: ", false).unwrap().len();
+        assert_eq!(encoder(frame + 1).self_check("query: "), Ok(()));
+        let no_room = Err(EncoderError::NoRoomForText { frame, max: frame });
+        assert_eq!(encoder(frame).self_check("query: "), no_room);
+        let mut json = json();
+        json["model"] = json!({ "type": "WordLevel", "vocab": { "[UNK]": 0 }, "unk_token": "[UNK]" });
+        json["pre_tokenizer"] = Value::Null;
+        let blind = TextEncoder::new(tokenizer_from(&json), options(99)).unwrap();
+        assert_eq!(blind.self_check(""), Err(EncoderError::Texts));
+    }
+}
