@@ -23,6 +23,8 @@ test: check unit integration ## Everything that CI runs
 check: ## Formatting, lints, documentation
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy -p text-embeddings-router --no-default-features --features http --locked -- -D warnings
+	cargo clippy -p text-embeddings-router --no-default-features --features grpc --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
 unit: ## The Rust tests

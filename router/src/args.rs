@@ -14,7 +14,7 @@ use text_embeddings_core::{files::RequestedType, templates::BuiltinTemplate};
 
 use crate::{secret::Secret, telemetry::collector::Endpoint};
 
-/// Serves text re-ranking models over HTTP, in the place of text-embeddings-inference.
+/// Serves text re-ranking models over HTTP and gRPC, in the place of text-embeddings-inference.
 #[derive(Debug, Clone, Parser)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[command(name = "text-embeddings-router", version)]
@@ -125,27 +125,28 @@ pub(crate) struct Args {
     pub(crate) threads: Option<NonZeroUsize>,
 
     /// The address to listen on: an IPv4 or IPv6 address, or `localhost`.
-    #[arg(long, env, default_value = "0.0.0.0", help_heading = "HTTP")]
+    #[arg(long, env, default_value = "0.0.0.0", help_heading = "Network")]
     pub(crate) hostname: String,
 
     /// The port to listen on.
-    #[arg(long, short, env, default_value = "3000", help_heading = "HTTP")]
+    #[arg(long, short, env, default_value = "3000", help_heading = "Network")]
     pub(crate) port: u16,
 
     /// The port to serve gRPC on, beside HTTP [default: gRPC is not served].
-    #[arg(long, env, help_heading = "HTTP")]
+    #[cfg_attr(all(feature = "http", feature = "grpc"), arg(long, env, help_heading = "Network"))]
+    #[cfg_attr(not(all(feature = "http", feature = "grpc")), arg(skip))]
     pub(crate) grpc_port: Option<u16>,
 
     /// The key that clients must send as `Authorization: Bearer KEY` [default: no key is wanted].
-    #[arg(long, env, hide_env_values = true, help_heading = "HTTP")]
+    #[arg(long, env, hide_env_values = true, help_heading = "Network")]
     pub(crate) api_key: Option<Secret>,
 
     /// An origin whose pages may call this server, such as `https://example.org`; repeatable [default: any].
-    #[arg(long, env, help_heading = "HTTP")]
+    #[arg(long, env, help_heading = "Network")]
     pub(crate) cors_allow_origin: Vec<String>,
 
     /// The socket of out-of-process backends: accepted and not used, as this server has none.
-    #[arg(long, env, default_value = "/tmp/text-embeddings-inference-server", help_heading = "HTTP")]
+    #[arg(long, env, default_value = "/tmp/text-embeddings-inference-server", help_heading = "Network")]
     pub(crate) uds_path: PathBuf,
 
     /// The port to listen on in the place of `--port`, as Vertex AI asks for it.

@@ -8,12 +8,10 @@
 
 use std::{net::SocketAddr, num::NonZeroUsize, thread};
 
-use axum::http::HeaderValue;
 use text_embeddings_backend_core::{DType, ModelType, Pool};
 
 use crate::{
     args::{Args, ChatTemplate, parse_hostname},
-    http::Platform,
     secret::Secret,
     telemetry::collector::{Collector, Endpoint},
 };
@@ -104,10 +102,9 @@ pub(crate) struct ServerConfig {
     pub(crate) payload_limit: usize,
     /// The key that clients must send.
     pub(crate) api_key: Option<Secret>,
-    /// The origins that may call from a browser; none stands for any.
-    pub(crate) cors_origins: Option<Vec<HeaderValue>>,
-    /// What the hosting platform wants of the routes.
-    pub(crate) platform: Platform,
+    /// What only HTTP is told.
+    #[cfg(feature = "http")]
+    pub(crate) http: crate::http::Settings,
 }
 
 /// The second port for metrics.
@@ -146,13 +143,18 @@ impl ServerConfig {
             addresses: at(listen),
             grpc_addresses: args.grpc_port.map(at),
             collector,
-            prometheus: (prometheus.port != listen || listen == 0).then_some(prometheus),
+            prometheus: (!served_on(listen, prometheus.port)).then_some(prometheus),
             payload_limit: args.payload_limit.get(),
             api_key: args.api_key.clone(),
-            cors_origins: cors_origins(&args.cors_allow_origin)?,
-            platform: Platform::resolve(args)?,
+            #[cfg(feature = "http")]
+            http: crate::http::Settings::resolve(args)?,
         })
     }
+}
+
+/// Whether the first port, which is `listen`, serves the metrics where `port` was meant to. Only HTTP does.
+fn served_on(listen: u16, port: u16) -> bool {
+    cfg!(feature = "http") && port == listen && listen != 0
 }
 
 fn refuse_unsupported(args: &Args) -> Result<(), ConfigError> {
@@ -168,21 +170,6 @@ fn collector(endpoint: &Endpoint) -> Result<Option<Collector>, ConfigError> {
         value: endpoint.to_string(),
         problem: problem.to_owned(),
     })
-}
-
-fn cors_origins(origins: &[String]) -> Result<Option<Vec<HeaderValue>>, ConfigError> {
-    if origins.is_empty() || origins.iter().any(|origin| origin == "*") {
-        return Ok(None);
-    }
-    let parse = |origin: &String| {
-        let value = HeaderValue::from_str(origin).ok().filter(|_| origin.contains("://"));
-        value.ok_or_else(|| ConfigError::Value {
-            flag: "--cors-allow-origin",
-            value: origin.clone(),
-            problem: "is no origin: give scheme and host such as `https://example.org`, or `*`".to_owned(),
-        })
-    };
-    origins.iter().map(parse).collect::<Result<_, _>>().map(Some)
 }
 
 /// What the model's files say about limits.
@@ -567,6 +554,14 @@ mod tests {
     }
 
     #[test]
+    fn grpc_has_the_same_addresses_as_http() {
+        let resolve = |flags| ServerConfig::resolve(&args(flags)).unwrap().grpc_addresses;
+        assert_eq!(resolve(""), None);
+        let expected = ["127.0.0.1:50051", "[::1]:50051"].map(|address| address.parse().unwrap()).to_vec();
+        assert_eq!(resolve("--hostname localhost --grpc-port 50051"), Some(expected));
+    }
+
+    #[test]
     fn the_metrics_port_is_opened_where_it_differs() {
         let table = [
             ("", Some((9000, false))),
@@ -579,18 +574,6 @@ mod tests {
         for (flags, expected) in table {
             let expected = expected.map(|(port, explicit)| PrometheusPort { port, explicit });
             assert_eq!(ServerConfig::resolve(&args(flags)).unwrap().prometheus, expected, "{flags}");
-        }
-    }
-
-    #[test]
-    fn a_star_among_the_origins_means_any() {
-        for (flags, expected) in [
-            ("", None),
-            ("--cors-allow-origin * --cors-allow-origin http://a", None),
-            ("--cors-allow-origin http://a --cors-allow-origin https://b:8", Some(2)),
-        ] {
-            let origins = ServerConfig::resolve(&args(flags)).unwrap().cors_origins;
-            assert_eq!(origins.map(|origins| origins.len()), expected, "{flags}");
         }
     }
 }

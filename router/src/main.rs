@@ -3,11 +3,16 @@
 //! What must hold: a server that cannot start says why in one line on standard error and exits with 1; SIGTERM and
 //! SIGINT end it with 0 after the requests in flight, a second signal at once.
 
+#[cfg(not(any(feature = "http", feature = "grpc")))]
+compile_error!("a server needs a transport: build with the feature `http`, `grpc` or both");
+
 mod args;
 mod auth;
 mod config;
 mod cost;
+#[cfg(feature = "grpc")]
 mod grpc;
+#[cfg(feature = "http")]
 mod http;
 mod info;
 mod listener;

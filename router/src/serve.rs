@@ -9,7 +9,15 @@ use tokio::{net::TcpListener, sync::watch};
 
 use crate::state::AppState;
 
-use crate::{grpc as second, http as first};
+// What is served on `--port`, and what on `--grpc-port`, which only a build with both transports has.
+#[cfg(not(feature = "http"))]
+use crate::grpc as first;
+#[cfg(feature = "grpc")]
+use crate::grpc as second;
+#[cfg(feature = "http")]
+use crate::http as first;
+#[cfg(not(feature = "grpc"))]
+use crate::http as second;
 
 /// Says when to stop. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -21,8 +21,10 @@ pub(crate) struct AppState {
     /// Limits, key and origins.
     pub(crate) server: Arc<ServerConfig>,
     /// What `GET /metrics` says.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC leaves them to the second port"))]
     pub(crate) metrics: Metrics,
     /// Where the spans of requests go.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "calls of gRPC have no spans yet"))]
     pub(crate) traces: Traces,
     /// The device that computes, for `x-compute-type`: `cpu`, `cuda` or `metal`.
     pub(crate) compute_type: &'static str,

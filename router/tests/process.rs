@@ -29,6 +29,7 @@ fn what_keeps_the_server_from_starting_is_one_line_and_exit_code_1() {
         ("--model-id m --dtype float16".to_owned(), "`--dtype float16` is not supported yet: leave it out"),
         ("--model-id m --hostname nowhere".to_owned(), "`--hostname nowhere` is no address"),
         (format!("--model-id m --hostname 127.0.0.1 --port {port} --prometheus-port 0"), &address),
+        (format!("--model-id m --hostname 127.0.0.1 --port 0 --grpc-port {port}"), &address),
         (
             format!("--model-id m --hostname 127.0.0.1 --port 0 --prometheus-port {port}"),
             "`--prometheus-port",

@@ -18,6 +18,7 @@ mod predict;
 #[cfg(test)]
 mod random;
 mod rerank;
+mod settings;
 mod similarity;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -30,10 +31,7 @@ use std::io;
 use axum::{
     Extension, Json, Router,
     extract::{DefaultBodyLimit, State},
-    http::{
-        HeaderValue, Method, Uri,
-        header::{AUTHORIZATION, CONTENT_TYPE},
-    },
+    http::{Method, Uri},
     middleware,
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
@@ -43,7 +41,6 @@ use serde::{Deserialize, Serialize};
 use text_embeddings_backend_core::ModelType;
 use text_embeddings_core::{service::Answer, tokenization::TruncationDirection};
 use tokio::net::TcpListener;
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 use utoipa::ToSchema;
 
 use crate::{cost, state::AppState};
@@ -52,7 +49,7 @@ use extract::RawBody;
 use openapi::TAG;
 use platform::VERTEX_ROUTE;
 
-pub(crate) use platform::Platform;
+pub(crate) use settings::Settings;
 
 /// The paths of `POST`, all of which want the key.
 const POST_ROUTES: [&str; 13] = [
@@ -92,7 +89,7 @@ pub(crate) async fn serve(state: AppState, listener: TcpListener) -> io::Result<
 
 /// The route table.
 fn router(state: AppState) -> Router {
-    let platform = &state.server.platform;
+    let platform = &state.server.http.platform;
     let mut open = Router::new()
         .route("/metrics", get(metrics))
         .route("/health/live", get(health::live))
@@ -137,7 +134,7 @@ fn router(state: AppState) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         // `RawBody` has its own limit, which reads on so that the client can read the answer.
         .layer(DefaultBodyLimit::disable())
-        .layer(cors(state.server.cors_origins.as_deref()))
+        .layer(state.server.http.cors())
         .with_state(state)
 }
 
@@ -148,14 +145,6 @@ fn main_task(model_type: ModelType) -> MethodRouter<AppState> {
         ModelType::Classifier => post(predict::predict),
         ModelType::Embedding(_) => post(embed::embed),
     }
-}
-
-fn cors(origins: Option<&[HeaderValue]>) -> CorsLayer {
-    let origins = origins.map_or_else(|| Any.into(), |origins| AllowOrigin::list(origins.iter().cloned()));
-    CorsLayer::new()
-        .allow_origin(origins)
-        .allow_methods([Method::GET, Method::POST])
-        .allow_headers([AUTHORIZATION, CONTENT_TYPE])
 }
 
 /// Prometheus metrics.

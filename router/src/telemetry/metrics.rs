@@ -120,7 +120,7 @@ pub(crate) async fn listen(
         Ok(listener) => listener,
         Err(error) => return unopened(port, &error),
     };
-    tracing::info!("metrics are also served on port {}", listener.local_addr()?.port());
+    tracing::info!("metrics are served on port {}", listener.local_addr()?.port());
     let app = Router::new().fallback(move || async move { metrics.answer() });
     tokio::spawn(async move { axum::serve(listener, app).await });
     Ok(())
@@ -129,7 +129,8 @@ pub(crate) async fn listen(
 fn unopened(PrometheusPort { port, explicit }: PrometheusPort, error: &io::Error) -> anyhow::Result<()> {
     let message = format!("`--prometheus-port {port}` cannot be opened ({error}): give a free one");
     anyhow::ensure!(!explicit, message);
-    tracing::warn!("{message}; until then the metrics are at /metrics only");
+    let elsewhere = if cfg!(feature = "http") { "at /metrics only" } else { "nowhere" };
+    tracing::warn!("{message}; until then the metrics are {elsewhere}");
     Ok(())
 }
 

@@ -4,6 +4,8 @@
 //! (`traceparent`, `tracestate`). What must hold: each request that was begun ends as one span, also if its client goes
 //! away; a collector that is down costs spans and one line of the log, never time of a request.
 
+#![cfg_attr(not(feature = "http"), expect(dead_code, reason = "calls of gRPC have no spans yet"))]
+
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
