@@ -57,13 +57,6 @@ impl<O: Operations> Dense<O> {
                 weights.display()
             )));
         }
-        if !weights.exists() && weights.with_file_name("pytorch_model.bin").exists() {
-            return Err(BackendError::Load(format!(
-                "the dense module's weights are a pytorch_model.bin only, which is not read: give {} (loading the model \
-                 with sentence-transformers and saving it writes one)",
-                weights.display()
-            )));
-        }
         let checkpoint = Checkpoint::open(std::slice::from_ref(weights))?;
         let weight = operations.matrix(vec![checkpoint.tensor("linear.weight", &[outputs, inputs])?])?;
         let bias = bias.then(|| checkpoint.tensor("linear.bias", &[outputs])).transpose()?;

@@ -15,8 +15,11 @@ use super::folder::required_for;
 use super::weights::{SINGLE_FILE, check_weights};
 
 const MODULE_CONFIG: &str = "config.json";
-const REMEDY: &str = "a dense module needs its config.json and its weights as model.safetensors; download the model \
-                      again, or correct modules.json or `--dense-path`";
+const REMEDY: &str = "a dense module needs its config.json and its weights as model.safetensors (of a \
+                      pytorch_model.bin, loading and saving the model with sentence-transformers makes one); download \
+                      the model again, or correct modules.json or `--dense-path`";
+/// The name of the pooled vector among sentence-transformers' features.
+const POOLED: &str = "sentence_embedding";
 
 /// `2_Dense/config.json`.
 #[derive(Debug, Deserialize)]
@@ -29,6 +32,12 @@ struct DenseConfig {
     /// there is none.
     #[serde(default = "tanh")]
     activation_function: String,
+    /// What the module takes, of sentence-transformers' features; the pooled vector where there is none.
+    module_input_name: Option<String>,
+    /// What it gives; the same where there is none.
+    module_output_name: Option<String>,
+    #[serde(default)]
+    use_residual: bool,
 }
 
 fn yes() -> bool {
@@ -79,17 +88,30 @@ pub(super) fn load(root: &Path, path: &str) -> Result<DenseModule, FilesError> {
     let (config_file, weights) = (config_file?, weights?);
     let config: DenseConfig = read_json(&config_file)?;
     check_weights(&weights)?;
-    let unsupported = |field, value: String| FilesError::UnsupportedField {
+    let unsupported = |field, value: String, known| FilesError::UnsupportedField {
         path: config_file.clone(),
         field,
         value,
-        known: "torch's Identity and Tanh",
+        known,
     };
     let activation = match config.activation_function.rsplit('.').next() {
         Some("Identity") => Activation::Identity,
         Some("Tanh") => Activation::Tanh,
-        _ => return Err(unsupported("activation_function", config.activation_function)),
+        _ => {
+            let known = "torch's Identity and Tanh are";
+            return Err(unsupported("activation_function", config.activation_function, known));
+        }
     };
+    let names =
+        [("module_input_name", config.module_input_name), ("module_output_name", config.module_output_name)];
+    for (field, name) in names {
+        if let Some(name) = name.filter(|name| name != POOLED) {
+            return Err(unsupported(field, name, "`sentence_embedding` is"));
+        }
+    }
+    if config.use_residual {
+        return Err(unsupported("use_residual", "true".to_owned(), "`false` is"));
+    }
     let DenseConfig { in_features, out_features, bias, .. } = config;
     Ok(DenseModule { weights, in_features, out_features, bias, activation })
 }
@@ -156,15 +178,31 @@ mod tests {
             "what sentence-transformers takes where nothing is said"
         );
         let relu = whole.replace("linear.Identity", "activation.ReLU");
-        let table: [(_, _, &[&str]); 5] = [
+        let with = |field: &str| whole.replace('}', &format!(",{field}}}"));
+        for field in [
+            r#""module_input_name":"sentence_embedding","module_output_name":"sentence_embedding""#,
+            r#""module_output_name":null,"use_residual":false"#,
+        ] {
+            assert!(read(Some(&with(field)), Some(safetensors(16))).is_ok(), "{field}");
+        }
+        let [tokens, output, residual] = [
+            r#""module_input_name":"token_embeddings""#,
+            r#""module_output_name":"other""#,
+            r#""use_residual":true"#,
+        ]
+        .map(with);
+        let table: [(_, _, &[&str]); 8] = [
             (None, Some(safetensors(16)), &["`2_Dense/config.json` is missing", "--dense-path"]),
-            (Some(whole), None, &["`2_Dense/model.safetensors` is missing", "--dense-path"]),
+            (Some(whole), None, &["`2_Dense/model.safetensors` is missing", "pytorch_model.bin"]),
             (Some("{}"), Some(safetensors(16)), &["2_Dense/config.json", "in_features"]),
             (
                 Some(relu.as_str()),
                 Some(safetensors(16)),
                 &["`activation_function`", "activation.ReLU", "Tanh"],
             ),
+            (Some(&tokens), Some(safetensors(16)), &["`module_input_name`", "`token_embeddings`"]),
+            (Some(&output), Some(safetensors(16)), &["`module_output_name`", "`other`"]),
+            (Some(&residual), Some(safetensors(16)), &["`use_residual`", "only `false` is"]),
             (Some(whole), Some(vec![0; 20]), &["2_Dense/model.safetensors"]),
         ];
         for (config, weights, parts) in table {

@@ -171,7 +171,7 @@ pub enum FilesError {
         reason: String,
     },
     /// A field's value that is not supported.
-    #[error("`{field}` of {path} is `{value}`, which is not supported: only {known} are")]
+    #[error("`{field}` of {path} is `{value}`, which is not supported: only {known}")]
     UnsupportedField {
         /// The file.
         path: PathBuf,

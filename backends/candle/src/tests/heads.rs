@@ -333,15 +333,6 @@ fn dense_modules_that_do_not_fit_are_refused_by_file() {
         ),
         (
             refusal(|model| {
-                let module = model.dense("2_Dense", (HIDDEN, 20), true, Activation::Tanh).0;
-                remove(&module);
-                fs::write(module.weights.with_file_name("pytorch_model.bin"), "pickle").unwrap();
-                pooled(vec![module])
-            }),
-            ["pytorch_model.bin", "sentence-transformers"],
-        ),
-        (
-            refusal(|model| {
                 let module = model.dense("2_Dense", (HIDDEN, 2), false, Activation::Tanh).0;
                 let weight = ("linear.weight".to_owned(), vec![f32::NAN; HIDDEN * 2], vec![2, HIDDEN]);
                 model.write("2_Dense/model.safetensors", &[weight], DType::F32);
