@@ -1,8 +1,10 @@
 //! A server for tests: real engine, a byte-level tokenizer and a backend that counts letters.
 //!
-//! Input: flags. Output: a [`Running`] server. What must hold: a prompt's raw score is the number of `Z`s in it less
-//! one, so that every expected score can be read off the request; a prompt with `#` fails, one with `%` scores NaN, and
-//! [`Control`] can hold or break all of them.
+//! Input: flags, of which `--model-type` says what kind of model it is (a generative re-ranker). Output: a [`Running`]
+//! server. What must hold: every expected number can be read off the request. A prompt's raw score is the number of `Z`s
+//! in it less one; a text's vector, and a classifier's logits, are its numbers of `Z`s, of `a`s and of tokens; a token's
+//! vector is that of the text up to it. A prompt with `#` fails, one with `%` scores NaN, and [`Control`] can hold or
+//! break all of them.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -12,12 +14,13 @@ use std::{
 };
 
 use serde_json::json;
-use text_embeddings_backend_core::{Backend, BackendError, Batch, ModelType, Predictions};
+use text_embeddings_backend_core::{Backend, BackendError, Batch, ModelType, Pool, Predictions, Wanted};
 use text_embeddings_core::{
+    files::RequestedType,
     infer::{Engine, EngineLimits},
     service::{ServedModel, Service, ServiceConfig},
     templates::{BuiltinTemplate, PromptTemplate},
-    tokenization::{EncoderOptions, PromptEncoder, Tokenization},
+    tokenization::{Encoder, EncoderOptions, PromptEncoder, TextEncoder, TextOptions, Tokenization},
 };
 use tokenizers::{Tokenizer, pre_tokenizers::byte_level::ByteLevel};
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -78,14 +81,16 @@ impl Drop for Running {
 /// The state of a server with these flags.
 fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
     let args = Args::try_from(FLAGS.split_whitespace().chain(flags.split_whitespace())).unwrap();
-    let limits = ModelLimits {
-        model_type: ModelType::ListwiseReranker,
-        max_seq_length: None,
-        max_position_embeddings: Some(40_960),
+    let model_type = match args.model_type {
+        Some(RequestedType::Embedding) => ModelType::Embedding(Pool::LastToken),
+        Some(RequestedType::Classifier) => ModelType::Classifier,
+        Some(RequestedType::Reranker) => ModelType::Reranker,
+        Some(RequestedType::ListwiseReranker) | None => ModelType::ListwiseReranker,
     };
+    let limits = ModelLimits { model_type, max_seq_length: None, max_position_embeddings: Some(40_960) };
     let config = Config::resolve(&args, &limits).unwrap();
     let details = ModelDetails {
-        labels: vec!["yes".to_owned()],
+        labels: labels(model_type),
         default_instruction: Some("Judge.".to_owned()),
         ..ModelDetails::default()
     };
@@ -102,10 +107,20 @@ fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
     }
 }
 
+fn labels(model_type: ModelType) -> Vec<String> {
+    let labels: &[&str] = match model_type {
+        ModelType::Embedding(_) => &[],
+        ModelType::Classifier => &["sleepy", "loud", "long"],
+        ModelType::Reranker | ModelType::ListwiseReranker => &["yes"],
+    };
+    labels.iter().map(|&label| label.to_owned()).collect()
+}
+
 fn service(config: &Config, control: &Control) -> Service {
     let tokenizer = tokenizer();
     let backend = LetterBackend {
-        counted: tokenizer.token_to_id("Z").unwrap(),
+        is_reranker: matches!(config.model_type, ModelType::Reranker | ModelType::ListwiseReranker),
+        counted: ["Z", "a"].map(|letter| tokenizer.token_to_id(letter).unwrap()),
         failing: tokenizer.token_to_id("#").unwrap(),
         nan: tokenizer.token_to_id("%").unwrap(),
         control: control.clone(),
@@ -115,22 +130,28 @@ fn service(config: &Config, control: &Control) -> Service {
         max_batch_requests: config.max_batch_requests,
         max_concurrent_requests: config.max_concurrent_requests,
     };
-    let options = EncoderOptions {
-        default_instruction: "Judge.".to_owned(),
-        max_input_length: config.max_input_length,
-        parse_special_tokens: config.parse_special_tokens,
-    };
-    let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
-    let encoder = PromptEncoder::new(tokenizer, &template, options).unwrap();
     let service_config = ServiceConfig {
         model_type: config.model_type,
-        model: ServedModel { labels: vec!["yes".to_owned()], ..ServedModel::default() },
+        model: ServedModel { labels: labels(config.model_type), dimensions: 3, ..ServedModel::default() },
         max_rerank_texts: config.max_rerank_texts,
         max_client_batch_size: config.max_client_batch_size,
         auto_truncate: config.auto_truncate,
     };
-    let tokenization = Tokenization::start(encoder, config.tokenization_workers).unwrap();
+    let tokenization = Tokenization::start(encoder(config, tokenizer), config.tokenization_workers).unwrap();
     Service::new(tokenization, Engine::start(Box::new(backend), limits).unwrap(), service_config)
+}
+
+fn encoder(config: &Config, tokenizer: Tokenizer) -> Encoder {
+    let Config { max_input_length, parse_special_tokens, .. } = *config;
+    if matches!(config.model_type, ModelType::Embedding(_) | ModelType::Classifier) {
+        let vocabulary = tokenizer.get_vocab_size(true);
+        let options = TextOptions { max_input_length, parse_special_tokens, vocabulary };
+        return TextEncoder::new(tokenizer, options).unwrap().into();
+    }
+    let default_instruction = "Judge.".to_owned();
+    let options = EncoderOptions { default_instruction, max_input_length, parse_special_tokens };
+    let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+    PromptEncoder::new(tokenizer, &template, options).unwrap().into()
 }
 
 /// Byte-level, a token for each byte, with the control tokens of Qwen's prompt.
@@ -197,17 +218,20 @@ impl Control {
 }
 
 struct LetterBackend {
-    counted: u32,
+    is_reranker: bool,
+    counted: [u32; 2],
     failing: u32,
     nan: u32,
     control: Control,
 }
 
 impl LetterBackend {
-    fn score(&self, batch: &Batch, text: usize) -> f32 {
-        let ids = || batch.rows_of(text).map(|row| batch.token_ids()[row]);
-        let count = ids().filter(|id| *id == self.counted).count();
-        if ids().any(|id| id == self.nan) { f32::NAN } else { count as f32 - 1.0 }
+    fn values(&self, ids: &[u32]) -> Vec<f32> {
+        if ids.contains(&self.nan) {
+            return vec![f32::NAN; if self.is_reranker { 1 } else { 3 }];
+        }
+        let counts = self.counted.map(|counted| ids.iter().filter(|id| **id == counted).count() as f32);
+        if self.is_reranker { vec![counts[0] - 1.0] } else { vec![counts[0], counts[1], ids.len() as f32] }
     }
 }
 
@@ -219,7 +243,17 @@ impl Backend for LetterBackend {
         if broken || batch.token_ids().contains(&self.failing) {
             return Err(BackendError::Inference("the test wants it".to_owned()));
         }
-        Ok(Predictions::new((0..batch.leaves().len()).map(|text| self.score(batch, text)).collect(), 1))
+        let mut predictions = Predictions::default();
+        for (text, wanted) in batch.wanted().iter().enumerate() {
+            let ids: Vec<u32> = batch.rows_of(text).map(|row| batch.token_ids()[row]).collect();
+            let whole = match wanted {
+                Wanted::Whole => ids.len(),
+                Wanted::Tokens => 1,
+            };
+            let rows: Vec<Vec<f32>> = (whole..=ids.len()).map(|end| self.values(&ids[..end])).collect();
+            predictions.push(&rows.concat(), rows[0].len());
+        }
+        Ok(predictions)
     }
 }
 

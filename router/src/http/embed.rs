@@ -311,4 +311,114 @@ mod tests {
             assert_eq!((answer.status, answer.body), (422, expected), "{body}");
         }
     }
+
+    #[tokio::test]
+    async fn inputs_become_vectors() {
+        let server = Server::start_with("--model-type embedding").await;
+        // Byte by byte, `Z` is the token 57 and `b` 65.
+        let table = [
+            (json!({"inputs": "ZZZb"}), "[[0.6,0.0,0.8]]"),
+            (json!({"inputs": "ZZZb", "normalize": false}), "[[3.0,0.0,4.0]]"),
+            (json!({"inputs": [57, 57, 57, 65]}), "[[0.6,0.0,0.8]]"),
+            (json!({"inputs": ["aaab", "ZZZb"]}), "[[0.0,0.6,0.8],[0.6,0.0,0.8]]"),
+            (
+                json!({"inputs": [[57, 57, 57, 65], "aaab", [65]]}),
+                "[[0.6,0.0,0.8],[0.0,0.6,0.8],[0.0,0.0,1.0]]",
+            ),
+            (json!({"inputs": "ZZZb", "dimensions": 2}), "[[1.0,0.0]]"),
+            (json!({"inputs": "ZZZb", "dimensions": 2, "normalize": false}), "[[3.0,0.0]]"),
+            (json!({"inputs": "Za".repeat(400), "normalize": false}), "[[300.0,300.0,600.0]]"),
+            (
+                json!({"inputs": format!("{}b", "Z".repeat(600)), "normalize": false, "truncation_direction": "left"}),
+                "[[599.0,0.0,600.0]]",
+            ),
+        ];
+        for path in ["/embed", "/", "/invocations"] {
+            for (fields, expected) in &table {
+                let answer = server.post(path, &fields.to_string(), &[]).await;
+                assert_eq!((answer.status, answer.body.as_str()), (200, *expected), "{path} {fields}");
+            }
+        }
+        let answer = server.post("/embed_all", r#"{"inputs":["Zab",[57]]}"#, &[]).await;
+        let expected = "[[[1.0,0.0,1.0],[1.0,1.0,2.0],[1.0,1.0,3.0]],[[1.0,0.0,1.0]]]";
+        assert_eq!((answer.status, answer.body.as_str()), (200, expected));
+    }
+
+    #[tokio::test]
+    async fn the_cost_is_in_the_headers() {
+        let server = Server::start_with("--model-type embedding").await;
+        // An id counts as a character.
+        let body = json!({"inputs": ["éa", "b".repeat(700), [57, 57]]}).to_string();
+        for path in ["/embed", "/embed_all"] {
+            let answer = server.post(path, &body, &[]).await;
+            let header = |name| answer.header(name).unwrap();
+            assert_eq!((header("x-compute-type"), header("x-compute-characters")), ("cpu", "704"), "{path}");
+            assert_eq!((header("x-compute-tokens"), header("x-truncated-texts")), ("605", "1"), "{path}");
+            for name in
+                ["x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"]
+            {
+                assert!(header(name).parse::<u64>().unwrap() < 10_000, "{path} {name}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn each_error_has_its_status_and_body_and_the_server_goes_on() {
+        let server = Server::start_with("--model-type embedding").await;
+        let long = "a".repeat(601);
+        let nan = "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let table = [
+            (json!({"inputs": []}), 400, "`inputs` cannot be empty", "Empty"),
+            (json!({"inputs": ["a", []]}), 400, "`inputs` cannot be empty", "Empty"),
+            (
+                json!({"inputs": vec!["a"; 5]}),
+                422,
+                "batch size 5 > maximum allowed batch size 4",
+                "Validation",
+            ),
+            (
+                json!({"inputs": long, "truncate": false}),
+                422,
+                "`inputs` must have less than 600 tokens. Given: 601",
+                "Validation",
+            ),
+            (
+                json!({"inputs": [57, 260]}),
+                422,
+                "`inputs` holds the token id 260, but the ids of this model are below 260",
+                "Validation",
+            ),
+            (
+                json!({"inputs": "a", "prompt_name": "query"}),
+                422,
+                "`prompt_name` `query` is unknown: this model has no prompts",
+                "Validation",
+            ),
+            (json!({"inputs": ["a", "#"]}), 424, "inference failed: the test wants it", "Backend"),
+            (json!({"inputs": ["a", "%"]}), 424, nan, "Backend"),
+        ];
+        for path in ["/embed", "/embed_all"] {
+            for (fields, status, message, kind) in &table {
+                let answer = server.post(path, &fields.to_string(), &[]).await;
+                let expected = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
+                assert_eq!((answer.status, answer.body), (*status, expected), "{path} {fields}");
+                assert_eq!(server.post(path, r#"{"inputs":"a"}"#, &[]).await.status, 200);
+            }
+        }
+        for dimensions in [0, 4, usize::MAX] {
+            let body = json!({"inputs": "a", "dimensions": dimensions}).to_string();
+            let answer = server.post("/embed", &body, &[]).await;
+            let expected = format!(
+                r#"{{"error":"`dimensions` must be between 1 and 3, the length of this model's vectors. Given: {dimensions}","error_type":"Validation"}}"#
+            );
+            assert_eq!((answer.status, answer.body), (422, expected));
+        }
+        let answer = server.post("/embed_sparse", r#"{"inputs":"a"}"#, &[]).await;
+        let expected = r#"{"error":"model is not a splade (sparse embedding) model","error_type":"Backend"}"#;
+        assert_eq!((answer.status, answer.body.as_str()), (424, expected));
+        for (path, body) in [("/rerank", r#"{"query":"q","texts":["a"]}"#), ("/predict", r#"{"inputs":"a"}"#)]
+        {
+            assert_eq!(server.post(path, body, &[]).await.status, 424, "{path}");
+        }
+    }
 }

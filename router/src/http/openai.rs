@@ -245,4 +245,69 @@ mod tests {
             );
         }
     }
+
+    #[tokio::test]
+    async fn the_vectors_are_those_of_embed_in_either_format() {
+        let server = Server::start_with("--model-type embedding --served-model-name tiny").await;
+        let answer = server.post("/v1/embeddings", r#"{"input":["ZZZb",[65]],"model":"any"}"#, &[]).await;
+        let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":[0.6,0.0,0.8],"index":0},{"object":"embedding","embedding":[0.0,0.0,1.0],"index":1}],"model":"tiny","usage":{"prompt_tokens":5,"total_tokens":5}}"#;
+        assert_eq!((answer.status, answer.body.as_str()), (200, expected));
+        assert_eq!(answer.header("x-compute-tokens"), Some("5"));
+        // Vectors whose values are no short decimals, too.
+        let input = json!(["Za", "aaZ", [57, 64, 64, 65], "ZZZZZZb"]);
+        let embed = server.post("/embed", &json!({"inputs": input}).to_string(), &[]).await;
+        let vectors: Vec<Vec<f32>> = serde_json::from_str(&embed.body).unwrap();
+        for path in ["/embeddings", "/v1/embeddings"] {
+            let send = async |format| {
+                let body = json!({"input": input, "encoding_format": format}).to_string();
+                let body: Value = serde_json::from_str(&server.post(path, &body, &[]).await.body).unwrap();
+                body["data"].as_array().unwrap().iter().map(|datum| datum["embedding"].clone()).collect()
+            };
+            let floats: Vec<Value> = send("float").await;
+            let texts: Vec<Value> = send("base64").await;
+            for ((vector, float), text) in vectors.iter().zip(floats).zip(texts) {
+                assert_eq!(&serde_json::from_value::<Vec<f32>>(float).unwrap(), vector);
+                let bytes = BASE64_STANDARD.decode(text.as_str().unwrap()).unwrap();
+                let values = bytes.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+                assert_eq!(&values.collect::<Vec<_>>(), vector);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_embedding_models_errors_are_in_openais_words() {
+        let server = Server::start_with("--model-type embedding --max-concurrent-requests 1").await;
+        let table = [
+            (json!({"input": []}), 400, "`inputs` cannot be empty", "Empty"),
+            (
+                json!({"input": vec!["a"; 5]}),
+                422,
+                "batch size 5 > maximum allowed batch size 4",
+                "Validation",
+            ),
+            (
+                json!({"input": "a", "dimensions": 4}),
+                422,
+                "`dimensions` must be between 1 and 3, the length of this model's vectors. Given: 4",
+                "Validation",
+            ),
+            (json!({"input": "#"}), 424, "inference failed: the test wants it", "Backend"),
+        ];
+        for (fields, status, message, kind) in table {
+            let answer = server.post("/v1/embeddings", &fields.to_string(), &[]).await;
+            let expected = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
+            assert_eq!((answer.status, answer.body), (status, expected), "{fields}");
+        }
+        server.control.hold(true);
+        let batches = server.control.seen();
+        let refused = async {
+            server.control.batches(batches + 1).await;
+            let refused = server.post("/v1/embeddings", r#"{"input":"a"}"#, &[]).await;
+            server.control.hold(false);
+            refused
+        };
+        let (_, refused) = tokio::join!(server.post("/v1/embeddings", r#"{"input":"a"}"#, &[]), refused);
+        assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+        assert_eq!(refused.body, r#"{"message":"Model is overloaded","code":429,"type":"Overloaded"}"#);
+    }
 }

@@ -272,4 +272,28 @@ mod tests {
             Some("cpu")
         );
     }
+
+    #[tokio::test]
+    async fn a_classifier_labels_single_texts() {
+        let server = Server::start_with("--model-type classifier").await;
+        let table = [
+            (
+                json!({"inputs": "ZZZb", "raw_scores": true}),
+                r#"[{"score":4.0,"label":"long"},{"score":3.0,"label":"sleepy"},{"score":0.0,"label":"loud"}]"#,
+            ),
+            (
+                json!({"inputs": [["a"], ["b", "Z"]], "raw_scores": true}),
+                r#"[[{"score":1.0,"label":"loud"},{"score":1.0,"label":"long"},{"score":0.0,"label":"sleepy"}],[{"score":2.0,"label":"long"},{"score":1.0,"label":"sleepy"},{"score":0.0,"label":"loud"}]]"#,
+            ),
+        ];
+        for path in ["/predict", "/", "/invocations"] {
+            for (fields, expected) in &table {
+                let answer = server.post(path, &fields.to_string(), &[]).await;
+                assert_eq!((answer.status, answer.body.as_str()), (200, *expected), "{path} {fields}");
+            }
+        }
+        let answer = server.post("/rerank", r#"{"query":"q","texts":["a"]}"#, &[]).await;
+        let expected = r#"{"error":"model is not a re-ranker model","error_type":"Backend"}"#;
+        assert_eq!((answer.status, answer.body.as_str()), (424, expected));
+    }
 }

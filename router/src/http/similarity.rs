@@ -157,4 +157,59 @@ mod tests {
             assert_eq!((answer.status, answer.body), (422, expected), "{body}");
         }
     }
+
+    #[tokio::test]
+    async fn sentences_are_compared_with_the_source() {
+        let body = json!({"inputs": {"source_sentence": "ZZZb", "sentences": ["ZZZb", "aaab", "ZZZbZZZb"]}})
+            .to_string();
+        for (flags, paths) in
+            [("", &["/similarity"][..]), ("--task sentence-similarity", &["/similarity", "/"])]
+        {
+            let server = Server::start_with(&format!("--model-type embedding {flags}")).await;
+            for path in paths {
+                let answer = server.post(path, &body, &[]).await;
+                assert_eq!((answer.status, answer.body.as_str()), (200, "[1.0,0.64,1.0]"), "{flags} {path}");
+                assert_eq!(answer.header("x-compute-tokens"), Some("20"), "{flags} {path}");
+            }
+            let answer = server.post("/invocations", r#"{"inputs":"b"}"#, &[]).await;
+            assert_eq!(answer.body, "[[0.0,0.0,1.0]]", "{flags}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_compared_is_refused() {
+        let server = Server::start_with("--model-type embedding").await;
+        let table = [
+            (
+                json!({"source_sentence": "a", "sentences": []}),
+                400,
+                "`inputs.sentences` cannot be empty",
+                "Empty",
+            ),
+            (
+                json!({"source_sentence": "a", "sentences": vec!["a"; 5]}),
+                422,
+                "batch size 5 > maximum allowed batch size 4",
+                "Validation",
+            ),
+            (
+                json!({"source_sentence": "#", "sentences": ["a"]}),
+                424,
+                "inference failed: the test wants it",
+                "Backend",
+            ),
+        ];
+        for (inputs, status, message, kind) in table {
+            let answer = server.post("/similarity", &json!({"inputs": inputs}).to_string(), &[]).await;
+            let expected = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
+            assert_eq!((answer.status, answer.body), (status, expected), "{inputs}");
+        }
+        let parameters = json!({"truncate": false, "prompt_name": null});
+        let inputs = json!({"source_sentence": "a", "sentences": ["b".repeat(601)]});
+        let body = json!({"inputs": inputs, "parameters": parameters}).to_string();
+        let answer = server.post("/similarity", &body, &[]).await;
+        let expected =
+            r#"{"error":"`inputs` must have less than 600 tokens. Given: 601","error_type":"Validation"}"#;
+        assert_eq!((answer.status, answer.body.as_str()), (422, expected));
+    }
 }

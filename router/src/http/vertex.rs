@@ -260,6 +260,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_embedding_models_instances_are_embedded() {
+        let server = Server::start_with("--model-type embedding").await;
+        let instances = json!([
+            {"inputs": "ZZZb"},
+            {"inputs": ["b", [57]], "normalize": false},
+            {"inputs": {"source_sentence": "ZZZb", "sentences": ["aaab"]}},
+            {"input": "b", "encoding_format": "base64"},
+        ]);
+        let answer = server.post("/vertex", &json!({"instances": instances}).to_string(), &[]).await;
+        let openai = r#"{"object":"list","data":[{"object":"embedding","embedding":"AAAAAAAAAAAAAIA/","index":0}],"model":"org/tiny-reranker","usage":{"prompt_tokens":1,"total_tokens":1}}"#;
+        let expected =
+            format!(r#"{{"predictions":[[[0.6,0.0,0.8]],[[0.0,0.0,1.0],[1.0,0.0,1.0]],[0.64],{openai}]}}"#);
+        assert_eq!((answer.status, answer.body), (200, expected));
+    }
+
+    #[tokio::test]
     async fn the_costs_of_the_instances_add_up() {
         let server = Server::start().await;
         let long = "b".repeat(1000);

@@ -21,7 +21,8 @@ use text_embeddings_core::service::Cost;
 use utoipa::{
     Modify, OpenApi, ToSchema,
     openapi::{
-        Header, Object, OpenApi as Document, RefOr, Type,
+        Header, Object, OpenApi as Document, RefOr, Schema, Type,
+        schema::AnyOfBuilder,
         security::{Http, HttpAuthScheme, SecurityScheme},
     },
 };
@@ -94,8 +95,16 @@ struct Additions;
 impl Modify for Additions {
     fn modify(&self, description: &mut Document) {
         describe_costs(description);
+        let components = description.components.get_or_insert_default();
+        // A body may be that of several routes, which `oneOf` forbids.
+        if let Some(RefOr::T(schema)) = components.schemas.get_mut("AnyRequest")
+            && let Schema::OneOf(bodies) = schema
+        {
+            let any = AnyOfBuilder::new().description(bodies.description.take());
+            *schema = bodies.items.drain(..).fold(any, AnyOfBuilder::item).into();
+        }
         let key = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
-        description.components.get_or_insert_default().add_security_scheme("key", key);
+        components.add_security_scheme("key", key);
         let paths = &mut description.paths.paths;
         let second_names = [("/health", "/ping"), ("/", "/invocations"), ("/v1/embeddings", "/embeddings")];
         for (first, second) in second_names {
