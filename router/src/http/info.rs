@@ -65,7 +65,7 @@ enum ModelTypeBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = EmbeddingModel)]
 struct Pooling {
-    /// `cls`, `mean` or `last-token`.
+    /// `cls`, `mean` or `last_token`.
     pooling: String,
 }
 
@@ -91,7 +91,10 @@ impl ModelTypeBody {
     fn new(model_type: ModelType, details: &ModelDetails) -> Self {
         let labels = Labels::new(&details.labels);
         match model_type {
-            ModelType::Embedding(pool) => Self::Embedding(Pooling { pooling: pool.to_string() }),
+            // TEI writes `last-token` on the command line and `last_token` here.
+            ModelType::Embedding(pool) => {
+                Self::Embedding(Pooling { pooling: pool.to_string().replace('-', "_") })
+            }
             ModelType::Classifier => Self::Classifier(labels),
             ModelType::Reranker | ModelType::ListwiseReranker => Self::Reranker(labels),
         }
@@ -175,5 +178,23 @@ mod tests {
           "version": "0.1.0"
         }
         "#);
+    }
+
+    #[tokio::test]
+    async fn each_kind_of_model_has_its_key() {
+        let labels =
+            r#"{"id2label":{"0":"sleepy","1":"loud","2":"long"},"label2id":{"long":2,"loud":1,"sleepy":0}}"#;
+        let yes = r#"{"id2label":{"0":"yes"},"label2id":{"yes":0}}"#;
+        let table = [
+            ("embedding", r#"{"embedding":{"pooling":"last_token"}}"#.to_owned()),
+            ("classifier", format!(r#"{{"classifier":{labels}}}"#)),
+            ("reranker", format!(r#"{{"reranker":{yes}}}"#)),
+            ("listwise-reranker", format!(r#"{{"reranker":{yes}}}"#)),
+        ];
+        for (kind, expected) in table {
+            let answer = Server::start_with(&format!("--model-type {kind}")).await.get("/info").await;
+            assert!(answer.body.contains(&format!(r#""model_type":{expected},"#)), "{}", answer.body);
+            assert!(answer.body.contains(&format!(r#""model_kind":"{kind}""#)), "{}", answer.body);
+        }
     }
 }
