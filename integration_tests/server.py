@@ -160,9 +160,10 @@ class Background:
 
 
 def command(model: str | Path, *flags: str) -> list[str]:
-    """The command line that serves `model`."""
+    """The command line that serves `model`: exactly, unless the flags ask for another arithmetic."""
     folder, own = (MODELS / model, MODEL_FLAGS[model]) if isinstance(model, str) else (model, ())
-    return [str(BINARY), "--model-id", str(folder), *own, *flags]
+    exact = () if "--dtype" in flags else ("--dtype", "float32")
+    return [str(BINARY), "--model-id", str(folder), *own, *exact, *flags]
 
 
 def variables(extra: dict[str, str] | None = None) -> dict[str, str]:

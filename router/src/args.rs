@@ -31,7 +31,8 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Model")]
     pub(crate) model_type: Option<RequestedType>,
 
-    /// The arithmetic: `float32`, `float16` or `bfloat16` [default: float32 on CPU].
+    /// The arithmetic: `float32` (exact), `bfloat16` or `int8` [default on CPU: bfloat16 if the checkpoint is stored
+    /// in it and this CPU multiplies it, else float32].
     #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
 
@@ -247,9 +248,8 @@ pub(crate) fn parse_hostname(hostname: &str) -> Option<Vec<IpAddr>> {
 }
 
 fn parse_dtype(text: &str) -> Result<DType, String> {
-    let all = [DType::Float32, DType::Float16, DType::BFloat16];
-    let found = all.into_iter().find(|dtype| dtype.to_string() == text);
-    found.ok_or_else(|| "expected float32, float16 or bfloat16".to_owned())
+    let found = DType::ALL.into_iter().find(|dtype| dtype.to_string() == text);
+    found.ok_or_else(|| "expected float32, float16, bfloat16 or int8".to_owned())
 }
 
 fn parse_pool(text: &str) -> Result<Pool, String> {
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!((args.dtype, args.pooling, args.port), (Some(DType::BFloat16), Some(Pool::LastToken), 80));
         assert_eq!(args.model_type, Some(RequestedType::ListwiseReranker));
         for (flag, value) in [
-            ("--dtype", "int8"),
+            ("--dtype", "int4"),
             ("--pooling", "max"),
             ("--model-type", "llm"),
             ("--port", "70000"),

@@ -27,6 +27,8 @@ pub(crate) struct Info {
 pub(crate) struct ModelDetails {
     /// The commit on the Hub; none for a local folder.
     pub(crate) sha: Option<String>,
+    /// The arithmetic in force.
+    pub(crate) dtype: String,
     /// The classes in order; for a generative re-ranker `["yes"]`.
     pub(crate) labels: Vec<String>,
     /// The instruction in force where a request has none.

@@ -61,6 +61,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         config: folder.config.raw.clone(),
         weights: folder.weights.clone(),
         head,
+        dtype: config.dtype,
         threads: config.threads,
     })?;
     match config.model_type {
@@ -77,12 +78,16 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         start.elapsed().as_secs_f32(),
         config.model_id,
         config.model_type,
-        config.dtype,
+        loaded.dtype,
         loaded.description
     );
     log_answers(&config, &model);
-    let details =
-        ModelDetails { sha: folder.revision_sha.clone(), labels: model.labels.clone(), default_instruction };
+    let details = ModelDetails {
+        sha: folder.revision_sha.clone(),
+        dtype: loaded.dtype.to_string(),
+        labels: model.labels.clone(),
+        default_instruction,
+    };
     let limits = EngineLimits {
         max_batch_tokens: config.max_batch_tokens,
         max_batch_requests: config.max_batch_requests,

@@ -90,6 +90,7 @@ fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
     let limits = ModelLimits { model_type, max_seq_length: None, max_position_embeddings: Some(40_960) };
     let config = Config::resolve(&args, &limits).unwrap();
     let details = ModelDetails {
+        dtype: "float32".to_owned(),
         labels: labels(model_type),
         default_instruction: Some("Judge.".to_owned()),
         ..ModelDetails::default()

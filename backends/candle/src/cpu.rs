@@ -1,7 +1,7 @@
 //! The operations on the CPU: slices, kernels, threads.
 //!
-//! Weights stay in the checkpoint's type in the mapped file; all arithmetic is `f32`. Activations come from a store of
-//! buffers that are used again, so that a forward pass asks the system for memory only while batches grow.
+//! Weights are packed when they are loaded, activations are `f32` between the operations. Their memory comes from stores
+//! of buffers that are used again, so that a forward pass asks the system for memory only while batches grow.
 
 use crate::{
     attention::{
@@ -10,7 +10,8 @@ use crate::{
     },
     kernels::{
         InstructionSet, elementwise,
-        matmul::{Compute, MappedMatrix},
+        matmul::{Compute, MappedMatrix, Matrix, Operand, Order, ROWS_PER_ITEM, Words},
+        pack::{Format, Stored},
         threads::Threads,
     },
     load::StoredTensor,
@@ -20,21 +21,34 @@ use std::{
     borrow::Cow,
     sync::{Arc, Mutex, PoisonError},
 };
-use text_embeddings_backend_core::{BackendError, Batch};
+use text_embeddings_backend_core::{BackendError, Batch, DType};
 
-/// Rows that a thread takes at a time in row-wise operations.
-const ROWS_PER_ITEM: usize = 32;
-/// Rows of an MLP's inner activations that exist at a time: enough to serve a weight's packing, few enough to stay
-/// near the cache.
-const ROWS_PER_MLP: usize = 768;
+/// Buffers that are not in use.
+#[derive(Default)]
+struct Stores {
+    values: Mutex<Vec<Vec<f32>>>,
+    words: Mutex<Vec<Words>>,
+}
 
-type Buffers = Arc<Mutex<Vec<Vec<f32>>>>;
+/// Takes the smallest free buffer that is large enough, else the largest, which will have to grow.
+fn take<T: Default>(store: &Mutex<Vec<T>>, capacity: impl Fn(&T) -> usize, needed: usize) -> T {
+    let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
+    let best = (0..store.len()).min_by_key(|&i| match capacity(&store[i]) {
+        enough if enough >= needed => (0, enough),
+        less => (1, usize::MAX - less),
+    });
+    best.map(|i| store.swap_remove(i)).unwrap_or_default()
+}
 
-/// Activations `[rows, columns]`, row after row. Their memory goes back to the store when they are dropped.
+fn give_back<T>(store: &Mutex<Vec<T>>, buffer: T) {
+    store.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+}
+
+/// Activations `[rows, columns]`, row after row.
 pub(crate) struct Activations {
     values: Vec<f32>,
     columns: usize,
-    store: Buffers,
+    stores: Arc<Stores>,
 }
 
 impl Activations {
@@ -45,16 +59,36 @@ impl Activations {
 
 impl Drop for Activations {
     fn drop(&mut self) {
-        let values = std::mem::take(&mut self.values);
-        self.store.lock().unwrap_or_else(PoisonError::into_inner).push(values);
+        give_back(&self.stores.values, std::mem::take(&mut self.values));
     }
+}
+
+/// Activations packed for products.
+pub(crate) struct PackedActivations {
+    operand: Operand,
+    stores: Arc<Stores>,
+}
+
+impl Drop for PackedActivations {
+    fn drop(&mut self) {
+        give_back(&self.stores.words, self.operand.take_words());
+    }
+}
+
+/// The arithmetic of products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arithmetic {
+    /// What activations are converted to.
+    pub(crate) activations: Format,
+    /// What queries, keys, values and attention's weights are converted to.
+    pub(crate) attention: Format,
 }
 
 /// The CPU's operations.
 pub(crate) struct CpuOperations {
     compute: Arc<Compute>,
-    store: Buffers,
-    packed_rows: Vec<f32>,
+    arithmetic: Arithmetic,
+    stores: Arc<Stores>,
     packed_keys: PackedKeys,
 }
 
@@ -64,64 +98,92 @@ impl CpuOperations {
     /// # Errors
     ///
     /// [`BackendError::Load`] if the system refuses a thread.
-    pub(crate) fn start(threads: usize, set: InstructionSet) -> Result<Self> {
+    pub(crate) fn start(threads: usize, set: InstructionSet, dtype: DType) -> Result<Self> {
         let threads = Threads::start(threads).map_err(|error| {
             BackendError::Load(format!("cannot start {threads} compute threads: {error}"))
         })?;
-        let compute = Arc::new(Compute { set, threads });
+        let arithmetic = arithmetic(set, dtype)?;
         Ok(Self {
-            compute,
-            store: Buffers::default(),
-            packed_rows: Vec::new(),
-            packed_keys: PackedKeys::default(),
+            compute: Arc::new(Compute { set, threads }),
+            arithmetic,
+            stores: Arc::default(),
+            packed_keys: PackedKeys::new(arithmetic.attention),
         })
     }
 
-    /// Activations of unspecified content: the smallest free buffer that is large enough, else the largest, grown.
+    /// Activations of unspecified content.
     fn activations(&self, rows: usize, columns: usize) -> Activations {
-        let len = rows * columns;
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let best = (0..store.len()).min_by_key(|&i| {
-            let capacity = store[i].capacity();
-            if capacity >= len { (0, capacity) } else { (1, usize::MAX - capacity) }
-        });
-        let mut values = best.map(|i| store.swap_remove(i)).unwrap_or_default();
-        values.resize(len, 0.0);
-        Activations { values, columns, store: self.store.clone() }
+        let mut values = take(&self.stores.values, Vec::capacity, rows * columns);
+        values.resize(rows * columns, 0.0);
+        Activations { values, columns, stores: self.stores.clone() }
     }
 
-    /// Runs `body` on pieces of the same rows of `x` and `out`, which have so many columns.
-    fn by_rows(
+    /// `x`, each row made by `prepare` what is to be packed.
+    fn pack(
         &self,
         x: &[f32],
-        out: &mut [f32],
-        columns: (usize, usize),
-        body: impl Fn(&[f32], &mut [f32]) + Sync,
-    ) {
-        let items = x.chunks(ROWS_PER_ITEM * columns.0).zip(out.chunks_mut(ROWS_PER_ITEM * columns.1));
-        self.compute.threads.for_each(items, |(x, out)| body(x, out));
+        columns: usize,
+        prepare: impl for<'a> Fn(&'a [f32], &'a mut [f32]) -> &'a [f32] + Sync,
+    ) -> PackedActivations {
+        let format = self.arithmetic.activations;
+        let words = self.words(format, x.len() / columns, columns);
+        let operand = self.compute.operand((x, columns), format, words, prepare);
+        PackedActivations { operand, stores: self.stores.clone() }
+    }
+
+    fn words(&self, format: Format, rows: usize, columns: usize) -> Words {
+        take(&self.stores.words, Words::capacity, rows * format.words(columns))
+    }
+
+    /// Weights keep the checkpoint's precision, unless the products are of a lower one.
+    fn weight(&self, parts: Vec<StoredTensor>, order: Order) -> Matrix {
+        let parts: Vec<MappedMatrix> = parts.into_iter().map(mapped).collect();
+        let format = match self.arithmetic.activations {
+            Format::F32 if parts.iter().any(|part| part.stored() != Stored::Bf16) => Format::F32,
+            Format::F32 | Format::Bf16 => Format::Bf16,
+            Format::Int8 => Format::Int8,
+        };
+        Matrix::pack(&self.compute, &parts, format, order)
     }
 }
 
-/// A weight as parts in mapped files.
-pub(crate) struct CpuMatrix {
-    parts: Vec<MappedMatrix>,
+fn arithmetic(set: InstructionSet, dtype: DType) -> Result<Arithmetic> {
+    let (activations, attention) = match dtype {
+        DType::Float32 => (Format::F32, Format::F32),
+        DType::BFloat16 => (Format::Bf16, Format::Bf16),
+        DType::Int8 => (Format::Int8, if set.has_bf16() { Format::Bf16 } else { Format::F32 }),
+        DType::Float16 => {
+            return Err(BackendError::Load(
+                "`--dtype float16` is not supported on the CPU: give float32, bfloat16 or int8, or leave it out"
+                    .to_owned(),
+            ));
+        }
+    };
+    Ok(Arithmetic { activations, attention })
 }
 
-impl CpuMatrix {
-    fn outputs(&self) -> usize {
-        self.parts.iter().map(MappedMatrix::rows).sum()
-    }
+fn mapped(part: StoredTensor) -> MappedMatrix {
+    MappedMatrix::new(part.file, part.bytes, part.stored, part.columns)
 }
 
 impl Operations for CpuOperations {
     type Tensor = Activations;
-    type Matrix = CpuMatrix;
+    type Operand = PackedActivations;
+    type Table = MappedMatrix;
+    type Matrix = Matrix;
+    type GatedMatrix = Matrix;
     type Vector = Vec<f32>;
 
-    fn matrix(&self, parts: Vec<StoredTensor>) -> Result<CpuMatrix> {
-        let mapped = |part: StoredTensor| MappedMatrix::new(part.file, part.bytes, part.stored, part.columns);
-        Ok(CpuMatrix { parts: parts.into_iter().map(mapped).collect() })
+    fn table(&self, values: StoredTensor) -> Result<MappedMatrix> {
+        Ok(mapped(values))
+    }
+
+    fn matrix(&self, parts: Vec<StoredTensor>) -> Result<Matrix> {
+        Ok(self.weight(parts, Order::Plain))
+    }
+
+    fn gated_matrix(&self, gate: StoredTensor, up: StoredTensor) -> Result<Matrix> {
+        Ok(self.weight(vec![gate, up], Order::Gated))
     }
 
     fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {
@@ -143,8 +205,7 @@ impl Operations for CpuOperations {
         compute.threads.enter(|| pass(self))
     }
 
-    fn embed(&mut self, table: &CpuMatrix, ids: &[u32]) -> Result<Activations> {
-        let table = &table.parts[0];
+    fn embed(&mut self, table: &MappedMatrix, ids: &[u32]) -> Result<Activations> {
         let mut out = self.activations(ids.len(), table.columns());
         for (&id, out) in ids.iter().zip(out.values.chunks_exact_mut(table.columns())) {
             if id as usize >= table.rows() {
@@ -160,46 +221,45 @@ impl Operations for CpuOperations {
 
     fn norm(&mut self, x: &Activations, norm: &Norm<Vec<f32>>) -> Result<Activations> {
         let mut out = self.activations(x.rows(), x.columns);
-        self.by_rows(&x.values, &mut out.values, (x.columns, x.columns), |x, out| {
+        let size = ROWS_PER_ITEM * x.columns;
+        self.compute.threads.for_each(x.values.chunks(size).zip(out.values.chunks_mut(size)), |(x, out)| {
             elementwise::rms_norm(self.compute.set, x, &norm.weight, norm.epsilon, out);
         });
         Ok(out)
     }
 
-    fn linear(&mut self, x: &Activations, weight: &CpuMatrix) -> Result<Activations> {
-        let mut out = self.activations(x.rows(), weight.outputs());
-        self.compute.matmul(&x.values, &weight.parts, &mut out.values, false, &mut self.packed_rows);
+    fn operand(&mut self, x: &Activations) -> Result<PackedActivations> {
+        Ok(self.pack(&x.values, x.columns, |row, _| row))
+    }
+
+    fn norm_operand(&mut self, x: &Activations, norm: &Norm<Vec<f32>>) -> Result<PackedActivations> {
+        Ok(self.pack(&x.values, x.columns, |row, out| {
+            elementwise::rms_norm(self.compute.set, row, &norm.weight, norm.epsilon, out);
+            out
+        }))
+    }
+
+    fn linear(&mut self, x: &PackedActivations, weight: &Matrix) -> Result<Activations> {
+        let mut out = self.activations(x.operand.rows(), weight.outputs());
+        self.compute.product(&x.operand, weight, &mut out.values);
         Ok(out)
     }
 
-    fn add_linear(&mut self, x: &Activations, weight: &CpuMatrix, sum: &mut Activations) -> Result<()> {
-        self.compute.matmul(&x.values, &weight.parts, &mut sum.values, true, &mut self.packed_rows);
+    fn add_linear(&mut self, x: &PackedActivations, weight: &Matrix, sum: &mut Activations) -> Result<()> {
+        self.compute.add_product(&x.operand, weight, &mut sum.values);
         Ok(())
     }
 
-    fn add_swiglu(
-        &mut self,
-        x: &Activations,
-        gate_up: &CpuMatrix,
-        down: &CpuMatrix,
-        sum: &mut Activations,
-    ) -> Result<()> {
-        let inner = gate_up.outputs() / 2;
-        let rows = ROWS_PER_MLP.min(x.rows());
-        let (mut gates_ups, mut activated) =
-            (self.activations(rows, 2 * inner), self.activations(rows, inner));
-        let pieces = x.values.chunks(rows * x.columns).zip(sum.values.chunks_mut(rows * sum.columns));
-        for (x_rows, sum_rows) in pieces {
-            let rows = x_rows.len() / x.columns;
-            let gates_ups = &mut gates_ups.values[..rows * 2 * inner];
-            let activated = &mut activated.values[..rows * inner];
-            self.compute.matmul(x_rows, &gate_up.parts, gates_ups, false, &mut self.packed_rows);
-            self.by_rows(gates_ups, activated, (2 * inner, inner), |gates_ups, activated| {
-                elementwise::swiglu(self.compute.set, gates_ups, inner, activated);
-            });
-            self.compute.matmul(activated, &down.parts, sum_rows, true, &mut self.packed_rows);
+    fn swiglu(&mut self, x: &PackedActivations, gate_up: &Matrix) -> Result<PackedActivations> {
+        let (rows, inner) = (x.operand.rows(), gate_up.outputs() / 2);
+        if self.arithmetic.activations == Format::Int8 {
+            let mut activated = self.activations(rows, inner);
+            self.compute.gated_rows(&x.operand, gate_up, &mut activated.values);
+            return self.operand(&activated);
         }
-        Ok(())
+        let words = self.words(self.arithmetic.activations, rows, inner);
+        let operand = self.compute.gated_product(&x.operand, gate_up, words);
+        Ok(PackedActivations { operand, stores: self.stores.clone() })
     }
 
     fn norm_and_rotate(

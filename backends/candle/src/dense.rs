@@ -72,7 +72,8 @@ impl<O: Operations> Dense<O> {
     /// Vectors, one after the other, to vectors. The few values of bias and activation are computed here; only the
     /// product is the device's.
     pub(crate) fn forward(&self, operations: &mut O, vectors: &[f32]) -> Result<Vec<f32>> {
-        let x = operations.tensor(vectors, self.inputs)?; // [texts, inputs]
+        let x = operations.tensor(vectors, self.inputs)?;
+        let x = operations.operand(&x)?; // [texts, inputs]
         let product = operations.linear(&x, &self.weight)?; // [texts, outputs]
         let mut values = operations.values(&product)?.into_owned();
         if let Some(bias) = &self.bias {

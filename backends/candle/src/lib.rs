@@ -26,9 +26,10 @@ use crate::{
     operations::{Operations, Result},
     tensors::TensorOperations,
 };
+use safetensors::Dtype;
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
-    Backend, BackendError, Batch, BatchBuilder, DenseModule, Head, Predictions, Wanted,
+    Backend, BackendError, Batch, BatchBuilder, DType, DenseModule, Head, Predictions, Wanted,
 };
 
 /// What a model is loaded from, and how.
@@ -40,6 +41,8 @@ pub struct LoadOptions {
     pub weights: Vec<PathBuf>,
     /// What becomes of the last hidden states, which the model is served for.
     pub head: Head,
+    /// The arithmetic. If absent: what the checkpoint is stored in where the CPU multiplies that natively, else `f32`.
+    pub dtype: Option<DType>,
     /// Compute threads on the CPU.
     pub threads: usize,
 }
@@ -68,6 +71,8 @@ pub struct Loaded {
     pub backend: Box<dyn Backend>,
     /// `cpu`, `cuda` or `metal`: the `x-compute-type` of answers.
     pub device: &'static str,
+    /// The arithmetic in force.
+    pub dtype: DType,
     /// What start-up logs: threads and instruction set, or the device.
     pub description: String,
 }
@@ -83,15 +88,29 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
         Chosen::Cpu => {
             let set = InstructionSet::best();
             let description = format!("{} threads, {set}", options.threads);
-            let backend = load_on(CpuOperations::start(options.threads, set)?, options)?;
-            Ok(Loaded { backend, device: "cpu", description })
+            let dtype = options.dtype.map_or_else(|| default_dtype(set, options), Ok)?;
+            let operations = CpuOperations::start(options.threads, set, dtype)?;
+            let backend = load_on(operations, options)?;
+            Ok(Loaded { backend, device: "cpu", dtype, description })
         }
         Chosen::Candle(device) => {
             let name = if device.is_cuda() { "cuda" } else { "metal" };
+            let dtype = options.dtype.unwrap_or(DType::Float32);
+            if dtype != DType::Float32 {
+                return Err(BackendError::Load(format!(
+                    "`--dtype {dtype}` is not supported on {name}: leave it out"
+                )));
+            }
             let backend = load_on(TensorOperations::new(device), options)?;
-            Ok(Loaded { backend, device: name, description: name.to_owned() })
+            Ok(Loaded { backend, device: name, dtype, description: name.to_owned() })
         }
     }
+}
+
+/// bfloat16 if that is what all tensors are stored in and the CPU multiplies it.
+fn default_dtype(set: InstructionSet, options: &LoadOptions) -> Result<DType> {
+    let native = set.has_bf16() && Checkpoint::open(&options.weights)?.is_stored_as(Dtype::BF16);
+    Ok(if native { DType::BFloat16 } else { DType::Float32 })
 }
 
 fn load_on<O: Operations + 'static>(operations: O, options: &LoadOptions) -> Result<Box<dyn Backend>> {

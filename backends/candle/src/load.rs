@@ -76,6 +76,11 @@ impl Checkpoint {
         Ok(Self { tensors, unused })
     }
 
+    /// Whether all tensors are stored as `dtype`.
+    pub(crate) fn is_stored_as(&self, dtype: Dtype) -> bool {
+        self.tensors.values().all(|entry| entry.dtype == dtype)
+    }
+
     /// The tensor `name`, which must have this shape.
     ///
     /// # Errors

@@ -22,17 +22,29 @@ pub(crate) struct Norm<V> {
     pub(crate) epsilon: f32,
 }
 
-/// What a model's forward pass is made of. Activations and norms are `f32`.
+/// What a model's forward pass is made of. Activations and norms are `f32`; products may convert their operands.
 pub(crate) trait Operations: Send {
     /// Activations `[rows, columns]`.
     type Tensor: Send;
+    /// Activations `[rows, columns]` in the form that products take.
+    type Operand: Send;
+    /// A table of vectors `[ids, columns]`.
+    type Table: Send;
     /// A weight `[outputs, inputs]`.
     type Matrix: Send + Sync;
+    /// Two weights `[outputs, inputs]` whose products gate each other.
+    type GatedMatrix: Send + Sync;
     /// A weight of one dimension.
     type Vector: Send + Sync;
 
+    /// A table.
+    fn table(&self, values: StoredTensor) -> Result<Self::Table>;
+
     /// A weight, made of parts that stand one below the other and have the same number of inputs.
     fn matrix(&self, parts: Vec<StoredTensor>) -> Result<Self::Matrix>;
+
+    /// Two weights of the same shape: the gate's and the other's.
+    fn gated_matrix(&self, gate: StoredTensor, up: StoredTensor) -> Result<Self::GatedMatrix>;
 
     /// A vector.
     fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
@@ -46,26 +58,26 @@ pub(crate) trait Operations: Send {
     /// Runs `pass`, a forward pass, in whatever surroundings make its operations cheap.
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
 
-    /// The rows of `table` that `ids` name: `[ids, inputs]`.
-    fn embed(&mut self, table: &Self::Matrix, ids: &[u32]) -> Result<Self::Tensor>;
+    /// The rows of `table` that `ids` name: `[ids, columns]`.
+    fn embed(&mut self, table: &Self::Table, ids: &[u32]) -> Result<Self::Tensor>;
 
     /// The root-mean-square norm of each row.
     fn norm(&mut self, x: &Self::Tensor, norm: &Norm<Self::Vector>) -> Result<Self::Tensor>;
 
+    /// `x` for products.
+    fn operand(&mut self, x: &Self::Tensor) -> Result<Self::Operand>;
+
+    /// The root-mean-square norm of each row, for products.
+    fn norm_operand(&mut self, x: &Self::Tensor, norm: &Norm<Self::Vector>) -> Result<Self::Operand>;
+
     /// `x · weightᵀ`: `[rows, outputs]`.
-    fn linear(&mut self, x: &Self::Tensor, weight: &Self::Matrix) -> Result<Self::Tensor>;
+    fn linear(&mut self, x: &Self::Operand, weight: &Self::Matrix) -> Result<Self::Tensor>;
 
     /// `sum += x · weightᵀ`.
-    fn add_linear(&mut self, x: &Self::Tensor, weight: &Self::Matrix, sum: &mut Self::Tensor) -> Result<()>;
+    fn add_linear(&mut self, x: &Self::Operand, weight: &Self::Matrix, sum: &mut Self::Tensor) -> Result<()>;
 
-    /// `sum += (silu(gate) ∘ up) · downᵀ`, where `gate` and `up` are the two halves of `x · gate_upᵀ`.
-    fn add_swiglu(
-        &mut self,
-        x: &Self::Tensor,
-        gate_up: &Self::Matrix,
-        down: &Self::Matrix,
-        sum: &mut Self::Tensor,
-    ) -> Result<()>;
+    /// `silu(x · gateᵀ) ∘ (x · upᵀ)`: `[rows, outputs]`, for products.
+    fn swiglu(&mut self, x: &Self::Operand, gate_up: &Self::GatedMatrix) -> Result<Self::Operand>;
 
     /// Normalises each of the first `heads` heads of a row and turns it by the row's position.
     fn norm_and_rotate(

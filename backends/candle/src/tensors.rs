@@ -37,8 +37,19 @@ fn rms_norm(x: &Tensor, norm: &Norm<Tensor>) -> candle_core::Result<Tensor> {
 
 impl Operations for TensorOperations {
     type Tensor = Tensor;
+    type Operand = Tensor;
+    type Table = Tensor;
     type Matrix = Tensor;
+    type GatedMatrix = [Tensor; 2];
     type Vector = Tensor;
+
+    fn table(&self, values: StoredTensor) -> Result<Tensor> {
+        self.matrix(vec![values])
+    }
+
+    fn gated_matrix(&self, gate: StoredTensor, up: StoredTensor) -> Result<[Tensor; 2]> {
+        Ok([self.matrix(vec![gate])?, self.matrix(vec![up])?])
+    }
 
     fn matrix(&self, parts: Vec<StoredTensor>) -> Result<Tensor> {
         let columns = parts[0].columns;
@@ -73,6 +84,14 @@ impl Operations for TensorOperations {
         rms_norm(x, norm).map_err(failed)
     }
 
+    fn operand(&mut self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.clone())
+    }
+
+    fn norm_operand(&mut self, x: &Tensor, norm: &Norm<Tensor>) -> Result<Tensor> {
+        self.norm(x, norm)
+    }
+
     fn linear(&mut self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
         x.matmul(&weight.t().map_err(failed)?).map_err(failed)
     }
@@ -82,10 +101,9 @@ impl Operations for TensorOperations {
         Ok(())
     }
 
-    fn add_swiglu(&mut self, x: &Tensor, gate_up: &Tensor, down: &Tensor, sum: &mut Tensor) -> Result<()> {
-        let halves = self.linear(x, gate_up)?.chunk(2, 1).map_err(failed)?;
-        let activated = (halves[0].silu().map_err(failed)? * &halves[1]).map_err(failed)?;
-        self.add_linear(&activated, down, sum)
+    fn swiglu(&mut self, x: &Tensor, [gate, up]: &[Tensor; 2]) -> Result<Tensor> {
+        let gates = self.linear(x, gate)?.silu().map_err(failed)?;
+        (gates * self.linear(x, up)?).map_err(failed)
     }
 
     fn norm_and_rotate(

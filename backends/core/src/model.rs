@@ -51,16 +51,23 @@ impl fmt::Display for Pool {
     }
 }
 
-/// The arithmetic of the forward pass. The weights may be kept in a smaller type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The arithmetic of the forward pass's products. Weights may be kept in a smaller type; norms, sums and softmax are
+/// 32-bit floating point in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DType {
     /// 32-bit floating point.
-    #[default]
     Float32,
     /// 16-bit floating point (IEEE half).
     Float16,
     /// 16-bit floating point with the range of 32-bit.
     BFloat16,
+    /// Products of 8-bit integers; all else in floating point.
+    Int8,
+}
+
+impl DType {
+    /// All there are.
+    pub const ALL: [Self; 4] = [Self::Float32, Self::Float16, Self::BFloat16, Self::Int8];
 }
 
 impl fmt::Display for DType {
@@ -69,6 +76,7 @@ impl fmt::Display for DType {
             Self::Float32 => "float32",
             Self::Float16 => "float16",
             Self::BFloat16 => "bfloat16",
+            Self::Int8 => "int8",
         })
     }
 }

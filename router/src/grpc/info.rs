@@ -21,7 +21,7 @@ impl From<&info::Info> for v1::InfoResponse {
             docker_label: info.docker_label.map(str::to_owned),
             model_id: config.model_id.clone(),
             model_sha: model.sha.clone(),
-            model_dtype: config.dtype.to_string(),
+            model_dtype: model.dtype.clone(),
             model_type: model_type.into(),
             max_concurrent_requests: number(config.max_concurrent_requests),
             max_input_length: number(config.max_input_length),

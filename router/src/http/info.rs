@@ -29,7 +29,7 @@ pub(crate) struct InfoBody<'a> {
     /// The commit on the Hub; null for a local folder.
     model_sha: Option<&'a str>,
     #[schema(example = "float32")]
-    model_dtype: String,
+    model_dtype: &'a str,
     served_model_name: &'a str,
     model_type: ModelTypeBody,
     max_concurrent_requests: usize,
@@ -107,7 +107,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
         Self {
             model_id: &config.model_id,
             model_sha: model.sha.as_deref(),
-            model_dtype: config.dtype.to_string(),
+            model_dtype: &model.dtype,
             served_model_name: &config.served_model_name,
             model_type: ModelTypeBody::new(config.model_type, model),
             max_concurrent_requests: config.max_concurrent_requests,

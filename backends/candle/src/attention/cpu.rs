@@ -7,9 +7,9 @@
 use super::{Heads, QuerySpan};
 use crate::kernels::{
     elementwise::{self, RunningSoftmax},
-    matmul::Compute,
-    pack,
-    tile::{self, CHUNK, COLUMNS},
+    matmul::{Compute, Words},
+    pack::{self, Format},
+    tile::{self, COLUMNS, Sums, WORDS},
 };
 use std::{cell::RefCell, ops::Range};
 use text_embeddings_backend_core::Batch;
@@ -20,57 +20,69 @@ const KEYS_PER_STEP: usize = 4 * COLUMNS;
 const QUERIES_PER_ITEM: usize = 64;
 
 /// Keys and values of a batch, packed per segment and key head.
-#[derive(Default)]
 pub(crate) struct PackedKeys {
-    keys: Vec<f32>,
-    values: Vec<f32>,
+    format: Format,
+    keys: Words,
+    values: Words,
     /// Where each segment starts in `keys` and in `values`.
     starts: Vec<(usize, usize)>,
 }
 
-/// Sizes of what one segment's keys take for one head.
+/// Sizes, in words, of what one segment's keys take for one head.
 #[derive(Clone, Copy)]
 struct PackedSize {
+    /// Tokens, padded to whole panels of keys.
     tokens: usize,
-    depth: usize,
+    /// Words of a key.
+    key: usize,
+    /// Words of a value's column: one for one or more tokens.
+    column: usize,
     value_panels: usize,
 }
 
 impl PackedSize {
-    fn of(tokens: usize, heads: Heads) -> Self {
+    fn of(format: Format, tokens: usize, heads: Heads) -> Self {
+        let tokens = tokens.next_multiple_of(COLUMNS);
         Self {
-            tokens: tokens.next_multiple_of(COLUMNS),
-            depth: pack::padded(heads.size),
+            tokens,
+            key: format.words(heads.size),
+            column: tokens / format.per_word(),
             value_panels: heads.size.div_ceil(COLUMNS),
         }
     }
 
     fn keys(self) -> usize {
-        self.tokens * self.depth
+        self.tokens * self.key
     }
 
     fn values(self) -> usize {
-        self.value_panels * COLUMNS * self.tokens
+        self.value_panels * COLUMNS * self.column
     }
 }
 
 impl PackedKeys {
+    /// Room for keys and values in `format`, [`Format::F32`] or [`Format::Bf16`].
+    pub(crate) fn new(format: Format) -> Self {
+        Self { format, keys: Words::default(), values: Words::default(), starts: Vec::new() }
+    }
+
     /// Packs `keys_values`, `[tokens, 2 · key heads · size]`, in place of what was here before.
     pub(crate) fn pack(&mut self, compute: &Compute, keys_values: &[f32], heads: Heads, batch: &Batch) {
+        let format = self.format;
         let (mut keys_len, mut values_len) = (0, 0);
         self.starts.clear();
         for segment in batch.segments() {
             self.starts.push((keys_len, values_len));
-            let size = PackedSize::of(segment.rows.len(), heads);
+            let size = PackedSize::of(format, segment.rows.len(), heads);
             keys_len += heads.keys * size.keys();
             values_len += heads.keys * size.values();
         }
-        self.keys.resize(keys_len, 0.0);
-        self.values.resize(values_len, 0.0);
+        self.keys.resize(keys_len);
+        self.values.resize(values_len);
         let (mut keys, mut values) = (self.keys.as_mut_slice(), self.values.as_mut_slice());
         let mut items = Vec::new();
         for segment in batch.segments() {
-            let size = PackedSize::of(segment.rows.len(), heads);
+            let size = PackedSize::of(format, segment.rows.len(), heads);
             for head in 0..heads.keys {
                 let (head_keys, head_values);
                 (head_keys, keys) = keys.split_at_mut(size.keys());
@@ -79,49 +91,78 @@ impl PackedKeys {
             }
         }
         compute.threads.for_each(items.into_iter(), |(rows, head, keys, values)| {
-            pack_head(compute, keys_values, heads, (rows, head), (keys, values));
+            let size = PackedSize::of(format, rows.len(), heads);
+            let stride = 2 * heads.keys * heads.size;
+            let row = |token: usize, head: usize| {
+                &keys_values[(rows.start + token) * stride + head * heads.size..][..heads.size]
+            };
+            pack_keys(compute, format, rows.len(), size, |token| row(token, head), keys);
+            pack_values(compute, format, rows.len(), size, |token| row(token, heads.keys + head), values);
         });
     }
 
     /// One head's packed keys and values of a segment.
-    fn head(&self, segment: usize, head: usize, size: PackedSize) -> (&[f32], &[f32]) {
+    fn head(&self, segment: usize, head: usize, size: PackedSize) -> (&[u32], &[u32]) {
         let (keys, values) = self.starts[segment];
         (
-            &self.keys[keys + head * size.keys()..][..size.keys()],
-            &self.values[values + head * size.values()..][..size.values()],
+            &self.keys.as_slice()[keys + head * size.keys()..][..size.keys()],
+            &self.values.as_slice()[values + head * size.values()..][..size.values()],
         )
     }
 }
 
-/// Keys become panels `[panel][depth][COLUMNS]`, values `[panel of the head][token][COLUMNS]`, both padded with zeros.
-fn pack_head(
+/// Keys become panels `[panel][word][COLUMNS]`, padded with zeros.
+fn pack_keys<'a>(
     compute: &Compute,
-    keys_values: &[f32],
-    heads: Heads,
-    (rows, head): (Range<usize>, usize),
-    (keys, values): (&mut [f32], &mut [f32]),
+    format: Format,
+    tokens: usize,
+    size: PackedSize,
+    row: impl Fn(usize) -> &'a [f32],
+    keys: &mut [u32],
 ) {
-    let stride = 2 * heads.keys * heads.size;
-    let size = PackedSize::of(rows.len(), heads);
-    let row = |token: usize, from: usize| &keys_values[(rows.start + token) * stride + from..][..heads.size];
-    let mut panel_rows = vec![0.0; COLUMNS * heads.size];
-    for (panel, out) in keys.chunks_exact_mut(size.depth * COLUMNS).enumerate() {
-        let tokens = panel * COLUMNS..rows.len().min((panel + 1) * COLUMNS);
-        let used = &mut panel_rows[..tokens.len() * heads.size];
-        for (token, out) in tokens.zip(used.chunks_exact_mut(heads.size)) {
-            out.copy_from_slice(row(token, head * heads.size));
+    let mut rows = vec![0; COLUMNS * size.key];
+    for (panel, out) in keys.chunks_exact_mut(size.key * COLUMNS).enumerate() {
+        let in_panel = panel * COLUMNS..tokens.min((panel + 1) * COLUMNS);
+        let used = in_panel.len() * size.key;
+        for (token, words) in in_panel.zip(rows.chunks_exact_mut(size.key)) {
+            pack::row(compute.set, format, row(token), 0, words, &mut 1.0);
         }
-        pack::panel_of_values(compute.set, used, heads.size, out);
+        pack::panel(compute.set, &rows[..used], size.key, out);
     }
-    for (panel, out) in values.chunks_exact_mut(size.tokens * COLUMNS).enumerate() {
-        let columns = panel * COLUMNS..heads.size.min((panel + 1) * COLUMNS);
-        let (used, padding) = out.split_at_mut(rows.len() * COLUMNS);
-        for (token, out) in used.chunks_exact_mut(COLUMNS).enumerate() {
-            out[..columns.len()]
-                .copy_from_slice(&row(token, (heads.keys + head) * heads.size)[columns.clone()]);
-            out[columns.len()..].fill(0.0);
+}
+
+/// Values become panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
+fn pack_values<'a>(
+    compute: &Compute,
+    format: Format,
+    tokens: usize,
+    size: PackedSize,
+    row: impl Fn(usize) -> &'a [f32],
+    values: &mut [u32],
+) {
+    for (panel, out) in values.chunks_exact_mut(size.column * COLUMNS).enumerate() {
+        for (word, out) in out.chunks_exact_mut(COLUMNS).enumerate() {
+            let of_panel = |token: usize| {
+                let row = row(token);
+                &row[panel * COLUMNS..row.len().min((panel + 1) * COLUMNS)]
+            };
+            let first = word * format.per_word();
+            if first >= tokens {
+                out.fill(0);
+                continue;
+            }
+            let width = of_panel(first).len();
+            out[width..].fill(0);
+            match format {
+                Format::Bf16 if first + 1 < tokens => {
+                    pack::interleave(compute.set, of_panel(first), of_panel(first + 1), &mut out[..width]);
+                }
+                Format::Bf16 => {
+                    pack::interleave(compute.set, of_panel(first), &[0.0; COLUMNS], &mut out[..width]);
+                }
+                _ => pack::row(compute.set, Format::F32, of_panel(first), 0, &mut out[..width], &mut 1.0),
+            }
         }
-        padding.fill(0.0);
     }
 }
 
@@ -167,11 +208,14 @@ pub(crate) fn attention(
 /// Scratch memory of a thread.
 #[derive(Default)]
 struct Workspace {
-    /// The queries of one key head, as rows `[query, group]`, scaled, then packed as blocks.
+    /// The queries of one key head, as rows `[query, group]`, scaled.
     rows: Vec<f32>,
-    blocks: Vec<f32>,
+    /// The same, packed as blocks.
+    blocks: Vec<u32>,
+    /// A row's words before they are placed in a block.
+    words: Vec<u32>,
     scores: Vec<f32>,
-    weights: Vec<f32>,
+    weights: Vec<u32>,
     sums: Vec<f32>,
     softmax: Vec<RunningSoftmax>,
 }
@@ -198,11 +242,11 @@ fn attend(
             workspace.rows.extend_from_slice(&query[columns.clone()]);
         }
         elementwise::scale(compute.set, &mut workspace.rows, 1.0 / (heads.size as f32).sqrt());
-        let tiles = Tiles::of(compute, item.queries.len() / width * group, heads.size);
+        let tiles = Tiles::of(compute, packed.format, item.queries.len() / width * group, heads.size);
         tiles.start(workspace);
         for &segment in &path {
             let tokens = batch.segments()[segment].rows.len();
-            let size = PackedSize::of(tokens, heads);
+            let size = PackedSize::of(packed.format, tokens, heads);
             let own = (segment == item.segment).then_some((item.offset, group));
             tiles.attend_segment(workspace, packed.head(segment, head, size), size, tokens, own);
         }
@@ -216,19 +260,21 @@ fn attend(
 /// The queries of one item and key head as rows of tiles.
 struct Tiles<'a> {
     compute: &'a Compute,
+    format: Format,
     rows: usize,
     block_rows: usize,
-    depth: usize,
+    /// Words of a query.
+    query_words: usize,
     /// A head's size padded to whole panels: the width of `Workspace::sums`.
     width: usize,
     size: usize,
 }
 
 impl<'a> Tiles<'a> {
-    fn of(compute: &'a Compute, rows: usize, size: usize) -> Self {
+    fn of(compute: &'a Compute, format: Format, rows: usize, size: usize) -> Self {
         let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(compute.set)));
         let width = size.next_multiple_of(COLUMNS);
-        Self { compute, rows, block_rows, depth: pack::padded(size), width, size }
+        Self { compute, format, rows, block_rows, query_words: format.words(size), width, size }
     }
 
     /// The rows of each block.
@@ -237,22 +283,33 @@ impl<'a> Tiles<'a> {
         (0..rows).step_by(block_rows).map(move |first| first..rows.min(first + block_rows))
     }
 
+    /// Packs the rows of `values`, `depth` values each, as a block of rows.
+    fn pack(&self, (values, depth): (&[f32], usize), words: &mut Vec<u32>, block: &mut [u32]) {
+        words.resize(self.format.words(depth), 0);
+        let rows = values.len() / depth;
+        for (index, row) in values.chunks_exact(depth).enumerate() {
+            pack::row(self.compute.set, self.format, row, 0, words, &mut 1.0);
+            pack::place(words, block, (index, rows));
+        }
+    }
+
+    fn multiply(&self, a: &[u32], b: &[u32], rows: usize, sums: &mut Sums) {
+        tile::multiply(self.compute.set, rows, (self.format, self.format), (a, b), sums);
+    }
+
     fn start(&self, workspace: &mut Workspace) {
-        workspace.blocks.resize(self.rows * self.depth, 0.0);
+        workspace.blocks.resize(self.rows * self.query_words, 0);
         for rows in self.blocks() {
             let source = &workspace.rows[rows.start * self.size..rows.end * self.size];
-            pack::block(
-                source,
-                self.size,
-                &mut workspace.blocks[rows.start * self.depth..rows.end * self.depth],
-            );
+            let block = &mut workspace.blocks[rows.start * self.query_words..rows.end * self.query_words];
+            self.pack((source, self.size), &mut workspace.words, block);
         }
         workspace.softmax.clear();
         workspace.softmax.resize(self.rows, RunningSoftmax::default());
         workspace.sums.clear();
         workspace.sums.resize(self.rows * self.width, 0.0);
         workspace.scores.resize(self.block_rows * KEYS_PER_STEP, 0.0);
-        workspace.weights.resize(self.block_rows * KEYS_PER_STEP, 0.0);
+        workspace.weights.resize(self.block_rows * self.format.words(KEYS_PER_STEP), 0);
     }
 
     /// Takes a segment's keys in. `own` is given for the queries' own segment: the first query's place in it and the
@@ -260,7 +317,7 @@ impl<'a> Tiles<'a> {
     fn attend_segment(
         &self,
         workspace: &mut Workspace,
-        (keys, values): (&[f32], &[f32]),
+        (keys, values): (&[u32], &[u32]),
         size: PackedSize,
         tokens: usize,
         own: Option<(usize, usize)>,
@@ -273,22 +330,27 @@ impl<'a> Tiles<'a> {
                 None => in_step,
             };
             for rows in self.blocks() {
-                if visible(rows.end - 1) > 0 {
-                    let keys = &keys[first_key * self.depth..][..step * self.depth];
-                    self.score(workspace, rows.clone(), keys, step);
-                    self.take_in(workspace, rows.clone(), step, visible);
-                    self.add_values(workspace, rows, (values, size.tokens), first_key..first_key + step);
+                // Rows see ever more keys: what the last one does not see, none does.
+                let seen = visible(rows.end - 1).next_multiple_of(COLUMNS);
+                if seen > 0 {
+                    let keys = &keys[first_key * size.key..][..seen * size.key];
+                    self.score(workspace, rows.clone(), keys, seen);
+                    self.take_in(workspace, rows.clone(), seen, visible);
+                    self.add_values(workspace, rows, (values, size.column), first_key..first_key + seen);
                 }
             }
         }
     }
 
     /// Scores of a block's rows against a step's keys, `[row][step]`.
-    fn score(&self, workspace: &mut Workspace, rows: Range<usize>, keys: &[f32], step: usize) {
-        let block = &workspace.blocks[rows.start * self.depth..rows.end * self.depth];
-        for (panel, keys) in keys.chunks_exact(self.depth * COLUMNS).enumerate() {
-            let scores = &mut workspace.scores[panel * COLUMNS..];
-            tile::multiply(self.compute.set, rows.len(), (block, keys), scores, (step, false));
+    fn score(&self, workspace: &mut Workspace, rows: Range<usize>, keys: &[u32], step: usize) {
+        let block = &workspace.blocks[rows.start * self.query_words..rows.end * self.query_words];
+        let mut sums = Sums::new();
+        for (panel, keys) in keys.chunks_exact(self.query_words * COLUMNS).enumerate() {
+            self.multiply(block, keys, rows.len(), &mut sums);
+            for (scores, sums) in workspace.scores.chunks_exact_mut(step).zip(&sums.0[..rows.len()]) {
+                scores[panel * COLUMNS..(panel + 1) * COLUMNS].copy_from_slice(sums);
+            }
         }
     }
 
@@ -309,22 +371,31 @@ impl<'a> Tiles<'a> {
                 elementwise::scale(self.compute.set, sums, state.correction);
             }
         }
-        pack::block(scores, step, &mut workspace.weights[..rows.len() * step]);
+        let weights = &mut workspace.weights[..rows.len() * self.format.words(step)];
+        self.pack((scores, step), &mut workspace.words, weights);
     }
 
     fn add_values(
         &self,
         workspace: &mut Workspace,
         rows: Range<usize>,
-        (values, tokens): (&[f32], usize),
+        (values, column): (&[u32], usize),
         step: Range<usize>,
     ) {
-        let weights = &workspace.weights[..rows.len() * step.len()];
-        let sums = &mut workspace.sums[rows.start * self.width..rows.end * self.width];
-        for (panel, values) in values.chunks_exact(tokens * COLUMNS).enumerate() {
-            let values = &values[step.start * COLUMNS..step.end * COLUMNS];
-            let sums = &mut sums[panel * COLUMNS..];
-            tile::multiply(self.compute.set, rows.len(), (weights, values), sums, (self.width, true));
+        let weights = &workspace.weights[..rows.len() * self.format.words(step.len())];
+        let words = step.start / self.format.per_word()..step.end / self.format.per_word();
+        let mut sums = Sums::new();
+        for (panel, values) in values.chunks_exact(column * COLUMNS).enumerate() {
+            self.multiply(
+                weights,
+                &values[words.start * COLUMNS..words.end * COLUMNS],
+                rows.len(),
+                &mut sums,
+            );
+            let totals = workspace.sums[rows.start * self.width..].chunks_exact_mut(self.width);
+            for (totals, sums) in totals.zip(&sums.0[..rows.len()]) {
+                elementwise::add(self.compute.set, sums, &mut totals[panel * COLUMNS..(panel + 1) * COLUMNS]);
+            }
         }
     }
 
@@ -338,4 +409,6 @@ impl<'a> Tiles<'a> {
         &workspace.rows
     }
 }
-const _: () = assert!(KEYS_PER_STEP.is_multiple_of(CHUNK));
+
+// A step's weights fill whole chunks in either format.
+const _: () = assert!(COLUMNS.is_multiple_of(2 * WORDS));

@@ -87,13 +87,30 @@ dispatch! {
 }
 
 dispatch! {
-    /// `out = gate / (1 + e^-gate) · up`, where each row of `gate_up` holds the gates, then the ups.
-    fn swiglu(gate_up: &[f32], columns: usize, out: &mut [f32]) {
-        for (gate_up, out) in gate_up.chunks_exact(2 * columns).zip(out.chunks_exact_mut(columns)) {
-            let (gate, up) = gate_up.split_at(columns);
-            for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
-                *out = gate / (1.0 + exp::<FUSED>(-gate)) * up;
-            }
+    /// `out = gate / (1 + e^-gate) · up`, where the first half of `gates_ups` are gates, the second what they gate.
+    fn gate(gates_ups: &[f32; 32], out: &mut [f32; 16]) {
+        let (gates, ups) = gates_ups.split_at(16);
+        for ((out, &gate), &up) in out.iter_mut().zip(gates).zip(ups) {
+            *out = gate / (1.0 + exp::<FUSED>(-gate)) * up;
+        }
+    }
+}
+
+dispatch! {
+    /// `out += x`.
+    fn add(x: &[f32], out: &mut [f32]) {
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out += x;
+        }
+    }
+}
+
+dispatch! {
+    /// Turns the sums of products of bytes, `i32`s in place of the `f32`s they become, into the products' values: less
+    /// what the offset of the row's bytes added to each column, times the scales of the row and of the columns.
+    fn dequantise(sums: &mut [f32; 32], scale: f32, columns: (&[f32; 32], &[i32; 32])) {
+        for ((sum, &of_column), &correction) in sums.iter_mut().zip(columns.0).zip(columns.1) {
+            *sum = (sum.to_bits().cast_signed().wrapping_sub(correction)) as f32 * (scale * of_column);
         }
     }
 }
@@ -236,23 +253,43 @@ mod tests {
     }
 
     #[test]
-    fn swiglu_and_scale_equal_the_formula() {
+    fn gates_sums_and_factors_equal_their_formulas() {
         let mut rng = StdRng::seed_from_u64(8);
         for set in InstructionSet::available() {
+            let gates_ups: [f32; 32] = std::array::from_fn(|_| rng.random_range(-9.0..9.0));
+            let mut out = [0.0; 16];
+            gate(set, &gates_ups, &mut out);
+            let wide = gates_ups.map(f64::from);
+            let expected: Vec<f64> =
+                (0..16).map(|i| wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + 16]).collect();
+            assert_close(&out, &expected, &format!("{set}"));
             for columns in [1, 5, 16, 67] {
-                let gate_up = random(&mut rng, 2 * 2 * columns);
-                let mut out = vec![0.0; 2 * columns];
-                swiglu(set, &gate_up, columns, &mut out);
+                let (x, mut out) = (random(&mut rng, columns), random(&mut rng, columns));
+                let sum = |(&a, &b): (&f32, &f32)| (f64::from(a) + f64::from(b)) * 0.5;
+                let expected: Vec<f64> = x.iter().zip(&out).map(sum).collect();
+                add(set, &x, &mut out);
                 scale(set, &mut out, 0.5);
-                let expected: Vec<f64> = gate_up
-                    .chunks(2 * columns)
-                    .flat_map(|row| {
-                        let wide: Vec<f64> = row.iter().map(|&v| f64::from(v)).collect();
-                        (0..columns)
-                            .map(move |i| wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + columns] * 0.5)
-                    })
-                    .collect();
                 assert_close(&out, &expected, &format!("{set} {columns}"));
+            }
+        }
+    }
+
+    #[test]
+    fn sums_of_bytes_become_values() {
+        let mut rng = StdRng::seed_from_u64(10);
+        for set in InstructionSet::available() {
+            let sums: [i32; 32] = std::array::from_fn(|_| rng.random_range(-40_000_000..40_000_000));
+            let corrections: [i32; 32] = std::array::from_fn(|_| rng.random_range(-9_000_000..9_000_000));
+            let scales: [f32; 32] = std::array::from_fn(|_| rng.random_range(0.0..0.01));
+            let mut out = sums.map(|sum| f32::from_bits(sum.cast_unsigned()));
+            dequantise(set, &mut out, 0.03, (&scales, &corrections));
+            for (column, got) in out.into_iter().enumerate() {
+                let expected =
+                    f64::from(sums[column] - corrections[column]) * f64::from(0.03_f32 * scales[column]);
+                assert!(
+                    (f64::from(got) - expected).abs() <= 2e-7 * expected.abs(),
+                    "{set}: {got} for {expected}"
+                );
             }
         }
     }

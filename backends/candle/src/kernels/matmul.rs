@@ -1,23 +1,27 @@
-//! `out (+)= x · Wᵀ` in f32, with weights as they are stored.
+//! Products of activations with weights, both packed: `out = x · Wᵀ`, `out += x · Wᵀ`, and the gated one of an MLP.
 //!
-//! Input: `x` `[rows, depth]` and weights `[columns, depth]` in one or more parts that stand one below the other.
-//! Output: `[rows, columns]`. Weights are widened and packed panel by panel inside the call, into the second-level
-//! cache, and each panel serves up to [`ROWS_PER_PASS`] rows, so that this costs a few percent of the product and no
-//! memory. What must hold: a row's result does not depend on the other rows.
+//! Input: an [`Operand`], whose rows are converted once for all products they go into, and a [`Matrix`], packed once when
+//! the model is loaded. Output: `f32` rows, or the next product's operand. What must hold: a row's result does not depend
+//! on the other rows.
 
 use super::{
-    pack::{self, Stored},
+    elementwise, mapped,
+    pack::{self, Format, Stored},
     simd::InstructionSet,
     threads::Threads,
-    tile::{self, COLUMNS, Destination, MAX_ROWS},
+    tile::{self, COLUMNS, Sums, WORDS},
 };
 use memmap2::Mmap;
 use std::{cell::RefCell, ops::Range, sync::Arc};
 
-/// Rows for which a panel is packed once.
-const ROWS_PER_PASS: usize = 768;
-/// Panels that a thread packs before it multiplies: about this many bytes, half of a second-level cache.
-const PANEL_BYTES: usize = 512 * 1024;
+/// Bytes of packed rows that meet panel after panel: what a second-level cache holds beside a panel.
+const ROWS_BYTES: usize = 384 * 1024;
+/// Work items that a product has for each thread, if it can: so that all end at about the same time.
+const ITEMS_PER_THREAD: usize = 8;
+/// Rows that a thread takes at a time in row-wise operations.
+pub(crate) const ROWS_PER_ITEM: usize = 28;
+/// Gates of a panel of gates and ups.
+const GATES: usize = COLUMNS / 2;
 
 /// A weight `[rows, columns]`, row after row, in a mapped checkpoint.
 #[derive(Clone)]
@@ -47,57 +51,223 @@ impl MappedMatrix {
         self.columns
     }
 
+    /// How the values are stored.
+    pub(crate) fn stored(&self) -> Stored {
+        self.stored
+    }
+
     /// One row, widened into `out`, which holds [`MappedMatrix::columns`] values.
     pub(crate) fn widen_row(&self, row: usize, out: &mut [f32]) {
         let size = self.columns * self.stored.size();
-        pack::widen(self.stored, &self.bytes_from(row)[..size], out);
-    }
-
-    /// The stored bytes from `row` to the end.
-    fn bytes_from(&self, row: usize) -> &[u8] {
-        &self.file[self.bytes.clone()][row * self.columns * self.stored.size()..]
+        pack::widen(self.stored, &self.file[self.bytes.clone()][row * size..(row + 1) * size], out);
     }
 }
 
-/// A panel's place: which part it is of, its first row there, and its first column in the output.
-#[derive(Clone, Copy)]
-struct Panel {
-    part: usize,
-    row: usize,
-    column: usize,
-    columns: usize,
+/// Sixteen words on a cache line of their own.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u32; WORDS]);
+
+/// Words in lines.
+#[derive(Debug, Default)]
+pub(crate) struct Words(Vec<Line>);
+
+impl Words {
+    /// Changes the number of words to a multiple of [`WORDS`]; new ones are zero.
+    pub(crate) fn resize(&mut self, words: usize) {
+        debug_assert!(words.is_multiple_of(WORDS));
+        self.0.resize(words / WORDS, Line([0; WORDS]));
+    }
+
+    /// How many words there is room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.0.capacity() * WORDS
+    }
+
+    /// The words.
+    pub(crate) fn as_slice(&self) -> &[u32] {
+        // SAFETY: a line is exactly its words.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * WORDS) }
+    }
+
+    /// The words.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u32] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * WORDS) }
+    }
 }
 
-fn panels(parts: &[MappedMatrix]) -> Vec<Panel> {
-    let mut panels = Vec::new();
-    let mut before = 0;
-    for (part, matrix) in parts.iter().enumerate() {
-        for row in (0..matrix.rows()).step_by(COLUMNS) {
-            let columns = COLUMNS.min(matrix.rows() - row);
-            panels.push(Panel { part, row, column: before + row, columns });
+/// A weight, packed: panels `[panel][word][COLUMNS]`.
+pub(crate) struct Matrix {
+    format: Format,
+    depth: usize,
+    outputs: usize,
+    panels: usize,
+    words: Words,
+    /// Of [`Format::Int8`], by panel and column: the scale of a column, and 128 times the sum of its bytes, which is
+    /// what the offset of the rows' bytes adds to a sum.
+    scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
+}
+
+/// How the rows of a weight become columns of panels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As they come.
+    Plain,
+    /// The first half are gates, the second half what they gate: each panel has [`GATES`] of both.
+    Gated,
+}
+
+impl Order {
+    /// The row of the weight that is column `column` of panel `panel`.
+    fn row(self, outputs: usize, panel: usize, column: usize) -> Option<usize> {
+        match self {
+            Self::Plain => Some(panel * COLUMNS + column).filter(|&row| row < outputs),
+            Self::Gated => {
+                let gate = Some(panel * GATES + column % GATES).filter(|&gate| gate < outputs / 2);
+                gate.map(|gate| gate + column / GATES * (outputs / 2))
+            }
         }
-        before += matrix.rows();
     }
-    panels
+
+    fn panels(self, outputs: usize) -> usize {
+        match self {
+            Self::Plain => outputs.div_ceil(COLUMNS),
+            Self::Gated => (outputs / 2).div_ceil(GATES),
+        }
+    }
 }
 
-thread_local! {
-    /// Packed panels of the thread's current group.
-    static PANELS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+impl Matrix {
+    /// Packs the parts of a weight, which stand one below the other and have the same number of columns.
+    pub(crate) fn pack(compute: &Compute, parts: &[MappedMatrix], format: Format, order: Order) -> Self {
+        let depth = parts[0].columns();
+        assert!(parts.iter().all(|part| part.columns() == depth));
+        let outputs = parts.iter().map(MappedMatrix::rows).sum();
+        let row = |mut row: usize, out: &mut [f32]| {
+            for part in parts {
+                if row < part.rows() {
+                    return part.widen_row(row, out);
+                }
+                row -= part.rows();
+            }
+        };
+        let panels = order.panels(outputs);
+        let row_words = format.words(depth);
+        let mut words = Words::default();
+        words.resize(panels * COLUMNS * row_words);
+        let mut scales =
+            vec![([0.0; COLUMNS], [0; COLUMNS]); if format == Format::Int8 { panels } else { 0 }];
+        let mut of_panel = scales.iter_mut();
+        let items = words.as_mut_slice().chunks_exact_mut(COLUMNS * row_words).enumerate();
+        let items = items.map(|(panel, words)| (panel, words, of_panel.next()));
+        compute.threads.for_each(items, |(panel, words, mut scales)| {
+            let mut values = vec![0.0; depth];
+            let mut rows = vec![0; COLUMNS * row_words];
+            for (column, words) in rows.chunks_exact_mut(row_words).enumerate() {
+                let Some(index) = order.row(outputs, panel, column) else { continue };
+                row(index, &mut values);
+                let mut scale = 1.0;
+                pack::row(compute.set, format, &values, 0, words, &mut scale);
+                if let Some((scales, corrections)) = &mut scales {
+                    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+                    corrections[column] = 128 * bytes.map(|byte| i32::from(byte.cast_signed())).sum::<i32>();
+                    scales[column] = scale;
+                }
+            }
+            pack::panel(compute.set, &rows, row_words, words);
+        });
+        for part in parts {
+            mapped::release(&part.file, part.bytes.clone());
+        }
+        Self { format, depth, outputs, panels, words, scales }
+    }
+
+    /// Rows of the weight.
+    pub(crate) fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    fn panel(&self, panel: usize) -> &[u32] {
+        let size = COLUMNS * self.format.words(self.depth);
+        &self.words.as_slice()[panel * size..(panel + 1) * size]
+    }
 }
 
-/// The shared output: threads write disjoint columns of it.
+/// Rows, packed: blocks `[block][chunk][row][WORDS]` of equal height, but for the last.
+#[derive(Debug)]
+pub(crate) struct Operand {
+    format: Format,
+    rows: usize,
+    depth: usize,
+    /// Words of a row, padding included.
+    row_words: usize,
+    block_rows: usize,
+    words: Words,
+    /// The scale of each row of [`Format::Int8`].
+    scales: Vec<f32>,
+}
+
+impl Operand {
+    /// Rows of `depth` values whose content is unspecified, in the memory of `words`.
+    fn new(set: InstructionSet, format: Format, (rows, depth): (usize, usize), mut words: Words) -> Self {
+        let row_words = format.words(depth);
+        let most = tile::rows(set);
+        let block_rows = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
+        words.resize(rows * row_words);
+        let scales = vec![1.0; if format == Format::Int8 { rows } else { 0 }];
+        Self { format, rows, depth, row_words, block_rows, words, scales }
+    }
+
+    /// Takes the memory out; no rows are left.
+    pub(crate) fn take_words(&mut self) -> Words {
+        self.rows = 0;
+        std::mem::take(&mut self.words)
+    }
+
+    /// How many there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The first row, the number of rows and the words of some blocks.
+    fn blocks(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize, &[u32])> {
+        range.map(|block| {
+            let first = block * self.block_rows;
+            let rows = self.block_rows.min(self.rows - first);
+            (first, rows, &self.words.as_slice()[first * self.row_words..(first + rows) * self.row_words])
+        })
+    }
+}
+
+/// Sums of a tile that are complete: its first row, its rows, its panel.
+struct Tile<'a> {
+    first_row: usize,
+    panel: usize,
+    sums: &'a mut [[f32; COLUMNS]],
+}
+
+/// Memory that threads write disjoint parts of.
 #[derive(Clone, Copy)]
-struct Output {
-    pointer: *mut f32,
-    stride: usize,
-    add: bool,
-}
+struct Shared<T>(*mut T);
 
-// SAFETY: each panel belongs to one item of `for_each`, so no two threads write the same columns.
-unsafe impl Send for Output {}
+// SAFETY: each tile belongs to one work item, so no two threads access the same part.
+unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
-unsafe impl Sync for Output {}
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// `len` values from `start` on.
+    ///
+    /// # Safety
+    ///
+    /// They exist, and nobody else accesses them meanwhile.
+    #[expect(clippy::mut_from_ref, reason = "the caller vouches for disjoint parts")]
+    unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
+        // SAFETY: passed on to the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
+    }
+}
 
 /// How and with what to compute.
 pub(crate) struct Compute {
@@ -108,196 +278,316 @@ pub(crate) struct Compute {
 }
 
 impl Compute {
-    /// `out = x · Wᵀ`, or `out += x · Wᵀ` with `add`. `parts` are the parts of `W`, all with the same columns;
-    /// `packed` is scratch memory that is kept between calls.
-    pub(crate) fn matmul(
+    /// The rows of `x`, `depth` values each. `prepare` makes a row what is to be packed: it gets the row and a buffer of
+    /// its size, and returns either.
+    pub(crate) fn operand(
         &self,
-        x: &[f32],
-        parts: &[MappedMatrix],
-        out: &mut [f32],
-        add: bool,
-        packed: &mut Vec<f32>,
-    ) {
-        let depth = parts[0].columns();
-        let columns: usize = parts.iter().map(MappedMatrix::rows).sum();
-        assert!(x.len() / depth * columns == out.len() && parts.iter().all(|part| part.columns() == depth));
-        let panels = panels(parts);
-        let group = (PANEL_BYTES / (pack::padded(depth) * COLUMNS * size_of::<f32>()))
-            .min(panels.len() / (4 * self.threads.count()))
-            .max(1);
-        for (x, out) in x.chunks(ROWS_PER_PASS * depth).zip(out.chunks_mut(ROWS_PER_PASS * columns)) {
-            let block_rows = self.pack_rows(x, depth, packed);
-            let blocks =
-                Blocks { values: packed, rows: x.len() / depth, block_rows, depth: pack::padded(depth) };
-            let output = Output { pointer: out.as_mut_ptr(), stride: columns, add };
-            self.threads.for_each(panels.chunks(group), |group| {
-                PANELS.with_borrow_mut(|buffer| self.multiply_group(&blocks, parts, group, output, buffer));
-            });
-        }
-    }
-
-    /// Packs all rows as blocks, one behind the other; returns the rows of a full block.
-    fn pack_rows(&self, x: &[f32], depth: usize, packed: &mut Vec<f32>) -> usize {
-        let rows = x.len() / depth;
-        let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(self.set)));
-        packed.resize(rows * pack::padded(depth), 0.0);
-        let blocks = packed.chunks_mut(block_rows * pack::padded(depth));
-        self.threads
-            .for_each(x.chunks(block_rows * depth).zip(blocks), |(x, block)| pack::block(x, depth, block));
-        block_rows
-    }
-
-    fn multiply_group(
-        &self,
-        blocks: &Blocks<'_>,
-        parts: &[MappedMatrix],
-        group: &[Panel],
-        output: Output,
-        buffer: &mut Vec<f32>,
-    ) {
-        let size = blocks.depth * COLUMNS;
-        buffer.resize(group.len() * size, 0.0);
-        for (panel, packed) in group.iter().zip(buffer.chunks_exact_mut(size)) {
-            let part = &parts[panel.part];
-            pack::panel(self.set, part.stored, part.bytes_from(panel.row), part.columns, packed);
-        }
-        for (first_row, rows, block) in blocks.iter() {
-            let function = tile::function(self.set, rows);
-            for (panel, packed) in group.iter().zip(buffer.chunks_exact(size)) {
-                // SAFETY: rows `first_row..first_row + rows` and the panel's columns lie inside the output, whose size
-                // `matmul` checked, and belong to this thread; a panel with fewer columns goes through `narrow`.
-                unsafe {
-                    let pointer = output.pointer.add(first_row * output.stride + panel.column);
-                    let whole = Destination { pointer, stride: output.stride, add: output.add };
-                    let mut narrow = [0.0; MAX_ROWS * COLUMNS];
-                    let part = panel.columns < COLUMNS;
-                    let to = if part {
-                        Destination { pointer: narrow.as_mut_ptr(), stride: COLUMNS, add: false }
-                    } else {
-                        whole
-                    };
-                    function(blocks.depth / tile::CHUNK, block.as_ptr(), packed.as_ptr(), to);
-                    if part {
-                        store_narrow(&narrow, rows, panel.columns, whole);
+        (x, depth): (&[f32], usize),
+        format: Format,
+        words: Words,
+        prepare: impl for<'a> Fn(&'a [f32], &'a mut [f32]) -> &'a [f32] + Sync,
+    ) -> Operand {
+        let mut operand = Operand::new(self.set, format, (x.len() / depth, depth), words);
+        let Operand { block_rows, row_words, .. } = operand;
+        let mut scales = operand.scales.chunks_mut(block_rows);
+        let blocks = operand.words.as_mut_slice().chunks_mut(block_rows * row_words);
+        let items = x.chunks(block_rows * depth).zip(blocks);
+        let items = items.map(|(x, block)| (x, block, scales.next().unwrap_or_default()));
+        self.threads.for_each(items, |(x, block, scales)| {
+            SCRATCH.with_borrow_mut(|(values, words)| {
+                values.resize(depth, 0.0);
+                words.resize(row_words, 0);
+                let rows = x.len() / depth;
+                for (index, row) in x.chunks_exact(depth).enumerate() {
+                    let row = prepare(row, values);
+                    let mut scale = 1.0;
+                    pack::row(self.set, format, row, 128, words, &mut scale);
+                    if let Some(of_row) = scales.get_mut(index) {
+                        *of_row = scale;
                     }
+                    pack::place(words, block, (index, rows));
+                }
+            });
+        });
+        operand
+    }
+
+    /// `out = x · Wᵀ`.
+    pub(crate) fn product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
+        self.write_rows(x, weight, out, |tile, out| out.copy_from_slice(tile));
+    }
+
+    /// `out += x · Wᵀ`.
+    pub(crate) fn add_product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
+        self.write_rows(x, weight, out, |tile, out| elementwise::add(self.set, tile, out));
+    }
+
+    /// Calls `write` with each row of each tile and its place in `out`.
+    fn write_rows(
+        &self,
+        x: &Operand,
+        weight: &Matrix,
+        out: &mut [f32],
+        write: impl Fn(&[f32], &mut [f32]) + Sync,
+    ) {
+        let columns = weight.outputs;
+        assert!(x.rows * columns == out.len());
+        let out = Shared(out.as_mut_ptr());
+        self.tiles(x, weight, |tile| {
+            let first = tile.panel * COLUMNS;
+            let width = COLUMNS.min(columns - first);
+            for (row, sums) in tile.sums.iter().enumerate() {
+                // SAFETY: the row and the panel's columns are in `out`, whose size was checked, and are this tile's own.
+                let out = unsafe { out.part((tile.first_row + row) * columns + first, width) };
+                write(&sums[..width], out);
+            }
+        });
+    }
+
+    /// `silu(gate) ∘ up`, where the gates and ups are `x · Wᵀ` with `weight` packed in [`Order::Gated`], as an operand
+    /// of the format of `x`, which must not be [`Format::Int8`]: its scales need whole rows.
+    pub(crate) fn gated_product(&self, x: &Operand, weight: &Matrix, words: Words) -> Operand {
+        let inner = weight.outputs / 2;
+        let mut out = Operand::new(self.set, x.format, (x.rows, inner), words);
+        debug_assert!(x.format != Format::Int8 && out.block_rows == x.block_rows);
+        let (row_words, block_rows, per_word) = (out.row_words, out.block_rows, x.format.per_word());
+        let words = out.words.as_mut_slice();
+        zero_padding(words, (x.rows, block_rows), (row_words, inner / per_word));
+        let out_words = Shared(words.as_mut_ptr());
+        self.tiles(x, weight, |tile| {
+            let first = tile.panel * GATES;
+            let mut activated = [0.0; GATES];
+            let mut packed = [0; GATES];
+            let rows = tile.sums.len();
+            let (chunk, word) = (first / per_word / WORDS, first / per_word % WORDS);
+            // A last panel that is not full has gates of zero, and these give zeros.
+            let width = (GATES / per_word).min(row_words - first / per_word);
+            for (row, sums) in tile.sums.iter().enumerate() {
+                elementwise::gate(self.set, sums, &mut activated);
+                pack::row(self.set, x.format, &activated, 0, &mut packed[..GATES / per_word], &mut 0.0);
+                let start = tile.first_row * row_words + (chunk * rows + row) * WORDS + word;
+                // SAFETY: the words are in the row's line, of which this tile's gates take a part of their own.
+                unsafe { out_words.part(start, width) }.copy_from_slice(&packed[..width]);
+            }
+        });
+        out
+    }
+
+    /// [`Compute::gated_product`] as plain rows.
+    pub(crate) fn gated_rows(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
+        let inner = weight.outputs / 2;
+        assert!(x.rows * inner == out.len());
+        let out = Shared(out.as_mut_ptr());
+        self.tiles(x, weight, |tile| {
+            let first = tile.panel * GATES;
+            let width = GATES.min(inner - first);
+            let mut activated = [0.0; GATES];
+            for (row, sums) in tile.sums.iter().enumerate() {
+                elementwise::gate(self.set, sums, &mut activated);
+                // SAFETY: the row and the gates are in `out`, whose size was checked, and are this tile's own.
+                unsafe { out.part((tile.first_row + row) * inner + first, width) }
+                    .copy_from_slice(&activated[..width]);
+            }
+        });
+    }
+
+    /// Computes every tile of `x · Wᵀ`.
+    fn tiles(&self, x: &Operand, weight: &Matrix, finish: impl Fn(&mut Tile<'_>) + Sync) {
+        assert!(x.depth == weight.depth && x.format.padded(x.depth) == weight.format.padded(x.depth));
+        let blocks = x.rows.div_ceil(x.block_rows);
+        let per_chunk =
+            (ROWS_BYTES / (x.block_rows * x.row_words * size_of::<u32>())).clamp(1, blocks.max(1));
+        // Chunks of about equal size.
+        let chunks = blocks.div_ceil(per_chunk);
+        let per_chunk = blocks.div_ceil(chunks.max(1)).max(1);
+        let items = self.threads.count() * ITEMS_PER_THREAD;
+        let group = (weight.panels * chunks / items).clamp(1, weight.panels.max(1));
+        let items = (0..blocks).step_by(per_chunk).flat_map(|block| {
+            let panels = (0..weight.panels).step_by(group);
+            panels.map(move |panel| {
+                (block..blocks.min(block + per_chunk), panel..weight.panels.min(panel + group))
+            })
+        });
+        self.threads.for_each(items, |(blocks, panels)| {
+            let mut sums = Sums::new();
+            for panel in panels {
+                for (first_row, rows, block) in x.blocks(blocks.clone()) {
+                    tile::multiply(
+                        self.set,
+                        rows,
+                        (x.format, weight.format),
+                        (block, weight.panel(panel)),
+                        &mut sums,
+                    );
+                    let sums = &mut sums.0[..rows];
+                    if let Some((scales, corrections)) = weight.scales.get(panel) {
+                        for (sums, &scale) in sums.iter_mut().zip(&x.scales[first_row..]) {
+                            elementwise::dequantise(self.set, sums, scale, (scales, corrections));
+                        }
+                    }
+                    finish(&mut Tile { first_row, panel, sums });
                 }
             }
-        }
+        });
     }
 }
 
-/// Copies the first `columns` of a tile's rows to where they belong.
-///
-/// # Safety
-///
-/// `to` has room for `rows` rows of `columns` values, and nobody else accesses them meanwhile.
-unsafe fn store_narrow(tile: &[f32], rows: usize, columns: usize, to: Destination) {
-    for (row, values) in tile.chunks_exact(COLUMNS).enumerate().take(rows) {
-        for (column, &value) in values[..columns].iter().enumerate() {
-            // SAFETY: passed on to the caller.
-            unsafe {
-                let pointer = to.pointer.add(row * to.stride + column);
-                *pointer = if to.add { *pointer + value } else { value };
-            }
-        }
+/// Zeroes what no value is written to: from word `used` of each row on.
+fn zero_padding(words: &mut [u32], (rows, block_rows): (usize, usize), (row_words, used): (usize, usize)) {
+    let first_chunk = used / WORDS;
+    for (index, block) in words.chunks_mut(block_rows * row_words).enumerate() {
+        let rows = block_rows.min(rows - index * block_rows);
+        block[first_chunk * rows * WORDS..].fill(0);
     }
 }
 
-/// The packed rows of a product.
-struct Blocks<'a> {
-    values: &'a [f32],
-    rows: usize,
-    block_rows: usize,
-    depth: usize,
-}
-
-impl Blocks<'_> {
-    /// Each block with its first row and its number of rows.
-    fn iter(&self) -> impl Iterator<Item = (usize, usize, &[f32])> {
-        (0..self.rows).step_by(self.block_rows).map(|first| {
-            let rows = self.block_rows.min(self.rows - first);
-            (first, rows, &self.values[first * self.depth..(first + rows) * self.depth])
-        })
-    }
+thread_local! {
+    /// A row's values and its words.
+    static SCRATCH: RefCell<(Vec<f32>, Vec<u32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use half::bf16;
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::io::Write;
 
-    /// A matrix in a temporary file, and its values as `f32`.
-    pub(crate) fn mapped(values: &[f32], columns: usize, stored: Stored) -> MappedMatrix {
-        let bytes: Vec<u8> = match stored {
-            Stored::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Stored::F16 => values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect(),
-            Stored::Bf16 => values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect(),
-        };
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        // Checkpoints may start their values at any byte: an odd offset must work too.
-        file.write_all(&[0; 3]).unwrap();
-        file.write_all(&bytes).unwrap();
-        let map = super::super::mapped::map(file.path()).unwrap();
-        MappedMatrix::new(Arc::new(map), 3..3 + bytes.len(), stored, columns)
-    }
-
-    /// Plain loops in f64 over the widened values.
-    fn reference(x: &[f32], parts: &[MappedMatrix]) -> Vec<f64> {
-        let depth = parts[0].columns();
-        let rows: Vec<Vec<f32>> = parts
-            .iter()
-            .flat_map(|part| {
-                (0..part.rows()).map(|row| {
-                    let mut out = vec![0.0; depth];
-                    part.widen_row(row, &mut out);
-                    out
-                })
-            })
-            .collect();
-        let dot =
-            |x: &[f32], row: &[f32]| x.iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-        x.chunks(depth).flat_map(|x| rows.iter().map(move |row| dot(x, row))).collect()
-    }
+    const FORMATS: [(Format, Format); 4] = [
+        (Format::F32, Format::F32),
+        (Format::F32, Format::Bf16),
+        (Format::Bf16, Format::Bf16),
+        (Format::Int8, Format::Int8),
+    ];
 
     fn random(rng: &mut StdRng, len: usize) -> Vec<f32> {
         (0..len).map(|_| rng.random_range(-1.0..1.0)).collect()
+    }
+
+    fn in_file(values: &[f32], columns: usize) -> MappedMatrix {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[0; 3]).unwrap();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        file.write_all(&bytes).unwrap();
+        // SAFETY: nobody else has the file.
+        let map = unsafe { Mmap::map(&file) }.unwrap();
+        MappedMatrix::new(Arc::new(map), 3..3 + 4 * values.len(), Stored::F32, columns)
+    }
+
+    /// What `format` keeps of a row's values.
+    fn kept(format: Format, row: &[f32]) -> Vec<f64> {
+        let scale = row.iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
+        let keep = |&value: &f32| match format {
+            Format::F32 => f64::from(value),
+            Format::Bf16 => bf16::from_f32(value).to_f64(),
+            Format::Int8 => f64::from((value / scale).round_ties_even()) * f64::from(scale),
+        };
+        row.iter().map(keep).collect()
+    }
+
+    fn product(x: &[Vec<f64>], weight: &[Vec<f64>]) -> Vec<f64> {
+        let dot = |x: &[f64], row: &[f64]| x.iter().zip(row).map(|(a, b)| a * b).sum();
+        x.iter().flat_map(|x| weight.iter().map(move |row| dot(x, row))).collect()
+    }
+
+    /// How far a sum may be off: by rounding to `f32` at each step, and for bytes by values close to the middle of two,
+    /// which may fall to either side.
+    fn tolerance(format: Format, depth: usize) -> f64 {
+        if format == Format::Int8 { 2e-2 } else { 1e-6 + 1e-7 * depth as f64 }
+    }
+
+    fn pack(compute: &Compute, format: Format, x: &[f32], depth: usize) -> Operand {
+        compute.operand((x, depth), format, Words::default(), |row, _| row)
     }
 
     #[test]
     fn products_of_odd_sizes_equal_plain_loops() {
         let mut rng = StdRng::seed_from_u64(11);
         for set in InstructionSet::available() {
-            for (threads, rows, depth, columns) in [
+            for (threads, rows, depth, parts) in [
                 (1, 1, 1, vec![1]),
                 (2, 2, 15, vec![31, 33]),
                 (2, 13, 16, vec![32, 32, 5]),
                 (1, 14, 17, vec![64]),
                 (2, 15, 40, vec![7]),
                 (3, 29, 64, vec![100, 28]),
-                (2, ROWS_PER_PASS + 1, 24, vec![65]),
+                (2, 57, 130, vec![65]),
+                (2, 300, 513, vec![34]),
             ] {
                 let compute = Compute { set, threads: Threads::start(threads).unwrap() };
-                for stored in [Stored::F32, Stored::F16, Stored::Bf16] {
-                    let parts: Vec<MappedMatrix> = columns
+                let weights: Vec<Vec<f32>> = parts.iter().map(|&n| random(&mut rng, n * depth)).collect();
+                let parts: Vec<MappedMatrix> = weights.iter().map(|values| in_file(values, depth)).collect();
+                let x = random(&mut rng, rows * depth);
+                for (left, right) in FORMATS {
+                    let matrix = Matrix::pack(&compute, &parts, right, Order::Plain);
+                    let weight: Vec<_> = weights
                         .iter()
-                        .map(|&n| mapped(&random(&mut rng, n * depth), depth, stored))
+                        .flat_map(|part| part.chunks(depth))
+                        .map(|row| kept(right, row))
                         .collect();
-                    let x = random(&mut rng, rows * depth);
-                    let before = random(&mut rng, rows * columns.iter().sum::<usize>());
-                    let expected = reference(&x, &parts);
-                    for add in [false, true] {
-                        let mut out = before.clone();
-                        compute.matmul(&x, &parts, &mut out, add, &mut Vec::new());
-                        for ((&got, &product), &before) in out.iter().zip(&expected).zip(&before) {
-                            let expected = product + if add { f64::from(before) } else { 0.0 };
-                            assert!(
-                                (f64::from(got) - expected).abs() < 2e-5,
-                                "{set} {rows}x{depth}x{columns:?}"
-                            );
-                        }
+                    let expected =
+                        product(&x.chunks(depth).map(|row| kept(left, row)).collect::<Vec<_>>(), &weight);
+                    let operand = pack(&compute, left, &x, depth);
+                    let before = random(&mut rng, expected.len());
+                    let (mut out, mut sum) = (vec![f32::NAN; expected.len()], before.clone());
+                    compute.product(&operand, &matrix, &mut out);
+                    compute.add_product(&operand, &matrix, &mut sum);
+                    for (index, expected) in expected.iter().enumerate() {
+                        let what = format!("{set} {left:?} {right:?} {rows}x{depth} at {index}");
+                        let error = f64::from(out[index]) - expected;
+                        assert!(error.abs() <= tolerance(left, depth), "{what}: off by {error}");
+                        let error = f64::from(sum[index]) - expected - f64::from(before[index]);
+                        assert!(error.abs() <= tolerance(left, depth), "{what}, added: off by {error}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gated_products_of_odd_sizes_equal_the_formula() {
+        let mut rng = StdRng::seed_from_u64(13);
+        for set in InstructionSet::available() {
+            for (threads, rows, depth, inner) in
+                [(1, 1, 3, 1), (2, 13, 16, 16), (2, 15, 33, 17), (1, 29, 40, 50), (3, 31, 64, 96)]
+            {
+                let compute = Compute { set, threads: Threads::start(threads).unwrap() };
+                let values = [(); 2].map(|()| random(&mut rng, inner * depth));
+                let parts = [in_file(&values[0], depth), in_file(&values[1], depth)];
+                let x = random(&mut rng, rows * depth);
+                for (left, right) in FORMATS {
+                    let matrix = Matrix::pack(&compute, &parts, right, Order::Gated);
+                    let x_kept: Vec<_> = x.chunks(depth).map(|row| kept(left, row)).collect();
+                    let [gates, ups] = values.each_ref().map(|values| {
+                        product(
+                            &x_kept,
+                            &values.chunks(depth).map(|row| kept(right, row)).collect::<Vec<_>>(),
+                        )
+                    });
+                    let operand = pack(&compute, left, &x, depth);
+                    let mut out = vec![f32::NAN; rows * inner];
+                    compute.gated_rows(&operand, &matrix, &mut out);
+                    let expected: Vec<f64> =
+                        gates.iter().zip(&ups).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+                    for (got, expected) in out.iter().zip(&expected) {
+                        let error = (f64::from(*got) - expected).abs();
+                        assert!(error <= 10.0 * tolerance(left, depth), "{set} {left:?}: off by {error}");
+                    }
+                    if left == Format::Int8 {
+                        continue;
+                    }
+                    // Packed at once or afterwards: the same words, whatever was in the memory before.
+                    let mut used = Words::default();
+                    used.resize(rows * left.words(inner));
+                    used.as_mut_slice().fill(u32::MAX);
+                    let at_once = compute.gated_product(&operand, &matrix, used);
+                    let afterwards = pack(&compute, left, &out, inner);
+                    assert_eq!(
+                        at_once.words.as_slice(),
+                        afterwards.words.as_slice(),
+                        "{set} {left:?} {rows} {inner}"
+                    );
                 }
             }
         }
@@ -307,18 +597,21 @@ pub(crate) mod tests {
     fn a_row_has_the_same_bits_in_every_batch_and_on_any_number_of_threads() {
         let mut rng = StdRng::seed_from_u64(12);
         let (depth, columns) = (48, 70);
-        let weights = [mapped(&random(&mut rng, columns * depth), depth, Stored::Bf16)];
+        let weights = [in_file(&random(&mut rng, columns * depth), depth)];
         let x = random(&mut rng, 130 * depth);
         for set in InstructionSet::available() {
-            let product = |threads: usize, rows: usize| {
-                let compute = Compute { set, threads: Threads::start(threads).unwrap() };
-                let mut out = vec![0.0; rows * columns];
-                compute.matmul(&x[..rows * depth], &weights, &mut out, false, &mut Vec::new());
-                out
-            };
-            let whole = product(1, 130);
-            for rows in 1..=130 {
-                assert_eq!(product(1 + rows % 2, rows), whole[..rows * columns], "{set} {rows}");
+            for (left, right) in FORMATS {
+                let product = |threads: usize, rows: usize| {
+                    let compute = Compute { set, threads: Threads::start(threads).unwrap() };
+                    let matrix = Matrix::pack(&compute, &weights, right, Order::Plain);
+                    let mut out = vec![0.0; rows * columns];
+                    compute.product(&pack(&compute, left, &x[..rows * depth], depth), &matrix, &mut out);
+                    out
+                };
+                let whole = product(1, 130);
+                for rows in 1..=130 {
+                    assert_eq!(product(1 + rows % 2, rows), whole[..rows * columns], "{set} {rows}");
+                }
             }
         }
     }

@@ -1,16 +1,16 @@
-//! Operands of a product, laid out as the inner loop reads them.
+//! Operands of a product, laid out as the inner loop reads them: in words of four bytes.
 //!
-//! Blocks of rows: `[chunk][row][CHUNK]`. Panels of columns: `[depth][COLUMNS]`, from a matrix stored with its columns
-//! as rows (a weight `[out, in]`, or keys `[token, head_dim]`). The depth is padded with zeros to a multiple of
-//! [`CHUNK`], a panel's missing columns are zeros.
+//! Blocks of rows: `[chunk][row][WORDS]`. Panels of columns: `[word][COLUMNS]`, from a matrix stored with its columns as
+//! rows (a weight `[out, in]`, or keys `[token, head_dim]`). Rows are padded with zeros to whole chunks, panels with
+//! columns of zeros.
 
 use super::{
     simd::dispatch,
-    tile::{CHUNK, COLUMNS},
+    tile::{COLUMNS, WORDS},
 };
-use half::{bf16, f16};
+use half::f16;
 
-/// How a matrix's values are stored.
+/// How a checkpoint stores a matrix's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stored {
     /// 32-bit floating point.
@@ -31,20 +31,139 @@ impl Stored {
     }
 }
 
-/// `depth` rounded up to what the packed operands hold.
-pub(crate) fn padded(depth: usize) -> usize {
-    depth.next_multiple_of(CHUNK)
+/// What a word of a packed operand holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// One `f32`.
+    F32,
+    /// Two bfloat16 values, the first in the lower half.
+    Bf16,
+    /// Four bytes: values divided by their row's scale and rounded; in blocks of rows, 128 is added to each.
+    Int8,
 }
 
-/// Packs the rows of `source`, each `depth` values long, as one block; `block` holds rows · [`padded`]`(depth)` values.
-pub(crate) fn block(source: &[f32], depth: usize, block: &mut [f32]) {
-    let rows = source.len() / depth;
-    for (chunk, lines) in block.chunks_exact_mut(rows * CHUNK).enumerate() {
-        for (row, line) in source.chunks_exact(depth).zip(lines.chunks_exact_mut(CHUNK)) {
-            let values = &row[chunk * CHUNK..((chunk + 1) * CHUNK).min(depth)];
-            line[..values.len()].copy_from_slice(values);
-            line[values.len()..].fill(0.0);
+impl Format {
+    /// Values in a word.
+    pub(crate) fn per_word(self) -> usize {
+        match self {
+            Self::F32 => 1,
+            Self::Bf16 => 2,
+            Self::Int8 => 4,
         }
+    }
+
+    /// Values of a row of `depth` values after padding: the same for `f32` and bfloat16, which may meet.
+    pub(crate) fn padded(self, depth: usize) -> usize {
+        depth.next_multiple_of(match self {
+            Self::F32 | Self::Bf16 => 2 * WORDS,
+            Self::Int8 => 4 * WORDS,
+        })
+    }
+
+    /// Words of a row of `depth` values after padding.
+    pub(crate) fn words(self, depth: usize) -> usize {
+        self.padded(depth) / self.per_word()
+    }
+}
+
+/// The nearest bfloat16, of two equally near ones the even one; what is not a number stays so.
+#[inline(always)]
+pub(crate) fn round_to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    if value.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded as u16 }
+}
+
+/// Two values as a word of [`Format::Bf16`].
+#[inline(always)]
+fn pair(first: f32, second: f32) -> u32 {
+    u32::from(round_to_bf16(first)) | u32::from(round_to_bf16(second)) << 16
+}
+
+/// The largest magnitude among `values`; what is not a number is passed over.
+#[inline(always)]
+fn largest(values: &[f32]) -> f32 {
+    let (chunks, rest) = values.as_chunks::<16>();
+    let mut largest = [0.0_f32; 16];
+    for chunk in chunks {
+        for (largest, value) in largest.iter_mut().zip(chunk) {
+            *largest = if value.abs() > *largest { value.abs() } else { *largest };
+        }
+    }
+    rest.iter().chain(&largest).fold(0.0, |largest, value| value.abs().max(largest))
+}
+
+dispatch! {
+    /// A row's values as words of `format`, padded with zeros; `words` holds `format.words(values.len())`, or more.
+    /// `scale` becomes the factor by which an [`Format::Int8`] row is to be multiplied; not a number if a value is not
+    /// finite, so that it is not lost. `offset` is added to its bytes.
+    fn row(format: Format, values: &[f32], offset: i32, words: &mut [u32], scale: &mut f32) {
+        let depth = values.len();
+        match format {
+            Format::F32 => {
+                for (word, value) in words.iter_mut().zip(values) {
+                    *word = value.to_bits();
+                }
+                words[depth..].fill(0);
+            }
+            Format::Bf16 => {
+                let (pairs, rest) = values.as_chunks::<2>();
+                for (word, [first, second]) in words.iter_mut().zip(pairs) {
+                    *word = pair(*first, *second);
+                }
+                words[pairs.len()..].fill(0);
+                if let [last] = rest {
+                    words[pairs.len()] = pair(*last, 0.0);
+                }
+            }
+            Format::Int8 => {
+                *scale = quantise::<FUSED>(values, offset, words);
+            }
+        }
+    }
+}
+
+/// [`row`] for bytes; returns the scale.
+#[inline(always)]
+fn quantise<const FUSED: bool>(values: &[f32], offset: i32, words: &mut [u32]) -> f32 {
+    /// Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
+    const ROUND: f32 = 12_582_912.0;
+    let largest = largest(values);
+    if largest.is_infinite() || values.iter().any(|value| value.is_nan()) {
+        words.fill(0);
+        return f32::NAN;
+    }
+    let scale = largest.max(f32::MIN_POSITIVE * 128.0) / 127.0;
+    let inverse = 1.0 / scale;
+    let byte = |value: f32| {
+        let shifted = if FUSED { value.mul_add(inverse, ROUND) } else { value * inverse + ROUND };
+        (shifted.to_bits().cast_signed().wrapping_add(offset) & 0xff).cast_unsigned()
+    };
+    let (quads, rest) = values.as_chunks::<4>();
+    for (word, &[a, b, c, d]) in words.iter_mut().zip(quads) {
+        *word = byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
+    }
+    words[quads.len()..].fill(0);
+    for (index, &value) in rest.iter().enumerate() {
+        words[quads.len()] |= byte(value) << (8 * index);
+    }
+    scale
+}
+
+dispatch! {
+    /// Two rows as words of [`Format::Bf16`] that hold a value of each.
+    fn interleave(first: &[f32], second: &[f32], words: &mut [u32]) {
+        for ((word, &first), &second) in words.iter_mut().zip(first).zip(second) {
+            *word = pair(first, second);
+        }
+    }
+}
+
+/// Copies a row's words to its place in a block of `rows` rows.
+pub(crate) fn place(words: &[u32], block: &mut [u32], (index, rows): (usize, usize)) {
+    let lines = block.chunks_exact_mut(rows * WORDS);
+    for (line, words) in lines.zip(words.chunks_exact(WORDS)) {
+        line[index * WORDS..(index + 1) * WORDS].copy_from_slice(words);
     }
 }
 
@@ -53,7 +172,9 @@ pub(crate) fn widen(stored: Stored, bytes: &[u8], out: &mut [f32]) {
     match stored {
         Stored::F32 => widen_with::<4>(bytes, out, f32::from_le_bytes),
         Stored::F16 => widen_with::<2>(bytes, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
-        Stored::Bf16 => widen_with::<2>(bytes, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        Stored::Bf16 => {
+            widen_with::<2>(bytes, out, |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16));
+        }
     }
 }
 
@@ -66,67 +187,31 @@ fn widen_with<const SIZE: usize>(bytes: &[u8], out: &mut [f32], convert: impl Fn
 }
 
 dispatch! {
-    /// Packs up to [`COLUMNS`] rows of `depth` stored values as the columns of one panel.
-    ///
-    /// `rows` is what is left of the matrix from the panel's first row on; `panel` holds [`padded`]`(depth)` ·
-    /// [`COLUMNS`] values.
-    fn panel(stored: Stored, rows: &[u8], depth: usize, panel: &mut [f32]) {
-        match stored {
-            Stored::F32 => panel_with::<_, WIDE>(rows.as_chunks().0, depth, panel, f32::from_le_bytes),
-            Stored::F16 => panel_with::<_, WIDE>(rows.as_chunks().0, depth, panel, |bytes| f16::from_le_bytes(bytes).to_f32_const()),
-            Stored::Bf16 => panel_with::<_, WIDE>(rows.as_chunks().0, depth, panel, |bytes| {
-                f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
-            }),
-        }
-    }
-}
-
-dispatch! {
-    /// [`panel`] of rows that are `f32` in memory.
-    fn panel_of_values(rows: &[f32], depth: usize, panel: &mut [f32]) {
-        panel_with::<_, WIDE>(rows, depth, panel, |value| value);
-    }
-}
-
-/// Transposes in squares of [`CHUNK`] depth steps, small enough to stay in the first-level cache.
-#[inline(always)]
-fn panel_with<T: Copy, const WIDE: bool>(
-    values: &[T],
-    depth: usize,
-    panel: &mut [f32],
-    convert: impl Fn(T) -> f32 + Copy,
-) {
-    let columns = (values.len() / depth).min(COLUMNS);
-    let (panel, _) = panel.as_chunks_mut::<COLUMNS>();
-    for (chunk, lines) in panel.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
-        let mut square = [[0.0_f32; CHUNK]; COLUMNS];
-        let from = chunk * CHUNK;
-        let len = CHUNK.min(depth - from);
-        for (column, square) in square.iter_mut().enumerate().take(columns) {
-            let source = &values[column * depth + from..][..len];
-            if let Ok(source) = <&[T; CHUNK]>::try_from(source) {
-                *square = source.map(convert);
-            } else {
-                for (out, value) in square.iter_mut().zip(source) {
-                    *out = convert(*value);
-                }
+    /// Up to [`COLUMNS`] rows of words, `[row][words]`, as the columns of one panel `[words][COLUMNS]`; `words` is a
+    /// multiple of [`WORDS`].
+    fn panel(rows: &[u32], words: usize, panel: &mut [u32]) {
+        let (lines, _) = panel.as_chunks_mut::<COLUMNS>();
+        for (chunk, lines) in lines.as_chunks_mut::<WORDS>().0.iter_mut().enumerate() {
+            let mut square = [[0_u32; WORDS]; COLUMNS];
+            for (square, row) in square.iter_mut().zip(rows.chunks_exact(words)) {
+                square.copy_from_slice(&row[chunk * WORDS..(chunk + 1) * WORDS]);
             }
-        }
-        #[cfg(target_arch = "x86_64")]
-        if WIDE {
-            // SAFETY: `WIDE` bodies run only where `InstructionSet::available` found AVX-512.
-            unsafe { wide::transpose(&square, lines) };
-            continue;
-        }
-        for (k, line) in lines.iter_mut().enumerate() {
-            *line = std::array::from_fn(|column| square[column][k]);
+            #[cfg(target_arch = "x86_64")]
+            if WIDE {
+                // SAFETY: `WIDE` bodies run only where `InstructionSet::available` found AVX-512.
+                unsafe { wide::transpose(&square, lines) };
+                continue;
+            }
+            for (k, line) in lines.iter_mut().enumerate() {
+                *line = std::array::from_fn(|column| square[column][k]);
+            }
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod wide {
-    use super::{CHUNK, COLUMNS};
+    use super::{COLUMNS, WORDS};
     use std::arch::x86_64::{
         __m512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_loadu_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps,
         _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
@@ -134,15 +219,15 @@ mod wide {
 
     /// `lines[k][column] = square[column][k]`, in two squares of 16 × 16.
     #[target_feature(enable = "avx512f")]
-    pub(super) fn transpose(square: &[[f32; CHUNK]; COLUMNS], lines: &mut [[f32; COLUMNS]; CHUNK]) {
+    pub(super) fn transpose(square: &[[u32; WORDS]; COLUMNS], lines: &mut [[u32; COLUMNS]; WORDS]) {
         for half in 0..2 {
             // SAFETY: a row of `square` is 16 values long.
             let mut rows: [__m512; 16] =
-                std::array::from_fn(|i| unsafe { _mm512_loadu_ps(square[half * 16 + i].as_ptr()) });
+                std::array::from_fn(|i| unsafe { _mm512_loadu_ps(square[half * 16 + i].as_ptr().cast()) });
             transpose_rows(&mut rows);
             for (line, row) in lines.iter_mut().zip(rows) {
                 // SAFETY: a line is 32 values long, and `half` is 0 or 1.
-                unsafe { _mm512_storeu_ps(line.as_mut_ptr().add(half * 16), row) };
+                unsafe { _mm512_storeu_ps(line.as_mut_ptr().add(half * 16).cast(), row) };
             }
         }
     }
@@ -182,51 +267,118 @@ mod wide {
 mod tests {
     use super::super::InstructionSet;
     use super::*;
+    use half::bf16;
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
-    fn stored(kind: Stored, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
-        match kind {
-            Stored::F32 => (values.iter().flat_map(|v| v.to_le_bytes()).collect(), values.to_vec()),
-            Stored::F16 => {
-                let halves: Vec<f16> = values.iter().map(|&v| f16::from_f32(v)).collect();
-                (
-                    halves.iter().flat_map(|v| v.to_le_bytes()).collect(),
-                    halves.iter().map(|v| v.to_f32()).collect(),
-                )
-            }
-            Stored::Bf16 => {
-                let halves: Vec<bf16> = values.iter().map(|&v| bf16::from_f32(v)).collect();
-                (
-                    halves.iter().flat_map(|v| v.to_le_bytes()).collect(),
-                    halves.iter().map(|v| v.to_f32()).collect(),
-                )
+    fn halves(word: u32) -> [f32; 2] {
+        [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)]
+    }
+
+    fn random(rng: &mut StdRng, len: usize) -> Vec<f32> {
+        (0..len).map(|_| rng.random_range(-2.0..2.0)).collect()
+    }
+
+    #[test]
+    fn rounding_is_that_of_a_well_known_library() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let special = [0.0, -0.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, 1e-45];
+        let ties = [0x3f80_8000, 0x3f81_8000, 0x3f80_7fff, 0x3f80_8001].map(f32::from_bits);
+        let random = (0..10_000).map(|_| f32::from_bits(rng.random())).filter(|value| !value.is_nan());
+        for value in special.into_iter().chain(ties).chain(random) {
+            assert_eq!(round_to_bf16(value), bf16::from_f32(value).to_bits(), "{value}");
+        }
+        for nan in [f32::NAN, f32::from_bits(0x7fff_ffff), f32::from_bits(0x7f80_0001)] {
+            assert!(bf16::from_bits(round_to_bf16(nan)).is_nan());
+        }
+    }
+
+    #[test]
+    fn stored_values_are_widened_exactly() {
+        let mut rng = StdRng::seed_from_u64(2);
+        let values = random(&mut rng, 37);
+        let halves: Vec<f16> = values.iter().map(|&value| f16::from_f32(value)).collect();
+        let brains: Vec<bf16> = values.iter().map(|&value| bf16::from_f32(value)).collect();
+        let bytes_of_halves: Vec<u8> = halves.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bytes_of_brains: Vec<u8> = brains.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        for (stored, bytes, expected) in [
+            (Stored::F32, bytes, values),
+            (Stored::F16, bytes_of_halves, halves.iter().map(|value| value.to_f32()).collect()),
+            (Stored::Bf16, bytes_of_brains, brains.iter().map(|value| value.to_f32()).collect()),
+        ] {
+            let mut wide = vec![0.0; 37];
+            widen(stored, &bytes, &mut wide);
+            assert_eq!(wide, expected, "{stored:?}");
+        }
+    }
+
+    #[test]
+    fn rows_hold_their_values_and_zeros() {
+        let mut rng = StdRng::seed_from_u64(3);
+        for set in InstructionSet::available() {
+            for depth in [1, 2, 3, 15, 16, 17, 63, 64, 65, 130] {
+                let values = random(&mut rng, depth);
+                for format in [Format::F32, Format::Bf16, Format::Int8] {
+                    let mut words = vec![u32::MAX; format.words(depth)];
+                    let mut scale = 1.0;
+                    row(set, format, &values, 0, &mut words, &mut scale);
+                    let got: Vec<f32> = match format {
+                        Format::F32 => words.iter().map(|&word| f32::from_bits(word)).collect(),
+                        Format::Bf16 => words.iter().flat_map(|&word| halves(word)).collect(),
+                        Format::Int8 => {
+                            let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+                            bytes.map(|byte| f32::from(byte.cast_signed()) * scale).collect()
+                        }
+                    };
+                    let tolerance = match format {
+                        Format::F32 => 0.0,
+                        Format::Bf16 => 2.0 / 256.0,
+                        Format::Int8 => 0.5001 * scale,
+                    };
+                    assert_eq!(got.len(), format.padded(depth));
+                    for (index, got) in got.into_iter().enumerate() {
+                        let expected = values.get(index).copied().unwrap_or_default();
+                        assert!(
+                            (got - expected).abs() <= tolerance,
+                            "{set} {format:?} {depth} at {index}: {got} for {expected}"
+                        );
+                        assert!(index < depth || got == 0.0, "padding");
+                    }
+                }
             }
         }
     }
 
     #[test]
-    fn panels_are_the_transpose_padded_with_zeros() {
-        let mut rng = StdRng::seed_from_u64(3);
+    fn bytes_keep_the_largest_value_and_tell_what_is_not_finite() {
         for set in InstructionSet::available() {
-            for kind in [Stored::F32, Stored::F16, Stored::Bf16] {
-                for (rows, depth) in [(1, 1), (31, 15), (32, 16), (33, 17), (40, 50), (5, 128)] {
-                    let values: Vec<f32> = (0..rows * depth).map(|_| rng.random_range(-2.0..2.0)).collect();
-                    let (bytes, values) = stored(kind, &values);
-                    let mut out = vec![f32::NAN; padded(depth) * COLUMNS];
-                    panel(set, kind, &bytes, depth, &mut out);
-                    for (at, &got) in out.iter().enumerate() {
-                        let (k, column) = (at / COLUMNS, at % COLUMNS);
-                        let inside = k < depth && column < rows;
-                        let expected = if inside { values[column * depth + k] } else { 0.0 };
-                        assert_eq!(
-                            got.to_bits(),
-                            expected.to_bits(),
-                            "{set} {kind:?} {rows}x{depth} at {k},{column}"
-                        );
-                    }
-                    let mut wide = vec![0.0; values.len()];
-                    widen(kind, &bytes, &mut wide);
-                    assert_eq!(wide, values);
+            let (mut words, mut scale) = (vec![0; 16], 0.0);
+            row(set, Format::Int8, &[1.0, -2.0, 0.0, 0.5, 2.0], 128, &mut words, &mut scale);
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).take(5).collect();
+            assert_eq!((bytes, scale), (vec![192, 1, 128, 160, 255], 2.0 / 127.0), "{set}");
+            row(set, Format::Int8, &[0.0; 7], 128, &mut words, &mut scale);
+            assert!(scale > 0.0 && scale < 1e-30, "{set}");
+            for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut values = [1.0; 40];
+                values[33] = broken;
+                row(set, Format::Int8, &values, 0, &mut words, &mut scale);
+                assert!(scale.is_nan(), "{set} {broken}");
+            }
+        }
+    }
+
+    #[test]
+    fn panels_are_the_transpose_padded_with_columns_of_zeros() {
+        let mut rng = StdRng::seed_from_u64(4);
+        for set in InstructionSet::available() {
+            for (rows, words) in [(1, 16), (31, 32), (32, 16), (5, 64)] {
+                let values: Vec<u32> = (0..rows * words).map(|_| rng.random()).collect();
+                let mut out = vec![u32::MAX; words * COLUMNS];
+                panel(set, &values, words, &mut out);
+                for (at, &got) in out.iter().enumerate() {
+                    let (word, column) = (at / COLUMNS, at % COLUMNS);
+                    let expected = if column < rows { values[column * words + word] } else { 0 };
+                    assert_eq!(got, expected, "{set} {rows}x{words} at {word},{column}");
                 }
             }
         }
@@ -234,16 +386,16 @@ mod tests {
 
     #[test]
     fn blocks_hold_their_rows_chunk_by_chunk() {
-        for (rows, depth) in [(1, 5), (3, 16), (14, 33)] {
-            let source: Vec<f32> = (0..rows * depth).map(|i| i as f32 + 1.0).collect();
-            let mut out = vec![f32::NAN; rows * padded(depth)];
-            block(&source, depth, &mut out);
+        for (rows, chunks) in [(1, 1), (3, 2), (14, 3)] {
+            let mut block = vec![0; rows * chunks * WORDS];
+            let word = |row: usize, at: usize| (row * 1000 + at) as u32 + 1;
             for row in 0..rows {
-                for k in 0..padded(depth) {
-                    let got = out[(k / CHUNK * rows + row) * CHUNK + k % CHUNK];
-                    let expected = if k < depth { source[row * depth + k] } else { 0.0 };
-                    assert_eq!(got.to_bits(), expected.to_bits());
-                }
+                let words: Vec<u32> = (0..chunks * WORDS).map(|at| word(row, at)).collect();
+                place(&words, &mut block, (row, rows));
+            }
+            for (at, &got) in block.iter().enumerate() {
+                let (chunk, row) = (at / (rows * WORDS), at / WORDS % rows);
+                assert_eq!(got, word(row, chunk * WORDS + at % WORDS));
             }
         }
     }

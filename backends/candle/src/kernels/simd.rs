@@ -13,9 +13,18 @@ pub(crate) enum InstructionSet {
     /// AVX2 with FMA.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX2 and its products of bytes (AVX-VNNI).
+    #[cfg(target_arch = "x86_64")]
+    Avx2Vnni,
     /// AVX-512 F, BW, DQ and VL: what every server CPU with AVX-512 since 2017 has.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX-512 and its products of bytes (VNNI).
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+    /// AVX-512 and its products of bytes and of bfloat16.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
 }
 
 impl InstructionSet {
@@ -23,11 +32,18 @@ impl InstructionSet {
     pub(crate) fn available() -> Vec<Self> {
         let mut sets = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            sets.push(Self::Avx2);
-            if has_avx512() {
-                sets.push(Self::Avx512);
-            }
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let avx512 = avx2 && has_avx512();
+            let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+            let extensions = [
+                (Self::Avx2, avx2),
+                (Self::Avx2Vnni, avx2 && is_x86_feature_detected!("avxvnni")),
+                (Self::Avx512, avx512),
+                (Self::Avx512Vnni, vnni),
+                (Self::Avx512Bf16, vnni && is_x86_feature_detected!("avx512bf16")),
+            ];
+            sets.extend(extensions.into_iter().filter(|(_, has)| *has).map(|(set, _)| set));
         }
         sets
     }
@@ -35,6 +51,14 @@ impl InstructionSet {
     /// The best that this CPU has.
     pub(crate) fn best() -> Self {
         Self::available().pop().unwrap_or(Self::Portable)
+    }
+
+    /// Whether products of bfloat16 are instructions of their own, twice as fast as those of `f32`.
+    pub(crate) fn has_bf16(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Self::Avx512Bf16;
+        #[cfg(not(target_arch = "x86_64"))]
+        return false;
     }
 }
 
@@ -53,7 +77,13 @@ impl fmt::Display for InstructionSet {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Self::Avx2Vnni => "avx2+vnni",
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => "avx512+vnni",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => "avx512+vnni+bf16",
         })
     }
 }
@@ -70,9 +100,16 @@ pub(crate) trait Simd: Copy {
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(pointer: *const f32) -> Self;
     unsafe fn store(self, pointer: *mut f32);
+    /// Of each of [`Simd::LANES`] words, the lower half as a bfloat16, widened.
+    unsafe fn low_halves(words: *const u32) -> Self;
+    /// Of each of [`Simd::LANES`] words, the upper half as a bfloat16, widened.
+    unsafe fn high_halves(words: *const u32) -> Self;
     /// `self * factor + addend`, fused where the instruction set can.
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
 }
+
+/// The bits of a word's upper half.
+pub(crate) const HIGH_HALF: u32 = 0xffff_0000;
 
 /// Four values, for the compiler to place in whatever registers there are.
 #[derive(Clone, Copy)]
@@ -99,6 +136,20 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn low_halves(words: *const u32) -> Self {
+        // SAFETY: the caller vouches for four words; the array has the alignment of one.
+        let words = unsafe { words.cast::<[u32; 4]>().read_unaligned() };
+        Self(std::array::from_fn(|i| f32::from_bits(words[i] << 16)))
+    }
+
+    #[inline(always)]
+    unsafe fn high_halves(words: *const u32) -> Self {
+        // SAFETY: as above.
+        let words = unsafe { words.cast::<[u32; 4]>().read_unaligned() };
+        Self(std::array::from_fn(|i| f32::from_bits(words[i] & HIGH_HALF)))
+    }
+
+    #[inline(always)]
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] * factor.0[i] + addend.0[i]))
     }
@@ -109,14 +160,17 @@ pub(crate) use x86::{Avx2, Avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Simd;
+    use super::{HIGH_HALF, Simd};
     use std::arch::x86_64::{
-        __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm512_fmadd_ps,
-        _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps,
+        __m256, __m512, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+        _mm256_loadu_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+        _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+        _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
     };
 
     macro_rules! register {
-        ($name:ident, $register:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $fmadd:ident) => {
+        ($name:ident, $register:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $fmadd:ident,
+         $load_words:ident, $shift:ident, $and:ident, $splat_word:ident, $cast:ident) => {
             #[derive(Clone, Copy)]
             pub(crate) struct $name($register);
 
@@ -143,6 +197,18 @@ mod x86 {
                 }
 
                 #[inline(always)]
+                unsafe fn low_halves(words: *const u32) -> Self {
+                    // SAFETY: the caller vouches for the instruction set and for the words.
+                    Self(unsafe { $cast($shift::<16>($load_words(words.cast()))) })
+                }
+
+                #[inline(always)]
+                unsafe fn high_halves(words: *const u32) -> Self {
+                    // SAFETY: the caller vouches for the instruction set and for the words.
+                    Self(unsafe { $cast($and($load_words(words.cast()), $splat_word(HIGH_HALF as i32))) })
+                }
+
+                #[inline(always)]
                 unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
                     // SAFETY: the caller vouches for the instruction set.
                     Self(unsafe { $fmadd(self.0, factor.0, addend.0) })
@@ -151,8 +217,34 @@ mod x86 {
         };
     }
 
-    register!(Avx2, __m256, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
-    register!(Avx512, __m512, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
+    register!(
+        Avx2,
+        __m256,
+        8,
+        _mm256_set1_ps,
+        _mm256_loadu_ps,
+        _mm256_storeu_ps,
+        _mm256_fmadd_ps,
+        _mm256_loadu_si256,
+        _mm256_slli_epi32,
+        _mm256_and_si256,
+        _mm256_set1_epi32,
+        _mm256_castsi256_ps
+    );
+    register!(
+        Avx512,
+        __m512,
+        16,
+        _mm512_set1_ps,
+        _mm512_loadu_ps,
+        _mm512_storeu_ps,
+        _mm512_fmadd_ps,
+        _mm512_loadu_si512,
+        _mm512_slli_epi32,
+        _mm512_and_si512,
+        _mm512_set1_epi32,
+        _mm512_castsi512_ps
+    );
 }
 
 /// Defines `pub(crate) fn name(set, args…)` that runs a body compiled for the instruction set `set`.
@@ -179,10 +271,10 @@ macro_rules! dispatch {
                 $crate::kernels::InstructionSet::Portable => body::<false, false>($($arg),*),
                 // SAFETY: a value of `InstructionSet` other than `Portable` comes from `available`, which asked the CPU.
                 #[cfg(target_arch = "x86_64")]
-                $crate::kernels::InstructionSet::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::kernels::InstructionSet::Avx2 | $crate::kernels::InstructionSet::Avx2Vnni => unsafe { avx2($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::kernels::InstructionSet::Avx512 => unsafe { avx512($($arg),*) },
+                _ => unsafe { avx512($($arg),*) },
             }
         }
     };

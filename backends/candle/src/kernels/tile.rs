@@ -1,29 +1,32 @@
 //! The inner loop of every matrix product: a tile of up to [`MAX_ROWS`] × [`COLUMNS`] sums kept in registers.
 //!
-//! Input: a block of rows and a panel of columns, packed by `pack`. Output: the products' sums, stored or added.
-//! What must hold: a sum's value depends on its own row and column only, not on how many rows share the tile, so that
+//! Input: a block of rows and a panel of columns, packed by `pack` into words of four bytes. Output: the sums of their
+//! products. What must hold: a sum depends on its own row and column only, not on how many rows share the tile, so that
 //! a token's result is the same to the last bit in every batch.
 
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512};
-use super::simd::{InstructionSet, Portable, Simd};
+use super::{
+    pack::Format,
+    simd::{HIGH_HALF, InstructionSet, Portable, Simd},
+};
 
 /// Columns of a panel.
 pub(crate) const COLUMNS: usize = 32;
-/// Inner-dimension steps of a packed chunk: packed operands are padded with zeros to a multiple of it.
-pub(crate) const CHUNK: usize = 16;
+/// Words of each row in a chunk: packed operands are padded with zeros to whole chunks.
+pub(crate) const WORDS: usize = 16;
 /// The most rows of a tile in any instruction set.
 pub(crate) const MAX_ROWS: usize = 14;
 
-/// Where a tile goes.
-#[derive(Clone, Copy)]
-pub(crate) struct Destination {
-    /// The tile's first value.
-    pub(crate) pointer: *mut f32,
-    /// Distance from a row to the next, in values.
-    pub(crate) stride: usize,
-    /// Add to what is there instead of overwriting it.
-    pub(crate) add: bool,
+/// A tile's sums, row after row: `f32`, or the bits of `i32` where both operands are bytes.
+#[repr(C, align(64))]
+pub(crate) struct Sums(pub(crate) [[f32; COLUMNS]; MAX_ROWS]);
+
+impl Sums {
+    /// Room for a tile.
+    pub(crate) fn new() -> Self {
+        Self([[0.0; COLUMNS]; MAX_ROWS])
+    }
 }
 
 /// Rows of a full tile: as many as leave registers for a column's values.
@@ -31,172 +34,469 @@ pub(crate) fn rows(set: InstructionSet) -> usize {
     match set {
         InstructionSet::Portable => 2,
         #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx2 => 3,
+        InstructionSet::Avx2 | InstructionSet::Avx2Vnni => 3,
         #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx512 => MAX_ROWS,
+        _ => MAX_ROWS,
     }
 }
 
-/// The tile function for blocks of `rows` rows: `(chunks, a, b, destination)`.
+/// One tile: `sums[row][column] = Σ a · b` over the words of a row.
 ///
-/// `a` is a packed block `[chunks][rows][CHUNK]`, `b` a packed panel `[chunks · CHUNK][COLUMNS]`.
-///
-/// # Safety
-///
-/// Of the function returned: the CPU has `set`; `a` and `b` hold that many values; the destination has room for `rows`
-/// rows of [`COLUMNS`] values and nobody else accesses them meanwhile.
-pub(crate) type TileFunction = unsafe fn(usize, *const f32, *const f32, Destination);
-
-/// The tile function for `rows` rows, 1 ≤ `rows` ≤ [`rows`]`(set)`.
-pub(crate) fn function(set: InstructionSet, rows: usize) -> TileFunction {
-    match set {
-        InstructionSet::Portable => [portable::<1>, portable::<2>][rows - 1],
-        #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx2 => [avx2::<1>, avx2::<2>, avx2::<3>][rows - 1],
-        #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx512 => {
-            const TABLE: [TileFunction; MAX_ROWS] = [
-                avx512::<1>,
-                avx512::<2>,
-                avx512::<3>,
-                avx512::<4>,
-                avx512::<5>,
-                avx512::<6>,
-                avx512::<7>,
-                avx512::<8>,
-                avx512::<9>,
-                avx512::<10>,
-                avx512::<11>,
-                avx512::<12>,
-                avx512::<13>,
-                avx512::<14>,
-            ];
-            TABLE[rows - 1]
-        }
-    }
-}
-
-/// One tile from packed operands: `c[row][column] (+)= Σ a · b` over the depth that `a` and `b` share.
-///
-/// `a` is a block `[chunks][rows][CHUNK]`, `b` a panel `[chunks · CHUNK][COLUMNS]`, `c` at least `rows` rows of
-/// [`COLUMNS`] values that lie `stride` apart.
+/// `a` is a block `[chunk][rows][WORDS]` in the format `formats.0`, `b` a panel `[word][COLUMNS]` in the format
+/// `formats.1`. The pairs of formats there are: equal ones, and `f32` rows with bfloat16 columns, of which a word then
+/// meets two of the rows' words.
 pub(crate) fn multiply(
     set: InstructionSet,
     rows: usize,
-    (a, b): (&[f32], &[f32]),
-    c: &mut [f32],
-    (stride, add): (usize, bool),
+    formats: (Format, Format),
+    (a, b): (&[u32], &[u32]),
+    sums: &mut Sums,
 ) {
-    let chunks = a.len() / (rows * CHUNK);
-    assert!(b.len() >= chunks * CHUNK * COLUMNS && c.len() >= (rows - 1) * stride + COLUMNS);
-    // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU, and the sizes were just checked.
-    unsafe {
-        let to = Destination { pointer: c.as_mut_ptr(), stride, add };
-        function(set, rows)(chunks, a.as_ptr(), b.as_ptr(), to);
-    }
+    let chunks = a.len() / (rows * WORDS);
+    let per_word = formats.1.per_word() / formats.0.per_word();
+    assert!(rows <= self::rows(set) && a.len() == chunks * rows * WORDS);
+    assert!(b.len() >= chunks * WORDS / per_word * COLUMNS);
+    // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU; the sizes were just checked.
+    unsafe { function(set, formats, rows)(chunks, a.as_ptr(), b.as_ptr(), sums.0.as_mut_ptr().cast()) }
 }
 
-unsafe fn portable<const ROWS: usize>(chunks: usize, a: *const f32, b: *const f32, to: Destination) {
-    // SAFETY: passed on to the caller.
-    unsafe { tile::<Portable, ROWS, { COLUMNS / 4 }>(chunks, a, b, to) }
+/// `(chunks, a, b, sums)`.
+///
+/// # Safety
+///
+/// Of the function: the CPU has its instruction set; `a`, `b` and `sums` hold what [`multiply`] says.
+type Function = unsafe fn(usize, *const u32, *const u32, *mut f32);
+
+/// A function for each number of rows.
+macro_rules! by_rows {
+    ($name:ident: $($rows:literal)*) => {{
+        const FUNCTIONS: &[Function] = &[$($name::<$rows>),*];
+        FUNCTIONS
+    }};
+    ($name:ident) => { by_rows!($name: 1 2 3 4 5 6 7 8 9 10 11 12 13 14) };
+}
+
+fn function(set: InstructionSet, formats: (Format, Format), rows: usize) -> Function {
+    use Format::{Bf16, F32, Int8};
+    let functions = match set {
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx512Bf16 if formats == (Bf16, Bf16) => by_rows!(native_bf16_avx512),
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx512Bf16 | InstructionSet::Avx512Vnni if formats == (Int8, Int8) => {
+            by_rows!(native_int8_avx512)
+        }
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2Vnni if formats == (Int8, Int8) => by_rows!(native_int8_avx2: 1 2 3),
+        InstructionSet::Portable => match formats {
+            (F32, Bf16) => by_rows!(f32_by_bf16_portable: 1 2),
+            (Bf16, _) => by_rows!(bf16_portable: 1 2),
+            (Int8, _) => by_rows!(int8_portable: 1 2),
+            _ => by_rows!(f32_portable: 1 2),
+        },
+        #[cfg(target_arch = "x86_64")]
+        InstructionSet::Avx2 | InstructionSet::Avx2Vnni => match formats {
+            (F32, Bf16) => by_rows!(f32_by_bf16_avx2: 1 2 3),
+            (Bf16, _) => by_rows!(bf16_avx2: 1 2 3),
+            (Int8, _) => by_rows!(int8_avx2: 1 2 3),
+            _ => by_rows!(f32_avx2: 1 2 3),
+        },
+        #[cfg(target_arch = "x86_64")]
+        _ => match formats {
+            (F32, Bf16) => by_rows!(f32_by_bf16_avx512),
+            (Bf16, _) => by_rows!(bf16_avx512),
+            (Int8, _) => by_rows!(int8_avx512),
+            _ => by_rows!(f32_avx512),
+        },
+    };
+    functions[rows - 1]
+}
+
+/// Compiles a generic body for one instruction set.
+macro_rules! compiled {
+    ($($(#[$target:meta])* $name:ident = $body:ident($($simd:ty, $registers:expr)?);)*) => {$(
+        $(#[$target])*
+        unsafe fn $name<const ROWS: usize>(chunks: usize, a: *const u32, b: *const u32, sums: *mut f32) {
+            // SAFETY: passed on to the caller.
+            unsafe { $body::<ROWS $(, $simd, { $registers })?>(chunks, a, b, sums) }
+        }
+    )*};
+}
+
+compiled! {
+    f32_portable = tile_f32(Portable, COLUMNS / 4);
+    f32_by_bf16_portable = tile_f32_by_bf16(Portable, COLUMNS / 4);
+    bf16_portable = tile_bf16(Portable, COLUMNS / 4);
+    int8_portable = tile_int8();
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<const ROWS: usize>(chunks: usize, a: *const f32, b: *const f32, to: Destination) {
-    // SAFETY: passed on to the caller.
-    unsafe { tile::<Avx2, ROWS, { COLUMNS / 8 }>(chunks, a, b, to) }
+compiled! {
+    #[target_feature(enable = "avx2,fma")]
+    f32_avx2 = tile_f32(Avx2, COLUMNS / 8);
+    #[target_feature(enable = "avx2,fma")]
+    f32_by_bf16_avx2 = tile_f32_by_bf16(Avx2, COLUMNS / 8);
+    #[target_feature(enable = "avx2,fma")]
+    bf16_avx2 = tile_bf16(Avx2, COLUMNS / 8);
+    #[target_feature(enable = "avx2,fma")]
+    int8_avx2 = tile_int8();
+    #[target_feature(enable = "avx512f")]
+    f32_avx512 = tile_f32(Avx512, COLUMNS / 16);
+    #[target_feature(enable = "avx512f")]
+    f32_by_bf16_avx512 = tile_f32_by_bf16(Avx512, COLUMNS / 16);
+    #[target_feature(enable = "avx512f")]
+    bf16_avx512 = tile_bf16(Avx512, COLUMNS / 16);
+    #[target_feature(enable = "avx512f,avx512bw")]
+    int8_avx512 = tile_int8();
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn avx512<const ROWS: usize>(chunks: usize, a: *const f32, b: *const f32, to: Destination) {
-    // SAFETY: passed on to the caller.
-    unsafe { tile::<Avx512, ROWS, { COLUMNS / 16 }>(chunks, a, b, to) }
-}
+// In the bodies below: plain loops over indices, because a closure would be a function of its own, without the
+// instruction set.
 
-#[expect(
-    clippy::needless_range_loop,
-    reason = "iterators' closures are compiled without the instruction set"
-)]
-/// `REGISTERS` registers of `S` span a panel's columns.
+#[expect(clippy::needless_range_loop, reason = "see above")]
 #[inline(always)]
-unsafe fn tile<S: Simd, const ROWS: usize, const REGISTERS: usize>(
+unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize>(
     chunks: usize,
-    mut a: *const f32,
-    mut b: *const f32,
-    to: Destination,
+    a: *const u32,
+    b: *const u32,
+    to: *mut f32,
 ) {
-    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, and for the rows of
-    // the destination; every offset below stays within these.
+    // SAFETY: the caller vouches for the instruction set and for `chunks` chunks behind `a` and `b`.
     unsafe {
-        // Plain loops over indices: a closure would be a function of its own, without the instruction set.
+        let (mut a, mut b) = (a.cast::<f32>(), b.cast::<f32>());
         let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
         for _ in 0..chunks {
-            for k in 0..CHUNK {
+            for word in 0..WORDS {
                 let mut column = [S::splat(0.0); REGISTERS];
                 for r in 0..REGISTERS {
                     column[r] = S::load(b.add(r * S::LANES));
                 }
                 b = b.add(COLUMNS);
                 for row in 0..ROWS {
-                    let factor = S::splat(*a.add(row * CHUNK + k));
+                    let factor = S::splat(*a.add(row * WORDS + word));
                     for r in 0..REGISTERS {
                         sums[row][r] = column[r].mul_add(factor, sums[row][r]);
                     }
                 }
             }
-            a = a.add(ROWS * CHUNK);
+            a = a.add(ROWS * WORDS);
         }
-        for row in 0..ROWS {
-            for r in 0..REGISTERS {
-                let pointer = to.pointer.add(row * to.stride + r * S::LANES);
-                if to.add {
-                    S::splat(1.0).mul_add(S::load(pointer), sums[row][r]).store(pointer);
-                } else {
-                    sums[row][r].store(pointer);
+        store(&sums, to);
+    }
+}
+
+/// Rows of `f32`; a word of a column holds the bfloat16 values that two words of a row meet.
+#[expect(clippy::needless_range_loop, reason = "see above")]
+#[inline(always)]
+unsafe fn tile_f32_by_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
+    chunks: usize,
+    a: *const u32,
+    b: *const u32,
+    to: *mut f32,
+) {
+    // SAFETY: the caller vouches for the instruction set and for `chunks` chunks behind `a`, half as many words in `b`.
+    unsafe {
+        let (mut a, mut b) = (a.cast::<f32>(), b);
+        let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
+        for _ in 0..chunks {
+            for word in 0..WORDS {
+                let mut column = [S::splat(0.0); REGISTERS];
+                for r in 0..REGISTERS {
+                    let words = b.add(r * S::LANES);
+                    column[r] = if word % 2 == 0 { S::low_halves(words) } else { S::high_halves(words) };
+                }
+                b = b.add(word % 2 * COLUMNS);
+                for row in 0..ROWS {
+                    let factor = S::splat(*a.add(row * WORDS + word));
+                    for r in 0..REGISTERS {
+                        sums[row][r] = column[r].mul_add(factor, sums[row][r]);
+                    }
                 }
             }
+            a = a.add(ROWS * WORDS);
+        }
+        store(&sums, to);
+    }
+}
+
+/// Pairs of bfloat16 on both sides, widened here, for CPUs that cannot multiply them.
+#[expect(clippy::needless_range_loop, reason = "see above")]
+#[inline(always)]
+unsafe fn tile_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
+    chunks: usize,
+    mut a: *const u32,
+    mut b: *const u32,
+    to: *mut f32,
+) {
+    // SAFETY: the caller vouches for the instruction set and for `chunks` chunks behind `a` and `b`.
+    unsafe {
+        let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
+        for _ in 0..chunks {
+            for word in 0..WORDS {
+                for row in 0..ROWS {
+                    let pair = *a.add(row * WORDS + word);
+                    let low = S::splat(f32::from_bits(pair << 16));
+                    let high = S::splat(f32::from_bits(pair & HIGH_HALF));
+                    for r in 0..REGISTERS {
+                        let words = b.add(r * S::LANES);
+                        let sum = S::low_halves(words).mul_add(low, sums[row][r]);
+                        sums[row][r] = S::high_halves(words).mul_add(high, sum);
+                    }
+                }
+                b = b.add(COLUMNS);
+            }
+            a = a.add(ROWS * WORDS);
+        }
+        store(&sums, to);
+    }
+}
+
+/// Four bytes a word, unsigned in the rows and signed in the columns, for CPUs that cannot multiply them.
+#[inline(always)]
+unsafe fn tile_int8<const ROWS: usize>(chunks: usize, mut a: *const u32, mut b: *const u32, to: *mut f32) {
+    let mut sums = [[0_i32; COLUMNS]; ROWS];
+    for _ in 0..chunks {
+        for word in 0..WORDS {
+            // SAFETY: the caller vouches for `chunks` chunks behind `a` and `b`.
+            let columns = unsafe { b.cast::<[u32; COLUMNS]>().read_unaligned() };
+            for (row, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: as above.
+                let factors = unsafe { (*a.add(row * WORDS + word)).to_le_bytes() };
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    for (factor, value) in factors.into_iter().zip(column.to_le_bytes()) {
+                        *sum += i32::from(factor) * i32::from(value.cast_signed());
+                    }
+                }
+            }
+            // SAFETY: as above.
+            b = unsafe { b.add(COLUMNS) };
+        }
+        // SAFETY: as above.
+        a = unsafe { a.add(ROWS * WORDS) };
+    }
+    // SAFETY: the caller vouches for the room of as many words.
+    unsafe { to.cast::<[[i32; COLUMNS]; ROWS]>().write_unaligned(sums) }
+}
+
+#[inline(always)]
+unsafe fn store<const ROWS: usize, S: Simd, const REGISTERS: usize>(
+    sums: &[[S; REGISTERS]; ROWS],
+    to: *mut f32,
+) {
+    for (row, sums) in sums.iter().enumerate() {
+        for (r, &sum) in sums.iter().enumerate() {
+            // SAFETY: the caller vouches for the instruction set and for the room of `ROWS` rows.
+            unsafe { sum.store(to.add(row * COLUMNS + r * S::LANES)) }
         }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+use native::{native_bf16_avx512, native_int8_avx2, native_int8_avx512};
+
+/// Instructions that multiply and add a whole word at once.
+#[cfg(target_arch = "x86_64")]
+mod native {
+    use super::{COLUMNS, WORDS};
+    use std::arch::x86_64::{
+        __m256i, __m512bh, __m512i, _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_set1_epi32,
+        _mm256_setzero_si256, _mm256_storeu_si256, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_loadu_si512,
+        _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
+    };
+    use std::mem::transmute;
+
+    macro_rules! tile {
+        ($(#[$target:meta])* $name:ident, $register:ty, $lanes:literal, $zero:expr, $load:ident, $splat:ident, $store:ident,
+         $step:expr) => {
+            $(#[$target])*
+            pub(super) unsafe fn $name<const ROWS: usize>(
+                chunks: usize,
+                mut a: *const u32,
+                mut b: *const u32,
+                to: *mut f32,
+            ) {
+                const REGISTERS: usize = COLUMNS / $lanes;
+                // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, and for
+                // the room of `ROWS` rows.
+                unsafe {
+                    let mut sums = [[$zero; REGISTERS]; ROWS];
+                    for _ in 0..chunks {
+                        for word in 0..WORDS {
+                            let mut column = [$splat(0); REGISTERS];
+                            for r in 0..REGISTERS {
+                                column[r] = $load(b.add(r * $lanes).cast());
+                            }
+                            b = b.add(COLUMNS);
+                            for row in 0..ROWS {
+                                let factors: $register = $splat((*a.add(row * WORDS + word)).cast_signed());
+                                for r in 0..REGISTERS {
+                                    sums[row][r] = $step(sums[row][r], factors, column[r]);
+                                }
+                            }
+                        }
+                        a = a.add(ROWS * WORDS);
+                    }
+                    for row in 0..ROWS {
+                        for r in 0..REGISTERS {
+                            $store(to.add(row * COLUMNS + r * $lanes).cast(), sums[row][r]);
+                        }
+                    }
+                }
+            }
+        };
+    }
+
+    tile!(
+        #[target_feature(enable = "avx512f,avx512bf16")]
+        native_bf16_avx512,
+        __m512i,
+        16,
+        _mm512_setzero_ps(),
+        _mm512_loadu_si512,
+        _mm512_set1_epi32,
+        _mm512_storeu_ps,
+        |sum, a: __m512i, b: __m512i| _mm512_dpbf16_ps(
+            sum,
+            transmute::<__m512i, __m512bh>(a),
+            transmute::<__m512i, __m512bh>(b)
+        )
+    );
+    tile!(
+        #[target_feature(enable = "avx512f,avx512vnni")]
+        native_int8_avx512,
+        __m512i,
+        16,
+        _mm512_setzero_si512(),
+        _mm512_loadu_si512,
+        _mm512_set1_epi32,
+        _mm512_storeu_si512,
+        |sum, a, b| _mm512_dpbusd_epi32(sum, a, b)
+    );
+    tile!(
+        #[target_feature(enable = "avx2,avxvnni")]
+        native_int8_avx2,
+        __m256i,
+        8,
+        _mm256_setzero_si256(),
+        _mm256_loadu_si256,
+        _mm256_set1_epi32,
+        _mm256_storeu_si256,
+        |sum, a, b| _mm256_dpbusd_avx_epi32(sum, a, b)
+    );
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::pack::round_to_bf16;
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
+    const FORMATS: [(Format, Format); 4] = [
+        (Format::F32, Format::F32),
+        (Format::F32, Format::Bf16),
+        (Format::Bf16, Format::Bf16),
+        (Format::Int8, Format::Int8),
+    ];
+
+    /// A random word and the values in it; bytes are unsigned in rows.
+    fn word(rng: &mut StdRng, format: Format, in_row: bool) -> (u32, Vec<f64>) {
+        match format {
+            Format::F32 => {
+                let value: f32 = rng.random_range(-1.0..1.0);
+                (value.to_bits(), vec![f64::from(value)])
+            }
+            Format::Bf16 => {
+                let halves = [0; 2].map(|_| round_to_bf16(rng.random_range(-1.0..1.0)));
+                let value = |half| f64::from(f32::from_bits(u32::from(half) << 16));
+                (u32::from(halves[0]) | u32::from(halves[1]) << 16, halves.map(value).to_vec())
+            }
+            Format::Int8 => {
+                let bytes = rng.random::<[u8; 4]>();
+                let value = |b: u8| if in_row { f64::from(b) } else { f64::from(b.cast_signed()) };
+                (u32::from_le_bytes(bytes), bytes.map(value).to_vec())
+            }
+        }
+    }
+
+    /// Packed operands and their products' sums.
+    fn operands(
+        rng: &mut StdRng,
+        (left, right): (Format, Format),
+        (rows, chunks): (usize, usize),
+    ) -> (Vec<u32>, Vec<u32>, Vec<Vec<f64>>) {
+        let words = chunks * WORDS;
+        let mut a = vec![0; rows * words];
+        let mut a_values = vec![Vec::new(); rows];
+        for w in 0..words {
+            for (row, values) in a_values.iter_mut().enumerate() {
+                let (bits, of_word) = word(rng, left, true);
+                a[(w / WORDS * rows + row) * WORDS + w % WORDS] = bits;
+                values.extend(of_word);
+            }
+        }
+        let mut b = Vec::new();
+        let mut b_values = vec![Vec::new(); COLUMNS];
+        for _ in 0..words * left.per_word() / right.per_word() {
+            for values in &mut b_values {
+                let (bits, of_word) = word(rng, right, false);
+                b.push(bits);
+                values.extend(of_word);
+            }
+        }
+        let dot = |a: &Vec<f64>, b: &Vec<f64>| a.iter().zip(b).map(|(a, b)| a * b).sum();
+        let sums = a_values.iter().map(|a| b_values.iter().map(|b| dot(a, b)).collect()).collect();
+        (a, b, sums)
+    }
+
     #[test]
-    fn every_tile_size_of_every_instruction_set_equals_plain_loops() {
+    fn every_tile_of_every_instruction_set_and_format_equals_plain_loops() {
         let mut rng = StdRng::seed_from_u64(7);
         for set in InstructionSet::available() {
-            for rows in 1..=rows(set) {
-                for (chunks, add) in [(0, true), (1, false), (3, true), (5, false)] {
-                    let depth = chunks * CHUNK;
-                    let a: Vec<f32> = (0..depth * rows).map(|_| rng.random_range(-1.0..1.0)).collect();
-                    let b: Vec<f32> = (0..depth * COLUMNS).map(|_| rng.random_range(-1.0..1.0)).collect();
-                    let stride = COLUMNS + 3;
-                    let before: Vec<f32> = (0..rows * stride).map(|_| rng.random_range(-1.0..1.0)).collect();
-                    let mut c = before.clone();
-                    multiply(set, rows, (&a, &b), &mut c, (stride, add));
-                    for row in 0..rows {
-                        for column in 0..stride {
-                            let at = row * stride + column;
-                            let product: f64 = (0..depth)
-                                .filter(|_| column < COLUMNS)
-                                .map(|k| {
-                                    let a = a[(k / CHUNK * rows + row) * CHUNK + k % CHUNK];
-                                    f64::from(a) * f64::from(b[k * COLUMNS + column.min(COLUMNS - 1)])
-                                })
-                                .sum();
-                            let kept = add || column >= COLUMNS;
-                            let expected = product + if kept { f64::from(before[at]) } else { 0.0 };
-                            assert!(
-                                (f64::from(c[at]) - expected).abs() < 1e-5,
-                                "{set} {rows} {chunks} {add}"
-                            );
+            for formats in FORMATS {
+                for rows in 1..=rows(set) {
+                    for chunks in [0, 2, 6] {
+                        let (a, b, expected) = operands(&mut rng, formats, (rows, chunks));
+                        let mut sums = Sums([[7.0; COLUMNS]; MAX_ROWS]);
+                        multiply(set, rows, formats, (&a, &b), &mut sums);
+                        for (row, expected) in expected.iter().enumerate() {
+                            for (got, expected) in sums.0[row].iter().zip(expected) {
+                                let (got, tolerance) = match formats.0 {
+                                    Format::Int8 => (f64::from(got.to_bits().cast_signed()), 0.0),
+                                    _ => (f64::from(*got), 1e-5),
+                                };
+                                let what = format!("{set} {formats:?} {rows} rows, {chunks} chunks");
+                                assert!((got - expected).abs() <= tolerance, "{what}: {got} for {expected}");
+                            }
                         }
+                        assert_eq!(
+                            sums.0[rows..],
+                            Sums([[7.0; COLUMNS]; MAX_ROWS]).0[rows..],
+                            "beyond {rows} rows"
+                        );
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_in_a_tile_of_any_height() {
+        let mut rng = StdRng::seed_from_u64(8);
+        for set in InstructionSet::available() {
+            for formats in FORMATS {
+                let most = rows(set);
+                let (a, b, _) = operands(&mut rng, formats, (most, 4));
+                let mut whole = Sums::new();
+                multiply(set, most, formats, (&a, &b), &mut whole);
+                for row in 0..most {
+                    let of_row = |chunk: &[u32]| chunk[row * WORDS..(row + 1) * WORDS].to_vec();
+                    let alone: Vec<u32> = a.chunks_exact(most * WORDS).flat_map(of_row).collect();
+                    let mut sums = Sums::new();
+                    multiply(set, 1, formats, (&alone, &b), &mut sums);
+                    assert_eq!(
+                        sums.0[0].map(f32::to_bits),
+                        whole.0[row].map(f32::to_bits),
+                        "{set} {formats:?}"
+                    );
                 }
             }
         }

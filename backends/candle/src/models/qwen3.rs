@@ -111,7 +111,7 @@ struct Layer<O: Operations> {
     key_norm: Norm<O::Vector>,
     output: O::Matrix,
     mlp_norm: Norm<O::Vector>,
-    gate_up: O::Matrix,
+    gate_up: O::GatedMatrix,
     down: O::Matrix,
 }
 
@@ -123,7 +123,7 @@ struct Rows {
 
 /// The model.
 pub(crate) struct Qwen3<O: Operations> {
-    embedding: O::Matrix,
+    embedding: O::Table,
     layers: Vec<Layer<O>>,
     norm: Norm<O::Vector>,
     heads: Heads,
@@ -146,7 +146,7 @@ impl<O: Operations> Qwen3<O> {
             .map(|index| Layer::load(&config, checkpoint, &format!("layers.{index}"), operations))
             .collect::<Result<_>>()?;
         Ok(Self {
-            embedding: operations.matrix(vec![embedding])?,
+            embedding: operations.table(embedding)?,
             layers,
             norm: load_norm(&config, checkpoint, ("norm.weight", hidden), operations)?,
             heads: config.heads(),
@@ -193,10 +193,10 @@ impl<O: Operations> Layer<O> {
             key_norm: norm("self_attn.k_norm", size)?,
             output: operations.matrix(vec![tensor("self_attn.o_proj", hidden, queries * size)?])?,
             mlp_norm: norm("post_attention_layernorm", hidden)?,
-            gate_up: operations.matrix(vec![
+            gate_up: operations.gated_matrix(
                 tensor("mlp.gate_proj", inner, hidden)?,
                 tensor("mlp.up_proj", inner, hidden)?,
-            ])?,
+            )?,
             down: operations.matrix(vec![tensor("mlp.down_proj", hidden, inner)?])?,
         })
     }
@@ -209,23 +209,25 @@ impl<O: Operations> Layer<O> {
         (heads, batch, rope): (Heads, &Batch, &RopeTable),
         (all, wanted): (&Rows, Option<(&Rows, &[usize])>),
     ) -> Result<O::Tensor> {
-        let mut normed = operations.norm(&hidden, &self.input_norm)?; // [tokens, hidden]
+        let mut normed = operations.norm_operand(&hidden, &self.input_norm)?; // [tokens, hidden]
         let mut keys_values = operations.linear(&normed, &self.key_value)?; // [tokens, 2 · key heads · size]
         let rotation = Rotation { table: rope, positions: &all.positions };
         operations.norm_and_rotate(&mut keys_values, heads.keys, &self.key_norm, rotation)?;
         if let Some((_, rows)) = wanted {
-            normed = operations.select(&normed, rows)?;
             hidden = operations.select(&hidden, rows)?;
+            normed = operations.norm_operand(&hidden, &self.input_norm)?; // [rows, hidden]
         }
         let rows = wanted.map_or(all, |(rows, _)| rows);
         let mut queries = operations.linear(&normed, &self.query)?; // [rows, heads · size]
         let rotation = Rotation { table: rope, positions: &rows.positions };
         operations.norm_and_rotate(&mut queries, heads.queries, &self.query_norm, rotation)?;
         let context = operations.attention((&queries, &rows.spans), &keys_values, heads, batch)?;
-        drop((keys_values, queries));
+        drop((normed, keys_values, queries));
+        let context = operations.operand(&context)?; // [rows, heads · size]
         operations.add_linear(&context, &self.output, &mut hidden)?; // [rows, hidden]
-        let normed = operations.norm(&hidden, &self.mlp_norm)?;
-        operations.add_swiglu(&normed, &self.gate_up, &self.down, &mut hidden)?;
+        let normed = operations.norm_operand(&hidden, &self.mlp_norm)?;
+        let activated = operations.swiglu(&normed, &self.gate_up)?; // [rows, inner]
+        operations.add_linear(&activated, &self.down, &mut hidden)?;
         Ok(hidden)
     }
 }

@@ -8,7 +8,7 @@ use text_embeddings_backend_core::Pool;
 type Text = (Vec<u32>, Wanted);
 
 fn on_cpu(options: &LoadOptions, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
-    load_on(CpuOperations::start(threads, set).unwrap(), options).unwrap()
+    load_on(CpuOperations::start(threads, set, crate::DType::Float32).unwrap(), options).unwrap()
 }
 
 fn on_candle(options: &LoadOptions) -> Box<dyn Backend> {

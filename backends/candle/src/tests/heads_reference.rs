@@ -40,7 +40,7 @@ fn check(model: &str, head: Head, cases: &[Case], enough: usize) {
     let mut backends =
         vec![("candle".to_owned(), load_on(TensorOperations::new(Device::Cpu), &options).unwrap())];
     for set in InstructionSet::available() {
-        let backend = load_on(CpuOperations::start(2, set).unwrap(), &options).unwrap();
+        let backend = load_on(CpuOperations::start(2, set, DType::Float32).unwrap(), &options).unwrap();
         backends.push((set.to_string(), backend));
     }
     for (backend_name, backend) in &mut backends {
@@ -124,7 +124,8 @@ fn a_converted_checkpoint_scores_as_the_causal_one() {
     let converted = options_with("seq-cls-1", Head::Classification { labels: 1 });
     let scores = [options("untied-f16"), converted].map(|options| {
         let mut backend =
-            load_on(CpuOperations::start(2, InstructionSet::best()).unwrap(), &options).unwrap();
+            load_on(CpuOperations::start(2, InstructionSet::best(), DType::Float32).unwrap(), &options)
+                .unwrap();
         predict(backend.as_mut(), batch(BatchBuilder::default(), &pairs))
     });
     assert_eq!(scores[0], scores[1]);

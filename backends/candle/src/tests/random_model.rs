@@ -122,6 +122,12 @@ impl RandomModel {
 
     /// How to load it with this head.
     pub(super) fn options(&self, head: Head) -> LoadOptions {
-        LoadOptions { config: self.config.clone(), weights: self.weights.clone(), head, threads: 2 }
+        LoadOptions {
+            config: self.config.clone(),
+            weights: self.weights.clone(),
+            head,
+            dtype: Some(crate::DType::Float32),
+            threads: 2,
+        }
     }
 }
