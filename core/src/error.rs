@@ -42,9 +42,9 @@ pub enum Error {
     /// The forward pass failed.
     #[error("{0}")]
     Inference(String),
-    /// A score came out as NaN.
+    /// A score came out as NaN, or a vector holds a value that is no number.
     #[error(
-        "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out"
+        "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out"
     )]
     MissingValues,
     /// Every permit is in use.

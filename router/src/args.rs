@@ -14,7 +14,8 @@ use text_embeddings_core::{files::RequestedType, templates::BuiltinTemplate};
 
 use crate::{secret::Secret, telemetry::collector::Endpoint};
 
-/// Serves text re-ranking models over HTTP and gRPC, in the place of text-embeddings-inference.
+/// Serves text embedding, re-ranking and classification models over HTTP and gRPC, in the place of
+/// text-embeddings-inference.
 #[derive(Debug, Clone, Parser)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[command(name = "text-embeddings-router", version)]

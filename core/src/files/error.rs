@@ -225,6 +225,15 @@ pub enum FilesError {
         /// The folders in modules.json.
         named: String,
     },
+    /// A classification head of another sort.
+    #[error(
+        "`architectures` of config.json names {architectures}, whose head is not supported: only heads that label whole \
+         texts (…ForSequenceClassification) are"
+    )]
+    Classification {
+        /// The architectures.
+        architectures: String,
+    },
     /// `id2label` or `label2id` does not name classes from 0 on.
     #[error("`{field}` of config.json must name each class once, from 0 on: correct it, or leave it out")]
     Labels {

@@ -57,8 +57,12 @@ fn check_modules(modules: &[Module]) -> Result<(), FilesError> {
 ///
 /// # Errors
 ///
-/// [`FilesError::Labels`] if the file does not name classes 0, 1, … each once.
+/// [`FilesError::Classification`] if the head does not label whole texts; [`FilesError::Labels`] if the file does not name
+/// classes 0, 1, … each once.
 pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
+    if !config.architectures.iter().any(|name| name.ends_with("ForSequenceClassification")) {
+        return Err(FilesError::Classification { architectures: config.architectures.join(", ") });
+    }
     let classes = 0..config.label_count();
     if !config.id2label.is_empty() {
         let label = |class: usize| config.id2label.get(&class.to_string()).cloned();
@@ -94,7 +98,8 @@ mod tests {
     use text_embeddings_backend_core::Activation;
 
     fn config(text: &str) -> ModelConfig {
-        serde_json::from_str(text).unwrap()
+        let config: ModelConfig = serde_json::from_str(text).unwrap();
+        ModelConfig { architectures: vec!["Qwen3ForSequenceClassification".to_owned()], ..config }
     }
 
     /// The head of a model with these modules, each in a folder `N_Name` if it has files.
@@ -186,6 +191,10 @@ mod tests {
                 (result, _) => unreachable!("{text}: {result:?}"),
             }
         }
+        let tokens = vec!["Qwen3ForTokenClassification".to_owned()];
+        let error =
+            class_labels(&ModelConfig { architectures: tokens, ..ModelConfig::default() }).unwrap_err();
+        assert!(error.to_string().contains("Qwen3ForTokenClassification"), "{error}");
         let twelve = (0..12).map(|class| format!(r#""{class}":"l{class}""#)).collect::<Vec<_>>().join(",");
         let labels = class_labels(&config(&format!(r#"{{"id2label":{{{twelve}}}}}"#))).unwrap();
         assert_eq!(labels[9..], ["l9", "l10", "l11"], "by number, not by spelling");

@@ -2,7 +2,7 @@
 //!
 //! Input: the tokenizer, then the texts of requests. Output: [`Encoded`]. What must hold: ordinary texts get the ids that
 //! `transformers` gives them, the special tokens of the tokenizer's post-processor included; text that spells a special
-//! token stays text; when an input is too long its texts are cut, and never the prompt nor the special tokens.
+//! token stays text, as far as the tokenizer's own vocabulary does not spell it; when an input is too long its texts are cut, and never the prompt nor the special tokens.
 
 use super::{
     Encoded, EncoderError, Truncation,

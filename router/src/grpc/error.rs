@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn every_error_has_its_code_and_message() {
-        let nan = "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
         let table = [
             (Error::Empty { field: "texts" }, Code::InvalidArgument, "`texts` cannot be empty"),
             (Error::Validation("no".to_owned()), Code::InvalidArgument, "no"),

@@ -211,7 +211,7 @@ mod tests {
     async fn each_error_has_its_code_and_message_and_the_server_goes_on() {
         let server = Server::start().await;
         let mut client = RerankClient::new(server.channel.clone());
-        let nan = "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
         let long = "a".repeat(700);
         let uncut = v1::RerankRequest { truncate: false, ..message(&[&long]) };
         let table = [

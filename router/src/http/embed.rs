@@ -366,7 +366,7 @@ mod tests {
     async fn each_error_has_its_status_and_body_and_the_server_goes_on() {
         let server = Server::start_with("--model-type embedding").await;
         let long = "a".repeat(601);
-        let nan = "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
         let table = [
             (json!({"inputs": []}), 400, "`inputs` cannot be empty", "Empty"),
             (json!({"inputs": ["a", []]}), 400, "`inputs` cannot be empty", "Empty"),

@@ -211,7 +211,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_error_has_its_status_and_body() {
-        let nan = "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
         let table = [
             (Error::Empty { field: "texts" }, 400, "`texts` cannot be empty", "Empty"),
             (Error::Validation("no".to_owned()), 422, "no", "Validation"),

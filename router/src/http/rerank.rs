@@ -215,7 +215,7 @@ mod tests {
     async fn each_error_has_its_status_and_body_and_the_server_goes_on() {
         let server = Server::start().await;
         let long = "a".repeat(700);
-        let nan = "score is NaN: the model's weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
         let table = [
             (json!({"query": "q", "texts": []}), 400, "`texts` cannot be empty", "Empty"),
             (json!({"query": "", "texts": ["a"]}), 400, "`query` cannot be empty", "Empty"),
