@@ -8,6 +8,8 @@ compile_error!("a server needs a transport: build with the feature `http`, `grpc
 
 mod args;
 mod auth;
+#[cfg(test)]
+mod cli_docs;
 mod config;
 mod cost;
 #[cfg(feature = "grpc")]

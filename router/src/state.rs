@@ -24,7 +24,6 @@ pub(crate) struct AppState {
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC leaves them to the second port"))]
     pub(crate) metrics: Metrics,
     /// Where the spans of requests go.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "calls of gRPC have no spans yet"))]
     pub(crate) traces: Traces,
     /// The device that computes, for `x-compute-type`: `cpu`, `cuda` or `metal`.
     pub(crate) compute_type: &'static str,

@@ -14,11 +14,12 @@ mod stream;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tokenize;
+mod trace;
 mod wire;
 
 use std::{io, time::Duration};
 
-use axum::serve::Listener;
+use axum::{middleware, serve::Listener};
 use futures_util::{Stream, stream::unfold};
 use text_embeddings_proto::{
     FILE_DESCRIPTOR_SET,
@@ -80,6 +81,7 @@ fn routes(state: AppState) -> io::Result<Routes> {
     let limit = state.server.payload_limit;
     let key = Key(state.server.api_key.clone());
     let health = HealthServer::new(health::Probe(state.clone()));
+    let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
     let grpc = Grpc(state);
     let mut routes = Routes::builder();
     routes
@@ -103,7 +105,7 @@ fn routes(state: AppState) -> io::Result<Routes> {
         .add_service(health)
         .add_service(reflection().build_v1().map_err(io::Error::other)?)
         .add_service(reflection().build_v1alpha().map_err(io::Error::other)?);
-    Ok(routes.routes())
+    Ok(routes.routes().into_axum_router().layer(traced).into())
 }
 
 /// What is described to who asks; older clients ask in the words of `v1alpha`.

@@ -53,7 +53,10 @@ impl Grpc {
     pub(super) fn respond<M>(&self, answer: Answer<M>) -> Response<M> {
         let headers = cost::headers(&answer.cost, self.0.compute_type);
         let metadata = MetadataMap::from_headers(headers.into_iter().collect());
-        Response::from_parts(metadata, answer.value, tonic::Extensions::default())
+        // The cost once more, for the call's span.
+        let mut extensions = tonic::Extensions::default();
+        extensions.insert(answer.cost);
+        Response::from_parts(metadata, answer.value, extensions)
     }
 }
 

@@ -42,82 +42,27 @@ pub(crate) async fn trace(State(state): State<AppState>, request: Request, next:
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use crate::http::testing::Server;
-    use opentelemetry_proto::tonic::{
-        collector::trace::v1::{
-            ExportTraceServiceRequest, ExportTraceServiceResponse,
-            trace_service_server::{TraceService, TraceServiceServer},
-        },
-        common::v1::{KeyValue, any_value::Value},
-        trace::v1::{Span, span::SpanKind, status::StatusCode},
+    use crate::{
+        http::testing::Server,
+        telemetry::receiver::{Receiver, attribute, hex},
     };
-    use std::{
-        sync::{Arc, Mutex},
-        time::Duration,
-    };
-    use tokio::{io::AsyncWriteExt, net::TcpListener, net::TcpStream};
-    use tonic::{Request, Response, Status, transport::Server as Grpc, transport::server::TcpIncoming};
+    use opentelemetry_proto::tonic::trace::v1::{span::SpanKind, status::StatusCode};
+    use std::time::Duration;
+    use tokio::{io::AsyncWriteExt, net::TcpStream};
 
     const BODY: &str = r#"{"query":"q","texts":["ZZ","a"]}"#;
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     const PARENT: &str = "00f067aa0ba902b7";
 
-    /// A collector that keeps what it gets.
-    #[derive(Clone, Default)]
-    struct Receiver(Arc<Mutex<Vec<Request<ExportTraceServiceRequest>>>>);
-
-    #[tonic::async_trait]
-    impl TraceService for Receiver {
-        async fn export(
-            &self,
-            request: Request<ExportTraceServiceRequest>,
-        ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-            self.0.lock().unwrap().push(request);
-            Ok(Response::new(ExportTraceServiceResponse::default()))
-        }
-    }
-
-    impl Receiver {
-        /// Starts a collector, and a server that sends to it.
-        async fn start(flags: &str) -> (Self, Server) {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let port = listener.local_addr().unwrap().port();
-            let receiver = Self::default();
-            let service = TraceServiceServer::new(receiver.clone());
-            tokio::spawn(
-                Grpc::builder().add_service(service).serve_with_incoming(TcpIncoming::from(listener)),
-            );
-            let flags = format!("--otlp-endpoint http://me:s3cret@127.0.0.1:{port} {flags}");
-            (receiver, Server::start_with(&flags).await)
-        }
-
-        /// The spans that arrived so far, all that have ended included.
-        async fn spans(&self, server: &Server) -> Vec<Span> {
-            let traces = server.traces();
-            tokio::task::spawn_blocking(move || traces.flush()).await.unwrap();
-            let requests = self.0.lock().unwrap();
-            let resources = requests.iter().flat_map(|request| &request.get_ref().resource_spans);
-            resources.flat_map(|spans| &spans.scope_spans).flat_map(|spans| &spans.spans).cloned().collect()
-        }
-    }
-
-    fn attribute(attributes: &[KeyValue], name: &str) -> Option<String> {
-        let value = attributes.iter().find(|attribute| attribute.key == name)?.value.clone()?.value?;
-        Some(match value {
-            Value::StringValue(text) => text,
-            Value::IntValue(number) => number.to_string(),
-            Value::DoubleValue(number) => number.to_string(),
-            other => format!("{other:?}"),
-        })
-    }
-
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    /// A collector, and a server that sends to it.
+    async fn start(flags: &str) -> (Receiver, Server) {
+        let (receiver, flag) = Receiver::start().await;
+        (receiver, Server::start_with(&format!("{flag} {flags}")).await)
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_span_continues_the_callers_trace_and_holds_the_cost() {
-        let (receiver, server) = Receiver::start("--otlp-service-name ranker --served-model-name tiny").await;
+        let (receiver, server) = start("--otlp-service-name ranker --served-model-name tiny").await;
         let traceparent = format!("00-{TRACE}-{PARENT}-01");
         let headers = [("traceparent", traceparent.as_str()), ("tracestate", "a=1,b=2")];
         let answer = server.post("/rerank", BODY, &headers).await;
@@ -125,7 +70,7 @@ mod tests {
         for path in ["/health", "/metrics", "/health/ready", "/"] {
             assert_eq!(server.get(path).await.status, 200);
         }
-        let spans = receiver.spans(&server).await;
+        let spans = receiver.spans(&server.traces()).await;
         let [span] = &spans[..] else { unreachable!("probes have no spans: {spans:?}") };
         assert_eq!((hex(&span.trace_id), hex(&span.parent_span_id)), (TRACE.to_owned(), PARENT.to_owned()));
         assert_eq!((span.trace_state.as_str(), span.name.as_str()), ("a=1,b=2", "POST /rerank"));
@@ -156,7 +101,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_request_that_fails_ends_its_span_with_the_status() {
-        let (receiver, server) = Receiver::start("--api-key k").await;
+        let (receiver, server) = start("--api-key k").await;
         let key = ("Authorization", "Bearer k");
         let failing = r##"{"query":"q","texts":["#"]}"##;
         for (path, body, headers, status, kind, is_error) in [
@@ -167,7 +112,7 @@ mod tests {
         ] {
             receiver.0.lock().unwrap().clear();
             assert_eq!(server.post(path, body, headers).await.status.to_string(), status);
-            let spans = receiver.spans(&server).await;
+            let spans = receiver.spans(&server.traces()).await;
             let [span] = &spans[..] else { unreachable!("one span for {path}: {spans:?}") };
             assert_eq!(attribute(&span.attributes, "http.response.status_code").as_deref(), Some(status));
             assert_eq!(attribute(&span.attributes, "error.type").as_deref(), Some(kind));
@@ -179,7 +124,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_client_that_goes_away_ends_its_span() {
-        let (receiver, server) = Receiver::start("").await;
+        let (receiver, server) = start("").await;
         server.control.hold(true);
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         let head =
@@ -188,7 +133,7 @@ mod tests {
         server.control.batches(1).await;
         drop(stream);
         let spans = loop {
-            let spans = receiver.spans(&server).await;
+            let spans = receiver.spans(&server.traces()).await;
             if !spans.is_empty() {
                 break spans;
             }
@@ -200,12 +145,12 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_trace_that_is_not_sampled_stays_unsampled() {
-        let (receiver, server) = Receiver::start("").await;
+        let (receiver, server) = start("").await;
         let traceparent = format!("00-{TRACE}-{PARENT}-00");
         assert_eq!(server.post("/rerank", BODY, &[("traceparent", &traceparent)]).await.status, 200);
         // What is no trace is as if it were not there.
         assert_eq!(server.post("/rerank", BODY, &[("traceparent", "nonsense")]).await.status, 200);
-        let spans = receiver.spans(&server).await;
+        let spans = receiver.spans(&server.traces()).await;
         assert_eq!(spans.len(), 1);
         assert_ne!(hex(&spans[0].trace_id), TRACE);
     }

@@ -3,4 +3,6 @@
 pub(crate) mod collector;
 pub(crate) mod logging;
 pub(crate) mod metrics;
+#[cfg(test)]
+pub(crate) mod receiver;
 pub(crate) mod traces;

@@ -4,8 +4,6 @@
 //! (`traceparent`, `tracestate`). What must hold: each request that was begun ends as one span, also if its client goes
 //! away; a collector that is down costs spans and one line of the log, never time of a request.
 
-#![cfg_attr(not(feature = "http"), expect(dead_code, reason = "calls of gRPC have no spans yet"))]
-
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -133,7 +131,7 @@ impl RequestSpan {
     }
 
     /// Says what kind of failure the answer is. Only one that is the server's fault makes the span an error.
-    pub(crate) fn set_failure(&mut self, kind: &'static str, is_fault: bool, message: &str) {
+    pub(crate) fn set_failure(&mut self, kind: impl Into<Value>, is_fault: bool, message: &str) {
         self.set("error.type", kind);
         if let (Some(span), true) = (&mut self.span, is_fault) {
             span.set_status(Status::error(message.to_owned()));
