@@ -122,6 +122,11 @@ mod tests {
         serde_json::from_str(&serde_json::to_string(&number).unwrap()).unwrap()
     }
 
+    fn labels(answer: v1::PredictResponse) -> Value {
+        let label = |found: v1::Prediction| json!({ "score": digits(found.score), "label": found.label });
+        answer.predictions.into_iter().map(label).collect()
+    }
+
     #[tokio::test]
     async fn ranks_are_equal_over_both() {
         let (server, channel) = both("").await;
@@ -170,10 +175,6 @@ mod tests {
     async fn labels_are_equal_over_both() {
         let (server, channel) = both("").await;
         let mut client = PredictClient::new(channel);
-        let labels = |answer: v1::PredictResponse| {
-            let label = |found: v1::Prediction| json!({ "score": digits(found.score), "label": found.label });
-            answer.predictions.into_iter().map(label).collect()
-        };
         for (first, second, raw_scores) in
             [("q", "ZZ", false), ("q", "ZZ", true), ("", "Z", true), ("q", "#", true)]
         {
@@ -217,6 +218,64 @@ mod tests {
                 expected,
                 "{body}"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn vectors_are_equal_over_both() {
+        let (server, channel) = both("--model-type embedding").await;
+        let mut client = EmbedClient::new(channel);
+        let text =
+            |inputs: &str| v1::EmbedRequest { inputs: inputs.to_owned(), ..v1::EmbedRequest::default() };
+        let long = "Za".repeat(400);
+        let table = [
+            text("Z행성a"),
+            text(""),
+            v1::EmbedRequest { normalize: Some(false), ..text("Z행성a") },
+            v1::EmbedRequest { dimensions: Some(2), ..text("ZaZ") },
+            v1::EmbedRequest { dimensions: Some(0), ..text("ZaZ") },
+            v1::EmbedRequest { dimensions: Some(4), ..text("ZaZ") },
+            v1::EmbedRequest { prompt_name: Some("q".to_owned()), ..text("ZaZ") },
+            v1::EmbedRequest { truncate: true, truncation_direction: 1, ..text(&long) },
+            text(&long),
+            text("%"),
+            text("#"),
+        ];
+        for message in table {
+            let side = ["Right", "Left"][message.truncation_direction as usize];
+            let body = json!({
+                "inputs": message.inputs, "truncate": message.truncate, "truncation_direction": side,
+                "normalize": message.normalize.unwrap_or(true), "prompt_name": message.prompt_name,
+                "dimensions": message.dimensions
+            });
+            let vector = |values: Vec<f32>| values.into_iter().map(digits).collect::<Value>();
+            let expected = over_http(&server, "/embed", &body).await;
+            let found = client.embed(message.clone()).await;
+            assert_eq!(over_grpc(found, |answer| json!([vector(answer.embeddings)])), expected, "{body}");
+            if message.dimensions.is_some() {
+                continue;
+            }
+            let v1::EmbedRequest { inputs, truncate, truncation_direction, prompt_name, .. } = message;
+            let message = v1::EmbedAllRequest { inputs, truncate, truncation_direction, prompt_name };
+            let tokens = |answer: v1::EmbedAllResponse| {
+                let tokens = answer.token_embeddings.into_iter().map(|token| vector(token.embeddings));
+                json!([tokens.collect::<Value>()])
+            };
+            let expected = over_http(&server, "/embed_all", &body).await;
+            assert_eq!(over_grpc(client.embed_all(message).await, tokens), expected, "{body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn classes_are_equal_over_both() {
+        let (server, channel) = both("--model-type classifier").await;
+        let mut client = PredictClient::new(channel);
+        for (text, raw_scores) in [("ZaZ", false), ("ZaZ", true), ("", false), ("%", false)] {
+            let body = json!({ "inputs": text, "truncate": false, "raw_scores": raw_scores });
+            let inputs = text.to_owned();
+            let message = v1::PredictRequest { inputs, raw_scores, ..v1::PredictRequest::default() };
+            let expected = over_http(&server, "/predict", &body).await;
+            assert_eq!(over_grpc(client.predict(message).await, labels), expected, "{body}");
         }
     }
 

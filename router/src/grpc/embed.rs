@@ -119,6 +119,7 @@ impl Embed for Grpc {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::grpc::testing::{Server, messages, read, refusal};
     use text_embeddings_proto::v1::embed_client::EmbedClient;
@@ -138,5 +139,116 @@ mod tests {
         assert_eq!(read(client.embed_stream(messages(vec![one; 3])).await).await.1, expected);
         assert_eq!(read(client.embed_all_stream(messages(vec![all; 3])).await).await.1, expected);
         assert_eq!(read(client.embed_sparse_stream(messages(vec![sparse; 3])).await).await.1, expected);
+    }
+
+    fn text(inputs: &str) -> v1::EmbedRequest {
+        v1::EmbedRequest { inputs: inputs.to_owned(), normalize: Some(false), ..v1::EmbedRequest::default() }
+    }
+
+    #[tokio::test]
+    async fn a_text_becomes_a_vector_as_its_message_wants_it() {
+        let server = Server::start_with("--model-type embedding").await;
+        let mut client = EmbedClient::new(server.channel.clone());
+        // Two `Z`, one `a`, two tokens more: (2, 1, 5), of length sqrt(30).
+        let absent = v1::EmbedRequest { normalize: None, ..text("ZaZbb") };
+        let table = [
+            (text("ZaZbb"), vec![2.0, 1.0, 5.0]),
+            (v1::EmbedRequest { dimensions: Some(2), ..text("ZaZbb") }, vec![2.0, 1.0]),
+            (absent.clone(), [2.0, 1.0, 5.0].map(|value| value / 30_f32.sqrt()).to_vec()),
+            (
+                v1::EmbedRequest { normalize: Some(true), ..absent.clone() },
+                [2.0, 1.0, 5.0].map(|value| value / 30_f32.sqrt()).to_vec(),
+            ),
+            (
+                v1::EmbedRequest { dimensions: Some(2), ..absent },
+                [2.0, 1.0].map(|value| value / 5_f32.sqrt()).to_vec(),
+            ),
+        ];
+        for (message, expected) in table {
+            let answer = client.embed(message.clone()).await.unwrap();
+            assert_eq!(answer.metadata().get("x-compute-tokens").unwrap(), "5");
+            let found = answer.into_inner();
+            let same = found
+                .embeddings
+                .iter()
+                .zip(&expected)
+                .all(|(found, expected)| (found - expected).abs() < 1e-6);
+            assert!(same && found.embeddings.len() == expected.len(), "{message:?}: {found:?}");
+            assert_eq!(found.metadata.map(|cost| (cost.compute_chars, cost.compute_tokens)), Some((5, 5)));
+        }
+        let cut = v1::EmbedRequest { truncate: true, ..text(&"Z".repeat(700)) };
+        assert_eq!(client.embed(cut.clone()).await.unwrap().into_inner().embeddings, [600.0, 0.0, 600.0]);
+        let left = v1::EmbedRequest { truncation_direction: 1, inputs: format!("{}a", cut.inputs), ..cut };
+        assert_eq!(client.embed(left).await.unwrap().into_inner().embeddings, [599.0, 1.0, 600.0]);
+    }
+
+    #[tokio::test]
+    async fn each_token_becomes_a_vector() {
+        let server = Server::start_with("--model-type embedding").await;
+        let mut client = EmbedClient::new(server.channel.clone());
+        let message = |inputs: &str| v1::EmbedAllRequest {
+            inputs: inputs.to_owned(),
+            ..v1::EmbedAllRequest::default()
+        };
+        let vectors = |answer: v1::EmbedAllResponse| {
+            answer.token_embeddings.into_iter().map(|token| token.embeddings).collect::<Vec<_>>()
+        };
+        let first = vec![vec![1.0, 0.0, 1.0], vec![1.0, 1.0, 2.0], vec![1.0, 1.0, 3.0]];
+        assert_eq!(vectors(client.embed_all(message("Zab")).await.unwrap().into_inner()), first);
+        let (answers, end) =
+            read(client.embed_all_stream(messages(vec![message("Zab"), message("b")])).await).await;
+        let answers: Vec<_> = answers.into_iter().map(vectors).collect();
+        assert_eq!((answers, end), (vec![first, vec![vec![0.0, 0.0, 1.0]]], None));
+    }
+
+    #[tokio::test]
+    async fn a_stream_answers_in_order_up_to_the_first_error() {
+        let server = Server::start_with("--model-type embedding").await;
+        let mut client = EmbedClient::new(server.channel.clone());
+        let sent: Vec<_> = (1..60).map(|count| text(&"Z".repeat(count))).collect();
+        let (answers, end) = read(client.embed_stream(messages(sent)).await).await;
+        let lengths: Vec<f32> = answers.iter().map(|answer| answer.embeddings[2]).collect();
+        assert_eq!((lengths, end), ((1..60).map(|count| count as f32).collect(), None));
+
+        let invalid = |message: &str| (Code::InvalidArgument, message.to_owned());
+        let table = [
+            (text("#"), (Code::FailedPrecondition, "inference failed: the test wants it".to_owned())),
+            (text(&"a".repeat(601)), invalid("`inputs` must have less than 600 tokens. Given: 601")),
+            (
+                v1::EmbedRequest { truncation_direction: 3, ..text("a") },
+                invalid("`truncation_direction` 3 is unknown: give 0 (right) or 1 (left)"),
+            ),
+            (
+                v1::EmbedRequest { prompt_name: Some("q".to_owned()), ..text("a") },
+                invalid("`prompt_name` `q` is unknown: this model has no prompts"),
+            ),
+            (
+                v1::EmbedRequest { dimensions: Some(0), ..text("a") },
+                invalid("`dimensions` must be between 1 and 3, the length of this model's vectors. Given: 0"),
+            ),
+            (
+                v1::EmbedRequest { dimensions: Some(u32::MAX), ..text("a") },
+                invalid(
+                    "`dimensions` must be between 1 and 3, the length of this model's vectors. Given: 4294967295",
+                ),
+            ),
+        ];
+        for (message, expected) in table {
+            assert_eq!(refusal(client.embed(message.clone()).await), expected);
+            let sent = vec![text("Z"), message, text("Z")];
+            let (answers, end) = read(client.embed_stream(messages(sent)).await).await;
+            assert_eq!(end, Some(expected.clone()));
+            // What shares a batch with a text that fails, fails with it.
+            assert!(answers.len() == 1 || expected.0 == Code::FailedPrecondition, "{answers:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn sparse_vectors_are_refused_as_no_model_has_them() {
+        let server = Server::start_with("--model-type embedding").await;
+        let mut client = EmbedClient::new(server.channel.clone());
+        let expected =
+            (Code::FailedPrecondition, "model is not a splade (sparse embedding) model".to_owned());
+        assert_eq!(refusal(client.embed_sparse(v1::EmbedSparseRequest::default()).await), expected);
     }
 }

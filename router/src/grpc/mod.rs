@@ -293,7 +293,8 @@ mod tests {
         sender.send(pair(1)).unwrap();
         server.control.batches(batches + 1).await;
         assert_eq!(refusal(rerank.rerank(request()).await).0, Code::ResourceExhausted);
-        drop(answers);
+        // A call has ended for its client when both of its streams have.
+        drop((answers, sender));
         // The batch is still held, but nobody waits for it: the permit comes back. Tokens need no batch.
         let mut tokenize = TokenizeClient::new(server.channel.clone());
         while let Err(status) = tokenize.tokenize(v1::EncodeRequest::default()).await {

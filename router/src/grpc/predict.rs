@@ -156,4 +156,27 @@ mod tests {
             assert_eq!((answers.len(), end), (1, Some(expected)));
         }
     }
+
+    #[tokio::test]
+    async fn a_classifier_labels_texts_and_pairs_best_first() {
+        let server = Server::start_with("--model-type classifier").await;
+        let mut client = PredictClient::new(server.channel.clone());
+        let text = v1::PredictRequest {
+            inputs: "ZaZb".to_owned(),
+            raw_scores: true,
+            ..v1::PredictRequest::default()
+        };
+        let expected = [("long", 4.0), ("sleepy", 2.0), ("loud", 1.0)];
+        assert_eq!(labels(client.predict(text.clone()).await.unwrap().get_ref()), expected);
+        let (answers, end) = read(client.predict_stream(messages(vec![text; 3])).await).await;
+        assert_eq!(answers.iter().map(labels).collect::<Vec<_>>(), vec![expected; 3]);
+        assert_eq!(end, None);
+        let pair = v1::PredictPairRequest { raw_scores: true, ..message(&["Z", "aa"]) };
+        let expected = [("long", 3.0), ("loud", 2.0), ("sleepy", 1.0)];
+        assert_eq!(labels(client.predict_pair(pair).await.unwrap().get_ref()), expected);
+        let probabilities =
+            client.predict_pair(message(&["Z", "aa"])).await.unwrap().into_inner().predictions;
+        let sum: f32 = probabilities.iter().map(|prediction| prediction.score).sum();
+        assert!((sum - 1.0).abs() < 1e-6 && probabilities[0].label == "long", "{probabilities:?}");
+    }
 }
