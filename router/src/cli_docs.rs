@@ -1,13 +1,12 @@
-//! `docs/cli.md`, made from the flags: a test that fails when the file is stale, and writes it where `UPDATE_DOCS` is
-//! set.
+//! `docs/cli.md`, made from the flags.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
-use std::{env, fmt::Write, fs, path::PathBuf};
+use std::fmt::Write;
 
 use clap::{Arg, Command, CommandFactory};
 
-use crate::args::Args;
+use crate::{args::Args, testing::check_document};
 
 const HEAD: &str = "# Command line
 
@@ -68,13 +67,7 @@ fn row(argument: &Arg) -> String {
 
 #[test]
 fn the_page_that_is_checked_in_is_that_of_the_flags() {
-    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "docs", "cli.md"].iter().collect();
-    let page = page(&Args::command());
-    if env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(&path, &page).unwrap();
-    }
-    let found = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == page, "docs/cli.md is stale: run `make docs`");
+    check_document("docs/cli.md", &page(&Args::command()));
 }
 
 #[test]

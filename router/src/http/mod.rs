@@ -213,6 +213,45 @@ mod tests {
     const BODY: &str = r#"{"query":"q","texts":["ZZ"]}"#;
 
     #[tokio::test]
+    async fn every_inference_route_tells_its_cost_in_the_headers() {
+        let reranker = Server::start().await;
+        let embedder = Server::start_with("--model-type embedding").await;
+        let vertex = format!(r#"{{"instances":[{BODY}]}}"#);
+        let text = r#"{"inputs":"ab"}"#;
+        let sentences = r#"{"inputs":{"source_sentence":"a","sentences":["b"]}}"#;
+        let input = r#"{"input":"ab"}"#;
+        for (server, path, body, characters) in [
+            (&reranker, "/rerank", BODY, "3"),
+            (&reranker, "/", BODY, "3"),
+            (&reranker, "/invocations", BODY, "3"),
+            (&reranker, "/vertex", &vertex, "3"),
+            (&reranker, "/predict", r#"{"inputs":["q","ab"]}"#, "3"),
+            (&embedder, "/embed", text, "2"),
+            (&embedder, "/embed_all", text, "2"),
+            (&embedder, "/", text, "2"),
+            (&embedder, "/invocations", text, "2"),
+            (&embedder, "/similarity", sentences, "2"),
+            (&embedder, "/embeddings", input, "2"),
+            (&embedder, "/v1/embeddings", input, "2"),
+        ] {
+            let answer = server.post(path, body, &[]).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+            let header = |name| answer.header(name).unwrap_or_else(|| unreachable!("{path} has no {name}"));
+            let number = |name| header(name).parse::<u64>().unwrap();
+            assert_eq!(
+                (header("x-compute-type"), header("x-compute-characters")),
+                ("cpu", characters),
+                "{path}"
+            );
+            assert!(number("x-compute-tokens") >= 2 && number("x-truncated-texts") == 0, "{path}");
+            assert_eq!(number("x-compute-time"), number("x-total-time"), "{path}");
+            for name in ["x-tokenization-time", "x-queue-time", "x-inference-time"] {
+                assert!(number(name) <= number("x-total-time"), "{path} {name}");
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn keyed_routes_want_the_key_and_open_ones_do_not() {
         let server = Server::start_with("--api-key k3y").await;
         for path in POST_ROUTES {

@@ -139,7 +139,9 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use std::net::{IpAddr, Ipv4Addr};
-    use text_embeddings_core::metrics::{BATCH_NEXT_TOKENS, REQUEST_DURATION, RERANK_SCORE, describe};
+    use text_embeddings_core::metrics::{
+        BATCH_NEXT_TOKENS, Metric, REQUEST_DURATION, RERANK_SCORE, describe,
+    };
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -201,6 +203,22 @@ mod tests {
             for line in [format!("# TYPE {name} {kind}"), format!("# HELP {name} {description}")] {
                 assert_eq!(text.lines().filter(|found| **found == line).count(), 1, "{line}\n{text}");
             }
+        }
+    }
+
+    #[test]
+    fn the_documentation_lists_every_metric() {
+        let page = include_str!("../../../docs/telemetry.md");
+        for Metric { name, kind, description, .. } in ALL {
+            let kind = match kind {
+                Kind::Counter => "counter",
+                Kind::Gauge => "gauge",
+                Kind::Histogram(_) => "histogram",
+            };
+            let row = format!("| {kind} | {} |", description.trim_end_matches('.'));
+            let rows =
+                page.lines().filter(|line| line.starts_with(&format!("| `{name}")) && line.ends_with(&row));
+            assert_eq!(rows.count(), 1, "docs/telemetry.md needs the row | `{name}` {row}");
         }
     }
 
