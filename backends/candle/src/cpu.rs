@@ -15,7 +15,7 @@ use crate::{
         threads::Threads,
     },
     load::StoredTensor,
-    operations::{Norm, Operations, Result, Rotation},
+    operations::{Norm, Operations, Result, Rotation, Spread},
 };
 use std::{
     borrow::Cow,
@@ -80,6 +80,8 @@ impl Drop for PackedActivations {
 pub(crate) struct Arithmetic {
     /// What activations are converted to.
     pub(crate) activations: Format,
+    /// What those of [`Spread::Wide`] are converted to, which bytes are too coarse for.
+    pub(crate) wide: Format,
     /// What queries, keys, values and attention's weights are converted to.
     pub(crate) attention: Format,
 }
@@ -135,10 +137,10 @@ impl CpuOperations {
         take(&self.stores.words, Words::capacity, rows * format.words(columns))
     }
 
-    /// Weights keep the checkpoint's precision, unless the products are of a lower one.
-    fn weight(&self, parts: Vec<StoredTensor>, order: Order) -> Matrix {
+    /// A weight for activations of a format. It keeps the checkpoint's precision, unless theirs is lower.
+    fn weight(&self, parts: Vec<StoredTensor>, activations: Format, order: Order) -> Matrix {
         let parts: Vec<MappedMatrix> = parts.into_iter().map(mapped).collect();
-        let format = match self.arithmetic.activations {
+        let format = match activations {
             Format::F32 if parts.iter().any(|part| part.stored() != Stored::Bf16) => Format::F32,
             Format::F32 | Format::Bf16 => Format::Bf16,
             Format::Int8 => Format::Int8,
@@ -148,10 +150,11 @@ impl CpuOperations {
 }
 
 fn arithmetic(set: InstructionSet, dtype: DType) -> Result<Arithmetic> {
-    let (activations, attention) = match dtype {
-        DType::Float32 => (Format::F32, Format::F32),
-        DType::BFloat16 => (Format::Bf16, Format::Bf16),
-        DType::Int8 => (Format::Int8, if set.has_bf16() { Format::Bf16 } else { Format::F32 }),
+    let higher = if set.has_bf16() { Format::Bf16 } else { Format::F32 };
+    let [activations, wide, attention] = match dtype {
+        DType::Float32 => [Format::F32; 3],
+        DType::BFloat16 => [Format::Bf16; 3],
+        DType::Int8 => [Format::Int8, higher, higher],
         DType::Float16 => {
             return Err(BackendError::Load(
                 "`--dtype float16` is not supported on the CPU: give float32, bfloat16 or int8, or leave it out"
@@ -159,7 +162,7 @@ fn arithmetic(set: InstructionSet, dtype: DType) -> Result<Arithmetic> {
             ));
         }
     };
-    Ok(Arithmetic { activations, attention })
+    Ok(Arithmetic { activations, wide, attention })
 }
 
 fn mapped(part: StoredTensor) -> MappedMatrix {
@@ -178,12 +181,16 @@ impl Operations for CpuOperations {
         Ok(mapped(values))
     }
 
-    fn matrix(&self, parts: Vec<StoredTensor>) -> Result<Matrix> {
-        Ok(self.weight(parts, Order::Plain))
+    fn matrix(&self, parts: Vec<StoredTensor>, inputs: Spread) -> Result<Matrix> {
+        let activations = match inputs {
+            Spread::Even => self.arithmetic.activations,
+            Spread::Wide => self.arithmetic.wide,
+        };
+        Ok(self.weight(parts, activations, Order::Plain))
     }
 
     fn gated_matrix(&self, gate: StoredTensor, up: StoredTensor) -> Result<Matrix> {
-        Ok(self.weight(vec![gate, up], Order::Gated))
+        Ok(self.weight(vec![gate, up], self.arithmetic.activations, Order::Gated))
     }
 
     fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {
@@ -252,13 +259,9 @@ impl Operations for CpuOperations {
 
     fn swiglu(&mut self, x: &PackedActivations, gate_up: &Matrix) -> Result<PackedActivations> {
         let (rows, inner) = (x.operand.rows(), gate_up.outputs() / 2);
-        if self.arithmetic.activations == Format::Int8 {
-            let mut activated = self.activations(rows, inner);
-            self.compute.gated_rows(&x.operand, gate_up, &mut activated.values);
-            return self.operand(&activated);
-        }
-        let words = self.words(self.arithmetic.activations, rows, inner);
-        let operand = self.compute.gated_product(&x.operand, gate_up, words);
+        let format = self.arithmetic.wide;
+        let words = self.words(format, rows, inner);
+        let operand = self.compute.gated_product(&x.operand, gate_up, format, words);
         Ok(PackedActivations { operand, stores: self.stores.clone() })
     }
 

@@ -5,7 +5,7 @@
 
 use crate::{
     load::Checkpoint,
-    operations::{Operations, Result},
+    operations::{Operations, Result, Spread},
 };
 use text_embeddings_backend_core::{Activation, BackendError, DenseModule};
 
@@ -58,7 +58,8 @@ impl<O: Operations> Dense<O> {
             )));
         }
         let checkpoint = Checkpoint::open(std::slice::from_ref(weights))?;
-        let weight = operations.matrix(vec![checkpoint.tensor("linear.weight", &[outputs, inputs])?])?;
+        let weight =
+            operations.matrix(vec![checkpoint.tensor("linear.weight", &[outputs, inputs])?], Spread::Even)?;
         let bias = bias.then(|| checkpoint.tensor("linear.bias", &[outputs])).transpose()?;
         checkpoint.finish(&[])?;
         Ok(Self { weight, bias: bias.map(|bias| bias.row(0)), activation, inputs, outputs })

@@ -22,6 +22,16 @@ pub(crate) struct Norm<V> {
     pub(crate) epsilon: f32,
 }
 
+/// How the values are spread that a weight is multiplied with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// Evenly, as norms and means leave them.
+    Even,
+    /// A few are many times larger than the rest, as in gated activations: in steps of one size that reach up to them,
+    /// the rest would be lost.
+    Wide,
+}
+
 /// What a model's forward pass is made of. Activations and norms are `f32`; products may convert their operands.
 pub(crate) trait Operations: Send {
     /// Activations `[rows, columns]`.
@@ -41,7 +51,7 @@ pub(crate) trait Operations: Send {
     fn table(&self, values: StoredTensor) -> Result<Self::Table>;
 
     /// A weight, made of parts that stand one below the other and have the same number of inputs.
-    fn matrix(&self, parts: Vec<StoredTensor>) -> Result<Self::Matrix>;
+    fn matrix(&self, parts: Vec<StoredTensor>, inputs: Spread) -> Result<Self::Matrix>;
 
     /// Two weights of the same shape: the gate's and the other's.
     fn gated_matrix(&self, gate: StoredTensor, up: StoredTensor) -> Result<Self::GatedMatrix>;
@@ -76,7 +86,7 @@ pub(crate) trait Operations: Send {
     /// `sum += x · weightᵀ`.
     fn add_linear(&mut self, x: &Self::Operand, weight: &Self::Matrix, sum: &mut Self::Tensor) -> Result<()>;
 
-    /// `silu(x · gateᵀ) ∘ (x · upᵀ)`: `[rows, outputs]`, for products.
+    /// `silu(x · gateᵀ) ∘ (x · upᵀ)`: `[rows, outputs]`, for products with weights of [`Spread::Wide`].
     fn swiglu(&mut self, x: &Self::Operand, gate_up: &Self::GatedMatrix) -> Result<Self::Operand>;
 
     /// Normalises each of the first `heads` heads of a row and turns it by the row's position.

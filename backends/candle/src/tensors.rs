@@ -5,7 +5,7 @@
 use crate::{
     attention::{Heads, QuerySpan, reference},
     load::StoredTensor,
-    operations::{Norm, Operations, Result, Rotation},
+    operations::{Norm, Operations, Result, Rotation, Spread},
 };
 use candle_core::{D, DType, Device, Tensor};
 use std::borrow::Cow;
@@ -44,14 +44,14 @@ impl Operations for TensorOperations {
     type Vector = Tensor;
 
     fn table(&self, values: StoredTensor) -> Result<Tensor> {
-        self.matrix(vec![values])
+        self.matrix(vec![values], Spread::Even)
     }
 
     fn gated_matrix(&self, gate: StoredTensor, up: StoredTensor) -> Result<[Tensor; 2]> {
-        Ok([self.matrix(vec![gate])?, self.matrix(vec![up])?])
+        Ok([self.matrix(vec![gate], Spread::Even)?, self.matrix(vec![up], Spread::Even)?])
     }
 
-    fn matrix(&self, parts: Vec<StoredTensor>) -> Result<Tensor> {
+    fn matrix(&self, parts: Vec<StoredTensor>, _inputs: Spread) -> Result<Tensor> {
         let columns = parts[0].columns;
         let rows = |part: &StoredTensor| part.bytes.len() / (columns * part.stored.size());
         let values: Vec<f32> =

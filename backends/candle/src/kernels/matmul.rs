@@ -344,51 +344,38 @@ impl Compute {
         });
     }
 
-    /// `silu(gate) ∘ up`, where the gates and ups are `x · Wᵀ` with `weight` packed in [`Order::Gated`], as an operand
-    /// of the format of `x`, which must not be [`Format::Int8`]: its scales need whole rows.
-    pub(crate) fn gated_product(&self, x: &Operand, weight: &Matrix, words: Words) -> Operand {
-        let inner = weight.outputs / 2;
-        let mut out = Operand::new(self.set, x.format, (x.rows, inner), words);
-        debug_assert!(x.format != Format::Int8 && out.block_rows == x.block_rows);
-        let (row_words, block_rows, per_word) = (out.row_words, out.block_rows, x.format.per_word());
+    /// `silu(gate) ∘ up`, where the gates and ups are `x · Wᵀ` with `weight` packed in [`Order::Gated`], as an operand of
+    /// `format`, which must not be [`Format::Int8`]: its scales need whole rows.
+    pub(crate) fn gated_product(
+        &self,
+        x: &Operand,
+        weight: &Matrix,
+        format: Format,
+        words: Words,
+    ) -> Operand {
+        let (inner, per_word) = (weight.outputs / 2, format.per_word());
+        let mut out = Operand::new(self.set, format, (x.rows, inner), words);
+        debug_assert!(format != Format::Int8 && out.block_rows == x.block_rows);
+        let row_words = out.row_words;
         let words = out.words.as_mut_slice();
-        zero_padding(words, (x.rows, block_rows), (row_words, inner / per_word));
-        let out_words = Shared(words.as_mut_ptr());
+        zero_padding(words, (x.rows, out.block_rows), (row_words, inner / per_word));
+        let words = Shared(words.as_mut_ptr());
         self.tiles(x, weight, |tile| {
-            let first = tile.panel * GATES;
-            let mut activated = [0.0; GATES];
-            let mut packed = [0; GATES];
-            let rows = tile.sums.len();
-            let (chunk, word) = (first / per_word / WORDS, first / per_word % WORDS);
+            let first = tile.panel * GATES / per_word;
+            let (chunk, word) = (first / WORDS, first % WORDS);
             // A last panel that is not full has gates of zero, and these give zeros.
-            let width = (GATES / per_word).min(row_words - first / per_word);
+            let width = (GATES / per_word).min(row_words - first);
+            let rows = tile.sums.len();
+            let (mut activated, mut packed) = ([0.0; GATES], [0; GATES]);
             for (row, sums) in tile.sums.iter().enumerate() {
                 elementwise::gate(self.set, sums, &mut activated);
-                pack::row(self.set, x.format, &activated, 0, &mut packed[..GATES / per_word], &mut 0.0);
+                pack::row(self.set, format, &activated, 0, &mut packed[..GATES / per_word], &mut 0.0);
                 let start = tile.first_row * row_words + (chunk * rows + row) * WORDS + word;
                 // SAFETY: the words are in the row's line, of which this tile's gates take a part of their own.
-                unsafe { out_words.part(start, width) }.copy_from_slice(&packed[..width]);
+                unsafe { words.part(start, width) }.copy_from_slice(&packed[..width]);
             }
         });
         out
-    }
-
-    /// [`Compute::gated_product`] as plain rows.
-    pub(crate) fn gated_rows(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        let inner = weight.outputs / 2;
-        assert!(x.rows * inner == out.len());
-        let out = Shared(out.as_mut_ptr());
-        self.tiles(x, weight, |tile| {
-            let first = tile.panel * GATES;
-            let width = GATES.min(inner - first);
-            let mut activated = [0.0; GATES];
-            for (row, sums) in tile.sums.iter().enumerate() {
-                elementwise::gate(self.set, sums, &mut activated);
-                // SAFETY: the row and the gates are in `out`, whose size was checked, and are this tile's own.
-                unsafe { out.part((tile.first_row + row) * inner + first, width) }
-                    .copy_from_slice(&activated[..width]);
-            }
-        });
     }
 
     /// Computes every tile of `x · Wᵀ`.
@@ -501,6 +488,23 @@ mod tests {
         compute.operand((x, depth), format, Words::default(), |row, _| row)
     }
 
+    /// All values of an operand of `f32` or bfloat16, padding included, row after row.
+    fn unpacked(operand: &Operand) -> Vec<f32> {
+        let mut values = Vec::new();
+        for (_, rows, block) in operand.blocks(0..operand.rows.div_ceil(operand.block_rows)) {
+            for row in 0..rows {
+                let lines =
+                    block.chunks(rows * WORDS).flat_map(|chunk| &chunk[row * WORDS..(row + 1) * WORDS]);
+                match operand.format {
+                    Format::F32 => values.extend(lines.map(|&word| f32::from_bits(word))),
+                    _ => values
+                        .extend(lines.flat_map(|&word| [word << 16, word & 0xffff_0000]).map(f32::from_bits)),
+                }
+            }
+        }
+        values
+    }
+
     #[test]
     fn products_of_odd_sizes_equal_plain_loops() {
         let mut rng = StdRng::seed_from_u64(11);
@@ -565,29 +569,29 @@ mod tests {
                             &values.chunks(depth).map(|row| kept(right, row)).collect::<Vec<_>>(),
                         )
                     });
-                    let operand = pack(&compute, left, &x, depth);
-                    let mut out = vec![f32::NAN; rows * inner];
-                    compute.gated_rows(&operand, &matrix, &mut out);
                     let expected: Vec<f64> =
                         gates.iter().zip(&ups).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
-                    for (got, expected) in out.iter().zip(&expected) {
-                        let error = (f64::from(*got) - expected).abs();
-                        assert!(error <= 10.0 * tolerance(left, depth), "{set} {left:?}: off by {error}");
+                    let operand = pack(&compute, left, &x, depth);
+                    for format in [Format::F32, Format::Bf16] {
+                        // Whatever was in the memory before.
+                        let mut used = Words::default();
+                        used.resize(rows * format.words(inner));
+                        used.as_mut_slice().fill(u32::MAX);
+                        let out = compute.gated_product(&operand, &matrix, format, used);
+                        let rounding = if format == Format::Bf16 { 1.0 / 256.0 } else { 0.0 };
+                        let out = unpacked(&out);
+                        assert_eq!(out.len(), rows * format.padded(inner));
+                        for (index, got) in out.into_iter().enumerate() {
+                            let (row, column) = (index / format.padded(inner), index % format.padded(inner));
+                            let expected = if column < inner { expected[row * inner + column] } else { 0.0 };
+                            let error = (f64::from(got) - expected).abs();
+                            let allowed = if column < inner { 10.0 * tolerance(left, depth) } else { 0.0 };
+                            assert!(
+                                error <= allowed + rounding * expected.abs(),
+                                "{set} {left:?} {format:?} {rows}x{depth}x{inner} at {row},{column}: off by {error}"
+                            );
+                        }
                     }
-                    if left == Format::Int8 {
-                        continue;
-                    }
-                    // Packed at once or afterwards: the same words, whatever was in the memory before.
-                    let mut used = Words::default();
-                    used.resize(rows * left.words(inner));
-                    used.as_mut_slice().fill(u32::MAX);
-                    let at_once = compute.gated_product(&operand, &matrix, used);
-                    let afterwards = pack(&compute, left, &out, inner);
-                    assert_eq!(
-                        at_once.words.as_slice(),
-                        afterwards.words.as_slice(),
-                        "{set} {left:?} {rows} {inner}"
-                    );
                 }
             }
         }

@@ -7,7 +7,7 @@ use super::{INPUT_EMBEDDING, Model, OUTPUT_EMBEDDING, Shape};
 use crate::{
     attention::{Heads, QuerySpan, all_queries, queries_at},
     load::Checkpoint,
-    operations::{Norm, Operations, Result, Rotation},
+    operations::{Norm, Operations, Result, Rotation, Spread},
     rope::RopeTable,
 };
 use serde::Deserialize;
@@ -184,20 +184,25 @@ impl<O: Operations> Layer<O> {
         };
         Ok(Self {
             input_norm: norm("input_layernorm", hidden)?,
-            query: operations.matrix(vec![tensor("self_attn.q_proj", queries * size, hidden)?])?,
-            key_value: operations.matrix(vec![
-                tensor("self_attn.k_proj", keys * size, hidden)?,
-                tensor("self_attn.v_proj", keys * size, hidden)?,
-            ])?,
+            query: operations
+                .matrix(vec![tensor("self_attn.q_proj", queries * size, hidden)?], Spread::Even)?,
+            key_value: operations.matrix(
+                vec![
+                    tensor("self_attn.k_proj", keys * size, hidden)?,
+                    tensor("self_attn.v_proj", keys * size, hidden)?,
+                ],
+                Spread::Even,
+            )?,
             query_norm: norm("self_attn.q_norm", size)?,
             key_norm: norm("self_attn.k_norm", size)?,
-            output: operations.matrix(vec![tensor("self_attn.o_proj", hidden, queries * size)?])?,
+            output: operations
+                .matrix(vec![tensor("self_attn.o_proj", hidden, queries * size)?], Spread::Even)?,
             mlp_norm: norm("post_attention_layernorm", hidden)?,
             gate_up: operations.gated_matrix(
                 tensor("mlp.gate_proj", inner, hidden)?,
                 tensor("mlp.up_proj", inner, hidden)?,
             )?,
-            down: operations.matrix(vec![tensor("mlp.down_proj", hidden, inner)?])?,
+            down: operations.matrix(vec![tensor("mlp.down_proj", hidden, inner)?], Spread::Wide)?,
         })
     }
 
