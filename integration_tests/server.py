@@ -160,15 +160,17 @@ class Background:
 
 
 def command(model: str | Path, *flags: str) -> list[str]:
-    """The command line that serves `model`: exactly, unless the flags ask for another arithmetic."""
+    """The command line that serves `model`."""
     folder, own = (MODELS / model, MODEL_FLAGS[model]) if isinstance(model, str) else (model, ())
-    exact = () if "--dtype" in flags else ("--dtype", "float32")
-    return [str(BINARY), "--model-id", str(folder), *own, *exact, *flags]
+    return [str(BINARY), "--model-id", str(folder), *own, *flags]
 
 
-def variables(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """An environment without the flags' variables; a panic would show its backtrace."""
-    return {"PATH": os.environ.get("PATH", ""), "RUST_BACKTRACE": "1", "HF_HUB_OFFLINE": "1"} | (extra or {})
+def variables(extra: dict[str, str | None] | None = None) -> dict[str, str]:
+    """An environment without the flags' variables, but for exact arithmetic unless a test asks for another (None: the
+    default); a panic would show its backtrace."""
+    own = {"RUST_BACKTRACE": "1", "HF_HUB_OFFLINE": "1", "DTYPE": "float32"}
+    given = {"PATH": os.environ.get("PATH", "")} | own | (extra or {})
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
