@@ -3,7 +3,7 @@
 //! Input: the configuration, and what start-up learned of the model. Output: [`Info`], which a transport puts into its
 //! own form.
 
-use text_embeddings_backend_core::ModelType;
+use text_embeddings_backend_core::{ModelType, Pool};
 
 use crate::config::Config;
 
@@ -56,4 +56,9 @@ impl Info {
             ModelType::ListwiseReranker => "listwise-reranker",
         }
     }
+}
+
+/// A way of pooling as TEI's answers name it: as on the command line, but for `last_token`.
+pub(crate) fn pooling(pool: Pool) -> String {
+    pool.to_string().replace('-', "_")
 }

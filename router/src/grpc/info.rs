@@ -11,7 +11,7 @@ impl From<&info::Info> for v1::InfoResponse {
     fn from(info: &info::Info) -> Self {
         let info::Info { config, model, .. } = info;
         let (model_type, pooling) = match config.model_type {
-            ModelType::Embedding(pool) => (v1::ModelType::Embedding, Some(pool.to_string())),
+            ModelType::Embedding(pool) => (v1::ModelType::Embedding, Some(info::pooling(pool))),
             ModelType::Classifier => (v1::ModelType::Classifier, None),
             ModelType::Reranker | ModelType::ListwiseReranker => (v1::ModelType::Reranker, None),
         };

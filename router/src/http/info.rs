@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::{error::ErrorBody, openapi::TAG};
 use crate::{
-    info::{Info, ModelDetails},
+    info::{Info, ModelDetails, pooling},
     state::AppState,
 };
 
@@ -91,10 +91,7 @@ impl ModelTypeBody {
     fn new(model_type: ModelType, details: &ModelDetails) -> Self {
         let labels = Labels::new(&details.labels);
         match model_type {
-            // TEI writes `last-token` on the command line and `last_token` here.
-            ModelType::Embedding(pool) => {
-                Self::Embedding(Pooling { pooling: pool.to_string().replace('-', "_") })
-            }
+            ModelType::Embedding(pool) => Self::Embedding(Pooling { pooling: pooling(pool) }),
             ModelType::Classifier => Self::Classifier(labels),
             ModelType::Reranker | ModelType::ListwiseReranker => Self::Reranker(labels),
         }

@@ -98,23 +98,20 @@ impl TryFrom<RawInputs> for Inputs {
     }
 }
 
-/// A flat list is one input; a list with a list in it is a batch.
+/// A list of texts is one input, a list of lists a batch.
 fn classify(elements: Vec<Element>) -> Result<Inputs, String> {
-    if elements.is_empty() {
-        return Ok(Inputs::Batch(Vec::new()));
+    let (mut texts, mut batch) = (Vec::new(), Vec::new());
+    for element in elements {
+        match element {
+            Element::Text(text) => texts.push(text),
+            Element::List(texts) => batch.push(single_or_pair(texts)?),
+        }
     }
-    if elements.iter().any(|element| matches!(element, Element::List(_))) {
-        let input = |element| match element {
-            Element::Text(text) => Ok(PredictInput::Single(text)),
-            Element::List(texts) => single_or_pair(texts),
-        };
-        return elements.into_iter().map(input).collect::<Result<_, _>>().map(Inputs::Batch);
+    match (texts.is_empty(), batch.is_empty()) {
+        (true, _) => Ok(Inputs::Batch(batch)),
+        (false, true) => single_or_pair(texts).map(Inputs::One),
+        (false, false) => Err("a text beside a list; a batch is a list of lists: [[a], [a, b]]".to_owned()),
     }
-    let text = |element| match element {
-        Element::Text(text) => vec![text],
-        Element::List(texts) => texts,
-    };
-    single_or_pair(elements.into_iter().flat_map(text).collect()).map(Inputs::One)
 }
 
 fn single_or_pair(texts: Vec<String>) -> Result<PredictInput, String> {
@@ -213,7 +210,7 @@ mod tests {
             (json!(["a", "b"]), Inputs::One(pair("a", "b"))),
             (json!([["a"]]), Inputs::Batch(vec![single("a")])),
             (json!([["a", "b"]]), Inputs::Batch(vec![pair("a", "b")])),
-            (json!([["a"], ["b", "c"], "d"]), Inputs::Batch(vec![single("a"), pair("b", "c"), single("d")])),
+            (json!([["a"], ["b", "c"]]), Inputs::Batch(vec![single("a"), pair("b", "c")])),
             (json!([]), Inputs::Batch(vec![])),
         ];
         for (inputs, expected) in table {
@@ -227,6 +224,8 @@ mod tests {
     fn other_shapes_are_refused() {
         let table = [
             (json!(["a", "b", "c"]), "an input is one string or a pair, not 3 strings"),
+            (json!([["a"], ["b", "c"], "d"]), "a text beside a list; a batch is a list of lists"),
+            (json!(["a", ["b"]]), "a text beside a list; a batch is a list of lists"),
             (json!([["a"], []]), "an input is one string or a pair, not 0 strings"),
             (json!([["a", "b", "c"]]), "an input is one string or a pair, not 3 strings"),
             (json!(3), "expected a string, a pair of strings or a batch of those"),
