@@ -46,7 +46,7 @@ bench: $(VENV)/bench-installed ## Speed and latency on a random model of the 0.6
 
 $(VENV)/installed: integration_tests/requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet -r integration_tests/requirements.txt
+	$(VENV)/bin/pip install --quiet --no-deps -r integration_tests/requirements.txt
 	touch $@
 
 $(VENV)/bench-installed: $(VENV)/installed benches/requirements.txt

@@ -25,3 +25,20 @@ def served() -> Iterator[Callable[..., Server]]:
 def server(served: Callable[..., Server]) -> Server:
     """The server of most tests: the reference model with the official repository's files, no flags."""
     return served("tied-bf16")
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[Callable[[str, int | None], Server]]:
+    """Gives the server for a model and a longest input (None: the model's own); it ends when another one is asked for."""
+    with ExitStack() as stack:
+        current = {}
+
+        def get(model: str, longest: int | None) -> Server:
+            if (model, longest) not in current:
+                current.clear()
+                stack.close()
+                flags = () if longest is None else ("--max-input-length", str(longest))
+                current[model, longest] = stack.enter_context(Server(model, *flags))
+            return current[model, longest]
+
+        yield get

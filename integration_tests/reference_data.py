@@ -1,12 +1,13 @@
-"""The pairs of `reference/` and what transformers says of them.
+"""The pairs and texts of `reference/` and what transformers and sentence-transformers say of them.
 
-Input: `reference/fixtures/`. Output: `CASES` by name, documents written out; `EXPECTED` by model and case.
+Input: `reference/fixtures/`. Output: `CASES` and `TEXTS` by name, repeated texts written out; `EXPECTED`, `VECTORS` and `LOGITS`
+by model and case.
 """
 
 import json
 from pathlib import Path
 
-from server import MODEL_FLAGS
+from server import CLASSIFIERS, EMBEDDING_MODELS, MODEL_FLAGS
 
 FIXTURES = Path(__file__).resolve().parent / "reference/fixtures"
 
@@ -15,17 +16,23 @@ def _read(name: str) -> object:
     return json.loads((FIXTURES / name).read_text(encoding="utf-8"))
 
 
-def _write_out(case: dict) -> dict:
-    document = case["document"]
-    return case | {"document": document if isinstance(document, str) else document["repeat"] * document["times"]}
+def _write_out(case: dict, field: str) -> dict:
+    text = case[field]
+    return case | {field: text if isinstance(text, str) else text["repeat"] * text["times"]}
 
 
-CASES: dict[str, dict] = {case["name"]: _write_out(case) for case in _read("cases.json")}
+def _by_name(rows: list[dict]) -> dict[str, dict]:
+    return {row["name"]: row for row in rows}
+
+
+CASES = _by_name([_write_out(case, "document") for case in _read("cases.json")])
+TEXTS = _by_name([_write_out(case, "text") for case in _read("embedding_cases.json")])
 IDS: dict[str, dict] = _read("expected/ids.json")
 PROMPT: dict = _read("expected/prompt.json")
-EXPECTED: dict[str, dict[str, dict]] = {
-    model: {case["name"]: case for case in _read(f"expected/{model}.json")} for model in MODEL_FLAGS
-}
+EXPECTED, VECTORS, LOGITS = (
+    {model: _by_name(_read(f"expected/{model}.json")) for model in models}
+    for models in (MODEL_FLAGS, EMBEDDING_MODELS, CLASSIFIERS)
+)
 
 
 def fields(case: dict) -> dict:

@@ -26,6 +26,8 @@ MODEL_FLAGS = {
     "tied-f32-bare": ("--model-type", "listwise-reranker"),
     "untied-f16": ("--model-type", "listwise-reranker"),
 }
+EMBEDDING_MODELS = ("embedding-last", "embedding-mean-dense")
+CLASSIFIERS = ("seq-cls-1", "seq-cls-2", "seq-cls-3")
 LISTEN = ("--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0")
 START_LIMIT = 30
 ANSWER_LIMIT = 120
@@ -126,6 +128,11 @@ class Server:
         lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, value in lines}
 
+    @property
+    def grpc_address(self) -> str:
+        """Where a server with `--grpc-port 0` listens for gRPC."""
+        return self.wait_for_log(r"gRPC on (\S+:\d+)", START_LIMIT)[1]
+
     def peak_memory(self) -> int:
         """The most bytes that were resident so far."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -161,7 +168,7 @@ class Background:
 
 def command(model: str | Path, *flags: str) -> list[str]:
     """The command line that serves `model`."""
-    folder, own = (MODELS / model, MODEL_FLAGS[model]) if isinstance(model, str) else (model, ())
+    folder, own = (MODELS / model, MODEL_FLAGS.get(model, ())) if isinstance(model, str) else (model, ())
     return [str(BINARY), "--model-id", str(folder), *own, *flags]
 
 

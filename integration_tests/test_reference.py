@@ -1,8 +1,5 @@
 """Every pair of `reference/` over HTTP has transformers' score, for every model folder."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-
 import pytest
 from reference_data import CASES, EXPECTED, IDS, PROMPT, fields
 from server import MODEL_FLAGS, Server
@@ -17,22 +14,6 @@ def by_server() -> list[tuple[str, int, str]]:
     """Model, longest input and the name of a case; the cases of a server stand together."""
     rows = [(model, CASES[name]["max_length"], name) for model, cases in EXPECTED.items() for name in cases]
     return sorted((row for row in rows if row[1] != 40960), key=lambda row: row[:2])
-
-
-@pytest.fixture(scope="module")
-def limited() -> Iterator[Callable[[str, int], Server]]:
-    """Gives the server for a model and a longest input; it ends when another one is asked for."""
-    with ExitStack() as stack:
-        current = {}
-
-        def get(model: str, longest: int) -> Server:
-            if (model, longest) not in current:
-                current.clear()
-                stack.close()
-                current[model, longest] = stack.enter_context(Server(model, "--max-input-length", str(longest)))
-            return current[model, longest]
-
-        yield get
 
 
 def test_every_case_has_its_expected_outputs():

@@ -1,0 +1,183 @@
+"""Clients that nobody here wrote get sentence-transformers' vectors, and errors that they understand."""
+
+import asyncio
+
+import huggingface_hub
+import openai
+import pytest
+from huggingface_hub import AsyncInferenceClient, InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
+from langchain_huggingface import HuggingFaceEndpointEmbeddings
+from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+from reference_data import LOGITS, TEXTS, VECTORS
+from server import Server
+from vectors import check_reference, check_same, cosine
+
+MODEL = "embedding-last"
+NAMES = ["english", "question", "korean", "chinese", "arabic", "emoji", "decomposed", "outer-spaces", "one-token", "shared-none", "shared-more"]
+INPUTS = [TEXTS[name]["text"] for name in NAMES]
+EXPECTED = [VECTORS[MODEL][name]["normalized"] for name in NAMES]
+QUERY, QUERY_VECTOR = TEXTS["query-english"]["text"], VECTORS[MODEL]["query-english"]["normalized"]
+KEY = "k3y-of-the-server"
+
+
+@pytest.fixture
+def embedder(served) -> Server:
+    return served(MODEL)
+
+
+@pytest.fixture
+def keyed(served) -> Server:
+    return served(MODEL, "--api-key", KEY)
+
+
+def check(vectors, expected=EXPECTED) -> None:
+    assert len(vectors) == len(expected)
+    for vector, other in zip(vectors, expected, strict=True):
+        check_reference([float(value) for value in vector], other)
+
+
+class TestHuggingFaceHub:
+    """`huggingface_hub`'s client, whose model is a server's address."""
+
+    def test_features(self, embedder):
+        client = InferenceClient(embedder.url)
+        check(client.feature_extraction(INPUTS))
+        check(client.feature_extraction(INPUTS[0]), EXPECTED[:1])
+        check(client.feature_extraction(INPUTS, normalize=False), [VECTORS[MODEL][name]["raw"] for name in NAMES])
+        check(client.feature_extraction(QUERY, prompt_name="query"), [QUERY_VECTOR])
+        left = client.feature_extraction("a", truncate=True, truncation_direction="left")
+        check_same(left.tolist(), client.feature_extraction("a", truncate=True, truncation_direction="right").tolist())
+
+    def test_features_asynchronously(self, embedder):
+        async def ask() -> list:
+            async with AsyncInferenceClient(embedder.url) as client:
+                return await asyncio.gather(*(client.feature_extraction(text) for text in INPUTS))
+
+        check([rows[0] for rows in asyncio.run(ask())])
+
+    def test_similarity(self, embedder, served):
+        expected = [cosine(EXPECTED[0], other) for other in EXPECTED[1:]]
+        client = InferenceClient(f"{embedder.url}/similarity")
+        assert client.sentence_similarity(INPUTS[0], INPUTS[1:]) == pytest.approx(expected, abs=2e-5)
+
+    def test_similarity_as_the_main_task(self):
+        with Server(MODEL, environment={"TASK": "sentence-similarity"}) as server:
+            answer = InferenceClient(server.url).sentence_similarity(INPUTS[0], [INPUTS[0], INPUTS[1]])
+        assert answer == pytest.approx([1, cosine(EXPECTED[0], EXPECTED[1])], abs=2e-5)
+
+    def test_classification(self, served):
+        row = LOGITS["seq-cls-3"]["korean"]
+        best = InferenceClient(f"{served('seq-cls-3').url}/predict").text_classification(row["inputs"][0])
+        # The client reads the first of a list: of a single text's labels the best.
+        assert best["label"] == ["contradiction", "neutral", "entailment"][row["scores"].index(max(row["scores"]))]
+        assert best["score"] == pytest.approx(max(row["scores"]), abs=1e-4)
+
+    def test_errors(self, embedder, keyed):
+        with pytest.raises(HfHubHTTPError) as error:
+            InferenceClient(embedder.url).feature_extraction("a", prompt_name="nobody")
+        assert error.value.response.status_code == 422 and "nobody" in error.value.response.text
+        with pytest.raises(HfHubHTTPError) as error:
+            InferenceClient(keyed.url, token="wrong").feature_extraction("a")
+        assert error.value.response.status_code == 401
+        check(InferenceClient(keyed.url, token=KEY).feature_extraction(INPUTS))
+
+    def test_the_version_is_the_pinned_one(self):
+        assert huggingface_hub.__version__.startswith("1.")
+
+
+class TestOpenAI:
+    """`openai`, which asks for base64 unless told otherwise."""
+
+    def client(self, server: Server, key: str = "-", kind: type = openai.OpenAI):
+        return kind(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
+
+    @pytest.mark.parametrize("options", [{}, {"encoding_format": "float"}], ids=["base64", "float"])
+    def test_texts(self, embedder, options):
+        answer = self.client(embedder).embeddings.create(model="any", input=INPUTS, **options)
+        check([row.embedding for row in answer.data])
+        assert [row.index for row in answer.data] == list(range(len(INPUTS)))
+        tokens = sum(len(VECTORS[MODEL][name]["ids"]) for name in NAMES)
+        assert answer.usage.prompt_tokens == answer.usage.total_tokens == tokens
+        assert answer.object == "list" and answer.model == embedder.get("/info").json()["served_model_name"]
+        one = self.client(embedder).embeddings.create(model="any", input=INPUTS[0], user="me", **options)
+        check([one.data[0].embedding], EXPECTED[:1])
+
+    def test_token_ids(self, embedder):
+        ids = [VECTORS[MODEL][name]["ids"] for name in NAMES]
+        client = self.client(embedder)
+        check([row.embedding for row in client.embeddings.create(model="any", input=ids).data])
+        check([client.embeddings.create(model="any", input=ids[0]).data[0].embedding], EXPECTED[:1])
+
+    def test_dimensions(self, embedder):
+        for count, first in VECTORS[MODEL]["english"]["dimensions"].items():
+            answer = self.client(embedder).embeddings.create(model="any", input=INPUTS[0], dimensions=int(count))
+            check([answer.data[0].embedding], [first])
+
+    def test_many_at_once(self, embedder):
+        async def ask() -> list:
+            async with self.client(embedder, kind=openai.AsyncOpenAI) as client:
+                return await asyncio.gather(*(client.embeddings.create(model="any", input=text) for text in INPUTS * 3))
+
+        check([answer.data[0].embedding for answer in asyncio.run(ask())], EXPECTED * 3)
+
+    def test_errors(self, embedder, keyed, served):
+        table = [
+            (embedder, openai.UnprocessableEntityError, {"input": "a", "dimensions": 10_000}, (422, "Validation")),
+            (embedder, openai.UnprocessableEntityError, {"input": ["a"] * 33}, (422, "Validation")),
+            (embedder, openai.BadRequestError, {"input": []}, (400, "Empty")),
+            (keyed, openai.AuthenticationError, {"input": "a"}, (401, "Unauthorized")),
+            (served("tied-bf16"), openai.APIStatusError, {"input": "a"}, (424, "Backend")),
+        ]
+        for server, kind, body, (status, name) in table:
+            with pytest.raises(kind) as error:
+                self.client(server, "wrong").embeddings.create(model="any", **body)
+            assert error.value.status_code == status
+            assert set(error.value.body) == {"message", "code", "type"}
+            assert (error.value.body["code"], error.value.body["type"]) == (status, name)
+        check([self.client(keyed, KEY).embeddings.create(model="any", input=QUERY).data[0].embedding], [self.plain(embedder)])
+
+    def plain(self, server: Server) -> list[float]:
+        return server.post("/embed", {"inputs": QUERY}).json()[0]
+
+
+class TestLlamaIndex:
+    """`llama-index`'s embeddings, with an instruction of the client's own."""
+
+    def client(self, server: Server, **options: object) -> TextEmbeddingsInference:
+        return TextEmbeddingsInference(model_name="any", base_url=server.url, timeout=60, **options)
+
+    def test_texts_and_queries(self, embedder):
+        # The client strips its texts.
+        client = self.client(embedder, text_instruction="", query_instruction="", embed_batch_size=3)
+        plain = [index for index, text in enumerate(INPUTS) if text == text.strip()]
+        check(client.get_text_embedding_batch([INPUTS[index] for index in plain]), [EXPECTED[index] for index in plain])
+        check([client.get_text_embedding(INPUTS[2]), client.get_query_embedding(INPUTS[3])], EXPECTED[2:4])
+
+    def test_a_query_with_its_instruction(self, embedder):
+        instruction = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+        vector = self.client(embedder, query_instruction=instruction).get_query_embedding(QUERY)
+        # The client puts a space between them.
+        (expected,) = embedder.post("/embed", {"inputs": f"{instruction} {QUERY}"}).json()
+        check_same(vector, expected)
+
+    def test_asynchronously_with_a_key(self, keyed):
+        client = self.client(keyed, auth_token=KEY, text_instruction="", embed_batch_size=2)
+        check(asyncio.run(client.aget_text_embedding_batch(INPUTS[:6])), EXPECTED[:6])
+
+
+class TestLangChain:
+    """`langchain-huggingface`'s endpoint embeddings, whose model is a server's address."""
+
+    def test_documents_and_queries(self, embedder):
+        client = HuggingFaceEndpointEmbeddings(model=embedder.url)
+        # The client makes spaces of line breaks.
+        assert not any("\n" in text for text in INPUTS)
+        check(client.embed_documents(INPUTS))
+        check([client.embed_query(INPUTS[4])], EXPECTED[4:5])
+        prompted = HuggingFaceEndpointEmbeddings(model=embedder.url, model_kwargs={"prompt_name": "query"})
+        check([prompted.embed_query(QUERY)], [QUERY_VECTOR])
+
+    def test_asynchronously_with_a_key(self, keyed):
+        client = HuggingFaceEndpointEmbeddings(model=keyed.url, huggingfacehub_api_token=KEY)
+        check(asyncio.run(client.aembed_documents(INPUTS)))
