@@ -228,11 +228,13 @@ class TestKey:
     )
     def test_without_the_key_the_routes_are_closed(self, keyed, header):
         headers = {} if header is None else {"authorization": header}
-        for path in ("/rerank", "/", "/invocations", "/predict", "/tokenize", "/decode", "/embed", "/v1/embeddings"):
+        for path in ("/rerank", "/", "/invocations", "/predict", "/tokenize", "/decode", "/embed", "/similarity", "/vertex"):
             answer = keyed.post(path, BODY, headers=headers)
             check_error(answer, 401, "Unauthorized", "Authorization: Bearer")
             assert answer.headers["www-authenticate"] == "Bearer" and self.KEY not in answer.text
         check_error(keyed.get("/info", headers=headers), 401, "Unauthorized")
+        openai = keyed.post("/v1/embeddings", {"input": "a"}, headers=headers)
+        assert openai.status_code == 401 and (openai.json()["code"], openai.json()["type"]) == (401, "Unauthorized")
         # A body that is wrong too says nothing to a stranger.
         check_error(keyed.post("/rerank", data=b"{", headers=headers), 401, "Unauthorized")
 

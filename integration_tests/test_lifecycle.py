@@ -81,9 +81,17 @@ class TestMetrics:
         answer = server.post(path, body)
         after = server.metrics()
         # Times are not foreseeable, nor is the number of batches that a request falls into.
-        unforeseen = re.compile(r"_duration_sum|_bucket|te_batch_next_tokens|te_batch_next_size_count")
+        unforeseen = re.compile(r"_duration_sum|_bucket|te_batch_next_tokens|te_batch_next_size_count|te_rerank_score_sum")
         names = (name for name in after if not unforeseen.search(name))
         return answer, {name: delta for name in names if (delta := after[name] - before.get(name, 0))}
+
+    def check_success(self, answer: requests.Response, moved: dict[str, float], method: str, texts: int) -> None:
+        """What every request to the model moves. `moved` keeps the rest."""
+        tokens = int(answer.headers["x-compute-tokens"])
+        # Each token is computed or shared with a text of the same batch.
+        assert moved.pop("te_batch_tokens_computed") + moved.pop("te_prefix_shared_tokens", 0) == tokens
+        expected = self.success(method, texts, tokens)
+        assert {name: moved.pop(name, 0) for name in expected} == expected
 
     def success(self, method: str, texts: int, tokens: int) -> dict[str, float]:
         moved = {f'te_request_{what}{{method="{method}"}}': 1 for what in ("count", "success")}
@@ -98,12 +106,14 @@ class TestMetrics:
 
     def test_a_rerank(self, counted):
         answer, moved = self.moved(counted, "/rerank", {"query": "q", "texts": ["a", "b", "c"]})
-        assert moved == self.success("batch", 3, int(answer.headers["x-compute-tokens"]))
+        self.check_success(answer, moved, "batch", 3)
+        assert moved == {"te_rerank_score_count": 3}
 
     @pytest.mark.parametrize(("inputs", "method", "texts"), [(["q", "a"], "single", 1), ([["q", "a"], ["q", "b"]], "batch", 2)])
     def test_a_predict(self, counted, inputs, method, texts):
         answer, moved = self.moved(counted, "/predict", {"inputs": inputs})
-        assert moved == self.success(method, texts, int(answer.headers["x-compute-tokens"]))
+        self.check_success(answer, moved, method, texts)
+        assert moved == {}
 
     def test_tokens_need_no_model(self, counted):
         table = [("/tokenize", {"inputs": "a"}, "single"), ("/decode", {"ids": [[1], [2]]}, "batch")]
