@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from reference_data import TEXTS, VECTORS
 from server import EMBEDDING_MODELS, Server
-from vectors import SAME, check_reference, check_same, cosine, difference, length
+from vectors import COSINE, SAME, check_reference, check_same, cosine, difference, length
 
 PROMPT = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 MODEL = "embedding-last"
@@ -77,6 +77,21 @@ def test_vector_is_that_of_sentence_transformers(limited, model, longest, name):
         assert len(tokens) == len(expected["ids"])
         for token, other in zip(tokens, expected["tokens"], strict=True):
             check_reference(token, other)
+
+
+# Cosine with sentence-transformers' vector, which is computed in float32.
+ARITHMETIC = {"float32": COSINE, "bfloat16": 0.9995, "int8": 0.995}
+
+
+@pytest.mark.parametrize("model", EMBEDDING_MODELS)
+@pytest.mark.parametrize("dtype", ARITHMETIC)
+def test_every_arithmetic_comes_close(served, model, dtype):
+    server = served(model, "--dtype", dtype)
+    for name in names(model):
+        case, expected = TEXTS[name], VECTORS[model][name]["normalized"]
+        (vector,) = embed(server, case["text"], **fields(case))
+        assert length(vector) == pytest.approx(1, abs=1e-6)
+        assert cosine(vector, expected) >= ARITHMETIC[dtype], name
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last-token"])

@@ -145,7 +145,7 @@ class TestMetrics:
         assert len(typed) > 10 and {name if name in typed else name.rsplit("_", 1)[0] for name in series} == set(typed)
         assert typed["te_queue_size"] == "gauge" and typed["te_request_count"] == "counter"
         assert typed["te_request_duration"] == "histogram"
-        second = int(re.search(r"metrics are also served on port (\d+)", counted.log())[1])
+        second = int(re.search(r"metrics are served on port (\d+)", counted.log())[1])
         assert counted.metrics(second) == counted.metrics()
 
     def test_the_buckets_of_durations_are_teis(self, counted):
