@@ -155,7 +155,7 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) aip_http_port: Option<u16>,
 
-    /// A further path of `POST /vertex`, as Vertex AI asks for it.
+    /// A further path of `POST /vertex`, as Vertex AI asks for it; `/predict` is then no longer our own.
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) aip_predict_route: Option<String>,
 

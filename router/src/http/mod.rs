@@ -47,7 +47,7 @@ use crate::{cost, state::AppState};
 use error::ApiError;
 use extract::RawBody;
 use openapi::TAG;
-use platform::VERTEX_ROUTE;
+use platform::{PREDICT_ROUTE, VERTEX_ROUTE};
 
 pub(crate) use settings::Settings;
 
@@ -106,7 +106,6 @@ fn router(state: AppState) -> Router {
     let keyed = Router::new()
         .route("/info", get(info::info))
         .route("/rerank", post(rerank::rerank))
-        .route("/predict", post(predict::predict))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/decode", post(decode::decode))
         .route("/invocations", main_task(model_type))
@@ -116,9 +115,12 @@ fn router(state: AppState) -> Router {
         .route("/embed_all", post(embed::embed_all))
         .route("/embed_sparse", post(embed::embed_sparse))
         .route("/similarity", post(similarity::similarity));
-    let keyed = match &platform.predict_route {
-        Some(path) => keyed.route(path, post(vertex::vertex)),
-        None => keyed,
+    let keyed = match platform.predict_route.as_deref() {
+        Some(PREDICT_ROUTE) => keyed.route(PREDICT_ROUTE, post(vertex::vertex)),
+        other => {
+            let keyed = keyed.route(PREDICT_ROUTE, post(predict::predict));
+            other.into_iter().fold(keyed, |keyed, path| keyed.route(path, post(vertex::vertex)))
+        }
     };
     // With a fallback of its own, whose answer is in their words too.
     let openai_route = post(openai::embeddings).fallback(method_not_allowed);

@@ -1,7 +1,8 @@
 //! What hosting platforms say by variables: Vertex AI's routes (`AIP_*`) and the Hub's `TASK`.
 //!
 //! Input: [`Args`]. Output: [`Platform`], from which the route table takes further routes. What must hold: a route that
-//! is one of the server's own with another meaning is refused before anything is loaded; a task that is unknown, or
+//! is one of the server's own with another meaning is refused before anything is loaded, but for `/predict`, which
+//! deployments on Vertex AI commonly name and which then is Vertex AI's; a task that is unknown, or
 //! another kind of model's, changes nothing.
 
 use text_embeddings_backend_core::ModelType;
@@ -11,12 +12,14 @@ use crate::{args::Args, config::ConfigError};
 
 /// Vertex AI's own route, wherever else its requests are to be answered.
 pub(crate) const VERTEX_ROUTE: &str = "/vertex";
+/// The one route of our own whose place Vertex AI's may take.
+pub(crate) const PREDICT_ROUTE: &str = "/predict";
 const SIMILARITY: &str = "sentence-similarity";
 
 /// Further routes, and what `POST /` stands for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Platform {
-    /// A second path of `POST /vertex`.
+    /// A second path of `POST /vertex`; where it is `/predict`, in place of `POST /predict`.
     pub(crate) predict_route: Option<String>,
     /// A further path of `GET /health`.
     pub(crate) health_route: Option<String>,
@@ -32,8 +35,9 @@ impl Platform {
     pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
         let predict = ("--aip-predict-route", &args.aip_predict_route);
         let health = ("--aip-health-route", &args.aip_health_route);
+        let taken: Vec<&str> = POST_ROUTES.into_iter().filter(|path| *path != PREDICT_ROUTE).collect();
         Ok(Self {
-            predict_route: route(predict, &[VERTEX_ROUTE], &POST_ROUTES)?,
+            predict_route: route(predict, &[VERTEX_ROUTE], &taken)?,
             health_route: route(health, &HEALTH_ROUTES, &GET_ROUTES)?,
             task: args.task.clone().filter(|task| !task.is_empty()),
         })
@@ -95,6 +99,7 @@ mod tests {
             ("--aip-predict-route", "", Ok(None)),
             ("--aip-predict-route", long, Ok(Some(long))),
             ("--aip-predict-route", "/health", Ok(Some("/health"))),
+            ("--aip-predict-route", "/predict", Ok(Some("/predict"))),
             (
                 "--aip-predict-route",
                 "/rerank",

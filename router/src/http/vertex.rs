@@ -276,6 +276,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_further_route_answers_alike_and_may_take_the_place_of_predict() {
+        let instances = json!({"instances": [{"query": "q", "texts": ["a", "ZZ"]}]}).to_string();
+        let pair = json!({"inputs": ["q", "ZZ"]}).to_string();
+        for (flags, route, status_of_a_pair) in [
+            ("", "/vertex", 200),
+            ("--aip-predict-route /v1/p:predict", "/v1/p:predict", 200),
+            ("--aip-predict-route /predict", "/predict", 422),
+        ] {
+            let server = Server::start_with(flags).await;
+            let expected = server.post("/vertex", &instances, &[]).await;
+            assert_eq!(expected.status, 200, "{}", expected.body);
+            assert_eq!(server.post(route, &instances, &[]).await.body, expected.body, "{route}");
+            assert_eq!(server.post("/predict", &pair, &[]).await.status, status_of_a_pair, "{flags}");
+        }
+    }
+
+    #[tokio::test]
     async fn the_costs_of_the_instances_add_up() {
         let server = Server::start().await;
         let long = "b".repeat(1000);
