@@ -168,6 +168,9 @@ pub(super) struct PromptsConfig {
 pub(super) struct SentenceBert {
     #[serde(default)]
     pub(super) max_seq_length: Option<usize>,
+    /// Whether texts are lower-cased before the tokenizer sees them.
+    #[serde(default)]
+    pub(super) do_lower_case: bool,
 }
 
 /// The part of `tokenizer_config.json` that holds templates.

@@ -173,8 +173,14 @@ fn pooling(root: &Path, modules: &[Module]) -> Result<Option<PoolingConfig>, Fil
 
 fn max_seq_length(root: &Path) -> Result<Option<usize>, FilesError> {
     for name in SENTENCE_BERT {
-        if let Some(config) = read_optional_json::<SentenceBert>(&root.join(name))? {
-            return Ok(config.max_seq_length);
+        let path = root.join(name);
+        match read_optional_json::<SentenceBert>(&path)? {
+            None => {}
+            Some(SentenceBert { do_lower_case: true, .. }) => {
+                let (field, value, known) = ("do_lower_case", "true".to_owned(), "false");
+                return Err(FilesError::UnsupportedField { path, field, value, known });
+            }
+            Some(config) => return Ok(config.max_seq_length),
         }
     }
     Ok(None)
@@ -294,7 +300,9 @@ mod tests {
                 "{name}"
             );
         }
-        assert_eq!(open(&with(SENTENCE_BERT[0], r#"{"do_lower_case":true}"#)).unwrap().max_seq_length, None);
+        assert_eq!(open(&with(SENTENCE_BERT[0], r#"{"do_lower_case":false}"#)).unwrap().max_seq_length, None);
+        let message = open(&with(SENTENCE_BERT[0], r#"{"do_lower_case":true}"#)).unwrap_err().to_string();
+        assert!(message.contains("`do_lower_case` of") && message.contains("only false"), "{message}");
     }
 
     #[test]
