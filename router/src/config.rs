@@ -339,21 +339,20 @@ fn fit_into_batch(
 ) -> Result<(usize, usize), ConfigError> {
     let explicit = args.max_batch_tokens.map(NonZeroUsize::get);
     let budget = explicit.unwrap_or(DEFAULT_MAX_BATCH_TOKENS);
-    match explicit {
-        _ if longest <= budget => Ok((longest, budget)),
-        None => {
-            notices.push(format!("`--max-batch-tokens` is raised to {longest}, to hold the longest input"));
-            Ok((longest, longest))
-        }
-        Some(budget) if args.auto_truncate => {
-            notices.push(format!(
-                "inputs longer than `--max-batch-tokens` {budget} are cut to it, although the model takes {longest} \
-                 tokens"
-            ));
-            Ok((budget, budget))
-        }
-        Some(budget) => Err(ConfigError::BudgetTooSmall { budget, longest }),
+    if longest <= budget {
+        return Ok((longest, budget));
     }
+    if explicit.is_none() && (args.max_input_length.is_some() || !args.auto_truncate) {
+        notices.push(format!("`--max-batch-tokens` is raised to {longest}, to hold the longest input"));
+        return Ok((longest, longest));
+    }
+    if !args.auto_truncate {
+        return Err(ConfigError::BudgetTooSmall { budget, longest });
+    }
+    notices.push(format!(
+        "inputs longer than `--max-batch-tokens` {budget} are cut to it, although the model takes {longest} tokens"
+    ));
+    Ok((budget, budget))
 }
 
 #[cfg(test)]
@@ -385,7 +384,8 @@ mod tests {
             ("", None, None, (8192, 16_384), 0),
             ("", Some(1000), Some(40_960), (1000, 16_384), 0),
             ("", Some(1000), Some(512), (512, 16_384), 1),
-            ("", Some(30_000), Some(40_960), (30_000, 30_000), 1),
+            ("", Some(30_000), Some(40_960), (16_384, 16_384), 1),
+            ("--auto-truncate false", Some(30_000), Some(40_960), (30_000, 30_000), 1),
             ("--max-input-length 40960", None, Some(40_960), (40_960, 40_960), 1),
             ("--max-input-length 300", Some(1000), Some(512), (300, 16_384), 0),
             ("--max-input-length 20000 --auto-truncate false", None, Some(40_960), (20_000, 20_000), 1),
@@ -490,7 +490,8 @@ mod tests {
     fn an_embedding_model_takes_what_its_positions_allow() {
         // max_seq_length, max_position_embeddings, flags, (longest, budget)
         let table = [
-            (None, Some(32_768), "", (32_768, 32_768)),
+            (None, Some(32_768), "", (16_384, 16_384)),
+            (None, Some(32_768), "--max-input-length 32768", (32_768, 32_768)),
             (Some(512), Some(32_768), "", (512, 16_384)),
             (None, Some(32_768), "--max-batch-tokens 8192", (8192, 8192)),
             (None, Some(512), "", (512, 16_384)),
