@@ -113,18 +113,18 @@ fn function(set: InstructionSet, formats: (Format, Format), rows: usize) -> Func
 
 /// Compiles a generic body for one instruction set.
 macro_rules! compiled {
-    ($($(#[$target:meta])* $name:ident = $body:ident($($simd:ty, $registers:expr)?);)*) => {$(
+    ($($(#[$target:meta])* $name:ident = $body:ident($($simd:ty, $registers:expr $(, $pairs:literal)?)?);)*) => {$(
         $(#[$target])*
         unsafe fn $name<const ROWS: usize>(chunks: usize, a: *const u32, b: *const u32, sums: *mut f32) {
             // SAFETY: passed on to the caller.
-            unsafe { $body::<ROWS $(, $simd, { $registers })?>(chunks, a, b, sums) }
+            unsafe { $body::<ROWS $(, $simd, { $registers } $(, $pairs)?)?>(chunks, a, b, sums) }
         }
     )*};
 }
 
 compiled! {
-    f32_portable = tile_f32(Portable, COLUMNS / 4);
-    f32_by_bf16_portable = tile_f32_by_bf16(Portable, COLUMNS / 4);
+    f32_portable = tile_f32(Portable, COLUMNS / 4, false);
+    f32_by_bf16_portable = tile_f32(Portable, COLUMNS / 4, true);
     bf16_portable = tile_bf16(Portable, COLUMNS / 4);
     int8_portable = tile_int8();
 }
@@ -132,17 +132,17 @@ compiled! {
 #[cfg(target_arch = "x86_64")]
 compiled! {
     #[target_feature(enable = "avx2,fma")]
-    f32_avx2 = tile_f32(Avx2, COLUMNS / 8);
+    f32_avx2 = tile_f32(Avx2, COLUMNS / 8, false);
     #[target_feature(enable = "avx2,fma")]
-    f32_by_bf16_avx2 = tile_f32_by_bf16(Avx2, COLUMNS / 8);
+    f32_by_bf16_avx2 = tile_f32(Avx2, COLUMNS / 8, true);
     #[target_feature(enable = "avx2,fma")]
     bf16_avx2 = tile_bf16(Avx2, COLUMNS / 8);
     #[target_feature(enable = "avx2,fma")]
     int8_avx2 = tile_int8();
     #[target_feature(enable = "avx512f")]
-    f32_avx512 = tile_f32(Avx512, COLUMNS / 16);
+    f32_avx512 = tile_f32(Avx512, COLUMNS / 16, false);
     #[target_feature(enable = "avx512f")]
-    f32_by_bf16_avx512 = tile_f32_by_bf16(Avx512, COLUMNS / 16);
+    f32_by_bf16_avx512 = tile_f32(Avx512, COLUMNS / 16, true);
     #[target_feature(enable = "avx512f")]
     bf16_avx512 = tile_bf16(Avx512, COLUMNS / 16);
     #[target_feature(enable = "avx512f,avx512bw")]
@@ -152,59 +152,34 @@ compiled! {
 // In the bodies below: plain loops over indices, because a closure would be a function of its own, without the
 // instruction set.
 
+/// Rows of `f32`. With `PAIRS`, a word of a column holds the bfloat16 values that two words of a row meet.
 #[expect(clippy::needless_range_loop, reason = "see above")]
 #[inline(always)]
-unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize>(
+unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAIRS: bool>(
     chunks: usize,
     a: *const u32,
-    b: *const u32,
+    mut b: *const u32,
     to: *mut f32,
 ) {
-    // SAFETY: the caller vouches for the instruction set and for `chunks` chunks behind `a` and `b`.
+    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a`, and as many words in `b`, or half
+    // as many pairs.
     unsafe {
-        let (mut a, mut b) = (a.cast::<f32>(), b.cast::<f32>());
-        let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
-        for _ in 0..chunks {
-            for word in 0..WORDS {
-                let mut column = [S::splat(0.0); REGISTERS];
-                for r in 0..REGISTERS {
-                    column[r] = S::load(b.add(r * S::LANES));
-                }
-                b = b.add(COLUMNS);
-                for row in 0..ROWS {
-                    let factor = S::splat(*a.add(row * WORDS + word));
-                    for r in 0..REGISTERS {
-                        sums[row][r] = column[r].mul_add(factor, sums[row][r]);
-                    }
-                }
-            }
-            a = a.add(ROWS * WORDS);
-        }
-        store(&sums, to);
-    }
-}
-
-/// Rows of `f32`; a word of a column holds the bfloat16 values that two words of a row meet.
-#[expect(clippy::needless_range_loop, reason = "see above")]
-#[inline(always)]
-unsafe fn tile_f32_by_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
-    chunks: usize,
-    a: *const u32,
-    b: *const u32,
-    to: *mut f32,
-) {
-    // SAFETY: the caller vouches for the instruction set and for `chunks` chunks behind `a`, half as many words in `b`.
-    unsafe {
-        let (mut a, mut b) = (a.cast::<f32>(), b);
+        let mut a = a.cast::<f32>();
         let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
         for _ in 0..chunks {
             for word in 0..WORDS {
                 let mut column = [S::splat(0.0); REGISTERS];
                 for r in 0..REGISTERS {
                     let words = b.add(r * S::LANES);
-                    column[r] = if word % 2 == 0 { S::low_halves(words) } else { S::high_halves(words) };
+                    column[r] = match (PAIRS, word % 2) {
+                        (false, _) => S::load(words.cast()),
+                        (true, 0) => S::low_halves(words),
+                        (true, _) => S::high_halves(words),
+                    };
                 }
-                b = b.add(word % 2 * COLUMNS);
+                if !PAIRS || word % 2 == 1 {
+                    b = b.add(COLUMNS);
+                }
                 for row in 0..ROWS {
                     let factor = S::splat(*a.add(row * WORDS + word));
                     for r in 0..REGISTERS {
