@@ -1,9 +1,10 @@
-"""Servers that several tests share: one process for each model and list of flags, ended in order at the end."""
+"""Servers and connections that several tests share: one process for each model and list of flags, ended in order at the end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from grpc_client import Grpc
 from server import Server
 
 
@@ -25,6 +26,21 @@ def served() -> Iterator[Callable[..., Server]]:
 def server(served: Callable[..., Server]) -> Server:
     """The server of most tests: the reference model with the official repository's files, no flags."""
     return served("tied-bf16")
+
+
+@pytest.fixture(scope="session")
+def connected(served: Callable[..., Server]) -> Iterator[Callable[..., tuple[Server, Grpc]]]:
+    """As `served`, with a port for gRPC too and a connection to it."""
+    connections: dict[Server, Grpc] = {}
+    with ExitStack() as stack:
+
+        def get(*arguments: object) -> tuple[Server, Grpc]:
+            server = served(*arguments, "--grpc-port", "0")
+            if server not in connections:
+                connections[server] = stack.enter_context(Grpc(server))
+            return server, connections[server]
+
+        yield get
 
 
 @pytest.fixture(scope="module")

@@ -63,13 +63,17 @@ def test_a_pair_is_labelled_by_the_positive_class(reranker, model):
     server, case = reranker(model), CASES["korean-1"]
     pair = {"inputs": [case["query"], case["document"]]}
     expected = EXPECTED[CAUSAL]["korean-1"]
-    assert server.post("/predict", pair).json() == [{"score": pytest.approx(expected["score"], abs=1e-5), "label": POSITIVE[model]}]
+    assert server.post("/predict", pair).json() == [
+        {"score": pytest.approx(expected["score"], abs=1e-5), "label": POSITIVE[model]}
+    ]
     raw = server.post("/predict", pair | {"raw_scores": True}).json()
     assert raw == [{"score": pytest.approx(expected["raw"], abs=RAW_TOLERANCE), "label": POSITIVE[model]}]
     assert set(server.get("/info").json()["model_type"]) == {"reranker"}
 
 
-@pytest.mark.parametrize("labels", [["no", "yes"], ["False", "TRUE"], ["Irrelevant", "Relevant"], ["negative", "positive"], ["0", "1"]], ids=str)
+@pytest.mark.parametrize(
+    "labels", [["no", "yes"], ["False", "TRUE"], ["Irrelevant", "Relevant"], ["negative", "positive"], ["0", "1"]], ids=str
+)
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_positive_class_is_found_by_its_name(tmp_path, labels, turned):
     folder = models.copy("seq-cls-2", tmp_path)

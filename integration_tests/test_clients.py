@@ -14,7 +14,19 @@ from server import Server
 from vectors import check_reference, check_same, cosine
 
 MODEL = "embedding-last"
-NAMES = ["english", "question", "korean", "chinese", "arabic", "emoji", "decomposed", "outer-spaces", "one-token", "shared-none", "shared-more"]
+NAMES = [
+    "english",
+    "question",
+    "korean",
+    "chinese",
+    "arabic",
+    "emoji",
+    "decomposed",
+    "outer-spaces",
+    "one-token",
+    "shared-none",
+    "shared-more",
+]
 INPUTS = [TEXTS[name]["text"] for name in NAMES]
 EXPECTED = [VECTORS[MODEL][name]["normalized"] for name in NAMES]
 QUERY, QUERY_VECTOR = TEXTS["query-english"]["text"], VECTORS[MODEL]["query-english"]["normalized"]

@@ -3,133 +3,17 @@
 import json
 import socket
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grpc
 import models
 import pytest
+from error_table import BACKEND, ERRORS, LIMITS, OVERLOADED, TOKENIZER, VALIDATION
 from grpc_client import Grpc, messages
-from reference_data import CASES, TEXTS
+from reference_data import CASES
 from server import ANSWER_LIMIT, Background, Server, wait_until
 
-LIMITS = ("--grpc-port", "0", "--max-input-length", "200", "--max-client-batch-size", "4", "--payload-limit", "20000")
-MODELS = ("embedding-last", "tied-bf16", "seq-cls-3")
-LONG = TEXTS["long-right"]["text"]
-EMPTY = (400, "Empty", "INVALID_ARGUMENT")
-VALIDATION = (422, "Validation", "INVALID_ARGUMENT")
-BACKEND = (424, "Backend", "FAILED_PRECONDITION")
-OVERLOADED = (429, "Overloaded", "RESOURCE_EXHAUSTED")
-TOKENIZER = (422, "Tokenizer", "FAILED_PRECONDITION")
-
-embed, embed_all, sparse = messages.EmbedRequest, messages.EmbedAllRequest, messages.EmbedSparseRequest
-predict, pair, rerank = messages.PredictRequest, messages.PredictPairRequest, messages.RerankRequest
-encode = messages.EncodeRequest
-
-# Model, route and body, method and message, what both say. Where one transport cannot say it, its half is None.
-ERRORS = {
-    "rerank of nothing": ("tied-bf16", ("/rerank", {"query": "q", "texts": []}), ("rerank.Rerank", rerank(query="q")), EMPTY, ["texts", "empty"]),
-    "rerank without a query": ("tied-bf16", ("/rerank", {"query": " ", "texts": ["a"]}), ("rerank.Rerank", rerank(query=" ", texts=["a"])), EMPTY, ["query", "empty"]),
-    "embed of nothing": ("embedding-last", ("/embed", {"inputs": []}), None, EMPTY, ["inputs", "empty"]),
-    "embed of no ids": ("embedding-last", ("/embed", {"inputs": [[1], []]}), None, EMPTY, ["inputs", "empty"]),
-    "all of nothing": ("embedding-last", ("/embed_all", {"inputs": []}), None, EMPTY, ["inputs", "empty"]),
-    "similarity to nothing": ("embedding-last", ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}), None, EMPTY, ["sentences", "empty"]),
-    "predict of nothing": ("seq-cls-3", ("/predict", {"inputs": []}), ("predict.PredictPair", pair()), EMPTY, ["inputs", "empty"]),
-    "too long for embed": (
-        "embedding-last", ("/embed", {"inputs": LONG, "truncate": False}), ("embed.Embed", embed(inputs=LONG)), VALIDATION, ["200", "407", "tokens"]
-    ),
-    "too long for embed_all": (
-        "embedding-last", ("/embed_all", {"inputs": LONG, "truncate": False}), ("embed.EmbedAll", embed_all(inputs=LONG)), VALIDATION, ["200", "407", "tokens"]
-    ),
-    "too long for similarity": (
-        "embedding-last", ("/similarity", {"inputs": {"source_sentence": "a", "sentences": [LONG]}, "parameters": {"truncate": False}}), None, VALIDATION, ["200", "407"]
-    ),
-    "too long for predict": ("seq-cls-3", ("/predict", {"inputs": LONG, "truncate": False}), ("predict.Predict", predict(inputs=LONG)), VALIDATION, ["200", "406", "tokens"]),
-    "too long a pair": (
-        "seq-cls-3", ("/predict", {"inputs": ["a", LONG], "truncate": False}), ("predict.PredictPair", pair(inputs=["a", LONG])), VALIDATION, ["200", "407", "tokens"]
-    ),
-    "too long for rerank": (
-        "tied-bf16", ("/rerank", {"query": "q", "texts": [LONG], "truncate": False}), ("rerank.Rerank", rerank(query="q", texts=[LONG])), VALIDATION, ["200", "tokens"]
-    ),
-    "too many texts": (
-        "tied-bf16", ("/rerank", {"query": "q", "texts": ["a"] * 5}), ("rerank.Rerank", rerank(query="q", texts=["a"] * 5)), VALIDATION, ["batch size 5 > maximum allowed batch size 4"]
-    ),
-    "too many inputs": ("embedding-last", ("/embed", {"inputs": ["a"] * 5}), None, VALIDATION, ["batch size 5 > maximum allowed batch size 4"]),
-    "too many sentences": (
-        "embedding-last", ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a"] * 5}}), None, VALIDATION, ["maximum allowed batch size 4"]
-    ),
-    "too many pairs": ("seq-cls-3", ("/predict", {"inputs": [["a", "b"]] * 5}), None, VALIDATION, ["batch size 5 > maximum allowed batch size 4"]),
-    "unknown prompt": ("embedding-last", ("/embed", {"inputs": "a", "prompt_name": "nobody"}), ("embed.Embed", embed(inputs="a", prompt_name="nobody")), VALIDATION, ["prompt_name", "nobody", "query"]),
-    "unknown prompt for all": (
-        "embedding-last", ("/embed_all", {"inputs": "a", "prompt_name": ""}), ("embed.EmbedAll", embed_all(inputs="a", prompt_name="")), VALIDATION, ["prompt_name"]
-    ),
-    "unknown prompt for tokens": (
-        "embedding-last", ("/tokenize", {"inputs": "a", "prompt_name": "nobody"}), ("tokenize.Tokenize", encode(inputs="a", prompt_name="nobody")), VALIDATION, ["prompt_name", "nobody"]
-    ),
-    "prompt of a model without": (
-        "tied-bf16", ("/tokenize", {"inputs": "a", "prompt_name": "query"}), ("tokenize.Tokenize", encode(inputs="a", prompt_name="query")), VALIDATION, ["prompt_name"]
-    ),
-    "no dimensions": ("embedding-last", ("/embed", {"inputs": "a", "dimensions": 0}), ("embed.Embed", embed(inputs="a", dimensions=0)), VALIDATION, ["dimensions", "40", "0"]),
-    "a dimension too many": ("embedding-last", ("/embed", {"inputs": "a", "dimensions": 41}), ("embed.Embed", embed(inputs="a", dimensions=41)), VALIDATION, ["dimensions", "40", "41"]),
-    "absurd dimensions": (
-        "embedding-last", ("/embed", {"inputs": "a", "dimensions": 2**32 - 1}), ("embed.Embed", embed(inputs="a", dimensions=2**32 - 1)), VALIDATION, ["dimensions", "4294967295"]
-    ),
-    "negative dimensions": ("embedding-last", ("/embed", {"inputs": "a", "dimensions": -1}), None, VALIDATION, ["dimensions"]),
-    "more dimensions than numbers": ("embedding-last", ("/embed", {"inputs": "a", "dimensions": 2**70}), None, VALIDATION, ["dimensions"]),
-    "half a dimension": ("embedding-last", ("/embed", {"inputs": "a", "dimensions": 1.5}), None, VALIDATION, ["dimensions"]),
-    "an id beyond the vocabulary": ("embedding-last", ("/embed", {"inputs": [[1], [2, 1326]]}), None, VALIDATION, ["1326"]),
-    "the largest id": ("embedding-last", ("/embed", {"inputs": [2**32 - 1]}), None, VALIDATION, ["4294967295"]),
-    "an id of 33 bits": ("embedding-last", ("/embed", {"inputs": [2**32]}), None, VALIDATION, ["inputs"]),
-    "a negative id": ("embedding-last", ("/embed", {"inputs": [1, -1]}), None, VALIDATION, ["inputs"]),
-    "ids beside texts": ("embedding-last", ("/embed", {"inputs": ["a", 1]}), None, VALIDATION, ["inputs", "token ids"]),
-    "a list too deep": ("embedding-last", ("/embed", {"inputs": [[["a"]]]}), None, VALIDATION, ["inputs"]),
-    "inputs are an object": ("embedding-last", ("/embed", {"inputs": {"a": 1}}), None, VALIDATION, ["inputs"]),
-    "inputs are missing": ("embedding-last", ("/embed", {"input": "a"}), None, VALIDATION, ["inputs"]),
-    "sentences are missing": ("embedding-last", ("/similarity", {"inputs": "a"}), None, VALIDATION, ["inputs"]),
-    "three in a pair over HTTP": ("seq-cls-3", ("/predict", {"inputs": ["a", "b", "c"]}), None, VALIDATION, ["inputs", "pair", "3"]),
-    "three in a pair": ("seq-cls-3", None, ("predict.PredictPair", pair(inputs=["a", "b", "c"])), VALIDATION, ["inputs", "pair", "3"]),
-    "three in a pair of a batch": ("seq-cls-3", ("/predict", {"inputs": [["a", "b"], ["a", "b", "c"]]}), None, VALIDATION, ["inputs"]),
-    "one in a pair": ("seq-cls-3", None, ("predict.PredictPair", pair(inputs=["a"])), VALIDATION, ["pair"]),
-    "an empty pair in a batch": ("seq-cls-3", ("/predict", {"inputs": [["a", "b"], []]}), None, VALIDATION, ["inputs"]),
-    "a batch of texts and pairs": ("seq-cls-3", ("/predict", {"inputs": [["a", "b"], "c"]}), None, VALIDATION, ["inputs"]),
-    "a text alone for a re-ranker": ("tied-bf16", ("/predict", {"inputs": "a"}), ("predict.Predict", predict(inputs="a")), VALIDATION, ["[query, document]"]),
-    "no best": ("tied-bf16", ("/rerank", {"query": "q", "texts": ["a"], "top_n": 0}), ("rerank.Rerank", rerank(query="q", texts=["a"], top_n=0)), VALIDATION, ["top_n"]),
-    "no such direction": ("tied-bf16", ("/rerank", {"query": "q", "texts": ["a"], "truncation_direction": "up"}), None, VALIDATION, ["truncation_direction"]),
-    "no such side of embed": ("embedding-last", None, ("embed.Embed", embed(inputs="a", truncation_direction=2)), VALIDATION, ["truncation_direction", "2"]),
-    "no such side of embed_all": ("embedding-last", None, ("embed.EmbedAll", embed_all(inputs="a", truncation_direction=-1)), VALIDATION, ["truncation_direction", "-1"]),
-    "no such side of embed_sparse": ("embedding-last", None, ("embed.EmbedSparse", sparse(inputs="a", truncation_direction=7)), VALIDATION, ["truncation_direction", "7"]),
-    "no such side of predict": ("seq-cls-3", None, ("predict.Predict", predict(inputs="a", truncation_direction=2**31 - 1)), VALIDATION, ["truncation_direction", "2147483647"]),
-    "no such side of a pair": ("seq-cls-3", None, ("predict.PredictPair", pair(inputs=["a", "b"], truncation_direction=99)), VALIDATION, ["truncation_direction", "99"]),
-    "no such side of rerank": ("tied-bf16", None, ("rerank.Rerank", rerank(query="q", texts=["a"], truncation_direction=3)), VALIDATION, ["truncation_direction", "3"]),
-    "embed of a re-ranker": ("tied-bf16", ("/embed", {"inputs": "a"}), ("embed.Embed", embed(inputs="a")), BACKEND, ["model is not an embedding model"]),
-    "all of a classifier": ("seq-cls-3", ("/embed_all", {"inputs": "a"}), ("embed.EmbedAll", embed_all(inputs="a")), BACKEND, ["model is not an embedding model"]),
-    "sparse of a re-ranker": ("tied-bf16", ("/embed_sparse", {"inputs": "a"}), ("embed.EmbedSparse", sparse(inputs="a")), BACKEND, ["model is not an embedding model"]),
-    "sparse of a dense model": ("embedding-last", ("/embed_sparse", {"inputs": "a"}), ("embed.EmbedSparse", sparse(inputs="a")), BACKEND, ["model is not a", "splade"]),
-    "similarity of a re-ranker": ("tied-bf16", ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["a"]}}), None, BACKEND, ["model is not an embedding model"]),
-    "rerank of an embedding model": (
-        "embedding-last", ("/rerank", {"query": "q", "texts": ["a"]}), ("rerank.Rerank", rerank(query="q", texts=["a"])), BACKEND, ["model is not a re-ranker model"]
-    ),
-    "rerank of a classifier": ("seq-cls-3", ("/rerank", {"query": "q", "texts": ["a"]}), ("rerank.Rerank", rerank(query="q", texts=["a"])), BACKEND, ["model is not a re-ranker model"]),
-    "predict of an embedding model": ("embedding-last", ("/predict", {"inputs": "a"}), ("predict.Predict", predict(inputs="a")), BACKEND, ["model is not a classifier model"]),
-    "a pair for an embedding model": (
-        "embedding-last", ("/predict", {"inputs": ["a", "b"]}), ("predict.PredictPair", pair(inputs=["a", "b"])), BACKEND, ["model is not a classifier model"]
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def connected(served) -> Iterator[Callable[..., tuple[Server, Grpc]]]:
-    """A server of a model over HTTP and its gRPC connection."""
-    connections: dict[Server, Grpc] = {}
-
-    def get(model, *flags: str) -> tuple[Server, Grpc]:
-        server = served(model, *flags)
-        if server not in connections:
-            connections[server] = Grpc(server)
-        return server, connections[server]
-
-    yield get
-    for connection in connections.values():
-        connection.channel.close()
+embed, encode, rerank = messages.EmbedRequest, messages.EncodeRequest, messages.RerankRequest
 
 
 def method(client: Grpc, name: str) -> Callable:
@@ -197,7 +81,7 @@ def test_an_instance_that_fails_is_named(served):
     assert "instances[1]" in message and "dimensions" in message
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ["embedding-last", "tied-bf16", "seq-cls-3"])
 def test_messages_that_are_too_large(connected, model):
     server, client = connected(model, *LIMITS)
     assert server.post("/tokenize", {"inputs": "a" * 20_000}).status_code == 413
@@ -232,6 +116,33 @@ def test_a_stream_of_texts_without_end_is_cut(connected):
     assert code == "INVALID_ARGUMENT" and "query" in message
 
 
+def test_streams_that_end_early(connected):
+    server, client = connected("tied-bf16", *LIMITS)
+    whole = rerank(query="q", texts=["a"])
+    rank = client.channel.stream_unary(
+        "/tei.v1.Rerank/Rerank", request_serializer=rerank.SerializeToString, response_deserializer=bytes
+    )
+    # A method of one message, called without any.
+    with pytest.raises(grpc.RpcError) as error:
+        rank(iter([]), timeout=ANSWER_LIMIT)
+    assert error.value.code().name in ("INTERNAL", "INVALID_ARGUMENT", "UNIMPLEMENTED"), error.value
+
+    def broken_off():
+        yield messages.RerankStreamRequest(query="q", text="a")
+        raise ConnectionError("the client goes away")
+
+    for _ in range(5):
+        with pytest.raises(grpc.RpcError):
+            client.rerank.RerankStream(broken_off(), timeout=ANSWER_LIMIT)
+    # A connection that is gone while answers are on their way.
+    for _ in range(5):
+        with Grpc(server) as leaving:
+            answers = leaving.tokenize.TokenizeStream((encode(inputs="a") for _ in range(10_000)), timeout=ANSWER_LIMIT)
+            next(answers)
+    assert len(client.call(client.rerank.Rerank, whole).ranks) == 1
+    wait_until(lambda: server.metrics().get("te_queue_size", 0) == 0, 30, "the queue is not empty")
+
+
 def test_without_a_free_permit():
     long = CASES["over-default-limit"]["document"]
     slow = {"query": "q", "texts": [f"{number} {long}" for number in range(8)]}
@@ -257,8 +168,14 @@ def test_a_text_that_the_tokenizer_fails_on(tmp_path):
     letters = string.ascii_letters + string.punctuation + "Ġ"
 
     def one_letter_tokens(content: dict) -> None:
-        content["model"] = {"type": "WordLevel", "vocab": {letter: number for number, letter in enumerate(letters)}, "unk_token": "?!"}
-        content["pre_tokenizer"]["pretokenizers"].append({"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False})
+        content["model"] = {
+            "type": "WordLevel",
+            "vocab": {letter: number for number, letter in enumerate(letters)},
+            "unk_token": "?!",
+        }
+        content["pre_tokenizer"]["pretokenizers"].append(
+            {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}
+        )
 
     models.edit_json(folder / "tokenizer.json", one_letter_tokens)
     with Server(folder, "--grpc-port", "0") as server, Grpc(server) as client:
@@ -271,9 +188,36 @@ def test_a_text_that_the_tokenizer_fails_on(tmp_path):
         assert server.post("/embed", {"inputs": "abc"}).status_code == 200
 
 
+def test_an_answer_that_is_no_number(tmp_path):
+    """A checkpoint whose row of one token is infinite: who sends that token is told, and nobody else notices."""
+    folder = models.copy("embedding-last", tmp_path)
+    digit = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]["7"]
+
+    def infinite(tensors: dict[str, models.Tensor]) -> None:
+        rows = tensors["embed_tokens.weight"]
+        place = rows.row(digit)
+        rows.data[place] = b"\x80\x7f" * ((place.stop - place.start) // 2)
+
+    models.edit_tensors(folder, infinite)
+    with Server(folder, "--grpc-port", "0") as server, Grpc(server) as client:
+        (good,) = server.post("/embed", {"inputs": "abc"}).json()
+        said = http_error(server, "/embed", {"inputs": ["abc", "7"]}, BACKEND)
+        assert "NaN" in said
+        for body in ({"inputs": "7"}, {"inputs": "7", "normalize": False, "dimensions": 1}):
+            assert http_error(server, "/embed", body, BACKEND) == said
+        assert http_error(server, "/embed_all", {"inputs": "a 7"}, BACKEND) == said
+        assert http_error(server, "/similarity", {"inputs": {"source_sentence": "7", "sentences": ["a"]}}, BACKEND) == said
+        assert grpc_error(client, "embed.Embed", embed(inputs="7"), BACKEND) == said
+        together = [Background(server.post, "/embed", {"inputs": text}) for text in ("abc", "7", "abc", "7")]
+        assert [answer.result().status_code for answer in together] == [200, 424, 200, 424]
+        assert server.post("/embed", {"inputs": "abc"}).json()[0] == pytest.approx(good, abs=2e-5)
+        assert server.get("/health").status_code == 200 and client.serves("tei.v1.Embed") == "SERVING"
+        assert server.metrics()['te_request_failure{err="missing_values"}'] >= 6
+
+
 def test_wrong_and_missing_keys(connected):
     key = "k3y-of-the-server"
-    server, client = connected("tied-bf16", "--grpc-port", "0", "--api-key", key)
+    server, client = connected("tied-bf16", "--api-key", key)
     body = {"query": "q", "texts": ["a"]}
     for given in (None, "", "wrong", key[:-1], f"{key}x"):
         headers = {} if given is None else {"authorization": f"Bearer {given}"}
@@ -289,7 +233,7 @@ def test_wrong_and_missing_keys(connected):
 
 
 def test_what_is_no_message_ends_its_call_only(connected):
-    server, client = connected("tied-bf16", "--grpc-port", "0")
+    server, client = connected("tied-bf16")
     garbage = client.channel.unary_unary("/tei.v1.Rerank/Rerank", request_serializer=bytes, response_deserializer=bytes)
     for data in (b"\xff\xff\xff\xff", b"\x0a\x05ab", b"\x0a\x02\xc3\x28"):
         with pytest.raises(grpc.RpcError) as error:

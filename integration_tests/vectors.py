@@ -7,7 +7,8 @@ Vector = Sequence[float]
 # A vector against that of sentence-transformers, as in the issue; and its length, which a cosine does not see.
 COSINE = 0.99999
 LENGTH = 1e-4
-# Two answers of the server for the same input: what float32 sums of another order may change in a value of a vector of length one.
+# Two answers of the server for the same input: what float32 sums of another order may change in a value of a vector of
+# length one.
 SAME = 2e-5
 
 

@@ -31,7 +31,11 @@ def tokenizer_with_end(source: Path) -> dict:
     """The tokenizer's file with a post-processor that puts one token at the end of each text, as Qwen3-Embedding's."""
     content = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
     end = next(token["id"] for token in content["added_tokens"] if token["content"] == END)
-    first, second, special = ({"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}, {"SpecialToken": {"id": END, "type_id": 0}})
+    first, second, special = (
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"Sequence": {"id": "B", "type_id": 0}},
+        {"SpecialToken": {"id": END, "type_id": 0}},
+    )
     template = {
         "type": "TemplateProcessing",
         "single": [first, special],
@@ -46,7 +50,9 @@ def make_embedding_model(folder: Path, name: str, tokenizer: Path) -> None:
     """Writes one whole model folder."""
     folder.mkdir(parents=True)
     content = tokenizer_with_end(tokenizer)
-    (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    (folder / "tokenizer.json").write_text(
+        json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
+    )
     shutil.copyfile(tokenizer / "tokenizer_config.json", folder / "tokenizer_config.json")
     ids = {token["content"]: token["id"] for token in content["added_tokens"]}
     chosen = SPECS[name]

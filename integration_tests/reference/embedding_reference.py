@@ -41,7 +41,9 @@ class Reference:
 
     def __init__(self, folder: Path):
         self.name = folder.name
-        self.normalizing = SentenceTransformer(str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": torch.float32})
+        self.normalizing = SentenceTransformer(
+            str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": torch.float32}
+        )
         modules = list(self.normalizing)
         assert isinstance(modules[-1], Normalize) and self.normalizing.prompts == PROMPTS
         self.raw = SentenceTransformer(modules=modules[:-1], device="cpu", prompts=PROMPTS)
