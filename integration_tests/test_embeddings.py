@@ -108,7 +108,9 @@ def test_the_files_say_how_to_pool(served):
     for model, pooling in (("embedding-last", "last_token"), ("embedding-mean-dense", "mean")):
         info = served(model).get("/info").json()
         assert info["model_type"] == {"embedding": {"pooling": pooling}}
-        assert info["max_input_length"] == {"embedding-last": 40960, "embedding-mean-dense": 47}[model]
+        # The default budget of a batch, and the limit in the model's files.
+        assert info["max_input_length"] == {"embedding-last": 16384, "embedding-mean-dense": 47}[model]
+    assert served(MODEL, "--max-batch-tokens", "50000").get("/info").json()["max_input_length"] == 40960
 
 
 @pytest.mark.parametrize("flags", [("--default-prompt-name", "query"), ("--default-prompt", PROMPT)])
