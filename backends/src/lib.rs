@@ -3,5 +3,5 @@
 pub use text_embeddings_backend_candle::{LoadOptions, Loaded, load};
 pub use text_embeddings_backend_core::{
     Activation, AnswerTokens, Backend, BackendError, Batch, BatchBuilder, DenseModule, Head, ModelType, Pool,
-    Wanted,
+    Text, Wanted,
 };

@@ -1,11 +1,14 @@
 //! The engine: permits, the queue behind its lock, and the one thread that owns the backend.
 //!
-//! Input: token ids, what is wanted of them, and a channel for the answer. Output: each text's values and timings on that
+//! Input: texts as token ids, each with a channel for the answer. Output: each text's values and timings on that
 //! channel. What must hold: everything submitted is answered, also if the engine is dropped meanwhile; a failed batch fails its own
 //! texts and no others; the backend is called from one thread only.
 
 use crate::{
     error::Error,
+    metrics::{
+        BATCH_TOKENS_COMPUTED, PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS, PREFIX_CACHE_TOKENS, count_many, set,
+    },
     queue::{BatchLimits, Entry, NextBatch, Queue},
 };
 use std::{
@@ -19,7 +22,7 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::{Backend, Batch, Predictions, TextValues, Wanted};
+use text_embeddings_backend_core::{Backend, Batch, Predictions, Reused, Text, TextValues, Wanted};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch without them
@@ -172,7 +175,7 @@ impl Engine {
             return true;
         }
         let (reply, answer) = oneshot::channel();
-        self.announce().submit(PROBE.to_vec(), Wanted::Whole, reply);
+        self.announce().submit(Text::new(PROBE, Wanted::Whole), reply);
         matches!(tokio::time::timeout(PROBE_TIMEOUT, answer).await, Ok(Ok(Ok(_))))
     }
 }
@@ -190,14 +193,14 @@ impl Drop for Engine {
 impl Announced {
     /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is formed,
     /// the text is skipped. A text without tokens is answered with [`Error::Empty`].
-    pub fn submit(self, ids: Vec<u32>, wanted: Wanted, reply: oneshot::Sender<Result<Outcome, Error>>) {
-        if ids.is_empty() {
+    pub fn submit(self, text: Text, reply: oneshot::Sender<Result<Outcome, Error>>) {
+        if text.ids.is_empty() {
             // A receiver that is gone wants no answer.
             let _ = reply.send(Err(Error::Empty { field: "inputs" }));
             return;
         }
         // `self` is dropped behind this, which wakes the device thread.
-        self.shared.lock().queue.push(Entry { ids, wanted, reply, enqueued: Instant::now() });
+        self.shared.lock().queue.push(Entry { text, reply, enqueued: Instant::now() });
     }
 }
 
@@ -268,6 +271,7 @@ impl Shared {
         };
         match result {
             Ok(predictions) => {
+                observe(&next.batch, predictions.reused);
                 for (entry, TextValues { values, width }) in next.entries.into_iter().zip(predictions.texts())
                 {
                     let is_nan = values.iter().any(|value| value.is_nan());
@@ -279,6 +283,14 @@ impl Shared {
             Err(error) => next.entries.into_iter().for_each(|entry| answer(entry, Err(error.clone()))),
         }
     }
+}
+
+/// Counts what a batch computed, and what it did not have to.
+fn observe(batch: &Batch, reused: Reused) {
+    count_many(BATCH_TOKENS_COMPUTED, batch.token_ids().len() - reused.tokens);
+    count_many(PREFIX_CACHE_HITS, reused.texts);
+    count_many(PREFIX_CACHE_TOKENS, reused.tokens);
+    set(PREFIX_CACHE_BYTES, reused.bytes);
 }
 
 /// Runs the forward pass; whatever goes wrong in it, a panic included, is an [`Error::Inference`].
@@ -309,6 +321,8 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::testing::{BREAK, Control, FAIL, NAN, PANIC, score};
     use super::*;
+    use crate::metrics::testing::recorded;
+    use text_embeddings_backend_core::BatchBuilder;
 
     type Answer = oneshot::Receiver<Result<Outcome, Error>>;
 
@@ -318,7 +332,7 @@ mod tests {
 
     fn submit(engine: &Engine, ids: &[u32]) -> Answer {
         let (reply, answer) = oneshot::channel();
-        engine.announce().submit(ids.to_vec(), Wanted::Whole, reply);
+        engine.announce().submit(Text::new(ids, Wanted::Whole), reply);
         answer
     }
 
@@ -363,6 +377,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_not_computed_does_not_count_as_computed() {
+        let mut builder = BatchBuilder::default();
+        for ids in [&[1, 2, 3][..], &[1, 2, 4, 5]] {
+            builder.push(&Text::new(ids, Wanted::Whole));
+        }
+        let counted = recorded(|| observe(&builder.build(), Reused { texts: 2, tokens: 2, bytes: 77 }));
+        for (name, wanted) in [
+            (BATCH_TOKENS_COMPUTED, 3.0),
+            (PREFIX_CACHE_HITS, 2.0),
+            (PREFIX_CACHE_TOKENS, 2.0),
+            (PREFIX_CACHE_BYTES, 77.0),
+        ] {
+            assert_eq!(counted[name], [wanted], "{name}");
+        }
+    }
+
+    #[test]
     fn a_nan_fails_its_own_text_only() {
         let control = Control::default();
         let engine = Engine::start(control.backend(), limits(100)).unwrap();
@@ -379,7 +410,7 @@ mod tests {
         let wanted = [Wanted::Whole, Wanted::Tokens, Wanted::Whole];
         let answers = wanted.map(|wanted| {
             let (reply, answer) = oneshot::channel();
-            engine.announce().submit(vec![10, 11, 12], wanted, reply);
+            engine.announce().submit(Text::new([10, 11, 12], wanted), reply);
             answer
         });
         let whole = vec![score(&[10, 11, 12])];
@@ -441,7 +472,7 @@ mod tests {
         control.release();
         let (reply, answer) = oneshot::channel();
         thread::sleep(Duration::from_millis(20));
-        late.submit(vec![30], Wanted::Whole, reply);
+        late.submit(Text::new([30], Wanted::Whole), reply);
         answers.push((30, answer));
         for (id, answer) in answers {
             assert_eq!(raw(answer), Ok(vec![score(&[id])]));
@@ -464,7 +495,7 @@ mod tests {
             let mut state = State { announced, ..State::default() };
             for ids in &texts {
                 let (reply, _) = oneshot::channel();
-                state.queue.push(Entry { ids: ids.clone(), wanted: Wanted::Whole, reply, enqueued });
+                state.queue.push(Entry { text: Text::new(&ids[..], Wanted::Whole), reply, enqueued });
             }
             match state.next(limits) {
                 Next::Compute => assert!(!waits, "{texts:?}"),

@@ -53,6 +53,12 @@ pub const QUEUE_TOKENS: &str = "te_queue_tokens";
 pub const PREFIX_SHARED_TOKENS: &str = "te_prefix_shared_tokens";
 /// Tokens that batches computed.
 pub const BATCH_TOKENS_COMPUTED: &str = "te_batch_tokens_computed";
+/// Texts that began with tokens kept from earlier batches.
+pub const PREFIX_CACHE_HITS: &str = "te_prefix_cache_hits";
+/// Tokens that were not computed because they were kept.
+pub const PREFIX_CACHE_TOKENS: &str = "te_prefix_cache_tokens";
+/// Bytes of what is kept.
+pub const PREFIX_CACHE_BYTES: &str = "te_prefix_cache_bytes";
 /// Inputs from which tokens were cut.
 pub const TRUNCATED_INPUTS: &str = "te_truncated_inputs";
 /// Scores of re-ranked texts.
@@ -168,20 +174,26 @@ pub const ALL: &[Metric] = &[
         "Tokens of an input, template, prompt and special tokens included, after truncation.",
     ),
     amounts(BATCH_NEXT_SIZE, "Texts in a batch."),
-    amounts(
-        BATCH_NEXT_TOKENS,
-        "Tokens a batch computes: a prefix that several of its texts share counts once.",
-    ),
+    amounts(BATCH_NEXT_TOKENS, "Tokens of a batch: a prefix that several of its texts share counts once."),
     gauge(QUEUE_SIZE, "Texts that wait in the queue for a batch."),
     gauge(QUEUE_TOKENS, "Tokens of the texts in the queue, each text counted in full."),
     counter(
         BATCH_TOKENS_COMPUTED,
-        "Tokens that batches computed: a prefix that several texts share counts once.",
+        "Tokens that batches computed: a prefix that several texts share counts once, one in the prefix cache not.",
     ),
     counter(
         PREFIX_SHARED_TOKENS,
         "Tokens of texts in batches that were not computed, because another text of the batch starts the same.",
     ),
+    counter(
+        PREFIX_CACHE_HITS,
+        "Texts whose first tokens were not computed, because the prefix cache had them.",
+    ),
+    counter(
+        PREFIX_CACHE_TOKENS,
+        "Tokens that were not computed, because the prefix cache had them: each once in a batch.",
+    ),
+    gauge(PREFIX_CACHE_BYTES, "Bytes that the prefix cache holds."),
     counter(TRUNCATED_INPUTS, "Texts and pairs from which tokens were cut because they were too long."),
     probabilities(
         RERANK_SCORE,

@@ -8,21 +8,19 @@ use crate::{
     error::Error,
     infer::Outcome,
     metrics::{
-        BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, BATCH_TOKENS_COMPUTED, PREFIX_SHARED_TOKENS, QUEUE_SIZE,
-        QUEUE_TOKENS, count_many, observe_amount, set,
+        BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, PREFIX_SHARED_TOKENS, QUEUE_SIZE, QUEUE_TOKENS, count_many,
+        observe_amount, set,
     },
 };
 use std::{collections::VecDeque, time::Instant};
-use text_embeddings_backend_core::{Batch, BatchBuilder, Wanted};
+use text_embeddings_backend_core::{Batch, BatchBuilder, Text};
 use tokio::sync::oneshot;
 
 /// A text that waits.
 #[derive(Debug)]
 pub struct Entry {
-    /// The token ids of the whole prompt; at least one.
-    pub ids: Vec<u32>,
-    /// What is wanted of the text.
-    pub wanted: Wanted,
+    /// The text.
+    pub text: Text,
     /// Where the answer goes. If its receiver is gone, the text is skipped.
     pub reply: oneshot::Sender<Result<Outcome, Error>>,
     /// When it joined the queue.
@@ -58,7 +56,7 @@ pub struct Queue {
 impl Queue {
     /// Appends a text. `entry.ids` must not be empty.
     pub fn push(&mut self, entry: Entry) {
-        self.tokens += entry.ids.len();
+        self.tokens += entry.text.ids.len();
         self.entries.push_back(entry);
     }
 
@@ -66,24 +64,24 @@ impl Queue {
     pub fn next_batch(&mut self, limits: BatchLimits) -> Option<NextBatch> {
         let mut builder = BatchBuilder::default();
         let mut entries = Vec::new();
-        while let Some(entry) =
-            self.entries.pop_front_if(|entry| entry.reply.is_closed() || fits(&builder, &entry.ids, limits))
+        while let Some(entry) = self
+            .entries
+            .pop_front_if(|entry| entry.reply.is_closed() || fits(&builder, &entry.text.ids, limits))
         {
-            self.tokens -= entry.ids.len();
+            self.tokens -= entry.text.ids.len();
             if !entry.reply.is_closed() {
-                builder.push(&entry.ids, entry.wanted);
+                builder.push(&entry.text);
                 entries.push(entry);
             }
         }
         if entries.is_empty() {
             return None;
         }
-        let (tokens, computed) =
-            (entries.iter().map(|entry| entry.ids.len()).sum::<usize>(), builder.unique_tokens());
+        let (tokens, unique) =
+            (entries.iter().map(|entry| entry.text.ids.len()).sum::<usize>(), builder.unique_tokens());
         observe_amount(BATCH_NEXT_SIZE, builder.texts());
-        observe_amount(BATCH_NEXT_TOKENS, computed);
-        count_many(BATCH_TOKENS_COMPUTED, computed);
-        count_many(PREFIX_SHARED_TOKENS, tokens - computed);
+        observe_amount(BATCH_NEXT_TOKENS, unique);
+        count_many(PREFIX_SHARED_TOKENS, tokens - unique);
         Some(NextBatch { batch: builder.build(), entries })
     }
 
@@ -115,7 +113,7 @@ impl Queue {
     /// are read.
     pub fn publish(&mut self) {
         self.entries.retain(|entry| !entry.reply.is_closed());
-        self.tokens = self.entries.iter().map(|entry| entry.ids.len()).sum();
+        self.tokens = self.entries.iter().map(|entry| entry.text.ids.len()).sum();
         set(QUEUE_SIZE, self.len());
         set(QUEUE_TOKENS, self.tokens);
     }
@@ -136,12 +134,13 @@ mod tests {
     use crate::metrics::testing::recorded;
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use std::time::Duration;
+    use text_embeddings_backend_core::Wanted;
 
     type Receiver = oneshot::Receiver<Result<Outcome, Error>>;
 
     fn entry(ids: &[u32], enqueued: Instant) -> (Entry, Receiver) {
         let (reply, receiver) = oneshot::channel();
-        (Entry { ids: ids.to_vec(), wanted: wanted(ids), reply, enqueued }, receiver)
+        (Entry { text: Text::new(ids, wanted(ids)), reply, enqueued }, receiver)
     }
 
     /// Something that differs between texts.
@@ -230,9 +229,9 @@ mod tests {
         let mut builder = BatchBuilder::default();
         for (index, entry) in next.entries.iter().enumerate() {
             let (ids, enqueued) = waiting.pop_front().unwrap();
-            assert_eq!((&entry.ids, entry.enqueued), (&ids, enqueued));
+            assert_eq!((&entry.text.ids, entry.enqueued), (&ids, enqueued));
             assert_eq!((text(&next.batch, index), next.batch.wanted()[index]), (ids.clone(), wanted(&ids)));
-            builder.push(&ids, Wanted::Whole);
+            builder.push(&Text::new(ids, Wanted::Whole));
         }
         let (size, tokens) = (next.entries.len(), next.batch.token_ids().len());
         let most = limits.max_batch_requests.unwrap_or(usize::MAX);
@@ -258,7 +257,7 @@ mod tests {
             match rng.random_range(0..4) {
                 0 | 1 => {
                     let (entry, receiver) = entry(&vec![7; rng.random_range(1..9)], Instant::now());
-                    waiting.push_back((entry.ids.len(), receiver));
+                    waiting.push_back((entry.text.ids.len(), receiver));
                     queue.push(entry);
                 }
                 // A client goes away, from any place in the queue.
@@ -289,12 +288,8 @@ mod tests {
         let taken = recorded(|| {
             assert!(queue.next_batch(limits(5, None)).is_some());
         });
-        for (name, wanted) in [
-            (BATCH_NEXT_SIZE, 2.0),
-            (BATCH_NEXT_TOKENS, 5.0),
-            (BATCH_TOKENS_COMPUTED, 5.0),
-            (PREFIX_SHARED_TOKENS, 3.0),
-        ] {
+        for (name, wanted) in [(BATCH_NEXT_SIZE, 2.0), (BATCH_NEXT_TOKENS, 5.0), (PREFIX_SHARED_TOKENS, 3.0)]
+        {
             assert_eq!(taken[name], [wanted], "{name}");
         }
         let nothing = recorded(|| {

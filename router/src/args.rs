@@ -114,6 +114,11 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Limits")]
     pub(crate) max_rerank_texts: Option<NonZeroUsize>,
 
+    /// The bytes of memory for what was computed of texts' beginnings (template, instruction, query, prompt), so that later
+    /// requests which begin alike need not compute it again; 0 for none. On the CPU only.
+    #[arg(long, env, default_value = "268435456", help_heading = "Limits")]
+    pub(crate) prefix_cache_bytes: usize,
+
     /// The bytes of one request's body; more is refused with status 413.
     #[arg(long, env, default_value = "2000000", help_heading = "Limits")]
     pub(crate) payload_limit: NonZeroUsize,

@@ -226,6 +226,8 @@ pub(crate) struct Config {
     pub(crate) tokenization_workers: usize,
     /// Threads that compute.
     pub(crate) threads: usize,
+    /// The most bytes kept of prefixes.
+    pub(crate) prefix_cache_bytes: usize,
     /// What was changed for the user, a sentence each; to be logged.
     pub(crate) notices: Vec<String>,
 }
@@ -272,6 +274,7 @@ impl Config {
             auto_truncate: args.auto_truncate,
             tokenization_workers: or(args.tokenization_workers, cores.saturating_sub(1).clamp(1, 64)),
             threads: or(args.threads, cores),
+            prefix_cache_bytes: args.prefix_cache_bytes,
             notices,
         })
     }

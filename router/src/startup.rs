@@ -63,6 +63,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         head,
         dtype: config.dtype,
         threads: config.threads,
+        prefix_cache_bytes: config.prefix_cache_bytes,
     })?;
     match config.model_type {
         ModelType::Embedding(_) => {
@@ -85,6 +86,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let details = ModelDetails {
         sha: folder.revision_sha.clone(),
         dtype: loaded.dtype.to_string(),
+        prefix_cache_bytes: loaded.prefix_cache_bytes,
         labels: model.labels.clone(),
         default_instruction,
     };

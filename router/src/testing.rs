@@ -93,6 +93,7 @@ fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
         dtype: "float32".to_owned(),
         labels: labels(model_type),
         default_instruction: Some("Judge.".to_owned()),
+        prefix_cache_bytes: config.prefix_cache_bytes,
         ..ModelDetails::default()
     };
     let server = ServerConfig::resolve(&args).unwrap();

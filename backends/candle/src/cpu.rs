@@ -284,14 +284,23 @@ impl Operations for CpuOperations {
         Ok(())
     }
 
+    fn append(&mut self, x: &mut Activations, rows: &[f32]) -> Result<()> {
+        x.values.extend_from_slice(rows);
+        Ok(())
+    }
+
+    fn keys_format(&self) -> Format {
+        self.arithmetic.attention
+    }
+
     fn attention(
         &mut self,
         (queries, spans): (&Activations, &[QuerySpan]),
-        keys_values: &Activations,
+        (keys_values, places): (&Activations, &[usize]),
         heads: Heads,
         batch: &Batch,
     ) -> Result<Activations> {
-        self.packed_keys.pack(&self.compute, &keys_values.values, heads, batch);
+        self.packed_keys.pack(&self.compute, (&keys_values.values, places), heads, batch);
         let mut out = self.activations(queries.rows(), queries.columns);
         cpu::attention(
             &self.compute,

@@ -12,7 +12,9 @@ mod kernels;
 mod load;
 mod models;
 mod operations;
+mod pass;
 mod pooling;
+mod prefix_cache;
 mod rope;
 mod tensors;
 
@@ -24,12 +26,14 @@ use crate::{
     load::Checkpoint,
     models::{Model, OUTPUT_EMBEDDING},
     operations::{Operations, Result},
+    pass::Pass,
+    prefix_cache::PrefixCache,
     tensors::TensorOperations,
 };
 use safetensors::Dtype;
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
-    Backend, BackendError, Batch, BatchBuilder, DType, DenseModule, Head, Predictions, Wanted,
+    Backend, BackendError, Batch, BatchBuilder, DType, DenseModule, Head, Predictions, Text, Wanted,
 };
 
 /// What a model is loaded from, and how.
@@ -45,6 +49,8 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Compute threads on the CPU.
     pub threads: usize,
+    /// The most bytes of keys and values kept for later texts that begin alike; 0 for none. Only on the CPU.
+    pub prefix_cache_bytes: usize,
 }
 
 /// A model with its head on a device.
@@ -52,16 +58,21 @@ struct CandleBackend<O: Operations, M> {
     operations: O,
     model: M,
     head: LoadedHead<O>,
+    cache: PrefixCache,
 }
 
 impl<O: Operations, M: Model<O>> Backend for CandleBackend<O, M> {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions> {
         let (model, head) = (&mut self.model, &self.head);
         let rows = head.rows(batch)?;
-        self.operations.enter(|operations| {
-            let hidden = model.forward(operations, batch, &rows)?;
+        let mut pass = Pass::new(batch, &rows, &self.cache);
+        let mut predictions = self.operations.enter(|operations| {
+            let hidden = model.forward(operations, &mut pass, &rows)?;
             head.predict(operations, &hidden, &rows, batch)
-        })
+        })?;
+        let fresh = pass.finish();
+        predictions.reused = self.cache.keep(batch, &fresh);
+        Ok(predictions)
     }
 }
 
@@ -75,6 +86,8 @@ pub struct Loaded {
     pub dtype: DType,
     /// What start-up logs: threads and instruction set, or the device.
     pub description: String,
+    /// The most bytes of keys and values that are kept for later texts; 0 where nothing is.
+    pub prefix_cache_bytes: usize,
 }
 
 /// Loads a model and runs it once.
@@ -91,7 +104,13 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
             let dtype = options.dtype.map_or_else(|| default_dtype(set, options), Ok)?;
             let operations = CpuOperations::start(options.threads, set, dtype)?;
             let backend = load_on(operations, options)?;
-            Ok(Loaded { backend, device: "cpu", dtype, description })
+            Ok(Loaded {
+                backend,
+                device: "cpu",
+                dtype,
+                description,
+                prefix_cache_bytes: options.prefix_cache_bytes,
+            })
         }
         Chosen::Candle(device) => {
             let name = if device.is_cuda() { "cuda" } else { "metal" };
@@ -101,8 +120,10 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
                     "`--dtype {dtype}` is not supported on {name}: leave it out"
                 )));
             }
-            let backend = load_on(TensorOperations::new(device), options)?;
-            Ok(Loaded { backend, device: name, dtype, description: name.to_owned() })
+            // Keys and values would go to main memory and back.
+            let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
+            let backend = load_on(TensorOperations::new(device), &options)?;
+            Ok(Loaded { backend, device: name, dtype, description: name.to_owned(), prefix_cache_bytes: 0 })
         }
     }
 }
@@ -118,7 +139,8 @@ fn load_on<O: Operations + 'static>(operations: O, options: &LoadOptions) -> Res
     let model = models::load(&options.config, &checkpoint, &operations)?;
     let head = LoadedHead::load(&options.head, &checkpoint, model.shape(), &operations)?;
     checkpoint.finish(&[OUTPUT_EMBEDDING])?;
-    let mut backend = CandleBackend { operations, model, head };
+    let cache = PrefixCache::new(options.prefix_cache_bytes, operations.keys_format(), model.shape());
+    let mut backend = CandleBackend { operations, model, head, cache };
     refuse_nan(&mut backend, options)?;
     Ok(Box::new(backend))
 }
@@ -126,7 +148,7 @@ fn load_on<O: Operations + 'static>(operations: O, options: &LoadOptions) -> Res
 /// Computes a first batch: broken weights show here, not in the first request.
 fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
     let mut builder = BatchBuilder::default();
-    builder.push(&[0; 2], Wanted::Whole);
+    builder.push(&Text::new([0; 2], Wanted::Whole));
     let predictions = backend.predict(&builder.build())?;
     if predictions.texts().flat_map(|text| text.values).all(|value| value.is_finite()) {
         return Ok(());

@@ -5,6 +5,7 @@
 
 use crate::{
     attention::{Heads, QuerySpan},
+    kernels::pack::Format,
     load::StoredTensor,
     rope::RopeTable,
 };
@@ -98,12 +99,19 @@ pub(crate) trait Operations: Send {
         rotation: Rotation<'_>,
     ) -> Result<()>;
 
+    /// Adds whole rows below those of `x`.
+    fn append(&mut self, x: &mut Self::Tensor, rows: &[f32]) -> Result<()>;
+
+    /// The precision in which attention takes keys and values in: keeping more of them would change nothing.
+    fn keys_format(&self) -> Format;
+
     /// Attention of the queries, `[query rows, heads · size]` at the places `spans`, to the batch's keys and values,
-    /// `[tokens, 2 · key heads · size]` with all keys of a token before its values: `[query rows, heads · size]`.
+    /// `[tokens, 2 · key heads · size]` with all keys of a token before its values: `[query rows, heads · size]`. Beside
+    /// these stands which of their rows is each of the batch's.
     fn attention(
         &mut self,
         queries: (&Self::Tensor, &[QuerySpan]),
-        keys_values: &Self::Tensor,
+        keys_values: (&Self::Tensor, &[usize]),
         heads: Heads,
         batch: &Batch,
     ) -> Result<Self::Tensor>;

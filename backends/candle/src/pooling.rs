@@ -61,13 +61,13 @@ pub(crate) fn mean<'a>(states: impl IntoIterator<Item = &'a [f32]>, hidden: usiz
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use text_embeddings_backend_core::{BatchBuilder, Wanted};
+    use text_embeddings_backend_core::{BatchBuilder, Text, Wanted};
 
     #[test]
     fn rows_are_those_of_the_text_and_no_others() {
         let mut builder = BatchBuilder::default();
         for ids in [&[1, 2, 3, 4][..], &[1, 2, 5], &[1, 2], &[6]] {
-            builder.push(ids, Wanted::Whole);
+            builder.push(&Text::new(ids, Wanted::Whole));
         }
         // Rows: 1 2 | 3 4 | 5 | 6.
         let batch = builder.build();

@@ -4,6 +4,7 @@
 
 use crate::{
     attention::{Heads, QuerySpan, reference},
+    kernels::pack::Format,
     load::StoredTensor,
     operations::{Norm, Operations, Result, Rotation, Spread},
 };
@@ -117,10 +118,20 @@ impl Operations for TensorOperations {
         Ok(())
     }
 
+    fn append(&mut self, x: &mut Tensor, rows: &[f32]) -> Result<()> {
+        let below = Tensor::from_slice(rows, ((), x.dim(1).map_err(failed)?), &self.device);
+        *x = below.and_then(|below| Tensor::cat(&[&*x, &below], 0)).map_err(failed)?;
+        Ok(())
+    }
+
+    fn keys_format(&self) -> Format {
+        Format::F32
+    }
+
     fn attention(
         &mut self,
         (queries, spans): (&Tensor, &[QuerySpan]),
-        keys_values: &Tensor,
+        keys_values: (&Tensor, &[usize]),
         heads: Heads,
         batch: &Batch,
     ) -> Result<Tensor> {

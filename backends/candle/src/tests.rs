@@ -3,10 +3,11 @@
 
 mod heads;
 mod heads_reference;
+mod prefix_cache;
 mod random_model;
 
 use super::*;
-use crate::attention::{Heads, all_queries, queries_at, reference};
+use crate::attention::{Heads, queries_at, reference};
 use crate::kernels::pack::Format;
 use candle_core::{Device, Tensor};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -47,6 +48,7 @@ fn options_with(model: &str, head: Head) -> LoadOptions {
         head,
         dtype: Some(DType::Float32),
         threads: 2,
+        prefix_cache_bytes: 0,
     }
 }
 
@@ -87,7 +89,7 @@ fn predict(backend: &mut dyn Backend, builder: BatchBuilder) -> Vec<f32> {
 }
 
 fn batch<'a>(mut builder: BatchBuilder, texts: impl IntoIterator<Item = &'a Vec<u32>>) -> BatchBuilder {
-    texts.into_iter().for_each(|ids| builder.push(ids, Wanted::Whole));
+    texts.into_iter().for_each(|ids| builder.push(&Text::new(&ids[..], Wanted::Whole)));
     builder
 }
 
@@ -203,7 +205,8 @@ fn packed_attention_equals_the_obvious_one() {
             for &length in &lengths {
                 for shared in [0, 1, length / 2, length] {
                     let own: Vec<u32> = (0..length).map(|_| rng.random_range(0..9)).collect();
-                    builder.push(&[&trunk[..shared.min(trunk.len())], &own[..]].concat(), Wanted::Whole);
+                    let ids = [&trunk[..shared.min(trunk.len())], &own[..]].concat();
+                    builder.push(&Text::new(ids, Wanted::Whole));
                 }
             }
             let batch = builder.build();
@@ -211,11 +214,13 @@ fn packed_attention_equals_the_obvious_one() {
             let mut values =
                 |count: usize| -> Vec<f32> { (0..count).map(|_| rng.random_range(-2.0..2.0)).collect() };
             let keys_values = values(tokens * 2 * keys * size);
+            let mut places: Vec<usize> = (0..tokens).collect();
+            places.shuffle(&mut StdRng::seed_from_u64(tokens as u64));
             let threads = kernels::threads::Threads::start(2).unwrap();
             let compute = kernels::matmul::Compute { set, threads };
             let packed = [(Format::F32, 5e-6), (Format::Bf16, 0.04)].map(|(format, tolerance)| {
                 let mut packed = attention::cpu::PackedKeys::new(format);
-                packed.pack(&compute, &keys_values, heads, &batch);
+                packed.pack(&compute, (&keys_values, &places), heads, &batch);
                 (packed, tolerance)
             });
             let tensor = |values: &[f32], columns: usize| {
@@ -226,14 +231,16 @@ fn packed_attention_equals_the_obvious_one() {
             last.dedup();
             let mut rng = StdRng::seed_from_u64(22);
             let some: Vec<usize> = (0..tokens).filter(|row| *row == 1 || rng.random_bool(0.4)).collect();
-            for spans in [all_queries(&batch), queries_at(&batch, &last), queries_at(&batch, &some)] {
+            let all: Vec<usize> = (0..tokens).collect();
+            for spans in [all, last, some].map(|rows| queries_at(&batch, &rows)) {
                 let rows: usize = spans.iter().map(|span| span.rows.len()).sum();
                 let width = queries * size;
                 let asked = values(rows * width);
                 let asked_tensor = tensor(&asked, width);
                 let keys_values = tensor(&keys_values, 2 * keys * size);
                 let expected =
-                    reference::attention((&asked_tensor, &spans), &keys_values, heads, &batch).unwrap();
+                    reference::attention((&asked_tensor, &spans), (&keys_values, &places), heads, &batch)
+                        .unwrap();
                 let expected: Vec<f32> = expected.flatten_all().unwrap().to_vec1().unwrap();
                 for (packed, tolerance) in &packed {
                     let mut got = vec![f32::NAN; rows * width];

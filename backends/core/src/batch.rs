@@ -28,6 +28,25 @@ pub enum Wanted {
     Tokens,
 }
 
+/// A text on its way into a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text {
+    /// Its token ids; at least one.
+    pub ids: Vec<u32>,
+    /// What is wanted of it.
+    pub wanted: Wanted,
+    /// How many of its first tokens later texts may begin with, too: a backend may keep what it computes of them.
+    pub reusable: usize,
+}
+
+impl Text {
+    /// A text of which nothing is worth keeping.
+    #[must_use]
+    pub fn new(ids: impl Into<Vec<u32>>, wanted: Wanted) -> Self {
+        Self { ids: ids.into(), wanted, reusable: 0 }
+    }
+}
+
 /// Texts as a forest of segments. Made by [`BatchBuilder`], which keeps the invariants of this module.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
@@ -35,6 +54,7 @@ pub struct Batch {
     segments: Vec<Segment>,
     leaves: Vec<usize>,
     wanted: Vec<Wanted>,
+    reusable: Vec<usize>,
 }
 
 impl Batch {
@@ -60,6 +80,12 @@ impl Batch {
     #[must_use]
     pub fn wanted(&self) -> &[Wanted] {
         &self.wanted
+    }
+
+    /// For each text, in the order of addition, how many of its first tokens later texts may begin with.
+    #[must_use]
+    pub fn reusable(&self) -> &[usize] {
+        &self.reusable
     }
 
     /// The rows of a text's tokens, first to last. `text` counts from zero in the order of addition.
@@ -98,6 +124,7 @@ pub struct BatchBuilder {
     roots: Vec<usize>,
     leaves: Vec<usize>,
     wanted: Vec<Wanted>,
+    reusable: Vec<usize>,
     unique_tokens: usize,
     unshared: bool,
 }
@@ -144,8 +171,9 @@ impl BatchBuilder {
         ids.len() - self.longest_match(ids).tokens
     }
 
-    /// Adds a text. An empty one has no last token and is not a text: `ids` must not be empty.
-    pub fn push(&mut self, ids: &[u32], wanted: Wanted) {
+    /// Adds a text. An empty one has no last token and is not a text: its ids must not be empty.
+    pub fn push(&mut self, text: &Text) {
+        let ids = &text.ids;
         debug_assert!(!ids.is_empty());
         let found = self.longest_match(ids);
         self.unique_tokens += ids.len() - found.tokens;
@@ -159,7 +187,8 @@ impl BatchBuilder {
             end = Some(self.add_node(ids[found.tokens..].to_vec(), found.node));
         }
         self.leaves.extend(end);
-        self.wanted.push(wanted);
+        self.wanted.push(text.wanted);
+        self.reusable.push(text.reusable);
     }
 
     /// The batch of all texts added.
@@ -183,6 +212,7 @@ impl BatchBuilder {
         }
         batch.leaves = self.leaves.iter().map(|&node| segment_of[node]).collect();
         batch.wanted = self.wanted;
+        batch.reusable = self.reusable;
         batch
     }
 
@@ -244,7 +274,7 @@ mod tests {
     fn build(texts: &[Vec<u32>]) -> Batch {
         let mut builder = BatchBuilder::default();
         for text in texts {
-            builder.push(text, Wanted::Whole);
+            builder.push(&Text::new(&text[..], Wanted::Whole));
         }
         builder.build()
     }
@@ -273,12 +303,13 @@ mod tests {
                 .iter()
                 .map(|ids| {
                     let wanted = if rng.random_bool(0.5) { Wanted::Whole } else { Wanted::Tokens };
-                    builder.push(ids, wanted);
+                    builder.push(&Text { reusable: ids.len() / 2, ..Text::new(&ids[..], wanted) });
                     wanted
                 })
                 .collect();
             let batch = builder.build();
             assert_eq!(batch.wanted(), wanted);
+            assert!(batch.reusable().iter().eq(&texts.iter().map(|ids| ids.len() / 2).collect::<Vec<_>>()));
             let positions: Vec<usize> = batch.positions().collect();
             for (index, ids) in texts.iter().enumerate() {
                 assert_eq!(&text(&batch, index), ids, "{texts:?}");
@@ -306,7 +337,7 @@ mod tests {
             .iter()
             .map(|text| {
                 let (cost, before) = (builder.cost(text), builder.unique_tokens());
-                builder.push(text, Wanted::Whole);
+                builder.push(&Text::new(&text[..], Wanted::Whole));
                 assert_eq!(builder.unique_tokens() - before, cost);
                 cost
             })
@@ -318,8 +349,8 @@ mod tests {
     #[test]
     fn without_sharing_every_text_is_a_root_of_its_own() {
         let mut builder = BatchBuilder::without_sharing();
-        builder.push(&[1, 2, 3], Wanted::Whole);
-        builder.push(&[1, 2, 3], Wanted::Tokens);
+        builder.push(&Text::new([1, 2, 3], Wanted::Whole));
+        builder.push(&Text::new([1, 2, 3], Wanted::Tokens));
         let batch = builder.build();
         assert_eq!(batch.token_ids(), [1, 2, 3, 1, 2, 3]);
         assert_eq!(batch.last_rows().collect::<Vec<_>>(), [2, 5]);
@@ -340,7 +371,7 @@ mod tests {
         for (ids, wanted) in
             [(&[1, 2, 3][..], Wanted::Tokens), (&[1, 2], Wanted::Whole), (&[1, 2, 3], Wanted::Whole)]
         {
-            builder.push(ids, wanted);
+            builder.push(&Text::new(ids, wanted));
         }
         let batch = builder.build();
         assert_eq!(batch.token_ids(), [1, 2, 3]);

@@ -9,7 +9,7 @@ mod batch;
 mod head;
 mod model;
 
-pub use batch::{Batch, BatchBuilder, Segment, Wanted};
+pub use batch::{Batch, BatchBuilder, Segment, Text, Wanted};
 pub use head::{Activation, AnswerTokens, DenseModule, Head};
 pub use model::{DType, ModelType, Pool};
 
@@ -29,6 +29,19 @@ pub enum BackendError {
 pub struct Predictions {
     values: Vec<f32>,
     texts: Vec<Rows>,
+    /// What the batch took from earlier ones.
+    pub reused: Reused,
+}
+
+/// What a batch took from earlier ones, and what the backend keeps for later ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reused {
+    /// Texts of the batch that begin with tokens of which the results were kept.
+    pub texts: usize,
+    /// These tokens, each once: rows of the batch that were not computed.
+    pub tokens: usize,
+    /// Bytes that are kept after the batch.
+    pub bytes: usize,
 }
 
 /// How many rows of how many values a text has.
@@ -54,7 +67,7 @@ impl Predictions {
     pub fn new(values: Vec<f32>, width: usize) -> Self {
         debug_assert!(width > 0 && values.len().is_multiple_of(width));
         let texts = vec![Rows { count: 1, width }; values.len() / width];
-        Self { values, texts }
+        Self { values, texts, reused: Reused::default() }
     }
 
     /// Adds the next text: whole rows of `width` values.

@@ -12,13 +12,13 @@ use crate::{
         EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, observe_amount,
         observe_duration,
     },
-    tokenization::{Input, Truncation, TruncationDirection},
+    tokenization::{Encoded, Input, Truncation, TruncationDirection},
 };
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::Wanted;
+use text_embeddings_backend_core::{Text, Wanted};
 use tokio::sync::oneshot;
 
 /// A request that is a list of inputs.
@@ -138,7 +138,8 @@ impl Service {
             let measured = result.map(|encoded| {
                 let measured =
                     Measured { tokens: encoded.ids.len(), truncated: encoded.truncated > 0, duration };
-                announced.submit(encoded.ids, task.wanted(), reply);
+                let Encoded { ids, reusable, .. } = encoded;
+                announced.submit(Text { ids, wanted: task.wanted(), reusable }, reply);
                 measured
             });
             // A receiver that is gone wants no answer.

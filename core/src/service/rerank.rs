@@ -361,6 +361,9 @@ mod tests {
             metrics::BATCH_NEXT_TOKENS,
             metrics::BATCH_TOKENS_COMPUTED,
             metrics::PREFIX_SHARED_TOKENS,
+            metrics::PREFIX_CACHE_HITS,
+            metrics::PREFIX_CACHE_TOKENS,
+            metrics::PREFIX_CACHE_BYTES,
         ];
         let listed: BTreeSet<_> = metrics::ALL.iter().map(|metric| metric.name).collect();
         assert_eq!(moved.chain(of_the_queue).collect::<BTreeSet<_>>(), listed);

@@ -145,6 +145,8 @@ pub struct Encoded {
     pub ids: Vec<u32>,
     /// How many tokens truncation removed.
     pub truncated: usize,
+    /// How many tokens come before the first of the document, or of the only text: other inputs may begin with them, too.
+    pub reusable: usize,
 }
 
 /// The settings of a [`PromptEncoder`].

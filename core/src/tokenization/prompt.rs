@@ -343,9 +343,10 @@ mod tests {
                         is_cut[start..start + cut].fill(true);
                         excess -= cut;
                     }
-                    let kept = whole.iter().zip(is_cut).filter(|(_, cut)| !cut).map(|(id, _)| *id);
-                    let expected =
-                        Encoded { ids: kept.collect(), truncated: whole.len().saturating_sub(max) };
+                    let kept: Vec<usize> = (0..whole.len()).filter(|&index| !is_cut[index]).collect();
+                    let reusable = kept.iter().position(|index| ranges[0].contains(index)).unwrap_or(0);
+                    let ids = kept.iter().map(|&index| whole[index]).collect();
+                    let expected = Encoded { ids, truncated: whole.len().saturating_sub(max), reusable };
                     assert_eq!(
                         encoder.encode_prompt(&pair(query, document), truncation),
                         Ok(expected),

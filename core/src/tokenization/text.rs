@@ -246,7 +246,7 @@ mod tests {
         ] {
             let encoded = encoder(99).encode_text(prompt, text, STRICT).unwrap();
             let ids = reference(&format!("{prompt}{text}"));
-            assert_eq!(encoded, Encoded { ids, truncated: 0 }, "{prompt}|{text}");
+            assert_eq!((encoded.ids, encoded.truncated), (ids, 0), "{prompt}|{text}");
         }
         assert_eq!(encoder(99).encode_text("query: t", "he", RIGHT).unwrap().ids, reference("query: the"));
         let Some(qwen) = qwen_tokenizer() else { return };
@@ -287,8 +287,9 @@ mod tests {
             let excess = whole.len().saturating_sub(max);
             for (truncation, kept) in [(RIGHT, &body[..body.len() - excess]), (LEFT, &body[excess..])] {
                 let ids = [&whole[..before], kept, &whole[whole.len() - 1..]].concat();
+                let reusable = if kept.is_empty() { 0 } else { before };
                 let encoded = encoder(max).encode_text(prompt, text, truncation);
-                assert_eq!(encoded, Ok(Encoded { ids, truncated: excess }), "{max}");
+                assert_eq!(encoded, Ok(Encoded { ids, truncated: excess, reusable }), "{max}");
             }
             let strict = encoder(max).encode_text(prompt, text, STRICT);
             match excess {
@@ -338,9 +339,9 @@ mod tests {
         let vocabulary = options(5).vocabulary as u32;
         let ids = [vocabulary - 1, 0, 3, 3, 9];
         let encode = |ids: &[u32], max, truncation| encoder(max).encode_ids(ids, truncation);
-        assert_eq!(encode(&ids, 5, STRICT), Ok(Encoded { ids: ids.to_vec(), truncated: 0 }));
-        assert_eq!(encode(&ids, 4, RIGHT), Ok(Encoded { ids: ids[..4].to_vec(), truncated: 1 }));
-        assert_eq!(encode(&ids, 3, LEFT), Ok(Encoded { ids: ids[2..].to_vec(), truncated: 2 }));
+        assert_eq!(encode(&ids, 5, STRICT), Ok(Encoded { ids: ids.to_vec(), truncated: 0, reusable: 0 }));
+        assert_eq!(encode(&ids, 4, RIGHT), Ok(Encoded { ids: ids[..4].to_vec(), truncated: 1, reusable: 0 }));
+        assert_eq!(encode(&ids, 3, LEFT), Ok(Encoded { ids: ids[2..].to_vec(), truncated: 2, reusable: 0 }));
         assert_eq!(encode(&ids, 4, STRICT), Err(Error::TooLong { got: 5, max: 4 }));
         assert_eq!(encode(&[], 4, RIGHT), Err(Error::Empty { field: "inputs" }));
         for id in [vocabulary, u32::MAX] {

@@ -59,7 +59,9 @@ impl Tokens {
                 kept
             }
         };
-        let ids = self.ids.iter().zip(kept).filter_map(|(id, kept)| kept.then_some(*id)).collect();
-        Encoded { ids, truncated: query + document }
+        let kept: Vec<usize> = (0..self.ids.len()).filter(|&index| kept[index]).collect();
+        let ids = kept.iter().map(|&index| self.ids[index]).collect();
+        let reusable = kept.iter().position(|&index| self.owners[index] == Owner::Document).unwrap_or(0);
+        Encoded { ids, truncated: query + document, reusable }
     }
 }

@@ -36,6 +36,7 @@ impl From<&info::Info> for v1::InfoResponse {
             default_instruction: model.default_instruction.clone(),
             pooling,
             labels: model.labels.clone(),
+            prefix_cache_bytes: model.prefix_cache_bytes as u64,
         }
     }
 }
@@ -75,6 +76,7 @@ mod tests {
             max_rerank_texts: 8,
             default_instruction: Some("Judge.".to_owned()),
             labels: vec!["yes".to_owned()],
+            prefix_cache_bytes: 256 << 20,
             ..v1::InfoResponse::default()
         };
         assert_eq!(answer.into_inner(), expected);

@@ -49,6 +49,8 @@ pub(crate) struct InfoBody<'a> {
     max_rerank_texts: usize,
     /// What "relevant" means where a request says nothing; null where the model takes no instruction.
     default_instruction: Option<&'a str>,
+    /// The most bytes kept of prefixes that several requests share; 0 where none are.
+    prefix_cache_bytes: usize,
 }
 
 /// The kind of the model. A generative re-ranker is a `reranker`, too.
@@ -120,6 +122,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             model_kind: info.model_kind(),
             max_rerank_texts: config.max_rerank_texts,
             default_instruction: model.default_instruction.as_deref(),
+            prefix_cache_bytes: model.prefix_cache_bytes,
         }
     }
 }
@@ -169,6 +172,7 @@ mod tests {
               }
             }
           },
+          "prefix_cache_bytes": 268435456,
           "served_model_name": "org/tiny-reranker",
           "sha": null,
           "tokenization_workers": 1,

@@ -4,7 +4,7 @@
 //! not to serve. What must hold: a model whose every answer would be the same, or no number, does not serve.
 
 use anyhow::ensure;
-use text_embeddings_backend::{Backend, BatchBuilder, Wanted};
+use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
 use text_embeddings_core::{
     service::ServedModel,
     tokenization::{Encoder, Input, PromptText, Truncation, TruncationDirection},
@@ -88,7 +88,7 @@ fn compute(
         let truncation = Truncation { truncate: true, direction: TruncationDirection::Right };
         let ids = encoder.encode(input, truncation)?.ids;
         ensure!(!ids.is_empty(), "the tokenizer (tokenizer.json) gives a text no tokens: download it again");
-        batch.push(&ids, Wanted::Whole);
+        batch.push(&Text::new(ids, Wanted::Whole));
     }
     let predictions = backend.predict(&batch.build())?;
     let values: Vec<Vec<f32>> = predictions.texts().map(|text| text.values.to_vec()).collect();

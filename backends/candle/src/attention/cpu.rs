@@ -66,8 +66,15 @@ impl PackedKeys {
         Self { format, keys: Words::default(), values: Words::default(), starts: Vec::new() }
     }
 
-    /// Packs `keys_values`, `[tokens, 2 · key heads · size]`, in place of what was here before.
-    pub(crate) fn pack(&mut self, compute: &Compute, keys_values: &[f32], heads: Heads, batch: &Batch) {
+    /// Packs `keys_values`, `[tokens, 2 · key heads · size]`, in place of what was here before. `places` says which row of
+    /// them is each of the batch's.
+    pub(crate) fn pack(
+        &mut self,
+        compute: &Compute,
+        (keys_values, places): (&[f32], &[usize]),
+        heads: Heads,
+        batch: &Batch,
+    ) {
         let format = self.format;
         let (mut keys_len, mut values_len) = (0, 0);
         self.starts.clear();
@@ -94,7 +101,7 @@ impl PackedKeys {
             let size = PackedSize::of(format, rows.len(), heads);
             let stride = 2 * heads.keys * heads.size;
             let row = |token: usize, head: usize| {
-                &keys_values[(rows.start + token) * stride + head * heads.size..][..heads.size]
+                &keys_values[places[rows.start + token] * stride + head * heads.size..][..heads.size]
             };
             pack_keys(compute, format, rows.len(), size, |token| row(token, head), keys);
             pack_values(compute, format, rows.len(), size, |token| row(token, heads.keys + head), values);

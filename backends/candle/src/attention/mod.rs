@@ -31,12 +31,6 @@ pub(crate) struct QuerySpan {
     pub(crate) rows: Range<usize>,
 }
 
-/// Every token of the batch as a query.
-pub(crate) fn all_queries(batch: &Batch) -> Vec<QuerySpan> {
-    let segments = batch.segments().iter().enumerate();
-    segments.map(|(segment, s)| QuerySpan { segment, offset: 0, rows: s.rows.clone() }).collect()
-}
-
 /// The tokens in some rows of the batch, ascending and each once, as queries in that order.
 pub(crate) fn queries_at(batch: &Batch, rows: &[usize]) -> Vec<QuerySpan> {
     let mut spans: Vec<QuerySpan> = Vec::new();
@@ -57,7 +51,7 @@ pub(crate) fn queries_at(batch: &Batch, rows: &[usize]) -> Vec<QuerySpan> {
 mod tests {
     use super::*;
     use rand::{Rng, SeedableRng, rngs::StdRng};
-    use text_embeddings_backend_core::{BatchBuilder, Wanted};
+    use text_embeddings_backend_core::{BatchBuilder, Text, Wanted};
 
     #[test]
     fn spans_name_the_rows_that_were_asked_for_in_as_few_runs_as_possible() {
@@ -66,11 +60,13 @@ mod tests {
             let mut builder = BatchBuilder::default();
             for _ in 0..rng.random_range(1..6) {
                 let ids: Vec<u32> = (0..rng.random_range(1..9)).map(|_| rng.random_range(0..2)).collect();
-                builder.push(&ids, Wanted::Whole);
+                builder.push(&Text::new(ids, Wanted::Whole));
             }
             let batch = builder.build();
             let all: Vec<usize> = (0..batch.token_ids().len()).collect();
-            assert_eq!(queries_at(&batch, &all), all_queries(&batch));
+            let segments = batch.segments().iter().enumerate();
+            let whole = segments.map(|(segment, s)| QuerySpan { segment, offset: 0, rows: s.rows.clone() });
+            assert_eq!(queries_at(&batch, &all), whole.collect::<Vec<_>>());
             let asked: Vec<usize> = all.into_iter().filter(|_| rng.random_bool(0.6)).collect();
             let spans = queries_at(&batch, &asked);
             let row = |span: &QuerySpan| batch.segments()[span.segment].rows.start + span.offset;

@@ -10,10 +10,12 @@ const QUERIES_PER_STEP: usize = 256;
 /// See [`crate::operations::Operations::attention`].
 pub(crate) fn attention(
     (queries, spans): (&Tensor, &[QuerySpan]),
-    keys_values: &Tensor,
+    (keys_values, places): (&Tensor, &[usize]),
     heads: Heads,
     batch: &Batch,
 ) -> Result<Tensor> {
+    let places: Vec<u32> = places.iter().map(|&place| place as u32).collect();
+    let keys_values = keys_values.index_select(&Tensor::new(places, keys_values.device())?, 0)?;
     let mut out = Vec::new();
     for span in spans {
         let path = batch.path(span.segment);

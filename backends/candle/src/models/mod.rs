@@ -5,8 +5,9 @@ mod qwen3;
 use crate::{
     load::Checkpoint,
     operations::{Operations, Result},
+    pass::Pass,
 };
-use text_embeddings_backend_core::{BackendError, Batch};
+use text_embeddings_backend_core::BackendError;
 
 pub(crate) use qwen3::Qwen3;
 
@@ -25,6 +26,10 @@ pub(crate) struct Shape {
     pub(crate) hidden: usize,
     /// The tensor, `[vocabulary, hidden]`, that turns hidden states into logits.
     pub(crate) output_embedding: &'static str,
+    /// Layers, each of which makes keys and values.
+    pub(crate) layers: usize,
+    /// Values of a token's keys and values in one layer.
+    pub(crate) keys_values: usize,
     /// The token that pads texts in training.
     pub(crate) padding: Option<u32>,
 }
@@ -51,8 +56,9 @@ pub(crate) fn load<O: Operations + 'static>(
 /// A model's forward pass.
 pub(crate) trait Model<O: Operations>: Send {
     /// The hidden states, after the final norm, of some rows of the batch: `[rows, hidden]`. `rows` is ascending, without
-    /// repetition and not empty.
-    fn forward(&mut self, operations: &mut O, batch: &Batch, rows: &[usize]) -> Result<O::Tensor>;
+    /// repetition and not empty, and of rows that the pass computes. Each layer's keys and values go through
+    /// [`Pass::exchange`].
+    fn forward(&mut self, operations: &mut O, pass: &mut Pass<'_>, rows: &[usize]) -> Result<O::Tensor>;
 
     /// What a head needs to know.
     fn shape(&self) -> Shape;

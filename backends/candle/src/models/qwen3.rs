@@ -5,13 +5,14 @@
 
 use super::{INPUT_EMBEDDING, Model, OUTPUT_EMBEDDING, Shape};
 use crate::{
-    attention::{Heads, QuerySpan, all_queries, queries_at},
+    attention::{Heads, QuerySpan, queries_at},
     load::Checkpoint,
     operations::{Norm, Operations, Result, Rotation, Spread},
+    pass::Pass,
     rope::RopeTable,
 };
 use serde::Deserialize;
-use text_embeddings_backend_core::{BackendError, Batch};
+use text_embeddings_backend_core::BackendError;
 
 /// `config.json`, under the checkpoint's names.
 #[derive(Debug, Deserialize)]
@@ -115,10 +116,24 @@ struct Layer<O: Operations> {
     down: O::Matrix,
 }
 
-/// The rows of a layer's result: their places in the batch and their positions.
+/// The rows of a layer's result.
 struct Rows {
+    /// Where in the batch they stand.
     spans: Vec<QuerySpan>,
+    /// Their positions in their texts.
     positions: Vec<usize>,
+    /// Their places among the rows that are computed.
+    places: Vec<usize>,
+}
+
+impl Rows {
+    fn new(pass: &Pass<'_>, positions: &[usize], rows: &[usize]) -> Self {
+        Self {
+            spans: queries_at(pass.batch(), rows),
+            positions: rows.iter().map(|&row| positions[row]).collect(),
+            places: rows.iter().map(|&row| pass.places()[row]).collect(),
+        }
+    }
 }
 
 /// The model.
@@ -155,6 +170,8 @@ impl<O: Operations> Qwen3<O> {
                 vocabulary,
                 hidden,
                 output_embedding,
+                layers: config.num_hidden_layers,
+                keys_values: 2 * config.num_key_value_heads * config.head_dim,
                 // Some configurations say -1 for none.
                 padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
             },
@@ -206,27 +223,33 @@ impl<O: Operations> Layer<O> {
         })
     }
 
-    /// `hidden` `[tokens, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those.
+    /// `hidden` `[computed, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those.
     fn forward(
         &self,
         operations: &mut O,
         mut hidden: O::Tensor,
-        (heads, batch, rope): (Heads, &Batch, &RopeTable),
-        (all, wanted): (&Rows, Option<(&Rows, &[usize])>),
+        (heads, rope, pass): (Heads, &RopeTable, &mut Pass<'_>),
+        (all, wanted): (&Rows, Option<&Rows>),
     ) -> Result<O::Tensor> {
-        let mut normed = operations.norm_operand(&hidden, &self.input_norm)?; // [tokens, hidden]
-        let mut keys_values = operations.linear(&normed, &self.key_value)?; // [tokens, 2 · key heads · size]
+        let mut normed = operations.norm_operand(&hidden, &self.input_norm)?; // [computed, hidden]
+        let mut keys_values = operations.linear(&normed, &self.key_value)?; // [computed, 2 · key heads · size]
         let rotation = Rotation { table: rope, positions: &all.positions };
         operations.norm_and_rotate(&mut keys_values, heads.keys, &self.key_norm, rotation)?;
-        if let Some((_, rows)) = wanted {
-            hidden = operations.select(&hidden, rows)?;
+        pass.exchange(operations, &mut keys_values)?; // [tokens, 2 · key heads · size]
+        if let Some(rows) = wanted {
+            hidden = operations.select(&hidden, &rows.places)?;
             normed = operations.norm_operand(&hidden, &self.input_norm)?; // [rows, hidden]
         }
-        let rows = wanted.map_or(all, |(rows, _)| rows);
+        let rows = wanted.unwrap_or(all);
         let mut queries = operations.linear(&normed, &self.query)?; // [rows, heads · size]
         let rotation = Rotation { table: rope, positions: &rows.positions };
         operations.norm_and_rotate(&mut queries, heads.queries, &self.query_norm, rotation)?;
-        let context = operations.attention((&queries, &rows.spans), &keys_values, heads, batch)?;
+        let context = operations.attention(
+            (&queries, &rows.spans),
+            (&keys_values, pass.places()),
+            heads,
+            pass.batch(),
+        )?;
         drop((normed, keys_values, queries));
         let context = operations.operand(&context)?; // [rows, heads · size]
         operations.add_linear(&context, &self.output, &mut hidden)?; // [rows, hidden]
@@ -238,20 +261,17 @@ impl<O: Operations> Layer<O> {
 }
 
 impl<O: Operations> Model<O> for Qwen3<O> {
-    fn forward(&mut self, operations: &mut O, batch: &Batch, rows: &[usize]) -> Result<O::Tensor> {
-        let positions: Vec<usize> = batch.positions().collect();
+    fn forward(&mut self, operations: &mut O, pass: &mut Pass<'_>, rows: &[usize]) -> Result<O::Tensor> {
+        let positions: Vec<usize> = pass.batch().positions().collect();
         self.rope.extend_to(positions.iter().max().map_or(0, |last| last + 1));
-        let wanted = Rows {
-            spans: queries_at(batch, rows),
-            positions: rows.iter().map(|&row| positions[row]).collect(),
-        };
-        let all_wanted = rows.len() == positions.len();
-        let all = Rows { spans: all_queries(batch), positions };
-        let mut hidden = operations.embed(&self.embedding, batch.token_ids())?; // [tokens, hidden]
+        let all = Rows::new(pass, &positions, pass.computed());
+        let wanted = (rows.len() < all.positions.len()).then(|| Rows::new(pass, &positions, rows));
+        let ids: Vec<u32> = pass.computed().iter().map(|&row| pass.batch().token_ids()[row]).collect();
+        let mut hidden = operations.embed(&self.embedding, &ids)?; // [computed, hidden]
         for (index, layer) in self.layers.iter().enumerate() {
             let is_last = index + 1 == self.layers.len();
-            let rows = (&all, (is_last && !all_wanted).then_some((&wanted, rows)));
-            hidden = layer.forward(operations, hidden, (self.heads, batch, &self.rope), rows)?;
+            let rows = (&all, wanted.as_ref().filter(|_| is_last));
+            hidden = layer.forward(operations, hidden, (self.heads, &self.rope, pass), rows)?;
         }
         operations.norm(&hidden, &self.norm) // [rows, hidden]
     }

@@ -5,7 +5,7 @@ use candle_core::DType;
 use text_embeddings_backend_core::Pool;
 
 /// A text and what is wanted of it.
-type Text = (Vec<u32>, Wanted);
+type Case = (Vec<u32>, Wanted);
 
 fn on_cpu(options: &LoadOptions, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
     load_on(CpuOperations::start(threads, set, crate::DType::Float32).unwrap(), options).unwrap()
@@ -18,9 +18,9 @@ fn on_candle(options: &LoadOptions) -> Box<dyn Backend> {
 fn answer<'a>(
     backend: &mut dyn Backend,
     mut builder: BatchBuilder,
-    texts: impl IntoIterator<Item = &'a Text>,
+    texts: impl IntoIterator<Item = &'a Case>,
 ) -> Vec<Vec<f32>> {
-    texts.into_iter().for_each(|(ids, wanted)| builder.push(ids, *wanted));
+    texts.into_iter().for_each(|(ids, wanted)| builder.push(&Text::new(&ids[..], *wanted)));
     let predictions = backend.predict(&builder.build()).unwrap();
     predictions.texts().map(|text| text.values.to_vec()).collect()
 }
@@ -31,7 +31,7 @@ fn whole(backend: &mut dyn Backend, ids: &[u32]) -> Vec<f32> {
 
 /// Ragged and equal lengths, forks, texts that are prefixes of others, texts that come twice; of some their tokens are
 /// wanted.
-fn texts(rng: &mut StdRng, tokens_wanted: bool) -> Vec<Text> {
+fn texts(rng: &mut StdRng, tokens_wanted: bool) -> Vec<Case> {
     let mut ids = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..97)).collect() };
     let trunk = ids(41);
     let mut texts: Vec<Vec<u32>> = [1, 2, 5, 16, 33, 33, 33].map(&mut ids).to_vec();
@@ -223,7 +223,7 @@ fn vectors_of_tokens_are_refused_by_a_model_that_scores() {
     model.add_score(2);
     let mut backend = on_cpu(&model.options(Head::Classification { labels: 2 }), 1, InstructionSet::best());
     let mut builder = BatchBuilder::default();
-    builder.push(&[1, 2], Wanted::Tokens);
+    builder.push(&Text::new([1, 2], Wanted::Tokens));
     let error = backend.predict(&builder.build()).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -355,7 +355,7 @@ fn only_rows_that_an_answer_needs_are_asked_for() {
         (&[6, 7, 8], Wanted::Whole),
         (&[9, 9], Wanted::Whole),
     ] {
-        builder.push(ids, wanted);
+        builder.push(&Text::new(ids, wanted));
     }
     // Rows: 1 2 | 3 4 | 5 | 6 7 8 | 9 9.
     let batch = builder.build();
@@ -367,7 +367,7 @@ fn only_rows_that_an_answer_needs_are_asked_for() {
     assert!(scores(None).rows(&batch).is_err());
     let mut builder = BatchBuilder::default();
     for ids in [&[1, 2, 9][..], &[1, 2, 9, 9], &[9, 9], &[9, 3], &[9, 3, 9, 4], &[1]] {
-        builder.push(ids, Wanted::Whole);
+        builder.push(&Text::new(ids, Wanted::Whole));
     }
     let batch = builder.build();
     let ids: Vec<u32> =

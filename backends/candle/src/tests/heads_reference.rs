@@ -46,7 +46,7 @@ fn check(model: &str, head: Head, cases: &[Case], enough: usize) {
     for (backend_name, backend) in &mut backends {
         let mut builder = BatchBuilder::default();
         for case in cases {
-            builder.push(&case.ids, case.wanted);
+            builder.push(&Text::new(&case.ids[..], case.wanted));
         }
         let predictions = backend.predict(&builder.build()).unwrap();
         assert_eq!(predictions.texts().len(), cases.len());

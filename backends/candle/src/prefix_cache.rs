@@ -1,0 +1,465 @@
+//! Keys and values of prefixes that earlier batches computed, for later ones: a radix tree of token ids within a budget.
+//!
+//! Input: what a pass computed of prefixes ([`Fresh`]). Output: for each token whose whole prefix is here, its keys and
+//! values in every layer, as exact as attention takes them in. What must hold: `PrefixCache::bytes` counts all that
+//! nodes hold and never exceeds the budget; a prefix is stored once, however many others go on from it; what was not used
+//! for longest goes first, and never what a node in the tree goes on from.
+
+use crate::{
+    kernels::pack::{Format, round_to_bf16},
+    models::Shape,
+    pass::Fresh,
+};
+use std::collections::HashMap;
+use text_embeddings_backend_core::{Batch, Reused};
+
+/// What a node takes beside its tokens and their values, without its layers' vectors: itself and its places in the maps.
+const NODE_BYTES: usize = size_of::<Node>() + 64;
+
+/// Values in the precision in which attention takes them in.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Values {
+    F32(Vec<f32>),
+    Bf16(Vec<u16>),
+}
+
+impl Values {
+    /// Adds values, rounded if need be.
+    pub(crate) fn extend(&mut self, values: &[f32]) {
+        match self {
+            Self::F32(kept) => kept.extend_from_slice(values),
+            Self::Bf16(kept) => kept.extend(values.iter().map(|&value| round_to_bf16(value))),
+        }
+    }
+
+    fn is_finite(&self) -> bool {
+        match self {
+            Self::F32(kept) => kept.iter().all(|value| value.is_finite()),
+            Self::Bf16(kept) => kept.iter().all(|&value| widen(value).is_finite()),
+        }
+    }
+
+    /// The rows at these indices, each `width` values, and no spare room.
+    fn rows(&self, rows: &[usize], width: usize) -> Self {
+        fn pick<T: Copy>(kept: &[T], rows: &[usize], width: usize) -> Vec<T> {
+            let mut out = Vec::with_capacity(rows.len() * width);
+            for row in rows {
+                out.extend_from_slice(&kept[row * width..][..width]);
+            }
+            out
+        }
+        match self {
+            Self::F32(kept) => Self::F32(pick(kept, rows, width)),
+            Self::Bf16(kept) => Self::Bf16(pick(kept, rows, width)),
+        }
+    }
+
+    /// Keeps the values from `at` on and gives those before, neither with spare room.
+    fn split_front(&mut self, at: usize) -> Self {
+        match self {
+            Self::F32(kept) => {
+                let tail = kept.split_off(at);
+                let mut head = std::mem::replace(kept, tail);
+                head.shrink_to_fit();
+                Self::F32(head)
+            }
+            Self::Bf16(kept) => {
+                let tail = kept.split_off(at);
+                let mut head = std::mem::replace(kept, tail);
+                head.shrink_to_fit();
+                Self::Bf16(head)
+            }
+        }
+    }
+}
+
+fn widen(value: u16) -> f32 {
+    f32::from_bits(u32::from(value) << 16)
+}
+
+/// A run of tokens that follows its parent's.
+struct Node {
+    parent: Option<usize>,
+    /// At least one.
+    tokens: Vec<u32>,
+    /// For each layer, keys and values of the tokens.
+    layers: Vec<Values>,
+    children: usize,
+    /// The pass that used it last.
+    used: u64,
+}
+
+/// A place in the tree: after so many tokens of a node, or, without one, before all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    node: Option<usize>,
+    /// At least one if there is a node.
+    tokens: usize,
+}
+
+impl Cursor {
+    /// Before the first token.
+    pub(crate) const START: Self = Self { node: None, tokens: 0 };
+}
+
+/// The cache.
+pub(crate) struct PrefixCache {
+    budget: usize,
+    bytes: usize,
+    format: Format,
+    /// Layers, and values of a token in each.
+    shape: (usize, usize),
+    nodes: HashMap<usize, Node>,
+    /// From a node, or the start, by the next token to the node that begins with it.
+    edges: HashMap<(Option<usize>, u32), usize>,
+    next: usize,
+    pass: u64,
+}
+
+impl PrefixCache {
+    /// An empty cache of at most `budget` bytes; with 0 it keeps nothing. `format` is [`Format::F32`] or
+    /// [`Format::Bf16`].
+    pub(crate) fn new(budget: usize, format: Format, shape: Shape) -> Self {
+        Self {
+            budget,
+            bytes: 0,
+            format,
+            shape: (shape.layers, shape.keys_values),
+            nodes: HashMap::new(),
+            edges: HashMap::new(),
+            next: 0,
+            pass: 0,
+        }
+    }
+
+    /// The longest prefix that there is room for.
+    pub(crate) fn most_tokens(&self) -> usize {
+        self.budget.saturating_sub(2 * self.node_bytes(0)) / self.token_bytes()
+    }
+
+    /// Room for so many values.
+    pub(crate) fn values(&self, count: usize) -> Values {
+        match self.format {
+            Format::Bf16 => Values::Bf16(Vec::with_capacity(count)),
+            Format::F32 | Format::Int8 => Values::F32(Vec::with_capacity(count)),
+        }
+    }
+
+    /// The place after `token`, if the tree goes on with it.
+    pub(crate) fn step(&self, Cursor { node, tokens }: Cursor, token: u32) -> Option<Cursor> {
+        let next = node.and_then(|node| self.nodes.get(&node)?.tokens.get(tokens));
+        match next {
+            Some(&next) => (next == token).then_some(Cursor { node, tokens: tokens + 1 }),
+            None => self.edges.get(&(node, token)).map(|&node| Cursor { node: Some(node), tokens: 1 }),
+        }
+    }
+
+    /// Adds to `out` the keys and values, in a layer, of the token before `cursor`, which is not the start.
+    pub(crate) fn read(&self, Cursor { node, tokens }: Cursor, layer: usize, out: &mut Vec<f32>) {
+        let Some(node) = node.and_then(|node| self.nodes.get(&node)) else { return };
+        let range = (tokens - 1) * self.shape.1..tokens * self.shape.1;
+        match &node.layers[layer] {
+            Values::F32(kept) => out.extend_from_slice(&kept[range]),
+            Values::Bf16(kept) => out.extend(kept[range].iter().map(|&value| widen(value))),
+        }
+    }
+
+    /// Takes in what a pass over `batch` computed. What the pass used, or brings, makes nothing else of it go.
+    pub(crate) fn keep(&mut self, batch: &Batch, fresh: &Fresh) -> Reused {
+        self.pass += 1;
+        for node in fresh.known.iter().filter_map(|cursor| cursor.node) {
+            self.touch(node);
+        }
+        // A value that is not finite would spoil, through a weight of zero, the texts that do not see it.
+        if fresh.layers.iter().all(Values::is_finite) {
+            for rows in &fresh.prefixes {
+                self.insert(batch.token_ids(), rows, fresh);
+            }
+        }
+        Reused { texts: fresh.known_texts, tokens: fresh.known.len(), bytes: self.bytes }
+    }
+
+    /// Adds what is not there yet of the prefix whose tokens are those of these rows.
+    fn insert(&mut self, ids: &[u32], rows: &[usize], fresh: &Fresh) {
+        let mut at = Cursor::START;
+        let mut found = 0;
+        while let Some(next) = rows.get(found).and_then(|&row| self.step(at, ids[row])) {
+            if let Some(node) = next.node {
+                self.touch(node);
+            }
+            at = next;
+            found += 1;
+        }
+        let missing = &rows[found..];
+        // What was known and has gone since is not computed: all that is missing must be fresh.
+        let places: Result<Vec<usize>, _> = missing.iter().map(|row| fresh.rows.binary_search(row)).collect();
+        let Ok(mut places) = places else { return };
+        if places.is_empty() {
+            return;
+        }
+        places.truncate(self.make_room(missing.len()));
+        if places.is_empty() {
+            return;
+        }
+        let parent = self.split(at);
+        let tokens: Vec<u32> = missing[..places.len()].iter().map(|&row| ids[row]).collect();
+        let layers = fresh.layers.iter().map(|layer| layer.rows(&places, self.shape.1)).collect();
+        if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent)) {
+            parent.children += 1;
+        }
+        self.add(Node { parent, tokens, layers, children: 0, used: self.pass });
+    }
+
+    fn touch(&mut self, node: usize) {
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.used = self.pass;
+        }
+    }
+
+    fn add(&mut self, node: Node) -> usize {
+        let id = self.next;
+        self.next += 1;
+        self.bytes += self.node_bytes(node.tokens.len());
+        self.edges.insert((node.parent, node.tokens[0]), id);
+        self.nodes.insert(id, node);
+        id
+    }
+
+    /// The node that ends at `at`, made by cutting one in two if need be; none at the start.
+    fn split(&mut self, at: Cursor) -> Option<usize> {
+        let (id, width) = (at.node?, self.shape.1);
+        let node = self.nodes.get_mut(&id)?;
+        if at.tokens == node.tokens.len() {
+            return Some(id);
+        }
+        // What hangs below keeps its parent: the node keeps its end, and a new one takes its beginning.
+        let tail = node.tokens.split_off(at.tokens);
+        let mut tokens = std::mem::replace(&mut node.tokens, tail);
+        tokens.shrink_to_fit();
+        let layers = node.layers.iter_mut().map(|layer| layer.split_front(at.tokens * width)).collect();
+        let (parent, used, next) = (node.parent, node.used, node.tokens[0]);
+        self.bytes -= tokens.len() * self.token_bytes();
+        let head = self.add(Node { parent, tokens, layers, children: 1, used });
+        self.edges.insert((Some(head), next), id);
+        self.nodes.get_mut(&id)?.parent = Some(head);
+        Some(head)
+    }
+
+    /// Throws out what was not used for longest until there is room for a node of so many tokens, and for what cutting
+    /// another in two takes. Gives the number of tokens that there is room for; what this pass used stays.
+    fn make_room(&mut self, tokens: usize) -> usize {
+        let needed = self.node_bytes(0) + self.node_bytes(tokens);
+        while self.bytes + needed > self.budget {
+            let leaves = self.nodes.iter().filter(|(_, node)| node.children == 0 && node.used < self.pass);
+            let Some((&oldest, _)) = leaves.min_by_key(|(id, node)| (node.used, **id)) else { break };
+            self.remove(oldest);
+        }
+        let room = self.budget.saturating_sub(self.bytes + 2 * self.node_bytes(0)) / self.token_bytes();
+        room.min(tokens)
+    }
+
+    fn remove(&mut self, id: usize) {
+        let Some(node) = self.nodes.remove(&id) else { return };
+        self.edges.remove(&(node.parent, node.tokens[0]));
+        self.bytes -= self.node_bytes(node.tokens.len());
+        if let Some(parent) = node.parent.and_then(|parent| self.nodes.get_mut(&parent)) {
+            parent.children -= 1;
+        }
+    }
+
+    fn node_bytes(&self, tokens: usize) -> usize {
+        NODE_BYTES + self.shape.0 * size_of::<Values>() + tokens * self.token_bytes()
+    }
+
+    /// Bytes of a token's id, keys and values.
+    fn token_bytes(&self) -> usize {
+        let value = if self.format == Format::Bf16 { 2 } else { 4 };
+        size_of::<u32>() + self.shape.0 * self.shape.1 * value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::{operations::Operations, pass::Pass, tensors::TensorOperations};
+    use candle_core::{Device, Tensor};
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use std::collections::HashSet;
+    use text_embeddings_backend_core::{BatchBuilder, Text, Wanted};
+
+    const LAYERS: usize = 3;
+    const WIDTH: usize = 5;
+
+    fn cache(budget: usize, format: Format) -> PrefixCache {
+        let shape = Shape {
+            vocabulary: 9,
+            hidden: 1,
+            output_embedding: "",
+            layers: LAYERS,
+            keys_values: WIDTH,
+            padding: None,
+        };
+        PrefixCache::new(budget, format, shape)
+    }
+
+    /// Keys and values of a token with this prefix, itself included; bfloat16 holds them.
+    fn values(prefix: &[u32], layer: usize) -> [f32; WIDTH] {
+        std::array::from_fn(|column| {
+            let start = (layer * WIDTH + column) as u32;
+            let hash =
+                prefix.iter().fold(start, |hash, id| (hash ^ id).wrapping_mul(0x0100_0193) ^ hash >> 15);
+            f32::from((hash >> 8) as u8)
+        })
+    }
+
+    /// Runs a pass over `batch` whose answers need `needed`, and checks what it sees of the cache. Gives the prefixes
+    /// of the rows that were not computed, and those of the rows that were to be kept.
+    fn pass(cache: &mut PrefixCache, batch: &Batch, needed: &[usize]) -> [HashSet<Vec<u32>>; 2] {
+        let mut prefixes = vec![Vec::new(); batch.token_ids().len()];
+        for text in 0..batch.leaves().len() {
+            let rows: Vec<usize> = batch.rows_of(text).collect();
+            for (index, &row) in rows.iter().enumerate() {
+                prefixes[row] = rows[..=index].iter().map(|&row| batch.token_ids()[row]).collect();
+            }
+        }
+        let mut operations = TensorOperations::new(Device::Cpu);
+        let mut pass = Pass::new(batch, needed, cache);
+        assert!(needed.iter().all(|row| pass.computed().contains(row)));
+        for layer in 0..LAYERS {
+            let computed: Vec<f32> =
+                pass.computed().iter().flat_map(|&row| values(&prefixes[row], layer)).collect();
+            let mut tensor = Tensor::from_vec(computed, ((), WIDTH), &Device::Cpu).unwrap();
+            pass.exchange(&mut operations, &mut tensor).unwrap();
+            let all = operations.values(&tensor).unwrap();
+            for (prefix, &place) in prefixes.iter().zip(pass.places()) {
+                assert_eq!(all[place * WIDTH..][..WIDTH], values(prefix, layer), "{prefix:?}");
+            }
+            assert_eq!(all.len(), prefixes.len() * WIDTH);
+        }
+        let computed: HashSet<usize> = pass.computed().iter().copied().collect();
+        let fresh = pass.finish();
+        let known =
+            (0..prefixes.len()).filter(|row| !computed.contains(row)).map(|row| prefixes[row].clone());
+        let kept = fresh.prefixes.iter().flatten().map(|&row| prefixes[row].clone()).collect();
+        let reused = cache.keep(batch, &fresh);
+        assert_eq!((reused.tokens, reused.bytes), (prefixes.len() - computed.len(), cache.bytes));
+        check(cache);
+        [known.collect(), kept]
+    }
+
+    /// The tree is one, and its bytes are what its nodes hold.
+    fn check(cache: &PrefixCache) {
+        let mut bytes = 0;
+        for (id, node) in &cache.nodes {
+            assert_eq!(cache.edges[&(node.parent, node.tokens[0])], *id);
+            let children = cache.nodes.values().filter(|child| child.parent == Some(*id)).count();
+            assert_eq!(children, node.children);
+            let parent = node.parent.map(|parent| &cache.nodes[&parent]);
+            assert!(
+                parent.is_none_or(|parent| parent.used >= node.used),
+                "a parent is used with its children"
+            );
+            bytes += NODE_BYTES + node.tokens.capacity() * size_of::<u32>();
+            for layer in &node.layers {
+                bytes += size_of::<Values>();
+                bytes += match layer {
+                    Values::F32(kept) => kept.capacity() * 4,
+                    Values::Bf16(kept) => kept.capacity() * 2,
+                };
+            }
+            assert_eq!(node.layers.len(), LAYERS);
+        }
+        assert_eq!(cache.edges.len(), cache.nodes.len());
+        assert_eq!(cache.bytes, bytes);
+        assert!(cache.bytes <= cache.budget);
+    }
+
+    #[test]
+    fn a_pass_sees_what_was_kept_and_the_budget_holds() {
+        let mut rng = StdRng::seed_from_u64(60);
+        for format in [Format::F32, Format::Bf16] {
+            for budget in [0, 500, 1000, 3000, 10_000, usize::MAX] {
+                let mut cache = cache(budget, format);
+                let mut ever = HashSet::new();
+                let mut total = 0;
+                for _ in 0..150 {
+                    let mut builder = BatchBuilder::default();
+                    for _ in 0..rng.random_range(1..5) {
+                        let ids: Vec<u32> =
+                            (0..rng.random_range(1..14)).map(|_| rng.random_range(0..2)).collect();
+                        let reusable = rng.random_range(0..=ids.len() + 1);
+                        builder.push(&Text { reusable, ..Text::new(ids, Wanted::Whole) });
+                    }
+                    let batch = builder.build();
+                    let mut needed: Vec<usize> = batch.last_rows().collect();
+                    needed.extend((0..batch.token_ids().len()).filter(|_| rng.random_bool(0.05)));
+                    needed.sort_unstable();
+                    needed.dedup();
+                    let [known, kept] = pass(&mut cache, &batch, &needed);
+                    assert!(known.is_subset(&ever), "what was never kept is not known");
+                    if budget == usize::MAX {
+                        for text in 0..batch.leaves().len() {
+                            let rows: Vec<usize> = batch.rows_of(text).collect();
+                            let ids: Vec<u32> = rows.iter().map(|&row| batch.token_ids()[row]).collect();
+                            let free = rows.iter().take_while(|row| !needed.contains(row)).count();
+                            for end in 1..=ids.len() {
+                                let wanted = end <= free && ever.contains(&ids[..end]);
+                                assert_eq!(known.contains(&ids[..end]), wanted, "{ids:?} {end}");
+                            }
+                        }
+                    }
+                    ever.extend(kept);
+                    total += known.len();
+                }
+                assert_eq!(total > 0, budget >= 1000, "{budget}: {total}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let one = |cache: &mut PrefixCache, ids: &[u32]| {
+            let mut builder = BatchBuilder::default();
+            let text = [ids, &[8]].concat();
+            builder.push(&Text { reusable: ids.len(), ..Text::new(text, Wanted::Whole) });
+            pass(cache, &builder.build(), &[ids.len()])[0].len()
+        };
+        let mut cache = cache(usize::MAX, Format::F32);
+        one(&mut cache, &[1, 1, 1]);
+        // Room for three prefixes of this length, and for cutting one.
+        cache.budget = 4 * cache.bytes;
+        for (ids, known) in [
+            ([2, 2, 2], 0),
+            ([3, 3, 3], 0),
+            ([1, 1, 1], 3), // used again: the oldest is 2 2 2
+            ([4, 4, 4], 0),
+            ([1, 1, 1], 3),
+            ([3, 3, 3], 3),
+            ([2, 2, 2], 0),
+            ([4, 4, 4], 0),
+            ([1, 1, 1], 0),
+        ] {
+            assert_eq!(one(&mut cache, &ids), known, "{ids:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_is_not_kept() {
+        let mut builder = BatchBuilder::default();
+        builder.push(&Text { reusable: 2, ..Text::new([1, 2, 3], Wanted::Whole) });
+        let batch = builder.build();
+        for (bad, kept) in [(1.0, true), (f32::INFINITY, false), (f32::NAN, false)] {
+            let mut cache = cache(usize::MAX, Format::Bf16);
+            let mut pass = Pass::new(&batch, &[2], &cache);
+            for _ in 0..LAYERS {
+                let mut values = vec![1.0; 3 * WIDTH];
+                values[WIDTH + 2] = bad;
+                let mut tensor = Tensor::from_vec(values, ((), WIDTH), &Device::Cpu).unwrap();
+                pass.exchange(&mut TensorOperations::new(Device::Cpu), &mut tensor).unwrap();
+            }
+            let fresh = pass.finish();
+            assert_eq!(cache.keep(&batch, &fresh).bytes > 0, kept, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Whole models with a prefix cache: they answer as they do without one, whatever went before, and keep to their budget.
+
+use super::{random_model::*, *};
+use text_embeddings_backend_core::{Pool, Reused};
+
+fn with_cache<O: Operations + 'static>(
+    operations: O,
+    options: &LoadOptions,
+    bytes: usize,
+) -> Box<dyn Backend> {
+    let options = LoadOptions { prefix_cache_bytes: bytes, ..options.clone() };
+    load_on(operations, &options).unwrap()
+}
+
+fn start(dtype: DType, set: InstructionSet) -> CpuOperations {
+    CpuOperations::start(2, set, dtype).unwrap()
+}
+
+/// Texts of requests: one of a few instructions, one of a few queries, some of which begin alike, and any document. Of
+/// some nothing is to be kept, of some too much.
+struct Requests {
+    rng: StdRng,
+    instructions: Vec<Vec<u32>>,
+    queries: Vec<Vec<u32>>,
+}
+
+impl Requests {
+    fn new(seed: u64, vocabulary: u32) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut ids =
+            |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..vocabulary)).collect() };
+        let system = ids(11);
+        let instructions = [1, 9, 22].map(|len| [&system[..], &ids(len)].concat()).to_vec();
+        let start = ids(5);
+        let mut queries = vec![start.clone(), Vec::new()];
+        queries.extend([3, 17, 40].map(|len| [&start[..], &ids(len)].concat()));
+        queries.extend([1, 33].map(ids));
+        Self { rng, instructions, queries }
+    }
+
+    fn text(&mut self) -> Text {
+        let rng = &mut self.rng;
+        let mut ids = self.instructions[rng.random_range(0..3)].clone();
+        ids.extend(&self.queries[rng.random_range(0..self.queries.len())]);
+        let reusable = [ids.len(), ids.len(), ids.len(), 0, usize::MAX][rng.random_range(0..5)];
+        let document: Vec<u32> = (0..rng.random_range(0..20)).map(|_| rng.random_range(0..90)).collect();
+        Text { reusable, ..Text::new([ids, document].concat(), Wanted::Whole) }
+    }
+
+    fn batch(&mut self) -> Vec<Text> {
+        (0..self.rng.random_range(1..5)).map(|_| self.text()).collect()
+    }
+}
+
+fn answer(backend: &mut dyn Backend, texts: &[Text]) -> (Vec<f32>, Reused) {
+    let mut builder = BatchBuilder::default();
+    for text in texts {
+        builder.push(text);
+    }
+    let predictions = backend.predict(&builder.build()).unwrap();
+    (predictions.texts().flat_map(|text| text.values.to_vec()).collect(), predictions.reused)
+}
+
+/// Within what any company may change: what is known may come from a batch in which attention went over other segments.
+#[test]
+fn scores_over_time_are_those_without_a_cache() {
+    let options = options("tied-bf16");
+    let mut cases: Vec<_> =
+        InstructionSet::available().into_iter().map(|set| (DType::Float32, set, 2e-5)).collect();
+    for (dtype, _, tolerance) in LOWER_PRECISIONS {
+        cases.extend([InstructionSet::Portable, InstructionSet::best()].map(|set| (dtype, set, tolerance)));
+    }
+    for (seed, (dtype, set, tolerance)) in cases.into_iter().enumerate() {
+        for budget in [0, 3_000, 100_000, 400_000, 1 << 30] {
+            let mut cached = with_cache(start(dtype, set), &options, budget);
+            let mut plain = with_cache(start(dtype, set), &options, 0);
+            let mut requests = Requests::new(50 + seed as u64, 1300);
+            let mut total = 0;
+            for round in 0..12 {
+                let texts = requests.batch();
+                let (scores, reused) = answer(cached.as_mut(), &texts);
+                let (expected, none) = answer(plain.as_mut(), &texts);
+                let what = format!("{dtype} {set}, {budget} bytes, round {round}");
+                assert_close(&scores, &expected, tolerance, &what);
+                assert_eq!(none, Reused::default());
+                assert!(reused.bytes <= budget, "{} of {budget} bytes", reused.bytes);
+                assert!(reused.texts <= texts.len() && (reused.texts == 0) == (reused.tokens == 0));
+                total += reused.tokens;
+            }
+            // The smallest holds a few tokens, which may serve or not.
+            assert!(total > 0 || budget <= 3_000, "{dtype} {set}, {budget} bytes");
+            assert!(total == 0 || budget > 0, "{dtype} {set}: {total} tokens out of nothing");
+        }
+    }
+    let mut cached = with_cache(TensorOperations::new(Device::Cpu), &options, 300_000);
+    let mut plain = with_cache(TensorOperations::new(Device::Cpu), &options, 0);
+    let mut requests = Requests::new(49, 1300);
+    for round in 0..12 {
+        let texts = requests.batch();
+        let (scores, reused) = answer(cached.as_mut(), &texts);
+        assert_close(&scores, &answer(plain.as_mut(), &texts).0, 2e-5, &format!("candle, round {round}"));
+        assert!(round < 6 || reused.tokens > 0);
+    }
+}
+
+#[test]
+fn the_same_request_again_computes_only_its_documents() {
+    let mut backend =
+        with_cache(start(DType::Float32, InstructionSet::best()), &options("tied-bf16"), 1 << 30);
+    let text = |ids: &[u32], reusable| Text { reusable, ..Text::new(ids, Wanted::Whole) };
+    let first = [text(&[1, 2, 3, 4, 5], 3), text(&[1, 2, 3, 6], 3)];
+    let (scores, reused) = answer(backend.as_mut(), &first);
+    assert_eq!((reused.texts, reused.tokens), (0, 0));
+    let kept = reused.bytes;
+    assert!(kept > 0);
+    // The same bits: attention goes over the same segments in the same order.
+    assert_eq!(answer(backend.as_mut(), &first), (scores, Reused { texts: 2, tokens: 3, bytes: kept }));
+    // The last token of a text is computed in any case; what is not to be kept is not.
+    assert_eq!(
+        answer(backend.as_mut(), &[text(&[1, 2, 3], 0)]).1,
+        Reused { texts: 1, tokens: 2, bytes: kept }
+    );
+    let (_, other) = answer(backend.as_mut(), &[text(&[1, 2, 9, 9], 3), text(&[8, 8, 8], 0)]);
+    assert_eq!((other.texts, other.tokens), (1, 2));
+    assert!(other.bytes > kept);
+}
+
+#[test]
+fn a_pass_that_fails_leaves_the_cache_as_it_was() {
+    let options = options("tied-bf16");
+    let mut backend = with_cache(start(DType::Float32, InstructionSet::best()), &options, 1 << 30);
+    let text = |ids: &[u32]| Text { reusable: 3, ..Text::new(ids, Wanted::Whole) };
+    let (scores, before) = answer(backend.as_mut(), &[text(&[1, 2, 3, 4])]);
+    let mut builder = BatchBuilder::default();
+    builder.push(&text(&[1, 2, 9_999_999, 4]));
+    builder.push(&text(&[7, 7, 7, 7]));
+    assert!(backend.predict(&builder.build()).is_err());
+    let again = answer(backend.as_mut(), &[text(&[1, 2, 3, 4])]);
+    assert_eq!(again, (scores, Reused { texts: 1, tokens: 3, bytes: before.bytes }));
+    assert_eq!(answer(backend.as_mut(), &[text(&[7, 7, 7, 7])]).1.tokens, 0);
+}
+
+#[test]
+fn nothing_is_kept_for_heads_that_read_the_first_rows() {
+    let model = RandomModel::new(51, "", candle_core::DType::F32);
+    for (pool, keeps) in [(Pool::LastToken, true), (Pool::Mean, false), (Pool::Cls, false)] {
+        let options = model.options(Head::Embedding { pool, dense: Vec::new() });
+        let mut cached = with_cache(start(DType::Float32, InstructionSet::best()), &options, 1 << 20);
+        let mut plain = with_cache(start(DType::Float32, InstructionSet::best()), &options, 0);
+        let mut requests = Requests::new(52, 90);
+        let mut tokens = 0;
+        for round in 0..8 {
+            let mut texts = requests.batch();
+            if round % 2 == 0 {
+                texts[0].wanted = Wanted::Tokens;
+            }
+            let (values, reused) = answer(cached.as_mut(), &texts);
+            assert_close(&values, &answer(plain.as_mut(), &texts).0, 2e-5, &pool.to_string());
+            tokens += reused.tokens;
+            assert!(keeps || reused == Reused::default(), "{pool}: {reused:?}");
+        }
+        assert_eq!(tokens > 0, keeps, "{pool}");
+    }
+}
