@@ -10,8 +10,10 @@ use crate::{
     },
     kernels::{
         InstructionSet, elementwise,
-        matmul::{Compute, MappedMatrix, Matrix, Operand, Order, ROWS_PER_ITEM, Words},
-        pack::{Format, Stored},
+        mapped::MappedMatrix,
+        matmul::{Compute, Operand, ROWS_PER_ITEM},
+        matrix::{Matrix, Order},
+        pack::{Format, Stored, Words},
         threads::Threads,
     },
     load::StoredTensor,

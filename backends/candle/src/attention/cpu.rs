@@ -7,8 +7,8 @@
 use super::{Heads, QuerySpan};
 use crate::kernels::{
     elementwise::{self, RunningSoftmax},
-    matmul::{Compute, Words},
-    pack::{self, Format},
+    matmul::Compute,
+    pack::{self, Format, Words},
     tile::{self, COLUMNS, Sums, WORDS},
 };
 use std::{cell::RefCell, ops::Range};

@@ -1,8 +1,9 @@
-//! Files mapped into memory: checkpoints are read by the page, when a product first needs them, and shared with the
-//! page cache instead of copied.
+//! Checkpoints mapped into memory, and the matrices in them: read by the page when they are packed, or, an embedding, when
+//! a token first needs its row.
 
+use super::pack::{self, Stored};
 use memmap2::{Mmap, UncheckedAdvice};
-use std::{fs::File, io, ops::Range, path::Path};
+use std::{fs::File, io, ops::Range, path::Path, sync::Arc};
 
 /// Maps `path` for reading.
 ///
@@ -17,10 +18,52 @@ pub(crate) fn map(path: &Path) -> io::Result<Mmap> {
     unsafe { Mmap::map(&file) }
 }
 
-/// Lets the system take back the memory of these bytes, which will hardly be read again: if they are, they come from the
-/// file as before.
-pub(crate) fn release(file: &Mmap, bytes: Range<usize>) {
-    // SAFETY: the mapping is shared and read-only, so its pages hold nothing but the file's content. A refusal by the
-    // system costs memory and nothing else.
-    let _ = unsafe { file.unchecked_advise_range(UncheckedAdvice::DontNeed, bytes.start, bytes.len()) };
+/// A weight `[rows, columns]`, row after row, in a mapped checkpoint.
+#[derive(Clone)]
+pub(crate) struct MappedMatrix {
+    file: Arc<Mmap>,
+    bytes: Range<usize>,
+    stored: Stored,
+    columns: usize,
+}
+
+impl MappedMatrix {
+    /// The matrix whose values lie at `bytes` of `file`; their number must be a multiple of `columns`.
+    pub(crate) fn new(file: Arc<Mmap>, bytes: Range<usize>, stored: Stored, columns: usize) -> Self {
+        assert!(
+            columns > 0 && bytes.end <= file.len() && bytes.len().is_multiple_of(columns * stored.size())
+        );
+        Self { file, bytes, stored, columns }
+    }
+
+    /// Rows (outputs).
+    pub(crate) fn rows(&self) -> usize {
+        self.bytes.len() / (self.columns * self.stored.size())
+    }
+
+    /// Columns (inputs).
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// How the values are stored.
+    pub(crate) fn stored(&self) -> Stored {
+        self.stored
+    }
+
+    /// One row, widened into `out`, which holds [`MappedMatrix::columns`] values.
+    pub(crate) fn widen_row(&self, row: usize, out: &mut [f32]) {
+        let size = self.columns * self.stored.size();
+        pack::widen(self.stored, &self.file[self.bytes.clone()][row * size..(row + 1) * size], out);
+    }
+
+    /// Lets the system take back the memory of the values, which will hardly be read again: if they are, they come from
+    /// the file as before.
+    pub(crate) fn release(&self) {
+        // SAFETY: the mapping is shared and read-only, so its pages hold nothing but the file's content. A refusal by
+        // the system costs memory and nothing else.
+        let _ = unsafe {
+            self.file.unchecked_advise_range(UncheckedAdvice::DontNeed, self.bytes.start, self.bytes.len())
+        };
+    }
 }

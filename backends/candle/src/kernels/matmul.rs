@@ -5,14 +5,14 @@
 //! on the other rows.
 
 use super::{
-    elementwise, mapped,
-    pack::{self, Format, Stored},
+    elementwise,
+    matrix::{GATES, Matrix},
+    pack::{self, Format, Words},
     simd::InstructionSet,
     threads::Threads,
     tile::{self, COLUMNS, Sums, WORDS},
 };
-use memmap2::Mmap;
-use std::{cell::RefCell, ops::Range, sync::Arc};
+use std::{cell::RefCell, ops::Range};
 
 /// Bytes of packed rows that meet panel after panel: what a second-level cache holds beside a panel.
 const ROWS_BYTES: usize = 384 * 1024;
@@ -20,179 +20,6 @@ const ROWS_BYTES: usize = 384 * 1024;
 const ITEMS_PER_THREAD: usize = 8;
 /// Rows that a thread takes at a time in row-wise operations.
 pub(crate) const ROWS_PER_ITEM: usize = 28;
-/// Gates of a panel of gates and ups.
-const GATES: usize = COLUMNS / 2;
-
-/// A weight `[rows, columns]`, row after row, in a mapped checkpoint.
-#[derive(Clone)]
-pub(crate) struct MappedMatrix {
-    file: Arc<Mmap>,
-    bytes: Range<usize>,
-    stored: Stored,
-    columns: usize,
-}
-
-impl MappedMatrix {
-    /// The matrix whose values lie at `bytes` of `file`; their number must be a multiple of `columns`.
-    pub(crate) fn new(file: Arc<Mmap>, bytes: Range<usize>, stored: Stored, columns: usize) -> Self {
-        assert!(
-            columns > 0 && bytes.end <= file.len() && bytes.len().is_multiple_of(columns * stored.size())
-        );
-        Self { file, bytes, stored, columns }
-    }
-
-    /// Rows (outputs).
-    pub(crate) fn rows(&self) -> usize {
-        self.bytes.len() / (self.columns * self.stored.size())
-    }
-
-    /// Columns (inputs).
-    pub(crate) fn columns(&self) -> usize {
-        self.columns
-    }
-
-    /// How the values are stored.
-    pub(crate) fn stored(&self) -> Stored {
-        self.stored
-    }
-
-    /// One row, widened into `out`, which holds [`MappedMatrix::columns`] values.
-    pub(crate) fn widen_row(&self, row: usize, out: &mut [f32]) {
-        let size = self.columns * self.stored.size();
-        pack::widen(self.stored, &self.file[self.bytes.clone()][row * size..(row + 1) * size], out);
-    }
-}
-
-/// Sixteen words on a cache line of their own.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u32; WORDS]);
-
-/// Words in lines.
-#[derive(Debug, Default)]
-pub(crate) struct Words(Vec<Line>);
-
-impl Words {
-    /// Changes the number of words to a multiple of [`WORDS`]; new ones are zero.
-    pub(crate) fn resize(&mut self, words: usize) {
-        debug_assert!(words.is_multiple_of(WORDS));
-        self.0.resize(words / WORDS, Line([0; WORDS]));
-    }
-
-    /// How many words there is room for.
-    pub(crate) fn capacity(&self) -> usize {
-        self.0.capacity() * WORDS
-    }
-
-    /// The words.
-    pub(crate) fn as_slice(&self) -> &[u32] {
-        // SAFETY: a line is exactly its words.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * WORDS) }
-    }
-
-    /// The words.
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [u32] {
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * WORDS) }
-    }
-}
-
-/// A weight, packed: panels `[panel][word][COLUMNS]`.
-pub(crate) struct Matrix {
-    format: Format,
-    depth: usize,
-    outputs: usize,
-    panels: usize,
-    words: Words,
-    /// Of [`Format::Int8`], by panel and column: the scale of a column, and 128 times the sum of its bytes, which is
-    /// what the offset of the rows' bytes adds to a sum.
-    scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
-}
-
-/// How the rows of a weight become columns of panels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// As they come.
-    Plain,
-    /// The first half are gates, the second half what they gate: each panel has [`GATES`] of both.
-    Gated,
-}
-
-impl Order {
-    /// The row of the weight that is column `column` of panel `panel`.
-    fn row(self, outputs: usize, panel: usize, column: usize) -> Option<usize> {
-        match self {
-            Self::Plain => Some(panel * COLUMNS + column).filter(|&row| row < outputs),
-            Self::Gated => {
-                let gate = Some(panel * GATES + column % GATES).filter(|&gate| gate < outputs / 2);
-                gate.map(|gate| gate + column / GATES * (outputs / 2))
-            }
-        }
-    }
-
-    fn panels(self, outputs: usize) -> usize {
-        match self {
-            Self::Plain => outputs.div_ceil(COLUMNS),
-            Self::Gated => (outputs / 2).div_ceil(GATES),
-        }
-    }
-}
-
-impl Matrix {
-    /// Packs the parts of a weight, which stand one below the other and have the same number of columns.
-    pub(crate) fn pack(compute: &Compute, parts: &[MappedMatrix], format: Format, order: Order) -> Self {
-        let depth = parts[0].columns();
-        assert!(parts.iter().all(|part| part.columns() == depth));
-        let outputs = parts.iter().map(MappedMatrix::rows).sum();
-        let row = |mut row: usize, out: &mut [f32]| {
-            for part in parts {
-                if row < part.rows() {
-                    return part.widen_row(row, out);
-                }
-                row -= part.rows();
-            }
-        };
-        let panels = order.panels(outputs);
-        let row_words = format.words(depth);
-        let mut words = Words::default();
-        words.resize(panels * COLUMNS * row_words);
-        let mut scales =
-            vec![([0.0; COLUMNS], [0; COLUMNS]); if format == Format::Int8 { panels } else { 0 }];
-        let mut of_panel = scales.iter_mut();
-        let items = words.as_mut_slice().chunks_exact_mut(COLUMNS * row_words).enumerate();
-        let items = items.map(|(panel, words)| (panel, words, of_panel.next()));
-        compute.threads.for_each(items, |(panel, words, mut scales)| {
-            let mut values = vec![0.0; depth];
-            let mut rows = vec![0; COLUMNS * row_words];
-            for (column, words) in rows.chunks_exact_mut(row_words).enumerate() {
-                let Some(index) = order.row(outputs, panel, column) else { continue };
-                row(index, &mut values);
-                let mut scale = 1.0;
-                pack::row(compute.set, format, &values, 0, words, &mut scale);
-                if let Some((scales, corrections)) = &mut scales {
-                    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-                    corrections[column] = 128 * bytes.map(|byte| i32::from(byte.cast_signed())).sum::<i32>();
-                    scales[column] = scale;
-                }
-            }
-            pack::panel(compute.set, &rows, row_words, words);
-        });
-        for part in parts {
-            mapped::release(&part.file, part.bytes.clone());
-        }
-        Self { format, depth, outputs, panels, words, scales }
-    }
-
-    /// Rows of the weight.
-    pub(crate) fn outputs(&self) -> usize {
-        self.outputs
-    }
-
-    fn panel(&self, panel: usize) -> &[u32] {
-        let size = COLUMNS * self.format.words(self.depth);
-        &self.words.as_slice()[panel * size..(panel + 1) * size]
-    }
-}
 
 /// Rows, packed: blocks `[block][chunk][row][WORDS]` of equal height, but for the last.
 #[derive(Debug)]
@@ -330,7 +157,7 @@ impl Compute {
         out: &mut [f32],
         write: impl Fn(&[f32], &mut [f32]) + Sync,
     ) {
-        let columns = weight.outputs;
+        let columns = weight.outputs();
         assert!(x.rows * columns == out.len());
         let out = Shared(out.as_mut_ptr());
         self.tiles(x, weight, |tile| {
@@ -353,7 +180,7 @@ impl Compute {
         format: Format,
         words: Words,
     ) -> Operand {
-        let (inner, per_word) = (weight.outputs / 2, format.per_word());
+        let (inner, per_word) = (weight.outputs() / 2, format.per_word());
         let mut out = Operand::new(self.set, format, (x.rows, inner), words);
         debug_assert!(format != Format::Int8 && out.block_rows == x.block_rows);
         let row_words = out.row_words;
@@ -436,10 +263,14 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::*;
+    use super::{
+        super::{mapped::MappedMatrix, matrix::Order, pack::Stored},
+        *,
+    };
     use half::bf16;
+    use memmap2::Mmap;
     use rand::{Rng, SeedableRng, rngs::StdRng};
-    use std::io::Write;
+    use std::{io::Write, sync::Arc};
 
     const FORMATS: [(Format, Format); 4] = [
         (Format::F32, Format::F32),

@@ -12,6 +12,7 @@
 pub(crate) mod elementwise;
 pub(crate) mod mapped;
 pub(crate) mod matmul;
+pub(crate) mod matrix;
 pub(crate) mod pack;
 pub(crate) mod simd;
 pub(crate) mod threads;

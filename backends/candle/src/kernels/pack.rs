@@ -66,6 +66,40 @@ impl Format {
     }
 }
 
+/// Sixteen words on a cache line of their own.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u32; WORDS]);
+
+/// Words in lines.
+#[derive(Debug, Default)]
+pub(crate) struct Words(Vec<Line>);
+
+impl Words {
+    /// Changes the number of words to a multiple of [`WORDS`]; new ones are zero.
+    pub(crate) fn resize(&mut self, words: usize) {
+        debug_assert!(words.is_multiple_of(WORDS));
+        self.0.resize(words / WORDS, Line([0; WORDS]));
+    }
+
+    /// How many words there is room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.0.capacity() * WORDS
+    }
+
+    /// The words.
+    pub(crate) fn as_slice(&self) -> &[u32] {
+        // SAFETY: a line is exactly its words.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * WORDS) }
+    }
+
+    /// The words.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u32] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * WORDS) }
+    }
+}
+
 /// The nearest bfloat16, of two equally near ones the even one; what is not a number stays so.
 #[inline(always)]
 pub(crate) fn round_to_bf16(value: f32) -> u16 {

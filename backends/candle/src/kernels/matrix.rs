@@ -1,0 +1,112 @@
+//! Weights, packed once when a model is loaded.
+//!
+//! Input: parts of a weight in a mapped checkpoint. Output: panels of columns in a [`Format`]. What must hold: a panel
+//! that is not full is filled with columns of zeros.
+
+use super::{
+    mapped::MappedMatrix,
+    matmul::Compute,
+    pack::{self, Format, Words},
+    tile::COLUMNS,
+};
+
+/// Gates of a panel of gates and what they gate.
+pub(crate) const GATES: usize = COLUMNS / 2;
+
+/// A weight, packed: panels `[panel][word][COLUMNS]`.
+pub(crate) struct Matrix {
+    pub(super) format: Format,
+    /// Columns of the weight.
+    pub(super) depth: usize,
+    /// Rows of the weight.
+    outputs: usize,
+    pub(super) panels: usize,
+    words: Words,
+    /// Of [`Format::Int8`], by panel and column: the scale of a column, and 128 times the sum of its bytes, which is
+    /// what the offset of the rows' bytes adds to a sum.
+    pub(super) scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
+}
+
+/// How the rows of a weight become columns of panels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As they come.
+    Plain,
+    /// The first half are gates, the second half what they gate: each panel has [`GATES`] of both.
+    Gated,
+}
+
+impl Order {
+    /// The row of the weight that is column `column` of panel `panel`.
+    fn row(self, outputs: usize, panel: usize, column: usize) -> Option<usize> {
+        match self {
+            Self::Plain => Some(panel * COLUMNS + column).filter(|&row| row < outputs),
+            Self::Gated => {
+                let gate = Some(panel * GATES + column % GATES).filter(|&gate| gate < outputs / 2);
+                gate.map(|gate| gate + column / GATES * (outputs / 2))
+            }
+        }
+    }
+
+    fn panels(self, outputs: usize) -> usize {
+        match self {
+            Self::Plain => outputs.div_ceil(COLUMNS),
+            Self::Gated => (outputs / 2).div_ceil(GATES),
+        }
+    }
+}
+
+impl Matrix {
+    /// Packs the parts of a weight, which stand one below the other and have the same number of columns.
+    pub(crate) fn pack(compute: &Compute, parts: &[MappedMatrix], format: Format, order: Order) -> Self {
+        let depth = parts[0].columns();
+        assert!(parts.iter().all(|part| part.columns() == depth));
+        let outputs = parts.iter().map(MappedMatrix::rows).sum();
+        let row = |mut row: usize, out: &mut [f32]| {
+            for part in parts {
+                if row < part.rows() {
+                    return part.widen_row(row, out);
+                }
+                row -= part.rows();
+            }
+        };
+        let panels = order.panels(outputs);
+        let row_words = format.words(depth);
+        let mut words = Words::default();
+        words.resize(panels * COLUMNS * row_words);
+        let mut scales =
+            vec![([0.0; COLUMNS], [0; COLUMNS]); if format == Format::Int8 { panels } else { 0 }];
+        let mut of_panel = scales.iter_mut();
+        let items = words.as_mut_slice().chunks_exact_mut(COLUMNS * row_words).enumerate();
+        let items = items.map(|(panel, words)| (panel, words, of_panel.next()));
+        compute.threads.for_each(items, |(panel, words, mut scales)| {
+            let mut values = vec![0.0; depth];
+            let mut rows = vec![0; COLUMNS * row_words];
+            for (column, words) in rows.chunks_exact_mut(row_words).enumerate() {
+                let Some(index) = order.row(outputs, panel, column) else { continue };
+                row(index, &mut values);
+                let mut scale = 1.0;
+                pack::row(compute.set, format, &values, 0, words, &mut scale);
+                if let Some((scales, corrections)) = &mut scales {
+                    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+                    corrections[column] = 128 * bytes.map(|byte| i32::from(byte.cast_signed())).sum::<i32>();
+                    scales[column] = scale;
+                }
+            }
+            pack::panel(compute.set, &rows, row_words, words);
+        });
+        parts.iter().for_each(MappedMatrix::release);
+        Self { format, depth, outputs, panels, words, scales }
+    }
+
+    /// Rows of the weight.
+    pub(crate) fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// A panel's words.
+    pub(super) fn panel(&self, panel: usize) -> &[u32] {
+        let size = COLUMNS * self.format.words(self.depth);
+        &self.words.as_slice()[panel * size..(panel + 1) * size]
+    }
+}
