@@ -4,10 +4,7 @@
 //! of buffers that are used again, so that a forward pass asks the system for memory only while batches grow.
 
 use crate::{
-    attention::{
-        Heads, QuerySpan,
-        cpu::{self, PackedKeys},
-    },
+    attention::{Heads, QuerySpan, cpu, packed::PackedKeys},
     kernels::{
         InstructionSet, elementwise,
         mapped::MappedMatrix,

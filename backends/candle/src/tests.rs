@@ -219,7 +219,7 @@ fn packed_attention_equals_the_obvious_one() {
             let threads = kernels::threads::Threads::start(2).unwrap();
             let compute = kernels::matmul::Compute { set, threads };
             let packed = [(Format::F32, 5e-6), (Format::Bf16, 0.04)].map(|(format, tolerance)| {
-                let mut packed = attention::cpu::PackedKeys::new(format);
+                let mut packed = attention::packed::PackedKeys::new(format);
                 packed.pack(&compute, (&keys_values, &places), heads, &batch);
                 (packed, tolerance)
             });

@@ -4,6 +4,7 @@
 //! and obvious, in candle tensors, which is the oracle of the former and what other devices run.
 
 pub(crate) mod cpu;
+pub(crate) mod packed;
 pub(crate) mod reference;
 
 use std::ops::Range;
