@@ -171,7 +171,7 @@ impl Compute {
         });
     }
 
-    /// `silu(gate) ∘ up`, where the gates and ups are `x · Wᵀ` with `weight` packed in [`Order::Gated`], as an operand of
+    /// `silu(gate) ∘ up`, where the gates and ups are `x · Wᵀ` with `weight` packed in [`Gated`](super::matrix::Order::Gated) order, as an operand of
     /// `format`, which must not be [`Format::Int8`]: its scales need whole rows.
     pub(crate) fn gated_product(
         &self,
