@@ -171,8 +171,9 @@ impl Compute {
         });
     }
 
-    /// `silu(gate) ∘ up`, where the gates and ups are `x · Wᵀ` with `weight` packed in [`Gated`](super::matrix::Order::Gated) order, as an operand of
-    /// `format`, which must not be [`Format::Int8`]: its scales need whole rows.
+    /// `silu(gate) ∘ up`, where the gates and ups are `x · Wᵀ` with `weight` packed in the order
+    /// [`Gated`](super::matrix::Order::Gated), as an operand of `format`, which must not be [`Format::Int8`]: its scales
+    /// need whole rows.
     pub(crate) fn gated_product(
         &self,
         x: &Operand,
