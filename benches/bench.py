@@ -23,7 +23,7 @@ import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).parent
-WORKLOADS = {"W1": ("w1.json", 5), "W2": ("w2.json", 20), "W3": ("w3.json", 3)}
+WORKLOADS = {"W1": ("w1.json", 3), "W2": ("w2.json", 20), "W3": ("w3.json", 2)}
 
 
 def machine() -> str:
