@@ -20,6 +20,15 @@ use super::{
 };
 use crate::state::AppState;
 
+/// How a body's fields say that texts become tokens.
+pub(crate) fn encoding(
+    truncate: Option<bool>,
+    side: TruncationSide,
+    prompt_name: Option<String>,
+) -> EmbedEncoding {
+    EmbedEncoding { truncate, truncation_direction: side.into(), prompt_name }
+}
+
 /// What to embed.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = EmbedRequest, example = json!({"inputs": "What is deep learning?"}))]
@@ -48,11 +57,7 @@ impl From<EmbedBody> for EmbedRequest {
     fn from(body: EmbedBody) -> Self {
         Self {
             inputs: body.inputs.0,
-            encoding: EmbedEncoding {
-                truncate: body.truncate,
-                truncation_direction: body.truncation_direction.into(),
-                prompt_name: body.prompt_name,
-            },
+            encoding: encoding(body.truncate, body.truncation_direction, body.prompt_name),
             normalize: body.normalize,
             dimensions: body.dimensions,
         }
@@ -80,11 +85,7 @@ impl From<EmbedAllBody> for EmbedAllRequest {
     fn from(body: EmbedAllBody) -> Self {
         Self {
             inputs: body.inputs.0,
-            encoding: EmbedEncoding {
-                truncate: body.truncate,
-                truncation_direction: body.truncation_direction.into(),
-                prompt_name: body.prompt_name,
-            },
+            encoding: encoding(body.truncate, body.truncation_direction, body.prompt_name),
         }
     }
 }
@@ -110,11 +111,7 @@ impl From<EmbedSparseBody> for EmbedSparseRequest {
     fn from(body: EmbedSparseBody) -> Self {
         Self {
             inputs: body.inputs.0,
-            encoding: EmbedEncoding {
-                truncate: body.truncate,
-                truncation_direction: body.truncation_direction.into(),
-                prompt_name: body.prompt_name,
-            },
+            encoding: encoding(body.truncate, body.truncation_direction, body.prompt_name),
         }
     }
 }

@@ -5,11 +5,12 @@
 
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
-use text_embeddings_core::service::{EmbedEncoding, SimilarityRequest};
+use text_embeddings_core::service::SimilarityRequest;
 use utoipa::ToSchema;
 
 use super::{
     TruncationSide,
+    embed::encoding,
     error::ApiError,
     extract::JsonBody,
     openapi::{InferenceErrors, TAG},
@@ -61,11 +62,7 @@ impl From<SimilarityBody> for SimilarityRequest {
         Self {
             source_sentence: body.inputs.source_sentence,
             sentences: body.inputs.sentences,
-            encoding: EmbedEncoding {
-                truncate: parameters.truncate,
-                truncation_direction: parameters.truncation_direction.into(),
-                prompt_name: parameters.prompt_name,
-            },
+            encoding: encoding(parameters.truncate, parameters.truncation_direction, parameters.prompt_name),
         }
     }
 }
@@ -92,7 +89,7 @@ mod tests {
     use super::*;
     use crate::http::testing::Server;
     use serde_json::json;
-    use text_embeddings_core::tokenization::TruncationDirection;
+    use text_embeddings_core::{service::EmbedEncoding, tokenization::TruncationDirection};
 
     #[test]
     fn a_body_has_teis_fields_and_defaults() {
