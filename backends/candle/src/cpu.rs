@@ -13,7 +13,6 @@ use crate::{
         pack::{Format, Stored, Words},
         threads::Threads,
     },
-    load::StoredTensor,
     operations::{Norm, Operations, Result, Rotation, Spread},
 };
 use std::{
@@ -137,14 +136,13 @@ impl CpuOperations {
     }
 
     /// A weight for activations of a format. It keeps the checkpoint's precision, unless theirs is lower.
-    fn weight(&self, parts: Vec<StoredTensor>, activations: Format, order: Order) -> Matrix {
-        let parts: Vec<MappedMatrix> = parts.into_iter().map(mapped).collect();
+    fn weight(&self, parts: &[MappedMatrix], activations: Format, order: Order) -> Matrix {
         let format = match activations {
             Format::F32 if parts.iter().any(|part| part.stored() != Stored::Bf16) => Format::F32,
             Format::F32 | Format::Bf16 => Format::Bf16,
             Format::Int8 => Format::Int8,
         };
-        Matrix::pack(&self.compute, &parts, format, order)
+        Matrix::pack(&self.compute, parts, format, order)
     }
 }
 
@@ -164,10 +162,6 @@ fn arithmetic(set: InstructionSet, dtype: DType) -> Result<Arithmetic> {
     Ok(Arithmetic { activations, wide, attention })
 }
 
-fn mapped(part: StoredTensor) -> MappedMatrix {
-    MappedMatrix::new(part.file, part.bytes, part.stored, part.columns)
-}
-
 impl Operations for CpuOperations {
     type Tensor = Activations;
     type Operand = PackedActivations;
@@ -176,20 +170,20 @@ impl Operations for CpuOperations {
     type GatedMatrix = Matrix;
     type Vector = Vec<f32>;
 
-    fn table(&self, values: StoredTensor) -> Result<MappedMatrix> {
-        Ok(mapped(values))
+    fn table(&self, values: MappedMatrix) -> Result<MappedMatrix> {
+        Ok(values)
     }
 
-    fn matrix(&self, parts: Vec<StoredTensor>, inputs: Spread) -> Result<Matrix> {
+    fn matrix(&self, parts: Vec<MappedMatrix>, inputs: Spread) -> Result<Matrix> {
         let activations = match inputs {
             Spread::Even => self.arithmetic.activations,
             Spread::Wide => self.arithmetic.wide,
         };
-        Ok(self.weight(parts, activations, Order::Plain))
+        Ok(self.weight(&parts, activations, Order::Plain))
     }
 
-    fn gated_matrix(&self, gate: StoredTensor, up: StoredTensor) -> Result<Matrix> {
-        Ok(self.weight(vec![gate, up], self.arithmetic.activations, Order::Gated))
+    fn gated_matrix(&self, gate: MappedMatrix, up: MappedMatrix) -> Result<Matrix> {
+        Ok(self.weight(&[gate, up], self.arithmetic.activations, Order::Gated))
     }
 
     fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {

@@ -1,12 +1,12 @@
 //! A checkpoint's tensors by name, in the dialect of the models here.
 //!
-//! Input: safetensors files. Output: [`StoredTensor`]s, which are views of the mapped files. Checkpoint dialects end
+//! Input: safetensors files. Output: [`MappedMatrix`]es, views of the mapped files. Checkpoint dialects end
 //! here: some name their tensors `model.layers…`, some `layers…`; the models ask for the latter. What must hold: a
 //! tensor that is missing, has another shape or a type that cannot be computed with, and one that no model asked for,
 //! is an error that names tensor and file.
 
 use crate::kernels::{
-    mapped,
+    mapped::{self, MappedMatrix},
     pack::{self, Stored},
 };
 use memmap2::Mmap;
@@ -32,30 +32,6 @@ struct Entry {
     bytes: Range<usize>,
     dtype: Dtype,
     shape: Vec<usize>,
-}
-
-/// A tensor of one or two dimensions where it lies in a mapped file.
-#[derive(Clone)]
-pub(crate) struct StoredTensor {
-    /// The file.
-    pub(crate) file: Arc<Mmap>,
-    /// Where the values lie in the file.
-    pub(crate) bytes: Range<usize>,
-    /// How they are stored.
-    pub(crate) stored: Stored,
-    /// Their number along the last dimension.
-    pub(crate) columns: usize,
-}
-
-impl StoredTensor {
-    /// One row as `f32`; the only row of a vector is row 0.
-    pub(crate) fn row(&self, row: usize) -> Vec<f32> {
-        let mut out = vec![0.0; self.columns];
-        let size = self.columns * self.stored.size();
-        let start = self.bytes.start + row * size;
-        pack::widen(self.stored, &self.file[start..start + size], &mut out);
-        out
-    }
 }
 
 impl Checkpoint {
@@ -86,7 +62,7 @@ impl Checkpoint {
     /// # Errors
     ///
     /// [`BackendError::Load`] if it is missing, or has another shape or an unsupported type.
-    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<StoredTensor, BackendError> {
+    pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<MappedMatrix, BackendError> {
         let Some(entry) = self.tensors.get(name) else {
             return Err(BackendError::Load(format!(
                 "the checkpoint has no tensor `{name}` (nor `model.{name}`): it is incomplete or of another model; \
@@ -112,7 +88,7 @@ impl Checkpoint {
             }
         };
         let columns = shape.last().copied().unwrap_or(1);
-        Ok(StoredTensor { file: entry.file.clone(), bytes: entry.bytes.clone(), stored, columns })
+        Ok(MappedMatrix::new(entry.file.clone(), entry.bytes.clone(), stored, columns))
     }
 
     /// Ends the loading: every tensor must have been asked for, but for those in `ignored`.

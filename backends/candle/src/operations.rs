@@ -5,8 +5,7 @@
 
 use crate::{
     attention::{Heads, QuerySpan},
-    kernels::pack::Format,
-    load::StoredTensor,
+    kernels::{mapped::MappedMatrix, pack::Format},
     rope::RopeTable,
 };
 use std::borrow::Cow;
@@ -49,13 +48,13 @@ pub(crate) trait Operations: Send {
     type Vector: Send + Sync;
 
     /// A table.
-    fn table(&self, values: StoredTensor) -> Result<Self::Table>;
+    fn table(&self, values: MappedMatrix) -> Result<Self::Table>;
 
     /// A weight, made of parts that stand one below the other and have the same number of inputs.
-    fn matrix(&self, parts: Vec<StoredTensor>, inputs: Spread) -> Result<Self::Matrix>;
+    fn matrix(&self, parts: Vec<MappedMatrix>, inputs: Spread) -> Result<Self::Matrix>;
 
     /// Two weights of the same shape: the gate's and the other's.
-    fn gated_matrix(&self, gate: StoredTensor, up: StoredTensor) -> Result<Self::GatedMatrix>;
+    fn gated_matrix(&self, gate: MappedMatrix, up: MappedMatrix) -> Result<Self::GatedMatrix>;
 
     /// A vector.
     fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;

@@ -4,8 +4,8 @@
 
 use crate::{
     attention::{Heads, QuerySpan, reference},
+    kernels::mapped::MappedMatrix,
     kernels::pack::Format,
-    load::StoredTensor,
     operations::{Norm, Operations, Result, Rotation, Spread},
 };
 use candle_core::{D, DType, Device, Tensor};
@@ -44,19 +44,18 @@ impl Operations for TensorOperations {
     type GatedMatrix = [Tensor; 2];
     type Vector = Tensor;
 
-    fn table(&self, values: StoredTensor) -> Result<Tensor> {
+    fn table(&self, values: MappedMatrix) -> Result<Tensor> {
         self.matrix(vec![values], Spread::Even)
     }
 
-    fn gated_matrix(&self, gate: StoredTensor, up: StoredTensor) -> Result<[Tensor; 2]> {
+    fn gated_matrix(&self, gate: MappedMatrix, up: MappedMatrix) -> Result<[Tensor; 2]> {
         Ok([self.matrix(vec![gate], Spread::Even)?, self.matrix(vec![up], Spread::Even)?])
     }
 
-    fn matrix(&self, parts: Vec<StoredTensor>, _inputs: Spread) -> Result<Tensor> {
-        let columns = parts[0].columns;
-        let rows = |part: &StoredTensor| part.bytes.len() / (columns * part.stored.size());
+    fn matrix(&self, parts: Vec<MappedMatrix>, _inputs: Spread) -> Result<Tensor> {
+        let columns = parts[0].columns();
         let values: Vec<f32> =
-            parts.iter().flat_map(|part| (0..rows(part)).flat_map(|row| part.row(row))).collect();
+            parts.iter().flat_map(|part| (0..part.rows()).flat_map(|row| part.row(row))).collect();
         Tensor::from_vec(values, ((), columns), &self.device).map_err(failed)
     }
 

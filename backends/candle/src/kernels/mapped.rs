@@ -18,7 +18,7 @@ pub(crate) fn map(path: &Path) -> io::Result<Mmap> {
     unsafe { Mmap::map(&file) }
 }
 
-/// A weight `[rows, columns]`, row after row, in a mapped checkpoint.
+/// A tensor `[rows, columns]`, row after row, where it lies in a mapped checkpoint; of one dimension, a single row.
 #[derive(Clone)]
 pub(crate) struct MappedMatrix {
     file: Arc<Mmap>,
@@ -55,6 +55,13 @@ impl MappedMatrix {
     pub(crate) fn widen_row(&self, row: usize, out: &mut [f32]) {
         let size = self.columns * self.stored.size();
         pack::widen(self.stored, &self.file[self.bytes.clone()][row * size..(row + 1) * size], out);
+    }
+
+    /// One row as `f32`.
+    pub(crate) fn row(&self, row: usize) -> Vec<f32> {
+        let mut out = vec![0.0; self.columns];
+        self.widen_row(row, &mut out);
+        out
     }
 
     /// Lets the system take back the memory of the values, which will hardly be read again: if they are, they come from
