@@ -10,6 +10,7 @@ mod model;
 mod predict;
 mod request;
 mod rerank;
+mod show;
 mod tokenize;
 
 use crate::{
@@ -26,6 +27,7 @@ pub use embed::{
 pub use model::{Prompts, ServedModel};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use rerank::{Rank, RerankRequest};
+pub use show::ShowRequest;
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 
 /// The limits and defaults that requests are held to.

@@ -60,7 +60,9 @@ impl Service {
             check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
             let prompt = self.prompt(prompt_name.as_deref())?;
             let texts = inputs.iter().map(|text| [prompt, text].concat()).collect();
-            self.map(texts, move |tokenizer, text: String| tokens(tokenizer, &text, add_special_tokens)).await
+            let job =
+                move |encoder: &Encoder, text: String| tokens(encoder.tokenizer(), &text, add_special_tokens);
+            self.map(texts, job).await
         })
         .await
     }
@@ -75,7 +77,8 @@ impl Service {
         let DecodeRequest { ids, skip_special_tokens } = request;
         counted(method(ids.len()), async move {
             check_length("ids", ids.len(), self.config.max_client_batch_size)?;
-            let decode = move |tokenizer: &Tokenizer, ids: Vec<u32>| {
+            let decode = move |encoder: &Encoder, ids: Vec<u32>| {
+                let tokenizer = encoder.tokenizer();
                 tokenizer
                     .decode(&ids, skip_special_tokens)
                     .map_err(|error| Error::Tokenizer(error.to_string()))
@@ -86,10 +89,10 @@ impl Service {
     }
 
     /// Does `job` for each input, on the tokenizer's threads.
-    async fn map<I: Send + 'static, O: Send + 'static>(
+    pub(super) async fn map<I: Send + 'static, O: Send + 'static>(
         &self,
         inputs: Vec<I>,
-        job: impl Fn(&Tokenizer, I) -> Result<O, Error> + Clone + Send + 'static,
+        job: impl Fn(&Encoder, I) -> Result<O, Error> + Clone + Send + 'static,
     ) -> Result<Vec<O>, Error> {
         let _permit = self.permit().await?;
         let mut answers = Vec::with_capacity(inputs.len());
@@ -99,7 +102,7 @@ impl Service {
             self.tokenization.run(move |encoder: &Encoder| {
                 if !reply.is_closed() {
                     // A receiver that is gone wants no answer.
-                    let _ = reply.send(job(encoder.tokenizer(), input));
+                    let _ = reply.send(job(encoder, input));
                 }
             })?;
             answers.push(answer);

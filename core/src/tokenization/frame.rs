@@ -11,15 +11,15 @@ use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 /// A stretch of the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Ids that are the same in every prompt.
-    Fixed(Vec<u32>),
+    /// Ids that are the same in every prompt, and the template's text that they stand for.
+    Fixed { ids: Vec<u32>, text: String },
     /// Pieces, at least one of them a slot, that are encoded as one string.
     Run(Vec<Piece>),
 }
 
 /// A piece of a literal.
 enum Item {
-    Control(u32),
+    Control(u32, String),
     Plain(Piece),
 }
 
@@ -59,9 +59,9 @@ impl PartsBuilder<'_> {
     fn push(&mut self, item: Item) -> Result<(), EncoderError> {
         match item {
             Item::Plain(piece) => self.run.push(piece),
-            Item::Control(id) => {
+            Item::Control(id, text) => {
                 self.end_run()?;
-                self.push_fixed(&[id]);
+                self.push_fixed(&[id], &text);
             }
         }
         Ok(())
@@ -75,16 +75,20 @@ impl PartsBuilder<'_> {
             return Ok(());
         }
         let text: String = run.iter().map(|piece| piece.text([""; 3])).collect();
-        let encoding = self.tokenizers.plain.encode_fast(text, false).map_err(EncoderError::tokenizer)?;
-        self.push_fixed(encoding.get_ids());
+        let encoding =
+            self.tokenizers.plain.encode_fast(text.as_str(), false).map_err(EncoderError::tokenizer)?;
+        self.push_fixed(encoding.get_ids(), &text);
         Ok(())
     }
 
-    fn push_fixed(&mut self, ids: &[u32]) {
+    fn push_fixed(&mut self, added: &[u32], literal: &str) {
         match self.parts.last_mut() {
-            Some(Part::Fixed(fixed)) => fixed.extend_from_slice(ids),
-            _ if ids.is_empty() => {}
-            _ => self.parts.push(Part::Fixed(ids.to_vec())),
+            Some(Part::Fixed { ids, text }) => {
+                ids.extend_from_slice(added);
+                text.push_str(literal);
+            }
+            _ if literal.is_empty() => {}
+            _ => self.parts.push(Part::Fixed { ids: added.to_vec(), text: literal.to_owned() }),
         }
     }
 }
@@ -109,7 +113,7 @@ impl Controls {
             if start > 0 {
                 items.push(Item::Plain(Piece::Literal(rest[..start].to_owned())));
             }
-            items.push(Item::Control(id));
+            items.push(Item::Control(id, token.content.clone()));
             rest = &rest[start + token.content.len()..];
         }
         if !rest.is_empty() {

@@ -11,6 +11,7 @@ mod error;
 mod frame;
 mod pool;
 mod prompt;
+mod shown;
 #[cfg(test)]
 mod test_tokenizer;
 mod text;
@@ -23,6 +24,7 @@ pub use answer::answer_tokens;
 pub use error::EncoderError;
 pub use pool::Tokenization;
 pub use prompt::PromptEncoder;
+pub use shown::{PromptPiece, ShownPrompt};
 pub use text::{TextEncoder, TextOptions};
 
 /// What turns a model's inputs into ids.
@@ -83,6 +85,18 @@ impl Encoder {
             (Self::Prompt(_), _) | (Self::Text(_), Input::Prompt(_)) => {
                 Err(Error::Tokenizer("this input belongs to another kind of model".to_owned()))
             }
+        }
+    }
+
+    /// A re-ranker's prompt in pieces.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PromptEncoder::show`]; [`Error::ModelType`] for another kind of model.
+    pub fn show(&self, text: &PromptText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
+        match self {
+            Self::Prompt(encoder) => encoder.show(text, truncation),
+            Self::Text(_) => Err(Error::ModelType { wanted: "a re-ranker" }),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     templates::{Piece, PromptTemplate, Slot},
 };
 use std::ops::Range;
-use tokenizers::Tokenizer;
+use tokenizers::{Encoding, Tokenizer};
 
 /// Encodes prompts. Pure: threads are `Tokenization`'s business.
 pub struct PromptEncoder {
@@ -69,6 +69,12 @@ impl PromptEncoder {
 
     /// Cuts the document, and if that is not enough the query, until the prompt is short enough.
     pub(super) fn fit(&self, prompt: &Tokens, truncation: Truncation) -> Result<Encoded, Error> {
+        let [query, document] = self.to_cut(prompt, truncation)?;
+        Ok(prompt.cut(query, document, truncation.direction))
+    }
+
+    /// How many tokens of the query and of the document are too many.
+    pub(super) fn to_cut(&self, prompt: &Tokens, truncation: Truncation) -> Result<[usize; 2], Error> {
         let max = self.options.max_input_length;
         let excess = prompt.excess(max, truncation)?;
         let document = excess.min(prompt.count(Owner::Document));
@@ -79,7 +85,7 @@ impl PromptEncoder {
                 format!("the instruction and template alone take {frame} tokens of a longest input of {max}");
             return Err(Error::Validation(format!("`instruction` is too long: {reason}")));
         }
-        Ok(prompt.cut(query, document, truncation.direction))
+        Ok([query, document])
     }
 
     /// The model's tokenizer, with all of its tokens.
@@ -90,18 +96,17 @@ impl PromptEncoder {
 
     /// The prompt before truncation.
     pub(super) fn encode_whole(&self, text: &PromptText<'_>) -> Result<Tokens, Error> {
+        Ok(Stretch::join(&self.stretches(text)?))
+    }
+
+    /// The prompt before truncation, stretch by stretch.
+    pub(super) fn stretches<'s>(&'s self, text: &PromptText<'_>) -> Result<Vec<Stretch<'s>>, Error> {
         let texts = [self.instruction(text.instruction)?, text.query, text.document];
-        let mut prompt = Tokens::default();
-        for part in &self.parts {
-            match part {
-                Part::Fixed(ids) => {
-                    prompt.ids.extend_from_slice(ids);
-                    prompt.owners.extend(ids.iter().map(|_| Owner::Frame));
-                }
-                Part::Run(pieces) => self.encode_run(pieces, texts, &mut prompt)?,
-            }
-        }
-        Ok(prompt)
+        let stretch = |part: &'s Part| match part {
+            Part::Fixed { ids, text } => Ok(Stretch::Fixed { ids, text }),
+            Part::Run(pieces) => Ok(Stretch::Run(Box::new(self.encode_run(pieces, texts)?))),
+        };
+        self.parts.iter().map(stretch).collect()
     }
 
     fn instruction<'a>(&'a self, requested: Option<&'a str>) -> Result<&'a str, Error> {
@@ -119,28 +124,72 @@ impl PromptEncoder {
     }
 
     /// Encodes literals and texts that no control token separates as one string; `texts` in the order of [`Slot`].
-    fn encode_run(&self, pieces: &[Piece], texts: [&str; 3], prompt: &mut Tokens) -> Result<(), Error> {
-        let mut run = String::new();
-        let mut spans: Vec<(Range<usize>, Owner)> = Vec::new();
+    fn encode_run(&self, pieces: &[Piece], texts: [&str; 3]) -> Result<Run, Error> {
+        let mut text = String::new();
+        let mut spans = Vec::with_capacity(pieces.len());
         for piece in pieces {
-            let start = run.len();
-            run.push_str(piece.text(texts));
-            match slot_of(piece) {
-                Some(Slot::Query) => spans.push((start..run.len(), Owner::Query)),
-                Some(Slot::Document) => spans.push((start..run.len(), Owner::Document)),
-                Some(Slot::Instruction) | None => {}
-            }
+            let start = text.len();
+            text.push_str(piece.text(texts));
+            spans.push((start..text.len(), slot_of(piece)));
         }
         let Tokenizers { full, plain } = &self.tokenizers;
         let tokenizer = if self.options.parse_special_tokens { full } else { plain };
-        let encoding = tokenizer.encode(run, false).map_err(|error| Error::Tokenizer(error.to_string()))?;
-        let owner = |end: usize| {
-            let span = spans.iter().find(|(span, _)| span.start < end && end <= span.end);
-            span.map_or(Owner::Frame, |(_, owner)| *owner)
-        };
-        prompt.ids.extend_from_slice(encoding.get_ids());
-        prompt.owners.extend(encoding.get_offsets().iter().map(|(_, end)| owner(*end)));
-        Ok(())
+        let encoding =
+            tokenizer.encode(text.as_str(), false).map_err(|error| Error::Tokenizer(error.to_string()))?;
+        Ok(Run { text, spans, encoding })
+    }
+}
+
+/// A stretch of a prompt, encoded.
+pub(super) enum Stretch<'a> {
+    /// Of the template alone.
+    Fixed { ids: &'a [u32], text: &'a str },
+    /// With texts of the request in it.
+    Run(Box<Run>),
+}
+
+/// Literals and texts that were encoded as one string.
+pub(super) struct Run {
+    pub(super) text: String,
+    /// Which bytes of `text` are whose, in order and without gaps; none stands for the template.
+    pub(super) spans: Vec<(Range<usize>, Option<Slot>)>,
+    /// Its offsets are bytes of `text`.
+    pub(super) encoding: Encoding,
+}
+
+impl Stretch<'_> {
+    /// The tokens of all stretches of a prompt.
+    pub(super) fn join(stretches: &[Self]) -> Tokens {
+        let mut prompt = Tokens::default();
+        for stretch in stretches {
+            match stretch {
+                Self::Fixed { ids, .. } => {
+                    prompt.ids.extend_from_slice(ids);
+                    prompt.owners.extend(ids.iter().map(|_| Owner::Frame));
+                }
+                Self::Run(run) => {
+                    prompt.ids.extend_from_slice(run.encoding.get_ids());
+                    prompt.owners.extend(run.encoding.get_offsets().iter().map(|(_, end)| run.owner(*end)));
+                }
+            }
+        }
+        prompt
+    }
+}
+
+impl Run {
+    /// Whose the character before this byte is.
+    pub(super) fn slot_before(&self, end: usize) -> Option<Slot> {
+        self.spans.iter().find(|(span, _)| span.start < end && end <= span.end).and_then(|(_, slot)| *slot)
+    }
+
+    /// To whom a token belongs that ends at this byte.
+    fn owner(&self, end: usize) -> Owner {
+        match self.slot_before(end) {
+            Some(Slot::Query) => Owner::Query,
+            Some(Slot::Document) => Owner::Document,
+            Some(Slot::Instruction) | None => Owner::Frame,
+        }
     }
 }
 

@@ -38,8 +38,9 @@ impl Tokens {
         }
     }
 
-    /// Removes so many tokens of query and document, which must have them, from the end that `direction` names.
-    pub(super) fn cut(&self, query: usize, document: usize, direction: TruncationDirection) -> Encoded {
+    /// Which tokens stay when so many of query and document go, which must have them, from the end that `direction`
+    /// names.
+    pub(super) fn kept(&self, query: usize, document: usize, direction: TruncationDirection) -> Vec<bool> {
         let (mut of_query, mut of_document) = (query, document);
         let mut is_kept = |owner: &Owner| {
             let to_drop = match owner {
@@ -51,14 +52,19 @@ impl Tokens {
             *to_drop = to_drop.saturating_sub(1);
             !dropped
         };
-        let kept: Vec<bool> = match direction {
+        match direction {
             TruncationDirection::Left => self.owners.iter().map(&mut is_kept).collect(),
             TruncationDirection::Right => {
                 let mut kept: Vec<bool> = self.owners.iter().rev().map(&mut is_kept).collect();
                 kept.reverse();
                 kept
             }
-        };
+        }
+    }
+
+    /// Removes so many tokens of query and document, as [`Tokens::kept`] says.
+    pub(super) fn cut(&self, query: usize, document: usize, direction: TruncationDirection) -> Encoded {
+        let kept = self.kept(query, document, direction);
         let kept: Vec<usize> = (0..self.ids.len()).filter(|&index| kept[index]).collect();
         let ids = kept.iter().map(|&index| self.ids[index]).collect();
         let reusable = kept.iter().position(|&index| self.owners[index] == Owner::Document).unwrap_or(0);

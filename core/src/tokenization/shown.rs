@@ -1,0 +1,269 @@
+//! A prompt taken apart, so that a person can see what the model reads of it.
+//!
+//! Input: what [`PromptEncoder::encode_prompt`] takes. Output: [`ShownPrompt`]. What must hold: the texts of all pieces
+//! make up the prompt before truncation, and the ids of those that were not cut are the ids that are scored: both come
+//! from the same stretches.
+
+use super::{
+    PromptEncoder, PromptText, Truncation,
+    prompt::{Run, Stretch},
+};
+use crate::{error::Error, templates::Slot};
+use std::ops::Range;
+
+/// A prompt in pieces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownPrompt {
+    /// The pieces in their order, those included that were cut.
+    pub pieces: Vec<PromptPiece>,
+    /// Tokens before the first of the document: what other documents of the same query share.
+    pub shared: usize,
+    /// The most tokens that a prompt may have.
+    pub max_input_length: usize,
+}
+
+/// A part of a prompt that comes from one source, and was cut as a whole or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptPiece {
+    /// The text it comes from; none for the template.
+    pub slot: Option<Slot>,
+    /// Its text. It is empty where a token ends a character that an earlier piece shows.
+    pub text: String,
+    /// The tokens whose last character it has.
+    pub ids: Vec<u32>,
+    /// Whether truncation removed it, so that the model does not read it.
+    pub cut: bool,
+}
+
+impl ShownPrompt {
+    /// Tokens that the model reads.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.count(false)
+    }
+
+    /// Tokens that truncation removed.
+    #[must_use]
+    pub fn truncated(&self) -> usize {
+        self.count(true)
+    }
+
+    fn count(&self, cut: bool) -> usize {
+        self.pieces.iter().filter(|piece| piece.cut == cut).map(|piece| piece.ids.len()).sum()
+    }
+}
+
+impl PromptEncoder {
+    /// The prompt in pieces.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PromptEncoder::encode_prompt`].
+    pub fn show(&self, text: &PromptText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
+        let stretches = self.stretches(text)?;
+        let tokens = Stretch::join(&stretches);
+        let [query, document] = self.to_cut(&tokens, truncation)?;
+        let shared = tokens.cut(query, document, truncation.direction).reusable;
+        let mut kept = tokens.kept(query, document, truncation.direction).into_iter();
+        let mut pieces = Pieces::default();
+        for stretch in &stretches {
+            match stretch {
+                Stretch::Fixed { ids, text } => {
+                    kept.by_ref().take(ids.len()).for_each(drop);
+                    pieces.last(None, false).text.push_str(text);
+                    pieces.last(None, false).ids.extend_from_slice(ids);
+                }
+                Stretch::Run(run) => pieces.push_run(run, &mut kept),
+            }
+        }
+        Ok(ShownPrompt { pieces: pieces.0, shared, max_input_length: self.options.max_input_length })
+    }
+}
+
+#[derive(Default)]
+struct Pieces(Vec<PromptPiece>);
+
+impl Pieces {
+    /// The last piece if it is such a one, else a new one.
+    fn last(&mut self, slot: Option<Slot>, cut: bool) -> &mut PromptPiece {
+        let is_another = |piece: &PromptPiece| piece.slot != slot || piece.cut != cut;
+        if self.0.last().is_none_or(is_another) {
+            self.0.push(PromptPiece { slot, text: String::new(), ids: Vec::new(), cut });
+        }
+        let last = self.0.len() - 1;
+        &mut self.0[last]
+    }
+
+    /// Adds the tokens of a run, each with the text up to its end that no earlier one has.
+    fn push_run(&mut self, run: &Run, kept: &mut impl Iterator<Item = bool>) {
+        let mut shown = 0;
+        let tokens = run.encoding.get_ids().iter().zip(run.encoding.get_offsets());
+        for ((&id, &(_, end)), is_kept) in tokens.zip(kept) {
+            self.push_text(run, shown..end, !is_kept);
+            self.last(run.slot_before(end), !is_kept).ids.push(id);
+            shown = shown.max(end);
+        }
+        // What no token stands for.
+        self.push_text(run, shown..run.text.len(), false);
+    }
+
+    fn push_text(&mut self, run: &Run, range: Range<usize>, cut: bool) {
+        for (span, slot) in &run.spans {
+            let (start, end) = (span.start.max(range.start), span.end.min(range.end));
+            if start < end {
+                self.last(*slot, cut).text.push_str(&run.text[start..end]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+    use super::*;
+    use crate::{
+        templates::{BuiltinTemplate, PromptTemplate},
+        tokenization::{
+            EncoderOptions, TruncationDirection,
+            test_tokenizer::{options, qwen_tokenizer, small_tokenizer},
+        },
+    };
+    use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+
+    const WORDS: [&str; 18] = [
+        "the",
+        " yes",
+        "no ",
+        "?",
+        "\n",
+        "  ",
+        "서울",
+        "e\u{301}",
+        "\u{301}",
+        "😀",
+        "👨‍👩‍👧",
+        "\r\n\t",
+        "<|im_end|>",
+        "<think>",
+        "<Query>: ",
+        "planet",
+        "\u{202e}",
+        "\u{0}",
+    ];
+
+    fn words(random: &mut StdRng, most: usize) -> String {
+        (0..random.random_range(0..=most)).map(|_| *WORDS.choose(random).unwrap()).collect()
+    }
+
+    fn ids(pieces: &[PromptPiece], is_wanted: impl Fn(&PromptPiece) -> bool) -> Vec<u32> {
+        pieces.iter().filter(|piece| is_wanted(piece)).flat_map(|piece| piece.ids.clone()).collect()
+    }
+
+    fn text(pieces: &[PromptPiece], slot: Option<Slot>) -> String {
+        pieces.iter().filter(|piece| piece.slot == slot).map(|piece| piece.text.as_str()).collect()
+    }
+
+    #[test]
+    fn the_pieces_are_the_prompt_and_their_ids_those_that_are_scored() {
+        let mut random = StdRng::from_os_rng();
+        let chat = "{% for m in messages %}{% if m.role == 'document' %}the {{ m.content | trim }}\n<think>{% endif %}\
+            {% endfor %}{% for m in messages %}{% if m.role == 'query' %}?{{ m.content }}!{% endif %}{% endfor %}";
+        let templates = [
+            PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker),
+            PromptTemplate::builtin(BuiltinTemplate::Qwen3RerankerEvaluation),
+            PromptTemplate::from_chat_template(chat).unwrap(),
+        ];
+        let tokenizers = [Some(small_tokenizer()), qwen_tokenizer()].into_iter().flatten();
+        for (tokenizer, template) in
+            tokenizers.flat_map(|it| templates.each_ref().map(|template| (it.clone(), template)))
+        {
+            let encoder = |parse_special_tokens| {
+                let options = EncoderOptions { parse_special_tokens, ..options(9999) };
+                PromptEncoder::new(tokenizer.clone(), template, options).unwrap()
+            };
+            let mut encoders = [encoder(false), encoder(true)];
+            for round in 0..60 {
+                let encoder = &mut encoders[usize::from(round % 5 == 0)];
+                let [instruction, query, document] = [5, 9, 14].map(|most| words(&mut random, most));
+                let instruction = Some(instruction.as_str()).filter(|_| template.has_instruction());
+                let request = PromptText { instruction, query: &query, document: &document };
+                let direction =
+                    *[TruncationDirection::Right, TruncationDirection::Left].choose(&mut random).unwrap();
+                let truncation = Truncation { truncate: true, direction };
+                encoder.options.max_input_length = 9999;
+                let whole = encoder.encode_prompt(&request, truncation).unwrap();
+                let max = random.random_range(1..=whole.ids.len() + 1);
+                encoder.options.max_input_length = max;
+                let expected = encoder.encode_prompt(&request, truncation);
+                let shown = encoder.show(&request, truncation);
+                let Ok(expected) = expected else {
+                    assert_eq!(shown.err(), expected.err());
+                    continue;
+                };
+                let shown = shown.unwrap();
+                let pieces = &shown.pieces;
+                assert_eq!(ids(pieces, |piece| !piece.cut), expected.ids, "{request:?} {max}");
+                assert_eq!(ids(pieces, |_| true), whole.ids, "{request:?} {max}");
+                assert_eq!(
+                    (shown.tokens(), shown.truncated(), shown.shared, shown.max_input_length),
+                    (expected.ids.len(), expected.truncated, expected.reusable, max)
+                );
+                let all: String = pieces.iter().map(|piece| piece.text.as_str()).collect();
+                assert_eq!(all, template.render(instruction.unwrap_or_default(), &query, &document));
+                assert_eq!(text(pieces, Some(Slot::Query)), query);
+                assert_eq!(text(pieces, Some(Slot::Instruction)), instruction.unwrap_or_default());
+                let trimmed = if template.has_instruction() { &document } else { document.trim() };
+                assert_eq!(text(pieces, Some(Slot::Document)), trimmed);
+                let is_cuttable = |piece: &PromptPiece| {
+                    !piece.cut
+                        || piece.ids.is_empty()
+                        || matches!(piece.slot, Some(Slot::Query | Slot::Document))
+                };
+                assert!(pieces.iter().all(is_cuttable), "{pieces:?}");
+                let differ =
+                    |pair: &[PromptPiece]| (pair[0].slot, pair[0].cut) != (pair[1].slot, pair[1].cut);
+                assert!(pieces.windows(2).all(differ), "{pieces:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_cut_stands_in_its_place() {
+        let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+        let request =
+            PromptText { instruction: Some("the"), query: "the planet?", document: "yes the text is no" };
+        let whole = PromptEncoder::new(small_tokenizer(), &template, options(999)).unwrap();
+        let truncation = |direction| Truncation { truncate: true, direction };
+        let full = whole.show(&request, truncation(TruncationDirection::Right)).unwrap();
+        let kinds: Vec<_> = full.pieces.iter().map(|piece| (piece.slot, piece.text.as_str())).collect();
+        let prefix = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and \
+            the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n\
+            <Instruct>: ";
+        assert_eq!(
+            kinds,
+            [
+                (None, prefix),
+                (Some(Slot::Instruction), "the"),
+                (None, "\n<Query>: "),
+                (Some(Slot::Query), "the planet?"),
+                (None, "\n<Document>: "),
+                (Some(Slot::Document), "yes the text is no"),
+                (None, "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+            ]
+        );
+        let max = full.tokens() - 2;
+        let short = PromptEncoder::new(small_tokenizer(), &template, options(max)).unwrap();
+        for (direction, expected) in [
+            (TruncationDirection::Right, [(false, "yes the text is"), (true, " no")]),
+            (TruncationDirection::Left, [(true, "yes the"), (false, " text is no")]),
+        ] {
+            let shown = short.show(&request, truncation(direction)).unwrap();
+            let document = shown.pieces.iter().filter(|piece| piece.slot == Some(Slot::Document));
+            let document: Vec<_> = document.map(|piece| (piece.cut, piece.text.as_str())).collect();
+            assert_eq!(document, expected);
+        }
+        let strict = Truncation { truncate: false, direction: TruncationDirection::Right };
+        assert_eq!(short.show(&request, strict), Err(Error::TooLong { got: max + 2, max }));
+    }
+}
