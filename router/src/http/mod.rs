@@ -14,6 +14,7 @@ mod inputs;
 mod openai;
 mod openapi;
 mod platform;
+mod playground;
 mod predict;
 #[cfg(test)]
 mod random;
@@ -48,11 +49,12 @@ use error::ApiError;
 use extract::RawBody;
 use openapi::TAG;
 use platform::{PREDICT_ROUTE, VERTEX_ROUTE};
+use playground::{PAGE_ROUTE, PROMPT_ROUTE};
 
 pub(crate) use settings::Settings;
 
 /// The paths of `POST`, all of which want the key.
-const POST_ROUTES: [&str; 13] = [
+const POST_ROUTES: [&str; 14] = [
     "/rerank",
     "/predict",
     "/embed",
@@ -66,12 +68,13 @@ const POST_ROUTES: [&str; 13] = [
     "/vertex",
     "/",
     "/invocations",
+    PROMPT_ROUTE,
 ];
 /// The paths that answer a probe. `/` is one too.
 const HEALTH_ROUTES: [&str; 3] = ["/health", "/ping", "/"];
 /// The paths of `GET` with another meaning.
-const GET_ROUTES: [&str; 6] =
-    ["/info", "/metrics", "/health/live", "/health/ready", "/docs", "/api-doc/openapi.json"];
+const GET_ROUTES: [&str; 7] =
+    ["/info", "/metrics", "/health/live", "/health/ready", "/docs", "/api-doc/openapi.json", PAGE_ROUTE];
 
 /// Serves until [`AppState::stop`] says to stop, and then until the requests in flight are answered.
 ///
@@ -108,6 +111,7 @@ fn router(state: AppState) -> Router {
         .route("/rerank", post(rerank::rerank))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/decode", post(decode::decode))
+        .route(PROMPT_ROUTE, post(playground::prompt))
         .route("/invocations", main_task(model_type))
         .route("/", root)
         .route(VERTEX_ROUTE, post(vertex::vertex))
@@ -131,6 +135,7 @@ fn router(state: AppState) -> Router {
         openai.route_layer(require_key.clone()).route_layer(middleware::map_response(error::in_openai_words));
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
     open.merge(openapi::routes())
+        .merge(playground::routes())
         .merge(keyed.route_layer(require_key).merge(openai).route_layer(traced))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -305,7 +310,7 @@ mod tests {
         let server = Server::start().await;
         let answer = server.post("/rerang?x=1", BODY, &[]).await;
         assert_eq!(answer.status, 404);
-        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /vertex, /, /invocations and GET /health, /ping, /, /info, /metrics, /health/live, /health/ready, /docs, /api-doc/openapi.json","error_type":"Validation"}"#);
+        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /vertex, /, /invocations, /playground/prompt and GET /health, /ping, /, /info, /metrics, /health/live, /health/ready, /docs, /api-doc/openapi.json, /playground","error_type":"Validation"}"#);
         let answer = server.get("/rerank").await;
         assert_eq!((answer.status, answer.header("allow")), (405, Some("post")));
         insta::assert_snapshot!(answer.body, @r#"{"error":"`/rerank` does not take GET: see the answer's `Allow` header","error_type":"Validation"}"#);

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::{POST_ROUTES, testing::Server};
 
 /// Each field with values that some route takes for it.
-const FIELDS: [(&str, &[&str]); 22] = [
+const FIELDS: [(&str, &[&str]); 23] = [
     (
         "inputs",
         &[
@@ -24,6 +24,7 @@ const FIELDS: [(&str, &[&str]); 22] = [
     ),
     ("input", &[r#""a""#, "[3]", r#"["a",[1]]"#, "[]"]),
     ("query", &[r#""q""#, r#""""#, r#""\ud83d\ude00""#]),
+    ("text", &[r#""a""#, r#""""#]),
     ("texts", &[r#"["a","ZZ"]"#, "[]", r##"["#"]"##, r#"["%",""]"#]),
     ("ids", &["[1]", "[[1],[2,999999]]", "[]"]),
     ("truncate", &["true", "false", "null"]),
@@ -98,6 +99,7 @@ fn body(random: &mut StdRng, route: &str) -> Vec<u8> {
     let wanted = match route {
         "/rerank" => r#""query":"q","texts":["a","Z"],"#,
         "/decode" => r#""ids":[1,2],"#,
+        "/playground/prompt" => r#""query":"q","text":"a","#,
         "/vertex" => r#""instances":[{"query":"q","texts":["a"]}],"#,
         _ if route.ends_with("embeddings") => r#""input":"a","#,
         _ => r#""inputs":["q","a"],"#,

@@ -34,6 +34,7 @@ use super::{
     error::{ApiError, ErrorBody, OpenAiErrorBody},
     health, info,
     openai::{self, OpenAiBody},
+    playground,
     predict::{self, PredictBody},
     rerank::{self, RerankBody},
     similarity::{self, SimilarityBody},
@@ -57,7 +58,7 @@ const DOCUMENT: &str = "/api-doc/openapi.json";
     ),
     paths(
         decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live, health::ready, info::info,
-        super::metrics, openai::embeddings, predict::predict, rerank::rerank, similarity::similarity,
+        super::metrics, openai::embeddings, playground::prompt, predict::predict, rerank::rerank, similarity::similarity,
         tokenize::tokenize, vertex::vertex, main_task
     ),
     components(schemas(AnyRequest, ErrorBody, OpenAiErrorBody)),
@@ -124,7 +125,7 @@ impl Modify for Additions {
     }
 }
 
-/// Adds the headers of costs to what answers with them: routes that may be overloaded.
+/// Adds the headers of costs to what answers with them: routes that compute, and so may be unable to.
 fn describe_costs(description: &mut Document) {
     let header = |name: &str| {
         let kind = if name == "x-compute-type" { Type::String } else { Type::Integer };
@@ -133,10 +134,8 @@ fn describe_costs(description: &mut Document) {
     let items = description.paths.paths.values_mut();
     let operations = items.filter_map(|item| item.post.as_mut());
     for responses in operations.map(|operation| &mut operation.responses.responses) {
-        if !responses.contains_key("429") {
-            continue;
-        }
-        if let Some(RefOr::T(success)) = responses.get_mut("200") {
+        let computes = responses.contains_key("503");
+        if let Some(RefOr::T(success)) = responses.get_mut("200").filter(|_| computes) {
             let names = cost::headers(&Cost::default(), "cpu").map(|(name, _)| name.to_string());
             success.headers.extend(names.map(|name| (name.clone(), header(&name).into())));
         }

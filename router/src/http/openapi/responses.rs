@@ -55,6 +55,9 @@ pub(crate) enum TokenizerErrors {
     /// The request is not valid, or the tokenizer failed
     #[response(status = 422)]
     Invalid(ErrorBody),
+    /// Too many requests at once: come back after `Retry-After` seconds
+    #[response(status = 429)]
+    Overloaded(ErrorBody),
 }
 
 /// Of a route that runs the model and words its errors as `OpenAI` does.

@@ -117,7 +117,7 @@ fn the_comparison_sees_what_is_taken_away() {
 #[test]
 fn every_route_is_described_and_every_reference_leads_somewhere() {
     let description = serde_json::to_value(Description::openapi()).unwrap();
-    let undescribed = ["/docs", DOCUMENT];
+    let undescribed = ["/docs", DOCUMENT, "/playground"];
     for (method, routes) in [("post", &POST_ROUTES[..]), ("get", &HEALTH_ROUTES), ("get", &GET_ROUTES)] {
         for route in routes.iter().filter(|route| !undescribed.contains(route)) {
             assert!(description["paths"][route][method].is_object(), "{method} {route}");
@@ -143,14 +143,18 @@ fn every_route_is_described_and_every_reference_leads_somewhere() {
 #[test]
 fn the_headers_of_costs_are_described() {
     let paths = ours()["paths"].take();
-    for (route, expected) in
-        [("/rerank", true), ("/embeddings", true), ("/vertex", true), ("/tokenize", false)]
-    {
+    for (route, expected) in [
+        ("/rerank", true),
+        ("/embeddings", true),
+        ("/vertex", true),
+        ("/tokenize", false),
+        ("/playground/prompt", false),
+    ] {
         let responses = &paths[route]["post"]["responses"];
         let headers = &responses["200"]["headers"];
         assert_eq!(headers["x-inference-time"]["schema"]["type"] == "integer", expected, "{route}");
         assert_eq!(headers["x-compute-type"]["schema"]["type"] == "string", expected, "{route}");
-        assert_eq!(responses["429"]["headers"]["retry-after"].is_object(), expected, "{route}");
+        assert!(responses["429"]["headers"]["retry-after"].is_object(), "{route}");
     }
 }
 

@@ -1,0 +1,181 @@
+//! `GET /playground`: a page to try the model on, from inside the binary; `prompt.rs` is the route that only it needs.
+//!
+//! Output: the files of `page/`, without a key, as only their answers are worth one. What must hold: the page loads nothing from elsewhere, and no
+//! text can become markup or script in it (its policy forbids both); a new binary's page is seen at once, because
+//! browsers ask with the tag of what they have.
+
+mod prompt;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use axum::{
+    Router,
+    extract::Path,
+    http::{
+        HeaderMap, HeaderValue, StatusCode, Uri,
+        header::{
+            CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LOCATION,
+            REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+        },
+    },
+    response::{IntoResponse, Response},
+    routing::get,
+};
+
+use super::error::ApiError;
+use crate::state::AppState;
+pub(crate) use prompt::{__path_prompt, prompt};
+
+/// Where the page is.
+pub(crate) const PAGE_ROUTE: &str = "/playground";
+/// Where its prompts come from.
+pub(crate) const PROMPT_ROUTE: &str = "/playground/prompt";
+
+/// Own files only; no markup and no script from text, whatever the page's code does.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+                      require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// Name, media type and content of the files, the page itself without a name.
+const FILES: [(&str, &str, &str); 10] = [
+    ("", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
+    ("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+    ("main.js", SCRIPT, include_str!("page/main.js")),
+    ("api.js", SCRIPT, include_str!("page/api.js")),
+    ("code.js", SCRIPT, include_str!("page/code.js")),
+    ("documents.js", SCRIPT, include_str!("page/documents.js")),
+    ("elements.js", SCRIPT, include_str!("page/elements.js")),
+    ("prompt.js", SCRIPT, include_str!("page/prompt.js")),
+    ("ranking.js", SCRIPT, include_str!("page/ranking.js")),
+];
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// The routes of the page and its files.
+pub(crate) fn routes() -> Router<AppState> {
+    Router::new()
+        .route(PAGE_ROUTE, get(|headers: HeaderMap| async move { file("", &headers) }))
+        // Relative, so that it holds behind a proxy that puts something before the path.
+        .route("/playground/", get(|| async { (StatusCode::SEE_OTHER, [(LOCATION, "../playground")]) }))
+        .route("/playground/{file}", get(named))
+}
+
+async fn named(Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
+    if name.is_empty() || FILES.iter().all(|(file, ..)| *file != name) {
+        return ApiError::not_found(uri.path(), &format!("GET {PAGE_ROUTE}")).into_response();
+    }
+    file(&name, &headers)
+}
+
+/// A file, or only word that the browser has it already.
+fn file(name: &str, headers: &HeaderMap) -> Response {
+    let Some((_, media_type, content)) = FILES.iter().find(|(file, ..)| *file == name) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let tag = tag(content);
+    let fixed = [
+        (CACHE_CONTROL, "no-cache"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (REFERRER_POLICY, "no-referrer"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    let has = |value: &HeaderValue| value.to_str().is_ok_and(|tags| tags.contains(&tag));
+    if headers.get_all(IF_NONE_MATCH).iter().any(has) {
+        return (StatusCode::NOT_MODIFIED, fixed, [(ETAG, tag)]).into_response();
+    }
+    (fixed, [(ETAG, tag)], [(CONTENT_TYPE, *media_type)], *content).into_response()
+}
+
+fn tag(content: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    format!("\"{:016x}\"", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::http::testing::Server;
+
+    #[tokio::test]
+    async fn the_page_needs_no_key_and_tells_browsers_to_load_nothing_else() {
+        let server = Server::start_with("--api-key k").await;
+        for (name, media_type, content) in FILES {
+            let path = if name.is_empty() { PAGE_ROUTE.to_owned() } else { format!("{PAGE_ROUTE}/{name}") };
+            let answer = server.get(&path).await;
+            assert_eq!((answer.status, answer.body.as_str()), (200, content), "{path}");
+            for (header, expected) in [
+                ("content-type", media_type),
+                ("cache-control", "no-cache"),
+                ("x-content-type-options", "nosniff"),
+                ("referrer-policy", "no-referrer"),
+                ("content-security-policy", POLICY),
+            ] {
+                assert_eq!(answer.header(header), Some(expected), "{path}: {header}");
+            }
+            let head = server.send("HEAD", &path, b"", &[]).await;
+            assert_eq!((head.status, head.body.as_str()), (200, ""), "{path}");
+            assert_eq!(head.header("etag"), answer.header("etag"), "{path}");
+            assert_eq!(server.post(&path, "{}", &[]).await.status, 405, "{path}");
+        }
+        let metrics = server.get("/metrics").await.body;
+        assert!(!metrics.contains("te_request_count{"), "{metrics}");
+    }
+
+    #[tokio::test]
+    async fn a_browser_that_has_a_file_is_told_so_and_gets_a_new_one() {
+        let server = Server::start().await;
+        let path = "/playground/main.js";
+        let tag = server.get(path).await.header("etag").unwrap().to_owned();
+        for (known, status) in
+            [(tag.clone(), 304), (format!("\"a\", W/{tag}"), 304), ("\"0123456789abcdef\"".to_owned(), 200)]
+        {
+            let answer = server.send("GET", path, b"", &[("If-None-Match", &known)]).await;
+            assert_eq!((answer.status, answer.header("etag")), (status, Some(tag.as_str())), "{known}");
+            assert_eq!(answer.body.is_empty(), status == 304, "{known}");
+        }
+        let tags: std::collections::BTreeSet<_> =
+            FILES.iter().map(|(.., content)| super::tag(content)).collect();
+        assert_eq!(tags.len(), FILES.len());
+    }
+
+    #[tokio::test]
+    async fn other_paths_beside_the_page_lead_to_it_or_nowhere() {
+        let server = Server::start().await;
+        let answer = server.get("/playground/").await;
+        assert_eq!((answer.status, answer.header("location")), (303, Some("../playground")));
+        for path in
+            ["/playground/index.html", "/playground/none.js", "/playground/%2e%2e", "/playground/..%2fmod.rs"]
+        {
+            let answer = server.get(path).await;
+            assert_eq!(answer.status, 404, "{path}");
+            let expected = format!(
+                r#"{{"error":"there is no route `{path}`; there are GET /playground","error_type":"Validation"}}"#
+            );
+            assert_eq!(answer.body, expected);
+        }
+        assert_eq!(server.get(PROMPT_ROUTE).await.status, 405);
+    }
+
+    #[test]
+    fn the_files_name_no_other_host_and_make_no_markup_of_text() {
+        for (name, _, content) in FILES {
+            let addresses =
+                content.matches("://").count() - content.matches("http://www.w3.org/2000/svg").count();
+            assert_eq!(addresses, 0, "{name}");
+            for word in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                " style=",
+                "onclick=",
+            ] {
+                assert!(!content.contains(word), "{name}: {word}");
+            }
+            assert!(content.lines().count() < 800, "{name}");
+        }
+    }
+}

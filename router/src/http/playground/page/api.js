@@ -1,0 +1,103 @@
+// Asks the server. The key is in this tab's memory of this page, never in an address.
+
+const KEY = "playground-key";
+
+/** An answer that is not a success, as a sentence. */
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function key() {
+  return sessionStorage.getItem(KEY) ?? "";
+}
+
+export function setKey(value) {
+  if (value) sessionStorage.setItem(KEY, value);
+  else sessionStorage.removeItem(KEY);
+}
+
+/** The address of a route, which is beside the page's. */
+export function address(route) {
+  const base = new URL(document.baseURI);
+  base.hash = "";
+  return new URL(route, base).href;
+}
+
+/** What the server says of itself. */
+export async function info() {
+  return (await send("info", {})).json();
+}
+
+/** Ranks the texts of a body: `{ranks, cost, request}`, the last being what was sent, for who wants to send it again. */
+export async function rerank(body, signal) {
+  const request = { url: address("rerank"), body, keyed: key() !== "" };
+  const answer = await send("rerank", post(body, signal));
+  const header = (name) => Number(answer.headers.get(name) ?? NaN);
+  const cost = {
+    tokens: header("x-compute-tokens"),
+    truncated: header("x-truncated-texts"),
+    total: header("x-total-time"),
+    tokenization: header("x-tokenization-time"),
+    queue: header("x-queue-time"),
+    inference: header("x-inference-time"),
+  };
+  return { ranks: await answer.json(), cost, request };
+}
+
+/** The prompt of a query and a document in pieces. */
+export async function prompt(body) {
+  return (await send("playground/prompt", post(body))).json();
+}
+
+function post(body, signal) {
+  return { method: "POST", body: json(body), headers: { "Content-Type": "application/json" }, signal };
+}
+
+async function send(route, options) {
+  const headers = { ...options.headers };
+  // Header values are bytes to browsers: a key beyond them cannot be sent, nor be right.
+  if (/[^\x21-\x7e]/.test(key())) throw new Refused(401, "A key has no spaces and no letters beyond ASCII.");
+  if (key()) headers.Authorization = `Bearer ${key()}`;
+  let answer;
+  try {
+    answer = await fetch(address(route), { ...options, headers, credentials: "omit", cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(0, "The server does not answer. Is it still running?");
+  }
+  if (!answer.ok) throw new Refused(answer.status, await sentence(answer));
+  return answer;
+}
+
+async function sentence(answer) {
+  let reason = `HTTP status ${answer.status}`;
+  try {
+    reason = (await answer.json()).error?.replace(/\.$/, "") ?? reason;
+  } catch {
+    // No error body: something between here and the server answered.
+  }
+  switch (answer.status) {
+    case 401:
+      return key() ? "The server does not accept this key." : "This server wants its key.";
+    case 424:
+      return `The model could not answer: ${reason}.`;
+    case 429:
+      return `The server is busy: try again in ${answer.headers.get("retry-after") ?? "a few"} s.`;
+    case 503:
+      return `The server cannot compute at present: ${reason}.`;
+    default:
+      return `The server refused this: ${reason}.`;
+  }
+}
+
+// Characters that nobody sees, or that change the order of those around them, are spelled out: pasted into a terminal they would mislead.
+const UNSEEN = /[\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+
+/** JSON without unseen characters. */
+export function json(value, indent) {
+  const escape = (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return JSON.stringify(value, null, indent).replace(UNSEEN, escape);
+}

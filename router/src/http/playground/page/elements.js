@@ -1,0 +1,44 @@
+// Makes elements. Whatever comes from a text becomes text: nothing here, nor in the other files, reads markup.
+
+/** An element with attributes (`onclick` and the like are listeners; false and undefined are left out) and children, of which strings become text. */
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === undefined || value === false) continue;
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== undefined && child !== ""));
+  return made;
+}
+
+/** The element of the page with this id. */
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+/** "1 token", "1,234 tokens". */
+export function amount(count, word) {
+  return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+}
+
+/** Puts text on the clipboard, also where the page came over plain HTTP, to which browsers give no clipboard. */
+export async function copy(text) {
+  if (navigator.clipboard && window.isSecureContext) {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      // Without permission: the old way may still work.
+    }
+  }
+  const focused = document.activeElement;
+  const field = element("textarea", { class: "offscreen", "aria-hidden": "true", tabindex: "-1" });
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  focused?.focus();
+  return done;
+}

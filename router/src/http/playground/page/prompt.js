@@ -1,0 +1,54 @@
+// A prompt, piece by piece: what all documents share, the document, what comes after, and what was cut.
+
+import { amount, element } from "./elements.js";
+
+/** What shows an answer of `/playground/prompt`. */
+export function promptOf(shown) {
+  const { pieces, shared_tokens: shared, tokens, truncated_tokens: cut, max_input_length: most } = shown;
+  const isDocument = (piece) => piece.kind === "document";
+  const first = pieces.findIndex(isDocument);
+  const start = first < 0 ? pieces.length : first;
+  const end = pieces.findLastIndex(isDocument) + 1 || pieces.length;
+  const left = cut === 0 ? "" : ` ${amount(cut, "token")} too many ${cut === 1 ? "was" : "were"} cut.`;
+  const part = (title, note, from, to) => partOf(title, note, pieces.slice(from, to), pieces.slice(0, from).at(-1));
+  return element(
+    "div",
+    { class: "prompt" },
+    element("p", { class: "total" }, `${amount(tokens, "token")} of at most ${most.toLocaleString("en")}.${left}`),
+    part("Shared prefix", first < 0 ? "" : `the first ${shared.toLocaleString("en")} tokens, computed once for all documents`, 0, start),
+    part("Document", "", start, end),
+    part("Suffix", "never cut: the answer is read off its last token", end, pieces.length),
+  );
+}
+
+function partOf(title, note, pieces) {
+  if (pieces.length === 0) return title === "Document" ? element("p", { class: "part-title" }, "Document: empty") : "";
+  const count = (cut) => pieces.filter((piece) => piece.cut === cut).reduce((sum, piece) => sum + piece.tokens, 0);
+  const lost = count(true);
+  const marked = pieces.flatMap((piece, index) => markedPiece(piece, pieces[index - 1]));
+  return element(
+    "section",
+    { class: "part", "aria-label": title },
+    element(
+      "p",
+      { class: "part-title" },
+      element("strong", {}, title),
+      ` ${amount(count(false), "token")}${lost ? `, ${lost.toLocaleString("en")} cut` : ""}`,
+      note ? element("span", { class: "hint" }, ` ${note}`) : "",
+    ),
+    element("div", { class: "pieces", dir: "auto", tabindex: "0", role: "region", "aria-label": `${title}, text` }, ...marked),
+  );
+}
+
+/** A piece with the mark of where it was cut, before or after it. */
+function markedPiece(piece, before) {
+  const name = `piece ${piece.kind}`;
+  const tag = piece.kind === "template" ? "" : element("span", { class: "tag" }, `${piece.kind} ${piece.tokens.toLocaleString("en")}`);
+  if (!piece.cut) return [element("span", { class: name }, tag, piece.text)];
+  const gone = element("del", { class: `${name} cut` }, piece.text);
+  if (piece.tokens === 0) return [gone];
+  const isEnd = before !== undefined && before.kind === piece.kind && !before.cut;
+  const where = isEnd ? "cut from here on" : "cut up to here";
+  const mark = element("span", { class: "mark" }, `✂ ${where}: ${amount(piece.tokens, "token")} not read`);
+  return isEnd ? [mark, gone] : [gone, mark];
+}
