@@ -1,42 +1,86 @@
-"""The arithmetic that `--dtype` chooses, against the reference, which is computed in float32.
+"""The arithmetic that `--dtype` and `--instruction-set` choose, against the reference, which is computed in float32.
 
 The fixtures' weights are random and their raw scores reach 7: low precision shows more than in trained models.
 """
 
-import platform
 from pathlib import Path
 
 import pytest
 from reference_data import CASES, EXPECTED, fields
-from server import Server
+from server import Server, command, run
 
 MODEL = "tied-bf16"
 # By how much a raw score may be off. Measured: 0.15 and 0.6.
 TOLERANCES = {"bfloat16": 0.25, "int8": 1.0}
+# What each instruction set needs of the CPU, in the words of Linux.
+AVX512 = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
+INSTRUCTION_SETS = {
+    "portable": set(),
+    "avx2": {"avx2", "fma"},
+    "avx2+vnni": {"avx2", "fma", "avx_vnni"},
+    "avx512": AVX512,
+    "avx512+vnni": AVX512 | {"avx512_vnni"},
+    "avx512+vnni+bf16": AVX512 | {"avx512_vnni", "avx512_bf16"},
+}
 
 
-def cpu_multiplies_bfloat16() -> bool:
+def cpu_flags() -> set[str]:
     info = Path("/proc/cpuinfo")
-    return platform.machine() == "x86_64" and info.exists() and "avx512_bf16" in info.read_text()
+    lines = info.read_text().splitlines() if info.exists() else []
+    return {flag for line in lines if line.startswith("flags") for flag in line.split()}
+
+
+AVAILABLE = [name for name, needed in INSTRUCTION_SETS.items() if needed <= cpu_flags()]
+
+
+def errors(server: Server, count: int) -> list[float]:
+    """By how much the raw scores of some cases are off."""
+    found = []
+    for name in list(EXPECTED[MODEL])[:count]:
+        case = CASES[name]
+        body = {"query": case["query"], "texts": [case["document"]], "raw_scores": True, **fields(case)}
+        answer = server.post("/rerank", body)
+        assert answer.status_code == 200, answer.text
+        found.append(abs(answer.json()[0]["score"] - EXPECTED[MODEL][name]["raw"]))
+    return found
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 def test_low_precision_is_near_the_reference(served, dtype):
     server: Server = served(MODEL, "--dtype", dtype)
     assert server.get("/info").json()["model_dtype"] == dtype
-    errors = []
-    for name in list(EXPECTED[MODEL])[:30]:
-        case = CASES[name]
-        body = {"query": case["query"], "texts": [case["document"]], "raw_scores": True, **fields(case)}
-        answer = server.post("/rerank", body)
-        assert answer.status_code == 200, answer.text
-        errors.append(abs(answer.json()[0]["score"] - EXPECTED[MODEL][name]["raw"]))
+    off = errors(server, 30)
     # The second: it is not float32 under another name.
-    assert max(errors) <= TOLERANCES[dtype] and max(errors) > 1e-3, errors
+    assert max(off) <= TOLERANCES[dtype] and max(off) > 1e-3, off
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_every_instruction_set_of_the_cpu_can_be_chosen(name):
+    for dtype, tolerance in {"float32": 1e-4, **TOLERANCES}.items():
+        flags = ("--dtype", dtype, "--threads", "3")
+        with Server(MODEL, *flags, environment={"INSTRUCTION_SET": name}) as server:
+            info = server.get("/info").json()
+            assert (info["instruction_set"], info["threads"], info["model_dtype"]) == (name, 3, dtype)
+            assert f"{dtype} on 3 threads with {name};" in server.log()
+            off = errors(server, 8)
+            assert max(off) <= tolerance, off
+
+
+def test_without_the_flag_it_is_the_best_of_the_cpu(server):
+    assert server.get("/info").json()["instruction_set"] == AVAILABLE[-1]
+
+
+@pytest.mark.parametrize("name", [*(name for name in INSTRUCTION_SETS if name not in AVAILABLE), "AVX2", "sse9"])
+def test_an_instruction_set_that_the_cpu_lacks_is_refused(name):
+    ended = run(*command(MODEL, "--instruction-set", name)[1:])
+    assert ended.returncode == 2, ended.stderr
+    assert f"invalid value '{name}' for '--instruction-set" in ended.stderr
+    assert f"this CPU has {', '.join(AVAILABLE)}" in ended.stderr
 
 
 @pytest.mark.parametrize(("model", "stored"), [(MODEL, "bfloat16"), ("tied-f32-bare", "float32"), ("untied-f16", "float16")])
 def test_the_default_is_what_the_checkpoint_is_stored_in_if_the_cpu_multiplies_that(model, stored):
-    expected = "bfloat16" if stored == "bfloat16" and cpu_multiplies_bfloat16() else "float32"
+    native = "avx512+vnni+bf16" in AVAILABLE
+    expected = "bfloat16" if stored == "bfloat16" and native else "float32"
     with Server(model, environment={"DTYPE": None}) as server:
         assert server.get("/info").json()["model_dtype"] == expected

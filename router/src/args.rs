@@ -9,6 +9,7 @@ use std::{ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf};
 use clap::{
     ArgAction, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser, parser::ValueSource,
 };
+use text_embeddings_backend::InstructionSet;
 use text_embeddings_backend_core::{DType, Pool};
 use text_embeddings_core::{files::RequestedType, templates::BuiltinTemplate};
 
@@ -36,6 +37,11 @@ pub(crate) struct Args {
     /// in it and this CPU multiplies it, else float32].
     #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
+
+    /// The CPU's vector instructions to compute with: `portable`, `avx2`, `avx2+vnni`, `avx512`, `avx512+vnni` or
+    /// `avx512+vnni+bf16` [default: the best that this CPU has].
+    #[arg(long, env, help_heading = "Model")]
+    pub(crate) instruction_set: Option<InstructionSet>,
 
     /// How an embedding model pools: `cls`, `mean` or `last-token`, but not yet `splade` [default: by its files].
     #[arg(long, env, value_parser = parse_pool, help_heading = "Model")]

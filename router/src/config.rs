@@ -8,6 +8,7 @@
 
 use std::{net::SocketAddr, num::NonZeroUsize, thread};
 
+use text_embeddings_backend::InstructionSet;
 use text_embeddings_backend_core::{DType, ModelType, Pool};
 
 use crate::{
@@ -196,6 +197,8 @@ pub(crate) struct Config {
     pub(crate) model_type: ModelType,
     /// The arithmetic; none stands for the backend's choice.
     pub(crate) dtype: Option<DType>,
+    /// The CPU's vector instructions; none stands for the best.
+    pub(crate) instruction_set: Option<InstructionSet>,
     /// The folder of the one dense module; none stands for those of modules.json.
     pub(crate) dense_path: Option<String>,
     /// What is put before embedded texts where a request names no prompt.
@@ -255,6 +258,7 @@ impl Config {
             served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
             model_type: limits.model_type,
             dtype: args.dtype,
+            instruction_set: args.instruction_set,
             dense_path: not_empty(args.dense_path.as_ref()),
             default_prompt: args.default_prompt.clone(),
             default_prompt_name: not_empty(args.default_prompt_name.as_ref()),

@@ -29,6 +29,8 @@ pub(crate) struct ModelDetails {
     pub(crate) sha: Option<String>,
     /// The arithmetic in force.
     pub(crate) dtype: String,
+    /// The CPU's vector instructions in use; none where it does not compute.
+    pub(crate) instruction_set: Option<String>,
     /// The most bytes kept of prefixes; 0 where none are.
     pub(crate) prefix_cache_bytes: usize,
     /// The classes in order; for a generative re-ranker `["yes"]`.

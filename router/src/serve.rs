@@ -309,6 +309,8 @@ mod tests {
         assert_eq!(info["max_rerank_texts"], json!(found.max_rerank_texts));
         assert_eq!(info["default_instruction"], json!(found.default_instruction));
         assert_eq!(info["model_kind"], json!(found.model_kind));
+        assert_eq!(info["instruction_set"], json!(found.instruction_set));
+        assert_eq!(info["threads"], json!(found.threads));
         server.stop();
         server.ended().await;
         let gone = InfoClient::new(channel).info(v1::InfoRequest {}).await.unwrap_err();

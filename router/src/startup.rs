@@ -63,6 +63,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         head,
         dtype: config.dtype,
         threads: config.threads,
+        instruction_set: config.instruction_set,
         prefix_cache_bytes: config.prefix_cache_bytes,
     })?;
     match config.model_type {
@@ -74,18 +75,23 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
             check::reranker(loaded.backend.as_mut(), &encoder, &model)?;
         }
     }
+    let computer = match loaded.instruction_set {
+        Some(set) => format!("{} threads with {set}", config.threads),
+        None => loaded.device.to_owned(),
+    };
     tracing::info!(
-        "Loaded in {:.1} s: {}, {}, {} on {}",
+        "Loaded in {:.1} s: {}, {}, {} on {computer}; at most {} MB of prefixes are kept",
         start.elapsed().as_secs_f32(),
         config.model_id,
         config.model_type,
         loaded.dtype,
-        loaded.description
+        loaded.prefix_cache_bytes >> 20
     );
     log_answers(&config, &model);
     let details = ModelDetails {
         sha: folder.revision_sha.clone(),
         dtype: loaded.dtype.to_string(),
+        instruction_set: loaded.instruction_set.map(|set| set.to_string()),
         prefix_cache_bytes: loaded.prefix_cache_bytes,
         labels: model.labels.clone(),
         default_instruction,

@@ -91,6 +91,7 @@ fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
     let config = Config::resolve(&args, &limits).unwrap();
     let details = ModelDetails {
         dtype: "float32".to_owned(),
+        instruction_set: Some("portable".to_owned()),
         labels: labels(model_type),
         default_instruction: Some("Judge.".to_owned()),
         prefix_cache_bytes: config.prefix_cache_bytes,

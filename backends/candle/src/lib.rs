@@ -22,7 +22,6 @@ use crate::{
     cpu::CpuOperations,
     device::Chosen,
     heads::LoadedHead,
-    kernels::InstructionSet,
     load::Checkpoint,
     models::{Model, OUTPUT_EMBEDDING},
     operations::{Operations, Result},
@@ -30,6 +29,7 @@ use crate::{
     prefix_cache::PrefixCache,
     tensors::TensorOperations,
 };
+pub use kernels::InstructionSet;
 use safetensors::Dtype;
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
@@ -49,6 +49,8 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Compute threads on the CPU.
     pub threads: usize,
+    /// The vector instructions to use, only on the CPU. If absent: the best it has.
+    pub instruction_set: Option<InstructionSet>,
     /// The most bytes of keys and values kept for later texts that begin alike; 0 for none. Only on the CPU.
     pub prefix_cache_bytes: usize,
 }
@@ -84,8 +86,8 @@ pub struct Loaded {
     pub device: &'static str,
     /// The arithmetic in force.
     pub dtype: DType,
-    /// What start-up logs: threads and instruction set, or the device.
-    pub description: String,
+    /// The vector instructions in use; none where the CPU does not compute.
+    pub instruction_set: Option<InstructionSet>,
     /// The most bytes of keys and values that are kept for later texts; 0 where nothing is.
     pub prefix_cache_bytes: usize,
 }
@@ -99,8 +101,7 @@ pub struct Loaded {
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
     match device::choose()? {
         Chosen::Cpu => {
-            let set = InstructionSet::best();
-            let description = format!("{} threads, {set}", options.threads);
+            let set = options.instruction_set.unwrap_or_else(InstructionSet::best);
             let dtype = options.dtype.map_or_else(|| default_dtype(set, options), Ok)?;
             let operations = CpuOperations::start(options.threads, set, dtype)?;
             let backend = load_on(operations, options)?;
@@ -108,7 +109,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
                 backend,
                 device: "cpu",
                 dtype,
-                description,
+                instruction_set: Some(set),
                 prefix_cache_bytes: options.prefix_cache_bytes,
             })
         }
@@ -120,10 +121,15 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
                     "`--dtype {dtype}` is not supported on {name}: leave it out"
                 )));
             }
+            if let Some(set) = options.instruction_set {
+                return Err(BackendError::Load(format!(
+                    "`--instruction-set {set}` is for the CPU, but {name} computes: leave it out"
+                )));
+            }
             // Keys and values would go to main memory and back.
             let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
             let backend = load_on(TensorOperations::new(device), &options)?;
-            Ok(Loaded { backend, device: name, dtype, description: name.to_owned(), prefix_cache_bytes: 0 })
+            Ok(Loaded { backend, device: name, dtype, instruction_set: None, prefix_cache_bytes: 0 })
         }
     }
 }

@@ -48,6 +48,7 @@ fn options_with(model: &str, head: Head) -> LoadOptions {
         head,
         dtype: Some(DType::Float32),
         threads: 2,
+        instruction_set: None,
         prefix_cache_bytes: 0,
     }
 }

@@ -37,6 +37,8 @@ impl From<&info::Info> for v1::InfoResponse {
             pooling,
             labels: model.labels.clone(),
             prefix_cache_bytes: model.prefix_cache_bytes as u64,
+            instruction_set: model.instruction_set.clone(),
+            threads: number(config.threads),
         }
     }
 }
@@ -57,7 +59,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_answer_has_teis_fields_and_ours() {
-        let server = Server::start_with("--max-batch-requests 5 --served-model-name n").await;
+        let server = Server::start_with("--max-batch-requests 5 --threads 3 --served-model-name n").await;
         let answer = InfoClient::new(server.channel.clone()).info(v1::InfoRequest {}).await.unwrap();
         let expected = v1::InfoResponse {
             version: "0.1.0".to_owned(),
@@ -77,6 +79,8 @@ mod tests {
             default_instruction: Some("Judge.".to_owned()),
             labels: vec!["yes".to_owned()],
             prefix_cache_bytes: 256 << 20,
+            instruction_set: Some("portable".to_owned()),
+            threads: 3,
             ..v1::InfoResponse::default()
         };
         assert_eq!(answer.into_inner(), expected);

@@ -49,6 +49,11 @@ pub(crate) struct InfoBody<'a> {
     max_rerank_texts: usize,
     /// What "relevant" means where a request says nothing; null where the model takes no instruction.
     default_instruction: Option<&'a str>,
+    /// The CPU's vector instructions that compute; null where another device does.
+    #[schema(example = "avx512+vnni+bf16")]
+    instruction_set: Option<&'a str>,
+    /// The threads that compute.
+    threads: usize,
     /// The most bytes kept of prefixes that several requests share; 0 where none are.
     prefix_cache_bytes: usize,
 }
@@ -122,6 +127,8 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             model_kind: info.model_kind(),
             max_rerank_texts: config.max_rerank_texts,
             default_instruction: model.default_instruction.as_deref(),
+            instruction_set: model.instruction_set.as_deref(),
+            threads: config.threads,
             prefix_cache_bytes: model.prefix_cache_bytes,
         }
     }
@@ -146,12 +153,13 @@ mod tests {
         let answer = Server::start().await.get("/info").await;
         assert_eq!(answer.status, 200);
         let mut value: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
-        value["tokenization_workers"] = 1.into();
+        (value["tokenization_workers"], value["threads"]) = (1.into(), 2.into());
         insta::assert_json_snapshot!(value, @r#"
         {
           "auto_truncate": true,
           "default_instruction": "Judge.",
           "docker_label": null,
+          "instruction_set": "portable",
           "max_batch_requests": null,
           "max_batch_tokens": 16384,
           "max_client_batch_size": 4,
@@ -175,6 +183,7 @@ mod tests {
           "prefix_cache_bytes": 268435456,
           "served_model_name": "org/tiny-reranker",
           "sha": null,
+          "threads": 2,
           "tokenization_workers": 1,
           "version": "0.1.0"
         }

@@ -18,4 +18,4 @@ pub(crate) mod simd;
 pub(crate) mod threads;
 pub(crate) mod tile;
 
-pub(crate) use simd::InstructionSet;
+pub use simd::InstructionSet;

@@ -3,33 +3,41 @@
 //! A kernel is written once as an `#[inline(always)]` function over `S: Simd`; [`dispatch`] compiles it for every
 //! instruction set and calls the one it is given.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
-/// The vector instructions that a kernel uses.
+/// The vector instructions that a kernel uses. Outside this crate a value comes from [`InstructionSet::available`] or from
+/// its name only, so that this CPU has the instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum InstructionSet {
+pub enum InstructionSet {
     /// What every CPU of the target architecture has.
+    #[non_exhaustive]
     Portable,
     /// AVX2 with FMA.
     #[cfg(target_arch = "x86_64")]
+    #[non_exhaustive]
     Avx2,
     /// AVX2 and its products of bytes (AVX-VNNI).
     #[cfg(target_arch = "x86_64")]
+    #[non_exhaustive]
     Avx2Vnni,
     /// AVX-512 F, BW, DQ and VL: what every server CPU with AVX-512 since 2017 has.
     #[cfg(target_arch = "x86_64")]
+    #[non_exhaustive]
     Avx512,
     /// AVX-512 and its products of bytes (VNNI).
     #[cfg(target_arch = "x86_64")]
+    #[non_exhaustive]
     Avx512Vnni,
     /// AVX-512 and its products of bytes and of bfloat16.
     #[cfg(target_arch = "x86_64")]
+    #[non_exhaustive]
     Avx512Bf16,
 }
 
 impl InstructionSet {
     /// All that this CPU has, the best one last.
-    pub(crate) fn available() -> Vec<Self> {
+    #[must_use]
+    pub fn available() -> Vec<Self> {
         let mut sets = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
         {
@@ -84,6 +92,19 @@ impl fmt::Display for InstructionSet {
             Self::Avx512Vnni => "avx512+vnni",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 => "avx512+vnni+bf16",
+        })
+    }
+}
+
+impl FromStr for InstructionSet {
+    type Err = String;
+
+    /// The instruction set of that name, if this CPU has it; else the names of those it has.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let available = Self::available();
+        available.iter().find(|set| set.to_string() == name).copied().ok_or_else(|| {
+            let names: Vec<String> = available.iter().map(ToString::to_string).collect();
+            format!("this CPU has {}", names.join(", "))
         })
     }
 }
@@ -280,3 +301,24 @@ macro_rules! dispatch {
     };
 }
 pub(crate) use dispatch;
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_sets_this_cpu_has() {
+        let available = InstructionSet::available();
+        for &set in &available {
+            assert_eq!(set.to_string().parse(), Ok(set));
+        }
+        assert_eq!(available.first(), Some(&InstructionSet::Portable));
+        assert_eq!(available.last(), Some(&InstructionSet::best()));
+        for name in ["", "Portable", "avx", "avx512+amx"] {
+            let message = name.parse::<InstructionSet>().unwrap_err();
+            assert!(message.starts_with("this CPU has portable"), "{message}");
+            assert!(message.ends_with(&InstructionSet::best().to_string()), "{message}");
+        }
+    }
+}
