@@ -32,6 +32,7 @@ unit: ## The Rust tests
 	cargo test --workspace --locked
 
 integration: $(VENV)/installed ## The tests of the real binary
+	@scripts/install-chromium.sh
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests
 

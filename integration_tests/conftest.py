@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from browser import Playground, launch, opened
 from grpc_client import Grpc
+from playwright.sync_api import Browser, sync_playwright
 from server import Server
 
 
@@ -58,3 +60,29 @@ def limited() -> Iterator[Callable[[str, int | None], Server]]:
             return current[model, longest]
 
         yield get
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    # Its event loop must end with this file: other tests run loops of their own.
+    with sync_playwright() as playwright:
+        running = launch(playwright)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visit(chromium) -> Iterator[Callable[..., Playground]]:
+    """Opens the page of a server; `statuses` are those of refusals that the test wants."""
+    with ExitStack() as stack:
+
+        def visit(server: Server, path: str = "/playground", statuses: tuple = (), **settings: object) -> Playground:
+            return stack.enter_context(opened(chromium, server, path, set(statuses), **settings))
+
+        yield visit
+
+
+@pytest.fixture
+def short(served) -> Server:
+    """A server whose prompts are at most 128 tokens long."""
+    return served("tied-bf16", "--max-input-length", "128")

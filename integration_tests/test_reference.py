@@ -31,6 +31,9 @@ def test_score_is_that_of_transformers(limited, model, longest, name):
     assert raw.status_code == 200, raw.text
     assert raw.json() == [{"index": 0, "score": pytest.approx(expected["raw"], abs=RAW_TOLERANCE, rel=0)}]
     assert int(raw.headers["x-compute-tokens"]) == IDS[name]["length"]
+    shown = server.post("/playground/prompt", {"query": case["query"], "text": case["document"], **fields(case)}).json()
+    ids = [token for piece in shown["pieces"] if not piece["cut"] for token in piece["ids"]]
+    assert ids == IDS[name].get("ids", ids) and len(ids) == shown["tokens"] == IDS[name]["length"]
     assert int(raw.headers["x-compute-characters"]) == len(case["query"]) + len(case["document"])
     score = server.post("/rerank", body).json()[0]["score"]
     assert score == pytest.approx(expected["score"], abs=1e-5)

@@ -1,0 +1,259 @@
+"""The page at `/playground`, driven in Chromium: everything that it shows is what the server answers."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import requests
+from browser import DOCUMENTS, HOSTILE, KEY, LINES, QUERY, WITH_CHROMIUM, expected
+from playwright.sync_api import expect
+from server import variables
+
+pytestmark = WITH_CHROMIUM
+
+
+class TestRanking:
+    def test_it_is_that_of_rerank(self, visit, server):
+        page = visit(server)
+        page.fill(QUERY, LINES)
+        page.run()
+        assert page.bodies == [{"path": "/rerank", "query": QUERY, "texts": DOCUMENTS}]
+        wanted = expected(server)
+        assert page.ranks() == wanted
+        rows = page.page.locator(".rank")
+        expect(rows.locator(".text")).to_have_text([DOCUMENTS[index] for index, _ in wanted])
+        expect(rows.locator(".place")).to_have_text([str(place + 1) for place in range(5)])
+        expect(rows.locator(".origin")).to_have_text([f"document {index + 1}" for index, _ in wanted])
+        widths = rows.locator(".fill").evaluate_all("nodes => nodes.map(node => parseFloat(node.style.width))")
+        assert widths == [pytest.approx(100 * score.expected, abs=0.01) for _, score in wanted]
+        cost = server.post("/rerank", {"query": QUERY, "texts": DOCUMENTS}).headers
+        expect(page.page.locator(".cost")).to_contain_text(f"Tokens{cost['x-compute-tokens']}")
+        expect(page.page.locator(".cost")).to_contain_text(re.compile(r"Latency\d+ ms tokenizer \d+, queue \d+, model \d+"))
+        expect(page.page.get_by_role("status")).to_have_text(re.compile(rf"5 documents ranked .*Best: document {wanted[0][0] + 1}\."))
+
+    def test_raw_scores_and_an_instruction_are_sent(self, visit, server):
+        page = visit(server)
+        page.fill(QUERY, LINES, instruction="Judge the planets.")
+        page.field("Raw scores log-odds instead of probabilities").check()
+        page.run()
+        wanted = expected(server, raw_scores=True, instruction="Judge the planets.")
+        assert page.ranks() == wanted
+        shown = page.page.locator(".score data").all_inner_texts()
+        assert shown == [f"{score.expected:.3f}".replace("-", "−") for _, score in wanted]
+        assert page.page.locator(".fill.negative").count() == sum(score.expected < 0 for _, score in wanted)
+
+    def test_the_servers_own_instruction_is_shown(self, visit, served):
+        page = visit(served("tied-bf16", "--default-instruction", "Find <b>planets</b>."))
+        expect(page.field("Instruction")).to_have_attribute("placeholder", "Find <b>planets</b>.")
+        expect(page.field("Instruction")).to_have_value("")
+
+    def test_two_instructions_stand_side_by_side(self, visit, server):
+        page = visit(server)
+        page.field("Compare with a second instruction").check()
+        page.fill(QUERY, LINES, instruction="Judge the planets.", second="Find the capital of a country in Asia.")
+        page.run(2)
+        first = expected(server, instruction="Judge the planets.")
+        second = expected(server, instruction="Find the capital of a country in Asia.")
+        assert (page.ranks(0), page.ranks(1)) == (first, second)
+        boxes = [page.page.locator(".ranking").nth(index).bounding_box() for index in (0, 1)]
+        assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"] and boxes[0]["y"] == boxes[1]["y"]
+        before = {index: place for place, (index, _) in enumerate(first)}
+        marks = []
+        for place, (index, _) in enumerate(second):
+            by = before[index] - place
+            was = f", was {before[index] + 1}"
+            marks.append("= same place" if by == 0 else f"↑ up {by}{was}" if by > 0 else f"↓ down {-by}{was}")
+        assert len(set(marks)) > 1
+        expect(page.page.locator(".ranking").nth(1).locator(".move")).to_have_text(marks)
+        expect(page.page.locator(".ranking").nth(0).locator(".move")).to_have_count(0)
+        moved = sum(mark[0] != "=" for mark in marks)
+        expect(page.page.get_by_role("status")).to_have_text(f"Instruction B moves {moved} of 5 documents.")
+        expect(page.open_prompt(1, ranking=1).locator(".piece.instruction")).to_contain_text("Find the capital")
+
+    @pytest.mark.parametrize(
+        ("text", "texts", "note"),
+        [
+            ("", [], "One per line"),
+            ("a", ["a"], "1 document, one per line."),
+            ("a\n\n b \n\t\nc\n", ["a", " b ", "c"], "3 documents, one per line, 2 blank lines left out."),
+            ('["a\\nb", "", "c"]', ["a\nb", "", "c"], "3 documents, understood as a JSON list."),
+            (' [{"text": "a", "id": 1}, "b"]\n', ["a", "b"], "2 documents, understood as a JSON list."),
+            ('["a", {"title": "b"}]', [], "Entry 2 of this JSON list is neither"),
+            ("[1]", [], "Entry 1 of this JSON list is neither"),
+            ("[null]", [], "Entry 1 of this JSON list is neither"),
+            ("[1] is a footnote\nb", ["[1] is a footnote", "b"], "2 documents, one per line. It begins like a JSON list"),
+            ("[]", [], "0 documents, understood as a JSON list."),
+        ],
+    )
+    def test_documents_are_lines_or_a_list(self, visit, server, text, texts, note):
+        page = visit(server)
+        page.fill(QUERY, text)
+        expect(page.page.locator("#documents-note")).to_contain_text(note)
+        if texts:
+            page.run()
+            assert page.bodies[0]["texts"] == texts
+        else:
+            page.button("Run").click()
+            expect(page.page.locator("#problem")).to_have_text("There are no documents to rank yet.")
+            expect(page.field("Documents")).to_be_focused()
+            assert page.bodies == []
+
+    @pytest.mark.parametrize("model", ["embedding-last", "seq-cls-3"])
+    def test_a_model_that_does_not_rank_is_told_of(self, visit, served, model):
+        page = visit(served(model))
+        notice = page.page.get_by_role("region", name="What this server serves")
+        route, kind = ("/embed", "an embedding model") if model == "embedding-last" else ("/predict", "a classifier")
+        expect(notice).to_contain_text(f"This server serves {kind}")
+        expect(notice.get_by_text(route, exact=True)).to_be_visible()
+        expect(page.button("Run")).to_be_hidden()
+
+    def test_a_reranker_with_a_classification_head_ranks(self, visit, served):
+        page = visit(served("seq-cls-1"))
+        page.fill(QUERY, LINES)
+        page.run()
+        assert page.ranks() == expected(served("seq-cls-1"))
+
+
+class TestPrompt:
+    def test_it_is_shown_piece_by_piece(self, visit, server):
+        page = visit(server)
+        page.fill(QUERY, LINES, instruction="Judge the planets.")
+        page.run()
+        shown = page.open_prompt(2)
+        answer = server.post("/playground/prompt", page.bodies[-1]).json()
+        assert page.bodies[-1]["text"] == DOCUMENTS[1]
+        pieces = answer["pieces"]
+        assert [piece["text"] for piece in pieces if piece["kind"] != "template"] == ["Judge the planets.", QUERY, DOCUMENTS[1]]
+        # The tags with the counts are inside of the pieces.
+        kinds = [f"{piece['kind']} {piece['tokens']}" for piece in pieces if piece["kind"] != "template"]
+        expect(shown.locator(".tag")).to_have_text(kinds)
+        texts = shown.locator(".piece").evaluate_all("nodes => nodes.map(node => node.lastChild.data)")
+        assert texts == [piece["text"] for piece in pieces]
+        expect(shown.locator(".total")).to_have_text(f"{answer['tokens']} tokens of at most 8,192.")
+        document = pieces[5]["tokens"]
+        suffix = pieces[6]["tokens"]
+        assert answer["shared_tokens"] == answer["tokens"] - document - suffix
+        titles = shown.locator(".part-title").all_inner_texts()
+        assert [title.split(" tokens")[0] for title in titles] == [
+            f"Shared prefix {answer['shared_tokens']}",
+            f"Document {document}",
+            f"Suffix {suffix}",
+        ]
+        expect(shown.locator(".mark")).to_have_count(0)
+        row = page.page.locator(".rank[data-index='1']")
+        row.get_by_role("button").click()
+        expect(row.locator(".prompt")).to_be_hidden()
+
+    def test_what_was_cut_is_marked(self, visit, short):
+        page = visit(short)
+        long = "the planet is in it. " * 60
+        page.fill(QUERY, f"{long}\nno")
+        page.run()
+        expect(page.page.locator(".cost")).to_contain_text("Cut1 document")
+        shown = page.open_prompt(1)
+        answer = short.post("/playground/prompt", {"query": QUERY, "text": long}).json()
+        kept, cut = [piece for piece in answer["pieces"] if piece["kind"] == "document"]
+        assert not kept["cut"] and cut["cut"] and kept["text"] + cut["text"] == long and answer["tokens"] == 128
+        expect(shown.locator(".mark")).to_have_text(f"✂ cut from here on: {cut['tokens']} tokens not read")
+        order = shown.locator(".pieces").nth(1).evaluate("node => [...node.children].map(child => child.className)")
+        assert order == ["piece document", "mark", "piece document cut"]
+        gone = shown.locator("del")
+        assert gone.evaluate("node => node.textContent") == cut["text"]
+        assert "line-through" in gone.evaluate("node => getComputedStyle(node).textDecorationLine")
+        expect(shown.locator(".total")).to_have_text(f"128 tokens of at most 128. {cut['tokens']} tokens too many were cut.")
+
+
+class TestKey:
+    def test_it_is_asked_for_and_kept_in_the_tab_only(self, visit, served):
+        server = served("tied-bf16", "--api-key", KEY)
+        page = visit(server, statuses=[401])
+        field = page.field("API key")
+        expect(field).to_be_focused()
+        expect(page.page.locator("#model")).to_have_text("A server with a key.")
+        for wrong, problem in [("wrong", "The server does not accept this key."), ("ключ", "A key has no spaces")]:
+            field.fill(wrong)
+            page.page.keyboard.press("Enter")
+            expect(page.page.locator("#key-problem")).to_contain_text(problem)
+        field.fill(KEY)
+        page.button("Use this key").click()
+        expect(field).to_be_hidden()
+        expect(page.page.locator("#model code")).to_contain_text("tied-bf16")
+        page.fill(QUERY, LINES)
+        page.run()
+        headers = {"Authorization": f"Bearer {KEY}"}
+        answer = requests.post(f"{server.url}/rerank", json={"query": QUERY, "texts": DOCUMENTS}, headers=headers, timeout=60)
+        assert [index for index, _ in page.ranks()] == [rank["index"] for rank in answer.json()]
+        page.open_prompt(1)
+        page.button("Copy link").click()
+        page.page.wait_for_url("**/playground#*")
+        for place in (page.page.url, unquote(page.page.url), page.page.content(), server.log()):
+            assert KEY not in place
+        assert page.page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+        page.page.reload()
+        expect(page.page.locator("#model code")).to_contain_text("tied-bf16")
+        page.button("Forget the key").click()
+        expect(page.field("API key")).to_be_visible()
+        page.button("Run").click()
+        expect(page.page.locator("#problem")).to_have_text("This server wants its key.")
+        assert page.page.evaluate("sessionStorage.length") == 0
+
+
+class TestCode:
+    @pytest.mark.parametrize("key", [None, KEY])
+    @pytest.mark.parametrize("language", ["curl", "python"])
+    def test_pasted_it_gives_the_same_answer(self, visit, served, key, language, tmp_path):
+        if language == "curl" and not shutil.which("curl"):
+            pytest.skip("this test needs curl: `apt-get install curl`")
+        server = served("tied-bf16", *(("--api-key", key) if key else ()))
+        page = visit(server, statuses=[401])
+        if key:
+            page.field("API key").fill(key)
+            page.page.keyboard.press("Enter")
+            expect(page.field("API key")).to_be_hidden()
+        page.fill("It's \"the\" $HOME?", json.dumps(HOSTILE), instruction="Don't\nbreak `out`; \\'")
+        page.run()
+        page.page.get_by_text("This request as code").click()
+        code = page.page.locator(f"pre[data-language={language}]").text_content()
+        assert KEY not in code and not re.search("[\u202e\u2066\ufeff\x7f\x1b]", code)
+        command = ["sh", "-c", code] if language == "curl" else [sys.executable, "-c", code]
+        environment = variables({"API_KEY": key} if key else None)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        assert not (tmp_path / "never").exists()
+        if language == "curl":
+            ranks = [(rank["index"], rank["score"]) for rank in json.loads(ended.stdout)]
+        else:
+            ranks = [(int(index), float(score)) for index, score in map(str.split, ended.stdout.splitlines())]
+        assert ranks == [(index, pytest.approx(score, abs=2e-5)) for index, score in page.ranks()]
+
+    def test_the_button_copies_it(self, visit, server):
+        page = visit(server, permissions=["clipboard-read", "clipboard-write"])
+        page.fill(QUERY, LINES)
+        page.run()
+        page.page.get_by_text("This request as code").click()
+        for name in ("curl", "Python"):
+            page.button(f"Copy as {name}").click()
+            expect(page.page.get_by_role("status")).to_have_text(f"Copied as {name}.")
+            code = page.page.locator(f"pre[data-language={name.lower()}]").text_content()
+            assert page.page.evaluate("navigator.clipboard.readText()") == code
+
+    def test_a_link_fills_the_fields_and_runs_nothing(self, visit, server):
+        page = visit(server, permissions=["clipboard-read", "clipboard-write"])
+        page.field("Compare with a second instruction").check()
+        page.fill(HOSTILE[0], LINES, instruction="A & B #1 %20", second=HOSTILE[4])
+        page.button("Copy link").click()
+        expect(page.page.get_by_role("status")).to_contain_text("The link is copied.")
+        address = urlsplit(page.page.evaluate("navigator.clipboard.readText()"))
+        other = visit(server, f"{address.path}#{address.fragment}")
+        expect(other.field("Query")).to_have_value(HOSTILE[0])
+        expect(other.field("Documents")).to_have_value(LINES)
+        expect(other.field("Instruction A")).to_have_value("A & B #1 %20")
+        expect(other.field("Instruction B")).to_have_value(HOSTILE[4])
+        expect(other.page.locator("#model code")).to_be_visible()
+        assert other.bodies == []
+        for fragment in ("null", "3", "[]", "%", "results", '{"query":{},"documents":7,"second":null}'):
+            expect(visit(server, f"/playground#{fragment}").page.locator("#model code")).to_be_visible()

@@ -1,0 +1,179 @@
+"""Who uses the page at `/playground`, and with what: hostile texts, errors, keyboards, phones, either colour scheme."""
+
+import json
+import re
+
+import pytest
+from browser import HOSTILE, KEY, LINES, QUERY, WITH_CHROMIUM, expected
+from playwright.sync_api import expect
+from server import Server
+
+pytestmark = WITH_CHROMIUM
+
+
+class TestTexts:
+    def test_whatever_they_hold_they_are_text(self, visit, short):
+        page = visit(short)
+        page.field("Compare with a second instruction").check()
+        page.fill(HOSTILE[0], json.dumps(HOSTILE), instruction=HOSTILE[1], second=HOSTILE[2])
+        page.run(2)
+        for ranking in (0, 1):
+            rows = page.page.locator(".ranking").nth(ranking).locator(".rank .text")
+            texts = rows.evaluate_all("nodes => nodes.map(node => node.textContent)")
+            assert texts == [HOSTILE[index] for index, _ in page.ranks(ranking)]
+            for document in range(1, len(HOSTILE) + 1):
+                page.open_prompt(document, ranking)
+        page.page.get_by_text("This request as code").first.click()
+        assert page.page.locator("#columns :is(script, style, iframe, img, svg, a)").count() == 0
+        assert page.page.title().startswith("Playground")
+        expect(page.page.locator("#form")).to_be_visible()
+
+    def test_errors_are_sentences_and_text(self, visit, short):
+        page = visit(short, statuses=[422])
+        page.fill(QUERY, LINES, instruction=HOSTILE[0] * 20)
+        page.button("Run").click()
+        expect(page.page.locator("#problem")).to_contain_text("The server refused this: `instruction` is too long")
+        page.fill(" ", LINES)
+        page.button("Run").click()
+        expect(page.page.locator("#problem")).to_have_text("Write a query first.")
+        page.fill(QUERY, "\n".join(["a"] * 1001), instruction="")
+        page.button("Run").click()
+        expect(page.page.locator("#problem")).to_have_text("The server refused this: batch size 1001 > maximum allowed batch size 1000.")
+        page.fill(QUERY, LINES)
+        page.run()
+        expect(page.page.locator("#problem")).to_be_hidden()
+
+    def test_a_server_that_is_gone_is_said_to_be(self, visit):
+        with Server("tied-bf16") as server:
+            page = visit(server)
+            page.fill(QUERY, LINES)
+            page.run()
+            server.stop()
+            page.button("Run").click()
+            expect(page.page.locator("#problem")).to_have_text("The server does not answer. Is it still running?")
+        assert page.problems.pop().endswith("net::ERR_CONNECTION_REFUSED")
+
+
+class TestUse:
+    def test_by_keyboard_alone(self, visit, server):
+        page = visit(server)
+        expect(page.page.locator("#model code")).to_be_visible()
+        keyboard = page.page.keyboard
+        order = []
+        while not order or order[-1] not in ("link", "body"):
+            keyboard.press("Tab")
+            order.append(page.page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
+            outline = page.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline == "solid", order
+        fields = ["query", "instruction", "compare", "documents", "raw", "run", "example", "clear", "link"]
+        assert order == ["Skip to the results", "API", *fields]
+        for _ in range(len(fields) - 1):
+            keyboard.press("Shift+Tab")
+        expect(page.field("Query")).to_be_focused()
+        keyboard.press("Control+A")
+        keyboard.type(QUERY)
+        for _ in range(3):
+            keyboard.press("Tab")
+        keyboard.press("Control+A")
+        keyboard.insert_text(LINES)
+        keyboard.press("Control+Enter")
+        expect(page.page.locator(".rank")).to_have_count(5)
+        wanted = expected(server)
+        assert page.ranks() == wanted
+        # Behind the fields comes the first row's button.
+        for _ in range(6):
+            keyboard.press("Tab")
+        button = page.button(f"Prompt of document {wanted[0][0] + 1}")
+        expect(button).to_be_focused()
+        keyboard.press("Space")
+        expect(button).to_have_attribute("aria-expanded", "true")
+        expect(page.page.locator(".prompt .piece.document")).to_be_visible()
+        keyboard.press("Enter")
+        expect(button).to_have_attribute("aria-expanded", "false")
+
+    def test_every_field_and_button_has_a_name(self, visit, server):
+        page = visit(server)
+        page.field("Compare with a second instruction").check()
+        page.fill(QUERY, LINES)
+        page.run(2)
+        page.open_prompt(1)
+        tree = page.page.locator("body").aria_snapshot()
+        roles = re.findall(r"- (textbox|checkbox|button|link|region|article|list)\b(.*)", tree)
+        assert len(roles) > 25
+        for role, rest in roles:
+            assert role == "list" or re.match(r' "[^"]+"', rest) or rest.startswith(' "'), (role, rest)
+        assert page.page.evaluate("document.documentElement.lang") == "en"
+        assert page.page.locator("h1").count() == 1
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_text_stands_out_in_both_schemes(self, visit, short, scheme):
+        page = visit(short, color_scheme=scheme, reduced_motion="reduce")
+        page.field("Compare with a second instruction").check()
+        page.fill(QUERY, f"{LINES}\n{'the planet. ' * 60}", second="Find the capital of a country in Asia.")
+        page.run(2)
+        page.open_prompt(6)
+        page.page.get_by_text("This request as code").first.click()
+        page.fill("", LINES)
+        page.button("Run").click()
+        expect(page.page.locator("#problem")).to_be_visible()
+        contrasts = page.page.evaluate(CONTRASTS)
+        assert len(contrasts) > 60
+        assert [row for row in contrasts if row[0] < 4.5] == []
+        background = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        light = sum(map(int, re.findall(r"\d+", background))) > 3 * 128
+        assert light == (scheme == "light"), background
+        assert page.page.locator(".fill").first.evaluate("node => getComputedStyle(node).animationName") == "none"
+
+    @pytest.mark.parametrize("width", [320, 360])
+    def test_a_phone_is_wide_enough(self, visit, served, short, width):
+        phone = {"viewport": {"width": width, "height": 740}, "has_touch": True, "is_mobile": True}
+        page = visit(short, **phone)
+        expect(page.page.locator("#model code")).to_be_visible()
+        assert page.width() == width
+        page.fill(HOSTILE[6], json.dumps(HOSTILE), instruction="")
+        page.field("Compare with a second instruction").check()
+        page.run(2)
+        assert page.width() == width
+        expect(page.page.locator(".ranking").first).to_be_in_viewport()
+        for document in range(1, len(HOSTILE) + 1):
+            page.open_prompt(document)
+        for code in page.page.get_by_text("This request as code").all():
+            code.click()
+        assert page.width() == width
+        for model, flags in [("tied-bf16", ("--api-key", KEY)), ("embedding-last", ())]:
+            page = visit(served(model, *flags), statuses=[401], **phone)
+            expect(page.page.locator(".notice:visible")).to_have_count(1)
+            assert page.width() == width
+
+
+# The contrast of every text that is visible with what is behind it, after WCAG 2.2, and a few words of it.
+CONTRASTS = """() => {
+  const parse = (color) => color.match(/[\\d.]+/g).map(Number);
+  const luminance = (color) => {
+    const [r, g, b] = parse(color).map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const color = getComputedStyle(at).backgroundColor;
+      const [, , , alpha = 1] = parse(color);
+      if (alpha === 1) return color;
+      if (alpha !== 0) throw new Error(`half transparent: ${color}`);
+    }
+  };
+  const contrast = (front, back) => {
+    const [dark, light] = [luminance(front), luminance(back)].sort((a, b) => a - b);
+    return (light + 0.05) / (dark + 0.05);
+  };
+  const rows = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const { data, parentElement: node } = texts.currentNode;
+    if (data.trim() && node.checkVisibility() && node.tagName !== "NOSCRIPT")
+      rows.push([contrast(getComputedStyle(node).color, behind(node)), `${node.tagName}.${node.className}: ${data.slice(0, 40)}`]);
+  }
+  for (const field of document.querySelectorAll("textarea:not([hidden])"))
+    for (const part of [null, "::placeholder"])
+      rows.push([contrast(getComputedStyle(field, part).color, behind(field)), `${field.id} ${part}`]);
+  return rows;
+}"""
