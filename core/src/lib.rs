@@ -12,3 +12,5 @@ pub mod queue;
 pub mod service;
 pub mod templates;
 pub mod tokenization;
+
+pub use postprocess::sigmoid;

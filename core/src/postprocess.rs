@@ -6,7 +6,8 @@
 //! texts came.
 
 /// `1 / (1 + e^-x)`, without overflow for large negative `x`.
-pub(crate) fn sigmoid(x: f32) -> f32 {
+#[must_use]
+pub fn sigmoid(x: f32) -> f32 {
     if x >= 0.0 {
         1.0 / (1.0 + (-x).exp())
     } else {

@@ -4,10 +4,11 @@
 //! or on other flags is still an `Option`. What must hold: every flag has a variable of the same name in capitals;
 //! no secret appears in `Debug` or in the help; what a flag means together with others is `config`'s business.
 
-use std::{ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf};
+use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
 
 use clap::{
-    ArgAction, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser, parser::ValueSource,
+    ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser,
+    parser::ValueSource,
 };
 use text_embeddings_backend::InstructionSet;
 use text_embeddings_backend_core::{DType, Pool};
@@ -18,30 +19,15 @@ use crate::{secret::Secret, telemetry::collector::Endpoint};
 /// Serves text embedding, re-ranking and classification models over HTTP and gRPC, in the place of
 /// text-embeddings-inference.
 #[derive(Debug, Clone, Parser)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[command(name = "text-embeddings-router", version)]
 pub(crate) struct Args {
     /// The model to serve: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, or the path of a local directory.
     #[arg(long, env, help_heading = "Model")]
     pub(crate) model_id: String,
 
-    /// The branch, tag, commit or `refs/pr/N` of the model on the Hub.
-    #[arg(long, env, default_value = "main", help_heading = "Model")]
-    pub(crate) revision: String,
-
-    /// The kind of the model: `embedding`, `classifier`, `reranker` or `listwise-reranker` [default: by its files].
-    #[arg(long, env, help_heading = "Model")]
-    pub(crate) model_type: Option<RequestedType>,
-
-    /// The arithmetic: `float32` (exact), `bfloat16` or `int8` [default on CPU: bfloat16 if the checkpoint is stored
-    /// in it and this CPU multiplies it, else float32].
-    #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
-    pub(crate) dtype: Option<DType>,
-
-    /// The CPU's vector instructions to compute with: `portable`, `avx2`, `avx2+vnni`, `avx512`, `avx512+vnni` or
-    /// `avx512+vnni+bf16` [default: the best that this CPU has].
-    #[arg(long, env, help_heading = "Model")]
-    pub(crate) instruction_set: Option<InstructionSet>,
+    /// How the model is got, prompted and computed.
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
 
     /// How an embedding model pools: `cls`, `mean` or `last-token`, but not yet `splade` [default: by its files].
     #[arg(long, env, value_parser = parse_pool, help_heading = "Model")]
@@ -55,32 +41,6 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Model")]
     pub(crate) served_model_name: Option<String>,
 
-    /// The token for gated and private models on the Hub [default: the Hub client's own].
-    #[arg(long, env, hide_env_values = true, help_heading = "Model")]
-    pub(crate) hf_token: Option<Secret>,
-
-    /// The old name of `--hf-token`, which takes over its value.
-    #[arg(long, env, hide = true, hide_env_values = true)]
-    pub(crate) hf_api_token: Option<Secret>,
-
-    /// The folder for downloaded models [default: the Hub client's own].
-    #[arg(long, env, help_heading = "Model")]
-    pub(crate) huggingface_hub_cache: Option<PathBuf>,
-
-    /// What "relevant" means where a request says nothing [default: the model's own instruction].
-    #[arg(long, env, help_heading = "Prompt")]
-    pub(crate) default_instruction: Option<String>,
-
-    /// The prompt of a generative re-ranker: `builtin`, `qwen3-reranker-evaluation` or the path of a Jinja file
-    /// [default: the model's own template if it has query and document roles, else `builtin`].
-    #[arg(long, env, value_parser = parse_chat_template, help_heading = "Prompt")]
-    pub(crate) chat_template: Option<ChatTemplate>,
-
-    /// Let control tokens such as `<|im_end|>` in a client's text take effect; only for comparisons with other
-    /// servers, because a document can then answer for the model.
-    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
-    pub(crate) parse_special_tokens: bool,
-
     /// Which of an embedding model's prompts is put before texts where a request names none [default: by its files].
     #[arg(long, env, conflicts_with = "default_prompt", help_heading = "Prompt")]
     pub(crate) default_prompt_name: Option<String>,
@@ -89,28 +49,9 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Prompt")]
     pub(crate) default_prompt: Option<String>,
 
-    /// The longest input in tokens, prompt included [default: by the model's files; 8192 for re-rankers].
-    #[arg(long, env, help_heading = "Limits")]
-    pub(crate) max_input_length: Option<NonZeroUsize>,
-
-    /// Cut inputs that are too long where a request says nothing, rather than refuse them.
-    #[arg(
-        long, env, action = ArgAction::Set, num_args = 0..=1, default_value = "true", default_missing_value = "true",
-        value_parser = BoolishValueParser::new(), help_heading = "Limits"
-    )]
-    pub(crate) auto_truncate: bool,
-
     /// The requests that may be in flight at once; more are refused with status 429.
     #[arg(long, env, default_value = "512", help_heading = "Limits")]
     pub(crate) max_concurrent_requests: NonZeroUsize,
-
-    /// The tokens of one forward pass, a prefix that several texts share counted once [default: 16384].
-    #[arg(long, env, help_heading = "Limits")]
-    pub(crate) max_batch_tokens: Option<NonZeroUsize>,
-
-    /// The texts of one forward pass [default: no limit].
-    #[arg(long, env, help_heading = "Limits")]
-    pub(crate) max_batch_requests: Option<NonZeroUsize>,
 
     /// The inputs of one client request [default: 32].
     #[arg(long, env, help_heading = "Limits")]
@@ -120,22 +61,9 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Limits")]
     pub(crate) max_rerank_texts: Option<NonZeroUsize>,
 
-    /// The bytes of memory for what was computed of texts' beginnings (template, instruction, query, prompt), so that later
-    /// requests which begin alike need not compute it again; 0 for none. On the CPU only.
-    #[arg(long, env, default_value = "268435456", help_heading = "Limits")]
-    pub(crate) prefix_cache_bytes: usize,
-
     /// The bytes of one request's body; more is refused with status 413.
     #[arg(long, env, default_value = "2000000", help_heading = "Limits")]
     pub(crate) payload_limit: NonZeroUsize,
-
-    /// The threads that tokenize [default: the cores less one, 1 to 64].
-    #[arg(long, env, help_heading = "Threads")]
-    pub(crate) tokenization_workers: Option<NonZeroUsize>,
-
-    /// The threads that compute [default: all cores].
-    #[arg(long, env, help_heading = "Threads")]
-    pub(crate) threads: Option<NonZeroUsize>,
 
     /// The address to listen on: an IPv4 or IPv6 address, or `localhost`.
     #[arg(long, env, default_value = "0.0.0.0", help_heading = "Network")]
@@ -205,6 +133,101 @@ pub(crate) struct Args {
     pub(crate) ignored_hostname: Option<String>,
 }
 
+/// How a model is got, prompted and computed, whatever it is then used for.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ModelArgs {
+    /// How its files are got.
+    #[command(flatten)]
+    pub(crate) hub: HubArgs,
+
+    /// The kind of the model: `embedding`, `classifier`, `reranker` or `listwise-reranker` [default: by its files].
+    #[arg(long, env, help_heading = "Model")]
+    pub(crate) model_type: Option<RequestedType>,
+
+    /// The arithmetic: `float32` (exact), `bfloat16` or `int8` [default on CPU: bfloat16 if the checkpoint is stored
+    /// in it and this CPU multiplies it, else float32].
+    #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
+    pub(crate) dtype: Option<DType>,
+
+    /// The CPU's vector instructions to compute with: `portable`, `avx2`, `avx2+vnni`, `avx512`, `avx512+vnni` or
+    /// `avx512+vnni+bf16` [default: the best that this CPU has].
+    #[arg(long, env, help_heading = "Model")]
+    pub(crate) instruction_set: Option<InstructionSet>,
+
+    /// What "relevant" means where a request says nothing [default: the model's own instruction].
+    #[arg(long, env, help_heading = "Prompt")]
+    pub(crate) default_instruction: Option<String>,
+
+    /// The prompt of a generative re-ranker: `builtin`, `qwen3-reranker-evaluation` or the path of a Jinja file
+    /// [default: the model's own template if it has query and document roles, else `builtin`].
+    #[arg(long, env, value_parser = parse_chat_template, help_heading = "Prompt")]
+    pub(crate) chat_template: Option<ChatTemplate>,
+
+    /// Let control tokens such as `<|im_end|>` in a client's text take effect; only for comparisons with other
+    /// servers, because a document can then answer for the model.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
+    pub(crate) parse_special_tokens: bool,
+
+    /// The longest input in tokens, prompt included [default: by the model's files; 8192 for re-rankers].
+    #[arg(long, env, help_heading = "Limits")]
+    pub(crate) max_input_length: Option<NonZeroUsize>,
+
+    /// Cut inputs that are too long where a request says nothing, rather than refuse them.
+    #[arg(
+        long, env, action = ArgAction::Set, num_args = 0..=1, default_value = "true", default_missing_value = "true",
+        value_parser = BoolishValueParser::new(), help_heading = "Limits"
+    )]
+    pub(crate) auto_truncate: bool,
+
+    /// The tokens of one forward pass, a prefix that several texts share counted once [default: 16384].
+    #[arg(long, env, help_heading = "Limits")]
+    pub(crate) max_batch_tokens: Option<NonZeroUsize>,
+
+    /// The texts of one forward pass [default: no limit].
+    #[arg(long, env, help_heading = "Limits")]
+    pub(crate) max_batch_requests: Option<NonZeroUsize>,
+
+    /// The bytes of memory for what was computed of texts' beginnings (template, instruction, query, prompt), so that later
+    /// requests which begin alike need not compute it again; 0 for none. On the CPU only.
+    #[arg(long, env, default_value = "268435456", help_heading = "Limits")]
+    pub(crate) prefix_cache_bytes: usize,
+
+    /// The threads that tokenize [default: the cores less one, 1 to 64].
+    #[arg(long, env, help_heading = "Threads")]
+    pub(crate) tokenization_workers: Option<NonZeroUsize>,
+
+    /// The threads that compute [default: all cores].
+    #[arg(long, env, help_heading = "Threads")]
+    pub(crate) threads: Option<NonZeroUsize>,
+}
+
+/// How a model's files are got.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct HubArgs {
+    /// The branch, tag, commit or `refs/pr/N` of the model on the Hub.
+    #[arg(long, env, default_value = "main", help_heading = "Model")]
+    pub(crate) revision: String,
+
+    /// The token for gated and private models on the Hub [default: the Hub client's own].
+    #[arg(long, env, hide_env_values = true, help_heading = "Model")]
+    pub(crate) hf_token: Option<Secret>,
+
+    /// The old name of `--hf-token`, which takes over its value.
+    #[arg(long, env, hide = true, hide_env_values = true)]
+    pub(crate) hf_api_token: Option<Secret>,
+
+    /// The folder for downloaded models [default: the Hub client's own].
+    #[arg(long, env, help_heading = "Model")]
+    pub(crate) huggingface_hub_cache: Option<PathBuf>,
+}
+
+impl HubArgs {
+    /// The Hub's token, by either name. An empty variable is no token, as for the Hub's own clients.
+    pub(crate) fn token(&self) -> Option<&Secret> {
+        [&self.hf_token, &self.hf_api_token].into_iter().flatten().find(|token| !token.expose().is_empty())
+    }
+}
+
 /// Where a generative re-ranker's prompt comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ChatTemplate {
@@ -215,29 +238,29 @@ pub(crate) enum ChatTemplate {
 }
 
 impl Args {
-    /// Reads the process's own arguments and environment. For `--help`, `--version` and a wrong flag it prints what
-    /// clap has to say and ends the process.
-    pub(crate) fn from_process() -> Self {
-        Self::try_from(std::env::args_os()).unwrap_or_else(|error| error.exit())
-    }
-
-    /// Reads `arguments`, the program's name first, and the environment.
+    /// What [`crate::commands::command_line`] found, where it is no other command's.
     ///
     /// # Errors
     ///
-    /// clap's, for a flag that is unknown, missing or malformed.
-    pub(crate) fn try_from(
-        arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
-    ) -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches_from(arguments)?;
-        let mut args = Self::from_arg_matches(&matches)?;
-        // An empty variable is no token, as for the Hub's own clients.
-        let tokens = [args.hf_token.take(), args.hf_api_token.take()];
-        args.hf_token = tokens.into_iter().flatten().find(|token| !token.expose().is_empty());
+    /// clap's, for a flag that is missing or malformed.
+    pub(crate) fn from_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Self::from_arg_matches(matches)?;
         if matches.value_source("hostname") == Some(ValueSource::EnvVariable) {
             set_aside_container_name(&mut args);
         }
         Ok(args)
+    }
+
+    /// What a command that serves nobody starts a model with: the flags about serving have their defaults, whatever
+    /// the variables say.
+    ///
+    /// # Errors
+    ///
+    /// clap's, which a default does not cause.
+    pub(crate) fn offline(model_id: &str, model: ModelArgs) -> Result<Self, clap::Error> {
+        let command = Self::command().mut_args(|argument| argument.env(None::<&'static str>));
+        let matches = command.try_get_matches_from([String::new(), format!("--model-id={model_id}")])?;
+        Ok(Self { model, ..Self::from_arg_matches(&matches)? })
     }
 }
 
@@ -279,6 +302,16 @@ fn parse_chat_template(text: &str) -> Result<ChatTemplate, String> {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use std::ffi::OsString;
+
+    impl Args {
+        /// What a server has that is started with `arguments`, the program's name first.
+        pub(crate) fn try_from(
+            arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+        ) -> Result<Self, clap::Error> {
+            Self::from_matches(&Self::command().try_get_matches_from(arguments)?)
+        }
+    }
 
     fn parse(flags: &str) -> Result<Args, clap::Error> {
         let start = ["text-embeddings-router", "--model-id", "m"];
@@ -316,9 +349,17 @@ mod tests {
     #[test]
     fn the_defaults_are_those_of_the_contract() {
         let args = parse("").unwrap();
-        assert_eq!((args.revision.as_str(), args.hostname.as_str(), args.port), ("main", "0.0.0.0", 3000));
+        assert_eq!(
+            (args.model.hub.revision.as_str(), args.hostname.as_str(), args.port),
+            ("main", "0.0.0.0", 3000)
+        );
         assert_eq!((args.max_concurrent_requests.get(), args.payload_limit.get()), (512, 2_000_000));
-        assert!(args.auto_truncate && !args.json_output && !args.disable_spans && !args.parse_special_tokens);
+        assert!(
+            args.model.auto_truncate
+                && !args.json_output
+                && !args.disable_spans
+                && !args.model.parse_special_tokens
+        );
         assert_eq!(args.uds_path, PathBuf::from("/tmp/text-embeddings-inference-server"));
         assert_eq!(args.otlp_service_name, "text-embeddings-inference.server");
     }
@@ -333,7 +374,7 @@ mod tests {
             ("--auto-truncate --port 1", true),
         ];
         for (flags, expected) in table {
-            assert_eq!(parse(flags).unwrap().auto_truncate, expected, "{flags}");
+            assert_eq!(parse(flags).unwrap().model.auto_truncate, expected, "{flags}");
         }
     }
 
@@ -341,8 +382,11 @@ mod tests {
     fn values_are_parsed_or_refused_by_name() {
         let args =
             parse("--dtype bfloat16 --pooling last-token --model-type listwise-reranker -p 80").unwrap();
-        assert_eq!((args.dtype, args.pooling, args.port), (Some(DType::BFloat16), Some(Pool::LastToken), 80));
-        assert_eq!(args.model_type, Some(RequestedType::ListwiseReranker));
+        assert_eq!(
+            (args.model.dtype, args.pooling, args.port),
+            (Some(DType::BFloat16), Some(Pool::LastToken), 80)
+        );
+        assert_eq!(args.model.model_type, Some(RequestedType::ListwiseReranker));
         for (flag, value) in [
             ("--dtype", "int4"),
             ("--pooling", "max"),
@@ -381,7 +425,10 @@ mod tests {
             ("./my.jinja", ChatTemplate::File("./my.jinja".into())),
         ];
         for (text, expected) in table {
-            assert_eq!(parse(&format!("--chat-template {text}")).unwrap().chat_template, Some(expected));
+            assert_eq!(
+                parse(&format!("--chat-template {text}")).unwrap().model.chat_template,
+                Some(expected)
+            );
         }
     }
 
@@ -407,8 +454,8 @@ mod tests {
             ("--hf-token a --hf-api-token b", Some("a")),
         ];
         for (flags, expected) in table {
-            let token = parse(flags).unwrap().hf_token;
-            assert_eq!(token.as_ref().map(Secret::expose), expected, "{flags}");
+            let hub = parse(flags).unwrap().model.hub;
+            assert_eq!(hub.token().map(Secret::expose), expected, "{flags}");
         }
     }
 }

@@ -4,19 +4,22 @@
 
 use std::fmt::Write;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 
-use crate::{args::Args, testing::check_document};
+use crate::{commands::command_line, testing::check_document};
 
 const HEAD: &str = "# Command line
 
-Made from the flags by `make docs`; a test fails when it is stale.
+Made from the flags by `make docs`; a test fails when it is stale. What the commands are for, and how to use them:
+[command-line.md](command-line.md).
 
 ```
 text-embeddings-router --model-id <MODEL_ID> [OPTIONS]
+text-embeddings-router <COMMAND>
 ```
 
-A flag given on the command line wins over its variable. A switch without a value takes `true` or `false` in its variable.
+Without a command it serves, with the flags that follow; [the commands](#commands) have their own. A flag given on the command line wins over
+its variable. A switch without a value takes `true` or `false` in its variable.
 ";
 
 const VARIABLES: &str = "
@@ -29,26 +32,67 @@ const VARIABLES: &str = "
 | `OTEL_…` | OpenTelemetry's own, such as `OTEL_TRACES_SAMPLER`, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_EXPORTER_OTLP_HEADERS`; they take effect where `--otlp-endpoint` is given |
 ";
 
-/// The page: a table for each group of flags, in the order of the help.
+/// The page: a table for each group of the server's flags, in the order of the help, and one for each command.
 fn page(command: &Command) -> String {
     let shown = || command.get_arguments().filter(|argument| argument.get_help_heading().is_some());
-    let mut headings: Vec<&str> = shown().filter_map(Arg::get_help_heading).collect();
-    headings.dedup();
+    let mut headings: Vec<&str> = Vec::new();
+    for heading in shown().filter_map(Arg::get_help_heading) {
+        if !headings.contains(&heading) {
+            headings.push(heading);
+        }
+    }
     let mut page = HEAD.to_owned();
     for heading in headings {
-        write!(page, "\n## {heading}\n\n| flag | variable | default | meaning |\n|---|---|---|---|\n")
-            .unwrap();
+        write!(page, "\n## {heading}\n\n{TABLE}").unwrap();
         for argument in shown().filter(|argument| argument.get_help_heading() == Some(heading)) {
             page.push_str(&row(argument));
         }
     }
-    page + VARIABLES
+    page.push_str(VARIABLES);
+    page.push_str("\n## Commands\n");
+    for subcommand in command.get_subcommands() {
+        page.push_str(&section(subcommand, command));
+    }
+    page
+}
+
+const TABLE: &str = "| flag | variable | default | meaning |\n|---|---|---|---|\n";
+
+/// A command's part of the page.
+fn section(subcommand: &Command, server: &Command) -> String {
+    let name = subcommand.get_name();
+    let about = subcommand.get_about().unwrap();
+    let mut section = format!("\n### {name}\n\n{about}.\n\n{TABLE}");
+    let is_shared = |argument: &&Arg| {
+        let same =
+            |other: &Arg| other.get_long() == argument.get_long() && other.get_help() == argument.get_help();
+        argument.get_long().is_some() && server.get_arguments().any(same)
+    };
+    let (shared, own): (Vec<_>, Vec<_>) =
+        subcommand.get_arguments().filter(|argument| !argument.is_hide_set()).partition(is_shared);
+    for argument in own {
+        section.push_str(&row(argument));
+    }
+    if !shared.is_empty() {
+        let flags: Vec<_> = shared.iter().map(|flag| format!("`--{}`", flag.get_long().unwrap())).collect();
+        write!(section, "\nAs for serving: {}.\n", flags.join(", ")).unwrap();
+    }
+    if let Some(help) = subcommand.get_after_help() {
+        write!(section, "\n```\n{}\n```\n", help.to_string().trim_end()).unwrap();
+    }
+    section
 }
 
 fn row(argument: &Arg) -> String {
-    let long = argument.get_long().unwrap();
-    let short = argument.get_short().map_or_else(String::new, |short| format!(", `-{short}`"));
-    let variable = argument.get_env().unwrap().to_str().unwrap();
+    let names = match argument.get_long() {
+        Some(long) => {
+            let short = argument.get_short().map_or_else(String::new, |short| format!(", `-{short}`"));
+            format!("`--{long}`{short}")
+        }
+        None => format!("`{}`", argument.get_value_names().unwrap()[0]),
+    };
+    let variable =
+        argument.get_env().map_or_else(String::new, |name| format!("`{}`", name.to_str().unwrap()));
     let help = argument.get_help().unwrap().to_string();
     // A default that depends on something stands in the help itself.
     let (meaning, depends) = match help.split_once(" [default: ") {
@@ -62,18 +106,19 @@ fn row(argument: &Arg) -> String {
     let switch = (!argument.get_action().takes_values()).then(|| "`false`".to_owned());
     let default = depends.or(fixed).or(switch).unwrap_or_default();
     let meaning = meaning.trim_end_matches('.').replace('|', "\\|");
-    format!("| `--{long}`{short} | `{variable}` | {default} | {meaning} |\n")
+    format!("| {names} | {variable} | {default} | {meaning} |\n")
 }
 
 #[test]
 fn the_page_that_is_checked_in_is_that_of_the_flags() {
-    check_document("docs/cli.md", &page(&Args::command()));
+    check_document("docs/cli.md", &page(&command_line()));
 }
 
 #[test]
 fn every_flag_that_is_not_hidden_has_its_row() {
-    let command = Args::command();
+    let command = command_line();
     let page = page(&command);
+    let page = page.split_once("## Commands").unwrap().0;
     for argument in command.get_arguments() {
         let id = argument.get_id().as_str();
         let row = format!("| `--{}", id.replace('_', "-"));

@@ -159,7 +159,7 @@ fn served_on(listen: u16, port: u16) -> bool {
 }
 
 fn refuse_unsupported(args: &Args) -> Result<(), ConfigError> {
-    match args.dtype {
+    match args.model.dtype {
         Some(dtype @ DType::Float16) => {
             Err(ConfigError::NotSupportedYet { flag: format!("--dtype {dtype}") })
         }
@@ -257,17 +257,17 @@ impl Config {
             model_id: args.model_id.clone(),
             served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
             model_type: limits.model_type,
-            dtype: args.dtype,
-            instruction_set: args.instruction_set,
+            dtype: args.model.dtype,
+            instruction_set: args.model.instruction_set,
             dense_path: not_empty(args.dense_path.as_ref()),
             default_prompt: args.default_prompt.clone(),
             default_prompt_name: not_empty(args.default_prompt_name.as_ref()),
-            default_instruction: args.default_instruction.clone(),
-            chat_template: args.chat_template.clone(),
-            parse_special_tokens: args.parse_special_tokens,
+            default_instruction: args.model.default_instruction.clone(),
+            chat_template: args.model.chat_template.clone(),
+            parse_special_tokens: args.model.parse_special_tokens,
             max_input_length,
             max_batch_tokens,
-            max_batch_requests: args.max_batch_requests.map(NonZeroUsize::get),
+            max_batch_requests: args.model.max_batch_requests.map(NonZeroUsize::get),
             max_concurrent_requests: args.max_concurrent_requests.get(),
             max_client_batch_size: or(args.max_client_batch_size, DEFAULT_MAX_CLIENT_BATCH_SIZE),
             // Who limits a request's inputs the way TEI knows means re-ranking too.
@@ -275,10 +275,10 @@ impl Config {
                 args.max_rerank_texts.or(args.max_client_batch_size),
                 DEFAULT_MAX_RERANK_TEXTS,
             ),
-            auto_truncate: args.auto_truncate,
-            tokenization_workers: or(args.tokenization_workers, cores.saturating_sub(1).clamp(1, 64)),
-            threads: or(args.threads, cores),
-            prefix_cache_bytes: args.prefix_cache_bytes,
+            auto_truncate: args.model.auto_truncate,
+            tokenization_workers: or(args.model.tokenization_workers, cores.saturating_sub(1).clamp(1, 64)),
+            threads: or(args.model.threads, cores),
+            prefix_cache_bytes: args.model.prefix_cache_bytes,
             notices,
         })
     }
@@ -294,8 +294,8 @@ fn refuse_other_kinds(args: &Args, model_type: ModelType) -> Result<(), ConfigEr
     let is_set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
     let (rerankers, embeddings) = ("re-rankers", "embedding models");
     let misplaced = [
-        ("--default-instruction", rerankers, !is_reranker && is_set(&args.default_instruction)),
-        ("--chat-template", rerankers, !is_reranker && args.chat_template.is_some()),
+        ("--default-instruction", rerankers, !is_reranker && is_set(&args.model.default_instruction)),
+        ("--chat-template", rerankers, !is_reranker && args.model.chat_template.is_some()),
         ("--default-prompt", embeddings, !is_embedding && is_set(&args.default_prompt)),
         ("--default-prompt-name", embeddings, !is_embedding && is_set(&args.default_prompt_name)),
         ("--dense-path", embeddings, !is_embedding && is_set(&args.dense_path)),
@@ -315,7 +315,7 @@ fn not_empty(value: Option<&String>) -> Option<String> {
 /// The longest input by flag, files or kind of model; never more than the positions allow.
 fn longest_input(args: &Args, limits: &ModelLimits, notices: &mut Vec<String>) -> Result<usize, ConfigError> {
     let positions = limits.max_position_embeddings.unwrap_or(usize::MAX);
-    if let Some(asked) = args.max_input_length.map(NonZeroUsize::get) {
+    if let Some(asked) = args.model.max_input_length.map(NonZeroUsize::get) {
         return if asked <= positions {
             Ok(asked)
         } else {
@@ -344,16 +344,16 @@ fn fit_into_batch(
     longest: usize,
     notices: &mut Vec<String>,
 ) -> Result<(usize, usize), ConfigError> {
-    let explicit = args.max_batch_tokens.map(NonZeroUsize::get);
+    let explicit = args.model.max_batch_tokens.map(NonZeroUsize::get);
     let budget = explicit.unwrap_or(DEFAULT_MAX_BATCH_TOKENS);
     if longest <= budget {
         return Ok((longest, budget));
     }
-    if explicit.is_none() && (args.max_input_length.is_some() || !args.auto_truncate) {
+    if explicit.is_none() && (args.model.max_input_length.is_some() || !args.model.auto_truncate) {
         notices.push(format!("`--max-batch-tokens` is raised to {longest}, to hold the longest input"));
         return Ok((longest, longest));
     }
-    if !args.auto_truncate {
+    if !args.model.auto_truncate {
         return Err(ConfigError::BudgetTooSmall { budget, longest });
     }
     notices.push(format!(

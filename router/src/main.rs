@@ -1,7 +1,7 @@
-//! The server's process: arguments, log, runtime, start-up, serving, and an orderly end.
+//! The process: arguments, then a command, or a server's log, runtime, start-up, serving, and orderly end.
 //!
-//! What must hold: a server that cannot start says why in one line on standard error and exits with 1; SIGTERM and
-//! SIGINT end it with 0 after the requests in flight, a second signal at once.
+//! What must hold: a server that cannot start, or a command that fails, says why in one line on standard error and exits
+//! with 1; SIGTERM and SIGINT end a server with 0 after the requests in flight, a second signal at once.
 
 #[cfg(not(any(feature = "http", feature = "grpc")))]
 compile_error!("a server needs a transport: build with the feature `http`, `grpc` or both");
@@ -10,6 +10,7 @@ mod args;
 mod auth;
 #[cfg(test)]
 mod cli_docs;
+mod commands;
 mod config;
 mod cost;
 #[cfg(feature = "grpc")]
@@ -38,6 +39,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     args::Args,
+    commands::Invocation,
     config::ServerConfig,
     listener::Reserved,
     serve::{Listeners, Stop},
@@ -50,13 +52,19 @@ use crate::{
 const DRAIN: Duration = Duration::from_mins(1);
 
 fn main() -> ExitCode {
-    match run(Args::from_process()) {
+    let ended = match Invocation::from_process() {
+        Invocation::Serve(args) => run(*args),
+        Invocation::Run(command) => command.run(),
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the results has enough of them, as `head` does.
+        Err(error) if commands::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let line = format!("{error:#}").replace('\n', " ");
             // There is nobody left to tell if even this fails.
             let _ = writeln!(io::stderr(), "Error: {line}");
-            ExitCode::FAILURE
+            ExitCode::from(if error.is::<commands::Usage>() { 2 } else { 1 })
         }
     }
 }

@@ -20,7 +20,7 @@ use text_embeddings_core::{
 use tokenizers::Tokenizer;
 
 use crate::{
-    args::Args,
+    args::{Args, HubArgs},
     config::{Config, ModelLimits},
     info::{Info, ModelDetails},
     secret::Secret,
@@ -51,7 +51,9 @@ struct Parts {
 /// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let start = Instant::now();
-    let folder = files::load(&source(args), &HubOptions::from_environment()).await?;
+    let source =
+        ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
+    let folder = files::load(&source, &HubOptions::from_environment()).await?;
     let config = resolve(args, &folder)?;
     for notice in &config.notices {
         tracing::warn!("{notice}");
@@ -115,20 +117,20 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     Ok(Started { service, info: Info::new(config, details), compute_type: loaded.device })
 }
 
-fn source(args: &Args) -> ModelSource {
-    let token = args.hf_token.as_ref().or(args.hf_api_token.as_ref());
+/// Where the model of this name is got.
+pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
     ModelSource {
-        model_id: args.model_id.clone(),
-        revision: args.revision.clone(),
-        token: token.map(Secret::expose).map(str::to_owned),
-        cache_dir: args.huggingface_hub_cache.clone(),
-        dense_path: args.dense_path.clone(),
+        model_id: model_id.to_owned(),
+        revision: hub.revision.clone(),
+        token: hub.token().map(Secret::expose).map(str::to_owned),
+        cache_dir: hub.huggingface_hub_cache.clone(),
+        dense_path: None,
     }
 }
 
 /// The kind of the model, and the configuration that follows from it.
 fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<Config> {
-    let flags = KindFlags { model_type: args.model_type, pooling: args.pooling };
+    let flags = KindFlags { model_type: args.model.model_type, pooling: args.pooling };
     let limits = ModelLimits {
         model_type: files::detect(&ModelFacts::from(folder), &flags)?,
         max_seq_length: folder.max_seq_length,

@@ -81,7 +81,7 @@ impl Drop for Running {
 /// The state of a server with these flags.
 fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
     let args = Args::try_from(FLAGS.split_whitespace().chain(flags.split_whitespace())).unwrap();
-    let model_type = match args.model_type {
+    let model_type = match args.model.model_type {
         Some(RequestedType::Embedding) => ModelType::Embedding(Pool::LastToken),
         Some(RequestedType::Classifier) => ModelType::Classifier,
         Some(RequestedType::Reranker) => ModelType::Reranker,

@@ -1,7 +1,7 @@
-//! The log: on standard output, as text or as JSON, filtered by `LOG_LEVEL`.
+//! The log: a server's on standard output, as text or as JSON; a command's on standard error. Filtered by `LOG_LEVEL`.
 //!
-//! Input: `--json-output`, `--disable-spans` and the variable `LOG_LEVEL` (default `info`). Output: the process's
-//! subscriber. What must hold: a filter that cannot be parsed is an error, never another level.
+//! Input: `--json-output`, `--disable-spans` and the variable `LOG_LEVEL` (default `info`, for a command `warn`).
+//! Output: the process's subscriber. What must hold: a filter that cannot be parsed is an error, never another level.
 
 use anyhow::Context;
 use std::{
@@ -14,13 +14,13 @@ use tracing_subscriber::{
 
 const VARIABLE: &str = "LOG_LEVEL";
 
-/// Starts the log of the process.
+/// Starts the log of a server.
 ///
 /// # Errors
 ///
 /// If `LOG_LEVEL` is no filter, or a log was started before.
 pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<()> {
-    let filter = parse_filter(env::var(VARIABLE).ok().as_deref())?;
+    let filter = parse_filter(env::var(VARIABLE).ok().as_deref(), "info")?;
     let layer: Box<dyn Layer<Registry> + Send + Sync> = if json_output {
         fmt::layer().json().flatten_event(true).with_span_list(false).with_writer(io::stdout).boxed()
     } else {
@@ -31,8 +31,20 @@ pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<()
     tracing_subscriber::registry().with(layer).try_init().context("the log cannot start")
 }
 
-fn parse_filter(level: Option<&str>) -> anyhow::Result<EnvFilter> {
-    let level = level.filter(|level| !level.is_empty()).unwrap_or("info");
+/// Starts the log of a command, whose results are on standard output.
+///
+/// # Errors
+///
+/// As for a server.
+pub(crate) fn start_on_stderr(default: &str) -> anyhow::Result<()> {
+    let filter = parse_filter(env::var(VARIABLE).ok().as_deref(), default)?;
+    let layer = fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).without_time();
+    let layer = layer.with_target(false).with_filter(filter);
+    tracing_subscriber::registry().with(layer).try_init().context("the log cannot start")
+}
+
+fn parse_filter(level: Option<&str>, default: &str) -> anyhow::Result<EnvFilter> {
+    let level = level.filter(|level| !level.is_empty()).unwrap_or(default);
     let advice = || {
         format!("the variable {VARIABLE}=`{level}` is no log filter: give error, warn, info, debug or trace")
     };
@@ -57,10 +69,11 @@ mod tests {
             (Some("off"), "off"),
             (Some("text_embeddings_core=trace,warn"), "text_embeddings_core=trace,warn"),
         ] {
-            assert_eq!(parse_filter(level).unwrap().to_string(), expected, "{level:?}");
+            assert_eq!(parse_filter(level, "info").unwrap().to_string(), expected, "{level:?}");
         }
+        assert_eq!(parse_filter(None, "warn").unwrap().to_string(), "warn");
         for level in ["loud", "a=loud"] {
-            let message = format!("{:#}", parse_filter(Some(level)).unwrap_err());
+            let message = format!("{:#}", parse_filter(Some(level), "info").unwrap_err());
             assert!(message.contains("LOG_LEVEL") && message.contains(level), "{message}");
         }
     }

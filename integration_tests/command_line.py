@@ -1,0 +1,70 @@
+"""The binary's commands as child processes: what they print, how they end, how much memory they take.
+
+Input: arguments, standard input and variables. Output: `Ended`. What must hold: no variable of the user's reaches them;
+every wait has a limit.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from server import BINARY, MODELS, variables
+
+LIMIT = 120
+
+
+@dataclass
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def lines(self) -> list[dict]:
+        """The lines of JSON that it printed."""
+        assert self.code == 0, self.err
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def refusal(self, code: int = 1) -> str:
+        """The one line with which it says why it failed."""
+        assert self.code == code, f"exit code {self.code}:\n{self.out}{self.err}"
+        assert "panicked" not in self.err, self.err
+        lines = self.err.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("Error: "), self.err
+        return lines[0]
+
+
+def run(*arguments: object, stdin: str | bytes = b"", environment: dict | None = None) -> Ended:
+    """Runs a command to its end."""
+    stdin = stdin.encode() if isinstance(stdin, str) else stdin
+    command = [str(BINARY), *map(str, arguments)]
+    ended = subprocess.run(command, input=stdin, capture_output=True, timeout=LIMIT, env=variables(environment))
+    return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+
+# Runs a command as its only child and writes down the most memory that it had.
+MEASURE = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[2:])
+open(sys.argv[1], "w").write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024))
+sys.exit(code)
+"""
+
+
+def peak_memory(out: Path, *arguments: object) -> int:
+    """The most bytes that were resident in a command that must succeed. Its output goes to the file `out`."""
+    measured = out.with_suffix(".peak")
+    command = [sys.executable, "-c", MEASURE, str(measured), str(BINARY), *map(str, arguments)]
+    with open(out, "wb") as file:
+        ended = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, timeout=LIMIT, env=variables())
+    assert ended.returncode == 0, ended.stderr.decode()
+    return int(measured.read_text())
+
+
+def rerank(model: str | Path, query: str, *arguments: object, **options: object) -> Ended:
+    """`rerank` with a reference model or a folder."""
+    folder = MODELS / model if isinstance(model, str) else model
+    return run("rerank", "--model-id", folder, "--query", query, *arguments, **options)

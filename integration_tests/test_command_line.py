@@ -1,0 +1,262 @@
+"""The commands of the binary: `rerank` against the running server, its formats, its errors and its memory; what is printed
+for shells and for `man`.
+"""
+
+import csv
+import io
+import json
+import random
+import shutil
+import subprocess
+import unicodedata
+
+import models
+import pytest
+from command_line import peak_memory, rerank, run
+from reference_data import CASES, EXPECTED
+from server import BINARY, MODELS, variables
+
+MODEL = "tied-bf16"
+QUERY = "Which planet is known as the Red Planet?"
+WORDS = "mars venus 행성 red planet bread 火星 known for its colour".split()
+
+
+def documents(count: int, seed: int) -> list[str]:
+    """Random texts of 1 to 12 words, all different."""
+    generator = random.Random(seed)
+    return [" ".join(generator.choices(WORDS, k=generator.randint(1, 11)) + [str(number)]) for number in range(count)]
+
+
+def write(path, texts, kind):
+    """A file of documents in one of the formats."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        if kind == "txt":
+            file.writelines(text + "\n" for text in texts)
+        elif kind == "jsonl":
+            file.writelines(json.dumps({"id": 1, "text": text}) + "\n" for text in texts)
+        else:
+            delimiter = {"csv": ",", "tsv": "\t"}[kind]
+            writer = csv.writer(file, delimiter=delimiter)
+            writer.writerow(["id", "text"])
+            writer.writerows([[1, text] for text in texts])
+    return path
+
+
+def test_the_scores_are_those_of_the_running_server(server, tmp_path):
+    texts = documents(700, seed=1)
+    texts[3], texts[77] = "two\nlines, \"quoted\"", "x"
+    ranks = server.rerank(QUERY, texts, raw_scores=True, instruction="Find colours")
+    path = write(tmp_path / "documents.jsonl", texts, "jsonl")
+    flags = ("--raw-scores", "--instruction", "Find colours", "--output", "jsonl")
+    rows = rerank(MODEL, QUERY, "--documents", path, *flags).lines()
+    # Both compute in float32 here; batches differ, which moves a score by rounding only.
+    expected = {rank["index"]: rank["score"] for rank in ranks}
+    assert {row["index"] for row in rows} == set(range(700))
+    assert all(abs(row["score"] - expected[row["index"]]) <= 2e-5 for row in rows)
+    assert all(row["text"] == texts[row["index"]] for row in rows)
+    assert [row["rank"] for row in rows] == list(range(1, 701))
+    scores = [row["score"] for row in rows]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_scores_are_those_of_transformers():
+    expected = {row["name"]: row for row in EXPECTED[MODEL].values()}
+    for name in ("english-1", "korean-1"):
+        case = CASES[name]
+        for flags, field in ((("--raw-scores",), "raw"), ((), "score")):
+            (row,) = rerank(MODEL, case["query"], case["document"], "--output", "jsonl", *flags).lines()
+            assert abs(row["score"] - expected[name][field]) <= 1e-4, name
+
+
+def test_every_format_and_way_in_gives_the_same(tmp_path):
+    texts = documents(40, seed=2)
+    expected = rerank(MODEL, QUERY, *texts, "--output", "jsonl").lines()
+    for kind in ("txt", "jsonl", "csv", "tsv"):
+        path = write(tmp_path / f"documents.{kind}", texts, kind)
+        piped = ("--documents", "-", "--format", kind)
+        source, stdin = (piped, path.read_bytes()) if kind in ("txt", "csv") else (("--documents", path), b"")
+        ended = rerank(MODEL, QUERY, *source, "--output", "jsonl", stdin=stdin)
+        rows = ended.lines()
+        assert [(row["index"], row["text"]) for row in rows] == [(row["index"], row["text"]) for row in expected]
+        assert all(abs(a["score"] - b["score"]) <= 2e-5 for a, b in zip(rows, expected, strict=True))
+        assert ended.err == ""
+    best = rerank(MODEL, QUERY, *source, "--output", "jsonl", "--top-n", 3, stdin=stdin).lines()
+    assert [row["index"] for row in best] == [row["index"] for row in expected[:3]]
+    unsorted = rerank(MODEL, QUERY, *source, "--output", "jsonl", "--unsorted", stdin=stdin).lines()
+    assert [(row["index"], row["text"]) for row in unsorted] == list(enumerate(texts))
+    assert all("rank" not in row for row in unsorted)
+
+
+def test_results_come_in_four_formats():
+    texts = ["Mars, \"the\nred\" one", "bread"]
+    rows = rerank(MODEL, QUERY, *texts, "--output", "jsonl").lines()
+    assert json.loads(rerank(MODEL, QUERY, *texts, "--output", "json").out) == rows
+    table = list(csv.DictReader(io.StringIO(rerank(MODEL, QUERY, *texts, "--output", "csv").out)))
+    assert [(int(row["rank"]), int(row["index"]), row["text"]) for row in table] == [
+        (row["rank"], row["index"], row["text"]) for row in rows
+    ]
+    shown = rerank(MODEL, QUERY, *texts).out.splitlines()
+    assert shown[0].split() == ["rank", "score", "index", "text"] and len(shown) == 3
+    assert all(f"{row['score']:.4f}" in line and "\x1b" not in line for row, line in zip(rows, shown[1:], strict=True))
+
+
+def test_a_table_fits_its_terminal():
+    texts = ["행성 " * 60, "red planet " * 40, "\x1b[31mred\x07"]
+    for colours, variable in ((True, None), (False, "1")):
+        screen = in_terminal(60, MODEL, QUERY, *texts, environment={"NO_COLOR": variable} if variable else {})
+        lines = [line for line in screen.splitlines() if line]
+        assert len(lines) == 4 and ("\x1b[36m" in screen) == colours, screen
+        plain = [line.replace("\x1b[36m", "").replace("\x1b[1m", "").replace("\x1b[0m", "") for line in lines]
+        assert all("\x1b" not in line and "\x07" not in line for line in plain), screen
+        widths = [sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line) for line in plain]
+        assert max(widths) <= 60 and sorted(widths)[-2] >= 58, widths
+
+
+def in_terminal(columns, model, query, *texts, environment):
+    """What `rerank` writes to a terminal of so many columns."""
+    import fcntl
+    import os
+    import pty
+    import struct
+    import termios
+
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [str(BINARY), "rerank", "--model-id", str(MODELS / model), "--query", query, *texts]
+    process = subprocess.Popen(command, stdout=its, stderr=subprocess.PIPE, env=variables(environment | {"TERM": "xterm-256color"}))
+    os.close(its)
+    written = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        written += part
+    os.close(ours)
+    assert process.wait(60) == 0, process.stderr.read()
+    process.stderr.close()
+    return written.decode().replace("\r\n", "\n")
+
+
+def test_blank_lines_are_left_out_but_count():
+    rows = rerank(MODEL, QUERY, "--documents", "-", "--output", "jsonl", stdin="\ufeffa\r\n\r\n  \nb\n").lines()
+    assert sorted((row["index"], row["text"]) for row in rows) == [(0, "a"), (3, "b")]
+
+
+def test_memory_does_not_grow_with_the_documents(tmp_path):
+    vocabulary = json.loads((MODELS / MODEL / "config.json").read_text())["vocab_size"]
+    tiny = models.make_tiny(tmp_path / "tiny", MODELS / MODEL, vocabulary)
+    model = ("--model-id", tiny, "--model-type", "listwise-reranker")
+    sizes, peaks = (5_000, 50_000), {}
+    for size in sizes:
+        path = write(tmp_path / f"{size}.txt", documents(size, seed=size), "txt")
+        for flags in (("--top-n", 5), ("--unsorted",)):
+            out = tmp_path / "out.jsonl"
+            command = ("rerank", *model, "--query", QUERY, "--documents", path, "--output", "jsonl")
+            peaks[size, flags] = peak_memory(out, *command, *flags)
+            assert len(out.read_text().splitlines()) == (5 if "--top-n" in flags else size)
+    for flags in {flags for _, flags in peaks}:
+        growth = peaks[sizes[1], flags] - peaks[sizes[0], flags]
+        # 45,000 documents as Rust keeps strings would be 4 MB and more; batches of other shapes move the allocator by about as much.
+        assert growth < 24 << 20, f"{flags}: {growth}"
+
+
+def test_who_reads_no_more_is_no_error(tmp_path):
+    path = write(tmp_path / "documents.txt", documents(3_000, seed=4), "txt")
+    for flags in ("--unsorted", "--raw-scores"):
+        command = [str(BINARY), "rerank", "--model-id", str(MODELS / MODEL), "--query", QUERY, "--documents", str(path)]
+        process = subprocess.Popen([*command, "--output", "jsonl", flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables())
+        assert json.loads(process.stdout.readline())["score"]
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait(60) == 0
+        process.stderr.close()
+
+
+def test_what_cannot_be_ranked_is_said_in_one_line(tmp_path):
+    good = write(tmp_path / "good.txt", ["a", "b"], "txt")
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"a\nb\xff\n")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"text": "a"}\n{"body": "b"}\n')
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n\n")
+    long = tmp_path / "long.txt"
+    long.write_text("a\nb\n" + "word " * 9000 + "\nc\n")
+    other = tmp_path / "documents.dat"
+    other.write_text("a")
+    for arguments, code, words in (
+        (("--documents", bad), 1, ["bad.txt`, line 2", "not UTF-8"]),
+        (("--documents", broken), 1, ["broken.jsonl`, line 2", "`text`", "--field"]),
+        (("--documents", empty), 1, ["no document", "empty.txt"]),
+        (("--documents", tmp_path), 2, ["--format"]),
+        (("--documents", tmp_path, "--format", "txt"), 1, ["is a folder"]),
+        (("--documents", tmp_path / "nowhere.txt"), 1, ["nowhere.txt", "cannot be read"]),
+        (("--documents", other), 2, ["documents.dat", "--format"]),
+        (("--documents", good, "--field", "x"), 2, ["--field"]),
+        (("--documents", long, "--auto-truncate", "false"), 1, ["long.txt`, line 3", "8192"]),
+        (("--documents", good, "--unsorted"), 2, ["--unsorted", "jsonl"]),
+        (("a", "--format", "txt"), 2, ["--documents"]),
+        (("a", "--dtype", "float16"), 1, ["--dtype float16"]),
+    ):
+        line = rerank(MODEL, QUERY, *arguments).refusal(code)
+        assert all(word in line for word in words), line
+    assert "--query" in rerank(MODEL, "  ", "a").refusal(2)
+    assert "no such directory" in run("rerank", "--model-id", "./nowhere", "--query", "x", "a").refusal()
+    embedding = rerank("embedding-last", QUERY, "a")
+    assert embedding.code == 1 and "is no re-ranker, but embedding" in embedding.err.splitlines()[-1]
+    wrong = run("rerank", "--model-id", MODELS / MODEL, "a")
+    assert wrong.code == 2 and "--query" in wrong.err
+
+
+def test_truncation_is_said(tmp_path):
+    path = write(tmp_path / "documents.txt", ["a", "word " * 9000], "txt")
+    ended = rerank(MODEL, QUERY, "--documents", path, "--output", "jsonl", "--max-input-length", 200)
+    assert len(ended.lines()) == 2 and "1 of 2 documents" in ended.err and "--max-input-length" in ended.err
+
+
+def test_variables_count_for_commands_and_those_of_the_server_do_no_harm():
+    environment = {"MODEL_ID": str(MODELS / MODEL), "PORT": "tcp://10.0.0.1:80", "LOG_LEVEL": "info"}
+    ended = run("rerank", "--query", QUERY, "a", "--output", "json", environment=environment)
+    assert len(json.loads(ended.out)) == 1 and "Loaded in" in ended.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "elvish", "powershell"])
+def test_completions_are_scripts(shell):
+    ended = run("completions", shell)
+    assert ended.code == 0 and "rerank" in ended.out and "--model-id" in ended.out.replace("l model-id", "--model-id")
+    if shutil.which(shell):
+        checked = subprocess.run([shell, "-n"], input=ended.out, capture_output=True, text=True, timeout=60)
+        assert checked.returncode == 0, checked.stderr
+
+
+def test_bash_completes_commands_and_flags(tmp_path):
+    script = tmp_path / "completions"
+    script.write_text(run("completions", "bash").out)
+    ask = f"""
+        source {script}
+        COMP_WORDS=(text-embeddings-router "$@"); COMP_CWORD=$#
+        _text__embeddings__router text-embeddings-router "${{@: -1}}" "${{@: -2:1}}" 2>/dev/null
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+
+    def complete(*words):
+        return subprocess.run(["bash", "-c", ask, "text-embeddings-router", *words], capture_output=True, text=True, timeout=60).stdout.split()
+
+    assert complete("re") == ["rerank"]
+    assert complete("rerank", "--top") == ["--top-n"]
+    assert complete("rerank", "--output", "js") == ["json", "jsonl"]
+    assert complete("--prom") == ["--prometheus-port"]
+
+
+def test_the_manual_renders():
+    for arguments, words in (([], ["--model-id", "rerank"]), (["rerank"], ["--query", "--top-n", "EXTRA", "zcat"])):
+        ended = run("man", *arguments)
+        assert ended.code == 0 and ended.out.startswith(".ie") and ".TH" in ended.out, ended.err
+        plain = ended.out.replace("\\-", "-")
+        assert all(word in plain for word in words), plain
+        if shutil.which("man"):
+            shown = subprocess.run(["man", "-l", "-"], input=ended.out, capture_output=True, text=True, timeout=60)
+            assert shown.returncode == 0 and "NAME" in shown.stdout, shown.stderr
+    assert "there is no command `x`" in run("man", "x").refusal(2)

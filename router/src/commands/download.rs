@@ -1,0 +1,41 @@
+//! `download`: fetches a model for use without the network.
+//!
+//! Input: a Hub id. Output: the path of the model's folder on standard output, alone on its line, once all files are
+//! there and whole. What must hold: what it leaves is what the server starts from, because the same code fetches it.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::Args;
+use text_embeddings_core::files::{self, HubOptions};
+
+use super::block_on;
+use crate::{args::HubArgs, startup};
+
+/// The arguments of `download`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  text-embeddings-router download Qwen/Qwen3-Reranker-0.6B
+  MODEL=$(text-embeddings-router download Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models)
+  HF_HUB_OFFLINE=1 text-embeddings-router --model-id Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models
+
+Prints the path of the model's folder, which `--model-id` takes too. Files that are there already are not fetched again.")]
+pub(crate) struct DownloadArgs {
+    /// The model: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`.
+    #[arg(env = "MODEL_ID")]
+    model: String,
+
+    /// How it is got.
+    #[command(flatten)]
+    hub: HubArgs,
+}
+
+/// Downloads.
+pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
+    // A terminal has bars; elsewhere the log says how far it is.
+    let level = if io::stderr().is_terminal() { "warn" } else { "info" };
+    let source = startup::source(&args.model, &args.hub);
+    let folder = block_on(level, async { Ok(files::load(&source, &HubOptions::from_environment()).await?) })?;
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", folder.root.display())?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,65 @@
+//! `completions` and `man`: what clap knows of the command line, for a shell and for `man`.
+//!
+//! Input: the shell, or a command's name. Output: a script, or a page in roff, on standard output. What must hold:
+//! they tell what this very binary takes, because they are made from its flags.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use super::{Usage, command_line};
+
+const NAME: &str = "text-embeddings-router";
+
+/// The arguments of `completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  text-embeddings-router completions bash > ~/.local/share/bash-completion/completions/text-embeddings-router")]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    shell: Shell,
+}
+
+/// The arguments of `man`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  text-embeddings-router man rerank | man -l -")]
+pub(crate) struct ManArgs {
+    /// The command whose page is wanted [default: the server's].
+    command: Option<String>,
+}
+
+/// Prints the script.
+pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
+    // Made in memory, because the crate panics where standard output is closed.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command_line(), NAME, &mut script);
+    print(&script)
+}
+
+/// Prints the page.
+pub(super) fn man(args: &ManArgs) -> anyhow::Result<()> {
+    let mut command = command_line();
+    command.build();
+    let page = match &args.command {
+        None => command,
+        Some(name) => {
+            let found = command.get_subcommands().find(|found| found.get_name() == name).cloned();
+            let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
+            found.ok_or_else(|| {
+                Usage(format!("there is no command `{name}`: choose one of {}", names.join(", ")), "man")
+            })?
+        }
+    };
+    let mut roff = Vec::new();
+    Man::new(page).render(&mut roff)?;
+    print(&roff)
+}
+
+fn print(text: &[u8]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text)?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,346 @@
+//! Documents out of arguments, files and standard input, one after the other, and again by their place.
+//!
+//! Input: a [`Source`]. Output: [`Document`]s in their order from [`Documents`], and later the text at a place from
+//! [`Texts`]. What must hold: memory does not grow with the number of documents; a document that cannot be read is an
+//! error that names the file, the line and what to do, never left out.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+
+use super::format::{Format, Parser};
+
+/// Where documents come from.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// The command line.
+    Arguments(Vec<String>),
+    /// A file; `-` is standard input.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// What is in it.
+        format: Format,
+        /// The field or column with the text.
+        field: String,
+    },
+}
+
+/// A document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Document {
+    /// Its number: from 0, in a file that of its line or record, so that lines without one are counted too.
+    pub(super) index: u32,
+    /// Where it begins, for [`Texts`].
+    pub(super) place: u64,
+    /// Its text.
+    pub(super) text: String,
+}
+
+/// Reads documents one after the other.
+pub(super) enum Documents {
+    /// Out of memory.
+    Arguments { texts: Vec<String>, next: usize },
+    /// Out of a stream.
+    Stream { parser: Parser, texts: TextSource, length: Option<u64> },
+}
+
+/// What the texts of a stream can be read from again.
+pub(super) enum TextSource {
+    /// The file itself.
+    File(File),
+    /// A temporary copy of what can be read only once; none if nobody wants it.
+    Copy(Option<File>),
+}
+
+/// Reads the texts of documents again, in any order.
+pub(super) enum Texts {
+    /// Out of memory.
+    Arguments(Vec<String>),
+    /// Out of a file.
+    File { file: File, again: Box<dyn Fn(File, u64) -> anyhow::Result<String> + Send> },
+}
+
+impl Documents {
+    /// Opens a source. `again` says whether texts will be wanted a second time: what can be read only once is then
+    /// copied to a temporary file on the way.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened or its header does not name the field.
+    pub(super) fn open(source: &Source, again: bool) -> anyhow::Result<Self> {
+        let (path, format, field) = match source {
+            Source::Arguments(texts) => return Ok(Self::Arguments { texts: texts.clone(), next: 0 }),
+            Source::File { path, format, field } => (path, *format, field),
+        };
+        let name = name(path);
+        if path == Path::new("-") {
+            let (stream, copy) = copied(io::stdin(), again)?;
+            let parser = Parser::new(stream, format, field, name)?;
+            return Ok(Self::Stream { parser, texts: TextSource::Copy(copy), length: None });
+        }
+        let advice = || format!("{name} cannot be read: check the path and its permissions");
+        let file = File::open(path).with_context(advice)?;
+        let metadata = file.metadata().with_context(advice)?;
+        if metadata.is_dir() {
+            bail!("{name} is a folder: give the file with the documents");
+        }
+        if !metadata.is_file() {
+            let (stream, copy) = copied(file, again)?;
+            let parser = Parser::new(stream, format, field, name)?;
+            return Ok(Self::Stream { parser, texts: TextSource::Copy(copy), length: None });
+        }
+        let stream = BufReader::with_capacity(BUFFER, file.try_clone().with_context(advice)?);
+        let parser = Parser::new(Box::new(stream), format, field, name)?;
+        Ok(Self::Stream { parser, texts: TextSource::File(file), length: Some(metadata.len()) })
+    }
+
+    /// The next document; none at the end.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<Document>> {
+        match self {
+            Self::Stream { parser, .. } => parser.next(),
+            Self::Arguments { texts, next } => {
+                let Some(text) = texts.get(*next) else { return Ok(None) };
+                let index = *next as u32;
+                *next += 1;
+                Ok(Some(Document { index, place: u64::from(index), text: text.clone() }))
+            }
+        }
+    }
+
+    /// How many bytes, or documents, there are in all, if that is known.
+    pub(super) fn length(&self) -> Option<u64> {
+        match self {
+            Self::Arguments { texts, .. } => Some(texts.len() as u64),
+            Self::Stream { length, .. } => *length,
+        }
+    }
+
+    /// The words for the document with this number in messages.
+    pub(super) fn describe(&self, index: u32) -> String {
+        match self {
+            Self::Arguments { .. } => format!("document {}", u64::from(index) + 1),
+            Self::Stream { parser, .. } => parser.describe(index),
+        }
+    }
+
+    /// The means to read texts again, once all documents were read.
+    ///
+    /// # Errors
+    ///
+    /// If nothing was kept to read them from.
+    pub(super) fn into_texts(self) -> anyhow::Result<Texts> {
+        match self {
+            Self::Arguments { texts, .. } => Ok(Texts::Arguments(texts)),
+            Self::Stream { parser, texts, .. } => {
+                let file = match texts {
+                    TextSource::File(file) => file,
+                    TextSource::Copy(copy) => copy.context("the documents were not kept")?,
+                };
+                Ok(Texts::File { file, again: parser.into_reader() })
+            }
+        }
+    }
+}
+
+impl Texts {
+    /// The text of the document at this place.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or was changed meanwhile.
+    pub(super) fn at(&mut self, place: u64) -> anyhow::Result<String> {
+        match self {
+            Self::Arguments(texts) => Ok(texts[place as usize].clone()),
+            Self::File { file, again } => {
+                file.seek(SeekFrom::Start(place))?;
+                again(file.try_clone()?, place)
+            }
+        }
+    }
+}
+
+/// Bytes read from a file at once.
+const BUFFER: usize = 64 * 1024;
+
+/// The words for a file in messages.
+fn name(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".to_owned() } else { format!("`{}`", path.display()) }
+}
+
+/// A stream, and the temporary file that will hold a copy of all that is read of it.
+fn copied(
+    stream: impl Read + Send + 'static,
+    wanted: bool,
+) -> anyhow::Result<(Box<dyn BufRead + Send>, Option<File>)> {
+    if !wanted {
+        return Ok((Box::new(BufReader::with_capacity(BUFFER, stream)), None));
+    }
+    let file = tempfile::tempfile().context("there is no room for a temporary copy: set TMPDIR")?;
+    let copy = BufWriter::with_capacity(BUFFER, file.try_clone()?);
+    Ok((Box::new(BufReader::with_capacity(BUFFER, Tee { stream, copy })), Some(file)))
+}
+
+/// A reader that writes down what passes through it.
+struct Tee<R> {
+    stream: R,
+    copy: BufWriter<File>,
+}
+
+impl<R: Read> Read for Tee<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        let written = if read == 0 { self.copy.flush() } else { self.copy.write_all(&buffer[..read]) };
+        written
+            .map_err(|error| io::Error::other(format!("the temporary copy cannot be written: {error}")))?;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use std::fmt::Write as _;
+
+    /// The documents of a file with this content, each read again from the last to the first.
+    fn read(content: &[u8], format: Format, field: &str) -> anyhow::Result<Vec<(u32, String)>> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, content).unwrap();
+        let documents = Documents::open(&Source::File { path, format, field: field.to_owned() }, true)?;
+        let from_file = read_all(documents)?;
+        // What can be read once only gives the same, out of its copy.
+        let (stream, copy) = copied(io::Cursor::new(content.to_vec()), true).unwrap();
+        let parser = Parser::new(stream, format, field, "x".to_owned())?;
+        let documents = Documents::Stream { parser, texts: TextSource::Copy(copy), length: None };
+        assert_eq!(read_all(documents)?, from_file);
+        Ok(from_file)
+    }
+
+    fn read_all(mut documents: Documents) -> anyhow::Result<Vec<(u32, String)>> {
+        let mut all = Vec::new();
+        while let Some(document) = documents.next()? {
+            all.push(document);
+        }
+        let mut texts = documents.into_texts()?;
+        for document in all.iter().rev() {
+            assert_eq!(texts.at(document.place)?, document.text);
+        }
+        Ok(all.into_iter().map(|document| (document.index, document.text)).collect())
+    }
+
+    #[test]
+    fn every_format_is_read() {
+        type Case = (&'static str, Format, &'static str, &'static [(u32, &'static str)]);
+        let table: [Case; 14] = [
+            ("", Format::Txt, "text", &[]),
+            ("a\nb", Format::Txt, "text", &[(0, "a"), (1, "b")]),
+            ("a\r\n\r\n b \n\n", Format::Txt, "text", &[(0, "a"), (2, " b ")]),
+            ("\u{feff}행성\n\u{feff}b\n", Format::Txt, "text", &[(0, "행성"), (1, "\u{feff}b")]),
+            ("{\"text\":\"a\\nb\",\"n\":1}\n", Format::Jsonl, "text", &[(0, "a\nb")]),
+            ("\u{feff}{\"t\":\"a\"}\r\n\n {\"t\":\"\"} ", Format::Jsonl, "t", &[(0, "a"), (2, "")]),
+            ("text\na\n", Format::Csv, "text", &[(0, "a")]),
+            ("text\n", Format::Csv, "text", &[]),
+            (
+                "\u{feff}id,text\r\n1,\"a,\nb\"\r\n2,\"say \"\"c\"\"\"\n",
+                Format::Csv,
+                "text",
+                &[(0, "a,\nb"), (1, "say \"c\"")],
+            ),
+            ("\u{feff}id,text\n1,a\n", Format::Csv, "id", &[(0, "1")]),
+            ("text,n\n\n a ,1\n\n,2", Format::Csv, "text", &[(0, " a "), (1, "")]),
+            ("id\ttext\n1\tsay \"a\n2\t\"b, c\n", Format::Tsv, "text", &[(0, "say \"a"), (1, "\"b, c")]),
+            ("한 줄\n", Format::Txt, "text", &[(0, "한 줄")]),
+            ("{\"text\":\"\\ud55c\"}", Format::Jsonl, "text", &[(0, "한")]),
+        ];
+        for (content, format, field, expected) in table {
+            let got = read(content.as_bytes(), format, field).unwrap();
+            let got: Vec<_> = got.iter().map(|(index, text)| (*index, text.as_str())).collect();
+            assert_eq!(got, expected, "{content:?}");
+        }
+    }
+
+    #[test]
+    fn random_texts_come_back_whatever_the_format() {
+        let mut rng = StdRng::seed_from_u64(11);
+        let pieces = ["a", " ", "\"", ",", "\\", "행", "\t", "\n", "\r\n", "😀", "longer words here"];
+        for _ in 0..30 {
+            let texts: Vec<String> = (0..rng.random_range(1..200))
+                .map(|_| {
+                    (0..rng.random_range(0..40)).map(|_| pieces[rng.random_range(0..pieces.len())]).collect()
+                })
+                .collect();
+            let expected: Vec<_> = (0..).zip(texts.iter().cloned()).collect();
+            let mut lines = String::new();
+            for text in &texts {
+                writeln!(lines, "{}", serde_json::json!({ "id": 7, "text": text })).unwrap();
+            }
+            assert_eq!(read(lines.as_bytes(), Format::Jsonl, "text").unwrap(), expected);
+            let mut writer = csv::Writer::from_writer(Vec::new());
+            writer.write_record(["id", "text"]).unwrap();
+            for text in &texts {
+                writer.write_record(["7", text]).unwrap();
+            }
+            let records = writer.into_inner().unwrap();
+            assert_eq!(read(&records, Format::Csv, "text").unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_with_its_line() {
+        let long = format!("a\n{}\n", "x".repeat(17 << 20));
+        let unclosed = format!("text\nfine\n\"{}", "never closed\n".repeat(2 << 20));
+        let table: [(&[u8], Format, &[&str]); 12] = [
+            (b"a\nb\xff\n", Format::Txt, &["line 2", "byte 2 is not UTF-8", "iconv"]),
+            (b"\xff\xfea\0", Format::Txt, &["line 1", "byte 1 is not UTF-8"]),
+            (long.as_bytes(), Format::Txt, &["line 2", "longer than 16 MiB"]),
+            (b"{\"text\":\"a\"}\n{\"text\":", Format::Jsonl, &["line 2", "is not JSON"]),
+            (b"[1]\n", Format::Jsonl, &["line 1", "is no JSON object"]),
+            (
+                b"\n{\"a\":1,\"b\":2}\n",
+                Format::Jsonl,
+                &["line 2", "no field `text`, but `a`, `b`", "--field"],
+            ),
+            (b"{\"text\":[]}\n", Format::Jsonl, &["line 1", "`text` is no string"]),
+            (b"", Format::Csv, &["is empty", "columns"]),
+            (b"id,body\n1,2\n", Format::Csv, &["no column `text`, but `id`, `body`", "--field"]),
+            (b"id,text\n1,a\n2,b,c\n", Format::Csv, &["line 3", "has 3 values where the header has 2"]),
+            (b"text\na\n\xff\n", Format::Csv, &["line 3", "not UTF-8"]),
+            (unclosed.as_bytes(), Format::Csv, &["line 3", "longer than 16 MiB", "closed"]),
+        ];
+        for (content, format, expected) in table {
+            let message = format!("{:#}", read(content, format, "text").unwrap_err());
+            assert!(expected.iter().all(|word| message.contains(word)), "{message}");
+            assert!(!message.contains('\n') && message.starts_with('`'), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, expected) in [("nowhere.txt", "nowhere.txt` cannot be read"), (".", "is a folder")] {
+            let path = folder.path().join(path);
+            let source = Source::File { path, format: Format::Txt, field: String::new() };
+            let message = format!("{:#}", Documents::open(&source, false).err().unwrap());
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_documents_too() {
+        let source = Source::Arguments(vec!["a".to_owned(), String::new()]);
+        let documents = Documents::open(&source, true).unwrap();
+        assert_eq!(documents.length(), Some(2));
+        assert_eq!(read_all(documents).unwrap(), [(0, "a".to_owned()), (1, String::new())]);
+    }
+}

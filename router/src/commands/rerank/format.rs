@@ -1,0 +1,289 @@
+//! The formats of document files.
+//!
+//! Input: a stream of bytes, its [`Format`] and the name of the field with the text. Output: [`Document`]s. What must
+//! hold: a byte order mark and carriage returns at the ends of lines are no text; what is not UTF-8, not JSON, without
+//! the field or endless is an error with the line; blank lines are no documents, but count.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use csv::ByteRecord;
+use serde_json::Value;
+
+use super::documents::Document;
+
+/// The longest line or record in bytes. Far more than any model takes, and little enough to be read whole.
+const LONGEST: u64 = 16 << 20;
+
+const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
+
+/// What is in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// A document on each line.
+    Txt,
+    /// A JSON object on each line.
+    Jsonl,
+    /// Comma-separated values with a header; quoted ones may hold commas and line breaks.
+    Csv,
+    /// Tab-separated values with a header, without quoting.
+    Tsv,
+}
+
+impl Format {
+    /// The format that a file's name promises; plain text for standard input.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        if path == Path::new("-") {
+            return Some(Self::Txt);
+        }
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "txt" => Some(Self::Txt),
+            "jsonl" | "ndjson" => Some(Self::Jsonl),
+            "csv" => Some(Self::Csv),
+            "tsv" => Some(Self::Tsv),
+            _ => None,
+        }
+    }
+}
+
+/// Takes documents off a stream.
+pub(super) struct Parser {
+    name: String,
+    format: Format,
+    kind: Kind,
+}
+
+enum Kind {
+    Lines { stream: Box<dyn BufRead + Send>, field: Option<String>, place: u64, line: u64, buffer: Vec<u8> },
+    Records { records: Box<Records>, column: usize },
+}
+
+/// Records of separated values.
+struct Records {
+    reader: csv::Reader<Bounded>,
+    /// What stood before the first byte that the reader sees.
+    offset: u64,
+    left: Arc<AtomicU64>,
+    next: u64,
+    record: ByteRecord,
+}
+
+/// A stream that ends with an error when a record is longer than any should be.
+struct Bounded {
+    stream: Box<dyn BufRead + Send>,
+    left: Arc<AtomicU64>,
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        let left = self.left.load(Ordering::Relaxed);
+        if left < read as u64 {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, TOO_LONG));
+        }
+        self.left.store(left - read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+const TOO_LONG: &str = "is longer than 16 MiB: check `--format`, and that every quoted value is closed";
+
+impl Parser {
+    /// Starts at the beginning of a stream, and reads the header where the format has one.
+    ///
+    /// # Errors
+    ///
+    /// If the header cannot be read or lacks the field.
+    pub(super) fn new(
+        mut stream: Box<dyn BufRead + Send>,
+        format: Format,
+        field: &str,
+        name: String,
+    ) -> anyhow::Result<Self> {
+        let place = skip_byte_order_mark(&mut stream)
+            .with_context(|| format!("{name} cannot be read: check the path and its permissions"))?;
+        let kind = match format {
+            Format::Txt => Kind::Lines { stream, field: None, place, line: 0, buffer: Vec::new() },
+            Format::Jsonl => {
+                Kind::Lines { stream, field: Some(field.to_owned()), place, line: 0, buffer: Vec::new() }
+            }
+            Format::Csv | Format::Tsv => {
+                let mut records = Records::new(stream, format, place);
+                let column = records.column(field, &name)?;
+                Kind::Records { records: Box::new(records), column }
+            }
+        };
+        Ok(Self { name, format, kind })
+    }
+
+    /// The next document; none at the end.
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<Document>> {
+        match &mut self.kind {
+            Kind::Lines { stream, field, place, line, buffer } => loop {
+                let begin = *place;
+                buffer.clear();
+                let read = (&mut *stream).take(LONGEST + 1).read_until(b'\n', buffer);
+                let read = read.with_context(|| format!("{} cannot be read", self.name))? as u64;
+                if read == 0 {
+                    return Ok(None);
+                }
+                *place += read;
+                *line += 1;
+                let at = || format!("{}, line {line}", self.name);
+                ensure!(read <= LONGEST, "{} {TOO_LONG}", at());
+                let text = utf8(trim_end(buffer)).with_context(at)?;
+                if !text.trim().is_empty() {
+                    let text = match field {
+                        None => text.to_owned(),
+                        Some(field) => json_text(text, field).with_context(at)?,
+                    };
+                    let index = index_of(*line - 1).with_context(at)?;
+                    return Ok(Some(Document { index, place: begin, text }));
+                }
+            },
+            Kind::Records { records, column } => records.next(*column, &self.name),
+        }
+    }
+
+    /// The words for the document with this number in messages.
+    pub(super) fn describe(&self, index: u32) -> String {
+        let what = match self.kind {
+            Kind::Lines { .. } => "line",
+            Kind::Records { .. } => "record",
+        };
+        format!("{}, {what} {}", self.name, u64::from(index) + 1)
+    }
+
+    /// What takes a single document's text off the file that it was read from.
+    pub(super) fn into_reader(self) -> Box<dyn Fn(File, u64) -> anyhow::Result<String> + Send> {
+        let Self { name, format, kind } = self;
+        Box::new(move |file, place| {
+            let stream: Box<dyn BufRead + Send> = Box::new(BufReader::new(file));
+            let kind = match &kind {
+                Kind::Lines { field, .. } => {
+                    Kind::Lines { stream, field: field.clone(), place, line: 0, buffer: Vec::new() }
+                }
+                Kind::Records { column, .. } => {
+                    Kind::Records { records: Box::new(Records::new(stream, format, place)), column: *column }
+                }
+            };
+            let document = Self { name: name.clone(), format, kind }.next()?;
+            let document = document.filter(|document| document.place == place);
+            Ok(document.with_context(|| format!("{name} was changed while it was read"))?.text)
+        })
+    }
+}
+
+impl Records {
+    fn new(stream: Box<dyn BufRead + Send>, format: Format, offset: u64) -> Self {
+        let left = Arc::new(AtomicU64::new(LONGEST));
+        let reader = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .delimiter(if format == Format::Tsv { b'\t' } else { b',' })
+            .quoting(format != Format::Tsv)
+            .from_reader(Bounded { stream, left: Arc::clone(&left) });
+        Self { reader, offset, left, next: 0, record: ByteRecord::new() }
+    }
+
+    fn read(&mut self, name: &str) -> anyhow::Result<bool> {
+        let line = self.reader.position().line();
+        self.left.store(LONGEST, Ordering::Relaxed);
+        self.reader.read_byte_record(&mut self.record).map_err(|error| match error.kind() {
+            csv::ErrorKind::UnequalLengths { expected_len, len, pos } => {
+                let line = pos.as_ref().map_or(line, csv::Position::line);
+                anyhow!(
+                    "{name}, line {line}: has {len} values where the header has {expected_len}: quote values that hold \
+                     the separator, or check `--format`"
+                )
+            }
+            _ => anyhow!("{name}, line {line}: {error}"),
+        })
+    }
+
+    /// Reads the header; the place of a column in it.
+    fn column(&mut self, field: &str, name: &str) -> anyhow::Result<usize> {
+        ensure!(self.read(name)?, "{name} is empty: its first line must name the columns");
+        let columns: Vec<_> = self.record.iter().map(String::from_utf8_lossy).collect();
+        columns.iter().position(|column| column == field).with_context(|| {
+            format!(
+                "{name} has no column `{field}`, but {}: choose one with `--field`",
+                list(columns.iter().map(AsRef::as_ref))
+            )
+        })
+    }
+
+    fn next(&mut self, column: usize, name: &str) -> anyhow::Result<Option<Document>> {
+        if !self.read(name)? {
+            return Ok(None);
+        }
+        let position = self.record.position().context("a record without a place")?;
+        let at = || format!("{name}, line {}", position.line());
+        let text =
+            self.record.get(column).with_context(|| format!("{name} was changed while it was read"))?;
+        let text = utf8(text).with_context(at)?.to_owned();
+        let index = index_of(self.next).with_context(at)?;
+        self.next += 1;
+        Ok(Some(Document { index, place: self.offset + position.byte(), text }))
+    }
+}
+
+/// The number of a document as it is kept: four bytes, because there may be many.
+fn index_of(number: u64) -> anyhow::Result<u32> {
+    u32::try_from(number).map_err(|_| anyhow!("there are more than 4294967296 documents: split the file"))
+}
+
+/// Skips the mark that some editors begin a file with. Gives its length.
+fn skip_byte_order_mark(stream: &mut Box<dyn BufRead + Send>) -> io::Result<u64> {
+    let mut start = Vec::new();
+    stream.take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut start)?;
+    if start == BYTE_ORDER_MARK {
+        return Ok(start.len() as u64);
+    }
+    let rest = std::mem::replace(stream, Box::new(io::empty()));
+    *stream = Box::new(io::Cursor::new(start).chain(rest));
+    Ok(0)
+}
+
+/// A line without its end.
+fn trim_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+fn utf8(bytes: &[u8]) -> anyhow::Result<&str> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let place = error.valid_up_to() + 1;
+        anyhow!("byte {place} is not UTF-8: convert the file, for example with `iconv -t UTF-8`")
+    })
+}
+
+/// The text in a line of JSON.
+fn json_text(line: &str, field: &str) -> anyhow::Result<String> {
+    let value: Value = serde_json::from_str(line).map_err(|error| {
+        anyhow!("is not JSON ({error}): each line must be an object such as {{\"{field}\": \"…\"}}")
+    })?;
+    let Value::Object(mut object) = value else {
+        bail!("is no JSON object: each line must be one such as {{\"{field}\": \"…\"}}");
+    };
+    match object.remove(field) {
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => bail!("the field `{field}` is no string: choose another with `--field`"),
+        None => {
+            let known = list(object.keys().map(String::as_str));
+            bail!("has no field `{field}`, but {known}: choose one with `--field`")
+        }
+    }
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
+    if names.is_empty() { "none at all".to_owned() } else { names.join(", ") }
+}

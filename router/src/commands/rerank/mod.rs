@@ -1,0 +1,185 @@
+//! `rerank`: scores documents against a query, without a server.
+//!
+//! Input: a query, and documents as arguments or in a file. Output: documents with scores, the best first, or with
+//! `--unsorted` as they came. What must hold: the scores are the server's for the same pairs; memory does not grow with
+//! the documents but for 16 bytes each, and with `--top-n` or `--unsorted` not at all; the device always has work waiting.
+
+mod documents;
+mod format;
+mod order;
+mod output;
+mod progress;
+mod score;
+
+use std::{
+    io::{self, BufWriter, IsTerminal},
+    num::NonZeroUsize,
+    path::PathBuf,
+};
+
+use anyhow::ensure;
+use clap::Args;
+use text_embeddings_backend_core::ModelType;
+use text_embeddings_core::{service::RerankRequest, sigmoid};
+
+use super::{Usage, block_on, start_engine};
+use crate::args::ModelArgs;
+use documents::{Documents, Source};
+use order::{Ranking, Scored};
+use output::{Row, Screen, Writer};
+use progress::Progress;
+
+/// The arguments of `rerank`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  text-embeddings-router rerank --model-id Qwen/Qwen3-Reranker-0.6B --query 'red planet' 'Mars is red.' 'Bread is baked.'
+  text-embeddings-router rerank --model-id ./model --query 'red planet' --documents planets.jsonl --top-n 10
+  zcat planets.csv.gz | text-embeddings-router rerank --model-id ./model --query 'red planet' \\
+      --documents - --format csv --field body --output jsonl --unsorted > scores.jsonl
+
+Exit codes: 0 done, 1 failed, 2 wrong arguments. Set LOG_LEVEL=info to see what is loaded.")]
+pub(crate) struct RerankArgs {
+    /// The re-ranker: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, or the path of a local directory.
+    #[arg(long, env, help_heading = "Model")]
+    model_id: String,
+
+    /// How the model is got, prompted and computed.
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// What is looked for.
+    #[arg(long, short)]
+    query: String,
+
+    /// What makes a document relevant [default: the model's own instruction].
+    #[arg(long)]
+    instruction: Option<String>,
+
+    /// The documents.
+    #[arg(conflicts_with = "documents", required_unless_present = "documents", value_name = "DOCUMENT")]
+    texts: Vec<String>,
+
+    /// A file with the documents; `-` for standard input. Blank lines are left out, but count in `index`.
+    #[arg(long, short, value_name = "FILE")]
+    documents: Option<PathBuf>,
+
+    /// What is in the file [default: by its name; txt for standard input].
+    #[arg(long)]
+    format: Option<format::Format>,
+
+    /// The field, or column, with the text [default: text].
+    #[arg(long)]
+    field: Option<String>,
+
+    /// Only the best so many. Then memory does not grow with the documents.
+    #[arg(long, short = 'n')]
+    top_n: Option<NonZeroUsize>,
+
+    /// Scores before the sigmoid.
+    #[arg(long)]
+    raw_scores: bool,
+
+    /// How results are written, on a terminal and elsewhere.
+    #[arg(long, short, default_value = "table")]
+    output: output::Format,
+
+    /// Write results in the order of the documents, as soon as they are there; for jsonl and csv.
+    #[arg(long, conflicts_with = "top_n")]
+    unsorted: bool,
+}
+
+/// Ranks.
+pub(super) fn run(args: RerankArgs) -> anyhow::Result<()> {
+    let source = source(&args)?;
+    if args.unsorted && !matches!(args.output, output::Format::Jsonl | output::Format::Csv) {
+        return Err(usage("`--unsorted` needs `--output jsonl` or `--output csv`"));
+    }
+    if args.query.trim().is_empty() {
+        return Err(usage("`--query` is empty: give what is looked for"));
+    }
+    block_on("warn", rank(args, source))
+}
+
+fn usage(text: &str) -> anyhow::Error {
+    Usage(text.to_owned(), "rerank").into()
+}
+
+/// The documents that the arguments name.
+fn source(args: &RerankArgs) -> anyhow::Result<Source> {
+    let Some(path) = &args.documents else {
+        if args.format.is_some() || args.field.is_some() {
+            return Err(usage("`--format` and `--field` are about a file: give `--documents`"));
+        }
+        return Ok(Source::Arguments(args.texts.clone()));
+    };
+    let Some(format) = args.format.or_else(|| format::Format::of(path)) else {
+        let path = path.display();
+        return Err(usage(&format!("the name of `{path}` does not say what is in it: give `--format`")));
+    };
+    let field = args.field.clone().unwrap_or_else(|| "text".to_owned());
+    if args.field.is_some() && format == format::Format::Txt {
+        return Err(usage(
+            "`--field` is about jsonl, csv and tsv, not txt: leave it out, or give `--format`",
+        ));
+    }
+    Ok(Source::File { path: path.clone(), format, field })
+}
+
+async fn rank(args: RerankArgs, source: Source) -> anyhow::Result<()> {
+    let mut documents = Documents::open(&source, !args.unsorted)?;
+    let service = start_engine(&args.model_id, args.model.clone()).await?.service;
+    let model_type = service.config().model_type;
+    ensure!(
+        matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker),
+        "`{}` is no re-ranker, but {model_type}: give another model, or say what it is with `--model-type`",
+        args.model_id
+    );
+    let request = RerankRequest {
+        query: args.query.clone(),
+        instruction: args.instruction.clone(),
+        raw_scores: true,
+        return_text: args.unsorted,
+        ..RerankRequest::default()
+    };
+    let has_room = !args.unsorted || !io::stdout().is_terminal();
+    let mut progress = Progress::new(documents.length(), has_room);
+    let score = |raw: f32| if args.raw_scores { raw } else { sigmoid(raw) };
+    let out = BufWriter::new(io::stdout().lock());
+    if args.unsorted {
+        let mut writer = Writer::new(out, args.output, Screen::of_stdout(), 0, 0)?;
+        let count = score::each(&service, &request, &mut documents, &mut progress, |scored| {
+            for (Scored { index, raw, .. }, text) in scored {
+                let (score, probability, text) = (score(raw), sigmoid(raw), text.unwrap_or_default());
+                writer.write(&Row { rank: None, index, score, probability, text })?;
+            }
+            Ok(writer.flush()?)
+        });
+        let count = count.await?;
+        ensure_some(count, &args)?;
+        return Ok(writer.finish()?);
+    }
+    let mut ranking = Ranking::new(args.top_n.map(NonZeroUsize::get));
+    let count = score::each(&service, &request, &mut documents, &mut progress, |scored| {
+        for (scored, _) in scored {
+            ranking.push(scored);
+        }
+        Ok(())
+    });
+    ensure_some(count.await?, &args)?;
+    let ranks = ranking.into_sorted();
+    let largest = ranks.iter().map(|scored| scored.index).max().unwrap_or_default();
+    let mut writer = Writer::new(out, args.output, Screen::of_stdout(), ranks.len(), largest)?;
+    let mut texts = documents.into_texts()?;
+    for (place, scored) in ranks.iter().enumerate() {
+        let Scored { place: at, index, raw } = *scored;
+        let (score, probability, text) = (score(raw), sigmoid(raw), texts.at(at)?);
+        writer.write(&Row { rank: Some(place + 1), index, score, probability, text })?;
+    }
+    Ok(writer.finish()?)
+}
+
+fn ensure_some(documents: usize, args: &RerankArgs) -> anyhow::Result<()> {
+    let path = args.documents.as_deref().unwrap_or_else(|| "-".as_ref());
+    ensure!(documents > 0, "there is no document in `{}`: check the file and `--format`", path.display());
+    Ok(())
+}

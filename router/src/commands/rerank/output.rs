@@ -1,0 +1,270 @@
+//! Results on standard output: as a table, as JSON, as lines of JSON, as comma-separated values.
+//!
+//! Input: [`Row`]s, the best first or as they come. Output: bytes. What must hold: a table cannot be wider than its
+//! terminal, nor do anything to it, whatever a text holds; the other formats hold every text as it is.
+
+use std::io::{self, Write};
+
+use console::{measure_text_width, truncate_str};
+use serde::Serialize;
+
+/// How results are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// For people: rank, score with a bar, index, text in the width of the terminal.
+    Table,
+    /// An array of objects.
+    Json,
+    /// An object on each line.
+    Jsonl,
+    /// Comma-separated values with a header.
+    Csv,
+}
+
+/// A document with its score.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Row {
+    /// Its place in the order, from 1; none where results come unsorted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rank: Option<usize>,
+    /// Its number in the source.
+    pub(super) index: u32,
+    /// Its score.
+    pub(super) score: f32,
+    /// Its score as a probability, for the bar.
+    #[serde(skip)]
+    pub(super) probability: f32,
+    /// Its text.
+    pub(super) text: String,
+}
+
+/// What a table has to know of its terminal.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Screen {
+    /// Its columns; none if texts are not cut.
+    pub(super) width: Option<usize>,
+    /// Whether it shows colours.
+    pub(super) colours: bool,
+}
+
+impl Screen {
+    /// That of standard output.
+    pub(super) fn of_stdout() -> Self {
+        let terminal = console::Term::stdout();
+        let is_terminal = io::IsTerminal::is_terminal(&io::stdout());
+        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let width = is_terminal.then(|| terminal.size_checked()).flatten();
+        Self { width: width.map(|(_, columns)| usize::from(columns)), colours: is_terminal && wanted }
+    }
+}
+
+/// Writes rows in one format.
+pub(super) enum Writer<W: Write> {
+    /// A table, with the width of its first and third column.
+    Table { out: W, screen: Screen, rank: usize, index: usize },
+    /// JSON, and whether a row was written.
+    Json(W, bool),
+    /// Lines of JSON.
+    Jsonl(W),
+    /// Comma-separated values.
+    Csv(Box<csv::Writer<W>>),
+}
+
+/// Cells of a full bar.
+const BAR: usize = 10;
+const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+
+impl<W: Write> Writer<W> {
+    /// Begins the output. `rows` and `largest`, the number of rows and the largest index, are for a table's columns.
+    pub(super) fn new(
+        mut out: W,
+        format: Format,
+        screen: Screen,
+        rows: usize,
+        largest: u32,
+    ) -> io::Result<Self> {
+        match format {
+            Format::Json => Ok(Self::Json(out, false)),
+            Format::Jsonl => Ok(Self::Jsonl(out)),
+            Format::Csv => Ok(Self::Csv(Box::new(csv::Writer::from_writer(out)))),
+            Format::Table => {
+                let (rank, index) = (digits(&rows).max("rank".len()), digits(&largest).max("index".len()));
+                let head = format!("{:>rank$}  {:<18}  {:>index$}  text", "rank", "score", "index");
+                writeln!(out, "{}", styled(&head, "1", screen))?;
+                Ok(Self::Table { out, screen, rank, index })
+            }
+        }
+    }
+
+    /// Writes a row.
+    pub(super) fn write(&mut self, row: &Row) -> io::Result<()> {
+        match self {
+            Self::Json(out, begun) => {
+                out.write_all(if *begun { b",\n " } else { b"[" })?;
+                *begun = true;
+                Ok(serde_json::to_writer(out, row)?)
+            }
+            Self::Jsonl(out) => {
+                serde_json::to_writer(&mut *out, row)?;
+                out.write_all(b"\n")
+            }
+            Self::Csv(out) => Ok(out.serialize(row)?),
+            Self::Table { out, screen, rank, index } => {
+                let rank = format!("{:>rank$}", row.rank.unwrap_or_default());
+                let bar = styled(&format!("{:<BAR$}", bar(row.probability)), "36", *screen);
+                let before = format!("{rank}  {:>7}  {bar}  {:>index$}  ", score(row.score), row.index);
+                let room = screen.width.map(|width| width.saturating_sub(measure_text_width(&before)));
+                writeln!(out, "{}", format!("{before}{}", shown(&row.text, room)).trim_end())
+            }
+        }
+    }
+
+    /// Ends the output.
+    pub(super) fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Json(mut out, begun) => {
+                out.write_all(if begun { b"]\n" } else { b"[]\n" })?;
+                out.flush()
+            }
+            Self::Jsonl(mut out) | Self::Table { mut out, .. } => out.flush(),
+            Self::Csv(mut out) => out.flush(),
+        }
+    }
+
+    /// Hands over what was written so far.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Json(out, _) | Self::Jsonl(out) | Self::Table { out, .. } => out.flush(),
+            Self::Csv(out) => out.flush(),
+        }
+    }
+}
+
+fn digits(number: &impl ToString) -> usize {
+    number.to_string().len()
+}
+
+/// Four digits behind the point; probabilities too small for that in powers of ten.
+fn score(score: f32) -> String {
+    if score != 0.0 && score.abs() < 0.00005 { format!("{score:.1e}") } else { format!("{score:.4}") }
+}
+
+/// A bar of up to ten cells, in eighths of one.
+fn bar(probability: f32) -> String {
+    let eighths = (probability.clamp(0.0, 1.0) * (BAR * 8) as f32).round() as usize;
+    format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+}
+
+fn styled(text: &str, code: &str, screen: Screen) -> String {
+    if screen.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// A text on one line without anything that a terminal would act on, cut to its room.
+fn shown(text: &str, room: Option<usize>) -> String {
+    // A character is a column at least, or joins one: what is far behind the last column need not be looked at.
+    let far = room.map_or(usize::MAX, |room| room.saturating_mul(8));
+    let plain: String = text.chars().take(far).map(|c| if is_harmless(c) { c } else { ' ' }).collect();
+    let words: Vec<_> = plain.split_whitespace().collect();
+    let line = words.join(" ");
+    room.map_or_else(|| line.clone(), |room| truncate_str(&line, room, "…").into_owned())
+}
+
+/// No control character, and none that turns the direction of the line around.
+fn is_harmless(character: char) -> bool {
+    !character.is_control()
+        && !matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    const WIDE: Screen = Screen { width: None, colours: false };
+
+    fn rows() -> Vec<Row> {
+        let row = |rank, index, score, text: &str| Row {
+            rank: Some(rank),
+            index,
+            score,
+            probability: score,
+            text: text.to_owned(),
+        };
+        vec![row(1, 12, 0.996, "Mars, \"the\nRed\" Planet"), row(2, 3, 0.000_000_4, "")]
+    }
+
+    fn written(format: Format, screen: Screen, rows: &[Row]) -> String {
+        let mut out = Vec::new();
+        let mut writer = Writer::new(&mut out, format, screen, rows.len(), 12).unwrap();
+        for row in rows {
+            writer.write(row).unwrap();
+        }
+        writer.finish().unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn every_format_is_exact() {
+        for (format, expected) in [
+            (
+                Format::Table,
+                "rank  score               index  text\n   1   0.9960  ██████████     12  Mars, \"the Red\" Planet\n   2   \
+                 4.0e-7                  3\n",
+            ),
+            (
+                Format::Json,
+                "[{\"rank\":1,\"index\":12,\"score\":0.996,\"text\":\"Mars, \\\"the\\nRed\\\" Planet\"},\n \
+                 {\"rank\":2,\"index\":3,\"score\":4e-7,\"text\":\"\"}]\n",
+            ),
+            (
+                Format::Jsonl,
+                "{\"rank\":1,\"index\":12,\"score\":0.996,\"text\":\"Mars, \\\"the\\nRed\\\" Planet\"}\n\
+                 {\"rank\":2,\"index\":3,\"score\":4e-7,\"text\":\"\"}\n",
+            ),
+            (Format::Csv, "rank,index,score,text\n1,12,0.996,\"Mars, \"\"the\nRed\"\" Planet\"\n2,3,4e-7,\n"),
+        ] {
+            assert_eq!(written(format, WIDE, &rows()), expected);
+        }
+        assert_eq!(written(Format::Json, WIDE, &[]), "[]\n");
+        assert_eq!(written(Format::Jsonl, WIDE, &[]), "");
+    }
+
+    #[test]
+    fn a_table_keeps_to_its_terminal_and_does_nothing_to_it() {
+        let texts = [
+            "한국어 문장입니다 그리고 더",
+            "\x1b[2J\x07\u{202e}gone",
+            "e\u{301}".repeat(50).as_str(),
+            "plain",
+        ]
+        .map(str::to_owned);
+        for width in [30, 44, 50, 61] {
+            for text in &texts {
+                let mut row = rows().remove(0);
+                row.text.clone_from(text);
+                let table = written(Format::Table, Screen { width: Some(width), colours: false }, &[row]);
+                let line = table.lines().nth(1).unwrap();
+                // What stands before the text takes 35 columns and is not cut.
+                assert!(measure_text_width(line) <= width.max(35), "{width}: {line}");
+                assert!(!line.chars().any(|c| c.is_control() || c == '\u{202e}'), "{line:?}");
+            }
+        }
+        let coloured = written(Format::Table, Screen { width: None, colours: true }, &rows());
+        assert!(coloured.contains("\x1b[36m██████████\x1b[0m"), "{coloured}");
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_score() {
+        for (probability, expected) in [
+            (0.0, ""),
+            (0.004, ""),
+            (0.0125, "▏"),
+            (0.5, "█████"),
+            (0.55, "█████▌"),
+            (1.0, "██████████"),
+            (7.0, "██████████"),
+        ] {
+            assert_eq!(bar(probability), expected, "{probability}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! How far a long ranking is, on standard error, where that is a terminal.
+//!
+//! Input: how much was done after each chunk. Output: a bar with rate and remaining time, or without a known end a count.
+//! What must hold: nothing is shown for work that is done within a second, nor where nobody looks.
+
+use std::{
+    io::{self, IsTerminal},
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Work that is done sooner needs no bar.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The progress of a ranking.
+pub(super) struct Progress {
+    bar: Option<ProgressBar>,
+    started: Instant,
+    documents: u64,
+    is_shown: bool,
+}
+
+impl Progress {
+    /// For so many bytes or documents, if that is known. `wanted`: whether there is room for it.
+    pub(super) fn new(length: Option<u64>, wanted: bool) -> Self {
+        let bar = (wanted && io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
+            let template = if length.is_some() {
+                "{msg} [{wide_bar}] {percent}% ETA {eta}"
+            } else {
+                "{spinner} {msg} in {elapsed}"
+            };
+            bar.with_style(
+                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+            )
+        });
+        Self { bar, started: Instant::now(), documents: 0, is_shown: false }
+    }
+
+    /// So many documents more were scored, which makes so many bytes or documents in all.
+    pub(super) fn advance(&mut self, documents: usize, position: u64) {
+        self.documents += documents as u64;
+        let Some(bar) = &self.bar else { return };
+        let elapsed = self.started.elapsed();
+        if !self.is_shown && elapsed >= PATIENCE {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.is_shown = true;
+        }
+        let rate = self.documents as f64 / elapsed.as_secs_f64().max(1e-3);
+        bar.set_message(format!("{} documents, {rate:.0}/s", self.documents));
+        bar.set_position(position);
+    }
+
+    /// Takes the bar away.
+    pub(super) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
