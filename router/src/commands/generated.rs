@@ -36,7 +36,11 @@ pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     // Made in memory, because the crate panics where standard output is closed.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command_line(), NAME, &mut script);
-    print(&script)
+    let script = String::from_utf8(script)?;
+    // For bash, clap_complete 4.6 takes a hyphen in the program's name for a step down to a subcommand in one of the two
+    // places that must agree, so that nothing would be completed behind a command.
+    let (wrong, right) = (NAME.replace('-', "__subcmd__"), NAME.replace('-', "__"));
+    print(script.replace(&wrong, &right).as_bytes())
 }
 
 /// Prints the page.
