@@ -43,6 +43,37 @@ class TestTexts:
         page.run()
         expect(page.page.locator("#problem")).to_be_hidden()
 
+    def test_a_run_can_be_stopped(self, visit, server):
+        page = visit(server)
+        page.fill(QUERY, LINES)
+        expect(page.button("Stop")).to_be_hidden()
+        # A request that is neither answered nor refused.
+        page.page.route("**/rerank", lambda route: None)
+        page.button("Run").click()
+        page.button("Stop").click()
+        expect(page.page.get_by_role("status")).to_have_text("Stopped.")
+        expect(page.button("Stop")).to_be_hidden()
+        page.page.unroute_all(behavior="ignoreErrors")
+        page.run()
+        assert page.ranks() == expected(server)
+
+    def test_it_works_behind_a_proxy_that_puts_something_before_the_path(self, visit, server):
+        page = visit(server)
+        expect(page.page.locator("#model code")).to_be_visible()
+
+        def strip(route) -> None:
+            route.fulfill(response=route.fetch(url=route.request.url.replace("/some/prefix/", "/")))
+
+        page.page.route("**/*", lambda route: route.abort())
+        page.page.route("**/some/prefix/**", strip)
+        page.page.goto(f"{server.url}/some/prefix/playground")
+        page.fill(QUERY, LINES)
+        page.run()
+        assert page.ranks() == expected(server)
+        page.open_prompt(2)
+        page.page.get_by_text("This request as code").click()
+        expect(page.page.locator("pre[data-language=curl]")).to_contain_text(f"curl '{server.url}/some/prefix/rerank'")
+
     def test_a_server_that_is_gone_is_said_to_be(self, visit):
         with Server("tied-bf16") as server:
             page = visit(server)

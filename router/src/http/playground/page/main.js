@@ -195,6 +195,7 @@ function fail(error) {
 
 function complain(text, field) {
   byId("problem").textContent = text;
+  if (text) byId("problem").scrollIntoView({ block: "nearest" });
   if (field) byId(field).focus();
 }
 
