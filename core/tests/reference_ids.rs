@@ -11,7 +11,8 @@ use text_embeddings_backend_core::AnswerTokens;
 use text_embeddings_core::{
     templates::{BuiltinTemplate, PromptTemplate},
     tokenization::{
-        EncoderOptions, PromptEncoder, PromptText, Truncation, TruncationDirection, answer_tokens,
+        EncoderOptions, PromptEncoder, PromptText, TokenLimits, Truncation, TruncationDirection,
+        answer_tokens,
     },
 };
 use tokenizers::Tokenizer;
@@ -85,7 +86,9 @@ fn encode(case: &Case, template: &PromptTemplate) -> Vec<u32> {
         "left" => TruncationDirection::Left,
         _ => TruncationDirection::Right,
     };
-    let encoded = encoder.encode_prompt(&text, Truncation { truncate: true, direction }).unwrap();
+    let encoded = encoder
+        .encode_prompt(&text, Truncation { truncate: true, direction, limits: TokenLimits::NONE })
+        .unwrap();
     assert!(encoded.truncated == 0 || encoded.ids.len() == case.max_length, "{}", case.name);
     encoded.ids
 }
@@ -147,7 +150,8 @@ fn the_frame_and_the_answers_are_those_of_the_reference() {
     let encoder = PromptEncoder::new(tokenizer, &template, options).unwrap();
     assert_eq!(encoder.self_check(), Ok(()));
     let text = PromptText { instruction: None, query: "a", document: "b" };
-    let truncation = Truncation { truncate: true, direction: TruncationDirection::Right };
+    let truncation =
+        Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     let ids = encoder.encode_prompt(&text, truncation).unwrap().ids;
     assert!(ids.starts_with(&facts.prefix) && ids.ends_with(&facts.suffix));
 }

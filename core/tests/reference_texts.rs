@@ -8,7 +8,9 @@
 
 use serde::{Deserialize, de::DeserializeOwned};
 use std::{collections::BTreeMap, fs, path::PathBuf};
-use text_embeddings_core::tokenization::{TextEncoder, TextOptions, Truncation, TruncationDirection};
+use text_embeddings_core::tokenization::{
+    TextEncoder, TextOptions, TokenLimits, Truncation, TruncationDirection,
+};
 use tokenizers::Tokenizer;
 
 #[derive(Deserialize)]
@@ -77,7 +79,7 @@ fn every_text_has_the_ids_of_the_reference() {
                 _ => TruncationDirection::Right,
             };
             let encoder = encoder(model, case.max_length.unwrap_or(longest));
-            let truncation = Truncation { truncate: true, direction };
+            let truncation = Truncation { truncate: true, direction, limits: TokenLimits::NONE };
             let encoded = encoder.encode_text(prompt, &case.text.whole(), truncation).unwrap();
             assert_eq!(encoded.ids, ids, "{model} {name}");
         }
@@ -90,7 +92,8 @@ fn every_text_and_pair_of_a_classifier_has_the_ids_of_the_reference() {
     let (mut texts, mut pairs) = (0, 0);
     for Expected { name, ids, inputs } in expected {
         let encoder = encoder("seq-cls-3", ids.len());
-        let truncation = Truncation { truncate: false, direction: TruncationDirection::Right };
+        let truncation =
+            Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
         let encoded = match inputs.as_slice() {
             [text] => {
                 texts += 1;

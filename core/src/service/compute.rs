@@ -12,7 +12,7 @@ use crate::{
         EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, observe_amount,
         observe_duration,
     },
-    tokenization::{Encoded, Input, Truncation, TruncationDirection},
+    tokenization::{Encoded, Input, TokenLimits, Truncation, TruncationDirection},
 };
 use std::{
     sync::Arc,
@@ -71,7 +71,11 @@ struct Measured {
 impl Service {
     /// How the texts of a request are cut that says so, or leaves it to the server's default.
     pub(super) fn truncation(&self, truncate: Option<bool>, direction: TruncationDirection) -> Truncation {
-        Truncation { truncate: truncate.unwrap_or(self.config.auto_truncate), direction }
+        Truncation {
+            truncate: truncate.unwrap_or(self.config.auto_truncate),
+            direction,
+            limits: TokenLimits::NONE,
+        }
     }
 
     /// Has `task` done with every input.

@@ -10,6 +10,7 @@ mod model;
 mod predict;
 mod request;
 mod rerank;
+mod score;
 mod show;
 mod tokenize;
 
@@ -27,6 +28,7 @@ pub use embed::{
 pub use model::{Prompts, ServedModel};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use rerank::{Rank, RerankRequest};
+pub use score::ScoreRequest;
 pub use show::ShowRequest;
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 

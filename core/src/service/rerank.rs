@@ -5,7 +5,7 @@
 //! round to the same value, and equal ones keep the order of the request.
 
 use super::{
-    Answer, Service,
+    Answer, Cost, Service,
     compute::{Inputs, Task},
     request::{check_length, measured},
 };
@@ -13,7 +13,7 @@ use crate::{
     error::Error,
     metrics::{RERANK_SCORE, observe_probability},
     postprocess::{order, sigmoid},
-    tokenization::{Input, PromptText, TruncationDirection},
+    tokenization::{Input, PromptText, TokenLimits, Truncation, TruncationDirection},
 };
 use std::sync::Arc;
 
@@ -28,8 +28,10 @@ pub struct RerankRequest {
     pub instruction: Option<String>,
     /// Whether too long inputs are truncated; the server's default if absent.
     pub truncate: Option<bool>,
-    /// From which end a document is cut.
+    /// From which end a text is cut.
     pub truncation_direction: TruncationDirection,
+    /// The most tokens of each text, where that is less than fits.
+    pub limits: TokenLimits,
     /// Scores before the sigmoid.
     pub raw_scores: bool,
     /// Send the texts back.
@@ -49,6 +51,22 @@ pub struct Rank {
     pub text: Option<String>,
 }
 
+/// How well a text meets a query.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Score {
+    /// Log-odds.
+    pub(super) raw: f32,
+    /// Their sigmoid.
+    pub(super) probability: f32,
+}
+
+impl Score {
+    /// The one of the two that a request wants.
+    pub(super) fn wanted(self, raw_scores: bool) -> f32 {
+        if raw_scores { self.raw } else { self.probability }
+    }
+}
+
 impl Service {
     /// Orders texts by how well they meet a query.
     ///
@@ -64,21 +82,35 @@ impl Service {
     async fn rank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
         self.check_rerank(&request)?;
         let request = Arc::new(request);
-        let truncation = self.truncation(request.truncate, request.truncation_direction);
-        let computed = self.compute(&request, Task::Score, truncation).await?;
-        let raw = computed.outputs.iter().map(|output| self.config.model.relevance(&output.values));
-        let scores: Vec<f32> = raw.collect::<Result<_, _>>()?;
-        let probabilities: Vec<f32> = scores.iter().copied().map(sigmoid).collect();
-        for &probability in &probabilities {
-            observe_probability(RERANK_SCORE, probability);
-        }
+        let truncation = Truncation {
+            limits: request.limits,
+            ..self.truncation(request.truncate, request.truncation_direction)
+        };
+        let (scores, cost) = self.relevance(&request, truncation).await?;
         let rank = |index: usize| Rank {
             index,
-            score: if request.raw_scores { scores[index] } else { probabilities[index] },
+            score: scores[index].wanted(request.raw_scores),
             text: request.return_text.then(|| request.texts[index].clone()),
         };
-        let ranks = order(&scores, request.top_n).into_iter().map(rank).collect();
-        Ok(Answer { value: ranks, cost: computed.cost })
+        let raw: Vec<f32> = scores.iter().map(|score| score.raw).collect();
+        let ranks = order(&raw, request.top_n).into_iter().map(rank).collect();
+        Ok(Answer { value: ranks, cost })
+    }
+
+    /// The score of each pair of a query and a text, in the order of the request.
+    pub(super) async fn relevance<I: Inputs>(
+        &self,
+        pairs: &Arc<I>,
+        truncation: Truncation,
+    ) -> Result<(Vec<Score>, Cost), Error> {
+        let computed = self.compute(pairs, Task::Score, truncation).await?;
+        let raw = computed.outputs.iter().map(|output| self.config.model.relevance(&output.values));
+        let score = |raw: Result<f32, Error>| raw.map(|raw| Score { raw, probability: sigmoid(raw) });
+        let scores: Vec<Score> = raw.map(score).collect::<Result<_, _>>()?;
+        for score in &scores {
+            observe_probability(RERANK_SCORE, score.probability);
+        }
+        Ok((scores, computed.cost))
     }
 
     fn check_rerank(&self, request: &RerankRequest) -> Result<(), Error> {

@@ -14,8 +14,8 @@ use crate::{
     },
     templates::{BuiltinTemplate, PromptTemplate},
     tokenization::{
-        Encoder, EncoderOptions, Input, PromptEncoder, PromptText, TextEncoder, TextOptions, Tokenization,
-        Truncation, TruncationDirection,
+        Encoder, EncoderOptions, Input, PromptEncoder, PromptText, TextEncoder, TextOptions, TokenLimits,
+        Tokenization, Truncation, TruncationDirection,
     },
 };
 use std::{collections::BTreeMap, future::Future};
@@ -110,7 +110,8 @@ impl Fixture {
 
     /// The ids of an input, its end cut if it is too long.
     pub(crate) fn ids(&self, input: &Input<'_>) -> Vec<u32> {
-        let truncation = Truncation { truncate: true, direction: TruncationDirection::Right };
+        let truncation =
+            Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
         self.service.tokenization.encoder().encode(input, truncation).unwrap().ids
     }
 }

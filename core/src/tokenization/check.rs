@@ -5,7 +5,7 @@
 //! tokenizer's own reading of the whole prompt.
 
 use super::{
-    EncoderError, PromptEncoder, PromptText, Truncation, TruncationDirection,
+    EncoderError, PromptEncoder, PromptText, TokenLimits, Truncation, TruncationDirection,
     tokens::{Owner, Tokens},
 };
 
@@ -63,7 +63,7 @@ impl PromptEncoder {
         let long = self.check_prompt(QUERIES[0], &document)?;
         let end = first.owners.iter().rev().take_while(|owner| **owner == Owner::Frame).count();
         for direction in [TruncationDirection::Right, TruncationDirection::Left] {
-            let cut = self.fit(&long, Truncation { truncate: true, direction });
+            let cut = self.fit(&long, Truncation { truncate: true, direction, limits: TokenLimits::NONE });
             let cut = cut.map_err(EncoderError::tokenizer)?;
             if cut.ids.len() != max || !cut.ids.ends_with(&first.ids[first.ids.len() - end..]) {
                 return Err(EncoderError::Pairs);

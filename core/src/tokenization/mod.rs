@@ -139,6 +139,25 @@ pub struct Truncation {
     pub truncate: bool,
     /// From which end a text is cut.
     pub direction: TruncationDirection,
+    /// Closer limits than the model's, of a prompt only.
+    pub limits: TokenLimits,
+}
+
+/// The most tokens of a prompt and its texts, where a request asks for fewer than fit. What is over them is cut,
+/// whether or not the request allows cutting what is too long for the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TokenLimits {
+    /// Of the query.
+    pub query: Option<usize>,
+    /// Of each document.
+    pub document: Option<usize>,
+    /// Of the whole prompt, template and instruction included.
+    pub prompt: Option<usize>,
+}
+
+impl TokenLimits {
+    /// No limits but the model's.
+    pub const NONE: Self = Self { query: None, document: None, prompt: None };
 }
 
 /// The texts of a prompt.

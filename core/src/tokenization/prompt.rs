@@ -4,7 +4,7 @@
 //! above; the rule of truncation is specified in `integration_tests/reference/README.md`.
 
 use super::{
-    Encoded, EncoderError, EncoderOptions, PromptText, Truncation,
+    Encoded, EncoderError, EncoderOptions, PromptText, TokenLimits, Truncation,
     frame::{self, Part, slot_of},
     tokens::{Owner, Tokens},
 };
@@ -61,31 +61,39 @@ impl PromptEncoder {
     /// # Errors
     ///
     /// [`Error::TooLong`] if the prompt is too long and may not be truncated; [`Error::Validation`] if template and
-    /// instruction alone are too long, or if the template has no place for the instruction; [`Error::Tokenizer`] if
-    /// the tokenizer fails.
+    /// instruction alone are too long, for the model or for the request's own limit, or if the template has no place
+    /// for the instruction; [`Error::Tokenizer`] if the tokenizer fails.
     pub fn encode_prompt(&self, text: &PromptText<'_>, truncation: Truncation) -> Result<Encoded, Error> {
         self.fit(&self.encode_whole(text)?, truncation)
     }
 
-    /// Cuts the document, and if that is not enough the query, until the prompt is short enough.
+    /// Cuts what is too long.
     pub(super) fn fit(&self, prompt: &Tokens, truncation: Truncation) -> Result<Encoded, Error> {
         let [query, document] = self.to_cut(prompt, truncation)?;
         Ok(prompt.cut(query, document, truncation.direction))
     }
 
-    /// How many tokens of the query and of the document are too many.
+    /// How many tokens of the query and of the document are too many: for the request's limits on each, and then for
+    /// the longest prompt, for which the document goes first.
     pub(super) fn to_cut(&self, prompt: &Tokens, truncation: Truncation) -> Result<[usize; 2], Error> {
-        let max = self.options.max_input_length;
-        let excess = prompt.excess(max, truncation)?;
-        let document = excess.min(prompt.count(Owner::Document));
-        let query = (excess - document).min(prompt.count(Owner::Query));
-        if document + query < excess {
-            let frame = prompt.count(Owner::Frame);
-            let reason =
-                format!("the instruction and template alone take {frame} tokens of a longest input of {max}");
-            return Err(Error::Validation(format!("`instruction` is too long: {reason}")));
+        let [frame, query, document] =
+            [Owner::Frame, Owner::Query, Owner::Document].map(|owner| prompt.count(owner));
+        let TokenLimits { query: query_limit, document: document_limit, prompt: prompt_limit } =
+            truncation.limits;
+        let wanted_query = query.min(query_limit.unwrap_or(usize::MAX));
+        let wanted_document = document.min(document_limit.unwrap_or(usize::MAX));
+        let longest = self.options.max_input_length;
+        let got = frame + wanted_query + wanted_document;
+        if got > longest && prompt_limit.is_none() && !truncation.truncate {
+            return Err(Error::TooLong { got, max: longest });
         }
-        Ok([query, document])
+        let max = longest.min(prompt_limit.unwrap_or(longest));
+        let Some(room) = max.checked_sub(frame) else {
+            return Err(Error::Validation(no_room(frame, max, max < longest)));
+        };
+        let kept_query = wanted_query.min(room);
+        let kept_document = wanted_document.min(room - kept_query);
+        Ok([query - kept_query, document - kept_document])
     }
 
     /// The model's tokenizer, with all of its tokens.
@@ -193,6 +201,16 @@ impl Run {
     }
 }
 
+/// Why a prompt has no room for its texts: the request's own limit, or the model's.
+fn no_room(frame: usize, max: usize, is_requests: bool) -> String {
+    let frame = format!("the instruction and template alone take {frame} tokens");
+    if is_requests {
+        format!("`truncate_prompt_tokens` is too small: {frame}. Given: {max}")
+    } else {
+        format!("`instruction` is too long: {frame} of a longest input of {max}")
+    }
+}
+
 impl Tokenizers {
     fn new(mut full: Tokenizer) -> Result<Self, EncoderError> {
         full.with_truncation(None).map_err(EncoderError::tokenizer)?;
@@ -239,8 +257,10 @@ mod tests {
     };
     use serde_json::json;
 
-    const RIGHT: Truncation = Truncation { truncate: true, direction: TruncationDirection::Right };
-    const LEFT: Truncation = Truncation { truncate: true, direction: TruncationDirection::Left };
+    const RIGHT: Truncation =
+        Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
+    const LEFT: Truncation =
+        Truncation { truncate: true, direction: TruncationDirection::Left, limits: TokenLimits::NONE };
     const TEXTS: [&str; 12] = [
         "",
         "no",
@@ -367,6 +387,79 @@ mod tests {
         let query_end = before(format!("<Query>: {}", query.trim_end_matches('?')));
         let document_start = start(before(format!("<Query>: {query}\n<Document>:")));
         [document_start..whole.len() - suffix, query_start..query_end]
+    }
+
+    /// What is left of a prompt whose query and document, which stand at these places, may have so many tokens.
+    fn kept(ranges: &[Range<usize>; 2], counts: [usize; 2], length: usize, from_start: bool) -> Vec<usize> {
+        let is_kept = |index: &usize| {
+            let place = ranges.iter().zip(counts).find(|(range, _)| range.contains(index));
+            place.is_none_or(|(range, count)| {
+                if from_start { *index + count >= range.end } else { *index < range.start + count }
+            })
+        };
+        (0..length).filter(is_kept).collect()
+    }
+
+    #[test]
+    fn each_text_is_cut_to_the_requests_own_limits_before_the_prompt_is_to_the_longest() {
+        let (query, document) = ("which planet is the one in the text?", "yes the 서울 is in it 😀 no");
+        let whole = ids(&small_encoder(8192), &pair(query, document));
+        let ranges = cuttable(&small_encoder(8192), query, document);
+        let [document_count, query_count] = ranges.clone().map(|range| range.len());
+        let frame = whole.len() - query_count - document_count;
+        let limit = |count: usize| if count > 40 { None } else { Some(count) };
+        for of_query in [0, 1, query_count - 1, query_count, query_count + 1, 99] {
+            for of_document in [0, 1, 2, document_count - 1, document_count, document_count + 1, 99] {
+                for of_prompt in [frame, frame + 1, whole.len() - 3, whole.len(), whole.len() + 7] {
+                    for (longest, prompt) in
+                        [(of_prompt, None), (8192, Some(of_prompt)), (of_prompt, Some(8192))]
+                    {
+                        for (truncation, from_start) in [(RIGHT, false), (LEFT, true)] {
+                            let limits =
+                                TokenLimits { query: limit(of_query), document: limit(of_document), prompt };
+                            let room = of_prompt - frame;
+                            let query_left = of_query.min(query_count).min(room);
+                            let document_left = of_document.min(document_count).min(room - query_left);
+                            let places = kept(&ranges, [document_left, query_left], whole.len(), from_start);
+                            let expected: Vec<u32> = places.iter().map(|&place| whole[place]).collect();
+                            let truncation = Truncation { limits, ..truncation };
+                            let encoded = small_encoder(longest)
+                                .encode_prompt(&pair(query, document), truncation)
+                                .unwrap();
+                            assert_eq!(encoded.ids, expected, "{longest} {limits:?} {from_start}");
+                            assert_eq!(encoded.truncated, whole.len() - expected.len());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_requests_limits_cut_also_where_what_is_too_long_for_the_model_must_not_be_cut() {
+        let (query, document) = ("the one?", "yes the 서울 is in it");
+        let whole = ids(&small_encoder(8192), &pair(query, document));
+        let [document_range, query_range] = cuttable(&small_encoder(8192), query, document);
+        let frame = whole.len() - document_range.len() - query_range.len();
+        let encode = |longest, limits| {
+            let strict = Truncation { truncate: false, limits, ..RIGHT };
+            small_encoder(longest).encode_prompt(&pair(query, document), strict)
+        };
+        let of_document = |tokens| TokenLimits { document: Some(tokens), ..TokenLimits::NONE };
+        let of_prompt = |tokens| TokenLimits { prompt: Some(tokens), ..TokenLimits::NONE };
+        let cut = whole.len() - document_range.len() + 2;
+        assert_eq!(encode(8192, of_document(2)).unwrap().ids.len(), cut);
+        assert_eq!(encode(cut, of_document(2)).unwrap().ids.len(), cut);
+        assert_eq!(encode(cut - 1, of_document(2)), Err(Error::TooLong { got: cut, max: cut - 1 }));
+        assert_eq!(encode(cut, TokenLimits::NONE), Err(Error::TooLong { got: whole.len(), max: cut }));
+        assert_eq!(encode(cut, of_prompt(8192)).unwrap().ids.len(), cut);
+        assert_eq!(encode(8192, of_prompt(frame)).unwrap().ids.len(), frame);
+        let error = encode(8192, of_prompt(frame - 1)).unwrap_err().to_string();
+        let expected = format!(
+            "`truncate_prompt_tokens` is too small: the instruction and template alone take {frame} tokens. Given: {}",
+            frame - 1
+        );
+        assert_eq!(error, expected);
     }
 
     #[test]

@@ -125,7 +125,7 @@ mod tests {
     use crate::{
         templates::{BuiltinTemplate, PromptTemplate},
         tokenization::{
-            EncoderOptions, TruncationDirection,
+            EncoderOptions, TokenLimits, TruncationDirection,
             test_tokenizer::{options, qwen_tokenizer, small_tokenizer},
         },
     };
@@ -190,7 +190,7 @@ mod tests {
                 let request = PromptText { instruction, query: &query, document: &document };
                 let direction =
                     *[TruncationDirection::Right, TruncationDirection::Left].choose(&mut random).unwrap();
-                let truncation = Truncation { truncate: true, direction };
+                let truncation = Truncation { truncate: true, direction, limits: TokenLimits::NONE };
                 encoder.options.max_input_length = 9999;
                 let whole = encoder.encode_prompt(&request, truncation).unwrap();
                 let max = random.random_range(1..=whole.ids.len() + 1);
@@ -234,7 +234,7 @@ mod tests {
         let request =
             PromptText { instruction: Some("the"), query: "the planet?", document: "yes the text is no" };
         let whole = PromptEncoder::new(small_tokenizer(), &template, options(999)).unwrap();
-        let truncation = |direction| Truncation { truncate: true, direction };
+        let truncation = |direction| Truncation { truncate: true, direction, limits: TokenLimits::NONE };
         let full = whole.show(&request, truncation(TruncationDirection::Right)).unwrap();
         let kinds: Vec<_> = full.pieces.iter().map(|piece| (piece.slot, piece.text.as_str())).collect();
         let prefix = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and \
@@ -263,7 +263,8 @@ mod tests {
             let document: Vec<_> = document.map(|piece| (piece.cut, piece.text.as_str())).collect();
             assert_eq!(document, expected);
         }
-        let strict = Truncation { truncate: false, direction: TruncationDirection::Right };
+        let strict =
+            Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
         assert_eq!(short.show(&request, strict), Err(Error::TooLong { got: max + 2, max }));
     }
 }

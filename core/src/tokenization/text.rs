@@ -179,16 +179,19 @@ mod tests {
 
     use super::*;
     use crate::tokenization::{
-        TruncationDirection,
+        TokenLimits, TruncationDirection,
         test_tokenizer::{ADDED_TOKENS, qwen_tokenizer, small_tokenizer_json, tokenizer_from},
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use serde_json::{Value, json};
     use tokenizers::{TruncationParams, TruncationStrategy};
 
-    const RIGHT: Truncation = Truncation { truncate: true, direction: TruncationDirection::Right };
-    const LEFT: Truncation = Truncation { truncate: true, direction: TruncationDirection::Left };
-    const STRICT: Truncation = Truncation { truncate: false, direction: TruncationDirection::Right };
+    const RIGHT: Truncation =
+        Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
+    const LEFT: Truncation =
+        Truncation { truncate: true, direction: TruncationDirection::Left, limits: TokenLimits::NONE };
+    const STRICT: Truncation =
+        Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     const MERGES: [&str; 4] = ["t h", "th e", "i n", "e r"];
 
     /// The small tokenizer with a post-processor that puts special tokens around a text, and between those of a pair.

@@ -4,7 +4,10 @@
 //! give the same ranks; of a stream no more is kept than a single message may hold; `truncate` has no third state here:
 //! absent is `false`, as in TEI.
 
-use text_embeddings_core::service::{Answer, Rank, RerankRequest};
+use text_embeddings_core::{
+    service::{Answer, Rank, RerankRequest},
+    tokenization::TokenLimits,
+};
 use text_embeddings_proto::v1::{self, rerank_server::Rerank};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
@@ -27,6 +30,7 @@ impl Grpc {
             instruction: message.instruction,
             truncate: Some(message.truncate),
             truncation_direction: direction(message.truncation_direction)?,
+            limits: TokenLimits::NONE,
             raw_scores: message.raw_scores,
             return_text: message.return_text,
             top_n: message.top_n.map(|top_n| top_n as usize),

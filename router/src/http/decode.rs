@@ -2,14 +2,14 @@
 //!
 //! Input: `ids` as one list of ids or a list of those. Output: `[string]`, also for a single list.
 
-use axum::{Json, extract::State};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::DecodeRequest;
 use utoipa::ToSchema;
 
 use super::{
     error::ApiError,
-    extract::JsonBody,
+    extract::Sent,
     openapi::{TAG, TokenizerErrors},
 };
 use crate::state::AppState;
@@ -56,9 +56,9 @@ pub(crate) struct Texts(pub(crate) Vec<String>);
     responses((status = 200, description = "A text for each list of ids", body = Texts), TokenizerErrors))]
 pub(crate) async fn decode(
     State(state): State<AppState>,
-    JsonBody(body): JsonBody<DecodeBody>,
-) -> Result<Json<Texts>, ApiError> {
-    Ok(Json(Texts(state.service.decode(body.into()).await?)))
+    Sent(body, format): Sent<DecodeBody>,
+) -> Result<Response, ApiError> {
+    Ok(format.respond(StatusCode::OK, &Texts(state.service.decode(body.into()).await?)))
 }
 
 #[cfg(test)]

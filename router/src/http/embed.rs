@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::{
     TruncationSide,
     error::ApiError,
-    extract::JsonBody,
+    extract::Sent,
     inputs::{Inputs, InputsShape},
     openapi::{InferenceErrors, TAG},
     respond, yes,
@@ -161,10 +161,10 @@ impl From<Vec<Vec<SparseValue>>> for SparseVectors {
     responses((status = 200, description = "The vectors, in the order of the inputs", body = Vectors), InferenceErrors))]
 pub(crate) async fn embed(
     State(state): State<AppState>,
-    JsonBody(body): JsonBody<EmbedBody>,
+    Sent(body, format): Sent<EmbedBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.embed(body.into()).await?;
-    Ok(respond(&state, "embed", answer, Vectors))
+    Ok(respond(&state, format, "embed", answer, Vectors))
 }
 
 /// Embed texts or token ids: a vector for each token. Only with an embedding model.
@@ -172,10 +172,10 @@ pub(crate) async fn embed(
     responses((status = 200, description = "The vectors of each input's tokens", body = TokenVectors), InferenceErrors))]
 pub(crate) async fn embed_all(
     State(state): State<AppState>,
-    JsonBody(body): JsonBody<EmbedAllBody>,
+    Sent(body, format): Sent<EmbedAllBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.embed_all(body.into()).await?;
-    Ok(respond(&state, "embed_all", answer, TokenVectors))
+    Ok(respond(&state, format, "embed_all", answer, TokenVectors))
 }
 
 /// Embed texts or token ids: a sparse vector for each. Only with a splade model, which this version does not serve.
@@ -183,10 +183,10 @@ pub(crate) async fn embed_all(
     responses((status = 200, description = "The values that are not zero", body = SparseVectors), InferenceErrors))]
 pub(crate) async fn embed_sparse(
     State(state): State<AppState>,
-    JsonBody(body): JsonBody<EmbedSparseBody>,
+    Sent(body, format): Sent<EmbedSparseBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.embed_sparse(body.into()).await?;
-    Ok(respond(&state, "embed_sparse", answer, SparseVectors::from))
+    Ok(respond(&state, format, "embed_sparse", answer, SparseVectors::from))
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! What goes wrong, on the wire: the one mapping from errors to a status and a body.
 //!
-//! Input: an [`Error`] of the engine, or a mistake that only HTTP can have. Output: `{"error", "error_type"}`, on the
-//! `OpenAI` routes `{"message", "code", "type"}`. What must hold: every answer that is not a success has such a body,
-//! on the `OpenAI` routes whoever refused the request; 429 says when to come back.
+//! Input: an [`Error`] of the engine, or a mistake that only HTTP can have. Output: a status, and `{"error",
+//! "error_type"}`, which `words.rs` puts into other words where a client reads others. What must hold: every answer that
+//! is not a success has such a body; 429 says when to come back.
 
 use axum::{
-    Json,
     http::{
         HeaderValue, StatusCode,
         header::{RETRY_AFTER, WWW_AUTHENTICATE},
@@ -16,6 +15,7 @@ use serde::Serialize;
 use text_embeddings_core::error::{Error, ErrorKind};
 use utoipa::ToSchema;
 
+use super::{format::Format, words::Words};
 use crate::auth::UNAUTHORIZED;
 
 /// An answer that is not a success.
@@ -24,6 +24,8 @@ pub(crate) struct ApiError {
     status: StatusCode,
     kind: ErrorType,
     message: String,
+    /// Whose, if the body of the request said so.
+    words: Option<Words>,
 }
 
 /// The kinds of errors that clients tell apart.
@@ -54,6 +56,12 @@ pub(crate) struct ErrorBody {
     error_type: ErrorType,
 }
 
+impl ErrorBody {
+    pub(crate) fn new(error: String, error_type: ErrorType) -> Self {
+        Self { error, error_type }
+    }
+}
+
 /// What went wrong, in `OpenAI`'s words.
 #[derive(Serialize, ToSchema)]
 #[schema(as = OpenAICompatErrorResponse)]
@@ -71,6 +79,12 @@ pub(crate) struct OpenAiErrorBody {
     error_type: Option<ErrorType>,
 }
 
+impl OpenAiErrorBody {
+    pub(crate) fn new(message: String, code: u16, kind: ErrorType) -> Self {
+        Self { message, code, kind, error_type: None }
+    }
+}
+
 impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         let (status, kind) = match error.kind() {
@@ -81,7 +95,7 @@ impl From<Error> for ApiError {
             ErrorKind::Tokenizer => (StatusCode::UNPROCESSABLE_ENTITY, ErrorType::Tokenizer),
             ErrorKind::Empty => (StatusCode::BAD_REQUEST, ErrorType::Empty),
         };
-        Self { status, kind, message: error.to_string() }
+        Self { status, kind, message: error.to_string(), words: None }
     }
 }
 
@@ -100,21 +114,22 @@ impl ApiError {
 
     /// A body that says it is not JSON.
     pub(crate) fn media_type(given: &str) -> Self {
-        let message =
-            format!("the request body must be JSON, with `Content-Type: application/json`, not `{given}`");
+        let message = format!(
+            "the request body must be JSON or MessagePack, with `Content-Type: application/json` or `application/msgpack`, not `{given}`"
+        );
         Self::validation(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
     /// A key that is missing or wrong.
     pub(crate) fn unauthorized() -> Self {
         let message = UNAUTHORIZED.to_owned();
-        Self { status: StatusCode::UNAUTHORIZED, kind: ErrorType::Unauthorized, message }
+        Self { status: StatusCode::UNAUTHORIZED, kind: ErrorType::Unauthorized, message, words: None }
     }
 
     /// A server that answers what it has begun and no more.
     pub(crate) fn stopping() -> Self {
         let message = "the server is stopping: send requests elsewhere".to_owned();
-        Self { status: StatusCode::SERVICE_UNAVAILABLE, kind: ErrorType::Unhealthy, message }
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, kind: ErrorType::Unhealthy, message, words: None }
     }
 
     /// What the body calls the kind of error.
@@ -128,6 +143,26 @@ impl ApiError {
             ErrorType::Empty => "Empty",
             ErrorType::Unauthorized => "Unauthorized",
         }
+    }
+
+    /// The kind of error.
+    pub(crate) fn error_type(&self) -> ErrorType {
+        self.kind
+    }
+
+    /// The status of the answer.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// In whose words it is to be said, if the request's body decided that.
+    pub(crate) fn words(&self) -> Option<Words> {
+        self.words
+    }
+
+    /// The same error, to be said in these words wherever it was met.
+    pub(crate) fn in_words(self, words: Words) -> Self {
+        Self { words: Some(words), ..self }
     }
 
     /// What the client reads.
@@ -157,20 +192,19 @@ impl ApiError {
     }
 
     fn validation(status: StatusCode, message: String) -> Self {
-        Self { status, kind: ErrorType::Validation, message }
+        Self { status, kind: ErrorType::Validation, message, words: None }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Self { status, kind, message } = &self;
+        let Self { status, kind, message, .. } = &self;
         if matches!(kind, ErrorType::Backend | ErrorType::Unhealthy) {
             tracing::error!(status = status.as_u16(), ?kind, "{message}");
         } else {
             tracing::warn!(status = status.as_u16(), ?kind, "{message}");
         }
-        let body = ErrorBody { error: message.clone(), error_type: *kind };
-        let mut response = (*status, Json(body)).into_response();
+        let mut response = Words::Tei.say(&self, Format::Json);
         let headers = response.headers_mut();
         match *status {
             StatusCode::TOO_MANY_REQUESTS => {
@@ -181,20 +215,10 @@ impl IntoResponse for ApiError {
             }
             _ => {}
         }
-        // For `in_openai_words` and the request's span.
+        // For `words::in_the_clients_words` and the request's span.
         response.extensions_mut().insert(self);
         response
     }
-}
-
-/// Puts the `OpenAI` routes' body in the place of the other routes', if the answer is an error.
-pub(crate) async fn in_openai_words(mut response: Response) -> Response {
-    if let Some(ApiError { status, kind, message }) = response.extensions().get() {
-        let (message, code, kind) = (message.clone(), status.as_u16(), *kind);
-        let body = Json(OpenAiErrorBody { message, code, kind, error_type: None });
-        *response.body_mut() = body.into_response().into_body();
-    }
-    response
 }
 
 #[cfg(test)]
@@ -238,10 +262,8 @@ mod tests {
             let body = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
             assert_eq!(wire(ApiError::from(error.clone()).into_response()).await, (status, body));
             let body = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
-            assert_eq!(
-                wire(in_openai_words(ApiError::from(error).into_response()).await).await,
-                (status, body)
-            );
+            let said = Words::OpenAi.say(&ApiError::from(error), Format::Json);
+            assert_eq!(wire(said).await, (status, body));
         }
     }
 

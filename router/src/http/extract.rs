@@ -1,10 +1,11 @@
-//! The request's body: read up to the limit, then parsed as JSON.
+//! The request's body: read up to the limit, then parsed as JSON or `MessagePack`.
 //!
-//! Input: a request. Output: [`JsonBody`], or an [`ApiError`] that says where in the body the mistake is. What must
-//! hold: at most `--payload-limit` bytes are kept; a client that sends more gets to read the answer (a connection
-//! closed in the middle of its upload would show it a reset instead); text is UTF-8 throughout.
+//! Input: a request. Output: [`Sent`], or [`Unread`] where the body's fields decide what it is, or an [`ApiError`] that
+//! says where in the body the mistake is. What must hold: at most `--payload-limit` bytes are kept; a client that sends
+//! more gets to read the answer (a connection closed in the middle of its upload would show it a reset instead); text
+//! is UTF-8 throughout; an absent `Content-Type` means JSON.
 
-use std::str;
+use std::{fmt, str};
 
 use axum::{
     body::Body,
@@ -12,10 +13,16 @@ use axum::{
     http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT},
 };
 use http_body_util::BodyExt;
-use serde::de::DeserializeOwned;
-use serde_json::error::Category;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::{Value, error::Category};
 
-use super::error::ApiError;
+use super::{
+    error::ApiError,
+    format::{Format, read_message_pack},
+};
 use crate::state::AppState;
 
 /// How much of a body over the limit is read and thrown away before the answer goes out.
@@ -58,27 +65,114 @@ async fn read(mut body: Body, limit: usize, expected: usize) -> Result<Vec<u8>, 
     if received > limit { Err(ApiError::too_large(limit)) } else { Ok(kept) }
 }
 
-/// A JSON body as `T`. Unknown fields are ignored.
-pub(crate) struct JsonBody<T>(pub(crate) T);
+/// A body as `T`, and what its answer is to be written in. Unknown fields are ignored.
+pub(crate) struct Sent<T>(pub(crate) T, pub(crate) Format);
 
-impl<T: DeserializeOwned> FromRequest<AppState> for JsonBody<T> {
+impl<T: DeserializeOwned> FromRequest<AppState> for Sent<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let body = Unread::from_request(request, state).await?;
+        Ok(Self(body.parse()?, body.answer_format))
+    }
+}
+
+/// A body that is known to be an object of either format, and no more.
+pub(crate) struct Unread {
+    content: Content,
+    /// What its answer is to be written in.
+    pub(crate) answer_format: Format,
+}
+
+enum Content {
+    Json(Vec<u8>),
+    /// What was `MessagePack`.
+    Value(Value),
+}
+
+impl FromRequest<AppState> for Unread {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let media_type = request.headers().get(CONTENT_TYPE).cloned();
+        let answer_format = Format::of_answer(request.headers());
         let RawBody(bytes) = RawBody::from_request(request, state).await?;
-        if let Some(given) = media_type.filter(|value| !is_json(value.as_bytes())) {
-            return Err(ApiError::media_type(&String::from_utf8_lossy(given.as_bytes())));
-        }
-        parse(&bytes).map(Self).map_err(|message| ApiError::malformed(shorten(&message)))
+        let given = media_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let content = match given.as_deref().map_or(Some(Format::Json), Format::of_media_type) {
+            Some(Format::Json) => Content::Json(bytes),
+            Some(Format::MessagePack) => {
+                Content::Value(read_message_pack(&bytes).map_err(|message| malformed(&message))?)
+            }
+            None => return Err(ApiError::media_type(&given.unwrap_or_default())),
+        };
+        Ok(Self { content, answer_format })
     }
 }
 
-/// `application/json` or `application/…+json`, whatever its parameters.
-fn is_json(media_type: &[u8]) -> bool {
-    let essence =
-        String::from_utf8_lossy(media_type).split(';').next().unwrap_or_default().trim().to_lowercase();
-    essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+impl Unread {
+    /// The names of its fields, each as often as it is sent.
+    ///
+    /// # Errors
+    ///
+    /// If the body is not an object.
+    pub(crate) fn fields(&self) -> Result<Vec<String>, ApiError> {
+        self.parse().map(|Fields(names)| names)
+    }
+
+    /// The body as `T`. Unknown fields are ignored.
+    ///
+    /// # Errors
+    ///
+    /// If the body is not a `T`: 422 with the place.
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        let parsed = match &self.content {
+            Content::Json(bytes) => parse(bytes),
+            Content::Value(value) => parse_value(value),
+        };
+        parsed.map_err(|message| malformed(&message))
+    }
+}
+
+fn malformed(message: &str) -> ApiError {
+    ApiError::malformed(shorten(message))
+}
+
+/// The names of an object's fields.
+struct Fields(Vec<String>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Fields, A::Error> {
+        let mut names = Vec::new();
+        while let Some((name, IgnoredAny)) = fields.next_entry()? {
+            names.push(name);
+        }
+        Ok(Fields(names))
+    }
+}
+
+/// What was `MessagePack` as `T`.
+fn parse_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+    if !value.is_object() {
+        return Err("the request body is not a map".to_owned());
+    }
+    serde_path_to_error::deserialize(value).map_err(|error| match error.path().to_string().as_str() {
+        "." => format!("invalid request: {}", error.inner()),
+        path => format!("invalid request: `{path}`: {}", error.inner()),
+    })
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
@@ -166,21 +260,6 @@ mod tests {
             "{message}"
         );
         assert!(message.chars().count() <= MAX_MESSAGE + 3);
-    }
-
-    #[test]
-    fn json_has_several_media_types() {
-        let table = [
-            ("application/json", true),
-            ("Application/JSON; charset=utf-8", true),
-            ("application/vnd.api+json", true),
-            ("text/plain", false),
-            ("application/x-www-form-urlencoded", false),
-            ("", false),
-        ];
-        for (media_type, expected) in table {
-            assert_eq!(is_json(media_type.as_bytes()), expected, "{media_type}");
-        }
     }
 
     #[tokio::test]

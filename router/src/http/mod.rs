@@ -8,6 +8,7 @@ mod decode;
 mod embed;
 mod error;
 mod extract;
+mod format;
 mod health;
 mod info;
 mod inputs;
@@ -19,6 +20,7 @@ mod predict;
 #[cfg(test)]
 mod random;
 mod rerank;
+mod score;
 mod settings;
 mod similarity;
 #[cfg(test)]
@@ -26,13 +28,14 @@ pub(crate) mod testing;
 mod tokenize;
 mod trace;
 mod vertex;
+mod words;
 
 use std::io;
 
 use axum::{
-    Extension, Json, Router,
+    Extension, Router,
     extract::{DefaultBodyLimit, State},
-    http::{Method, Uri},
+    http::{Method, StatusCode, Uri},
     middleware,
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
@@ -47,6 +50,7 @@ use utoipa::ToSchema;
 use crate::{cost, state::AppState};
 use error::ApiError;
 use extract::RawBody;
+use format::Format;
 use openapi::TAG;
 use platform::{PREDICT_ROUTE, VERTEX_ROUTE};
 use playground::{PAGE_ROUTE, PROMPT_ROUTE};
@@ -54,8 +58,14 @@ use playground::{PAGE_ROUTE, PROMPT_ROUTE};
 pub(crate) use settings::Settings;
 
 /// The paths of `POST`, all of which want the key.
-const POST_ROUTES: [&str; 14] = [
+const POST_ROUTES: [&str; 20] = [
     "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/reranking",
+    "/v1/reranking",
+    "/score",
+    "/v1/score",
     "/predict",
     "/embed",
     "/embed_all",
@@ -70,6 +80,8 @@ const POST_ROUTES: [&str; 14] = [
     "/invocations",
     PROMPT_ROUTE,
 ];
+/// The paths of re-ranking, of which the body says whose it is.
+const RERANK_ROUTES: [&str; 5] = ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"];
 /// The paths that answer a probe. `/` is one too.
 const HEALTH_ROUTES: [&str; 3] = ["/health", "/ping", "/"];
 /// The paths of `GET` with another meaning.
@@ -108,7 +120,6 @@ fn router(state: AppState) -> Router {
     };
     let keyed = Router::new()
         .route("/info", get(info::info))
-        .route("/rerank", post(rerank::rerank))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/decode", post(decode::decode))
         .route(PROMPT_ROUTE, post(playground::prompt))
@@ -126,21 +137,23 @@ fn router(state: AppState) -> Router {
             other.into_iter().fold(keyed, |keyed, path| keyed.route(path, post(vertex::vertex)))
         }
     };
-    // With a fallback of its own, whose answer is in their words too.
-    let openai_route = post(openai::embeddings).fallback(method_not_allowed);
-    let openai =
-        Router::new().route("/embeddings", openai_route.clone()).route("/v1/embeddings", openai_route);
+    let keyed = RERANK_ROUTES
+        .into_iter()
+        .fold(keyed, |keyed, path| keyed.route(path, post(rerank::rerank)))
+        .route("/score", post(score::score))
+        .route("/v1/score", post(score::score))
+        .route("/embeddings", post(openai::embeddings))
+        .route("/v1/embeddings", post(openai::embeddings));
     let require_key = middleware::from_fn_with_state(state.clone(), auth::require_key);
-    let openai =
-        openai.route_layer(require_key.clone()).route_layer(middleware::map_response(error::in_openai_words));
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
     open.merge(openapi::routes())
         .merge(playground::routes())
-        .merge(keyed.route_layer(require_key).merge(openai).route_layer(traced))
+        .merge(keyed.route_layer(require_key).route_layer(traced))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         // `RawBody` has its own limit, which reads on so that the client can read the answer.
         .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn(words::in_the_clients_words))
         .layer(state.server.http.cors())
         .with_state(state)
 }
@@ -199,6 +212,7 @@ impl From<TruncationSide> for TruncationDirection {
 /// An inference route's answer: the body that `body` makes of the value, the cost as headers and in the log.
 fn respond<T, B: Serialize>(
     state: &AppState,
+    format: Format,
     route: &'static str,
     answer: Answer<T>,
     body: impl FnOnce(T) -> B,
@@ -207,7 +221,7 @@ fn respond<T, B: Serialize>(
     cost::log(route, &cost);
     let headers = cost::headers(&cost, state.compute_type);
     // The cost once more, for the request's span.
-    (headers, Extension(cost), Json(body(value))).into_response()
+    (headers, Extension(cost), format.respond(StatusCode::OK, &body(value))).into_response()
 }
 
 #[cfg(test)]
@@ -264,12 +278,19 @@ mod tests {
         for path in POST_ROUTES {
             let answer = server.post(path, BODY, &[]).await;
             let message = "this server wants its key as `Authorization: Bearer KEY`";
-            let expected = if path.ends_with("/embeddings") {
-                format!(r#"{{"message":"{message}","code":401,"type":"Unauthorized"}}"#)
-            } else {
-                format!(r#"{{"error":"{message}","error_type":"Unauthorized"}}"#)
+            let expected = match path {
+                "/embeddings" | "/v1/embeddings" => {
+                    format!(r#"{{"message":"{message}","code":401,"type":"Unauthorized"}}"#)
+                }
+                "/v1/rerank" => format!(r#"{{"message":"{message}","detail":"{message}"}}"#),
+                "/v2/rerank" => format!(r#","message":"{message}"}}"#),
+                "/reranking" | "/v1/reranking" | "/score" | "/v1/score" => format!(
+                    r#"{{"error":{{"message":"{message}","type":"Unauthorized","param":null,"code":401}}}}"#
+                ),
+                _ => format!(r#"{{"error":"{message}","error_type":"Unauthorized"}}"#),
             };
-            assert_eq!((answer.status, answer.body), (401, expected), "{path}");
+            assert_eq!(answer.status, 401, "{path}");
+            assert!(answer.body.ends_with(&expected), "{path}: {}", answer.body);
             assert_ne!(
                 server.post(path, BODY, &[("Authorization", "Bearer k3y")]).await.status,
                 401,
@@ -310,7 +331,7 @@ mod tests {
         let server = Server::start().await;
         let answer = server.post("/rerang?x=1", BODY, &[]).await;
         assert_eq!(answer.status, 404);
-        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /vertex, /, /invocations, /playground/prompt and GET /health, /ping, /, /info, /metrics, /health/live, /health/ready, /docs, /api-doc/openapi.json, /playground","error_type":"Validation"}"#);
+        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /v1/rerank, /v2/rerank, /reranking, /v1/reranking, /score, /v1/score, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /vertex, /, /invocations, /playground/prompt and GET /health, /ping, /, /info, /metrics, /health/live, /health/ready, /docs, /api-doc/openapi.json, /playground","error_type":"Validation"}"#);
         let answer = server.get("/rerank").await;
         assert_eq!((answer.status, answer.header("allow")), (405, Some("post")));
         insta::assert_snapshot!(answer.body, @r#"{"error":"`/rerank` does not take GET: see the answer's `Allow` header","error_type":"Validation"}"#);
@@ -333,7 +354,7 @@ mod tests {
         assert_eq!(post(BODY.as_bytes(), "application/json; charset=utf-8").await.status, 200);
         let form = post(BODY.as_bytes(), "application/x-www-form-urlencoded").await;
         assert_eq!(form.status, 415);
-        insta::assert_snapshot!(form.body, @r#"{"error":"the request body must be JSON, with `Content-Type: application/json`, not `application/x-www-form-urlencoded`","error_type":"Validation"}"#);
+        insta::assert_snapshot!(form.body, @r#"{"error":"the request body must be JSON or MessagePack, with `Content-Type: application/json` or `application/msgpack`, not `application/x-www-form-urlencoded`","error_type":"Validation"}"#);
         let broken = post(br#"{"query":"q","texts":["a"#, "application/json").await;
         assert_eq!(broken.status, 422);
         insta::assert_snapshot!(broken.body, @r#"{"error":"the request body is not JSON: EOF while parsing a string at line 1 column 24","error_type":"Validation"}"#);

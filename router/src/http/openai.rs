@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::{
     error::ApiError,
-    extract::JsonBody,
+    extract::Sent,
     inputs::{Inputs, InputsShape},
     openapi::{OpenAiErrors, TAG},
     respond,
@@ -136,13 +136,13 @@ impl EmbeddingsBody {
     responses((status = 200, description = "The vectors, in the order of the inputs", body = EmbeddingsBody), OpenAiErrors))]
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
-    JsonBody(body): JsonBody<OpenAiBody>,
+    Sent(body, format): Sent<OpenAiBody>,
 ) -> Result<Response, ApiError> {
-    let (request, format) = body.split();
+    let (request, encoding) = body.split();
     let answer = state.service.embed(request).await?;
     let tokens = answer.cost.tokens;
-    let body = |vectors| EmbeddingsBody::new(vectors, format, &state.info.config.served_model_name, tokens);
-    Ok(respond(&state, "v1/embeddings", answer, body))
+    let body = |vectors| EmbeddingsBody::new(vectors, encoding, &state.info.config.served_model_name, tokens);
+    Ok(respond(&state, format, "v1/embeddings", answer, body))
 }
 
 #[cfg(test)]

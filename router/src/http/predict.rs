@@ -19,7 +19,7 @@ use utoipa::{
 use super::{
     TruncationSide,
     error::ApiError,
-    extract::JsonBody,
+    extract::Sent,
     openapi::{InferenceErrors, TAG},
     respond,
 };
@@ -180,11 +180,11 @@ impl PredictionsBody {
     responses((status = 200, description = "The labels with their scores", body = PredictionsBody), InferenceErrors))]
 pub(crate) async fn predict(
     State(state): State<AppState>,
-    JsonBody(body): JsonBody<PredictBody>,
+    Sent(body, format): Sent<PredictBody>,
 ) -> Result<Response, ApiError> {
     let (request, is_batch) = body.split();
     let answer = state.service.predict(request).await?;
-    Ok(respond(&state, "predict", answer, |predictions| PredictionsBody::new(predictions, is_batch)))
+    Ok(respond(&state, format, "predict", answer, |predictions| PredictionsBody::new(predictions, is_batch)))
 }
 
 #[cfg(test)]

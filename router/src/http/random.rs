@@ -6,12 +6,12 @@
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{POST_ROUTES, testing::Server};
 
 /// Each field with values that some route takes for it.
-const FIELDS: [(&str, &[&str]); 23] = [
+const FIELDS: [(&str, &[&str]); 47] = [
     (
         "inputs",
         &[
@@ -45,6 +45,30 @@ const FIELDS: [(&str, &[&str]); 23] = [
         "instances",
         &[r#"[{"query":"q","texts":["a"]}]"#, r#"[{"inputs":["q","a"]},{"ids":[1]}]"#, "[]", "[[]]"],
     ),
+    ("documents", &[r#"["a","ZZ"]"#, r#"[{"text":"Z"},"a"]"#, "[]", r#""a""#, r##"["#"]"##]),
+    ("top_k", &["1", "0", "null"]),
+    ("return_documents", &["true", "false", "null"]),
+    ("return_input", &["true"]),
+    ("rank_fields", &[r#"["text"]"#, r#"["title","text"]"#, "[]", "null"]),
+    ("max_tokens_per_doc", &["1", "0", "null"]),
+    ("max_tokens_per_query", &["1", "0"]),
+    ("truncate_prompt_tokens", &["-1", "400", "1", "null"]),
+    ("truncation_side", &[r#""left""#, r#""right""#]),
+    ("truncation", &["true", "false"]),
+    ("use_activation", &["true", "false"]),
+    ("request_id", &[r#""r""#]),
+    ("priority", &["0", "-3"]),
+    ("cache_salt", &[r#""s""#]),
+    ("mm_processor_kwargs", &["null", "{}"]),
+    ("relevant_spans", &["null", "{}"]),
+    ("queries", &[r#""q""#, r#"["q","ZZ"]"#, "[]"]),
+    ("items", &[r#""a""#, r#"["a","ZZ"]"#]),
+    ("text_1", &[r#""q""#, r#"["q"]"#]),
+    ("text_2", &[r#""a""#, r#"["a","ZZ"]"#]),
+    ("data_1", &[r#""q""#]),
+    ("data_2", &[r#""a""#]),
+    ("label_token_ids", &["[1,2]"]),
+    ("source_sentence", &[r#""a""#]),
     ("model", &[r#""m""#, "1"]),
     ("user", &[r#""u""#]),
 ];
@@ -98,6 +122,8 @@ fn object(random: &mut StdRng, depth: usize) -> String {
 fn body(random: &mut StdRng, route: &str) -> Vec<u8> {
     let wanted = match route {
         "/rerank" => r#""query":"q","texts":["a","Z"],"#,
+        _ if route.contains("rerank") => r#""query":"q","documents":["a",{"text":"Z"}],"#,
+        _ if route.ends_with("score") => r#""queries":"q","documents":["a","Z"],"#,
         "/decode" => r#""ids":[1,2],"#,
         "/playground/prompt" => r#""query":"q","text":"a","#,
         "/vertex" => r#""instances":[{"query":"q","texts":["a"]}],"#,
@@ -118,6 +144,19 @@ fn body(random: &mut StdRng, route: &str) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Whether a body is that of an error, in one dialect's words.
+fn is_error(body: &str) -> bool {
+    let error: Value = serde_json::from_str(body).unwrap_or_default();
+    let is_text =
+        |pointer| error.pointer(pointer).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+    let kinds = ["Backend", "Validation", "Tokenizer", "Empty"];
+    let is_kind =
+        |pointer| error.pointer(pointer).and_then(Value::as_str).is_some_and(|kind| kinds.contains(&kind));
+    (is_text("/error") && is_kind("/error_type"))
+        || (is_text("/message") && (is_kind("/type") || is_text("/id") || is_text("/detail")))
+        || (is_text("/error/message") && is_kind("/error/type"))
 }
 
 #[tokio::test]
@@ -149,12 +188,7 @@ async fn refused_by_name(server: &Server, random: &mut StdRng) {
             }
             refused += 1;
             assert!([400, 422, 424].contains(&answer.status), "{place}");
-            let error: Map<String, Value> = serde_json::from_str(&answer.body).unwrap_or_default();
-            let (text, kind) =
-                if route.ends_with("embeddings") { ("message", "type") } else { ("error", "error_type") };
-            assert!(error.get(text).and_then(Value::as_str).is_some_and(|text| !text.is_empty()), "{place}");
-            let kinds = ["Backend", "Validation", "Tokenizer", "Empty"];
-            assert!(error[kind].as_str().is_some_and(|kind| kinds.contains(&kind)), "{place}");
+            assert!(is_error(&answer.body), "{place}");
         }
     }
     assert!(answered > 20 && refused > 200, "{answered} answered, {refused} refused");

@@ -12,7 +12,7 @@ use super::{
     TruncationSide,
     embed::encoding,
     error::ApiError,
-    extract::JsonBody,
+    extract::Sent,
     openapi::{InferenceErrors, TAG},
     respond,
 };
@@ -77,10 +77,10 @@ pub(crate) struct Cosines(pub(crate) Vec<f32>);
     responses((status = 200, description = "The cosines, in the order of the sentences", body = Cosines), InferenceErrors))]
 pub(crate) async fn similarity(
     State(state): State<AppState>,
-    JsonBody(body): JsonBody<SimilarityBody>,
+    Sent(body, format): Sent<SimilarityBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.similarity(body.into()).await?;
-    Ok(respond(&state, "similarity", answer, Cosines))
+    Ok(respond(&state, format, "similarity", answer, Cosines))
 }
 
 #[cfg(test)]

@@ -30,14 +30,21 @@ pub(crate) struct Server {
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
+    /// The body as text, if it is text.
     pub(crate) body: String,
+    /// The body as it came.
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Answer {
-    fn parse(text: &str) -> Self {
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
+    fn parse(answer: &[u8]) -> Self {
+        const END: &[u8] = b"\r\n\r\n";
+        let end = answer.windows(END.len()).position(|window| window == END);
+        let (head, bytes) = end.map_or((answer, &[][..]), |end| (&answer[..end], &answer[end + END.len()..]));
+        let head = String::from_utf8(head.to_vec()).unwrap();
         let status = head.split(' ').nth(1).unwrap_or_default().parse().unwrap_or_default();
-        Self { status, head: head.to_lowercase(), body: body.to_owned() }
+        let body = String::from_utf8_lossy(bytes).into_owned();
+        Self { status, head: head.to_lowercase(), body, bytes: bytes.to_vec() }
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -76,11 +83,15 @@ impl Server {
 
     /// Sends bytes and reads until the server closes the connection.
     pub(crate) async fn raw(&self, request: &[u8]) -> String {
+        String::from_utf8(self.exchange(request).await).unwrap()
+    }
+
+    async fn exchange(&self, request: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request).await.unwrap();
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
-        String::from_utf8(answer).unwrap()
+        answer
     }
 
     pub(crate) async fn send(
@@ -95,7 +106,7 @@ impl Server {
             request.extend([name, ": ", value, "\r\n"]);
         }
         request.extend(["Content-Length: ", &body.len().to_string(), "\r\n\r\n"]);
-        Answer::parse(&self.raw(&[request.as_bytes(), body].concat()).await)
+        Answer::parse(&self.exchange(&[request.as_bytes(), body].concat()).await)
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {

@@ -3,14 +3,14 @@
 //! Input: `inputs` as a string or a list. Output: `[[{id, text, special, start, stop}]]`, one list for each text,
 //! also for a single one; offsets in characters, null for special tokens.
 
-use axum::{Json, extract::State};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{Token, TokenizeRequest};
 use utoipa::ToSchema;
 
 use super::{
     error::ApiError,
-    extract::JsonBody,
+    extract::Sent,
     openapi::{TAG, TokenizerErrors},
 };
 use crate::state::AppState;
@@ -85,10 +85,10 @@ impl From<Vec<Vec<Token>>> for Tokens {
     responses((status = 200, description = "The tokens of each text", body = Tokens), TokenizerErrors))]
 pub(crate) async fn tokenize(
     State(state): State<AppState>,
-    JsonBody(body): JsonBody<TokenizeBody>,
-) -> Result<Json<Tokens>, ApiError> {
+    Sent(body, format): Sent<TokenizeBody>,
+) -> Result<Response, ApiError> {
     let texts = state.service.tokenize(body.into()).await?;
-    Ok(Json(texts.into()))
+    Ok(format.respond(StatusCode::OK, &Tokens::from(texts)))
 }
 
 #[cfg(test)]

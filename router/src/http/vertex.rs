@@ -21,7 +21,7 @@ use super::{
     decode::{DecodeBody, Texts},
     embed::{EmbedBody, Vectors},
     error::ApiError,
-    extract::JsonBody,
+    extract::Sent,
     openai::{EmbeddingsBody, OpenAiBody},
     openapi::{AnyRequest, InferenceErrors, TAG},
     predict::{PredictBody, PredictionsBody},
@@ -164,7 +164,7 @@ fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
     responses((status = 200, description = "The answers, in the order of the instances", body = VertexAnswer), InferenceErrors))]
 pub(crate) async fn vertex(
     State(state): State<AppState>,
-    JsonBody(body): JsonBody<VertexBody>,
+    Sent(body, format): Sent<VertexBody>,
 ) -> Result<Response, ApiError> {
     let arrival = Instant::now();
     if body.instances.is_empty() {
@@ -187,7 +187,7 @@ pub(crate) async fn vertex(
         .try_collect()
         .await?;
     let cost = sum(answers.iter().map(|answer| answer.cost), arrival.elapsed());
-    Ok(respond(&state, "vertex", Answer { value: answers, cost }, |answers| VertexAnswer {
+    Ok(respond(&state, format, "vertex", Answer { value: answers, cost }, |answers| VertexAnswer {
         predictions: answers.into_iter().map(|answer| answer.value).collect(),
     }))
 }

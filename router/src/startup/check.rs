@@ -7,7 +7,7 @@ use anyhow::ensure;
 use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
 use text_embeddings_core::{
     service::ServedModel,
-    tokenization::{Encoder, Input, PromptText, Truncation, TruncationDirection},
+    tokenization::{Encoder, Input, PromptText, TokenLimits, Truncation, TruncationDirection},
 };
 
 /// Raw scores that are closer than this are the same: far above the rounding of one prompt scored twice, far below
@@ -85,7 +85,8 @@ fn compute(
 ) -> anyhow::Result<[Vec<f32>; 2]> {
     let mut batch = BatchBuilder::default();
     for input in &inputs {
-        let truncation = Truncation { truncate: true, direction: TruncationDirection::Right };
+        let truncation =
+            Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
         let ids = encoder.encode(input, truncation)?.ids;
         ensure!(!ids.is_empty(), "the tokenizer (tokenizer.json) gives a text no tokens: download it again");
         batch.push(&Text::new(ids, Wanted::Whole));

@@ -4,6 +4,7 @@
 //! binary; both without a key. What must hold: everything in TEI's own description is in this one; the page loads
 //! nothing from elsewhere; `docs/openapi.json` is this description.
 
+mod additions;
 mod responses;
 #[cfg(test)]
 mod tests;
@@ -16,16 +17,8 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use serde::Deserialize;
-use text_embeddings_core::service::Cost;
-use utoipa::{
-    Modify, OpenApi, ToSchema,
-    openapi::{
-        Header, Object, OpenApi as Document, RefOr, Schema, Type,
-        schema::AnyOfBuilder,
-        security::{Http, HttpAuthScheme, SecurityScheme},
-    },
-};
+use serde::{Deserialize, Serialize};
+use utoipa::{OpenApi, ToSchema};
 use utoipa_swagger_ui::{Config, serve};
 
 use super::{
@@ -36,13 +29,16 @@ use super::{
     openai::{self, OpenAiBody},
     playground,
     predict::{self, PredictBody},
-    rerank::{self, RerankBody},
+    rerank::{self, AnyAnswer, AnyBody, RerankBody, options::Options},
+    score,
     similarity::{self, SimilarityBody},
     tokenize::{self, TokenizeBody},
     vertex::{self, Prediction},
+    words::{NestedErrorBody, RerankErrorBody},
 };
-use crate::{cost, state::AppState};
-pub(crate) use responses::{InferenceErrors, OpenAiErrors, TokenizerErrors};
+use crate::state::AppState;
+use additions::Additions;
+pub(crate) use responses::{InferenceErrors, OpenAiErrors, RerankErrors, ScoreErrors, TokenizerErrors};
 
 /// The group of all operations.
 pub(crate) const TAG: &str = "Text Embeddings Inference";
@@ -58,10 +54,10 @@ const DOCUMENT: &str = "/api-doc/openapi.json";
     ),
     paths(
         decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live, health::ready, info::info,
-        super::metrics, openai::embeddings, playground::prompt, predict::predict, rerank::rerank, similarity::similarity,
+        super::metrics, openai::embeddings, playground::prompt, predict::predict, rerank::rerank, score::score, similarity::similarity,
         tokenize::tokenize, vertex::vertex, main_task
     ),
-    components(schemas(AnyRequest, ErrorBody, OpenAiErrorBody)),
+    components(schemas(AnyRequest, ErrorBody, OpenAiErrorBody, RerankErrorBody, NestedErrorBody, Options)),
     security((), ("key" = [])),
     modifiers(&Additions),
     tags((name = "Text Embeddings Inference", description = "What clients of text-embeddings-inference call"))
@@ -84,66 +80,31 @@ pub(crate) enum AnyRequest {
     Decode(DecodeBody),
 }
 
+/// The body of the model's main task: that of its route.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = MainTaskRequest)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+enum MainTaskBody {
+    Rerank(AnyBody),
+    Other(AnyRequest),
+}
+
+/// The answer of the model's main task: that of its route.
+#[derive(Serialize, ToSchema)]
+#[schema(as = MainTaskAnswer)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+enum MainTaskAnswer {
+    Rerank(AnyAnswer),
+    Other(Prediction),
+}
+
 /// Answer the model's main task: `/rerank`, `/predict` or `/embed`; `/similarity` with `TASK=sentence-similarity`.
-#[utoipa::path(post, path = "/", tag = TAG, request_body = AnyRequest,
-    responses((status = 200, description = "The answer of that route", body = Prediction), InferenceErrors))]
+#[utoipa::path(post, path = "/", tag = TAG, request_body = MainTaskBody,
+    responses((status = 200, description = "The answer of that route", body = MainTaskAnswer), RerankErrors))]
 #[expect(dead_code, reason = "describes a route whose handler depends on the model")]
 fn main_task() {}
-
-/// What the derived description lacks: the key, the headers of costs, and the second names of routes.
-struct Additions;
-
-impl Modify for Additions {
-    fn modify(&self, description: &mut Document) {
-        describe_costs(description);
-        let components = description.components.get_or_insert_default();
-        // A body may be that of several routes, which `oneOf` forbids.
-        if let Some(RefOr::T(schema)) = components.schemas.get_mut("AnyRequest")
-            && let Schema::OneOf(bodies) = schema
-        {
-            let any = AnyOfBuilder::new().description(bodies.description.take());
-            *schema = bodies.items.drain(..).fold(any, AnyOfBuilder::item).into();
-        }
-        let key = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
-        components.add_security_scheme("key", key);
-        let paths = &mut description.paths.paths;
-        let second_names = [("/health", "/ping"), ("/", "/invocations"), ("/v1/embeddings", "/embeddings")];
-        for (first, second) in second_names {
-            let Some(mut item) = paths.get(first).cloned() else { continue };
-            let operations = [&mut item.get, &mut item.post].into_iter().flatten();
-            for id in operations.filter_map(|operation| operation.operation_id.as_mut()) {
-                *id = format!("{id}_{}", second.trim_start_matches('/'));
-            }
-            paths.insert(second.to_owned(), item);
-        }
-        // `/` is a probe, too.
-        let probe = paths.get("/ping").and_then(|item| item.get.clone());
-        if let (Some(root), Some(mut probe)) = (paths.get_mut("/"), probe) {
-            probe.operation_id = Some("health_root".to_owned());
-            root.get = Some(probe);
-        }
-    }
-}
-
-/// Adds the headers of costs to what answers with them: routes that compute, and so may be unable to.
-fn describe_costs(description: &mut Document) {
-    let header = |name: &str| {
-        let kind = if name == "x-compute-type" { Type::String } else { Type::Integer };
-        Header::new(Object::with_type(kind))
-    };
-    let items = description.paths.paths.values_mut();
-    let operations = items.filter_map(|item| item.post.as_mut());
-    for responses in operations.map(|operation| &mut operation.responses.responses) {
-        let computes = responses.contains_key("503");
-        if let Some(RefOr::T(success)) = responses.get_mut("200").filter(|_| computes) {
-            let names = cost::headers(&Cost::default(), "cpu").map(|(name, _)| name.to_string());
-            success.headers.extend(names.map(|name| (name.clone(), header(&name).into())));
-        }
-        if let Some(RefOr::T(overloaded)) = responses.get_mut("429") {
-            overloaded.headers.insert("retry-after".to_owned(), header("retry-after").into());
-        }
-    }
-}
 
 /// The routes of the description and the page.
 pub(crate) fn routes() -> Router<AppState> {

@@ -3,7 +3,7 @@
 //! Input: the fields of `/rerank` for a single text. Output: `{pieces, tokens, shared_tokens, truncated_tokens,
 //! max_input_length}`. What must hold: the ids of the pieces that are not cut are those that `/rerank` scores.
 
-use axum::{Json, extract::State};
+use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::{
     service::ShowRequest,
@@ -16,7 +16,7 @@ use crate::{
     http::{
         TruncationSide,
         error::{ApiError, ErrorBody},
-        extract::JsonBody,
+        extract::Sent,
         openapi::{TAG, TokenizerErrors},
     },
     state::AppState,
@@ -133,9 +133,10 @@ impl From<ShownPrompt> for ShownBody {
     ))]
 pub(crate) async fn prompt(
     State(state): State<AppState>,
-    JsonBody(body): JsonBody<PromptBody>,
-) -> Result<Json<ShownBody>, ApiError> {
-    Ok(Json(state.service.show_prompt(body.into()).await?.into()))
+    Sent(body, format): Sent<PromptBody>,
+) -> Result<Response, ApiError> {
+    let shown = state.service.show_prompt(body.into()).await?;
+    Ok(format.respond(StatusCode::OK, &ShownBody::from(shown)))
 }
 
 #[cfg(test)]

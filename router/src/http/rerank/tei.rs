@@ -1,21 +1,16 @@
-//! `POST /rerank`: one query, many texts, best first.
+//! Bodies with `texts`: TEI's.
 //!
-//! Input: TEI's body, and besides `instruction` and `top_n` with the names that other servers gave them. Output:
+//! Input: TEI's body, and besides `instruction`, `top_n` and limits with the names that other servers gave them. Output:
 //! `[{index, score, text?}]`. What must hold: a body that TEI takes means the same here.
 
-use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
-use text_embeddings_core::service::{Rank, RerankRequest};
+use text_embeddings_core::{
+    service::{Rank, RerankRequest},
+    tokenization::TokenLimits,
+};
 use utoipa::ToSchema;
 
-use super::{
-    TruncationSide,
-    error::ApiError,
-    extract::JsonBody,
-    openapi::{InferenceErrors, TAG},
-    respond,
-};
-use crate::state::AppState;
+use super::{super::TruncationSide, options::TemplateArguments};
 
 /// What to rank.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -54,26 +49,37 @@ pub(crate) struct RerankBody {
     /// Voyage's name of `top_n`.
     #[schema(default = json!(null), minimum = 1)]
     top_k: Option<usize>,
-}
-
-/// What `vLLM` takes beside a request's texts; all but the instruction is ignored.
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(as = RerankTemplateArguments)]
-struct TemplateArguments {
+    /// The most tokens of each text; 0 for no limit but the model's.
     #[schema(default = json!(null))]
-    instruction: Option<String>,
+    max_tokens_per_doc: Option<usize>,
+    /// The most tokens of the query; 0 for no limit but the model's.
+    #[schema(default = json!(null))]
+    max_tokens_per_query: Option<usize>,
+    /// `vLLM`'s opposite of `raw_scores`.
+    #[schema(default = json!(null))]
+    use_activation: Option<bool>,
 }
 
 impl From<RerankBody> for RerankRequest {
     fn from(body: RerankBody) -> Self {
-        let explicit = body.chat_template_kwargs.and_then(|arguments| arguments.instruction);
+        let arguments = body.chat_template_kwargs.as_ref();
+        let limit = |limit: Option<usize>| limit.filter(|limit| *limit > 0);
         Self {
             query: body.query,
             texts: body.texts,
-            instruction: explicit.or(body.instruction).or(body.instruct),
+            instruction: TemplateArguments::choose(
+                arguments,
+                body.instruction.as_ref(),
+                body.instruct.as_ref(),
+            ),
             truncate: body.truncate,
             truncation_direction: body.truncation_direction.into(),
-            raw_scores: body.raw_scores,
+            limits: TokenLimits {
+                query: limit(body.max_tokens_per_query),
+                document: limit(body.max_tokens_per_doc),
+                prompt: None,
+            },
+            raw_scores: body.raw_scores || body.use_activation == Some(false),
             return_text: body.return_text,
             top_n: body.top_n.or(body.top_k),
         }
@@ -108,17 +114,6 @@ impl From<Vec<Rank>> for Ranks {
     fn from(ranks: Vec<Rank>) -> Self {
         Self(ranks.into_iter().map(RankBody::from).collect())
     }
-}
-
-/// Rank texts by how well each answers a query. Only with a re-ranker.
-#[utoipa::path(post, path = "/rerank", tag = TAG, request_body = RerankBody,
-    responses((status = 200, description = "The texts' places and scores, best first", body = Ranks), InferenceErrors))]
-pub(crate) async fn rerank(
-    State(state): State<AppState>,
-    JsonBody(body): JsonBody<RerankBody>,
-) -> Result<Response, ApiError> {
-    let answer = state.service.rerank(body.into()).await?;
-    Ok(respond(&state, "rerank", answer, Ranks::from))
 }
 
 #[cfg(test)]
@@ -187,7 +182,9 @@ mod tests {
         let fields = json!({"query": "q", "texts": ["a", "ZZ"], "raw_scores": true, "return_text": true});
         insta::assert_snapshot!(server.post("/rerank", &fields.to_string(), &[]).await.body, @r#"[{"index":1,"text":"ZZ","score":1.0},{"index":0,"text":"a","score":-1.0}]"#);
         let fields = json!({"query": "q", "texts": ["a", "ZZ", "Z"], "top_n": 1, "instruction": "Z"});
-        for path in ["/rerank", "/", "/invocations"] {
+        for path in
+            ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking", "/", "/invocations"]
+        {
             let answer = server.post(path, &fields.to_string(), &[]).await;
             insta::allow_duplicates!(
                 insta::assert_snapshot!(answer.body, @r#"[{"index":1,"score":0.880797}]"#)

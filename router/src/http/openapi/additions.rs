@@ -1,0 +1,148 @@
+//! What the derived description lacks: the key, the headers of costs, the second names of routes and fields, and the second
+//! format.
+//!
+//! Input: the description that is derived from handlers and bodies. Output: the whole one. What must hold: what is added
+//! is true of every route that it is added to.
+
+use text_embeddings_core::service::Cost;
+use utoipa::{
+    Modify,
+    openapi::{
+        Components, Header, Object, OpenApi as Document, RefOr, Schema, Type,
+        schema::{AnyOfBuilder, OneOfBuilder},
+        security::{Http, HttpAuthScheme, SecurityScheme},
+    },
+};
+
+use crate::{
+    cost,
+    http::{format::MESSAGE_PACK, score},
+};
+
+const JSON: &str = "application/json";
+/// Schemas of which a value may fit several, which `oneOf` forbids.
+const OVERLAPPING: [&str; 4] = ["AnyRequest", "RerankAnswer", "MainTaskRequest", "MainTaskAnswer"];
+/// Bodies that take what `RerankOptions` describes beside their own fields.
+const WITH_OPTIONS: [&str; 3] = ["RerankDocumentsRequest", "MixedbreadRerankRequest", "ScoreRequest"];
+const OPTIONS: &str = "RerankOptions";
+
+/// Adds all of it.
+pub(super) struct Additions;
+
+impl Modify for Additions {
+    fn modify(&self, description: &mut Document) {
+        describe_costs(description);
+        let components = description.components.get_or_insert_default();
+        allow_overlaps(components);
+        add_options(components);
+        name_pairs(components);
+        let key = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        components.add_security_scheme("key", key);
+        let paths = &mut description.paths.paths;
+        let second_names = [
+            ("/health", "/ping"),
+            ("/", "/invocations"),
+            ("/v1/embeddings", "/embeddings"),
+            ("/rerank", "/v1/rerank"),
+            ("/rerank", "/v2/rerank"),
+            ("/rerank", "/reranking"),
+            ("/rerank", "/v1/reranking"),
+            ("/score", "/v1/score"),
+        ];
+        for (first, second) in second_names {
+            let Some(mut item) = paths.get(first).cloned() else { continue };
+            let operations = [&mut item.get, &mut item.post].into_iter().flatten();
+            for id in operations.filter_map(|operation| operation.operation_id.as_mut()) {
+                *id = format!("{id}_{}", second.trim_start_matches('/').replace('/', "_"));
+            }
+            paths.insert(second.to_owned(), item);
+        }
+        // `/` is a probe, too.
+        let probe = paths.get("/ping").and_then(|item| item.get.clone());
+        if let (Some(root), Some(mut probe)) = (paths.get_mut("/"), probe) {
+            probe.operation_id = Some("health_root".to_owned());
+            root.get = Some(probe);
+        }
+        add_message_pack(description);
+    }
+}
+
+/// Makes `anyOf` of each `oneOf` whose alternatives overlap.
+fn allow_overlaps(components: &mut Components) {
+    for name in OVERLAPPING {
+        if let Some(RefOr::T(schema)) = components.schemas.get_mut(name)
+            && let Schema::OneOf(bodies) = schema
+        {
+            let any = AnyOfBuilder::new().description(bodies.description.take());
+            *schema = bodies.items.drain(..).fold(any, AnyOfBuilder::item).into();
+        }
+    }
+}
+
+/// Puts the shared options among the fields of the bodies that take them.
+fn add_options(components: &mut Components) {
+    let Some(RefOr::T(Schema::Object(options))) = components.schemas.remove(OPTIONS) else { return };
+    for name in WITH_OPTIONS {
+        if let Some(RefOr::T(Schema::Object(body))) = components.schemas.get_mut(name) {
+            body.properties.extend(options.properties.clone());
+        }
+    }
+}
+
+/// Describes a body of pairs under each two names that the pairs go by.
+fn name_pairs(components: &mut Components) {
+    let Some(RefOr::T(schema)) = components.schemas.get_mut("ScoreRequest") else { return };
+    let Schema::Object(body) = schema else { return };
+    let [first, second] = score::NAMES[0];
+    let (Some(queries), Some(documents)) = (body.properties.remove(first), body.properties.remove(second))
+    else {
+        return;
+    };
+    let variants = score::NAMES.iter().map(|names| {
+        let mut variant = body.clone();
+        variant.required = names.map(str::to_owned).to_vec();
+        variant.properties.insert(names[0].to_owned(), queries.clone());
+        variant.properties.insert(names[1].to_owned(), documents.clone());
+        variant
+    });
+    *schema = variants.fold(OneOfBuilder::new(), OneOfBuilder::item).into();
+}
+
+/// Adds `MessagePack` wherever a route that takes a body speaks JSON.
+fn add_message_pack(description: &mut Document) {
+    let items = description.paths.paths.values_mut();
+    for operation in items.filter_map(|item| item.post.as_mut()) {
+        if let Some(RefOr::T(body)) = operation.request_body.as_mut()
+            && let Some(json) = body.content.get(JSON).cloned()
+        {
+            body.content.insert(MESSAGE_PACK.to_owned(), json);
+        }
+        for response in operation.responses.responses.values_mut() {
+            if let RefOr::T(response) = response
+                && let Some(json) = response.content.get(JSON).cloned()
+            {
+                response.content.insert(MESSAGE_PACK.to_owned(), json);
+            }
+        }
+    }
+}
+
+/// Adds the headers of costs to what answers with them: routes that compute, and so may be unable to.
+fn describe_costs(description: &mut Document) {
+    let header = |name: &str| {
+        let kind = if name == "x-compute-type" { Type::String } else { Type::Integer };
+        Header::new(Object::with_type(kind))
+    };
+    let items = description.paths.paths.values_mut();
+    let operations = items.filter_map(|item| item.post.as_mut());
+    for responses in operations.map(|operation| &mut operation.responses.responses) {
+        let computes = responses.contains_key("503");
+        if let Some(RefOr::T(success)) = responses.get_mut("200").filter(|_| computes) {
+            let names = cost::headers(&Cost::default(), "cpu").map(|(name, _)| name.to_string());
+            success.headers.extend(names.map(|name| (name.clone(), header(&name).into())));
+        }
+        if let Some(RefOr::T(overloaded)) = responses.get_mut("429") {
+            overloaded.headers.insert("retry-after".to_owned(), header("retry-after").into());
+        }
+    }
+}

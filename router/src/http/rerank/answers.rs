@@ -1,0 +1,206 @@
+//! The answers to bodies with `documents` or `input`.
+//!
+//! Input: the ranks of a request, and what the dialects say of it. Output: the bodies that their clients read. What must
+//! hold: a score is written as TEI's is; a document comes back as it was sent, and only if it was asked for.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use text_embeddings_core::service::Rank;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// What an answer says beside the ranks.
+pub(super) struct Answered {
+    /// The request's own name for itself.
+    pub(super) id: Option<String>,
+    /// `--served-model-name`.
+    pub(super) model: String,
+    /// Tokens of all prompts.
+    pub(super) tokens: usize,
+    /// The documents that were sent as objects, if the answer repeats the documents.
+    pub(super) objects: Vec<Option<Map<String, Value>>>,
+}
+
+/// A document's place in the order.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RerankResult)]
+struct ResultBody {
+    /// The document's place in the request.
+    index: usize,
+    relevance_score: f32,
+    /// The document, if the request asked for it: an object as it was sent, or the text in one.
+    #[schema(value_type = Option<Object>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<Map<String, Value>>,
+}
+
+/// A document's place in the order, in Voyage's words.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = VoyageResult)]
+struct VoyageResult {
+    /// The document's place in the request.
+    index: usize,
+    relevance_score: f32,
+    /// The document's text, if the request asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<String>,
+}
+
+/// What the request took.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RerankUsage)]
+pub(crate) struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+impl Usage {
+    /// Of a request whose prompts have so many tokens.
+    pub(crate) fn new(tokens: usize) -> Self {
+        Self { prompt_tokens: tokens, total_tokens: tokens }
+    }
+}
+
+/// What Cohere says of a request.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RerankMeta)]
+struct Meta {
+    api_version: ApiVersion,
+    billed_units: BilledUnits,
+    tokens: MetaTokens,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct ApiVersion {
+    #[schema(example = "2")]
+    version: &'static str,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct BilledUnits {
+    /// Always 1.
+    search_units: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct MetaTokens {
+    input_tokens: usize,
+    /// Always 0.
+    output_tokens: usize,
+}
+
+impl Meta {
+    fn new(version: &'static str, tokens: usize) -> Self {
+        Self {
+            api_version: ApiVersion { version },
+            billed_units: BilledUnits { search_units: 1 },
+            tokens: MetaTokens { input_tokens: tokens, output_tokens: 0 },
+        }
+    }
+}
+
+/// The documents' places, best first, in the words of Cohere's first version, Jina, `vLLM`, `llama.cpp` and Infinity.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RerankDocumentsResponse)]
+pub(crate) struct DocumentsAnswer {
+    id: String,
+    #[schema(example = "list")]
+    object: &'static str,
+    /// `--served-model-name`.
+    model: String,
+    results: Vec<ResultBody>,
+    /// The same in Voyage's words, if the request has a field of Voyage's.
+    #[schema(value_type = Vec<VoyageResult>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Vec<VoyageResult>>,
+    usage: Usage,
+    meta: Meta,
+}
+
+impl DocumentsAnswer {
+    pub(super) fn new(answered: Answered, ranks: Vec<Rank>, is_voyage: bool) -> Self {
+        let Answered { id, model, tokens, mut objects } = answered;
+        let data = is_voyage.then(|| ranks.iter().map(voyage_result).collect());
+        Self {
+            id: id.unwrap_or_else(|| format!("rerank-{}", Uuid::new_v4().simple())),
+            object: "list",
+            model,
+            results: ranks.into_iter().map(|rank| result(rank, &mut objects)).collect(),
+            data,
+            usage: Usage::new(tokens),
+            meta: Meta::new("1", tokens),
+        }
+    }
+}
+
+/// The documents' places, best first, in the words of Cohere's second version.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CohereRerankResponse)]
+pub(crate) struct CohereAnswer {
+    id: String,
+    results: Vec<ResultBody>,
+    meta: Meta,
+}
+
+impl CohereAnswer {
+    pub(super) fn new(answered: Answered, ranks: Vec<Rank>) -> Self {
+        let Answered { id, tokens, mut objects, .. } = answered;
+        Self {
+            id: id.unwrap_or_else(|| Uuid::new_v4().to_string()),
+            results: ranks.into_iter().map(|rank| result(rank, &mut objects)).collect(),
+            meta: Meta::new("2", tokens),
+        }
+    }
+}
+
+/// The inputs' places, best first, in Mixedbread's words.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = MixedbreadRerankResponse)]
+pub(crate) struct MixedbreadAnswer {
+    #[schema(example = "list")]
+    object: &'static str,
+    /// `--served-model-name`.
+    model: String,
+    data: Vec<MixedbreadResult>,
+    usage: Usage,
+    /// How many places there are.
+    top_k: usize,
+    return_input: bool,
+}
+
+/// An input's place in the order.
+#[derive(Debug, Serialize, ToSchema)]
+struct MixedbreadResult {
+    /// The input's place in the request.
+    index: usize,
+    score: f32,
+    /// The input as it was sent, if the request asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<Value>,
+    #[schema(example = "text_document")]
+    object: &'static str,
+}
+
+impl MixedbreadAnswer {
+    pub(super) fn new(answered: Answered, ranks: Vec<Rank>, return_input: bool) -> Self {
+        let Answered { model, tokens, mut objects, .. } = answered;
+        let mut result = |Rank { index, score, text }| {
+            let object = objects.get_mut(index).and_then(Option::take).map(Value::Object);
+            let input = text.map(|text| object.unwrap_or(Value::String(text)));
+            MixedbreadResult { index, score, input, object: "text_document" }
+        };
+        let data: Vec<_> = ranks.into_iter().map(&mut result).collect();
+        Self { object: "list", model, top_k: data.len(), data, usage: Usage::new(tokens), return_input }
+    }
+}
+
+fn result(Rank { index, score, text }: Rank, objects: &mut [Option<Map<String, Value>>]) -> ResultBody {
+    let object = objects.get_mut(index).and_then(Option::take);
+    let holder = |text| Map::from_iter([("text".to_owned(), Value::String(text))]);
+    let document = text.map(|text| object.unwrap_or_else(|| holder(text)));
+    ResultBody { index, relevance_score: score, document }
+}
+
+fn voyage_result(rank: &Rank) -> VoyageResult {
+    VoyageResult { index: rank.index, relevance_score: rank.score, document: rank.text.clone() }
+}

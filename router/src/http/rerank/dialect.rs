@@ -1,0 +1,118 @@
+//! Whose body it is, by the names of its fields.
+//!
+//! Input: the names. Output: a [`Dialect`], or what was seen and what would have been understood. What must hold: a body
+//! that could be two dialects' is refused, and so is one that is nobody's; fields beside the one that tells are no
+//! matter here.
+
+use super::super::words::Words;
+
+/// What the texts to rank are called, which tells whose body it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// TEI.
+    Texts,
+    /// Cohere, Jina, `vLLM`, `llama.cpp`, Infinity, Voyage.
+    Documents,
+    /// Mixedbread.
+    Input,
+}
+
+/// Names that are seen in the place of those that are understood.
+const NEAR_MISSES: [(&str, &[&str]); 4] = [
+    ("query", &["q", "queries", "question", "search_query", "text_1", "source_sentence"]),
+    (
+        "documents",
+        &[
+            "document",
+            "docs",
+            "doc",
+            "passages",
+            "passage",
+            "candidates",
+            "contexts",
+            "chunks",
+            "items",
+            "inputs",
+            "sentences",
+            "text_2",
+        ],
+    ),
+    ("texts", &["text"]),
+    ("instruction", &["instructions", "instruct_text", "task_instruction"]),
+];
+
+impl Dialect {
+    /// Tells by the field that holds the texts.
+    ///
+    /// # Errors
+    ///
+    /// What was seen and what there is, if none or several of these fields are there, or a misspelled query is.
+    pub(crate) fn of(fields: &[String]) -> Result<Self, String> {
+        let all = [Self::Texts, Self::Documents, Self::Input];
+        let has = |name: &str| fields.iter().any(|field| field == name);
+        let found: Vec<Self> = all.into_iter().filter(|dialect| has(dialect.texts_field())).collect();
+        match found[..] {
+            [dialect] if has("query") || hint(fields, &["query"]).is_none() => Ok(dialect),
+            [_] => Err(format!(
+                "invalid request: missing field `query`{}",
+                hint(fields, &["query"]).unwrap_or_default()
+            )),
+            [] => {
+                let hint = hint(fields, &["query", "documents", "texts", "instruction"]).unwrap_or_default();
+                Err(format!("the request says not what to rank: {}. {}{hint}", seen(fields), Self::choices()))
+            }
+            [first, second, ..] => {
+                let (first, second) = (first.texts_field(), second.texts_field());
+                Err(format!(
+                    "the request has both `{first}` and `{second}`, which are two dialects'. {}",
+                    Self::choices()
+                ))
+            }
+        }
+    }
+
+    /// What the texts to rank are called.
+    pub(crate) fn texts_field(self) -> &'static str {
+        match self {
+            Self::Texts => "texts",
+            Self::Documents => "documents",
+            Self::Input => "input",
+        }
+    }
+
+    /// In whose words an error is said.
+    pub(crate) fn words(self, path: &str) -> Words {
+        match (self, Words::of_path(path)) {
+            (Self::Texts, _) => Words::Tei,
+            (Self::Documents, Words::Tei) => Words::Nested,
+            (Self::Documents, words) => words,
+            (Self::Input, _) => Words::Message,
+        }
+    }
+
+    fn choices() -> &'static str {
+        "Send `query` and one of `texts` (answered as by text-embeddings-inference), `documents` (as by Cohere, Jina, \
+         vLLM and Voyage) or `input` (as by Mixedbread)"
+    }
+}
+
+/// The names of a request's fields, for a message.
+pub(crate) fn seen(fields: &[String]) -> String {
+    if fields.is_empty() {
+        return "it has no fields".to_owned();
+    }
+    let names: Vec<String> = fields.iter().take(12).map(|field| format!("`{field}`")).collect();
+    format!("its fields are {}", names.join(", "))
+}
+
+/// Which of the fields may stand for which of `wanted` that is not there.
+pub(crate) fn hint(fields: &[String], wanted: &[&str]) -> Option<String> {
+    let missing = NEAR_MISSES
+        .iter()
+        .filter(|(name, _)| wanted.contains(name) && !fields.iter().any(|field| field == name));
+    let mut hints = missing.filter_map(|(name, misses)| {
+        let field = fields.iter().find(|field| misses.contains(&field.to_lowercase().as_str()))?;
+        Some(format!(": is `{field}` meant as `{name}`?"))
+    });
+    hints.next()
+}

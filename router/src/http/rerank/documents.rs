@@ -1,0 +1,285 @@
+//! Bodies with `documents`, or `input` in their place.
+//!
+//! Input: the body of Cohere, Jina, `vLLM`, `llama.cpp`, Infinity, Voyage or Mixedbread. Output: a [`Ranking`]. What must
+//! hold: the text of a document is ranked and nothing else of it; what is no text is refused by its place.
+
+use std::fmt::{self, Write};
+
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::{Map, Value};
+use text_embeddings_core::service::RerankRequest;
+use utoipa::ToSchema;
+
+use super::{dialect::Dialect, options::Options};
+
+/// The field of an object that is ranked where the request names none.
+const TEXT: &str = "text";
+
+/// What to rank, but for what [`Options`] holds.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = RerankDocumentsRequest, example = json!({
+    "query": "What is deep learning?", "documents": ["Bread is baked from flour.", "Machine learning with many layers."]
+}))]
+pub(crate) struct DocumentsBody {
+    #[schema(value_type = QueryShape)]
+    query: Query,
+    #[serde(alias = "input")]
+    #[schema(value_type = DocumentsShape)]
+    documents: Documents,
+    /// How many of the best are wanted; all if it is absent, null or 0.
+    #[schema(default = json!(null))]
+    top_n: Option<usize>,
+    /// Voyage's and Mixedbread's name of `top_n`. Where it stands alone, the answer has Voyage's `data`, too.
+    #[schema(default = json!(null))]
+    top_k: Option<usize>,
+    /// Whether the answer repeats the documents.
+    #[serde(alias = "return_input", alias = "return_text")]
+    #[schema(default = json!(null))]
+    return_documents: Option<bool>,
+    /// Which fields of documents that are objects are ranked, as lines of `field: value` in this order; their `text`
+    /// if it is absent, null or empty.
+    #[schema(default = json!(null))]
+    rank_fields: Option<Vec<String>>,
+    /// Refused unless null: spans are not computed.
+    #[schema(value_type = Option<Object>, default = json!(null))]
+    relevant_spans: Option<IgnoredAny>,
+}
+
+/// What to rank, in Mixedbread's words, for the description: it is read as [`DocumentsBody`] is.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = MixedbreadRerankRequest, example = json!({
+    "query": "What is deep learning?", "input": ["Bread is baked from flour.", "Machine learning with many layers."]
+}))]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) struct MixedbreadBody {
+    #[schema(value_type = QueryShape)]
+    query: Query,
+    #[schema(value_type = DocumentsShape)]
+    input: Documents,
+    /// How many of the best are wanted; all if it is absent, null or 0.
+    #[schema(default = json!(null))]
+    top_k: Option<usize>,
+    /// Whether the answer repeats the inputs.
+    #[schema(default = json!(null))]
+    return_input: Option<bool>,
+    /// Which fields of inputs that are objects are ranked, as lines of `field: value` in this order; their `text` if it
+    /// is absent, null or empty.
+    #[schema(default = json!(null))]
+    rank_fields: Option<Vec<String>>,
+}
+
+/// What is looked for: a text, or an object that holds it.
+#[derive(Debug)]
+struct Query(String);
+
+/// What [`Query`] reads, for the description.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RerankQuery)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) enum QueryShape {
+    Text(String),
+    Object { text: String },
+}
+
+/// What [`Documents`] reads, for the description.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RerankDocuments)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) enum DocumentsShape {
+    One(String),
+    Many(Vec<DocumentShape>),
+}
+
+/// A document: a text, or an object with `text` or the fields that `rank_fields` names.
+#[derive(Serialize, ToSchema)]
+#[schema(as = RerankDocument)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) enum DocumentShape {
+    Text(String),
+    #[schema(value_type = Object)]
+    Object(Map<String, Value>),
+}
+
+/// The documents in their order; one for a text alone.
+#[derive(Debug)]
+struct Documents(Vec<Document>);
+
+#[derive(Debug)]
+enum Document {
+    Text(String),
+    Object(Map<String, Value>),
+}
+
+/// What is asked of the service, and what the answer needs beside it.
+pub(super) struct Ranking {
+    pub(super) request: RerankRequest,
+    /// The documents that are objects, if the answer repeats the documents.
+    pub(super) objects: Vec<Option<Map<String, Value>>>,
+    /// Whether the body has a name that only Voyage's have.
+    pub(super) is_voyage: bool,
+}
+
+impl DocumentsBody {
+    /// The request that the body stands for.
+    ///
+    /// # Errors
+    ///
+    /// The field or document that cannot be ranked, and why.
+    pub(super) fn request(self, options: &Options, dialect: Dialect) -> Result<Ranking, String> {
+        options.check()?;
+        if self.relevant_spans.is_some() {
+            return Err("`relevant_spans` is not supported: documents get a score and no spans".to_owned());
+        }
+        let fields = self.rank_fields.unwrap_or_default();
+        let return_text = self.return_documents.unwrap_or(false);
+        let mut texts = Vec::with_capacity(self.documents.0.len());
+        let mut objects = Vec::new();
+        for (index, document) in self.documents.0.into_iter().enumerate() {
+            let (text, object) = match document {
+                Document::Text(text) => (text, None),
+                Document::Object(object) => {
+                    let place = format!("`{}[{index}]`", dialect.texts_field());
+                    let text = text_of(&object, &fields).map_err(|problem| format!("{place} {problem}"))?;
+                    (text, Some(object))
+                }
+            };
+            texts.push(text);
+            if return_text {
+                objects.push(object);
+            }
+        }
+        let request = RerankRequest {
+            query: self.query.0,
+            texts,
+            instruction: options.instruction(),
+            truncate: options.truncate(),
+            truncation_direction: options.direction(),
+            limits: options.limits()?,
+            raw_scores: options.raw_scores(),
+            return_text,
+            top_n: self.top_n.or(self.top_k).filter(|count| *count > 0),
+        };
+        let is_voyage = options.is_voyages() || (self.top_k.is_some() && self.top_n.is_none());
+        Ok(Ranking { request, objects, is_voyage })
+    }
+}
+
+/// The text of an object that is ranked: its `text`, or lines of the named fields, as in YAML.
+fn text_of(object: &Map<String, Value>, fields: &[String]) -> Result<String, String> {
+    if fields.is_empty() || fields == [TEXT] {
+        return match object.get(TEXT) {
+            Some(Value::String(text)) => Ok(text.clone()),
+            Some(_) => Err("has a `text` that is no string".to_owned()),
+            None if ["content", "image", "image_url", "video", "audio"]
+                .iter()
+                .any(|part| object.contains_key(*part)) =>
+            {
+                Err("has no `text`: only text is ranked, as a string or in a field `text`".to_owned())
+            }
+            None => {
+                Err("is an object without `text`: give it one, or name the fields to rank in `rank_fields`"
+                    .to_owned())
+            }
+        };
+    }
+    let mut lines = String::new();
+    for field in fields {
+        let separator = if lines.is_empty() { "" } else { "\n" };
+        let written = match object.get(field) {
+            None | Some(Value::Null) => continue,
+            Some(Value::String(text)) => write!(lines, "{separator}{field}: {text}"),
+            Some(other) => write!(lines, "{separator}{field}: {other}"),
+        };
+        written.map_err(|error| error.to_string())?;
+    }
+    if lines.is_empty() {
+        Err("has none of the fields that `rank_fields` names".to_owned())
+    } else {
+        Ok(lines)
+    }
+}
+
+impl<'de> Deserialize<'de> for Query {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// As an object holds it.
+        #[derive(Deserialize)]
+        struct Holder {
+            text: String,
+        }
+        struct QueryVisitor;
+        impl<'de> Visitor<'de> for QueryVisitor {
+            type Value = Query;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a string")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Query, E> {
+                Ok(Query(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Query, A::Error> {
+                Holder::deserialize(MapAccessDeserializer::new(fields)).map(|holder| Query(holder.text))
+            }
+        }
+        deserializer.deserialize_any(QueryVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for Documents {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DocumentsVisitor)
+    }
+}
+
+struct DocumentsVisitor;
+
+impl<'de> Visitor<'de> for DocumentsVisitor {
+    type Value = Documents;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list of strings or of objects with `text`")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Documents, E> {
+        Ok(Documents(vec![Document::Text(text.to_owned())]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Documents, A::Error> {
+        let mut documents = Vec::new();
+        while let Some(document) = list.next_element()? {
+            documents.push(document);
+        }
+        Ok(Documents(documents))
+    }
+}
+
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DocumentVisitor)
+    }
+}
+
+struct DocumentVisitor;
+
+impl<'de> Visitor<'de> for DocumentVisitor {
+    type Value = Document;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a string or an object with `text`")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Document, E> {
+        Ok(Document::Text(text.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Document, A::Error> {
+        Map::deserialize(MapAccessDeserializer::new(fields)).map(Document::Object)
+    }
+}

@@ -1,0 +1,278 @@
+//! `POST /score` and `/v1/score`: the scores of pairs, as `vLLM` gives them.
+//!
+//! Input: a query or a list of them, and a document or a list, under one of four pairs of names. Output: `{id, object,
+//! created, model, data, usage}`, a score for each pair in their order. What must hold: 1:1, 1:N or N:N pairs; a pair's
+//! score is the one that re-ranking gives it.
+
+use std::{
+    fmt,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use axum::{extract::State, response::Response};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{SeqAccess, Visitor},
+};
+use text_embeddings_core::{error::Error, service::ScoreRequest};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::{
+    error::ApiError,
+    extract::Unread,
+    openapi::{ScoreErrors, TAG},
+    rerank::{
+        answers::Usage,
+        dialect::{hint, seen},
+        options::Options,
+    },
+    respond,
+};
+use crate::state::AppState;
+
+/// The names that the two sides of the pairs go by.
+pub(crate) const NAMES: [[&str; 2]; 4] =
+    [["queries", "documents"], ["queries", "items"], ["data_1", "data_2"], ["text_1", "text_2"]];
+
+/// What to score, but for what [`Options`] holds.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = ScoreRequest, example = json!({
+    "queries": "What is deep learning?", "documents": ["Bread is baked from flour.", "Machine learning with many layers."]
+}))]
+pub(crate) struct ScoreBody {
+    /// One query for all documents, or one for each.
+    #[serde(alias = "data_1", alias = "text_1")]
+    #[schema(value_type = TextsShape)]
+    queries: Texts,
+    /// The documents.
+    #[serde(alias = "items", alias = "data_2", alias = "text_2")]
+    #[schema(value_type = TextsShape)]
+    documents: Texts,
+}
+
+/// What [`Texts`] reads, for the description.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ScoreInput)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a description, not a value")]
+pub(crate) enum TextsShape {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// The texts in their order; one for a text alone.
+#[derive(Debug)]
+struct Texts(Vec<String>);
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextsVisitor)
+    }
+}
+
+struct TextsVisitor;
+
+impl<'de> Visitor<'de> for TextsVisitor {
+    type Value = Texts;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a string or a list of strings")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Texts, E> {
+        Ok(Texts(vec![text.to_owned()]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Texts, A::Error> {
+        let mut texts = Vec::new();
+        while let Some(text) = list.next_element()? {
+            texts.push(text);
+        }
+        Ok(Texts(texts))
+    }
+}
+
+/// The scores of the pairs, in their order.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ScoreResponse)]
+pub(crate) struct ScoreAnswer {
+    id: String,
+    #[schema(example = "list")]
+    object: &'static str,
+    /// When, in seconds since 1970.
+    created: u64,
+    /// `--served-model-name`.
+    model: String,
+    data: Vec<ScoreDatum>,
+    usage: Usage,
+}
+
+/// The score of a pair.
+#[derive(Debug, Serialize, ToSchema)]
+struct ScoreDatum {
+    index: usize,
+    #[schema(example = "score")]
+    object: &'static str,
+    score: f32,
+}
+
+/// Score pairs of a query and a document, in the order of the request. Only with a re-ranker.
+#[utoipa::path(post, path = "/score", tag = TAG, request_body = ScoreBody,
+    responses((status = 200, description = "The scores, in the order of the pairs", body = ScoreAnswer), ScoreErrors))]
+pub(crate) async fn score(State(state): State<AppState>, body: Unread) -> Result<Response, ApiError> {
+    let names = names(&body.fields()?).map_err(ApiError::malformed)?;
+    let options: Options = body.parse()?;
+    let pairs: ScoreBody = body.parse()?;
+    options.note_model(&state.info.config.served_model_name);
+    let request = request(pairs, &options).map_err(ApiError::malformed)?;
+    let answer = state.service.score(request).await.map_err(|error| match error {
+        Error::Empty { field: "queries" } => Error::Empty { field: names[0] },
+        Error::Empty { field: "documents" } => Error::Empty { field: names[1] },
+        other => other,
+    })?;
+    let tokens = answer.cost.tokens;
+    Ok(respond(&state, body.answer_format, "score", answer, |scores| {
+        let datum = |(index, score)| ScoreDatum { index, object: "score", score };
+        ScoreAnswer {
+            id: options.request_id.unwrap_or_else(|| format!("score-{}", Uuid::new_v4().simple())),
+            object: "list",
+            created: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            model: state.info.config.served_model_name.clone(),
+            data: scores.into_iter().enumerate().map(datum).collect(),
+            usage: Usage::new(tokens),
+        }
+    }))
+}
+
+fn request(pairs: ScoreBody, options: &Options) -> Result<ScoreRequest, String> {
+    options.check()?;
+    Ok(ScoreRequest {
+        queries: pairs.queries.0,
+        documents: pairs.documents.0,
+        instruction: options.instruction(),
+        truncate: options.truncate(),
+        truncation_direction: options.direction(),
+        limits: options.limits()?,
+        raw_scores: options.raw_scores(),
+    })
+}
+
+/// The names by which a request calls the two sides of its pairs.
+fn names(fields: &[String]) -> Result<[&'static str; 2], String> {
+    let has = |name: &str| fields.iter().any(|field| field == name);
+    if has("label_token_ids") {
+        return Err(
+            "`label_token_ids` is not supported: a pair has one score, that of the model's own answer"
+                .to_owned(),
+        );
+    }
+    let all = NAMES.as_flattened();
+    let given: Vec<&str> = all.iter().copied().filter(|name| has(name)).collect();
+    let found = NAMES.iter().find(|names| names.iter().all(|name| has(name)));
+    let is_one = |names: &[&str; 2]| given.iter().all(|name| names.contains(name));
+    match found {
+        Some(names) if is_one(names) => Ok(*names),
+        Some(_) => Err(format!("the request names its pairs in two ways: {}. {CHOICES}", seen(fields))),
+        None => {
+            let singular =
+                if has("query") { ": is `query` meant as `queries`?".to_owned() } else { String::new() };
+            let hint = hint(fields, &["documents"]).unwrap_or(singular);
+            Err(format!("the request says not which pairs to score: {}. {CHOICES}{hint}", seen(fields)))
+        }
+    }
+}
+
+/// What a body has to name its pairs by.
+const CHOICES: &str =
+    "Send `queries` and `documents`, `queries` and `items`, `data_1` and `data_2` or `text_1` and `text_2`";
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::NAMES;
+    use crate::http::testing::Server;
+    use serde_json::{Value, json};
+
+    #[tokio::test]
+    async fn pairs_are_scored_in_their_order_under_each_name() {
+        let server = Server::start_with("--served-model-name tiny").await;
+        for path in ["/score", "/v1/score"] {
+            for [first, second] in NAMES {
+                for (queries, documents, scores) in [
+                    (json!("q"), json!("Z"), vec![0.5]),
+                    (json!(["q"]), json!("ZZ"), vec![0.731_058_6]),
+                    (json!("Z"), json!(["", "Z", "ZZ"]), vec![0.5, 0.731_058_6, 0.880_797]),
+                    (json!(["q", "Z"]), json!(["ZZ", ""]), vec![0.731_058_6, 0.5]),
+                ] {
+                    let body = json!({first: queries, second: documents, "model": "any"});
+                    let answer = server.post(path, &body.to_string(), &[]).await;
+                    assert_eq!(answer.status, 200, "{}", answer.body);
+                    let tokens: u64 = answer.header("x-compute-tokens").unwrap().parse().unwrap();
+                    let mut answer: Value = serde_json::from_str(&answer.body).unwrap();
+                    let fields = answer.as_object_mut().unwrap();
+                    assert!(fields.remove("id").unwrap().as_str().unwrap().starts_with("score-"));
+                    assert!(fields.remove("created").unwrap().as_u64().unwrap() > 1_700_000_000);
+                    let datum = |(index, score)| json!({"index": index, "object": "score", "score": score});
+                    let data: Vec<Value> = scores.into_iter().enumerate().map(datum).collect();
+                    let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+                    let expected = json!({"object": "list", "model": "tiny", "data": data, "usage": usage});
+                    assert_eq!(answer, expected, "{body}");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_scored_is_refused_in_vllms_words() {
+        let server = Server::start().await;
+        let table = [
+            (
+                json!({"text_1": ["q", "r"], "text_2": ["a", "b", "c"]}),
+                422,
+                "Input lengths must be either 1:1, 1:N or N:N. Given: 2:3",
+                "Validation",
+            ),
+            (
+                json!({"text_1": ["q", "r"], "text_2": "a"}),
+                422,
+                "Input lengths must be either 1:1, 1:N or N:N. Given: 2:1",
+                "Validation",
+            ),
+            (json!({"text_1": "q", "text_2": []}), 400, "`text_2` cannot be empty", "Empty"),
+            (json!({"data_1": [], "data_2": "a"}), 400, "`data_1` cannot be empty", "Empty"),
+            (json!({"queries": ["q", " "], "items": ["a", "b"]}), 400, "`queries` cannot be empty", "Empty"),
+            (
+                json!({"queries": "q", "documents": vec!["a"; 9]}),
+                422,
+                "batch size 9 > maximum allowed batch size 8",
+                "Validation",
+            ),
+            (
+                json!({"query": "q", "items": ["a"], "label_token_ids": [1, 2]}),
+                422,
+                "`label_token_ids` is not supported: a pair has one score, that of the model's own answer",
+                "Validation",
+            ),
+            (
+                json!({"query": "q", "documents": ["a"]}),
+                422,
+                "the request says not which pairs to score: its fields are `documents`, `query`. Send `queries` and `documents`, `queries` and `items`, `data_1` and `data_2` or `text_1` and `text_2`: is `query` meant as `queries`?",
+                "Validation",
+            ),
+            (
+                json!({"queries": "q", "documents": ["a"], "text_2": ["a"]}),
+                422,
+                "the request names its pairs in two ways: its fields are `documents`, `queries`, `text_2`. Send `queries` and `documents`, `queries` and `items`, `data_1` and `data_2` or `text_1` and `text_2`",
+                "Validation",
+            ),
+        ];
+        for (body, status, message, kind) in table {
+            let answer = server.post("/score", &body.to_string(), &[]).await;
+            let expected =
+                json!({"error": {"message": message, "type": kind, "param": null, "code": status}});
+            let found: Value = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!((answer.status, found), (status, expected), "{body}");
+        }
+    }
+}
