@@ -14,7 +14,7 @@ use serde::{
     Deserialize, Deserializer, Serialize,
     de::{SeqAccess, Visitor},
 };
-use text_embeddings_core::{error::Error, service::ScoreRequest};
+use text_embeddings_core::service::ScoreRequest;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -24,7 +24,8 @@ use super::{
     openapi::{ScoreErrors, TAG},
     rerank::{
         answers::Usage,
-        dialect::{hint, seen},
+        dialect::{hint, note_misspelled_instruction, seen},
+        in_fields,
         options::Options,
     },
     respond,
@@ -121,16 +122,14 @@ struct ScoreDatum {
 #[utoipa::path(post, path = "/score", tag = TAG, request_body = ScoreBody,
     responses((status = 200, description = "The scores, in the order of the pairs", body = ScoreAnswer), ScoreErrors))]
 pub(crate) async fn score(State(state): State<AppState>, body: Unread) -> Result<Response, ApiError> {
-    let names = names(&body.fields()?).map_err(ApiError::malformed)?;
+    let fields = body.fields()?;
+    let names = names(&fields).map_err(ApiError::malformed)?;
+    note_misspelled_instruction(&fields);
     let options: Options = body.parse()?;
     let pairs: ScoreBody = body.parse()?;
     options.note_model(&state.info.config.served_model_name);
     let request = request(pairs, &options).map_err(ApiError::malformed)?;
-    let answer = state.service.score(request).await.map_err(|error| match error {
-        Error::Empty { field: "queries" } => Error::Empty { field: names[0] },
-        Error::Empty { field: "documents" } => Error::Empty { field: names[1] },
-        other => other,
-    })?;
+    let answer = state.service.score(request).await.map_err(|error| in_fields(error, names))?;
     let tokens = answer.cost.tokens;
     Ok(respond(&state, body.answer_format, "score", answer, |scores| {
         let datum = |(index, score)| ScoreDatum { index, object: "score", score };

@@ -10,6 +10,7 @@ use crate::{
     testing,
 };
 use serde_json::{Map, Value, json};
+use std::sync::LazyLock;
 
 fn tei() -> Value {
     serde_json::from_str(include_str!("tei.json")).unwrap()
@@ -22,9 +23,10 @@ fn ours() -> Value {
 
 /// Whether a schema of ours is the one that `theirs` refers to, or has it among its alternatives.
 fn leads_to(ours: &Value, theirs: &str) -> bool {
-    let described = serde_json::to_value(Description::openapi()).unwrap();
+    static DESCRIBED: LazyLock<Value> =
+        LazyLock::new(|| serde_json::to_value(Description::openapi()).unwrap());
     let Some(reference) = ours["$ref"].as_str() else { return false };
-    let schema = described.pointer(reference.trim_start_matches('#')).unwrap();
+    let schema = DESCRIBED.pointer(reference.trim_start_matches('#')).unwrap();
     let alternatives = schema.get("oneOf").or(schema.get("anyOf")).and_then(Value::as_array);
     reference == theirs || alternatives.is_some_and(|all| all.iter().any(|one| one["$ref"] == theirs))
 }

@@ -19,6 +19,10 @@ pub(super) struct Answered {
     pub(super) tokens: usize,
     /// The documents that were sent as objects, if the answer repeats the documents.
     pub(super) objects: Vec<Option<Map<String, Value>>>,
+    /// What Infinity's client wants to read, or everybody else's.
+    pub(super) object: &'static str,
+    /// Whether the places are there in Voyage's words, too.
+    pub(super) has_data: bool,
 }
 
 /// A document's place in the order.
@@ -104,6 +108,7 @@ impl Meta {
 #[schema(as = RerankDocumentsResponse)]
 pub(crate) struct DocumentsAnswer {
     id: String,
+    /// `list`; `rerank` for a body with Infinity's `raw_scores`.
     #[schema(example = "list")]
     object: &'static str,
     /// `--served-model-name`.
@@ -118,12 +123,12 @@ pub(crate) struct DocumentsAnswer {
 }
 
 impl DocumentsAnswer {
-    pub(super) fn new(answered: Answered, ranks: Vec<Rank>, is_voyage: bool) -> Self {
-        let Answered { id, model, tokens, mut objects } = answered;
-        let data = is_voyage.then(|| ranks.iter().map(voyage_result).collect());
+    pub(super) fn new(answered: Answered, ranks: Vec<Rank>) -> Self {
+        let Answered { id, model, tokens, mut objects, object, has_data } = answered;
+        let data = has_data.then(|| ranks.iter().map(voyage_result).collect());
         Self {
             id: id.unwrap_or_else(|| format!("rerank-{}", Uuid::new_v4().simple())),
-            object: "list",
+            object,
             model,
             results: ranks.into_iter().map(|rank| result(rank, &mut objects)).collect(),
             data,

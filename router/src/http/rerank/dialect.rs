@@ -4,7 +4,13 @@
 //! that could be two dialects' is refused, and so is one that is nobody's; fields beside the one that tells are no
 //! matter here.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::super::words::Words;
+
+/// How much of a request's fields a message repeats.
+const MAX_NAMES: usize = 12;
+const MAX_NAME: usize = 40;
 
 /// What the texts to rank are called, which tells whose body it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +44,7 @@ const NEAR_MISSES: [(&str, &[&str]); 4] = [
         ],
     ),
     ("texts", &["text"]),
-    ("instruction", &["instructions", "instruct_text", "task_instruction"]),
+    ("instruction", &["instructions", "instuction", "task", "task_instruction", "task_description"]),
 ];
 
 impl Dialect {
@@ -101,8 +107,22 @@ pub(crate) fn seen(fields: &[String]) -> String {
     if fields.is_empty() {
         return "it has no fields".to_owned();
     }
-    let names: Vec<String> = fields.iter().take(12).map(|field| format!("`{field}`")).collect();
-    format!("its fields are {}", names.join(", "))
+    let shortened = |field: &String| format!("`{}`", field.chars().take(MAX_NAME).collect::<String>());
+    let names: Vec<String> = fields.iter().take(MAX_NAMES).map(shortened).collect();
+    let more = if fields.len() > MAX_NAMES { ", …" } else { "" };
+    format!("its fields are {}{more}", names.join(", "))
+}
+
+/// Says once in the log that a request has what may be meant as an instruction, which would otherwise be ignored in
+/// silence, as unknown fields are.
+pub(crate) fn note_misspelled_instruction(fields: &[String]) {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    let has_one = fields.iter().any(|field| matches!(field.as_str(), "instruct" | "chat_template_kwargs"));
+    if let Some(hint) = hint(fields, &["instruction"]).filter(|_| !has_one)
+        && !IS_SAID.swap(true, Ordering::Relaxed)
+    {
+        tracing::warn!("a request has an unknown field, which is ignored{hint} (said once)");
+    }
 }
 
 /// Which of the fields may stand for which of `wanted` that is not there.

@@ -121,8 +121,8 @@ pub(super) struct Ranking {
     pub(super) request: RerankRequest,
     /// The documents that are objects, if the answer repeats the documents.
     pub(super) objects: Vec<Option<Map<String, Value>>>,
-    /// Whether the body has a name that only Voyage's have.
-    pub(super) is_voyage: bool,
+    /// Whether the answer has Voyage's `data`, too.
+    pub(super) has_data: bool,
 }
 
 impl DocumentsBody {
@@ -165,8 +165,8 @@ impl DocumentsBody {
             return_text,
             top_n: self.top_n.or(self.top_k).filter(|count| *count > 0),
         };
-        let is_voyage = options.is_voyages() || (self.top_k.is_some() && self.top_n.is_none());
-        Ok(Ranking { request, objects, is_voyage })
+        let has_data = options.is_voyages() || (self.top_k.is_some() && self.top_n.is_none());
+        Ok(Ranking { request, objects, has_data })
     }
 }
 

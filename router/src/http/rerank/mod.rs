@@ -24,7 +24,7 @@ use super::{
 };
 use crate::state::AppState;
 use answers::{Answered, CohereAnswer, DocumentsAnswer, MixedbreadAnswer};
-use dialect::Dialect;
+use dialect::{Dialect, note_misspelled_instruction};
 use documents::{DocumentsBody, MixedbreadBody, Ranking};
 use options::Options;
 
@@ -69,6 +69,7 @@ pub(crate) async fn rerank(
 ) -> Result<Response, ApiError> {
     let fields = body.fields()?;
     let dialect = Dialect::of(&fields).map_err(ApiError::malformed)?;
+    note_misspelled_instruction(&fields);
     let words = dialect.words(uri.path());
     let answer = match dialect {
         Dialect::Texts => rerank_texts(&state, &body).await,
@@ -92,15 +93,19 @@ async fn rerank_documents(
     let options: Options = body.parse()?;
     let ranking: DocumentsBody = body.parse()?;
     options.note_model(&state.info.config.served_model_name);
-    let Ranking { request, objects, is_voyage } =
+    let Ranking { request, objects, has_data } =
         ranking.request(&options, dialect).map_err(ApiError::malformed)?;
+    let object = if options.is_infinitys() { "rerank" } else { "list" };
     let returns_documents = request.return_text;
-    let answer = state.service.rerank(request).await.map_err(|error| in_fields_of(dialect, error))?;
+    let names = ["query", dialect.texts_field()];
+    let answer = state.service.rerank(request).await.map_err(|error| in_fields(error, names))?;
     let answered = Answered {
         id: options.request_id,
         model: state.info.config.served_model_name.clone(),
         tokens: answer.cost.tokens,
         objects,
+        object,
+        has_data,
     };
     let (format, route) = (body.answer_format, "rerank");
     Ok(match dialect {
@@ -110,14 +115,18 @@ async fn rerank_documents(
         _ if path == COHERE_V2 => {
             respond(state, format, route, answer, |ranks| CohereAnswer::new(answered, ranks))
         }
-        _ => respond(state, format, route, answer, |ranks| DocumentsAnswer::new(answered, ranks, is_voyage)),
+        _ => respond(state, format, route, answer, |ranks| DocumentsAnswer::new(answered, ranks)),
     })
 }
 
-/// The service's error with the name that the texts have in a dialect.
-fn in_fields_of(dialect: Dialect, error: Error) -> Error {
+/// The service's error with the names that a body has for queries and documents.
+pub(crate) fn in_fields(error: Error, [queries, documents]: [&'static str; 2]) -> Error {
     match error {
-        Error::Empty { field: "texts" } => Error::Empty { field: dialect.texts_field() },
+        Error::Empty { field: "query" | "queries" } => Error::Empty { field: queries },
+        Error::Empty { field: "texts" | "documents" } => Error::Empty { field: documents },
+        Error::TooLong { got, max } => Error::Validation(format!(
+            "`{documents}` is too long: a prompt has {got} tokens, and may have {max}; send less, or have it cut with `truncate`"
+        )),
         other => other,
     }
 }

@@ -130,6 +130,11 @@ impl Options {
         self.truncation.is_some()
     }
 
+    /// Whether the request has `raw_scores`, which Infinity's client always sends.
+    pub(super) fn is_infinitys(&self) -> bool {
+        self.raw_scores.is_some()
+    }
+
     /// Refuses what would change the answer and is not computed.
     ///
     /// # Errors

@@ -4,11 +4,12 @@
 //! it less one, as `crate::testing` says.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-use serde_json::{Value, json};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use serde_json::{Map, Value, json};
 
 use crate::http::testing::{Answer, Server};
 
-/// The paths of the first version's dialects.
+/// The paths whose answers to `documents` are those of the first versions.
 const FIRST: [&str; 6] = ["/rerank", "/v1/rerank", "/reranking", "/v1/reranking", "/", "/invocations"];
 const ALL: [&str; 7] =
     ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking", "/", "/invocations"];
@@ -22,6 +23,12 @@ fn read(answer: &Answer) -> Value {
     serde_json::from_str(&answer.body).unwrap()
 }
 
+/// `first` with the fields of `second`.
+fn with(first: &Value, second: &Value) -> Value {
+    let fields = |value: &Value| value.as_object().unwrap().clone();
+    fields(first).into_iter().chain(fields(second)).collect::<Map<_, _>>().into()
+}
+
 /// The answer without its id, which differs each time.
 fn without_id(mut answer: Value) -> Value {
     let id = answer.as_object_mut().unwrap().remove("id");
@@ -29,41 +36,125 @@ fn without_id(mut answer: Value) -> Value {
     answer
 }
 
+fn tokens(answer: &Answer) -> u64 {
+    answer.header("x-compute-tokens").unwrap().parse().unwrap()
+}
+
 #[tokio::test]
 async fn documents_are_answered_as_cohere_jina_and_the_servers_of_their_kind_answer() {
     let server = Server::start_with("--served-model-name tiny").await;
     let body = json!({"model": "rerank-v3.5", "query": "q", "documents": ["", "ZZ", "Z"], "top_n": 2});
+    let results = json!([{"index": 1, "relevance_score": 0.731_058_6}, {"index": 2, "relevance_score": 0.5}]);
+    let meta = |version, tokens| {
+        json!({
+            "api_version": {"version": version}, "billed_units": {"search_units": 1},
+            "tokens": {"input_tokens": tokens, "output_tokens": 0}
+        })
+    };
     for path in FIRST {
         let answer = ask(&server, path, &body).await;
-        let tokens: u64 = answer.header("x-compute-tokens").unwrap().parse().unwrap();
+        let tokens = tokens(&answer);
         let expected = json!({
-            "object": "list",
-            "model": "tiny",
-            "results": [{"index": 1, "relevance_score": 0.731_058_6}, {"index": 2, "relevance_score": 0.5}],
+            "object": "list", "model": "tiny", "results": results, "meta": meta("1", tokens),
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-            "meta": {
-                "api_version": {"version": "1"}, "billed_units": {"search_units": 1},
-                "tokens": {"input_tokens": tokens, "output_tokens": 0}
-            }
         });
         assert_eq!(without_id(read(&answer)), expected, "{path}");
     }
     let answer = ask(&server, "/v2/rerank", &body).await;
-    let tokens: u64 = answer.header("x-compute-tokens").unwrap().parse().unwrap();
-    let expected = json!({
-        "results": [{"index": 1, "relevance_score": 0.731_058_6}, {"index": 2, "relevance_score": 0.5}],
-        "meta": {
-            "api_version": {"version": "2"}, "billed_units": {"search_units": 1},
-            "tokens": {"input_tokens": tokens, "output_tokens": 0}
-        }
-    });
+    let expected = json!({"results": results, "meta": meta("2", tokens(&answer))});
     assert_eq!(without_id(read(&answer)), expected);
+}
+
+/// What the clients of each dialect send where a user gives them a query, three documents and little else.
+fn bodies_of_clients() -> Vec<(&'static str, &'static str, Value)> {
+    let documents = json!(["", "ZZ", "Z"]);
+    let plain = json!({"model": "m", "query": "q", "documents": documents});
+    vec![
+        ("cohere, ClientV2", "/v2/rerank", plain.clone()),
+        (
+            "cohere, ClientV2 in full",
+            "/v2/rerank",
+            with(&plain, &json!({"top_n": 3, "max_tokens_per_doc": 4096, "priority": 0})),
+        ),
+        ("cohere, Client", "/v1/rerank", plain.clone()),
+        (
+            "cohere, Client in full",
+            "/v1/rerank",
+            json!({
+                "model": "m", "query": "q", "documents": [{"text": ""}, {"text": "ZZ", "id": 7}, {"text": "Z"}], "top_n": 3,
+                "rank_fields": ["text"], "return_documents": true, "max_chunks_per_doc": 10
+            }),
+        ),
+        ("jina-haystack", "/v1/rerank", with(&plain, &json!({"top_n": null}))),
+        ("vllm-haystack", "/v1/rerank", with(&plain, &json!({"truncate_prompt_tokens": 599}))),
+        (
+            "litellm hosted_vllm",
+            "/rerank",
+            with(&plain, &json!({"instruction": "Judge.", "return_documents": true})),
+        ),
+        ("litellm infinity", "/rerank", with(&plain, &json!({"return_documents": false}))),
+        ("litellm jina_ai", "/v1/rerank", with(&plain, &json!({"top_n": 3, "return_documents": true}))),
+        (
+            "infinity-client",
+            "/rerank",
+            with(&plain, &json!({"return_documents": false, "raw_scores": false})),
+        ),
+        ("llama.cpp", "/reranking", json!({"query": "q", "documents": documents})),
+        ("llama.cpp, v1", "/v1/reranking", json!({"query": "q", "top_n": 5, "documents": documents})),
+        (
+            "vLLM in full",
+            "/v2/rerank",
+            with(
+                &plain,
+                &json!({
+                    "top_n": 0, "user": "u", "truncate_prompt_tokens": -1, "truncation_side": "left", "max_tokens_per_query": 0,
+                    "max_tokens_per_doc": 0, "instruction": null, "chat_template_kwargs": {"instruction": "Judge."},
+                    "use_activation": true, "priority": 0, "cache_salt": "s", "mm_processor_kwargs": null, "padding": null
+                }),
+            ),
+        ),
+        ("SGLang", "/v1/rerank", with(&plain, &json!({"instruct": "Judge.", "return_documents": true}))),
+        (
+            "Xinference",
+            "/v1/rerank",
+            with(
+                &plain,
+                &json!({
+                    "top_n": null, "max_chunks_per_doc": null, "return_documents": false, "return_len": true
+                }),
+            ),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn what_the_clients_send_is_understood_and_gives_the_same_scores() {
+    let server = Server::start().await;
+    for (client, path, body) in bodies_of_clients() {
+        let answer = read(&ask(&server, path, &body).await);
+        let results = answer["results"].as_array().unwrap();
+        let found: Vec<_> =
+            results.iter().map(|result| [&result["index"], &result["relevance_score"]]).collect();
+        assert_eq!(json!(found), json!([[1, 0.731_058_6], [2, 0.5], [0, 0.268_941_43]]), "{client}");
+        let echoes = body.get("return_documents") == Some(&json!(true));
+        assert!(results.iter().all(|result| result.get("document").is_some() == echoes), "{client}");
+    }
+    // Infinity's client refuses any other word, and nobody else reads it.
+    let infinity = json!({"query": "q", "documents": ["a"], "raw_scores": true});
+    let answer = read(&ask(&server, "/rerank", &infinity).await);
+    assert_eq!(
+        (&answer["object"], &answer["results"][0]["relevance_score"]),
+        (&json!("rerank"), &json!(-1.0))
+    );
 }
 
 #[tokio::test]
 async fn mixedbread_and_voyage_find_what_their_clients_read() {
     let server = Server::start_with("--served-model-name tiny").await;
-    let body = json!({"model": "mxbai", "query": {"text": "q"}, "input": ["", {"text": "ZZ", "n": 1}, "Z"], "top_k": 2, "return_input": true});
+    let body = json!({
+        "model": "mxbai", "query": {"text": "q"}, "input": ["", {"text": "ZZ", "n": 1}, "Z"], "top_k": 2,
+        "return_input": true
+    });
     for path in ALL {
         let mut answer = read(&ask(&server, path, &body).await);
         assert!(answer["usage"].take()["prompt_tokens"].is_u64());
@@ -76,15 +167,24 @@ async fn mixedbread_and_voyage_find_what_their_clients_read() {
         });
         assert_eq!(answer, expected, "{path}");
     }
-    for more in [json!({"truncation": true}), json!({"top_k": 1}), json!({"truncation": false, "top_k": 1})] {
-        let mut body =
-            json!({"model": "rerank-2", "query": "q", "documents": ["ZZ"], "return_documents": true});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let answer = read(&ask(&server, "/v1/rerank", &body).await);
-        assert_eq!(answer["data"], json!([{"index": 0, "relevance_score": 0.731_058_6, "document": "ZZ"}]));
+    let body = json!({"model": "rerank-2", "query": "q", "documents": ["ZZ", "a"], "return_documents": true});
+    for (more, count) in [
+        (json!({"truncation": true, "top_k": null}), 2),
+        (json!({"top_k": 1}), 1),
+        (json!({"truncation": false, "top_k": 1}), 1),
+    ] {
+        let answer = read(&ask(&server, "/v1/rerank", &with(&body, &more)).await);
+        let data = [(0, 0.731_058_6, "ZZ"), (1, 0.268_941_43, "a")];
+        let data = data.map(|(index, score, document)| {
+            json!({"index": index, "relevance_score": score, "document": document})
+        });
+        assert_eq!(answer["data"], json!(data[..count]), "{more}");
         assert_eq!(answer["results"][0]["document"], json!({"text": "ZZ"}));
-        assert_eq!(answer["object"], "list");
+        assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!("tiny")));
+        assert!(answer["usage"]["total_tokens"].is_u64());
     }
+    let answer = read(&ask(&server, "/v1/rerank", &with(&body, &json!({"top_k": 1, "top_n": 2}))).await);
+    assert_eq!((answer["results"].as_array().unwrap().len(), answer.get("data")), (2, None));
 }
 
 #[tokio::test]
@@ -100,4 +200,410 @@ async fn a_document_comes_back_as_it_was_sent_and_only_if_that_was_asked_for() {
             assert_eq!([echoed(0), echoed(1)], expected, "{path} {asked}");
         }
     }
+    let body = json!({"query": "q", "documents": "ZZ", "return_documents": true});
+    let answer = read(&ask(&server, "/rerank", &body).await);
+    assert_eq!(
+        answer["results"],
+        json!([{"index": 0, "relevance_score": 0.731_058_6, "document": {"text": "ZZ"}}])
+    );
+}
+
+#[tokio::test]
+async fn of_an_object_the_named_fields_are_ranked_as_lines_in_their_order() {
+    let server = Server::start().await;
+    let object = json!({"text": "tZ", "title": "a", "n": 2, "list": ["Z", null], "none": null, "Z": "b\nc"});
+    for (fields, text) in [
+        (json!(null), "tZ"),
+        (json!([]), "tZ"),
+        (json!(["text"]), "tZ"),
+        (json!(["title"]), "title: a"),
+        (json!(["title", "text"]), "title: a\ntext: tZ"),
+        (json!(["text", "missing", "none", "title"]), "text: tZ\ntitle: a"),
+        (json!(["n", "list", "Z"]), "n: 2\nlist: [\"Z\",null]\nZ: b\nc"),
+    ] {
+        let options = json!({"query": "q", "rank_fields": fields, "raw_scores": true});
+        let of_object = ask(&server, "/rerank", &with(&options, &json!({"documents": [object]}))).await;
+        let of_text = ask(&server, "/rerank", &with(&options, &json!({"documents": [text]}))).await;
+        assert_eq!(read(&of_object)["results"], read(&of_text)["results"], "{fields}");
+        // The tokens are the bytes, so that these are texts of one length with as many `Z`s.
+        assert_eq!(tokens(&of_object), tokens(&of_text), "{fields}");
+    }
+}
+
+/// Random texts with and without what counts, all of which the same body holds in every dialect.
+fn words(random: &mut StdRng, most: usize) -> String {
+    const PARTS: [&str; 8] = ["Z", "a", " ", "ZZ", "\n", "é", "\u{1f600}", "<|im_end|>"];
+    (0..random.random_range(0..=most)).map(|_| PARTS[random.random_range(0..PARTS.len())]).collect()
+}
+
+#[tokio::test]
+async fn random_pairs_have_the_same_scores_in_the_same_order_in_every_dialect() {
+    let server = Server::start().await;
+    let mut random = StdRng::from_os_rng();
+    for _ in 0..40 {
+        let query = format!("q{}", words(&mut random, 5));
+        let texts: Vec<String> = (0..random.random_range(1..=8)).map(|_| words(&mut random, 9)).collect();
+        let instruction = random.random_bool(0.5).then(|| words(&mut random, 4));
+        let raw = random.random_bool(0.5);
+        let count = |text: &str| text.matches('Z').count() as f32;
+        let common = count(&query) + instruction.as_deref().map_or(0.0, count) - 1.0;
+        let mut expected: Vec<(usize, f32)> =
+            texts.iter().map(|text| common + count(text)).enumerate().collect();
+        expected.sort_by(|left, right| right.1.total_cmp(&left.1));
+        let score = |value: f32| if raw { value } else { 1.0 / (1.0 + (-value).exp()) };
+        let options = match (&instruction, random.random_range(0..3)) {
+            (None, _) => json!({}),
+            (Some(text), 0) => json!({"instruction": text}),
+            (Some(text), 1) => json!({"instruct": text}),
+            (Some(text), _) => json!({"chat_template_kwargs": {"instruction": text}, "instruction": "ZZZZ"}),
+        };
+        let raw_field = if random.random_bool(0.5) { "raw_scores" } else { "use_activation" };
+        let options = with(&options, &json!({raw_field: (raw_field == "raw_scores") == raw}));
+        let objects: Vec<Value> = texts.iter().map(|text| json!({"text": text})).collect();
+        let dialects = [
+            ("/rerank", json!({"query": query, "texts": texts}), "", "score"),
+            ("/v2/rerank", json!({"query": query, "texts": texts}), "", "score"),
+            ("/rerank", json!({"query": query, "documents": texts}), "/results", "relevance_score"),
+            ("/v1/rerank", json!({"query": query, "documents": objects}), "/results", "relevance_score"),
+            ("/v2/rerank", json!({"query": query, "documents": texts}), "/results", "relevance_score"),
+            (
+                "/v1/rerank",
+                json!({"query": query, "documents": texts, "truncation": true}),
+                "/data",
+                "relevance_score",
+            ),
+            ("/v1/reranking", json!({"query": query, "input": texts}), "/data", "score"),
+            ("/score", json!({"queries": query, "documents": texts}), "/data", "score"),
+            ("/v1/score", json!({"text_1": vec![&query; texts.len()], "text_2": texts}), "/data", "score"),
+        ];
+        for (path, body, list, name) in dialects {
+            let body = with(&body, &options);
+            let answer = read(&ask(&server, path, &body).await);
+            let list = answer.pointer(list).unwrap().as_array().unwrap();
+            let place = |value: &Value| {
+                (value["index"].as_u64().unwrap() as usize, value[name].as_f64().unwrap() as f32)
+            };
+            let found: Vec<(usize, f32)> = list.iter().map(place).collect();
+            let mut expected = expected.clone();
+            if path.contains("score") {
+                expected.sort_by_key(|(index, _)| *index);
+            }
+            assert_eq!(found.len(), expected.len(), "{path} {body}");
+            for (found, expected) in found.iter().zip(expected) {
+                assert_eq!(found.0, expected.0, "{path} {body}: {list:?}");
+                assert!((found.1 - score(expected.1)).abs() < 1e-6, "{path} {body}: {list:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_limits_of_each_dialect_cut_what_they_name() {
+    let server = Server::start().await;
+    let whole = read(&ask(&server, "/rerank", &json!({"query": "q", "documents": ["a"]})).await);
+    // Template, instruction and the two letters.
+    let frame = whole["usage"]["prompt_tokens"].as_u64().unwrap() - 2;
+    let document = "ZaZZ";
+    for (options, raw, cut) in [
+        (json!({}), 4.0, 0),
+        (json!({"max_tokens_per_doc": 0, "max_tokens_per_query": 0, "truncate_prompt_tokens": -1}), 4.0, 0),
+        (json!({"max_tokens_per_doc": 2}), 2.0, 2),
+        (json!({"max_tokens_per_doc": 2, "truncation_side": "left"}), 3.0, 2),
+        (json!({"max_tokens_per_doc": 2, "truncation_direction": "Left"}), 3.0, 2),
+        (
+            json!({"max_tokens_per_doc": 2, "truncation_side": "right", "truncation_direction": "Left"}),
+            2.0,
+            2,
+        ),
+        (json!({"max_tokens_per_doc": 4, "truncate": false}), 4.0, 0),
+        (json!({"max_tokens_per_doc": 1, "truncate": false}), 2.0, 3),
+        (json!({"max_tokens_per_query": 1}), 3.0, 1),
+        (json!({"max_tokens_per_query": 1, "max_tokens_per_doc": 1}), 1.0, 4),
+        (json!({"truncate_prompt_tokens": frame + 6}), 4.0, 0),
+        (json!({"truncate_prompt_tokens": frame + 5}), 3.0, 1),
+        (json!({"truncate_prompt_tokens": frame + 1, "truncate": false}), 0.0, 5),
+    ] {
+        let documents = with(&options, &json!({"query": "ZZ", "documents": [document], "raw_scores": true}));
+        let pair = with(&options, &json!({"text_1": "ZZ", "text_2": document, "raw_scores": true}));
+        for (path, body, score) in [
+            ("/rerank", &documents, "/results/0/relevance_score"),
+            ("/v2/rerank", &documents, "/results/0/relevance_score"),
+            ("/score", &pair, "/data/0/score"),
+        ] {
+            let answer = ask(&server, path, body).await;
+            // Both `Z`s of the query, one less.
+            assert_eq!(read(&answer).pointer(score).unwrap().as_f64(), Some(raw), "{path} {body}");
+            assert_eq!(tokens(&answer), frame + 6 - cut, "{path} {body}");
+            assert_eq!(answer.header("x-truncated-texts"), Some(if cut == 0 { "0" } else { "1" }));
+        }
+    }
+    let long = "Z".repeat(700);
+    for (options, status) in [
+        (json!({}), 200),
+        (json!({"truncate": false}), 422),
+        (json!({"truncation": false}), 422),
+        (json!({"truncate": true, "truncation": false}), 200),
+        (json!({"truncate_prompt_tokens": -1}), 200),
+        (json!({"truncate_prompt_tokens": 100_000}), 200),
+        (json!({"truncation": false, "max_tokens_per_doc": 10}), 200),
+    ] {
+        let body = with(&options, &json!({"query": "q", "documents": [long]}));
+        let answer = ask(&server, "/v1/rerank", &body).await;
+        assert_eq!(answer.status, status, "{options} {}", answer.body);
+        if status == 422 {
+            let message = "`documents` is too long: a prompt has 920 tokens, and may have 600; send less, or have it cut with `truncate`";
+            assert_eq!(answer.body, format!(r#"{{"message":"{message}","detail":"{message}"}}"#));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_nobodys_or_two_dialects_is_told_what_was_understood() {
+    let server = Server::start().await;
+    let choices = "Send `query` and one of `texts` (answered as by text-embeddings-inference), `documents` (as by Cohere, Jina, vLLM and Voyage) or `input` (as by Mixedbread)";
+    let nothing = "the request says not what to rank:";
+    let table = [
+        (json!({}), format!("{nothing} it has no fields. {choices}")),
+        (
+            json!({"query": "q", "docs": ["a"]}),
+            format!("{nothing} its fields are `docs`, `query`. {choices}: is `docs` meant as `documents`?"),
+        ),
+        (
+            json!({"query": "q", "Passages": ["a"], "top_n": 1}),
+            format!(
+                "{nothing} its fields are `Passages`, `query`, `top_n`. {choices}: is `Passages` meant as `documents`?"
+            ),
+        ),
+        (
+            json!({"query": "q", "text": ["a"]}),
+            format!("{nothing} its fields are `query`, `text`. {choices}: is `text` meant as `texts`?"),
+        ),
+        (json!({"q": "q"}), format!("{nothing} its fields are `q`. {choices}: is `q` meant as `query`?")),
+        (json!({"x".repeat(50): 1}), format!("{nothing} its fields are `{}`. {choices}", "x".repeat(40))),
+        (
+            (0..14).map(|index| (format!("f{index:02}"), json!(1))).collect::<Map<_, _>>().into(),
+            format!(
+                "{nothing} its fields are `f00`, `f01`, `f02`, `f03`, `f04`, `f05`, `f06`, `f07`, `f08`, `f09`, `f10`, `f11`, …. {choices}"
+            ),
+        ),
+        (
+            json!({"query": "q", "texts": ["a"], "documents": ["a"]}),
+            format!("the request has both `texts` and `documents`, which are two dialects'. {choices}"),
+        ),
+        (
+            json!({"query": "q", "input": ["a"], "documents": ["a"]}),
+            format!("the request has both `documents` and `input`, which are two dialects'. {choices}"),
+        ),
+        (
+            json!({"query": "q", "texts": true, "input": null, "documents": ["a"]}),
+            format!("the request has both `texts` and `documents`, which are two dialects'. {choices}"),
+        ),
+    ];
+    for (body, message) in table {
+        let answer = ask(&server, "/rerank", &body).await;
+        let expected = json!({"error": message, "error_type": "Validation"});
+        assert_eq!((answer.status, serde_json::from_str::<Value>(&answer.body).unwrap()), (422, expected));
+        let answer = ask(&server, "/v1/rerank", &body).await;
+        let expected = json!({"message": message, "detail": message});
+        assert_eq!((answer.status, serde_json::from_str::<Value>(&answer.body).unwrap()), (422, expected));
+    }
+}
+
+/// An error in the words of each dialect, with an id for a null.
+fn said(words: &str, message: &str, kind: &str, status: u16) -> Value {
+    match words {
+        "tei" => json!({"error": message, "error_type": kind}),
+        "cohere" => json!({"id": null, "message": message}),
+        "message" => json!({"message": message, "detail": message}),
+        "nested" => {
+            json!({"error": {"message": message, "type": kind, "param": null, "code": status}})
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn each_error_is_said_in_the_words_of_its_dialect() {
+    let server = Server::start_with("--max-concurrent-requests 1").await;
+    let fields = [
+        ("texts", ["tei"; 6]),
+        ("documents", ["nested", "message", "cohere", "nested", "nested", "nested"]),
+        ("input", ["message"; 6]),
+    ];
+    let paths = ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking", "/"];
+    let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+    for (field, words) in fields {
+        for (path, words) in paths.into_iter().zip(words) {
+            let cases = [
+                (json!({"query": "q", field: []}), 400, format!("`{field}` cannot be empty"), "Empty"),
+                (json!({"query": " ", field: ["a"]}), 400, "`query` cannot be empty".to_owned(), "Empty"),
+                (
+                    json!({"query": "q", field: vec!["a"; 9]}),
+                    422,
+                    "batch size 9 > maximum allowed batch size 8".to_owned(),
+                    "Validation",
+                ),
+                (
+                    json!({"query": "q", field: ["#"]}),
+                    424,
+                    "inference failed: the test wants it".to_owned(),
+                    "Backend",
+                ),
+                (json!({"query": "q", field: ["%"]}), 424, nan.to_owned(), "Backend"),
+            ];
+            for (body, status, message, kind) in cases {
+                let answer = ask(&server, path, &body).await;
+                let mut found: Value = serde_json::from_str(&answer.body).unwrap();
+                if let Some(id) = found.get_mut("id") {
+                    assert_eq!(id.take().as_str().unwrap().len(), 36);
+                }
+                assert_eq!(
+                    (answer.status, found),
+                    (status, said(words, &message, kind, status)),
+                    "{path} {body}"
+                );
+            }
+            let body = json!({"query": "q", field: ["a"]});
+            server.control.hold(true);
+            let batches = server.control.seen();
+            let refused = async {
+                server.control.batches(batches + 1).await;
+                let refused = ask(&server, path, &body).await;
+                server.control.hold(false);
+                refused
+            };
+            let (first, refused) = tokio::join!(ask(&server, path, &body), refused);
+            assert_eq!((first.status, refused.status, refused.header("retry-after")), (200, 429, Some("1")));
+            let mut found: Value = serde_json::from_str(&refused.body).unwrap();
+            if let Some(id) = found.get_mut("id") {
+                id.take();
+            }
+            assert_eq!(found, said(words, "Model is overloaded", "Overloaded", 429));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_refused_before_its_body_is_read_is_said_in_the_words_of_its_path() {
+    let server = Server::start_with("--api-key k").await;
+    let key = ("Authorization", "Bearer k");
+    let long = vec![b' '; 200_000];
+    for (path, words) in [
+        ("/rerank", "tei"),
+        ("/v1/rerank", "message"),
+        ("/v2/rerank", "cohere"),
+        ("/reranking", "nested"),
+        ("/v1/reranking", "nested"),
+        ("/score", "nested"),
+        ("/v1/score", "nested"),
+    ] {
+        let cases = [
+            ("POST", &b"{}"[..], &[][..], 401),
+            ("GET", b"", &[key], 405),
+            ("POST", &long, &[key], 413),
+            ("POST", b"{}", &[key, ("Content-Type", "text/plain")], 415),
+            ("POST", b"{\"query\":", &[key], 422),
+        ];
+        for (method, body, headers, status) in cases {
+            let answer = server.send(method, path, body, headers).await;
+            let body: Map<String, Value> = serde_json::from_str(&answer.body).unwrap();
+            let names: Vec<&str> = body.keys().map(String::as_str).collect();
+            let expected: &[&str] = match words {
+                "tei" => &["error", "error_type"],
+                "message" => &["detail", "message"],
+                "cohere" => &["id", "message"],
+                _ => &["error"],
+            };
+            assert_eq!((answer.status, &names[..]), (status, expected), "{path} {method}");
+            assert_eq!(words == "nested", body.get("error").is_some_and(Value::is_object), "{path}");
+            let has = |name| answer.header(name).is_some();
+            assert_eq!((has("allow"), has("www-authenticate")), (status == 405, status == 401), "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_would_change_the_answer_and_is_not_computed_is_refused_by_name() {
+    let server = Server::start().await;
+    let table = [
+        (json!({"mm_processor_kwargs": {}}), "`mm_processor_kwargs` is not supported: only text is ranked"),
+        (
+            json!({"relevant_spans": {"enabled": true}}),
+            "`relevant_spans` is not supported: documents get a score and no spans",
+        ),
+        (json!({"truncate_prompt_tokens": 0}), "`truncate_prompt_tokens` must be -1 or at least 1. Given: 0"),
+        (
+            json!({"truncate_prompt_tokens": -2}),
+            "`truncate_prompt_tokens` must be -1 or at least 1. Given: -2",
+        ),
+        (
+            json!({"documents": [{"text": "a"}, {"title": "b"}]}),
+            "`documents[1]` is an object without `text`: give it one, or name the fields to rank in `rank_fields`",
+        ),
+        (json!({"documents": [{"text": 3}]}), "`documents[0]` has a `text` that is no string"),
+        (
+            json!({"documents": [{"title": "b", "none": null}], "rank_fields": ["name", "none"]}),
+            "`documents[0]` has none of the fields that `rank_fields` names",
+        ),
+        (
+            json!({"documents": ["a", {"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
+            "`documents[1]` has no `text`: only text is ranked, as a string or in a field `text`",
+        ),
+        (
+            json!({"documents": [{"image": "x"}]}),
+            "`documents[0]` has no `text`: only text is ranked, as a string or in a field `text`",
+        ),
+    ];
+    for (more, message) in table {
+        let body = with(&json!({"query": "q", "documents": ["a"]}), &more);
+        let answer = ask(&server, "/v1/rerank", &body).await;
+        let expected = json!({"message": message, "detail": message});
+        assert_eq!(
+            (answer.status, serde_json::from_str::<Value>(&answer.body).unwrap()),
+            (422, expected),
+            "{body}"
+        );
+    }
+    for (more, place) in [
+        (json!({"top_n": -1}), "`top_n`: invalid value: integer `-1`"),
+        (json!({"top_k": 1.5}), "`top_k`: invalid type: floating point `1.5`"),
+        (json!({"max_tokens_per_doc": -1}), "`max_tokens_per_doc`: invalid value"),
+        (json!({"truncation_side": "middle"}), "`truncation_side`: unknown variant `middle`"),
+        (
+            json!({"documents": {"content": []}}),
+            "`documents`: invalid type: map, expected a list of strings or of objects with `text`",
+        ),
+        (
+            json!({"documents": ["a", 1]}),
+            "`documents[1]`: invalid type: integer `1`, expected a string or an object with `text`",
+        ),
+        (json!({"query": ["q"]}), "`query`: invalid type: sequence, expected a string"),
+        (json!({"query": {"image": "x"}}), "`query`: missing field `text`"),
+        (json!({"model": 3}), "`model`: invalid type: integer `3`, expected a string"),
+    ] {
+        let body = with(&json!({"query": "q", "documents": ["a"]}), &more);
+        let answer = ask(&server, "/v1/rerank", &body).await;
+        let found: Value = serde_json::from_str(&answer.body).unwrap();
+        let message = found["message"].as_str().unwrap();
+        assert!(
+            answer.status == 422 && message.starts_with(&format!("invalid request: {place}")),
+            "{message}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_answers_id_is_the_requests_if_it_has_one() {
+    let server = Server::start().await;
+    for (path, body) in [
+        ("/rerank", json!({"query": "q", "documents": ["a"], "request_id": "mine"})),
+        ("/v2/rerank", json!({"query": "q", "documents": ["a"], "request_id": "mine"})),
+        ("/score", json!({"queries": "q", "items": ["a"], "request_id": "mine"})),
+    ] {
+        assert_eq!(read(&ask(&server, path, &body).await)["id"], "mine", "{path}");
+    }
+    let body = json!({"query": "q", "documents": ["a"]});
+    let [first, second] =
+        [ask(&server, "/rerank", &body).await, ask(&server, "/rerank", &body).await].map(|it| read(&it));
+    assert_ne!(first["id"], second["id"]);
 }
