@@ -148,6 +148,14 @@ class TestPrompt:
         row.get_by_role("button").click()
         expect(row.locator(".prompt")).to_be_hidden()
 
+    def test_an_empty_document_has_its_place(self, visit, server):
+        page = visit(server)
+        page.fill(QUERY, '["", "no"]')
+        page.run()
+        shown = page.open_prompt(1)
+        expect(shown.locator(".tag").last).to_have_text("document 0")
+        expect(shown.locator(".part-title")).to_contain_text(["Shared prefix", "Document 0 tokens", "Suffix 9 tokens"])
+
     def test_what_was_cut_is_marked(self, visit, short):
         page = visit(short)
         long = "the planet is in it. " * 60

@@ -103,8 +103,12 @@ impl Pieces {
             self.last(run.slot_before(end), !is_kept).ids.push(id);
             shown = shown.max(end);
         }
-        // What no token stands for.
-        self.push_text(run, shown..run.text.len(), false);
+        // What no token stands for, and an empty text behind all.
+        let length = run.text.len();
+        self.push_text(run, shown..length, false);
+        for (_, slot) in run.spans.iter().filter(|(span, _)| span.is_empty() && span.start == length) {
+            self.last(*slot, false);
+        }
     }
 
     fn push_text(&mut self, run: &Run, range: Range<usize>, cut: bool) {
@@ -112,6 +116,10 @@ impl Pieces {
             let (start, end) = (span.start.max(range.start), span.end.min(range.end));
             if start < end {
                 self.last(*slot, cut).text.push_str(&run.text[start..end]);
+            }
+            // An empty text has a piece, too, before the token that stands behind it.
+            if span.is_empty() && range.contains(&span.start) {
+                self.last(*slot, false);
             }
         }
     }
@@ -215,6 +223,9 @@ mod tests {
                 assert_eq!(text(pieces, Some(Slot::Instruction)), instruction.unwrap_or_default());
                 let trimmed = if template.has_instruction() { &document } else { document.trim() };
                 assert_eq!(text(pieces, Some(Slot::Document)), trimmed);
+                for slot in [Slot::Query, Slot::Document] {
+                    assert!(pieces.iter().any(|piece| piece.slot == Some(slot)), "{pieces:?}");
+                }
                 let is_cuttable = |piece: &PromptPiece| {
                     !piece.cut
                         || piece.ids.is_empty()
@@ -252,6 +263,12 @@ mod tests {
                 (None, "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
             ]
         );
+        let empty = PromptText { instruction: Some(""), document: "", ..request };
+        let empty = whole.show(&empty, truncation(TruncationDirection::Right)).unwrap();
+        let kinds: Vec<_> = empty.pieces.iter().map(|piece| (piece.slot, piece.ids.is_empty())).collect();
+        let slots =
+            [None, Some(Slot::Instruction), None, Some(Slot::Query), None, Some(Slot::Document), None];
+        assert_eq!(kinds, slots.map(|slot| (slot, matches!(slot, Some(Slot::Instruction | Slot::Document)))));
         let max = full.tokens() - 2;
         let short = PromptEncoder::new(small_tokenizer(), &template, options(max)).unwrap();
         for (direction, expected) in [

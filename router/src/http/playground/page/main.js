@@ -69,10 +69,10 @@ async function describe() {
 }
 
 function show(served) {
-  const { model_id: model, model_kind: kind, model_dtype: dtype, max_input_length: longest, default_instruction: instruction } = served;
+  const { served_model_name: model, model_kind: kind, model_dtype: dtype, max_input_length: longest, default_instruction: instruction } = served;
   const detail = (text) => element("span", { class: "detail" }, text);
   byId("model").replaceChildren(element("code", {}, model), detail(kind), detail(dtype), detail(`up to ${amount(longest, "token")}`));
-  document.title = `Playground: ${served.served_model_name}`;
+  document.title = `Playground: ${model}`;
   byId("key-form").hidden = true;
   byId("forget").hidden = key() === "";
   if (ROUTES[kind]) return showOtherModel(...ROUTES[kind]);

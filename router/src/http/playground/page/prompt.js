@@ -4,25 +4,24 @@ import { amount, element } from "./elements.js";
 
 /** What shows an answer of `/playground/prompt`. */
 export function promptOf(shown) {
-  const { pieces, shared_tokens: shared, tokens, truncated_tokens: cut, max_input_length: most } = shown;
+  const { pieces, tokens, truncated_tokens: cut, max_input_length: most } = shown;
   const isDocument = (piece) => piece.kind === "document";
-  const first = pieces.findIndex(isDocument);
-  const start = first < 0 ? pieces.length : first;
-  const end = pieces.findLastIndex(isDocument) + 1 || pieces.length;
+  const [start, end] = [pieces.findIndex(isDocument), pieces.findLastIndex(isDocument) + 1];
   const left = cut === 0 ? "" : ` ${amount(cut, "token")} too many ${cut === 1 ? "was" : "were"} cut.`;
-  const part = (title, note, from, to) => partOf(title, note, pieces.slice(from, to), pieces.slice(0, from).at(-1));
+  const part = (title, note, from, to) => partOf(title, note, pieces.slice(from, to));
+  const isFixed = pieces.slice(end).every((piece) => piece.kind === "template");
   return element(
     "div",
     { class: "prompt" },
     element("p", { class: "total" }, `${amount(tokens, "token")} of at most ${most.toLocaleString("en")}.${left}`),
-    part("Shared prefix", first < 0 ? "" : `the first ${shared.toLocaleString("en")} tokens, computed once for all documents`, 0, start),
+    part("Shared prefix", "computed once for all documents of the query", 0, start),
     part("Document", "", start, end),
-    part("Suffix", "never cut: the answer is read off its last token", end, pieces.length),
+    part("Suffix", isFixed ? "never cut: the answer is read off its last token" : "", end, pieces.length),
   );
 }
 
 function partOf(title, note, pieces) {
-  if (pieces.length === 0) return title === "Document" ? element("p", { class: "part-title" }, "Document: empty") : "";
+  if (pieces.length === 0) return "";
   const count = (cut) => pieces.filter((piece) => piece.cut === cut).reduce((sum, piece) => sum + piece.tokens, 0);
   const lost = count(true);
   const marked = pieces.flatMap((piece, index) => markedPiece(piece, pieces[index - 1]));

@@ -1,0 +1,62 @@
+"""The pictures of the page at `/playground` in `docs/`.
+
+Usage: `.venv/bin/python integration_tests/screenshot.py MODEL`, the name of a reference model or a folder, after
+`make integration` once. Input: the development build, or the binary in TEXT_EMBEDDINGS_ROUTER. Output:
+`docs/playground.png` (a ranking with a prompt), `playground-dark.png` (two instructions) and `playground-phone.png`.
+"""
+
+import sys
+from pathlib import Path
+
+from browser import Playground, launch, opened
+from playwright.sync_api import sync_playwright
+from server import MODELS, ROOT, Server
+
+SECOND = "Given a question, find what says something about light"
+
+
+def prompt(page: Playground) -> None:
+    """A ranking with the prompt of its second document."""
+    page.run()
+    page.button("Prompt of document").nth(1).click()
+    page.page.locator(".prompt").wait_for()
+
+
+def comparison(page: Playground) -> None:
+    """Two rankings."""
+    page.field("Compare with a second instruction").check()
+    page.field("Instruction B").fill(SECOND)
+    page.run(2)
+
+
+def ranking(page: Playground) -> None:
+    """A ranking, as far as it fits."""
+    page.run()
+    page.page.locator(".ranking").scroll_into_view_if_needed()
+
+
+def main() -> None:
+    """Takes all of them."""
+    name = sys.argv[1]
+    model = name if (MODELS / name).is_dir() else Path(name)
+    pictures = [
+        ("playground", prompt, "light", (1280, 940)),
+        ("playground-dark", comparison, "dark", (1280, 900)),
+        ("playground-phone", ranking, "light", (360, 740)),
+    ]
+    with Server(model, "--served-model-name", Path(name).name) as server, sync_playwright() as playwright:
+        browser = launch(playwright)
+        for file, act, scheme, (width, height) in pictures:
+            settings = {"viewport": {"width": width, "height": height}, "color_scheme": scheme, "reduced_motion": "reduce"}
+            with opened(browser, server, "/playground", set(), **settings) as page:
+                page.page.locator("#model code").wait_for()
+                act(page)
+                page.page.evaluate("document.activeElement.blur()")
+                if width > 400:
+                    page.page.evaluate("scrollTo(0, 0)")
+                page.page.screenshot(path=ROOT / f"docs/{file}.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
