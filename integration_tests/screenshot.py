@@ -12,13 +12,13 @@ from browser import Playground, launch, opened
 from playwright.sync_api import sync_playwright
 from server import MODELS, ROOT, Server
 
-SECOND = "Given a question, find what says something about light"
+SECOND = "Find sentences about food and rivers."
 
 
 def prompt(page: Playground) -> None:
-    """A ranking with the prompt of its second document."""
+    """A ranking with the prompt of its best document."""
     page.run()
-    page.button("Prompt of document").nth(1).click()
+    page.button("Prompt of document").first.click()
     page.page.locator(".prompt").wait_for()
 
 

@@ -6,13 +6,13 @@ import { amount, byId, copy, element } from "./elements.js";
 import { moved, placesOf, rankingOf } from "./ranking.js";
 
 const EXAMPLE = {
-  query: "How do plants make their food?",
+  query: "What is the capital of France?",
   documents: [
-    "In photosynthesis, leaves use sunlight, water and carbon dioxide to build sugar.",
-    "Sunflowers turn towards the light while they grow.",
-    "A balanced meal has vegetables, grains and protein.",
-    "Chlorophyll, the green pigment of leaves, captures the energy of light for the plant.",
-    "Most office plants need water once a week.",
+    "The Seine flows through Paris.",
+    "Lyon is a large city in France.",
+    "Berlin is the capital of Germany.",
+    "Paris is the capital of France.",
+    "French cheese is famous all over the world.",
   ].join("\n"),
 };
 /** Routes of models that do not rank. */
