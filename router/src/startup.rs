@@ -4,7 +4,7 @@
 //! here, and keeps the server from starting with a sentence that names the file or flag.
 
 mod check;
-mod prompts;
+pub(crate) mod prompts;
 
 use std::time::Instant;
 
@@ -54,7 +54,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let source =
         ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
     let folder = files::load(&source, &HubOptions::from_environment()).await?;
-    let config = resolve(args, &folder)?;
+    let (config, _) = resolve(args, &folder)?;
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
@@ -128,15 +128,16 @@ pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
     }
 }
 
-/// The kind of the model, and the configuration that follows from it.
-fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<Config> {
+/// The kind of the model with what says so, and the configuration that follows from it.
+pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Config, &'static str)> {
     let flags = KindFlags { model_type: args.model.model_type, pooling: args.pooling };
+    let (model_type, reason) = files::detect_with_reason(&ModelFacts::from(folder), &flags)?;
     let limits = ModelLimits {
-        model_type: files::detect(&ModelFacts::from(folder), &flags)?,
+        model_type,
         max_seq_length: folder.max_seq_length,
         max_position_embeddings: folder.config.max_position_embeddings,
     };
-    Ok(Config::resolve(args, &limits)?)
+    Ok((Config::resolve(args, &limits)?, reason))
 }
 
 /// What the kind of the model makes of its files.
@@ -178,7 +179,8 @@ fn parts(config: &Config, folder: &ModelFolder) -> anyhow::Result<Parts> {
     }
 }
 
-fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
+/// The tokenizer of a model.
+pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
     let path = &folder.tokenizer;
     Tokenizer::from_file(path).map_err(|error| {
         anyhow::anyhow!("{} is not a tokenizer ({error}): download it again", path.display())
@@ -200,7 +202,8 @@ fn prompt_encoder(
     folder: &ModelFolder,
     tokenizer: Tokenizer,
 ) -> anyhow::Result<(PromptEncoder, String)> {
-    let template = prompts::template(config, folder)?;
+    let (template, origin) = prompts::template(config, folder)?;
+    tracing::info!("The prompt is {origin}");
     let default_instruction = prompts::default_instruction(config, folder, &template)?;
     let options = EncoderOptions {
         default_instruction: default_instruction.clone(),

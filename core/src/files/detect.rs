@@ -227,15 +227,29 @@ pub enum DetectError {
     },
 }
 
+/// A kind, and what says so.
+type Detected = Result<(ModelType, &'static str), DetectError>;
+
 /// Decides the kind of a model by the rules at the top of this file.
 ///
 /// # Errors
 ///
 /// [`DetectError`] where files and flags leave it open or exclude each other.
 pub fn detect(facts: &ModelFacts, flags: &KindFlags) -> Result<ModelType, DetectError> {
+    Ok(detect_with_reason(facts, flags)?.0)
+}
+
+/// The same, with what decided it, in words.
+///
+/// # Errors
+///
+/// As for [`detect`].
+pub fn detect_with_reason(facts: &ModelFacts, flags: &KindFlags) -> Detected {
     match (flags.model_type, flags.pooling) {
-        (Some(requested), pooling) => from_flag(facts, requested, pooling),
-        (None, Some(pool)) if !facts.is_classification() => Ok(ModelType::Embedding(pool)),
+        (Some(requested), pooling) => Ok((from_flag(facts, requested, pooling)?, "`--model-type` says so")),
+        (None, Some(pool)) if !facts.is_classification() => {
+            Ok((ModelType::Embedding(pool), "`--pooling` asks for embeddings"))
+        }
         (None, _) => from_files(facts),
     }
 }
@@ -267,24 +281,33 @@ fn from_flag(
     }
 }
 
-fn from_files(facts: &ModelFacts) -> Result<ModelType, DetectError> {
+fn from_files(facts: &ModelFacts) -> Detected {
     if facts.has_logit_score() {
-        return Ok(ModelType::ListwiseReranker);
+        return Ok((ModelType::ListwiseReranker, "modules.json names a LogitScore"));
     }
     if facts.is_classification() {
-        return Ok(if facts.labels == 1 { ModelType::Reranker } else { ModelType::Classifier });
+        return Ok(if facts.labels == 1 {
+            (ModelType::Reranker, "config.json names a classification head with one label")
+        } else {
+            (ModelType::Classifier, "config.json names a classification head with several labels")
+        });
     }
     if facts.has_pooling {
-        return pooling_of_files(facts);
+        return Ok((pooling_of_files(facts)?, "its files name a pooling"));
     }
     let name = facts.name.clone();
     if !facts.is_causal() {
         return Err(DetectError::NoPooling { name, architecture: facts.architecture() });
     }
-    if facts.template_has_roles || facts.is_reranker || facts.is_named_reranker() {
-        return Ok(ModelType::ListwiseReranker);
+    let hints = [
+        (facts.template_has_roles, "its chat template has the roles query and document"),
+        (facts.is_reranker, "config.json says `is_reranker`"),
+        (facts.is_named_reranker(), "its name says so, and config.json names a causal language model"),
+    ];
+    match hints.into_iter().find(|(is_given, _)| *is_given) {
+        Some((_, reason)) => Ok((ModelType::ListwiseReranker, reason)),
+        None => Err(DetectError::Ambiguous { name }),
     }
-    Err(DetectError::Ambiguous { name })
 }
 
 fn pooling_of_files(facts: &ModelFacts) -> Result<ModelType, DetectError> {
@@ -493,5 +516,34 @@ mod tests {
             assert_eq!(kind.to_string().parse::<RequestedType>(), Ok(kind));
         }
         assert!("rerank".parse::<RequestedType>().unwrap_err().contains("listwise-reranker"));
+    }
+
+    #[test]
+    fn what_decides_is_said() {
+        let qwen = || qwen("model");
+        let table = [
+            (scored(qwen()), KindFlags::default(), "LogitScore"),
+            (
+                scored(qwen()),
+                KindFlags { model_type: Some(RequestedType::ListwiseReranker), pooling: None },
+                "--model-type",
+            ),
+            (qwen(), pooling(Pool::Mean), "--pooling"),
+            (labelled("Qwen3ForSequenceClassification", 1), KindFlags::default(), "one label"),
+            (labelled("Qwen3ForSequenceClassification", 3), KindFlags::default(), "several labels"),
+            (pooled(qwen(), Some(Pool::LastToken)), KindFlags::default(), "a pooling"),
+            (
+                ModelFacts { template_has_roles: true, is_reranker: true, ..qwen() },
+                KindFlags::default(),
+                "chat template",
+            ),
+            (ModelFacts { is_reranker: true, ..qwen() }, KindFlags::default(), "is_reranker"),
+            (ModelFacts { name: "My-Reranker".to_owned(), ..qwen() }, KindFlags::default(), "its name"),
+        ];
+        for (facts, flags, expected) in table {
+            let (found, reason) = detect_with_reason(&facts, &flags).unwrap();
+            assert!(reason.contains(expected), "{reason}");
+            assert_eq!(Ok(found), detect(&facts, &flags));
+        }
     }
 }

@@ -17,7 +17,9 @@ mod source;
 mod weights;
 
 pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};
-pub use detect::{DetectError, KindFlags, ModelFacts, RequestedType, detect, template_has_roles};
+pub use detect::{
+    DetectError, KindFlags, ModelFacts, RequestedType, detect, detect_with_reason, template_has_roles,
+};
 pub use error::FilesError;
 pub use folder::ModelFolder;
 pub use head::{class_labels, embedding_head, positive_label};

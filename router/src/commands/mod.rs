@@ -4,9 +4,12 @@
 //! error. What must hold: without a subcommand the command line is the server's; a command fails with one line and exit
 //! code 1, and with 2 where its arguments are wrong; scores are those of the server, because they come from its engine.
 
+mod bench;
 mod download;
 mod generated;
 mod rerank;
+mod screen;
+mod verify;
 
 use std::{ffi::OsString, io};
 
@@ -36,6 +39,10 @@ pub(crate) enum Task {
     Rerank(Box<rerank::RerankArgs>),
     /// Fetch a model for use without the network, and print where it is.
     Download(download::DownloadArgs),
+    /// Put a running server under load and print how fast it answers.
+    Bench(Box<bench::BenchArgs>),
+    /// Check a model: its files, kind, prompt and tokens, and its scores against published ones.
+    Verify(Box<verify::VerifyArgs>),
     /// Print a script for a shell, with which it completes commands and flags.
     Completions(generated::CompletionsArgs),
     /// Print the manual page, or that of a command, in roff.
@@ -52,6 +59,8 @@ impl Task {
         match self {
             Self::Rerank(args) => rerank::run(*args),
             Self::Download(args) => download::run(&args),
+            Self::Bench(args) => bench::run(&args),
+            Self::Verify(args) => verify::run(*args),
             Self::Completions(args) => generated::completions(&args),
             Self::Man(args) => generated::man(&args),
         }

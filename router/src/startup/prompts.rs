@@ -14,20 +14,24 @@ use text_embeddings_core::{
 
 use crate::{args::ChatTemplate, config::Config};
 
-/// The template: by flag, else the repository's if it has query and document roles, else the built-in one.
-pub(super) fn template(config: &Config, folder: &ModelFolder) -> anyhow::Result<PromptTemplate> {
+/// The template, and where it comes from: by flag, else the repository's if it has query and document roles, else the
+/// built-in one.
+pub(crate) fn template(config: &Config, folder: &ModelFolder) -> anyhow::Result<(PromptTemplate, String)> {
     match (&config.chat_template, &folder.chat_template) {
-        (Some(ChatTemplate::Builtin(name)), _) => Ok(PromptTemplate::builtin(*name)),
-        (Some(ChatTemplate::File(path)), _) => template_file(path),
+        (Some(ChatTemplate::Builtin(name)), _) => {
+            Ok((PromptTemplate::builtin(*name), format!("`{name}`, which `--chat-template` names")))
+        }
+        (Some(ChatTemplate::File(path)), _) => {
+            Ok((template_file(path)?, format!("that of the file {}", path.display())))
+        }
         (None, Some(source)) if files::template_has_roles(source) => {
-            tracing::info!("The prompt is the repository's chat template");
-            PromptTemplate::from_chat_template(source).context("the repository's chat template")
+            let template =
+                PromptTemplate::from_chat_template(source).context("the repository's chat template")?;
+            Ok((template, "the repository's chat template".to_owned()))
         }
         (None, _) => {
-            tracing::info!(
-                "The prompt is Qwen3-Reranker's, as the repository has no template for queries and documents"
-            );
-            Ok(PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker))
+            let origin = "Qwen3-Reranker's, as the repository has no template for queries and documents";
+            Ok((PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker), origin.to_owned()))
         }
     }
 }
@@ -44,7 +48,7 @@ fn template_file(path: &Path) -> anyhow::Result<PromptTemplate> {
 }
 
 /// The instruction of requests without one: by flag, by the repository's default prompt, by the template.
-pub(super) fn default_instruction(
+pub(crate) fn default_instruction(
     config: &Config,
     folder: &ModelFolder,
     template: &PromptTemplate,

@@ -22,11 +22,11 @@ use clap::Args;
 use text_embeddings_backend_core::ModelType;
 use text_embeddings_core::{service::RerankRequest, sigmoid};
 
-use super::{Usage, block_on, start_engine};
+use super::{Usage, block_on, screen::Screen, start_engine};
 use crate::args::ModelArgs;
 use documents::{Documents, Source};
 use order::{Ranking, Scored};
-use output::{Row, Screen, Writer};
+use output::{Row, Writer};
 use progress::Progress;
 
 /// The arguments of `rerank`.

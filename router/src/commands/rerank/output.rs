@@ -8,6 +8,8 @@ use std::io::{self, Write};
 use console::{measure_text_width, truncate_str};
 use serde::Serialize;
 
+use crate::commands::screen::Screen;
+
 /// How results are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
@@ -36,26 +38,6 @@ pub(super) struct Row {
     pub(super) probability: f32,
     /// Its text.
     pub(super) text: String,
-}
-
-/// What a table has to know of its terminal.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Screen {
-    /// Its columns; none if texts are not cut.
-    pub(super) width: Option<usize>,
-    /// Whether it shows colours.
-    pub(super) colours: bool,
-}
-
-impl Screen {
-    /// That of standard output.
-    pub(super) fn of_stdout() -> Self {
-        let terminal = console::Term::stdout();
-        let is_terminal = io::IsTerminal::is_terminal(&io::stdout());
-        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let width = is_terminal.then(|| terminal.size_checked()).flatten();
-        Self { width: width.map(|(_, columns)| usize::from(columns)), colours: is_terminal && wanted }
-    }
 }
 
 /// Writes rows in one format.
@@ -90,7 +72,7 @@ impl<W: Write> Writer<W> {
             Format::Table => {
                 let (rank, index) = (digits(&rows).max("rank".len()), digits(&largest).max("index".len()));
                 let head = format!("{:>rank$}  {:<18}  {:>index$}  text", "rank", "score", "index");
-                writeln!(out, "{}", styled(&head, "1", screen))?;
+                writeln!(out, "{}", screen.styled(&head, "1"))?;
                 Ok(Self::Table { out, screen, rank, index })
             }
         }
@@ -111,7 +93,7 @@ impl<W: Write> Writer<W> {
             Self::Csv(out) => Ok(out.serialize(row)?),
             Self::Table { out, screen, rank, index } => {
                 let rank = format!("{:>rank$}", row.rank.unwrap_or_default());
-                let bar = styled(&format!("{:<BAR$}", bar(row.probability)), "36", *screen);
+                let bar = screen.styled(&format!("{:<BAR$}", bar(row.probability)), "36");
                 let before = format!("{rank}  {:>7}  {bar}  {:>index$}  ", score(row.score), row.index);
                 let room = screen.width.map(|width| width.saturating_sub(measure_text_width(&before)));
                 writeln!(out, "{}", format!("{before}{}", shown(&row.text, room)).trim_end())
@@ -153,10 +135,6 @@ fn score(score: f32) -> String {
 fn bar(probability: f32) -> String {
     let eighths = (probability.clamp(0.0, 1.0) * (BAR * 8) as f32).round() as usize;
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
-}
-
-fn styled(text: &str, code: &str, screen: Screen) -> String {
-    if screen.colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// A text on one line without anything that a terminal would act on, cut to its room.

@@ -1,0 +1,191 @@
+//! `bench`: puts a running server under load and says how fast it answered.
+//!
+//! Input: the server's address, what to send and how. Output: rates, percentiles of the latency and errors, as text or
+//! JSON, and a histogram as SVG. What must hold: every request that was sent is counted once; what failed counts in no
+//! rate and no latency; warm-up counts in nothing.
+
+mod histogram;
+mod load;
+mod report;
+mod workload;
+
+use std::{
+    fs,
+    io::{self, IsTerminal, Write},
+    num::NonZeroUsize,
+    path::PathBuf,
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+
+use super::{Usage, block_on};
+use crate::secret::Secret;
+use load::{Limit, Load};
+use report::Report;
+use workload::Workload;
+
+/// The arguments of `bench`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  text-embeddings-router bench --url http://localhost:3000
+  text-embeddings-router bench --url http://localhost:3000 --concurrency 16 --duration 60 --texts 100 --words 200
+  text-embeddings-router bench --url http://localhost:3000 --rate 20 --concurrency 64 --histogram latency.svg
+
+What is measured:
+  Without --rate (closed loop), each of the clients sends its next request when it has the answer to the last. That
+  shows how much the server can do; its latencies are those of a server that is never asked for more.
+  With --rate (open loop), requests are due at fixed times, whether or not earlier ones are answered, and a latency
+  counts from when its request was due. That shows what users see at that load, waiting included.
+A pair is a query with a text. Tokens are those that the server's x-compute-tokens header counts. Every generated
+request has a query of its own, so that little is shared between requests.")]
+pub(crate) struct BenchArgs {
+    /// The server's address, such as `http://localhost:3000`.
+    #[arg(long)]
+    url: String,
+
+    /// The route to send to.
+    #[arg(long, default_value = "/rerank")]
+    route: String,
+
+    /// The key that the server wants.
+    #[arg(long, env, hide_env_values = true)]
+    api_key: Option<Secret>,
+
+    /// The requests that are in flight at most.
+    #[arg(long, short, default_value = "8", help_heading = "Load")]
+    concurrency: NonZeroUsize,
+
+    /// How long to send, in seconds [default: 10, unless `--requests` is given].
+    #[arg(long, value_parser = seconds, conflicts_with = "requests", help_heading = "Load")]
+    duration: Option<Duration>,
+
+    /// How many requests to send, warm-up aside.
+    #[arg(long, help_heading = "Load")]
+    requests: Option<NonZeroUsize>,
+
+    /// The requests per second that are due [default: each when an earlier one is answered].
+    #[arg(long, value_parser = rate, help_heading = "Load")]
+    rate: Option<f64>,
+
+    /// The requests sent before, which count in nothing [default: as many as `--concurrency`].
+    #[arg(long, help_heading = "Load")]
+    warm_up: Option<usize>,
+
+    /// How long a request may take, in seconds, before it counts as failed.
+    #[arg(long, default_value = "60", value_parser = seconds, help_heading = "Load")]
+    timeout: Duration,
+
+    /// The texts of a generated request.
+    #[arg(long, default_value = "10", help_heading = "Requests")]
+    texts: NonZeroUsize,
+
+    /// The words of a text.
+    #[arg(long, default_value = "100", help_heading = "Requests")]
+    words: usize,
+
+    /// The words of a query.
+    #[arg(long, default_value = "10", help_heading = "Requests")]
+    query_words: NonZeroUsize,
+
+    /// The number that the random words depend on.
+    #[arg(long, default_value = "1", help_heading = "Requests")]
+    seed: u64,
+
+    /// A file with bodies to send in turn: a JSON object, an array of them, or one on each line.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["texts", "words", "query_words", "seed"], help_heading = "Requests")]
+    workload: Option<PathBuf>,
+
+    /// How results are written.
+    #[arg(long, short, default_value = "text", help_heading = "Results")]
+    output: Output,
+
+    /// A file for the histogram of the latencies, as SVG.
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    histogram: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    /// For people.
+    Text,
+    /// An object.
+    Json,
+}
+
+const DEFAULT_DURATION: Duration = Duration::from_secs(10);
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 10 or 0.5".to_owned())?;
+    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| "expected more than 0 seconds".to_owned())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+    rate.ok_or_else(|| "expected requests per second, such as 20 or 0.5".to_owned())
+}
+
+/// Puts the server under load.
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    let url = endpoint(&args.url, &args.route)?;
+    let workload = match &args.workload {
+        Some(path) => Workload::read(path)?,
+        None => {
+            Workload::generated(&args.route, args.texts.get(), args.words, args.query_words.get(), args.seed)
+                .ok_or_else(|| {
+                    let known = workload::ROUTES.join(", ");
+                    let text = format!(
+                        "bodies for `{}` are not known, only for {known}: give `--workload`",
+                        args.route
+                    );
+                    Usage(text, "bench")
+                })?
+        }
+    };
+    let limit = match (args.requests, args.duration) {
+        (Some(requests), _) => Limit::Requests(requests.get() as u64),
+        (None, duration) => Limit::Duration(duration.unwrap_or(DEFAULT_DURATION)),
+    };
+    let load = Load {
+        url,
+        api_key: args.api_key.clone(),
+        workload,
+        concurrency: args.concurrency.get(),
+        warm_up: args.warm_up.unwrap_or(args.concurrency.get()),
+        limit,
+        rate: args.rate,
+        timeout: args.timeout,
+    };
+    if io::stderr().is_terminal() {
+        writeln!(io::stderr(), "{}", load.describe())?;
+    }
+    let report = block_on("warn", load.run()).map(Report::new)?;
+    let mut out = io::stdout().lock();
+    match args.output {
+        Output::Text => write!(out, "{}", report.text())?,
+        Output::Json => writeln!(out, "{}", report.json())?,
+    }
+    out.flush()?;
+    ensure!(report.succeeded() > 0, "no request was answered: {}", report.errors());
+    if let Some(path) = &args.histogram {
+        let advice = || format!("`--histogram {}` cannot be written: check its folder", path.display());
+        fs::write(path, report.histogram()).with_context(advice)?;
+    }
+    Ok(())
+}
+
+/// Where requests go.
+fn endpoint(url: &str, route: &str) -> anyhow::Result<String> {
+    let is_address = url.starts_with("http://") || url.starts_with("https://");
+    if !is_address || reqwest::Url::parse(url).is_err() {
+        return Err(
+            Usage(format!("`--url {url}` is no address such as http://localhost:3000"), "bench").into()
+        );
+    }
+    if !route.starts_with('/') {
+        return Err(Usage(format!("`--route {route}` is no route such as /rerank"), "bench").into());
+    }
+    Ok(format!("{}{route}", url.trim_end_matches('/')))
+}

@@ -1,0 +1,215 @@
+//! Golden scores: what others measured for a model, to compare with.
+//!
+//! Input: the table in `golden.json`, or a user's file. Output: [`Golden`]s with a raw score and how far ours may be from
+//! it. What must hold: a score is compared in log-odds, where a difference means the same near 0, near 1 and between;
+//! the tolerance is the arithmetic's, plus what the source is uncertain about, plus what its rounding leaves open.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use serde::Deserialize;
+use text_embeddings_core::templates::Qwen3RerankerTemplate;
+
+const PUBLISHED: &str = include_str!("golden.json");
+
+/// A pair and its score.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Golden {
+    /// What makes the document relevant; the model's default if absent.
+    pub(super) instruction: Option<String>,
+    /// What is looked for.
+    pub(super) query: String,
+    /// What may meet it.
+    pub(super) document: String,
+    /// Its score before the sigmoid.
+    raw: Option<f64>,
+    /// Its score as a probability, if not `raw`.
+    score: Option<f64>,
+    /// How far `score` may be from what was measured, because it was rounded.
+    #[serde(default)]
+    rounding: f64,
+    /// How far ours may be in raw score, in the place of the arithmetic's tolerance.
+    tolerance: Option<f64>,
+}
+
+/// The raw scores that pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Expected {
+    /// The published score.
+    pub(super) raw: f64,
+    /// The least that passes.
+    pub(super) least: f64,
+    /// The greatest that passes.
+    pub(super) greatest: f64,
+}
+
+/// Golden scores from one place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Goldens {
+    /// Who measured them, and how.
+    pub(super) source: String,
+    /// The pairs.
+    pub(super) pairs: Vec<Golden>,
+    uncertainty: f64,
+}
+
+#[derive(Deserialize)]
+struct Published {
+    tolerances: BTreeMap<String, f64>,
+    models: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    names: Vec<String>,
+    source: String,
+    #[serde(default)]
+    uncertainty: f64,
+    goldens: Vec<Golden>,
+}
+
+fn table() -> anyhow::Result<Published> {
+    serde_json::from_str(PUBLISHED).context("the table of published scores")
+}
+
+/// How far raw scores in this arithmetic may be from exact ones.
+pub(super) fn tolerance(dtype: &str) -> anyhow::Result<f64> {
+    table()?.tolerances.get(dtype).copied().with_context(|| format!("no tolerance is known for {dtype}"))
+}
+
+/// What is published for the model of this name.
+pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
+    let models = table()?.models.into_iter().filter(|model| model.names.iter().any(|known| known == name));
+    let all = models.map(|Model { source, uncertainty, mut goldens, .. }| {
+        for golden in &mut goldens {
+            // They were measured with it, whatever the model's files or flags say.
+            let default = || Qwen3RerankerTemplate::DEFAULT_INSTRUCTION.to_owned();
+            golden.instruction.get_or_insert_with(default);
+        }
+        Goldens { source, pairs: goldens, uncertainty }
+    });
+    Ok(all.collect())
+}
+
+/// What a user's file holds: an array of pairs.
+///
+/// # Errors
+///
+/// If it cannot be read or a pair has not one of `raw` and `score`.
+pub(super) fn read(path: &Path) -> anyhow::Result<Goldens> {
+    let name = format!("`--golden {}`", path.display());
+    let content =
+        fs::read_to_string(path).with_context(|| format!("{name} cannot be read: check the path"))?;
+    let goldens: Vec<Golden> = serde_json::from_str(&content).map_err(|error| {
+        anyhow!("{name} is no array of objects with query, document, and raw or score ({error}): correct it")
+    })?;
+    ensure!(!goldens.is_empty(), "{name} holds no pair: give at least one");
+    for (number, golden) in goldens.iter().enumerate() {
+        golden.bounds(0.0).with_context(|| format!("{name}, pair {}", number + 1))?;
+    }
+    Ok(Goldens { source: path.display().to_string(), pairs: goldens, uncertainty: 0.0 })
+}
+
+impl Goldens {
+    /// What passes for one of its pairs, where the arithmetic's tolerance is this.
+    pub(super) fn expected(&self, golden: &Golden, tolerance: f64) -> anyhow::Result<Expected> {
+        golden.bounds(golden.tolerance.unwrap_or(tolerance) + self.uncertainty)
+    }
+}
+
+impl Golden {
+    fn bounds(&self, tolerance: f64) -> anyhow::Result<Expected> {
+        let (raw, below, above) = match (self.raw, self.score) {
+            (Some(raw), None) => (raw, raw, raw),
+            (None, Some(score)) if score > 0.0 && score < 1.0 => {
+                let at = |score: f64| log_odds(score.clamp(f64::MIN_POSITIVE, 1.0 - f64::EPSILON));
+                (at(score), at(score - self.rounding), at(score + self.rounding))
+            }
+            (None, Some(score)) => bail!("`score` is {score}: give one between 0 and 1, or `raw`"),
+            _ => bail!("give `raw` or `score`, and not both"),
+        };
+        Ok(Expected { raw, least: below - tolerance, greatest: above + tolerance })
+    }
+}
+
+fn log_odds(probability: f64) -> f64 {
+    (probability / (1.0 - probability)).ln()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    #[test]
+    fn the_table_is_well_formed_and_found_by_name() {
+        for (name, sources, pairs) in [
+            ("Qwen3-Reranker-0.6B", 2, 6),
+            ("Qwen3-Reranker-8B", 1, 4),
+            ("Qwen3-Reranker-4B", 0, 0),
+            ("x", 0, 0),
+        ] {
+            let found = published(name).unwrap();
+            assert_eq!(found.len(), sources, "{name}");
+            assert_eq!(found.iter().map(|goldens| goldens.pairs.len()).sum::<usize>(), pairs, "{name}");
+            for goldens in &found {
+                for golden in &goldens.pairs {
+                    let Expected { raw, least, greatest } = goldens.expected(golden, 0.001).unwrap();
+                    assert!(least < raw && raw < greatest && greatest - least < 1.0, "{golden:?}");
+                }
+            }
+        }
+        assert!(tolerance("float32").unwrap() < tolerance("bfloat16").unwrap());
+        assert!(tolerance("float8").is_err());
+    }
+
+    #[test]
+    fn what_passes_is_the_tolerance_around_the_published_score() {
+        let golden = |json: &str| serde_json::from_str::<Golden>(json).unwrap();
+        let bounds = |json: &str, tolerance| golden(json).bounds(tolerance);
+        let expected = Expected { raw: 2.0, least: 1.5, greatest: 2.5 };
+        assert_eq!(bounds(r#"{"query":"q","document":"d","raw":2.0}"#, 0.5).unwrap(), expected);
+        // sigmoid(0) is 0.5; sigmoid(±ln 3) is 0.75 and 0.25.
+        let rounded = bounds(r#"{"query":"q","document":"d","score":0.5,"rounding":0.25}"#, 0.5).unwrap();
+        assert!(rounded.raw.abs() < 1e-12);
+        assert!(
+            (rounded.greatest - 3f64.ln() - 0.5).abs() < 1e-12
+                && (rounded.least + rounded.greatest).abs() < 1e-12
+        );
+        for json in [
+            r#"{"query":"q","document":"d"}"#,
+            r#"{"query":"q","document":"d","raw":1,"score":0.5}"#,
+            r#"{"query":"q","document":"d","score":1}"#,
+        ] {
+            assert!(bounds(json, 0.5).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn a_users_file_is_read_or_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("golden.json");
+        for (content, expected) in [
+            (r#"[{"query":"q","document":"d","raw":1.5,"tolerance":0.5}]"#, ""),
+            ("[]", "holds no pair"),
+            ("{}", "no array"),
+            (r#"[{"query":"q","raw":1}]"#, "document"),
+            (r#"[{"query":"q","document":"d","raw":1,"colour":"red"}]"#, "colour"),
+            (r#"[{"query":"q","document":"d"}]"#, "pair 1"),
+        ] {
+            fs::write(&path, content).unwrap();
+            match read(&path) {
+                Ok(goldens) => {
+                    let found = goldens.expected(&goldens.pairs[0], 9.0).unwrap();
+                    assert_eq!((expected, found), ("", Expected { raw: 1.5, least: 1.0, greatest: 2.0 }));
+                }
+                Err(error) => {
+                    let message = format!("{error:#}");
+                    assert!(message.contains(expected) && !expected.is_empty(), "{message}");
+                    assert!(message.contains("--golden"), "{message}");
+                }
+            }
+        }
+    }
+}

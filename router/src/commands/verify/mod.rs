@@ -1,0 +1,308 @@
+//! `verify`: checks a model step by step, and its scores against published ones.
+//!
+//! Input: a model folder or Hub id. Output: a line for each check. What must hold: the steps are those of a server's
+//! start, by the same code; a check that fails is a line and exit code 1, and what does not depend on it is still
+//! checked; what was not compared is said to be so.
+
+mod golden;
+
+use std::{
+    fmt::Display,
+    fs,
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use anyhow::{anyhow, ensure};
+use clap::Args;
+use sha2::{Digest, Sha256};
+use text_embeddings_backend_core::ModelType;
+use text_embeddings_core::{
+    files::{self, HubOptions, ModelFolder},
+    service::{RerankRequest, Service},
+    sigmoid,
+    templates::{Piece, PromptTemplate},
+    tokenization::answer_tokens,
+};
+
+use super::{block_on, screen::Screen};
+use crate::{
+    args::{self, ModelArgs},
+    config::{Config, ServerConfig},
+    startup::{self, Started, prompts},
+};
+use golden::{Expected, Golden, Goldens};
+
+/// The arguments of `verify`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  text-embeddings-router verify Qwen/Qwen3-Reranker-0.6B --dtype float32
+  text-embeddings-router verify ./model --golden pairs.json --verbose
+
+The file of --golden is an array of objects with query, document and raw (or score), and as you like instruction and
+tolerance (in raw score). A raw score passes within 0.001 of the golden one in float32, 0.25 in bfloat16 and 1.0 in int8,
+plus what the source's own arithmetic and rounding leave open.
+
+Exit codes: 0 all checks pass, 1 one fails, 2 wrong arguments.")]
+pub(crate) struct VerifyArgs {
+    /// The model: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, or the path of a local directory.
+    #[arg(env = "MODEL_ID")]
+    model: String,
+
+    /// How it is got, prompted and computed.
+    #[command(flatten)]
+    how: ModelArgs,
+
+    /// A file with pairs and scores to compare with, in the place of the published ones.
+    #[arg(long, value_name = "FILE")]
+    golden: Option<PathBuf>,
+
+    /// Print the prompt too.
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+/// The lines so far.
+struct Checks {
+    screen: Screen,
+    done: usize,
+    failed: usize,
+}
+
+impl Checks {
+    /// Writes the line of a check. Gives its value if it passed.
+    fn check<T>(&mut self, name: &str, found: anyhow::Result<(T, String)>) -> anyhow::Result<Option<T>> {
+        self.done += 1;
+        match found {
+            Ok((value, text)) => {
+                self.line("32", "pass", name, &text)?;
+                Ok(Some(value))
+            }
+            Err(error) => {
+                self.failed += 1;
+                self.line("31", "FAIL", name, &format!("{error:#}"))?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Writes a line about what is not checked.
+    fn note(&self, name: &str, text: &str) -> io::Result<()> {
+        self.line("2", "-", name, text)
+    }
+
+    fn line(&self, colour: &str, mark: &str, name: &str, text: &str) -> io::Result<()> {
+        let mark = self.screen.styled(&format!("{mark:<5}"), colour);
+        writeln!(io::stdout(), "{mark}{name:<10} {text}")
+    }
+}
+
+/// Verifies.
+pub(super) fn run(args: VerifyArgs) -> anyhow::Result<()> {
+    let goldens = args.golden.as_deref().map(golden::read).transpose()?;
+    let mut checks = Checks { screen: Screen::of_stdout(), done: 0, failed: 0 };
+    block_on("error", verify(args, goldens, &mut checks))?;
+    let Checks { done, failed, .. } = checks;
+    ensure!(failed == 0, "{failed} of {done} checks failed");
+    Ok(())
+}
+
+async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -> anyhow::Result<()> {
+    let source = startup::source(&args.model, &args.how.hub);
+    let loaded = files::load(&source, &HubOptions::from_environment()).await;
+    let folder = loaded.map_err(Into::into).and_then(|folder| {
+        let text = describe_files(&folder)?;
+        Ok((folder, text))
+    });
+    let Some(folder) = checks.check("files", folder)? else { return Ok(()) };
+    let served = args::Args::offline(&args.model, args.how.clone())?;
+    ServerConfig::resolve(&served)?;
+    let kind = startup::resolve(&served, &folder).map(|(config, reason)| {
+        let text = format!("{}: {reason}", config.model_type);
+        (config, text)
+    });
+    let Some(config) = checks.check("kind", kind)? else { return Ok(()) };
+    let is_reranker = matches!(config.model_type, ModelType::Reranker | ModelType::ListwiseReranker);
+    let template = is_reranker.then(|| prompts::template(&config, &folder));
+    if let Some(template) = template {
+        check_prompt(template, &config, &folder, args.verbose, checks)?;
+    } else {
+        checks.note("template", "texts of this kind of model stand in none")?;
+    }
+    if config.model_type == ModelType::ListwiseReranker {
+        checks.check("answers", answers(&folder))?;
+    }
+    let started = startup::start(&served).await.map(|started| {
+        let text = describe_start(&started, is_reranker);
+        (started, text)
+    });
+    let Some(started) = checks.check("start", started)? else { return Ok(()) };
+    if !is_reranker {
+        return Ok(checks.note("golden", "only scores of re-rankers are compared")?);
+    }
+    let goldens = given.map_or_else(|| golden::published(&folder.name()), |given| Ok(vec![given]))?;
+    if goldens.is_empty() {
+        let text = format!(
+            "no scores are published for `{}`: nothing to compare with, see `--golden`",
+            folder.name()
+        );
+        checks.note("golden", &text)?;
+    }
+    for goldens in &goldens {
+        compare(goldens, &started, checks).await?;
+    }
+    Ok(())
+}
+
+fn describe_files(folder: &ModelFolder) -> anyhow::Result<String> {
+    let lengths = folder.weights.iter().map(|path| Ok(fs::metadata(path)?.len()));
+    let bytes: u64 = lengths.sum::<io::Result<u64>>()?;
+    let commit = folder.revision_sha.as_ref().map_or_else(String::new, |sha| format!(", commit {sha}"));
+    let files = folder.weights.len();
+    let weights = if files == 1 { "one file".to_owned() } else { format!("{files} files") };
+    Ok(format!(
+        "{} is complete: weights of {:.1} MB in {weights}{commit}",
+        folder.root.display(),
+        bytes as f64 / 1e6
+    ))
+}
+
+/// Where the prompt comes from, what it is, and the ids of its control tokens.
+fn check_prompt(
+    template: anyhow::Result<(PromptTemplate, String)>,
+    config: &Config,
+    folder: &ModelFolder,
+    verbose: bool,
+    checks: &mut Checks,
+) -> anyhow::Result<()> {
+    let Some(template) = checks.check("template", template)? else { return Ok(()) };
+    let instruction = prompts::default_instruction(config, folder, &template);
+    let prompt = instruction.map(|instruction| {
+        let prompt = template.render(&instruction, "{query}", "{document}");
+        let sum = hexadecimal(&Sha256::digest(prompt.as_bytes()));
+        let text = format!(
+            "sha256 {sum} of the texts {{query}} and {{document}} in it; default instruction {instruction:?}"
+        );
+        (prompt, text)
+    });
+    let prompt = checks.check("prompt", prompt)?;
+    if let Some(prompt) = prompt.filter(|_| verbose) {
+        for line in prompt.lines() {
+            writeln!(io::stdout(), "     | {line}")?;
+        }
+    }
+    checks.check("tokenizer", tokens(&template, folder))?;
+    Ok(())
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
+        text
+    })
+}
+
+/// The control tokens of a template with their ids.
+fn tokens(template: &PromptTemplate, folder: &ModelFolder) -> anyhow::Result<((), String)> {
+    let tokenizer = startup::tokenizer(folder)?;
+    let literals: String = template
+        .pieces()
+        .iter()
+        .filter_map(|piece| if let Piece::Literal(text) = piece { Some(text.as_str()) } else { None })
+        .collect();
+    let mut controls: Vec<_> = tokenizer
+        .get_added_tokens_decoder()
+        .into_iter()
+        .filter(|(_, token)| !token.content.is_empty() && literals.contains(&token.content))
+        .map(|(id, token)| (id, token.content))
+        .collect();
+    controls.sort();
+    let controls: Vec<_> = controls.into_iter().map(|(id, token)| format!("{token} is {id}")).collect();
+    let controls = if controls.is_empty() {
+        "the template has no control tokens".to_owned()
+    } else {
+        controls.join(", ")
+    };
+    Ok(((), format!("{} tokens; {controls}", tokenizer.get_vocab_size(true))))
+}
+
+/// The ids of the answers.
+fn answers(folder: &ModelFolder) -> anyhow::Result<((), String)> {
+    let tokenizer = startup::tokenizer(folder)?;
+    let named = folder.logit_score.map(|ids| (ids.true_token_id, ids.false_token_id));
+    let answers = answer_tokens(&tokenizer, named)?;
+    let token = |id: u32| format!("`{}` is {id}", tokenizer.id_to_token(id).unwrap_or_default());
+    let no = answers.false_id.map_or_else(|| "no second answer".to_owned(), token);
+    let origin = if named.is_some() { "1_LogitScore/config.json" } else { "the tokenizer" };
+    Ok(((), format!("{}, {no}, by {origin}", token(answers.true_id))))
+}
+
+fn describe_start(started: &Started, is_reranker: bool) -> String {
+    let Started { info, compute_type, .. } = started;
+    let instructions =
+        info.model.instruction_set.as_deref().map_or_else(String::new, |set| format!(" with {set}"));
+    let check =
+        if is_reranker { "two test pairs get different scores" } else { "two test texts are told apart" };
+    format!("{} on {compute_type}{instructions}; {check}", info.model.dtype)
+}
+
+/// Scores the pairs and compares.
+async fn compare(goldens: &Goldens, started: &Started, checks: &mut Checks) -> anyhow::Result<()> {
+    let tolerance = golden::tolerance(&started.info.model.dtype)?;
+    checks.note("golden", &format!("{} pairs from {}:", goldens.pairs.len(), goldens.source))?;
+    for golden in &goldens.pairs {
+        let expected = goldens.expected(golden, tolerance)?;
+        let found = match score(&started.service, golden).await {
+            Ok(raw) => judge(raw, expected, golden),
+            Err(error) => Err(error),
+        };
+        checks.check("golden", found)?;
+    }
+    Ok(())
+}
+
+async fn score(service: &Service, golden: &Golden) -> anyhow::Result<f32> {
+    let request = RerankRequest {
+        query: golden.query.clone(),
+        texts: vec![golden.document.clone()],
+        instruction: golden.instruction.clone(),
+        raw_scores: true,
+        ..RerankRequest::default()
+    };
+    let ranks = service.rerank(request).await?.value;
+    ranks.first().map(|rank| rank.score).ok_or_else(|| anyhow!("no score came back"))
+}
+
+/// Whether a raw score passes.
+fn judge(raw: f32, expected: Expected, golden: &Golden) -> anyhow::Result<((), String)> {
+    let Expected { raw: wanted, least, greatest } = expected;
+    let pair = format!("{} / {}", shortened(&golden.query), shortened(&golden.document));
+    let text = format!(
+        "raw {raw:.4} (score {:.6}), expected {wanted:.4}, from {least:.4} to {greatest:.4}: {pair}",
+        sigmoid(raw)
+    );
+    ensure!((least..=greatest).contains(&f64::from(raw)), "{text}");
+    Ok(((), text))
+}
+
+fn shortened(text: &str) -> impl Display {
+    console::truncate_str(text, 40, "…").into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    #[test]
+    fn a_score_passes_up_to_its_bounds() {
+        let golden: Golden = serde_json::from_str(r#"{"query":"q","document":"d","raw":1}"#).unwrap();
+        let expected = Expected { raw: 1.0, least: 0.5, greatest: 1.5 };
+        for (raw, passes) in
+            [(0.5, true), (1.5, true), (1.0, true), (0.499, false), (1.501, false), (f32::NAN, false)]
+        {
+            assert_eq!(judge(raw, expected, &golden).is_ok(), passes, "{raw}");
+        }
+    }
+}
