@@ -6,6 +6,7 @@
 
 mod additions;
 mod responses;
+mod shapes;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,7 @@ use super::{
 use crate::state::AppState;
 use additions::Additions;
 pub(crate) use responses::{InferenceErrors, OpenAiErrors, RerankErrors, ScoreErrors, TokenizerErrors};
+pub(crate) use shapes::{only_null, prompt_tokens};
 
 /// The group of all operations.
 pub(crate) const TAG: &str = "Text Embeddings Inference";

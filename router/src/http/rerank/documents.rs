@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use text_embeddings_core::service::RerankRequest;
 use utoipa::ToSchema;
 
-use super::{dialect::Dialect, options::Options};
+use super::{super::openapi::only_null, dialect::Dialect, options::Options};
 
 /// The field of an object that is ranked where the request names none.
 const TEXT: &str = "text";
@@ -44,7 +44,7 @@ pub(crate) struct DocumentsBody {
     #[schema(default = json!(null))]
     rank_fields: Option<Vec<String>>,
     /// Refused unless null: spans are not computed.
-    #[schema(value_type = Option<Object>, default = json!(null))]
+    #[schema(schema_with = only_null)]
     relevant_spans: Option<IgnoredAny>,
 }
 

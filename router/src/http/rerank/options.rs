@@ -9,7 +9,10 @@ use serde::{Deserialize, de::IgnoredAny};
 use text_embeddings_core::tokenization::{TokenLimits, TruncationDirection};
 use utoipa::ToSchema;
 
-use super::super::TruncationSide;
+use super::super::{
+    TruncationSide,
+    openapi::{only_null, prompt_tokens},
+};
 
 /// What the dialects share.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -34,7 +37,7 @@ pub(crate) struct Options {
     #[schema(default = json!(null))]
     truncation: Option<bool>,
     /// `vLLM`: the most tokens of a prompt, template and instruction included; -1 for as many as the model takes.
-    #[schema(default = json!(null), minimum = -1)]
+    #[schema(schema_with = prompt_tokens)]
     truncate_prompt_tokens: Option<i64>,
     /// From which end a text is cut.
     #[schema(default = json!(null))]
@@ -58,7 +61,7 @@ pub(crate) struct Options {
     #[schema(default = json!(null))]
     pub(crate) request_id: Option<String>,
     /// Refused unless null: there are no images or sounds to process.
-    #[schema(value_type = Option<Object>, default = json!(null))]
+    #[schema(schema_with = only_null)]
     mm_processor_kwargs: Option<IgnoredAny>,
 }
 
