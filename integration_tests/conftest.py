@@ -3,11 +3,24 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import loopback
 import pytest
 from browser import Playground, launch, opened
 from grpc_client import Grpc
 from playwright.sync_api import Browser, sync_playwright
 from server import Server
+
+# Before the clients are imported, some of which reach out then.
+loopback.guard()
+
+
+@pytest.fixture(autouse=True)
+def nobody_reaches_out(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No client asked for another machine than this one, or than the test is marked for."""
+    loopback.ATTEMPTS.clear()
+    yield
+    marker = request.node.get_closest_marker("reaches_for")
+    assert set(loopback.ATTEMPTS) <= set(marker.args if marker else ())
 
 
 @pytest.fixture(scope="session")
