@@ -1,0 +1,222 @@
+"""The model for training: Qwen3's layers on packed tokens, with the prefix of a query computed once for all its documents.
+
+Input: a `Batch` of tokens. Output: one raw score per document, `l_yes - l_no`. What must hold: the scores equal those of transformers'
+`Qwen3ForCausalLM` on the saved weights (check.py measures it).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of config.json."""
+
+    vocabulary: int
+    hidden: int = 192
+    layers: int = 5
+    heads: int = 4
+    key_heads: int = 2
+    head: int = 64
+    inner: int = 512
+    theta: float = 1e6
+    epsilon: float = 1e-6
+
+
+@dataclass
+class Rows:
+    """Sequences of one batch side by side. Packed tokens are those of all sequences one after the other.
+
+    `ids` [tokens]; `places` [tokens]: row * width + column of each token in the padded matrix; `positions` [rows, width].
+    """
+
+    ids: Tensor
+    places: Tensor
+    positions: Tensor
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.positions.shape[0], self.positions.shape[1]
+
+
+@dataclass
+class Batch:
+    """Prefixes [groups, width] and documents [documents, width]; `owner` [documents] is the group of each document.
+
+    `bias` [documents, 1, share * width, prefix width + width] and `prefix_bias` [1, 1, share * width, width]: what each token attends to,
+    as `attend` takes it, for `share` query heads per key head. `last` [documents]: index of the last packed token of each document. The
+    rest is for the losses.
+    """
+
+    prefixes: Rows
+    documents: Rows
+    owner: Tensor
+    bias: Tensor
+    prefix_bias: Tensor
+    last: Tensor
+    relevant: Tensor
+    overlap: Tensor
+    ends: Tensor
+    end_answers: Tensor
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """Attention; the query heads that share a key head lie one after the other: [rows, key heads, share * width, head].
+
+    `bias` [rows or 1, 1, share * width, keys] is 0 where a token is seen, else very low.
+    """
+    scores = torch.matmul(q, k.transpose(-1, -2)) * q.shape[-1] ** -0.5 + bias
+    return torch.matmul(torch.softmax(scores, -1), v)
+
+
+def normed(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Root mean square norm in float32."""
+    x = x.float()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight
+
+
+def rotated(x: Tensor, weight: Tensor, epsilon: float, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Norm per head, then rotary positions, halves as Qwen3 pairs them. `x` [tokens, heads, head]."""
+    first, second = normed(x, weight, epsilon).chunk(2, -1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype)
+
+
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    """The activation of the feed-forward part."""
+    return F.silu(gate) * up
+
+
+def fuse() -> None:
+    """Compiles the functions above, which shortens a step; needs a C++ compiler."""
+    for function in (attend, normed, rotated, gated):
+        globals()[function.__name__] = torch.compile(function, dynamic=True)
+
+
+class Norm(nn.Module):
+    """Root mean square norm."""
+
+    def __init__(self, size: int, epsilon: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        return normed(x, self.weight, self.epsilon)
+
+
+class Layer(nn.Module):
+    """Attention with normed queries and keys, then a gated feed-forward part. Names are those of the checkpoint."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+        queries, keys = shape.heads * shape.head, shape.key_heads * shape.head
+        self.input_layernorm = Norm(shape.hidden, shape.epsilon)
+        self.self_attn = nn.ModuleDict(
+            {
+                "q_proj": nn.Linear(shape.hidden, queries, bias=False),
+                "k_proj": nn.Linear(shape.hidden, keys, bias=False),
+                "v_proj": nn.Linear(shape.hidden, keys, bias=False),
+                "o_proj": nn.Linear(queries, shape.hidden, bias=False),
+                "q_norm": Norm(shape.head, shape.epsilon),
+                "k_norm": Norm(shape.head, shape.epsilon),
+            }
+        )
+        self.post_attention_layernorm = Norm(shape.hidden, shape.epsilon)
+        self.mlp = nn.ModuleDict(
+            {
+                "gate_proj": nn.Linear(shape.hidden, shape.inner, bias=False),
+                "up_proj": nn.Linear(shape.hidden, shape.inner, bias=False),
+                "down_proj": nn.Linear(shape.inner, shape.hidden, bias=False),
+            }
+        )
+
+    def heads(self, x: Tensor, rows: Rows, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries as `attend` takes them, keys and values as [rows, key heads, width, head], from packed normed tokens."""
+        attention, shape = self.self_attn, self.shape
+        height, width = rows.size
+        result = []
+        for name, count in (("q", shape.heads), ("k", shape.key_heads), ("v", shape.key_heads)):
+            values = attention[f"{name}_proj"](x).view(-1, count, shape.head)
+            if name != "v":
+                norm = attention[f"{name}_norm"]
+                values = rotated(values, norm.weight, norm.epsilon, *rope)
+            padded = torch.zeros(height * width, count, shape.head, dtype=values.dtype).index_copy(0, rows.places, values)
+            result.append(padded.view(height, width, count, shape.head).transpose(1, 2))
+        return result[0].reshape(height, shape.key_heads, -1, shape.head), result[1], result[2]
+
+    def finish(self, x: Tensor, attended: Tensor, rows: Rows) -> Tensor:
+        """Adds attention's result and the feed-forward part to the packed tokens."""
+        height, width = rows.size
+        flat = attended.reshape(height, self.shape.heads, width, -1).transpose(1, 2).reshape(height * width, -1)
+        x = x + self.self_attn["o_proj"](flat.index_select(0, rows.places))
+        hidden = self.post_attention_layernorm(x)
+        return x + self.mlp["down_proj"](gated(self.mlp["gate_proj"](hidden), self.mlp["up_proj"](hidden)))
+
+
+class Reranker(nn.Module):
+    """The whole model; two probes serve the auxiliary losses and are not saved."""
+
+    def __init__(self, shape: Shape, yes: int, no: int, seed: int):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.shape, self.yes, self.no = shape, yes, no
+        self.embed_tokens = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = Norm(shape.hidden, shape.epsilon)
+        self.overlap_probe, self.answer_probe = nn.Linear(shape.hidden, 1), nn.Linear(shape.hidden, 1)
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Half of the heads of the first layers compare contents: their query and key matrices start equal."""
+        nn.init.normal_(self.embed_tokens.weight, std=0.5)
+        self.embed_tokens.weight[[self.yes, self.no]] *= 0.1
+        for index, layer in enumerate(self.layers):
+            for name, module in layer.named_modules():
+                if isinstance(module, nn.Linear):
+                    scale = (2 * self.shape.layers) ** -0.5 if name.endswith(("o_proj", "down_proj")) else 1.0
+                    nn.init.normal_(module.weight, std=scale * module.in_features**-0.5)
+            if index < 3:
+                queries, keys, size = layer.self_attn["q_proj"].weight, layer.self_attn["k_proj"].weight, self.shape.head
+                share = self.shape.heads // self.shape.key_heads
+                for head in range(self.shape.key_heads):
+                    queries[head * share * size : (head * share + 1) * size] = keys[head * size : (head + 1) * size]
+
+    def rope(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the packed tokens, [tokens, 1, head / 2]."""
+        half = self.shape.head // 2
+        frequencies = self.shape.theta ** (-torch.arange(half, dtype=torch.float32) / half)
+        angles = rows.positions.flatten()[rows.places].float()[:, None, None] * frequencies
+        return angles.cos(), angles.sin()
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Raw scores [documents], and the probes' values per document token and per end of a sentence."""
+        prefix, documents = batch.prefixes, batch.documents
+        x, y = self.embed_tokens(prefix.ids), self.embed_tokens(documents.ids)
+        ropes = self.rope(prefix), self.rope(documents)
+        overlap = answer = None
+        for index, layer in enumerate(self.layers):
+            q, k, v = layer.heads(layer.input_layernorm(x), prefix, ropes[0])
+            dq, dk, dv = layer.heads(layer.input_layernorm(y), documents, ropes[1])
+            if index < len(self.layers) - 1:
+                x = layer.finish(x, attend(q, k, v, batch.prefix_bias), prefix)
+            keys = torch.cat((k.index_select(0, batch.owner), dk), 2)
+            values = torch.cat((v.index_select(0, batch.owner), dv), 2)
+            y = layer.finish(y, attend(dq, keys, values, batch.bias), documents)
+            if index == 1:
+                overlap = self.overlap_probe(y).squeeze(-1).float()
+            if index == 3:
+                answer = self.answer_probe(y.index_select(0, batch.ends)).squeeze(-1).float()
+        last = self.norm(y.index_select(0, batch.last))
+        with torch.autocast("cpu", enabled=False):
+            scores = last @ (self.embed_tokens.weight[self.yes] - self.embed_tokens.weight[self.no])
+        return scores, overlap, answer
+
+    def checkpoint(self) -> dict[str, Tensor]:
+        """The tensors of the folder, in bfloat16, by their names there."""
+        names = {name: value for name, value in self.state_dict().items() if "probe" not in name}
+        return {f"model.{name}": value.detach().to(torch.bfloat16).contiguous() for name, value in names.items()}
