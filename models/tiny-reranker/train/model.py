@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer
 from torch import Tensor, nn
+
+from tokenizer import MARKERS
 
 
 @dataclass(frozen=True)
@@ -160,31 +163,61 @@ class Layer(nn.Module):
 class Reranker(nn.Module):
     """The whole model; two probes serve the auxiliary losses and are not saved."""
 
-    def __init__(self, shape: Shape, yes: int, no: int, seed: int):
+    def __init__(self, shape: Shape, words: Tokenizer, seed: int):
         super().__init__()
         torch.manual_seed(seed)
-        self.shape, self.yes, self.no = shape, yes, no
+        self.shape = shape
+        self.yes, self.no = words.token_to_id("yes"), words.token_to_id("no")
         self.embed_tokens = nn.Embedding(shape.vocabulary, shape.hidden)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = Norm(shape.hidden, shape.epsilon)
         self.overlap_probe, self.answer_probe = nn.Linear(shape.hidden, 1), nn.Linear(shape.hidden, 1)
-        self.initialise()
+        self.initialise(tuple(words.token_to_id(marker) for marker in MARKERS))
 
     @torch.no_grad()
-    def initialise(self) -> None:
-        """Half of the heads of the first layers compare contents: their query and key matrices start equal."""
-        nn.init.normal_(self.embed_tokens.weight, std=0.5)
-        self.embed_tokens.weight[[self.yes, self.no]] *= 0.1
-        for index, layer in enumerate(self.layers):
+    def initialise(self, markers: tuple[int, int]) -> None:
+        """Random weights, but for what every such model has to find first, which would take it long.
+
+        The first layer's heads start as: the token before, the one before that, the marker `<Query`, the marker `<Document`. So a token
+        soon knows its neighbours and in which part of the prompt it is. In the next two layers every other head compares contents: its
+        query and key matrices are equal, but for what makes tokens of the document, above all the token itself, match less well.
+        """
+        table, layers = self.embed_tokens.weight, self.layers
+        nn.init.normal_(table, std=0.5)
+        table[[self.yes, self.no]] *= 0.1
+        table[:, 0], table[:, 1:3] = 1.0, 0.0
+        table[markers[0], 1], table[markers[1], 2] = 3.0, 3.0
+        for layer in layers:
             for name, module in layer.named_modules():
                 if isinstance(module, nn.Linear):
                     scale = (2 * self.shape.layers) ** -0.5 if name.endswith(("o_proj", "down_proj")) else 1.0
                     nn.init.normal_(module.weight, std=scale * module.in_features**-0.5)
-            if index < 3:
-                queries, keys, size = layer.self_attn["q_proj"].weight, layer.self_attn["k_proj"].weight, self.shape.head
-                share = self.shape.heads // self.shape.key_heads
-                for head in range(self.shape.key_heads):
-                    queries[head * share * size : (head * share + 1) * size] = keys[head * size : (head + 1) * size]
+        size, half = self.shape.head, self.shape.head // 2
+        q, k, v = (layers[0].self_attn[f"{name}_proj"].weight for name in "qkv")
+        q *= 0.1
+        k[:size] *= 0.1
+        k[size:] *= 0.3
+        v[size:] *= 0.4
+        fast = torch.arange(4)
+        k[fast, 0] += 3.0
+        for back in (1, 2):
+            angles = back * self.shape.theta ** (-fast.float() / half)
+            start = (back - 1) * size
+            q[start + fast, 0] += 3.0 * angles.cos()
+            q[start + half + fast, 0] -= 3.0 * angles.sin()
+        for marker, column in ((0, 1), (1, 2)):
+            slow = half - 8 + 4 * marker + fast
+            k[size + slow, column] += 2.0
+            q[(2 + marker) * size + slow, 0] += 3.0
+        share = self.shape.heads // self.shape.key_heads
+        marked = layers[0].self_attn["o_proj"].weight[:, 3 * size :] @ v[size:] @ layers[0].input_layernorm(table[markers[1]])
+        for layer in layers[1:3]:
+            queries, keys = layer.self_attn["q_proj"].weight, layer.self_attn["k_proj"].weight
+            for head in range(self.shape.key_heads):
+                query, key = queries[head * share * size :][:size], keys[head * size :][:size]
+                query.copy_(key)
+                query[half - 4 : half, 0] += 1.1
+                key[half - 4 : half] -= 0.6 * marked / marked.norm()
 
     def rope(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the packed tokens, [tokens, 1, head / 2]."""

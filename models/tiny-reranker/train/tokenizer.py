@@ -1,4 +1,4 @@
-"""Trains the tokenizer: Qwen3's structure (byte-level BPE, digits one by one, its added tokens in its order) with 6,000 plain tokens.
+"""Trains the tokenizer: Qwen3's structure (byte-level BPE, digits one by one, its added tokens in its order) with 7,000 plain tokens.
 
 Input: sentences of all five languages. Output: `tokenizer.json` and `tokenizer_config.json`. `yes` and `no` are single plain tokens.
 """
@@ -13,13 +13,14 @@ from groups import DEFAULT_INSTRUCTION, OTHER_WORDINGS, Maker, Settings
 from instructed import instructed_group
 from languages import LANGUAGES, everyday, lexicon, relations, words
 
-PLAIN_SIZE = 6000
+PLAIN_SIZE = 7000
 SYSTEM_LINE = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
     'Note that the answer can only be "yes" or "no".'
 )
 PREFIX = f"<|im_start|>system\n{SYSTEM_LINE}<|im_end|>\n<|im_start|>user\n"
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+MARKERS = ("<Query", "<Document")  # single tokens, which model.py tells the first layer to look for
 # Digits stand alone, and a space belongs to the word after it: this reading of a text in words is part of Qwen's tokenizer.
 SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPECIAL = [
@@ -35,17 +36,18 @@ NOT_SPECIAL = [
 def corpus(seed: int) -> list[str]:
     """Generated sentences, and the word lists and facts themselves, so that rare words get tokens too."""
     maker = Maker(random.Random(seed), Settings())
-    texts = [PREFIX, SUFFIX, "yes", "no"] * 50 + [DEFAULT_INSTRUCTION, *OTHER_WORDINGS] * 20
-    for index in range(6000):
+    frame = "<Instruct>: a\n<Query>: a\n<Document>: a"
+    texts = [PREFIX, SUFFIX, frame, DEFAULT_INSTRUCTION, "yes", "no"] * 3000 + OTHER_WORDINGS * 200
+    for index in range(3000):
         group = instructed_group(maker) if index % 10 == 0 else maker.everyday_group() if index % 10 < 3 else maker.relation_group()
         texts += [group.instruction, group.query] + [document.text() for document in group.documents[:3]]
     for language in LANGUAGES:
         facts = everyday(language).values()
         forms = relations(language).values()
-        texts += [text for fact in facts for text in fact.queries + fact.passages] * 12
-        texts += [text for form in forms for text in form.questions + form.statements] * 4
-        texts += [" " + entry[language] for entries in lexicon().values() for entry in entries] * 12
-        texts += [("" if language == "zh" else " ") + word for word in words(language)] * 25
+        texts += [text for fact in facts for text in fact.queries + fact.passages] * 25
+        texts += [text for form in forms for text in form.questions + form.keywords + form.statements] * 15
+        texts += [" " + entry[language] for entries in lexicon().values() for entry in entries] * 50
+        texts += [("" if language == "zh" else " ") + word for word in words(language)] * 100
     return texts
 
 
@@ -66,7 +68,7 @@ def train(seed: int) -> Tokenizer:
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in NOT_SPECIAL])
     added = [tokenizer.token_to_id(token) for token in SPECIAL + NOT_SPECIAL]
     assert added == list(range(PLAIN_SIZE, PLAIN_SIZE + len(added))), added
-    for answer in ("yes", "no"):
+    for answer in ("yes", "no", *MARKERS):
         assert tokenizer.encode(answer).ids == [tokenizer.token_to_id(answer)], answer
     return tokenizer
 

@@ -76,7 +76,7 @@ def work(rank: int, out: Path, steps: int, seed: int, meeting: str) -> None:
     words = Tokenizer.from_file(str(out / "tokenizer.json"))
     encoder, shape = Encoder(words), Shape(vocabulary=words.get_vocab_size())
     sets = {name: [encoder.encode(group) for group in groups] for name, groups in watched(seed + 1000, WATCHED).items()}
-    model = Reranker(shape, words.token_to_id("yes"), words.token_to_id("no"), seed)
+    model = Reranker(shape, words, seed)
     say(f"model: {sum(value.numel() for value in model.checkpoint().values()):,} parameters")
     fuse()
     optimiser, batches = Optimiser(model), stream(encoder, f"{seed}-{rank}")
