@@ -82,6 +82,7 @@ def write_folder(folder: Path, shape: Shape, tokenizer: Tokenizer, tensors: dict
     write_json(folder / "config_sentence_transformers.json", sentence_transformers)
     write_json(folder / "sentence_bert_config.json", {"transformer_task": "text-generation", "module_output_name": "causal_logits"})
     save_file(tensors, folder / "model.safetensors.part", metadata={"format": "pt"})
+    (folder / "model.safetensors.part").chmod(0o644)
     (folder / "model.safetensors.part").replace(folder / "model.safetensors")
 
 

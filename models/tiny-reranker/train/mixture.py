@@ -45,10 +45,10 @@ def packed(groups: list[Encoded]) -> Iterator[list[Encoded]]:
     yield batch
 
 
-def stream(encoder: Encoder, seed: str) -> Iterator[list[Encoded]]:
-    """Batches, one for each step."""
-    rng = random.Random(seed)
-    maker, step = Maker(rng, Settings()), 0
+def stream(encoder: Encoder, seed: str, start: int) -> Iterator[list[Encoded]]:
+    """Batches, one for each step from `start`."""
+    rng = random.Random(f"{seed}-{start}" if start else seed)
+    maker, step = Maker(rng, Settings()), start
     while True:
         batches = list(packed([encoder.encode(training_group(maker, step)) for _ in range(POOL)]))
         rng.shuffle(batches)

@@ -5,9 +5,11 @@ Input: a `Batch` of tokens. Output: one raw score per document, `l_yes - l_no`. 
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -253,3 +255,10 @@ class Reranker(nn.Module):
         """The tensors of the folder, in bfloat16, by their names there."""
         names = {name: value for name, value in self.state_dict().items() if "probe" not in name}
         return {f"model.{name}": value.detach().to(torch.bfloat16).contiguous() for name, value in names.items()}
+
+
+def load(model: Reranker, folder: Path) -> None:
+    """Takes the weights from a folder; every tensor must be there and be used. The probes stay as they are."""
+    tensors = {name.removeprefix("model."): value.float() for name, value in load_file(folder / "model.safetensors").items()}
+    probes = {name: value for name, value in model.state_dict().items() if "probe" in name}
+    model.load_state_dict(tensors | probes)

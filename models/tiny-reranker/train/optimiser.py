@@ -1,7 +1,7 @@
 """Muon for the matrices, AdamW for the rest, and the learning rate over the steps.
 
 Input: the model, and gradients on every worker. Output: `Optimiser.step`, which averages the gradients over the workers and leaves all of
-them with the same weights. What must hold: nothing but the decay depends on the number of steps, so a longer run repeats a shorter one.
+them with the same weights. What must hold: the first steps don't depend on the number of steps.
 """
 
 import torch
@@ -11,12 +11,14 @@ from torch import Tensor
 from model import Reranker
 
 MATRIX_RATE, OTHER_RATE = 0.02, 3e-3
-WARM_UP, DECAY = 80, 700
+WARM_UP, FULL, LATER = 80, 750, 0.5
 
 
 def rate(step: int, steps: int) -> float:
-    """A short warm-up, a constant rate, then a linear decay to zero over the last steps."""
-    return max(0.0, min(1.0, (step + 1) / WARM_UP, (steps - step) / DECAY))
+    """A short warm-up, the full rate until words are matched, then from half of it linearly to zero."""
+    if step < FULL:
+        return min(1.0, (step + 1) / WARM_UP)
+    return LATER * (steps - step) / (steps - FULL)
 
 
 def orthogonal(update: Tensor) -> Tensor:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from batches import Encoder, batch
 from groups import Group
-from model import Reranker, Shape
+from model import Reranker, Shape, load
 
 TOKENS = 12000
 
@@ -29,9 +28,7 @@ class Scorer:
         """Reads the folder; every tensor must be there and be used."""
         words = Tokenizer.from_file(str(folder / "tokenizer.json"))
         model = Reranker(Shape(words.get_vocab_size()), words, 0)
-        tensors = {name.removeprefix("model."): value.float() for name, value in load_file(folder / "model.safetensors").items()}
-        probes = {name: value for name, value in model.state_dict().items() if "probe" in name}
-        model.load_state_dict(tensors | probes)
+        load(model, folder)
         return cls(model.eval(), Encoder(words))
 
     @torch.no_grad()

@@ -1,6 +1,6 @@
 """Makes the tiny re-ranker from nothing: generates texts, trains the tokenizer, trains the model, writes the folder.
 
-Usage: python train.py --out DIR [--steps N]. Two workers of one thread each share the work. It prints how well held-out groups are ranked
+Usage: python train.py --out DIR [--steps N] [--resume STEP]. Two workers of one thread each share the work. It prints how well held-out groups are ranked
 while it trains. A file `steps` in the folder, if there is one, changes the number of steps while it runs.
 """
 
@@ -21,11 +21,11 @@ import tokenizer as tokenizers_of_this_model
 from batches import Encoded, Encoder, batch
 from folder import write_folder
 from mixture import packed, stream, watched
-from model import Batch, Reranker, Shape, fuse
+from model import Batch, Reranker, Shape, fuse, load
 from optimiser import Optimiser, rate
 
 SEED, STEPS, WORKERS = 4, 3000, 2
-WATCH_EVERY, WATCHED, WORDS_UNTIL = 250, 60, 1200
+WATCH_EVERY, WATCHED, WORDS_UNTIL = 250, 60, 2200
 
 
 def losses(model: Reranker, batch: Batch, step: int, factor: float) -> tuple[Tensor, Tensor]:
@@ -42,7 +42,7 @@ def losses(model: Reranker, batch: Batch, step: int, factor: float) -> tuple[Ten
     answers = F.binary_cross_entropy_with_logits(scores, batch.relevant)
     words = F.binary_cross_entropy_with_logits(overlap, batch.overlap)
     sentences = F.binary_cross_entropy_with_logits(answer, batch.end_answers)
-    total = ranking + answers + factor * (0.3 * max(0.0, 1 - step / WORDS_UNTIL) * words + sentences)
+    total = ranking + answers + 0.5 * max(0.0, 1 - step / WORDS_UNTIL) * words + factor * sentences
     return total, torch.stack((ranking, answers, words, sentences)).detach()
 
 
@@ -69,8 +69,8 @@ def steps_now(out: Path, steps: int) -> int:
     return int(number)
 
 
-def work(rank: int, out: Path, steps: int, seed: int, meeting: str) -> None:
-    """What one worker does."""
+def work(rank: int, out: Path, steps: int, seed: int, start: int, meeting: str) -> None:
+    """What one worker does. From a step above 0 it starts with the weights that the folder holds."""
     torch.set_num_threads(1)
     workers.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=WORKERS)
     words = Tokenizer.from_file(str(out / "tokenizer.json"))
@@ -78,9 +78,11 @@ def work(rank: int, out: Path, steps: int, seed: int, meeting: str) -> None:
     sets = {name: [encoder.encode(group) for group in groups] for name, groups in watched(seed + 1000, WATCHED).items()}
     model = Reranker(shape, words, seed)
     say(f"model: {sum(value.numel() for value in model.checkpoint().values()):,} parameters")
+    if start:
+        load(model, out)
     fuse()
-    optimiser, batches = Optimiser(model), stream(encoder, f"{seed}-{rank}")
-    sums, tokens, began, step = torch.zeros(4), 0, time.time(), 0
+    optimiser, batches = Optimiser(model), stream(encoder, f"{seed}-{rank}", start)
+    sums, tokens, began, step = torch.zeros(4), 0, time.time(), start
     while step < steps:
         values = batch(next(batches))
         with torch.autocast("cpu", torch.bfloat16):
@@ -91,7 +93,7 @@ def work(rank: int, out: Path, steps: int, seed: int, meeting: str) -> None:
         sums = sums * 0.98 + parts * 0.02
         tokens += len(values.documents.ids) + len(values.prefixes.ids)
         if step % 50 == 0:
-            shown = " ".join(f"{part / (1 - 0.98**step):.3f}" for part in sums.tolist())
+            shown = " ".join(f"{part / (1 - 0.98 ** (step - start)):.3f}" for part in sums.tolist())
             seconds = time.time() - began
             say(f"step {step} of {steps}, loss {shown}, {WORKERS * tokens / seconds:.0f} tokens/s, {seconds:.0f} s")
             steps = steps_now(out, steps)
@@ -113,14 +115,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder to write; made if it is not there")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--resume", type=int, default=0, metavar="STEP", help="go on from this step with the weights in the folder")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     arguments.out.mkdir(parents=True, exist_ok=True)
-    words = tokenizers_of_this_model.train(arguments.seed)
-    tokenizers_of_this_model.save(words, arguments.out)
-    print(f"tokenizer: {words.get_vocab_size()} tokens", flush=True)
+    if not arguments.resume:
+        words = tokenizers_of_this_model.train(arguments.seed)
+        tokenizers_of_this_model.save(words, arguments.out)
+        print(f"tokenizer: {words.get_vocab_size()} tokens", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        task = arguments.out, arguments.steps, arguments.seed, f"{folder}/meeting"
+        task = arguments.out, arguments.steps, arguments.seed, arguments.resume, f"{folder}/meeting"
         torch.multiprocessing.spawn(work, task, WORKERS)
 
 
