@@ -20,7 +20,7 @@ HARD_AFTER, LONG_AFTER = 500, 1000  # steps until all kinds of negatives come, a
 
 def training_group(maker: Maker, step: int) -> Group:
     """One group; later steps bring more kinds of negatives, then long documents."""
-    hard, long = min(1.0, 0.2 + step / HARD_AFTER), 0.07 if step > LONG_AFTER else 0.0
+    hard, long = min(1.0, 0.2 + step / HARD_AFTER), 0.02 if step > LONG_AFTER else 0.0
     maker.settings = replace(maker.settings, hard=hard, long=long)
     draw = maker.rng.random()
     if draw < 0.62:

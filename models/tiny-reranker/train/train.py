@@ -24,7 +24,7 @@ from mixture import packed, stream, watched
 from model import Batch, Reranker, Shape, fuse, load
 from optimiser import Optimiser, rate
 
-SEED, STEPS, WORKERS = 4, 3000, 2
+SEED, STEPS, WORKERS, TYPICAL_GROUPS = 4, 2700, 2, 9
 WATCH_EVERY, WATCHED, WORDS_UNTIL = 250, 60, 2200
 
 
@@ -42,8 +42,9 @@ def losses(model: Reranker, batch: Batch, step: int, factor: float) -> tuple[Ten
     answers = F.binary_cross_entropy_with_logits(scores, batch.relevant)
     words = F.binary_cross_entropy_with_logits(overlap, batch.overlap)
     sentences = F.binary_cross_entropy_with_logits(answer, batch.end_answers)
+    # A batch of long documents has one group or two: its steps must not count as much as those of a dozen.
     total = ranking + answers + 0.5 * max(0.0, 1 - step / WORDS_UNTIL) * words + factor * sentences
-    return total, torch.stack((ranking, answers, words, sentences)).detach()
+    return total * groups / TYPICAL_GROUPS, torch.stack((ranking, answers, words, sentences)).detach()
 
 
 @torch.no_grad()
