@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from batches import Encoded, Encoder
+from coverage import coverage_group
 from groups import Group, Maker, Settings
 from instructed import in_language, instructed_group
 from languages import LANGUAGES
@@ -23,14 +24,16 @@ def training_group(maker: Maker, step: int) -> Group:
     hard, long = min(1.0, 0.2 + step / HARD_AFTER), 0.02 if step > LONG_AFTER else 0.0
     maker.settings = replace(maker.settings, hard=hard, long=long)
     draw = maker.rng.random()
-    if draw < 0.62:
+    if draw < 0.5:
         languages = maker.rng.sample(LANGUAGES, 2) if maker.rng.random() < 0.08 else [maker.rng.choice(LANGUAGES)]
         return maker.relation_group(language=languages[0], query_language=languages[-1])
-    if draw < 0.8:
+    if draw < 0.7:
         return maker.everyday_group()
-    if draw < 0.9:
+    if draw < 0.85:
+        return coverage_group(maker)
+    if draw < 0.91:
         return maker.keyword_group()
-    return in_language(maker, instructed=False) if draw < 0.92 else instructed_group(maker)
+    return in_language(maker, instructed=False) if draw < 0.925 else instructed_group(maker)
 
 
 def packed(groups: list[Encoded]) -> Iterator[list[Encoded]]:
