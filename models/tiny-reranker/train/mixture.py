@@ -12,10 +12,11 @@ from coverage import coverage_group
 from groups import Group, Maker, Settings
 from instructed import in_language, instructed_group
 from languages import LANGUAGES
-from world import HELD_OUT_RELATIONS
+from world import HELD_OUT_RELATIONS, TIMED
 
 POOL = 160  # groups that are sorted by length together
 TOKENS = 3600  # padded document tokens of a batch
+TIMED_AND_TRAINED = sorted(TIMED - HELD_OUT_RELATIONS)  # to compare years is the hardest, so it comes more often
 HARD_AFTER, LONG_AFTER = 500, 1000  # steps until all kinds of negatives come, and until long documents come
 
 
@@ -26,7 +27,8 @@ def training_group(maker: Maker, step: int) -> Group:
     draw = maker.rng.random()
     if draw < 0.5:
         languages = maker.rng.sample(LANGUAGES, 2) if maker.rng.random() < 0.08 else [maker.rng.choice(LANGUAGES)]
-        return maker.relation_group(language=languages[0], query_language=languages[-1])
+        relation = maker.rng.choice(TIMED_AND_TRAINED) if maker.rng.random() < 0.25 else None
+        return maker.relation_group(relation, languages[0], languages[-1])
     if draw < 0.7:
         return maker.everyday_group()
     if draw < 0.85:

@@ -24,7 +24,7 @@ from mixture import packed, stream, watched
 from model import Batch, Reranker, Shape, fuse, load
 from optimiser import Optimiser, rate
 
-SEED, STEPS, WORKERS, TYPICAL_GROUPS = 4, 2800, 2, 9
+SEED, STEPS, WORKERS, TYPICAL_GROUPS = 4, 3000, 2, 9
 WATCH_EVERY, WATCHED, WORDS_UNTIL = 250, 60, 2200
 
 
