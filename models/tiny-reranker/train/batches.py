@@ -101,7 +101,8 @@ def batch(groups: list[Encoded]) -> Batch:
     causal = torch.ones(width, width, dtype=torch.bool).tril().repeat(SHARE, 1).expand(len(lists), 1, -1, -1)
     prefix_causal = torch.ones(before, before, dtype=torch.bool).tril().repeat(SHARE, 1)[None, None]
     starts = torch.tensor([0] + [len(ids) for ids in lists]).cumsum(0)
-    marks = [(int(starts[index]) + place, answers) for index, ends in enumerate(end for group in groups for end in group.ends) for place, answers in ends]
+    every_end = enumerate(ends for group in groups for ends in group.ends)
+    marks = [(int(starts[index]) + place, answers) for index, ends in every_end for place, answers in ends]
     return Batch(
         prefixes=prefixes,
         documents=documents,

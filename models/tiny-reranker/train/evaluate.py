@@ -105,8 +105,11 @@ def across(report: Report) -> None:
     """Query and documents in different languages."""
     groups = families.across_languages(SEED, 2 * report.size)
     model, words = report.both(groups)
-    report.add("## Query and texts in different languages", "", "Names are spelled in the script of each language; one in six is Latin everywhere.", "")
-    rows = [[name, shown(first(groups, scores)), shown(pairs(groups, scores)["all"][0]), f"{ndcg(groups, scores):.3f}"] for name, scores in (("model", model), ("BM25", words))]
+    report.add("## Query and texts in different languages", "")
+    report.add("Names are spelled in the script of each language; one in six is Latin everywhere.", "")
+    rows = []
+    for name, scores in (("model", model), ("BM25", words)):
+        rows.append([name, shown(first(groups, scores)), shown(pairs(groups, scores)["all"][0]), f"{ndcg(groups, scores):.3f}"])
     report.table(["", "first", "pairs", "NDCG@10"], rows + [["chance", shown(chance(groups)), "50.0", ""]])
 
 
@@ -144,7 +147,8 @@ def probability(report: Report, groups: list[Group], scores: Scores) -> None:
     """The reliability table."""
     rows, error = calibration(groups, scores)
     report.add("## Calibration", "", f"Over all groups of the first table. Expected calibration error: {error:.3f}.", "")
-    report.table(["score", "texts", "mean score", "share relevant"], [[name, str(count), f"{mean:.3f}", f"{share:.3f}"] for name, count, mean, share in rows])
+    shares = [[name, str(count), f"{mean:.3f}", f"{share:.3f}"] for name, count, mean, share in rows]
+    report.table(["score", "texts", "mean score", "share relevant"], shares)
 
 
 def write(folder: Path, size: int) -> None:

@@ -5,11 +5,11 @@ kind it is (`positive`, or the kind of negative), and for each of its sentences 
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from languages import LANGUAGES, everyday, fill, relations, words
 from names import Name, name
-from world import RELATIONS, TIMED, TRAINED_RELATIONS, Fact, Question, casual, facts_of, question, statement, value
+from world import RELATIONS, TIMED, TRAINED_RELATIONS, Fact, Question, casual, facts_of, question, statement
 
 DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 OTHER_WORDINGS = [
@@ -21,7 +21,8 @@ OTHER_WORDINGS = [
 ]
 HELD_OUT_WORDING = "Select the passage in which the question is answered"
 HELD_OUT_EVERYDAY = {
-    "paella", "egg", "cheetah", "bee", "gravity", "volcano", "git/branch", "wifi", "pacific", "burn", "stain", "passport", "quixote", "football", "library",
+    "paella", "egg", "cheetah", "bee", "gravity", "volcano", "git/branch", "wifi", "pacific", "burn", "stain", "passport", "quixote",
+    "football", "library",
 }  # fmt: skip
 KINDS = {  # kinds of negatives and how often each is drawn
     "same entity, other relation": 3.0, "other entity": 2.5, "other years": 3.0, "near duplicate": 2.0, "mixed facts": 1.5,
@@ -69,7 +70,6 @@ class Group:
     language: str
     family: str
     detail: str = ""
-    extra: dict = field(default_factory=dict)
 
 
 class Maker:
@@ -214,7 +214,8 @@ class Maker:
         for text in texts:
             joined = " ".join(text)
             hit = all(word in joined for word in asked)
-            documents.append(Document([(part, hit and any(word in part for word in asked)) for part in text], "positive" if hit else "unrelated", language))
+            marked = [(part, hit and any(word in part for word in asked)) for part in text]
+            documents.append(Document(marked, "positive" if hit else "unrelated", language))
         rng.shuffle(documents)
         return Group(self.instruction(), " ".join(asked), documents, language, "keywords")
 
@@ -285,5 +286,3 @@ class Story:
             kind, core = "same entity, other relation", [maker.about(entity, relation, self.language)]
         return maker.document([(text, False) for text in core], kind, self.language, extras)
 
-
-__all__ = ["DEFAULT_INSTRUCTION", "HELD_OUT_WORDING", "Document", "Group", "Maker", "Settings", "value"]

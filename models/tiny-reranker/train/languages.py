@@ -83,7 +83,9 @@ def lines(name: str) -> list[str]:
     return [line for line in (HERE / name).read_text(encoding="utf-8").splitlines() if line and not line.startswith("# ")]
 
 
-PARTICLES = {"은": "는", "이": "가", "을": "를", "과": "와", "으로": "로", "이란": "란", "이라고": "라고", "이라는": "라는", "이었다": "였다"}
+PARTICLES = {
+    "은": "는", "이": "가", "을": "를", "과": "와", "으로": "로", "이란": "란", "이라고": "라고", "이라는": "라는", "이었다": "였다",
+}  # fmt: skip
 CONTRACTED = re.compile(r"\b([dD]e|[aA]) el (?=\S)")
 SLOT = re.compile(r"\{(\w)(?::(\w))?\}(이라고|이라는|이었다|이란|으로|은|이|을|과)?(?=([\s.,?!:;]|$)?)")
 
@@ -115,7 +117,13 @@ def fitting(word: str, particle: str) -> str:
     return particle
 
 
-CASES = {"g": ("а", "я", "ы", "и"), "d": ("у", "ю", "е", "е"), "a": ("а", "я", "у", "ю"), "i": ("ом", "ем", "ой", "ей"), "p": ("е", "е", "е", "е")}
+CASES = {
+    "g": ("а", "я", "ы", "и"),
+    "d": ("у", "ю", "е", "е"),
+    "a": ("а", "я", "у", "ю"),
+    "i": ("ом", "ем", "ой", "ей"),
+    "p": ("е", "е", "е", "е"),
+}
 
 
 def decline(name: str, case: str) -> str:

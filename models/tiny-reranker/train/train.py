@@ -1,7 +1,7 @@
 """Makes the tiny re-ranker from nothing: generates texts, trains the tokenizer, trains the model, writes the folder.
 
-Usage: python train.py --out DIR [--steps N] [--resume STEP]. Two workers of one thread each share the work. It prints how well held-out groups are ranked
-while it trains. A file `steps` in the folder, if there is one, changes the number of steps while it runs.
+Usage: python train.py --out DIR [--steps N] [--resume STEP]. Two workers of one thread each share the work. It prints how well held-out
+groups are ranked while it trains. A file `steps` in the folder, if there is one, changes the number of steps while it runs.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from mixture import packed, stream, watched
 from model import Batch, Reranker, Shape, fuse, load
 from optimiser import Optimiser, rate
 
-SEED, STEPS, WORKERS, TYPICAL_GROUPS = 4, 3000, 2, 9
+SEED, STEPS, WORKERS, TYPICAL_GROUPS = 4, 2900, 2, 9
 WATCH_EVERY, WATCHED, WORDS_UNTIL = 250, 60, 2200
 
 
