@@ -80,7 +80,14 @@ def write_folder(folder: Path, shape: Shape, tokenizer: Tokenizer, tensors: dict
         "activation_fn": "torch.nn.modules.linear.Identity",
     }
     write_json(folder / "config_sentence_transformers.json", sentence_transformers)
-    write_json(folder / "sentence_bert_config.json", {"transformer_task": "text-generation", "module_output_name": "causal_logits"})
+    output = {"method": "forward", "method_output_name": "logits"}
+    transformer = {
+        "transformer_task": "text-generation",
+        # Without "message", sentence-transformers joins query and document and never uses the template.
+        "modality_config": {"text": output, "message": output | {"format": "flat"}},
+        "module_output_name": "causal_logits",
+    }
+    write_json(folder / "sentence_bert_config.json", transformer)
     save_file(tensors, folder / "model.safetensors.part", metadata={"format": "pt"})
     (folder / "model.safetensors.part").chmod(0o644)
     (folder / "model.safetensors.part").replace(folder / "model.safetensors")
