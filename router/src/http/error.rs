@@ -73,8 +73,8 @@ pub(crate) struct OpenAiErrorBody {
     code: u16,
     #[serde(rename = "type")]
     kind: ErrorType,
-    /// The name of `type` in the description of text-embeddings-inference, which sends `type` too.
-    #[schema(value_type = ErrorType, required = true)]
+    /// Never there: the name of `type` in the description of text-embeddings-inference, which sends `type`, too.
+    #[schema(value_type = ErrorType, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     error_type: Option<ErrorType>,
 }

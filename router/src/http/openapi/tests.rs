@@ -68,9 +68,16 @@ fn missing_elements(ours: &Value, theirs: &Value, place: &str, found: &mut Vec<S
     }
 }
 
+/// What TEI's description says and TEI does not do: it requires a field that it sends under another name. A client that
+/// checks answers against ours would refuse all errors of these routes.
+const NOT_SO: &str = "/schemas/OpenAICompatErrorResponse/required: \"error_type\"";
+
 fn missing_in(ours: &Value) -> Vec<String> {
     let mut found = Vec::new();
     missing(ours, &tei(), "", &mut found);
+    let all = found.len();
+    found.retain(|place| place != NOT_SO);
+    assert_eq!(found.len(), all - 1, "{NOT_SO}");
     found
 }
 
