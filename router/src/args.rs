@@ -21,7 +21,8 @@ use crate::{secret::Secret, telemetry::collector::Endpoint};
 #[derive(Debug, Clone, Parser)]
 #[command(name = "text-embeddings-router", version)]
 pub(crate) struct Args {
-    /// The model to serve: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, or the path of a local directory.
+    /// The model to serve: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a local directory, or `demo`, a tiny
+    /// model that this binary carries to show itself.
     #[arg(long, env, help_heading = "Model")]
     pub(crate) model_id: String,
 

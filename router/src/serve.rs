@@ -156,7 +156,8 @@ mod tests {
             v1::RerankRequest { top_n: Some(0), ..message(&["Z"]) },
             message(&[]),
             message(&["a"; 9]),
-            message(&["%", "#"]),
+            message(&["%"]),
+            message(&["#"]),
         ];
         for message in table {
             let side = ["Right", "Left"][message.truncation_direction as usize];

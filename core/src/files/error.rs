@@ -31,6 +31,12 @@ pub enum FilesError {
         /// What was given.
         model_id: String,
     },
+    /// The demonstration that the binary carries cannot be used.
+    #[error("the demonstration (`--model-id demo`) {reason}")]
+    Demo {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The Hub client refuses its settings.
     #[error(
         "the Hub client cannot start: {reason}; check HF_ENDPOINT, which must be a URL such as https://huggingface.co"

@@ -6,6 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tempfile::TempDir;
 
 use super::config::{
     ChatTemplate, LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert,
@@ -77,6 +80,8 @@ pub struct ModelFolder {
     pub default_prompt_name: Option<String>,
     /// The longest input in tokens, from `sentence_bert_config.json`.
     pub max_seq_length: Option<usize>,
+    /// What removes `root` at the end, where it is a temporary folder.
+    pub(super) unpacked: Option<Arc<TempDir>>,
 }
 
 impl ModelFolder {
@@ -110,13 +115,23 @@ impl ModelFolder {
             prompts: prompts.into_iter().filter_map(|(name, prompt)| Some((name, prompt?))).collect(),
             default_prompt_name,
             max_seq_length: max_seq_length(root)?,
+            unpacked: None,
         })
+    }
+
+    /// Whether the folder goes away with this value and its clones.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        self.unpacked.is_some()
     }
 
     /// The model's own name: the last part of its Hub id (also where `root` is a snapshot in the Hub's cache), else
     /// the folder's name. Folders further up do not count, nor does the owner.
     #[must_use]
     pub fn name(&self) -> String {
+        if self.is_temporary() {
+            return self.model_id.clone();
+        }
         let root = self.root.canonicalize();
         let root =
             if self.root.file_name().is_some() { &self.root } else { root.as_ref().unwrap_or(&self.root) };

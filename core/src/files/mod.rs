@@ -4,6 +4,7 @@
 //! What must hold: nothing half-written is ever used, and each failure names the file or flag and what to do.
 
 mod config;
+mod demo;
 mod dense;
 mod detect;
 mod error;
@@ -16,7 +17,10 @@ mod progress;
 mod source;
 mod weights;
 
+use std::sync::Arc;
+
 pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};
+pub use demo::DEMO_MODEL_ID;
 pub use detect::{
     DetectError, KindFlags, ModelFacts, RequestedType, detect, detect_with_reason, template_has_roles,
 };
@@ -26,12 +30,19 @@ pub use head::{class_labels, embedding_head, positive_label};
 pub use hub::{LocalModel, fetch};
 pub use source::{HubOptions, ModelSource};
 
-/// Fetches the model that `source` names, where it is not a local directory, and reads its folder.
+/// Fetches the model that `source` names, where it is not a local directory, and reads its folder. `demo` is the model
+/// that the binary carries, unless there is a directory of that name.
 ///
 /// # Errors
 ///
 /// [`FilesError`], where the model cannot be fetched or is not complete.
 pub async fn load(source: &ModelSource, options: &HubOptions) -> Result<ModelFolder, FilesError> {
+    if source::is_demo(&source.model_id) {
+        let unpacked = demo::unpack()?;
+        let folder = ModelFolder::open(unpacked.path())?;
+        let model_id = source.model_id.clone();
+        return Ok(ModelFolder { model_id, unpacked: Some(Arc::new(unpacked)), ..folder });
+    }
     let LocalModel { root, revision_sha } = fetch(source, options).await?;
     let folder = ModelFolder::open(&root)?;
     Ok(ModelFolder { model_id: source.model_id.clone(), revision_sha, ..folder })

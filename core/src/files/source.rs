@@ -8,12 +8,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::demo::DEMO_MODEL_ID;
 use super::error::FilesError;
 
 /// Which model to serve.
 #[derive(Clone)]
 pub struct ModelSource {
-    /// A Hub id such as `Qwen/Qwen3-Reranker-0.6B`, or the path of a directory.
+    /// A Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a directory, or `demo`.
     pub model_id: String,
     /// Branch, tag, commit or `refs/pr/N` of the Hub's repository.
     pub revision: String,
@@ -79,6 +80,11 @@ impl HubOptions {
 /// The spellings of true in the Hub's variables.
 fn is_switched_on(value: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str())
+}
+
+/// Whether `model_id` means the model that the binary carries: a directory of that name comes first, as with Hub ids.
+pub(super) fn is_demo(model_id: &str) -> bool {
+    model_id == DEMO_MODEL_ID && !Path::new(model_id).exists()
 }
 
 /// The directory that `model_id` names; none if it can only be a Hub id.

@@ -5,6 +5,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use anyhow::ensure;
 use clap::Args;
 use text_embeddings_core::files::{self, HubOptions};
 
@@ -35,6 +36,7 @@ pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     let level = if io::stderr().is_terminal() { "warn" } else { "info" };
     let source = startup::source(&args.model, &args.hub);
     let folder = block_on(level, async { Ok(files::load(&source, &HubOptions::from_environment()).await?) })?;
+    ensure!(!folder.is_temporary(), "`{}` is in this binary: there is nothing to download", args.model);
     let mut out = io::stdout().lock();
     writeln!(out, "{}", folder.root.display())?;
     Ok(out.flush()?)

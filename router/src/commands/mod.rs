@@ -14,7 +14,11 @@ mod verify;
 use std::{ffi::OsString, io};
 
 use anyhow::Context;
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Subcommand};
+use clap::{
+    Command, CommandFactory, FromArgMatches, Subcommand,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use text_embeddings_core::files::DEMO_MODEL_ID;
 
 use crate::{
     args::{Args, ModelArgs},
@@ -91,7 +95,7 @@ impl Invocation {
             // A variable that is meant for the server must not keep a command from running.
             command = command.mut_args(|argument| argument.env(None::<&'static str>));
         }
-        let matches: ArgMatches = command.try_get_matches_from(arguments)?;
+        let matches = command.try_get_matches_from(arguments).map_err(point_at_demonstration)?;
         if matches.subcommand_name().is_none() {
             return Ok(Self::Serve(Box::new(Args::from_matches(&matches)?)));
         }
@@ -112,6 +116,19 @@ pub(crate) fn command_line() -> Command {
         .override_usage(
             "text-embeddings-router --model-id <MODEL_ID> [OPTIONS]\n       text-embeddings-router <COMMAND>",
         )
+}
+
+/// Someone who names no model may just want to see it work.
+fn point_at_demonstration(mut error: clap::Error) -> clap::Error {
+    let missing = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(names)) if error.kind() == ErrorKind::MissingRequiredArgument => names,
+        _ => return error,
+    };
+    if missing.iter().any(|name| name.starts_with("--model-id")) {
+        let advice = format!("to try it without a download, give `--model-id {DEMO_MODEL_ID}`");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+    }
+    error
 }
 
 /// Whether the error is that nobody reads standard output any more.
@@ -169,7 +186,8 @@ mod tests {
         };
         assert!(matches!(*task, Task::Rerank(_)));
         for (arguments, expected) in [
-            ("router", "--model-id"),
+            ("router", "--model-id demo"),
+            ("router rerank --query x a", "--model-id demo"),
             ("router --port 80 rerank", "rerank"),
             ("router --model-id m stray", "stray"),
             ("router rerank --model-id m --query x", "DOCUMENT"),

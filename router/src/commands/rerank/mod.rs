@@ -39,7 +39,7 @@ use progress::Progress;
 
 Exit codes: 0 done, 1 failed, 2 wrong arguments. Set LOG_LEVEL=info to see what is loaded.")]
 pub(crate) struct RerankArgs {
-    /// The re-ranker: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, or the path of a local directory.
+    /// The re-ranker: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a local directory, or `demo`.
     #[arg(long, env, help_heading = "Model")]
     model_id: String,
 
