@@ -14,7 +14,7 @@ export QWEN3_TOKENIZER_DIR
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
-demo: ## Build, start, rerank a Korean example, print a table, stop
+demo: ## Build, start with a tiny model, rerank three examples, print tables, stop
 	cargo build --release -p text-embeddings-router
 	$(PYTHON) scripts/demo.py --binary $(TARGET)/release/text-embeddings-router
 

@@ -26,6 +26,8 @@ MODEL_FLAGS = {
     "tied-f32-bare": ("--model-type", "listwise-reranker"),
     "untied-f16": ("--model-type", "listwise-reranker"),
 }
+# The trained model that the binary carries.
+DEMO = "demo"
 EMBEDDING_MODELS = ("embedding-last", "embedding-mean-dense")
 CLASSIFIERS = ("seq-cls-1", "seq-cls-2", "seq-cls-3")
 LISTEN = ("--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0")
@@ -36,7 +38,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Server:
-    """A running server. `model` is the name of a reference model or a folder."""
+    """A running server. `model` is the name of a reference model, `DEMO` or a folder."""
 
     def __init__(self, model: str | Path, *flags: str, environment: dict[str, str] | None = None):
         if not BINARY.is_file():
@@ -168,8 +170,9 @@ class Background:
 
 def command(model: str | Path, *flags: str) -> list[str]:
     """The command line that serves `model`."""
-    folder, own = (MODELS / model, MODEL_FLAGS.get(model, ())) if isinstance(model, str) else (model, ())
-    return [str(BINARY), "--model-id", str(folder), *own, *flags]
+    own = MODEL_FLAGS.get(model, ()) if isinstance(model, str) else ()
+    named = model if model == DEMO else MODELS / model
+    return [str(BINARY), "--model-id", str(named), *own, *flags]
 
 
 def variables(extra: dict[str, str | None] | None = None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The example of the README: `examples/korean.json` as the body of a request, and `scripts/demo.py`."""
+"""The example of the README, `examples/korean.json`, as the body of a request, and `scripts/demo.py` with all its examples."""
 
 import json
 import re
@@ -7,18 +7,19 @@ import sys
 import unicodedata
 
 import pytest
-from server import BINARY, ROOT, Server, variables
+from server import BINARY, DEMO, ROOT, Server, variables
 
 EXAMPLE = ROOT / "examples/korean.json"
 BODY = json.loads(EXAMPLE.read_text(encoding="utf-8"))
-DEMO = ROOT / "scripts/demo.py"
+EXAMPLES = [ROOT / "examples" / f"{language}.json" for language in ("korean", "english", "spanish")]
+SCRIPT = ROOT / "scripts/demo.py"
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess:
     # Whatever the terminal's width and encoding are.
     environment = variables({"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"})
     return subprocess.run(
-        [sys.executable, str(DEMO), *arguments], capture_output=True, text=True, encoding="utf-8", timeout=60, env=environment
+        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, encoding="utf-8", timeout=60, env=environment
     )
 
 
@@ -49,31 +50,38 @@ def test_the_example_is_served(server: Server):
     )
 
 
-def check_table(output: str, server: Server) -> None:
-    """The table has every text whole, in the server's order, and no line wider than the terminal."""
-    output = output[output.index("\nrank ") :]
-    ranks = server.rerank(**BODY)
-    rows = re.findall(r"^ *(\d) +([01]\.\d{4}) ", output, re.M)
-    assert [int(place) for place, _ in rows] == [1, 2, 3, 4, 5]
-    assert [float(score) for _, score in rows] == pytest.approx([rank["score"] for rank in ranks], abs=1.01e-4)
-    joined = re.sub(r"\s", "", output)
-    places = [joined.index(re.sub(r"\s", "", BODY["texts"][rank["index"]])) for rank in ranks]
-    assert places == sorted(places)
-    assert max(width(line) for line in output.splitlines()) <= 80
+def check_tables(output: str, server: Server) -> None:
+    """Each table has every text whole, in the server's order, with its score and a bar, and no line wider than the terminal."""
+    tables = output.split("\nquery: ")[1:]
+    assert len(tables) == len(EXAMPLES)
+    for table, example in zip(tables, EXAMPLES, strict=True):
+        body = json.loads(example.read_text(encoding="utf-8"))
+        ranks = server.rerank(**body)
+        table = table[table.index("\nrank ") :]
+        rows = re.findall(r"^ *(\d) +([01]\.\d{4}) ([█▏▎▍▌▋▊▉ ]{10})  ", table, re.M)
+        assert [int(place) for place, _, _ in rows] == list(range(1, len(ranks) + 1))
+        assert [float(score) for _, score, _ in rows] == pytest.approx([rank["score"] for rank in ranks], abs=1.01e-4)
+        lengths = [sum(" ▏▎▍▌▋▊▉█".index(character) for character in bar) / 80 for _, _, bar in rows]
+        assert lengths == pytest.approx([rank["score"] for rank in ranks], abs=1 / 150)
+        joined = re.sub(r"[\s█▏▎▍▌▋▊▉]", "", table)
+        places = [joined.index(re.sub(r"\s", "", body["texts"][rank["index"]])) for rank in ranks]
+        assert places == sorted(places)
+        assert max(width(line) for line in table.splitlines()) <= 80
 
 
-def test_the_demo_says_that_its_model_is_random_and_prints_a_table(server: Server):
+def test_the_demo_says_what_its_model_is_for_and_prints_tables():
     ended = demo("--binary", str(BINARY))
     assert ended.returncode == 0 and ended.stderr == "", ended.stderr
     first = ended.stdout.splitlines()[0]
-    assert "RANDOM" in first and "Qwen/Qwen3-Reranker-0.6B" in first
-    check_table(ended.stdout, server)
+    assert "tiny" in first and "Qwen/Qwen3-Reranker-0.6B" in first
+    with Server(DEMO) as server:
+        check_tables(ended.stdout, server)
 
 
 def test_the_demo_asks_a_running_server(server: Server):
     ended = demo("--url", server.url + "/")
-    assert ended.returncode == 0 and "RANDOM" not in ended.stdout, ended.stderr
-    check_table(ended.stdout, server)
+    assert ended.returncode == 0 and "tiny" not in ended.stdout, ended.stderr
+    check_tables(ended.stdout, server)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Reranks the Korean example of the README and prints a table. Needs Python 3.11 and nothing else.
+"""Reranks three examples, in Korean, English and Spanish, and prints tables. Needs Python 3.11 and nothing else.
 
-Input: the server's binary, by default with the small random model of the tests, or the URL of a server that runs.
-Output: the texts of `examples/korean.json`, best first. A server that was started here is stopped again, also after
-Ctrl-C.
+Input: the server's binary, by default with the tiny model that it carries, or the URL of a server that runs.
+Output: the texts of each example, best first. A server that was started here is stopped again, also after Ctrl-C.
 """
 
 import argparse
@@ -21,12 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RANDOM_MODEL = ROOT / "integration_tests/reference/fixtures/models/tied-bf16"
-EXAMPLE = ROOT / "examples/korean.json"
+EXAMPLES = [ROOT / "examples" / f"{language}.json" for language in ("korean", "english", "spanish")]
+TINY_MODEL = "demo"
 REAL_MODEL = "Qwen/Qwen3-Reranker-0.6B"
 ANSWER_LIMIT = 600
 STOP_LIMIT = 10
 NARROWEST, WIDEST = 60, 120
+BAR_WIDTH = 10
 
 
 class DemoError(Exception):
@@ -34,9 +34,9 @@ class DemoError(Exception):
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Reranks five Korean texts and prints a table.")
+    parser = argparse.ArgumentParser(description="Reranks three examples and prints tables.")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--model-id", help=f"a Hub id such as {REAL_MODEL}, or a folder [default: a tiny random model]")
+    where.add_argument("--model-id", default=TINY_MODEL, help=f"a Hub id such as {REAL_MODEL}, or a folder [default: %(default)s, a tiny model in the binary]")
     where.add_argument("--url", help="a server that runs already, such as http://127.0.0.1:3000; none is started")
     binary = ROOT / "target/release/text-embeddings-router"
     parser.add_argument("--binary", type=Path, default=binary, help="the server [default: %(default)s]")
@@ -108,26 +108,38 @@ def wrap(text: str, columns: int) -> list[str]:
     return lines
 
 
+def bar(score: float) -> str:
+    """A score between 0 and 1 as a bar, to an eighth of a character."""
+    eighths = round(min(max(score, 0), 1) * BAR_WIDTH * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + " ▏▎▍▌▋▊▉"[rest]).ljust(BAR_WIDTH)[:BAR_WIDTH]
+
+
 def print_table(body: dict, ranks: list[dict]) -> None:
     columns = max(NARROWEST, min(WIDEST, shutil.get_terminal_size().columns))
-    head = "rank   score   "
+    head = "rank   score  " + " " * (BAR_WIDTH + 2)
     print(f"\nquery: {body['query']}\n\n{head}text\n" + "─" * columns)
     for place, rank in enumerate(ranks, 1):
         first, *others = wrap(body["texts"][rank["index"]], columns - len(head))
-        print(f"{place:4}   {rank['score']:.4f}  {first}")
+        print(f"{place:4}   {rank['score']:.4f} {bar(rank['score'])}  {first}")
         for line in others:
             print(" " * len(head) + line)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    body = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    bodies = [json.loads(example.read_text(encoding="utf-8")) for example in EXAMPLES]
     if arguments.url:
-        print_table(body, rerank(arguments.url, body))
+        print_tables(arguments.url, bodies)
         return
-    if not arguments.model_id:
-        print(f"A tiny RANDOM model: the order below means nothing. For a real one: --model-id {REAL_MODEL}", flush=True)
-    model = arguments.model_id or str(RANDOM_MODEL)
-    with running_server(arguments.binary, model, is_verbose=bool(arguments.model_id)) as url:
+    is_tiny = arguments.model_id == TINY_MODEL
+    if is_tiny:
+        print(f"A tiny model that shows how the server works. For real work: --model-id {REAL_MODEL}", flush=True)
+    with running_server(arguments.binary, arguments.model_id, is_verbose=not is_tiny) as url:
+        print_tables(url, bodies)
+
+
+def print_tables(url: str, bodies: list[dict]) -> None:
+    for body in bodies:
         print_table(body, rerank(url, body))
 
 

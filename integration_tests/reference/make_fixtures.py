@@ -26,6 +26,7 @@ from embedding_models import SPECS as EMBEDDING_SPECS
 from embedding_models import make_embedding_model
 from embedding_reference import expected_vectors, resolved_cases
 from prompt import DEFAULT_INSTRUCTION, PREFIX, SUFFIX, Prompt, body_parts
+from trained import trained_rows
 from tokenizer import NOT_SPECIAL, PLAIN_SIZE, SPECIAL, write_tokenizer
 
 # Longer id lists are stored as their first and last tokens and a hash.
@@ -166,6 +167,12 @@ def make_classification(folder: Path, made: Path) -> None:
     write_rows(folder / "expected" / "seq-cls-3.json", text_rows(models / "seq-cls-3"))
 
 
+def make_trained(folder: Path, _made: Path) -> None:
+    """Writes the outputs of the trained model, which is not made here (models/tiny-reranker/train)."""
+    (folder / "expected").mkdir(parents=True)
+    write_rows(folder / "expected" / "tiny-reranker.json", trained_rows())
+
+
 def read(path: Path) -> list | dict:
     """A JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
@@ -186,7 +193,8 @@ def main() -> None:
     """Makes each part beside the old one, then takes its place, so that a failed run changes nothing of that part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = Path(__file__).parent / "fixtures"
-    parts = ("generative", "embedding", "classification")
+    makers = {"embedding": make_embedding, "classification": make_classification, "trained": make_trained}
+    parts = ("generative", *makers)
     parser.add_argument("parts", nargs="*", choices=parts, default=parts, help="what to remake (default: all, in this order)")
     parser.add_argument("--output", type=Path, default=default, help="folder that is written to (default: fixtures beside this file)")
     arguments = parser.parse_args()
@@ -198,7 +206,7 @@ def main() -> None:
         if part == "generative":
             make_generative(fresh)
         else:
-            (make_embedding if part == "embedding" else make_classification)(fresh, output)
+            makers[part](fresh, output)
         put_in_place(fresh, output)
 
 

@@ -1,0 +1,83 @@
+"""The tiny trained re-ranker that the binary carries: its scores are transformers', and it finds what answers.
+
+The cases of trained_cases.json were written by hand before the model was trained, and its training data holds none of them.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from reference_data import FIXTURES
+from server import BINARY, DEMO, LISTEN, ROOT, Server, run, variables
+
+CASES = json.loads((Path(__file__).parent / "trained_cases.json").read_text(encoding="utf-8"))
+EXAMPLES = [json.loads((ROOT / f"examples/{name}.json").read_text(encoding="utf-8")) for name in ("korean", "english", "spanish")]
+EXPECTED = {(row["query"], row["text"]): row for row in json.loads((FIXTURES / "expected/tiny-reranker.json").read_text("utf-8"))}
+RAW_TOLERANCE = 1e-4
+# How much more probable the answer of the Korean example must be than the next text.
+MARGIN = 0.2
+
+
+@pytest.fixture(scope="module")
+def trained(served) -> Server:
+    return served(DEMO)
+
+
+@pytest.mark.parametrize("case", CASES + EXAMPLES, ids=lambda case: case["query"])
+def test_scores_are_those_of_transformers_and_differ(trained, case):
+    scores = trained.scores(case["query"], case["texts"])
+    expected = [EXPECTED[case["query"], text]["raw"] for text in case["texts"]]
+    assert scores == pytest.approx(expected, abs=RAW_TOLERANCE, rel=0)
+    probabilities = trained.scores(case["query"], case["texts"], raw_scores=False)
+    assert probabilities == pytest.approx([EXPECTED[case["query"], text]["score"] for text in case["texts"]], abs=1e-5)
+    assert len({round(score, 3) for score in scores}) == len(scores)
+
+
+def test_the_expected_scores_are_of_these_pairs():
+    assert set(EXPECTED) == {(case["query"], text) for case in CASES + EXAMPLES for text in case["texts"]}
+
+
+def test_the_coach_of_the_right_years_comes_first_by_a_margin(trained):
+    (korean, *_) = EXAMPLES
+    first, second, *_ = trained.rerank(**korean)
+    assert "스티브 크래그소프" in korean["texts"][first["index"]]
+    assert first["score"] > second["score"] + MARGIN
+
+
+def test_most_cases_written_by_hand_are_ranked_right(trained):
+    assert len(CASES) == 10 and {case["language"] for case in CASES} == {"en", "ko", "zh", "ru", "es"}
+    firsts = [trained.rerank(case["query"], case["texts"])[0]["index"] for case in CASES]
+    wrong = [case["query"] for case, first in zip(CASES, firsts, strict=True) if first != case["best"]]
+    assert len(wrong) <= 2, wrong
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_lower_precisions_rank_alike(trained, served, dtype):
+    other = served(DEMO, "--dtype", dtype)
+    for case in CASES + EXAMPLES:
+        exact, rounded = (server.scores(case["query"], case["texts"], raw_scores=False) for server in (trained, other))
+        assert max(range(len(exact)), key=exact.__getitem__) == max(range(len(rounded)), key=rounded.__getitem__), case["query"]
+
+
+def test_the_binary_alone_shows_itself(tmp_path):
+    """Away from the repository, without a network, and without leaving anything behind."""
+    alone = shutil.copy(BINARY, tmp_path / "router")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with Server(DEMO, environment={"TMPDIR": str(temporary)}) as server:
+        assert server.get("/info").json()["model_id"] == DEMO
+        assert list(temporary.iterdir()) == []
+    environment = variables({"TMPDIR": str(tmp_path / "nowhere")})
+    command = [alone, "--model-id", DEMO, *LISTEN]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=temporary, env=environment, timeout=30)
+    assert ended.returncode == 1 and "TMPDIR" in ended.stderr and str(tmp_path / "nowhere") in ended.stderr, ended.stderr
+    assert os.listdir(temporary) == []
+
+
+def test_a_server_without_a_model_says_how_to_see_it_work():
+    ended = run()
+    assert ended.returncode == 2 and "--model-id <MODEL_ID>" in ended.stderr, ended.stderr
+    assert "--model-id demo" in ended.stderr, ended.stderr
