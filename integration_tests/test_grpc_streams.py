@@ -110,6 +110,12 @@ class TestStreams:
             wait_until(is_free, 30, "the permit did not come back")
             wait_until(lambda: server.metrics()["te_queue_size"] == 0, 30, "the queue is not empty")
 
+    def test_many_short_messages_ahead_of_the_server_are_no_abuse(self, connected):
+        """HTTP/2's implementation ends a connection on which too many small frames wait to be read."""
+        _, client = connected("embedding-last")
+        requests = (messages.EmbedRequest(inputs="a") for _ in range(6000))
+        assert sum(1 for _ in client.embed.EmbedStream(requests, timeout=ANSWER_LIMIT)) == 6000
+
     def test_a_stream_that_never_ends_holds_nobody_up(self):
         with Server("tied-bf16", *GRPC, "--max-concurrent-requests", "1") as server, Grpc(server) as client:
             done = threading.Event()

@@ -47,6 +47,12 @@ const KEEPALIVE: Duration = Duration::from_mins(1);
 /// Calls of one connection at a time: as gRPC's own servers, no limit. Permits limit the work.
 const CONCURRENT_CALLS: u32 = u32::MAX;
 
+/// What a client may send of a stream before it is read.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// The same for all streams of a connection. HTTP/2's implementation ends a connection whose unread small messages take
+/// more than half of this in bookkeeping, 256 bytes each: ten streams may fill their windows with messages of ten bytes.
+const CONNECTION_WINDOW: u32 = 128 << 20;
+
 /// Every service of `tei.proto`; each has its methods in a file of its own.
 #[derive(Clone)]
 struct Grpc(AppState);
@@ -60,6 +66,8 @@ pub(crate) async fn serve(state: AppState, listener: TcpListener) -> io::Result<
     let stop = state.stop.clone();
     Server::builder()
         .max_concurrent_streams(CONCURRENT_CALLS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .add_routes(routes(state)?)
         .serve_with_incoming_shutdown(connections(listener), stop.wait())
