@@ -1,16 +1,13 @@
 """The pictures of the page at `/playground` in `docs/`.
 
-Usage: `.venv/bin/python integration_tests/screenshot.py MODEL`, the name of a reference model or a folder, after
-`make integration` once. Input: the development build, or the binary in TEXT_EMBEDDINGS_ROUTER. Output:
+Usage: `.venv/bin/python integration_tests/screenshot.py` after `make integration` once. Input: the development build, or the
+binary in TEXT_EMBEDDINGS_ROUTER, with the model that it carries. Output:
 `docs/playground.png` (a ranking with a prompt), `playground-dark.png` (two instructions) and `playground-phone.png`.
 """
 
-import sys
-from pathlib import Path
-
 from browser import Playground, launch, opened
 from playwright.sync_api import sync_playwright
-from server import MODELS, ROOT, Server
+from server import DEMO, ROOT, Server
 
 SECOND = "Find sentences about food and rivers."
 
@@ -37,14 +34,12 @@ def ranking(page: Playground) -> None:
 
 def main() -> None:
     """Takes all of them."""
-    name = sys.argv[1]
-    model = name if (MODELS / name).is_dir() else Path(name)
     pictures = [
         ("playground", prompt, "light", (1280, 940)),
         ("playground-dark", comparison, "dark", (1280, 900)),
         ("playground-phone", ranking, "light", (360, 740)),
     ]
-    with Server(model, "--served-model-name", Path(name).name) as server, sync_playwright() as playwright:
+    with Server(DEMO) as server, sync_playwright() as playwright:
         browser = launch(playwright)
         for file, act, scheme, (width, height) in pictures:
             settings = {"viewport": {"width": width, "height": height}, "color_scheme": scheme, "reduced_motion": "reduce"}
