@@ -67,12 +67,14 @@ def test_the_binary_alone_shows_itself(tmp_path):
     alone = shutil.copy(BINARY, tmp_path / "router")
     temporary = tmp_path / "temporary"
     temporary.mkdir()
+    # A directory of that name is another model's: `./demo`.
+    (tmp_path / "demo").mkdir()
     with Server(DEMO, environment={"TMPDIR": str(temporary)}) as server:
         assert server.get("/info").json()["model_id"] == DEMO
         assert list(temporary.iterdir()) == []
     environment = variables({"TMPDIR": str(tmp_path / "nowhere")})
     command = [alone, "--model-id", DEMO, *LISTEN]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=temporary, env=environment, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=30)
     assert ended.returncode == 1 and "TMPDIR" in ended.stderr and str(tmp_path / "nowhere") in ended.stderr, ended.stderr
     assert os.listdir(temporary) == []
 

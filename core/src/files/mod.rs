@@ -31,13 +31,13 @@ pub use hub::{LocalModel, fetch};
 pub use source::{HubOptions, ModelSource};
 
 /// Fetches the model that `source` names, where it is not a local directory, and reads its folder. `demo` is the model
-/// that the binary carries, unless there is a directory of that name.
+/// that the binary carries; a directory of that name is `./demo`.
 ///
 /// # Errors
 ///
 /// [`FilesError`], where the model cannot be fetched or is not complete.
 pub async fn load(source: &ModelSource, options: &HubOptions) -> Result<ModelFolder, FilesError> {
-    if source::is_demo(&source.model_id) {
+    if source.model_id == DEMO_MODEL_ID {
         let unpacked = demo::unpack()?;
         let folder = ModelFolder::open(unpacked.path())?;
         let model_id = source.model_id.clone();

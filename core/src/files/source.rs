@@ -8,7 +8,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::demo::DEMO_MODEL_ID;
 use super::error::FilesError;
 
 /// Which model to serve.
@@ -80,11 +79,6 @@ impl HubOptions {
 /// The spellings of true in the Hub's variables.
 fn is_switched_on(value: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str())
-}
-
-/// Whether `model_id` means the model that the binary carries: a directory of that name comes first, as with Hub ids.
-pub(super) fn is_demo(model_id: &str) -> bool {
-    model_id == DEMO_MODEL_ID && !Path::new(model_id).exists()
 }
 
 /// The directory that `model_id` names; none if it can only be a Hub id.

@@ -177,7 +177,7 @@ fn names(fields: &[String]) -> Result<[&'static str; 2], String> {
             let singular =
                 if has("query") { ": is `query` meant as `queries`?".to_owned() } else { String::new() };
             let hint = hint(fields, &["documents"]).unwrap_or(singular);
-            Err(format!("the request says not which pairs to score: {}. {CHOICES}{hint}", seen(fields)))
+            Err(format!("the request does not say which pairs to score: {}. {CHOICES}{hint}", seen(fields)))
         }
     }
 }
@@ -256,7 +256,7 @@ mod tests {
             (
                 json!({"query": "q", "documents": ["a"]}),
                 422,
-                "the request says not which pairs to score: its fields are `documents`, `query`. Send `queries` and `documents`, `queries` and `items`, `data_1` and `data_2` or `text_1` and `text_2`: is `query` meant as `queries`?",
+                "the request does not say which pairs to score: its fields are `documents`, `query`. Send `queries` and `documents`, `queries` and `items`, `data_1` and `data_2` or `text_1` and `text_2`: is `query` meant as `queries`?",
                 "Validation",
             ),
             (

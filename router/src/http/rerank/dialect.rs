@@ -65,7 +65,11 @@ impl Dialect {
             )),
             [] => {
                 let hint = hint(fields, &["query", "documents", "texts", "instruction"]).unwrap_or_default();
-                Err(format!("the request says not what to rank: {}. {}{hint}", seen(fields), Self::choices()))
+                Err(format!(
+                    "the request does not say what to rank: {}. {}{hint}",
+                    seen(fields),
+                    Self::choices()
+                ))
             }
             [first, second, ..] => {
                 let (first, second) = (first.texts_field(), second.texts_field());

@@ -361,7 +361,7 @@ async fn the_limits_of_each_dialect_cut_what_they_name() {
 async fn a_body_that_is_nobodys_or_two_dialects_is_told_what_was_understood() {
     let server = Server::start().await;
     let choices = "Send `query` and one of `texts` (answered as by text-embeddings-inference), `documents` (as by Cohere, Jina, vLLM and Voyage) or `input` (as by Mixedbread)";
-    let nothing = "the request says not what to rank:";
+    let nothing = "the request does not say what to rank:";
     let table = [
         (json!({}), format!("{nothing} it has no fields. {choices}")),
         (
