@@ -10,8 +10,8 @@ from reference_data import CASES, EXPECTED, fields
 from server import Server, command, run
 
 MODEL = "tied-bf16"
-# By how much a raw score may be off. Measured: 0.15 and 0.6.
-TOLERANCES = {"bfloat16": 0.25, "int8": 1.0}
+# By how much a raw score may be off. Measured: 0.15 and 0.24.
+TOLERANCES = {"bfloat16": 0.25, "int8": 0.5}
 # What each instruction set needs of the CPU, in the words of Linux.
 AVX512 = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
 INSTRUCTION_SETS = {

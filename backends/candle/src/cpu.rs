@@ -13,7 +13,7 @@ use crate::{
         pack::{Format, Stored, Words},
         threads::Threads,
     },
-    operations::{Norm, Operations, Result, Rotation, Spread},
+    operations::{Norm, Operations, Precision, Result, Rotation},
 };
 use std::{
     borrow::Cow,
@@ -76,12 +76,21 @@ impl Drop for PackedActivations {
 /// The arithmetic of products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arithmetic {
-    /// What activations are converted to.
-    pub(crate) activations: Format,
-    /// What those of [`Spread::Wide`] are converted to, which bytes are too coarse for.
-    pub(crate) wide: Format,
+    /// What both operands of products of [`Precision::Low`] are converted to.
+    pub(crate) low: Format,
+    /// What those of [`Precision::High`] are converted to.
+    pub(crate) high: Format,
     /// What queries, keys, values and attention's weights are converted to.
     pub(crate) attention: Format,
+}
+
+impl Arithmetic {
+    fn format(self, precision: Precision) -> Format {
+        match precision {
+            Precision::Low => self.low,
+            Precision::High => self.high,
+        }
+    }
 }
 
 /// The CPU's operations.
@@ -121,11 +130,11 @@ impl CpuOperations {
     /// `x`, each row made by `prepare` what is to be packed.
     fn pack(
         &self,
-        x: &[f32],
-        columns: usize,
+        (x, columns): (&[f32], usize),
+        precision: Precision,
         prepare: impl for<'a> Fn(&'a [f32], &'a mut [f32]) -> &'a [f32] + Sync,
     ) -> PackedActivations {
-        let format = self.arithmetic.activations;
+        let format = self.arithmetic.format(precision);
         let words = self.words(format, x.len() / columns, columns);
         let operand = self.compute.operand((x, columns), format, words, prepare);
         PackedActivations { operand, stores: self.stores.clone() }
@@ -135,9 +144,9 @@ impl CpuOperations {
         take(&self.stores.words, Words::capacity, rows * format.words(columns))
     }
 
-    /// A weight for activations of a format. It keeps the checkpoint's precision, unless theirs is lower.
-    fn weight(&self, parts: &[MappedMatrix], activations: Format, order: Order) -> Matrix {
-        let format = match activations {
+    /// A weight. It keeps the checkpoint's precision, unless that of its products is lower.
+    fn weight(&self, parts: &[MappedMatrix], precision: Precision, order: Order) -> Matrix {
+        let format = match self.arithmetic.format(precision) {
             Format::F32 if parts.iter().any(|part| part.stored() != Stored::Bf16) => Format::F32,
             Format::F32 | Format::Bf16 => Format::Bf16,
             Format::Int8 => Format::Int8,
@@ -148,7 +157,7 @@ impl CpuOperations {
 
 fn arithmetic(set: InstructionSet, dtype: DType) -> Result<Arithmetic> {
     let higher = if set.has_bf16() { Format::Bf16 } else { Format::F32 };
-    let [activations, wide, attention] = match dtype {
+    let [low, high, attention] = match dtype {
         DType::Float32 => [Format::F32; 3],
         DType::BFloat16 => [Format::Bf16; 3],
         DType::Int8 => [Format::Int8, higher, higher],
@@ -159,7 +168,7 @@ fn arithmetic(set: InstructionSet, dtype: DType) -> Result<Arithmetic> {
             ));
         }
     };
-    Ok(Arithmetic { activations, wide, attention })
+    Ok(Arithmetic { low, high, attention })
 }
 
 impl Operations for CpuOperations {
@@ -174,16 +183,12 @@ impl Operations for CpuOperations {
         Ok(values)
     }
 
-    fn matrix(&self, parts: Vec<MappedMatrix>, inputs: Spread) -> Result<Matrix> {
-        let activations = match inputs {
-            Spread::Even => self.arithmetic.activations,
-            Spread::Wide => self.arithmetic.wide,
-        };
-        Ok(self.weight(&parts, activations, Order::Plain))
+    fn matrix(&self, parts: Vec<MappedMatrix>, precision: Precision) -> Result<Matrix> {
+        Ok(self.weight(&parts, precision, Order::Plain))
     }
 
-    fn gated_matrix(&self, gate: MappedMatrix, up: MappedMatrix) -> Result<Matrix> {
-        Ok(self.weight(&[gate, up], self.arithmetic.activations, Order::Gated))
+    fn gated_matrix(&self, gate: MappedMatrix, up: MappedMatrix, precision: Precision) -> Result<Matrix> {
+        Ok(self.weight(&[gate, up], precision, Order::Gated))
     }
 
     fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {
@@ -228,12 +233,17 @@ impl Operations for CpuOperations {
         Ok(out)
     }
 
-    fn operand(&mut self, x: &Activations) -> Result<PackedActivations> {
-        Ok(self.pack(&x.values, x.columns, |row, _| row))
+    fn operand(&mut self, x: &Activations, precision: Precision) -> Result<PackedActivations> {
+        Ok(self.pack((&x.values, x.columns), precision, |row, _| row))
     }
 
-    fn norm_operand(&mut self, x: &Activations, norm: &Norm<Vec<f32>>) -> Result<PackedActivations> {
-        Ok(self.pack(&x.values, x.columns, |row, out| {
+    fn norm_operand(
+        &mut self,
+        x: &Activations,
+        norm: &Norm<Vec<f32>>,
+        precision: Precision,
+    ) -> Result<PackedActivations> {
+        Ok(self.pack((&x.values, x.columns), precision, |row, out| {
             elementwise::rms_norm(self.compute.set, row, &norm.weight, norm.epsilon, out);
             out
         }))
@@ -252,7 +262,7 @@ impl Operations for CpuOperations {
 
     fn swiglu(&mut self, x: &PackedActivations, gate_up: &Matrix) -> Result<PackedActivations> {
         let (rows, inner) = (x.operand.rows(), gate_up.outputs() / 2);
-        let format = self.arithmetic.wide;
+        let format = self.arithmetic.high;
         let words = self.words(format, rows, inner);
         let operand = self.compute.gated_product(&x.operand, gate_up, format, words);
         Ok(PackedActivations { operand, stores: self.stores.clone() })

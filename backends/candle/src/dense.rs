@@ -5,7 +5,7 @@
 
 use crate::{
     load::Checkpoint,
-    operations::{Operations, Result, Spread},
+    operations::{Operations, Precision, Result},
 };
 use text_embeddings_backend_core::{Activation, BackendError, DenseModule};
 
@@ -58,8 +58,8 @@ impl<O: Operations> Dense<O> {
             )));
         }
         let checkpoint = Checkpoint::open(std::slice::from_ref(weights))?;
-        let weight =
-            operations.matrix(vec![checkpoint.tensor("linear.weight", &[outputs, inputs])?], Spread::Even)?;
+        let weight = operations
+            .matrix(vec![checkpoint.tensor("linear.weight", &[outputs, inputs])?], Precision::Low)?;
         let bias = bias.then(|| checkpoint.tensor("linear.bias", &[outputs])).transpose()?;
         checkpoint.finish(&[])?;
         Ok(Self { weight, bias: bias.map(|bias| bias.row(0)), activation, inputs, outputs })
@@ -74,7 +74,7 @@ impl<O: Operations> Dense<O> {
     /// product is the device's.
     pub(crate) fn forward(&self, operations: &mut O, vectors: &[f32]) -> Result<Vec<f32>> {
         let x = operations.tensor(vectors, self.inputs)?;
-        let x = operations.operand(&x)?; // [texts, inputs]
+        let x = operations.operand(&x, Precision::Low)?; // [texts, inputs]
         let product = operations.linear(&x, &self.weight)?; // [texts, outputs]
         let mut values = operations.values(&product)?.into_owned();
         if let Some(bias) = &self.bias {

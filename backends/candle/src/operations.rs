@@ -22,14 +22,14 @@ pub(crate) struct Norm<V> {
     pub(crate) epsilon: f32,
 }
 
-/// How the values are spread that a weight is multiplied with.
+/// How exact a product is in arithmetic of bytes. Both of its operands must be made for the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spread {
-    /// Evenly, as norms and means leave them.
-    Even,
-    /// A few are many times larger than the rest, as in gated activations: in steps of one size that reach up to them,
-    /// the rest would be lost.
-    Wide,
+pub(crate) enum Precision {
+    /// Bytes.
+    Low,
+    /// More than bytes: where a few values are many times larger than the rest, as in gated activations, so that steps of
+    /// one size which reach up to them would lose the rest; and where all that follows builds on the result.
+    High,
 }
 
 /// What a model's forward pass is made of. Activations and norms are `f32`; products may convert their operands.
@@ -51,10 +51,15 @@ pub(crate) trait Operations: Send {
     fn table(&self, values: MappedMatrix) -> Result<Self::Table>;
 
     /// A weight, made of parts that stand one below the other and have the same number of inputs.
-    fn matrix(&self, parts: Vec<MappedMatrix>, inputs: Spread) -> Result<Self::Matrix>;
+    fn matrix(&self, parts: Vec<MappedMatrix>, precision: Precision) -> Result<Self::Matrix>;
 
     /// Two weights of the same shape: the gate's and the other's.
-    fn gated_matrix(&self, gate: MappedMatrix, up: MappedMatrix) -> Result<Self::GatedMatrix>;
+    fn gated_matrix(
+        &self,
+        gate: MappedMatrix,
+        up: MappedMatrix,
+        precision: Precision,
+    ) -> Result<Self::GatedMatrix>;
 
     /// A vector.
     fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
@@ -75,10 +80,15 @@ pub(crate) trait Operations: Send {
     fn norm(&mut self, x: &Self::Tensor, norm: &Norm<Self::Vector>) -> Result<Self::Tensor>;
 
     /// `x` for products.
-    fn operand(&mut self, x: &Self::Tensor) -> Result<Self::Operand>;
+    fn operand(&mut self, x: &Self::Tensor, precision: Precision) -> Result<Self::Operand>;
 
     /// The root-mean-square norm of each row, for products.
-    fn norm_operand(&mut self, x: &Self::Tensor, norm: &Norm<Self::Vector>) -> Result<Self::Operand>;
+    fn norm_operand(
+        &mut self,
+        x: &Self::Tensor,
+        norm: &Norm<Self::Vector>,
+        precision: Precision,
+    ) -> Result<Self::Operand>;
 
     /// `x · weightᵀ`: `[rows, outputs]`.
     fn linear(&mut self, x: &Self::Operand, weight: &Self::Matrix) -> Result<Self::Tensor>;
@@ -86,7 +96,7 @@ pub(crate) trait Operations: Send {
     /// `sum += x · weightᵀ`.
     fn add_linear(&mut self, x: &Self::Operand, weight: &Self::Matrix, sum: &mut Self::Tensor) -> Result<()>;
 
-    /// `silu(x · gateᵀ) ∘ (x · upᵀ)`: `[rows, outputs]`, for products with weights of [`Spread::Wide`].
+    /// `silu(x · gateᵀ) ∘ (x · upᵀ)`: `[rows, outputs]`, for products of [`Precision::High`].
     fn swiglu(&mut self, x: &Self::Operand, gate_up: &Self::GatedMatrix) -> Result<Self::Operand>;
 
     /// Normalises each of the first `heads` heads of a row and turns it by the row's position.

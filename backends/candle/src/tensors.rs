@@ -6,7 +6,7 @@ use crate::{
     attention::{Heads, QuerySpan, reference},
     kernels::mapped::MappedMatrix,
     kernels::pack::Format,
-    operations::{Norm, Operations, Result, Rotation, Spread},
+    operations::{Norm, Operations, Precision, Result, Rotation},
 };
 use candle_core::{D, DType, Device, Tensor};
 use std::borrow::Cow;
@@ -45,14 +45,19 @@ impl Operations for TensorOperations {
     type Vector = Tensor;
 
     fn table(&self, values: MappedMatrix) -> Result<Tensor> {
-        self.matrix(vec![values], Spread::Even)
+        self.matrix(vec![values], Precision::High)
     }
 
-    fn gated_matrix(&self, gate: MappedMatrix, up: MappedMatrix) -> Result<[Tensor; 2]> {
-        Ok([self.matrix(vec![gate], Spread::Even)?, self.matrix(vec![up], Spread::Even)?])
+    fn gated_matrix(
+        &self,
+        gate: MappedMatrix,
+        up: MappedMatrix,
+        precision: Precision,
+    ) -> Result<[Tensor; 2]> {
+        Ok([self.matrix(vec![gate], precision)?, self.matrix(vec![up], precision)?])
     }
 
-    fn matrix(&self, parts: Vec<MappedMatrix>, _inputs: Spread) -> Result<Tensor> {
+    fn matrix(&self, parts: Vec<MappedMatrix>, _: Precision) -> Result<Tensor> {
         let columns = parts[0].columns();
         let values: Vec<f32> =
             parts.iter().flat_map(|part| (0..part.rows()).flat_map(|row| part.row(row))).collect();
@@ -84,11 +89,11 @@ impl Operations for TensorOperations {
         rms_norm(x, norm).map_err(failed)
     }
 
-    fn operand(&mut self, x: &Tensor) -> Result<Tensor> {
+    fn operand(&mut self, x: &Tensor, _: Precision) -> Result<Tensor> {
         Ok(x.clone())
     }
 
-    fn norm_operand(&mut self, x: &Tensor, norm: &Norm<Tensor>) -> Result<Tensor> {
+    fn norm_operand(&mut self, x: &Tensor, norm: &Norm<Tensor>, _: Precision) -> Result<Tensor> {
         self.norm(x, norm)
     }
 

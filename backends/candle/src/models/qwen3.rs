@@ -7,7 +7,7 @@ use super::{INPUT_EMBEDDING, Model, OUTPUT_EMBEDDING, Shape};
 use crate::{
     attention::{Heads, QuerySpan, queries_at},
     load::Checkpoint,
-    operations::{Norm, Operations, Result, Rotation, Spread},
+    operations::{Norm, Operations, Precision, Result, Rotation},
     pass::Pass,
     rope::RopeTable,
 };
@@ -105,6 +105,8 @@ impl Config {
 
 /// One transformer layer.
 struct Layer<O: Operations> {
+    /// Of all products but the last, which is a high one in any case.
+    precision: Precision,
     input_norm: Norm<O::Vector>,
     query: O::Matrix,
     key_value: O::Matrix,
@@ -158,7 +160,7 @@ impl<O: Operations> Qwen3<O> {
         let embedding = checkpoint.tensor(INPUT_EMBEDDING, &[vocabulary, hidden])?;
         let output_embedding = if config.tie_word_embeddings { INPUT_EMBEDDING } else { OUTPUT_EMBEDDING };
         let layers = (0..config.num_hidden_layers)
-            .map(|index| Layer::load(&config, checkpoint, &format!("layers.{index}"), operations))
+            .map(|index| Layer::load(&config, checkpoint, index, operations))
             .collect::<Result<_>>()?;
         Ok(Self {
             embedding: operations.table(embedding)?,
@@ -190,7 +192,10 @@ fn load_norm<O: Operations>(
 }
 
 impl<O: Operations> Layer<O> {
-    fn load(config: &Config, checkpoint: &Checkpoint, prefix: &str, operations: &O) -> Result<Self> {
+    fn load(config: &Config, checkpoint: &Checkpoint, index: usize, operations: &O) -> Result<Self> {
+        let prefix = format!("layers.{index}");
+        // All others build on the first: its errors are the ones that grow.
+        let precision = if index == 0 { Precision::High } else { Precision::Low };
         let Heads { queries, keys, size } = config.heads();
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let norm = |name: &str, size| {
@@ -200,26 +205,27 @@ impl<O: Operations> Layer<O> {
             checkpoint.tensor(&format!("{prefix}.{name}.weight"), &[outputs, inputs])
         };
         Ok(Self {
+            precision,
             input_norm: norm("input_layernorm", hidden)?,
-            query: operations
-                .matrix(vec![tensor("self_attn.q_proj", queries * size, hidden)?], Spread::Even)?,
+            query: operations.matrix(vec![tensor("self_attn.q_proj", queries * size, hidden)?], precision)?,
             key_value: operations.matrix(
                 vec![
                     tensor("self_attn.k_proj", keys * size, hidden)?,
                     tensor("self_attn.v_proj", keys * size, hidden)?,
                 ],
-                Spread::Even,
+                precision,
             )?,
             query_norm: norm("self_attn.q_norm", size)?,
             key_norm: norm("self_attn.k_norm", size)?,
             output: operations
-                .matrix(vec![tensor("self_attn.o_proj", hidden, queries * size)?], Spread::Even)?,
+                .matrix(vec![tensor("self_attn.o_proj", hidden, queries * size)?], precision)?,
             mlp_norm: norm("post_attention_layernorm", hidden)?,
             gate_up: operations.gated_matrix(
                 tensor("mlp.gate_proj", inner, hidden)?,
                 tensor("mlp.up_proj", inner, hidden)?,
+                precision,
             )?,
-            down: operations.matrix(vec![tensor("mlp.down_proj", hidden, inner)?], Spread::Wide)?,
+            down: operations.matrix(vec![tensor("mlp.down_proj", hidden, inner)?], Precision::High)?,
         })
     }
 
@@ -231,14 +237,14 @@ impl<O: Operations> Layer<O> {
         (heads, rope, pass): (Heads, &RopeTable, &mut Pass<'_>),
         (all, wanted): (&Rows, Option<&Rows>),
     ) -> Result<O::Tensor> {
-        let mut normed = operations.norm_operand(&hidden, &self.input_norm)?; // [computed, hidden]
+        let mut normed = operations.norm_operand(&hidden, &self.input_norm, self.precision)?; // [computed, hidden]
         let mut keys_values = operations.linear(&normed, &self.key_value)?; // [computed, 2 · key heads · size]
         let rotation = Rotation { table: rope, positions: &all.positions };
         operations.norm_and_rotate(&mut keys_values, heads.keys, &self.key_norm, rotation)?;
         pass.exchange(operations, &mut keys_values)?; // [tokens, 2 · key heads · size]
         if let Some(rows) = wanted {
             hidden = operations.select(&hidden, &rows.places)?;
-            normed = operations.norm_operand(&hidden, &self.input_norm)?; // [rows, hidden]
+            normed = operations.norm_operand(&hidden, &self.input_norm, self.precision)?; // [rows, hidden]
         }
         let rows = wanted.unwrap_or(all);
         let mut queries = operations.linear(&normed, &self.query)?; // [rows, heads · size]
@@ -251,9 +257,9 @@ impl<O: Operations> Layer<O> {
             pass.batch(),
         )?;
         drop((normed, keys_values, queries));
-        let context = operations.operand(&context)?; // [rows, heads · size]
+        let context = operations.operand(&context, self.precision)?; // [rows, heads · size]
         operations.add_linear(&context, &self.output, &mut hidden)?; // [rows, hidden]
-        let normed = operations.norm_operand(&hidden, &self.mlp_norm)?;
+        let normed = operations.norm_operand(&hidden, &self.mlp_norm, self.precision)?;
         let activated = operations.swiglu(&normed, &self.gate_up)?; // [rows, inner]
         operations.add_linear(&activated, &self.down, &mut hidden)?;
         Ok(hidden)
