@@ -9,7 +9,7 @@ REAL_TOKENIZER := $(patsubst %/tokenizer.json,%,$(wildcard $(QWEN3_TOKENIZER_DIR
 TOKENIZER := $(or $(REAL_TOKENIZER),integration_tests/reference/fixtures/models/tied-bf16)
 export QWEN3_TOKENIZER_DIR
 
-.PHONY: help demo test check unit integration docs bench fixtures clean
+.PHONY: help demo test check unit integration counts docs bench fixtures clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -18,7 +18,7 @@ demo: ## Build, start with a tiny model, rerank three examples, print tables, st
 	cargo build --release -p text-embeddings-router
 	$(PYTHON) scripts/demo.py --binary $(TARGET)/release/text-embeddings-router
 
-test: check unit integration ## Everything that CI runs
+test: check unit integration counts ## Everything that CI runs
 
 check: ## Formatting, lints, documentation
 	cargo fmt --all --check
@@ -35,6 +35,10 @@ integration: $(VENV)/installed ## The tests of the real binary
 	@scripts/install-chromium.sh
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests
+
+counts: ## Instructions of a small model's forward pass, against those checked in (UPDATE_COUNTS=1 writes them)
+	cargo build --workspace --example forward_pass --locked
+	$(PYTHON) scripts/instruction_counts.py --binary $(TARGET)/debug/examples/forward_pass
 
 docs: ## Write the documents that are made from the code; a test fails while they are stale
 	UPDATE_DOCS=1 cargo test --workspace --locked checked_in

@@ -1,0 +1,57 @@
+//! A forward pass of a small model over a fixed batch, on one thread, for `scripts/instruction_counts.py` to count.
+//!
+//! Input: a model folder with one `model.safetensors`, a `dtype` and an instruction set. Output: nothing, unless
+//! something fails. What must hold: the same instructions run in [`counted`] each time, whatever else the machine does.
+
+use std::{error::Error, fs, path::Path};
+use text_embeddings_backend_candle::{LoadOptions, load};
+use text_embeddings_backend_core::{
+    AnswerTokens, Backend, BackendError, Batch, BatchBuilder, DType, Head, Text, Wanted,
+};
+
+/// What is counted: a function of its own, which the counter finds by its name.
+#[inline(never)]
+fn counted(backend: &mut dyn Backend, batch: &Batch) -> Result<(), BackendError> {
+    backend.predict(batch).map(|_| ())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, dtype, instruction_set] = &arguments[..] else {
+        return Err("usage: forward_pass MODEL_FOLDER DTYPE INSTRUCTION_SET".into());
+    };
+    let folder = Path::new(folder);
+    let dtype = DType::ALL.into_iter().find(|known| known.to_string() == *dtype).ok_or("unknown dtype")?;
+    let mut loaded = load(&LoadOptions {
+        config: serde_json::from_slice(&fs::read(folder.join("config.json"))?)?,
+        weights: vec![folder.join("model.safetensors")],
+        head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),
+        dtype: Some(dtype),
+        threads: 1,
+        instruction_set: Some(instruction_set.parse()?),
+        prefix_cache_bytes: 0,
+    })?;
+    let batch = batch();
+    // The first pass fills buffers that later ones use again.
+    loaded.backend.predict(&batch)?;
+    counted(loaded.backend.as_mut(), &batch)?;
+    Ok(())
+}
+
+/// Six texts of odd lengths that have 61 tokens in common.
+fn batch() -> Batch {
+    let mut state = 7_u32;
+    let mut ids = |count: usize| -> Vec<u32> {
+        let next = |_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) % 1300
+        };
+        (0..count).map(next).collect()
+    };
+    let common = ids(61);
+    let mut builder = BatchBuilder::default();
+    for length in [1, 30, 45, 64, 77, 131] {
+        builder.push(&Text::new([&common[..], &ids(length)].concat(), Wanted::Whole));
+    }
+    builder.build()
+}
