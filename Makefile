@@ -8,8 +8,10 @@ QWEN3_TOKENIZER_DIR ?= $(abspath ../shared/qwen3-tokenizer)
 REAL_TOKENIZER := $(patsubst %/tokenizer.json,%,$(wildcard $(QWEN3_TOKENIZER_DIR)/tokenizer.json))
 TOKENIZER := $(or $(REAL_TOKENIZER),integration_tests/reference/fixtures/models/tied-bf16)
 export QWEN3_TOKENIZER_DIR
+# By this variable cargo takes a command to run the tests in.
+MEMCHECK = CARGO_TARGET_$(shell rustc --version --verbose | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER
 
-.PHONY: help demo test check unit integration counts docs bench fixtures clean
+.PHONY: help demo test check unit integration counts docs fuzz memcheck bench fixtures clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -42,6 +44,12 @@ counts: ## Instructions of a small model's forward pass, against those checked i
 
 docs: ## Write the documents that are made from the code; a test fails while they are stale
 	UPDATE_DOCS=1 cargo test --workspace --locked checked_in
+
+fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
+	cargo test --workspace --lib --locked -- --ignored --nocapture random_shapes
+
+memcheck: ## The kernels' tests under valgrind, which has AVX2 at most
+	$(MEMCHECK)="valgrind --quiet --error-exitcode=1" cargo test --workspace --lib --locked -- kernels::
 
 bench: $(VENV)/bench-installed ## Speed and latency on a random model of the 0.6B shape (writes 1.2 GB to target/)
 	cargo build --release -p text-embeddings-router --locked

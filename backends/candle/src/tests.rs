@@ -5,6 +5,7 @@ mod heads;
 mod heads_reference;
 mod prefix_cache;
 mod random_model;
+mod shapes;
 
 use super::*;
 use crate::attention::{Heads, queries_at, reference};

@@ -1,0 +1,195 @@
+//! Products and attention of random shapes and values against slow references, for as long as one likes: `make fuzz`.
+//!
+//! Every case follows from a number, which a failure names, so that it can be run again alone.
+
+use super::*;
+use crate::attention::packed::PackedKeys;
+use crate::kernels::{
+    mapped::MappedMatrix,
+    matmul::{Compute, Operand},
+    matrix::{Matrix, Order},
+    pack::{Stored, Words, round_to_bf16},
+    threads::Threads,
+};
+use memmap2::MmapMut;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+const FORMATS: [(Format, Format); 4] = [
+    (Format::F32, Format::F32),
+    (Format::F32, Format::Bf16),
+    (Format::Bf16, Format::Bf16),
+    (Format::Int8, Format::Int8),
+];
+
+/// The first cases, which every run of the tests sees.
+#[test]
+fn the_first_random_shapes_equal_the_references() {
+    (0..150).for_each(case);
+}
+
+/// `FUZZ_CASE`: this case alone. Else cases from `FUZZ_START` (default: by the clock) on for `FUZZ_SECONDS`.
+#[test]
+#[ignore = "runs until FUZZ_SECONDS are over: make fuzz"]
+#[expect(clippy::print_stderr, reason = "who fuzzes wants to know how far it came")]
+fn random_shapes_equal_the_references_for_a_long_time() {
+    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
+    if let Some(only) = number("FUZZ_CASE") {
+        return case(only);
+    }
+    let by_the_clock = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() << 20;
+    let start = number("FUZZ_START").unwrap_or_else(by_the_clock);
+    let end = Instant::now() + Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(60));
+    let mut next = start;
+    while Instant::now() < end {
+        case(next);
+        next += 1;
+    }
+    eprintln!("{} cases from FUZZ_CASE={start} on", next - start);
+}
+
+fn case(number: u64) {
+    let mut rng = StdRng::seed_from_u64(number);
+    let sets = InstructionSet::available();
+    let set = sets[rng.random_range(0..sets.len())];
+    let compute = Compute { set, threads: Threads::start(rng.random_range(1..4)).unwrap() };
+    match rng.random_range(0..3) {
+        0 => attention_case(&mut rng, &compute, number),
+        _ => product_case(&mut rng, &compute, number),
+    }
+}
+
+/// A size up to `most`: small ones, multiples of what the kernels count in, and their neighbours are the likely ones.
+fn size(rng: &mut StdRng, most: usize) -> usize {
+    let near = |rng: &mut StdRng, step: usize| {
+        (rng.random_range(1..=most.div_ceil(step)) * step + rng.random_range(0..3)).saturating_sub(1)
+    };
+    let size = match rng.random_range(0..4) {
+        0 => rng.random_range(1..=9),
+        1 => near(rng, 14),
+        2 => near(rng, 32),
+        _ => rng.random_range(1..=most),
+    };
+    size.clamp(1, most)
+}
+
+/// Rows whose values are even, have outliers, are tiny, are huge, are mostly zero, or are all zero.
+fn spread(rng: &mut StdRng, rows: usize, columns: usize) -> Vec<f32> {
+    let row = |rng: &mut StdRng| -> Vec<f32> {
+        let kind = rng.random_range(0..6);
+        let value = |rng: &mut StdRng| {
+            let even = rng.random_range(-1.0..1.0_f32);
+            match kind {
+                0 if rng.random_bool(0.02) => even * 300.0,
+                1 => even * 1e-12,
+                2 => even * 1e12,
+                3 if rng.random_bool(0.9) => 0.0,
+                4 => 0.0,
+                _ => even,
+            }
+        };
+        (0..columns).map(|_| value(rng)).collect()
+    };
+    (0..rows).flat_map(|_| row(rng)).collect()
+}
+
+/// What `format` keeps of a row's values, and by how much a value that lies between two bytes may be off.
+fn kept(format: Format, row: &[f32]) -> Vec<(f64, f64)> {
+    let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    let step = f64::from(largest) / 127.0;
+    let keep = |&value: &f32| match format {
+        Format::F32 => (f64::from(value), 0.0),
+        Format::Bf16 => (f64::from(f32::from_bits(u32::from(round_to_bf16(value)) << 16)), 0.0),
+        Format::Int8 if largest == 0.0 => (0.0, 0.0),
+        Format::Int8 => {
+            let steps = f64::from(value) / step;
+            let between = (steps.abs().fract() - 0.5).abs() < 1e-3;
+            (steps.round_ties_even() * step, if between { step } else { 0.0 })
+        }
+    };
+    row.iter().map(keep).collect()
+}
+
+fn in_memory(values: &[f32], columns: usize) -> MappedMatrix {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let mut map = MmapMut::map_anon(bytes.len()).unwrap();
+    map.copy_from_slice(&bytes);
+    MappedMatrix::new(Arc::new(map.make_read_only().unwrap()), 0..bytes.len(), Stored::F32, columns)
+}
+
+fn product_case(rng: &mut StdRng, compute: &Compute, number: u64) {
+    let (rows, depth, outputs) = (size(rng, 140), size(rng, 600), size(rng, 200));
+    let (left, right) = FORMATS[rng.random_range(0..FORMATS.len())];
+    let (x, weights) = (spread(rng, rows, depth), spread(rng, outputs, depth));
+    let matrix = Matrix::pack(compute, &[in_memory(&weights, depth)], right, Order::Plain);
+    let operand: Operand = compute.operand((&x, depth), left, Words::default(), |row, _| row);
+    let mut got = vec![f32::NAN; rows * outputs];
+    compute.product(&operand, &matrix, &mut got);
+    let rows: Vec<_> = x.chunks(depth).map(|row| kept(left, row)).collect();
+    let columns: Vec<_> = weights.chunks(depth).map(|row| kept(right, row)).collect();
+    for (index, &got) in got.iter().enumerate() {
+        let (row, column) = (&rows[index / outputs], &columns[index % outputs]);
+        let (mut sum, mut magnitude, mut between) = (0.0, 0.0, 0.0);
+        for (&(a, a_off), &(b, b_off)) in row.iter().zip(column) {
+            sum += a * b;
+            magnitude += (a * b).abs();
+            between += a_off * b.abs() + b_off * a.abs() + a_off * b_off;
+        }
+        // Each step of the sum rounds to 24 bits, a scale of bytes too; what is below the smallest normal number may be
+        // taken for zero.
+        let allowed =
+            (depth + 8) as f64 * (magnitude * 1.2e-7 + f64::from(f32::MIN_POSITIVE)) + 1.001 * between;
+        assert!(
+            (f64::from(got) - sum).abs() <= allowed,
+            "FUZZ_CASE={number}: {} {left:?} {right:?} at {index} of {}x{depth}x{outputs}: {got} for {sum}",
+            compute.set,
+            rows.len()
+        );
+    }
+}
+
+fn attention_case(rng: &mut StdRng, compute: &Compute, number: u64) {
+    let keys = rng.random_range(1..4);
+    let heads = Heads { queries: keys * rng.random_range(1..5), keys, size: 2 * size(rng, 65) };
+    let mut builder = BatchBuilder::default();
+    for _ in 0..rng.random_range(1..8) {
+        // Few different tokens: texts share prefixes of all lengths, and some are prefixes of others.
+        let kinds = rng.random_range(1..4);
+        let length = size(rng, 150);
+        let ids: Vec<u32> = (0..length).map(|_| rng.random_range(0..kinds)).collect();
+        builder.push(&Text::new(ids, Wanted::Whole));
+    }
+    let batch = builder.build();
+    let tokens = batch.token_ids().len();
+    let mut places: Vec<usize> = (0..tokens).collect();
+    places.shuffle(rng);
+    let share = rng.random_range(0.05..=1.0);
+    let mut asked: Vec<usize> = (0..tokens).filter(|_| rng.random_bool(share)).collect();
+    if asked.is_empty() {
+        asked.push(rng.random_range(0..tokens));
+    }
+    let spans = queries_at(&batch, &asked);
+    let mut values = |count: usize| -> Vec<f32> { (0..count).map(|_| rng.random_range(-2.0..2.0)).collect() };
+    let queries = values(asked.len() * heads.queries * heads.size);
+    let keys_values = values(tokens * 2 * heads.keys * heads.size);
+    let tensor = |values: &[f32], rows: usize| {
+        Tensor::from_slice(values, (rows, values.len() / rows), &Device::Cpu).unwrap()
+    };
+    let expected = reference::attention(
+        (&tensor(&queries, asked.len()), &spans),
+        (&tensor(&keys_values, tokens), &places),
+        heads,
+        &batch,
+    );
+    let expected: Vec<f32> = expected.unwrap().flatten_all().unwrap().to_vec1().unwrap();
+    for (format, tolerance) in [(Format::F32, 5e-6), (Format::Bf16, 0.04)] {
+        let mut packed = PackedKeys::new(format);
+        packed.pack(compute, (&keys_values, &places), heads, &batch);
+        let mut got = vec![f32::NAN; queries.len()];
+        attention::cpu::attention(compute, (&queries, &spans), &packed, heads, &batch, &mut got);
+        let what = format!("FUZZ_CASE={number}: {} {format:?} {heads:?}, {tokens} tokens", compute.set);
+        assert_close(&got, &expected, tolerance, &what);
+    }
+}
