@@ -27,6 +27,7 @@ check: ## Formatting, lints, documentation
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features http --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features grpc --locked -- -D warnings
+	cargo clippy --workspace --features text-embeddings-backend-candle/benchmarks --bench kernels --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
 unit: ## The Rust tests
@@ -51,7 +52,8 @@ fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
 memcheck: ## The kernels' tests under valgrind, which has AVX2 at most
 	$(MEMCHECK)="valgrind --quiet --error-exitcode=1" cargo test --workspace --lib --locked -- kernels::
 
-bench: $(VENV)/bench-installed ## Speed and latency on a random model of the 0.6B shape (writes 1.2 GB to target/)
+bench: $(VENV)/bench-installed ## Speed of each kernel, then of the server on a random model of the 0.6B shape (writes 1.2 GB to target/)
+	cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked
 	cargo build --release -p text-embeddings-router --locked
 	test -f $(TARGET)/bench-model/model.safetensors || \
 		$(VENV)/bin/python integration_tests/reference/benchmark_model.py $(TARGET)/bench-model --tokenizer "$(TOKENIZER)"

@@ -4,6 +4,8 @@
 //! `heads` make answers of what they give; `load` reads checkpoints, `device` chooses.
 
 mod attention;
+#[cfg(feature = "benchmarks")]
+pub mod benchmarks;
 mod cpu;
 mod dense;
 mod device;

@@ -14,6 +14,8 @@ pub(crate) mod mapped;
 pub(crate) mod matmul;
 pub(crate) mod matrix;
 pub(crate) mod pack;
+#[cfg(feature = "benchmarks")]
+pub(crate) mod peak;
 pub(crate) mod simd;
 pub(crate) mod threads;
 pub(crate) mod tile;

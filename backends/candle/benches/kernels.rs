@@ -1,0 +1,5 @@
+//! How fast each kernel is; see the module it calls.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    text_embeddings_backend_candle::benchmarks::run()
+}

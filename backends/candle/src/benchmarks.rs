@@ -1,0 +1,245 @@
+//! How fast each kernel is beside what the CPU can do at all: GFLOP/s (GOP/s for bytes) and the share of the peak, which
+//! the same process measures.
+//!
+//! Input: `cargo bench` with criterion's flags, and the variables `INSTRUCTION_SET` (default: the best) and `THREADS`
+//! (default: 1). Output: criterion's times, and a line of our own for each kernel. `docs/performance.md` says how to read it.
+
+use crate::{
+    attention::{self, Heads, packed::PackedKeys, queries_at},
+    kernels::{
+        InstructionSet, elementwise,
+        mapped::{self, MappedMatrix},
+        matmul::{Compute, Operand},
+        matrix::{Matrix, Order},
+        pack::{Format, Stored, Words},
+        peak,
+        threads::Threads,
+    },
+};
+use criterion::{Criterion, Throughput, measurement::WallTime};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::{
+    env,
+    error::Error,
+    io::{self, Write},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use text_embeddings_backend_core::{BatchBuilder, Text, Wanted};
+
+/// Sizes of the 0.6B model.
+const HIDDEN: usize = 1024;
+const INNER: usize = 3072;
+const HEADS: Heads = Heads { queries: 16, keys: 8, size: 128 };
+/// Operations that an exponential counts as: those of its polynomial and of what goes before and after.
+const EXPONENTIAL: usize = 25;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// What all measurements share.
+struct Bench {
+    criterion: Criterion<WallTime>,
+    compute: Compute,
+    rng: StdRng,
+    /// Operations per second of all threads, for each format that was asked for.
+    peaks: Vec<(Format, f64)>,
+}
+
+impl Bench {
+    fn new() -> Result<Self, Box<dyn Error>> {
+        let set = match env::var("INSTRUCTION_SET") {
+            Ok(name) => name.parse()?,
+            Err(_) => InstructionSet::best(),
+        };
+        let threads = env::var("THREADS").map_or(Ok(1), |count| count.parse())?;
+        let criterion = Criterion::default()
+            .sample_size(10)
+            .warm_up_time(Duration::from_millis(200))
+            .measurement_time(Duration::from_secs(1))
+            .configure_from_args();
+        let compute = Compute { set, threads: Threads::start(threads)? };
+        Ok(Self { criterion, compute, rng: StdRng::seed_from_u64(1), peaks: Vec::new() })
+    }
+
+    fn random(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.rng.random_range(-1.0..1.0)).collect()
+    }
+
+    fn peak(&mut self, format: Format) -> f64 {
+        if let Some((_, peak)) = self.peaks.iter().find(|(known, _)| *known == format) {
+            return *peak;
+        }
+        let one = peak::operations_per_second(self.compute.set, format);
+        let peak = one * self.compute.threads.count() as f64;
+        self.peaks.push((format, peak));
+        peak
+    }
+
+    /// Measures `body`, which takes `operations` of a format.
+    fn run(
+        &mut self,
+        name: &str,
+        format: Format,
+        operations: usize,
+        mut body: impl FnMut(&Compute),
+    ) -> Outcome {
+        let peak = self.peak(format);
+        let mut group = self.criterion.benchmark_group("kernels");
+        group.throughput(Throughput::Elements(operations as u64));
+        let mut times = Vec::new();
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|iterations| {
+                let start = Instant::now();
+                (0..iterations).for_each(|_| body(&self.compute));
+                let elapsed = start.elapsed();
+                times.push(elapsed.as_secs_f64() / iterations as f64);
+                elapsed
+            });
+        });
+        group.finish();
+        times.sort_by(f64::total_cmp);
+        // None where a filter leaves this one out.
+        if let Some(median) = times.get(times.len() / 2) {
+            let rate = operations as f64 / median;
+            writeln!(
+                io::stdout(),
+                "{name}: {:.1} G/s, {:.0} % of the peak {:.0}\n",
+                rate / 1e9,
+                100.0 * rate / peak,
+                peak / 1e9
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Measures every kernel, or those that criterion's flags name.
+///
+/// # Errors
+///
+/// If a variable is malformed, or the system refuses threads, files or output.
+pub fn run() -> Outcome {
+    let mut bench = Bench::new()?;
+    let (set, threads) = (bench.compute.set, bench.compute.threads.count());
+    writeln!(io::stdout(), "{set}, threads: {threads}")?;
+    products(&mut bench)?;
+    attentions(&mut bench)?;
+    norms(&mut bench)?;
+    steps(&mut bench)?;
+    bench.criterion.final_summary();
+    Ok(())
+}
+
+/// A weight of random values.
+fn weight(bench: &mut Bench, depth: usize, outputs: usize, format: Format) -> Result<Matrix, Box<dyn Error>> {
+    let mut file = tempfile::NamedTempFile::new()?;
+    let bytes: Vec<u8> = bench.random(depth * outputs).iter().flat_map(|value| value.to_le_bytes()).collect();
+    file.write_all(&bytes)?;
+    let map = Arc::new(mapped::map(file.path())?);
+    let values = MappedMatrix::new(map, 0..bytes.len(), Stored::F32, depth);
+    Ok(Matrix::pack(&bench.compute, &[values], format, Order::Plain))
+}
+
+fn operand(bench: &mut Bench, rows: usize, depth: usize, format: Format) -> Operand {
+    let x = bench.random(rows * depth);
+    bench.compute.operand((&x, depth), format, Words::default(), |row, _| row)
+}
+
+/// `x · Wᵀ` for each kind of arithmetic; float32 with the weights of a bfloat16 checkpoint.
+fn products(bench: &mut Bench) -> Outcome {
+    for (dtype, left, right) in [
+        ("float32", Format::F32, Format::Bf16),
+        ("bfloat16", Format::Bf16, Format::Bf16),
+        ("int8", Format::Int8, Format::Int8),
+    ] {
+        for (depth, outputs, counts) in [(HIDDEN, INNER, &[1, 8, 64, 128, 512][..]), (1000, 777, &[13, 131])]
+        {
+            let weight = weight(bench, depth, outputs, right)?;
+            for &rows in counts {
+                let x = operand(bench, rows, depth, left);
+                let mut out = vec![0.0; rows * outputs];
+                let name = format!("product {dtype} {rows}x{depth}x{outputs}");
+                bench.run(&name, left, 2 * rows * depth * outputs, |compute| {
+                    compute.product(&x, &weight, &mut out);
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Attention of all tokens: of one text, and of eight texts with a prefix in common.
+fn attentions(bench: &mut Bench) -> Outcome {
+    for (what, shared, own, texts) in [("1 text of 1024", 0, 1024, 1), ("8 texts of 90+128", 90, 128, 8)] {
+        let mut builder = BatchBuilder::default();
+        for text in 0..texts {
+            // The first token after the prefix tells the texts apart.
+            let ids: Vec<u32> = (0..shared).chain(1000 * (text + 1)..1000 * (text + 1) + own).collect();
+            builder.push(&Text::new(ids, Wanted::Whole));
+        }
+        let batch = builder.build();
+        let rows: Vec<usize> = (0..batch.token_ids().len()).collect();
+        let visible: usize = batch.positions().map(|position| position + 1).sum();
+        let spans = queries_at(&batch, &rows);
+        let keys_values = bench.random(rows.len() * 2 * HEADS.keys * HEADS.size);
+        let queries = bench.random(rows.len() * HEADS.queries * HEADS.size);
+        let mut out = vec![0.0; queries.len()];
+        for (dtype, format) in [("float32", Format::F32), ("bfloat16", Format::Bf16)] {
+            let mut packed = PackedKeys::new(format);
+            packed.pack(&bench.compute, (&keys_values, &rows), HEADS, &batch);
+            // A query meets each key once and its value once.
+            let operations = 4 * HEADS.size * HEADS.queries * visible;
+            bench.run(&format!("attention {dtype} {what}"), format, operations, |compute| {
+                attention::cpu::attention(compute, (&queries, &spans), &packed, HEADS, &batch, &mut out);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The norm of a row and its conversion to the next product's operand.
+fn norms(bench: &mut Bench) -> Outcome {
+    let (rows, norm) = (128, vec![1.0; HIDDEN]);
+    let x = bench.random(rows * HIDDEN);
+    for (dtype, format) in [("float32", Format::F32), ("bfloat16", Format::Bf16), ("int8", Format::Int8)] {
+        let mut words = Words::default();
+        // Square, sum, two factors, one conversion.
+        bench.run(
+            &format!("norm to {dtype} {rows}x{HIDDEN}"),
+            Format::F32,
+            5 * rows * HIDDEN,
+            |compute| {
+                let mut operand =
+                    compute.operand((&x, HIDDEN), format, std::mem::take(&mut words), |row, out| {
+                        elementwise::rms_norm(compute.set, row, &norm, 1e-6, out);
+                        out
+                    });
+                words = operand.take_words();
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// A step of the softmax, and gates with what they gate; on one thread.
+fn steps(bench: &mut Bench) -> Outcome {
+    let (rows, keys) = (64, 128);
+    let scores = bench.random(rows * keys);
+    let mut weights = scores.clone();
+    // Maximum, difference, exponential, sum.
+    bench.run("softmax 64x128", Format::F32, (EXPONENTIAL + 3) * rows * keys, |compute| {
+        weights.copy_from_slice(&scores);
+        for row in weights.chunks_exact_mut(keys) {
+            let mut state = elementwise::RunningSoftmax::default();
+            elementwise::softmax_step(compute.set, row, keys, &mut state);
+        }
+    })?;
+    let gates: Vec<[f32; 32]> =
+        (0..rows).map(|_| std::array::from_fn(|_| bench.rng.random_range(-4.0..4.0))).collect();
+    let mut out = [0.0; 16];
+    bench.run("gates 64x16", Format::F32, (EXPONENTIAL + 3) * rows * 16, |compute| {
+        for gates in &gates {
+            elementwise::gate(compute.set, std::hint::black_box(gates), &mut out);
+        }
+    })
+}

@@ -1,0 +1,94 @@
+//! The most that one core computes: multiplications and additions whose operands never leave its registers.
+//!
+//! Input: an instruction set and the format of a product's operands. Output: operations per second. What must hold: the
+//! loops use the instructions that the products' inner loops use, in enough chains to hide their latency.
+
+#![expect(
+    unsafe_code,
+    reason = "calls functions compiled for instruction sets that `InstructionSet` vouches for"
+)]
+
+use crate::kernels::{InstructionSet, pack::Format};
+use std::{hint::black_box, time::Instant};
+
+/// Chains of operations that do not wait for each other.
+const CHAINS: usize = 12;
+const STEPS: usize = 1 << 20;
+const ROUNDS: usize = 8;
+
+/// Operations per second, the most of several rounds. Where the CPU has no instruction for the format, those of `f32`.
+pub(crate) fn operations_per_second(set: InstructionSet, format: Format) -> f64 {
+    let (per_step, run) = chains(set, format);
+    let round = |_| {
+        let start = Instant::now();
+        run(STEPS);
+        (STEPS * CHAINS * per_step) as f64 / start.elapsed().as_secs_f64()
+    };
+    (0..ROUNDS).map(round).fold(0.0, f64::max)
+}
+
+/// The operations of one instruction, and a function that runs a number of steps, each of [`CHAINS`] instructions.
+fn chains(set: InstructionSet, format: Format) -> (usize, fn(usize)) {
+    match (set, format) {
+        (InstructionSet::Portable, _) => (8, portable),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY (all): a value of `InstructionSet` comes from `available`, which asked the CPU.
+        (InstructionSet::Avx512Bf16, Format::Bf16) => (64, |steps| unsafe { x86::bf16_avx512(steps) }),
+        #[cfg(target_arch = "x86_64")]
+        (InstructionSet::Avx512Bf16 | InstructionSet::Avx512Vnni, Format::Int8) => {
+            (128, |steps| unsafe { x86::int8_avx512(steps) })
+        }
+        #[cfg(target_arch = "x86_64")]
+        (InstructionSet::Avx2Vnni, Format::Int8) => (64, |steps| unsafe { x86::int8_avx2(steps) }),
+        #[cfg(target_arch = "x86_64")]
+        (InstructionSet::Avx2 | InstructionSet::Avx2Vnni, _) => (16, |steps| unsafe { x86::f32_avx2(steps) }),
+        #[cfg(target_arch = "x86_64")]
+        _ => (32, |steps| unsafe { x86::f32_avx512(steps) }),
+    }
+}
+
+fn portable(steps: usize) {
+    let factor = black_box(0.5_f32);
+    let mut sums = [[0.0_f32; 4]; CHAINS];
+    for _ in 0..steps {
+        for sum in sums.as_flattened_mut() {
+            *sum = *sum * factor + factor;
+        }
+    }
+    black_box(sums);
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{CHAINS, black_box};
+    use std::arch::x86_64::{
+        _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
+        _mm256_setzero_si256, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
+        _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    };
+
+    macro_rules! chains {
+        ($($features:literal $name:ident: $step:ident($zero:expr, $factor:expr);)*) => {$(
+            #[target_feature(enable = $features)]
+            pub(super) fn $name(steps: usize) {
+                let factor = black_box($factor);
+                let mut sums = [$zero; CHAINS];
+                for _ in 0..steps {
+                    for sum in &mut sums {
+                        *sum = $step(*sum, factor, factor);
+                    }
+                }
+                black_box(sums);
+            }
+        )*};
+    }
+
+    chains! {
+        "avx2,fma" f32_avx2: _mm256_fmadd_ps(_mm256_setzero_ps(), _mm256_set1_ps(0.5));
+        "avx2,avxvnni" int8_avx2: _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), _mm256_set1_epi32(1));
+        "avx512f" f32_avx512: _mm512_fmadd_ps(_mm512_setzero_ps(), _mm512_set1_ps(0.5));
+        "avx512f,avx512vnni" int8_avx512: _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi32(1));
+        "avx512f,avx512bf16" bf16_avx512:
+            _mm512_dpbf16_ps(_mm512_setzero_ps(), _mm512_cvtne2ps_pbh(_mm512_set1_ps(0.5), _mm512_set1_ps(0.5)));
+    }
+}
