@@ -131,7 +131,7 @@ pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
 /// The kind of the model with what says so, and the configuration that follows from it.
 pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Config, &'static str)> {
     let flags = KindFlags { model_type: args.model.model_type, pooling: args.pooling };
-    let (model_type, reason) = files::detect_with_reason(&ModelFacts::from(folder), &flags)?;
+    let (model_type, reason) = files::detect(&ModelFacts::from(folder), &flags)?;
     let limits = ModelLimits {
         model_type,
         max_seq_length: folder.max_seq_length,

@@ -2,7 +2,7 @@
 //!
 //! Input: `models/tiny-reranker/` at build time. Output: its files in a temporary folder, which lives as long as the
 //! [`ModelFolder`](super::ModelFolder) made of it. What must hold: the folder is laid out as any model's, so that
-//! nothing but this file knows of the demonstration.
+//! what reads a model knows nothing of the demonstration.
 
 #[cfg(feature = "demo")]
 use std::{fs, io};

@@ -230,21 +230,12 @@ pub enum DetectError {
 /// A kind, and what says so.
 type Detected = Result<(ModelType, &'static str), DetectError>;
 
-/// Decides the kind of a model by the rules at the top of this file.
+/// Decides the kind of a model by the rules at the top of this file, and says in words what decided it.
 ///
 /// # Errors
 ///
 /// [`DetectError`] where files and flags leave it open or exclude each other.
-pub fn detect(facts: &ModelFacts, flags: &KindFlags) -> Result<ModelType, DetectError> {
-    Ok(detect_with_reason(facts, flags)?.0)
-}
-
-/// The same, with what decided it, in words.
-///
-/// # Errors
-///
-/// As for [`detect`].
-pub fn detect_with_reason(facts: &ModelFacts, flags: &KindFlags) -> Detected {
+pub fn detect(facts: &ModelFacts, flags: &KindFlags) -> Detected {
     match (flags.model_type, flags.pooling) {
         (Some(requested), pooling) => Ok((from_flag(facts, requested, pooling)?, "`--model-type` says so")),
         (None, Some(pool)) if !facts.is_classification() => {
@@ -361,9 +352,13 @@ mod tests {
         KindFlags { model_type: None, pooling: Some(pool) }
     }
 
+    fn kind(facts: &ModelFacts, flags: KindFlags) -> Result<ModelType, DetectError> {
+        detect(facts, &flags).map(|(found, _)| found)
+    }
+
     fn check(table: &[(&str, ModelFacts, KindFlags, Result<ModelType, &str>)]) {
         for (row, facts, flags, expected) in table {
-            let found = detect(facts, flags).map_err(|error| error.to_string());
+            let found = kind(facts, *flags).map_err(|error| error.to_string());
             let as_expected = match (&found, expected) {
                 (Ok(found), Ok(expected)) => found == expected,
                 (Err(message), Err(part)) => message.contains(part),
@@ -493,7 +488,7 @@ mod tests {
         let mut files = reranker_files();
         write_files(&root, &files);
         let kind = |root: &std::path::Path| {
-            detect(&ModelFacts::from(&ModelFolder::open(root).unwrap()), &KindFlags::default())
+            kind(&ModelFacts::from(&ModelFolder::open(root).unwrap()), KindFlags::default())
         };
         assert_eq!(kind(&root), Ok(ModelType::ListwiseReranker));
         for extra in ["modules.json", "1_LogitScore/config.json", "chat_template.jinja"] {
@@ -541,9 +536,8 @@ mod tests {
             (ModelFacts { name: "My-Reranker".to_owned(), ..qwen() }, KindFlags::default(), "its name"),
         ];
         for (facts, flags, expected) in table {
-            let (found, reason) = detect_with_reason(&facts, &flags).unwrap();
+            let (_, reason) = detect(&facts, &flags).unwrap();
             assert!(reason.contains(expected), "{reason}");
-            assert_eq!(Ok(found), detect(&facts, &flags));
         }
     }
 }

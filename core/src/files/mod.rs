@@ -21,9 +21,7 @@ use std::sync::Arc;
 
 pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};
 pub use demo::DEMO_MODEL_ID;
-pub use detect::{
-    DetectError, KindFlags, ModelFacts, RequestedType, detect, detect_with_reason, template_has_roles,
-};
+pub use detect::{DetectError, KindFlags, ModelFacts, RequestedType, detect, template_has_roles};
 pub use error::FilesError;
 pub use folder::ModelFolder;
 pub use head::{class_labels, embedding_head, positive_label};

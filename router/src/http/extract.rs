@@ -169,10 +169,15 @@ fn parse_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     if !value.is_object() {
         return Err("the request body is not a map".to_owned());
     }
-    serde_path_to_error::deserialize(value).map_err(|error| match error.path().to_string().as_str() {
-        "." => format!("invalid request: {}", error.inner()),
-        path => format!("invalid request: `{path}`: {}", error.inner()),
-    })
+    serde_path_to_error::deserialize(value).map_err(|error| invalid(error.path(), error.inner()))
+}
+
+/// A body that is well formed and not what the route wants.
+fn invalid(path: &serde_path_to_error::Path, problem: &impl fmt::Display) -> String {
+    match path.to_string().as_str() {
+        "." => format!("invalid request: {problem}"),
+        path => format!("invalid request: `{path}`: {problem}"),
+    }
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
@@ -184,12 +189,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        match inner.classify() {
-            Category::Data if path == "." => format!("invalid request: {inner}"),
-            Category::Data => format!("invalid request: `{path}`: {inner}"),
-            _ => format!("the request body is not JSON: {inner}"),
+        match error.inner().classify() {
+            Category::Data => invalid(error.path(), error.inner()),
+            _ => format!("the request body is not JSON: {}", error.inner()),
         }
     })?;
     deserializer.end().map_err(|error| format!("the request body is not JSON: {error}"))?;

@@ -73,6 +73,11 @@ pub(super) struct TemplateArguments {
     instruction: Option<String>,
 }
 
+/// A limit as clients send it, of which 0 is none.
+pub(super) fn limit(sent: Option<usize>) -> Option<usize> {
+    sent.filter(|limit| *limit > 0)
+}
+
 impl TemplateArguments {
     /// The instruction of a request: that among the template's arguments, then `instruction`, then `instruct`.
     pub(super) fn choose(
@@ -108,7 +113,6 @@ impl Options {
     ///
     /// For a limit that is none.
     pub(crate) fn limits(&self) -> Result<TokenLimits, String> {
-        let given = |limit: Option<usize>| limit.filter(|limit| *limit > 0);
         let prompt = match self.truncate_prompt_tokens {
             None | Some(-1) => None,
             Some(tokens) if tokens > 0 => Some(usize::try_from(tokens).unwrap_or(usize::MAX)),
@@ -117,8 +121,8 @@ impl Options {
             }
         };
         Ok(TokenLimits {
-            query: given(self.max_tokens_per_query),
-            document: given(self.max_tokens_per_doc),
+            query: limit(self.max_tokens_per_query),
+            document: limit(self.max_tokens_per_doc),
             prompt,
         })
     }

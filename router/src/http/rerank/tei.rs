@@ -10,7 +10,10 @@ use text_embeddings_core::{
 };
 use utoipa::ToSchema;
 
-use super::{super::TruncationSide, options::TemplateArguments};
+use super::{
+    super::TruncationSide,
+    options::{TemplateArguments, limit},
+};
 
 /// What to rank.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -63,7 +66,6 @@ pub(crate) struct RerankBody {
 impl From<RerankBody> for RerankRequest {
     fn from(body: RerankBody) -> Self {
         let arguments = body.chat_template_kwargs.as_ref();
-        let limit = |limit: Option<usize>| limit.filter(|limit| *limit > 0);
         Self {
             query: body.query,
             texts: body.texts,
