@@ -7,7 +7,7 @@ by model and case.
 import json
 from pathlib import Path
 
-from server import CLASSIFIERS, EMBEDDING_MODELS, MODEL_FLAGS
+from server import CLASSIFIERS, EMBEDDING_MODELS, MODEL_FLAGS, ROOT
 
 FIXTURES = Path(__file__).resolve().parent / "reference/fixtures"
 
@@ -27,6 +27,8 @@ def _by_name(rows: list[dict]) -> dict[str, dict]:
 
 CASES = _by_name([_write_out(case, "document") for case in _read("cases.json")])
 TEXTS = _by_name([_write_out(case, "text") for case in _read("embedding_cases.json")])
+# What the demonstration ranks, the README's example first.
+EXAMPLES = [json.loads((ROOT / f"examples/{name}.json").read_text(encoding="utf-8")) for name in ("korean", "english", "spanish")]
 IDS: dict[str, dict] = _read("expected/ids.json")
 PROMPT: dict = _read("expected/prompt.json")
 EXPECTED, VECTORS, LOGITS = (

@@ -7,11 +7,11 @@ import sys
 import unicodedata
 
 import pytest
+from reference_data import EXAMPLES
 from server import BINARY, DEMO, ROOT, Server, variables
 
 EXAMPLE = ROOT / "examples/korean.json"
 BODY = json.loads(EXAMPLE.read_text(encoding="utf-8"))
-EXAMPLES = [ROOT / "examples" / f"{language}.json" for language in ("korean", "english", "spanish")]
 SCRIPT = ROOT / "scripts/demo.py"
 
 
@@ -54,8 +54,7 @@ def check_tables(output: str, server: Server) -> None:
     """Each table has every text whole, in the server's order, with its score and a bar, and no line wider than the terminal."""
     tables = output.split("\nquery: ")[1:]
     assert len(tables) == len(EXAMPLES)
-    for table, example in zip(tables, EXAMPLES, strict=True):
-        body = json.loads(example.read_text(encoding="utf-8"))
+    for table, body in zip(tables, EXAMPLES, strict=True):
         ranks = server.rerank(**body)
         table = table[table.index("\nrank ") :]
         rows = re.findall(r"^ *(\d) +([01]\.\d{4}) ([█▏▎▍▌▋▊▉ ]{10})  ", table, re.M)

@@ -10,11 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from reference_data import FIXTURES
-from server import BINARY, DEMO, LISTEN, ROOT, Server, run, variables
+from reference_data import EXAMPLES, FIXTURES
+from server import BINARY, DEMO, LISTEN, Server, run, variables
 
 CASES = json.loads((Path(__file__).parent / "trained_cases.json").read_text(encoding="utf-8"))
-EXAMPLES = [json.loads((ROOT / f"examples/{name}.json").read_text(encoding="utf-8")) for name in ("korean", "english", "spanish")]
 EXPECTED = {(row["query"], row["text"]): row for row in json.loads((FIXTURES / "expected/tiny-reranker.json").read_text("utf-8"))}
 RAW_TOLERANCE = 1e-4
 # How much more probable the answer of the Korean example must be than the next text.
