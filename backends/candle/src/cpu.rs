@@ -44,20 +44,38 @@ fn give_back<T>(store: &Mutex<Vec<T>>, buffer: T) {
 
 /// Activations `[rows, columns]`, row after row.
 pub(crate) struct Activations {
-    values: Vec<f32>,
+    /// As many values as were ever needed, of which the first `used` count.
+    buffer: Vec<f32>,
+    used: usize,
     columns: usize,
     stores: Arc<Stores>,
 }
 
 impl Activations {
     fn rows(&self) -> usize {
-        self.values.len() / self.columns
+        self.used / self.columns
+    }
+
+    fn values(&self) -> &[f32] {
+        &self.buffer[..self.used]
+    }
+
+    fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.buffer[..self.used]
+    }
+
+    /// Changes the number of values; what was not there before is unspecified.
+    fn resize(&mut self, values: usize) {
+        self.used = values;
+        if self.buffer.len() < values {
+            self.buffer.resize(values, 0.0);
+        }
     }
 }
 
 impl Drop for Activations {
     fn drop(&mut self) {
-        give_back(&self.stores.values, std::mem::take(&mut self.values));
+        give_back(&self.stores.values, std::mem::take(&mut self.buffer));
     }
 }
 
@@ -122,9 +140,10 @@ impl CpuOperations {
 
     /// Activations of unspecified content.
     fn activations(&self, rows: usize, columns: usize) -> Activations {
-        let mut values = take(&self.stores.values, Vec::capacity, rows * columns);
-        values.resize(rows * columns, 0.0);
-        Activations { values, columns, stores: self.stores.clone() }
+        let buffer = take(&self.stores.values, Vec::len, rows * columns);
+        let mut activations = Activations { buffer, used: 0, columns, stores: self.stores.clone() };
+        activations.resize(rows * columns);
+        activations
     }
 
     /// `x`, each row made by `prepare` what is to be packed.
@@ -197,12 +216,12 @@ impl Operations for CpuOperations {
 
     fn tensor(&mut self, values: &[f32], columns: usize) -> Result<Activations> {
         let mut out = self.activations(values.len() / columns, columns);
-        out.values.copy_from_slice(values);
+        out.values_mut().copy_from_slice(values);
         Ok(out)
     }
 
     fn values<'a>(&mut self, x: &'a Activations) -> Result<Cow<'a, [f32]>> {
-        Ok(Cow::Borrowed(&x.values))
+        Ok(Cow::Borrowed(x.values()))
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
@@ -212,7 +231,7 @@ impl Operations for CpuOperations {
 
     fn embed(&mut self, table: &MappedMatrix, ids: &[u32]) -> Result<Activations> {
         let mut out = self.activations(ids.len(), table.columns());
-        for (&id, out) in ids.iter().zip(out.values.chunks_exact_mut(table.columns())) {
+        for (&id, out) in ids.iter().zip(out.values_mut().chunks_exact_mut(table.columns())) {
             if id as usize >= table.rows() {
                 return Err(BackendError::Inference(format!(
                     "token {id} is outside the model's vocabulary of {}: tokenizer.json is of another model",
@@ -227,14 +246,17 @@ impl Operations for CpuOperations {
     fn norm(&mut self, x: &Activations, norm: &Norm<Vec<f32>>) -> Result<Activations> {
         let mut out = self.activations(x.rows(), x.columns);
         let size = ROWS_PER_ITEM * x.columns;
-        self.compute.threads.for_each(x.values.chunks(size).zip(out.values.chunks_mut(size)), |(x, out)| {
-            elementwise::rms_norm(self.compute.set, x, &norm.weight, norm.epsilon, out);
-        });
+        self.compute.threads.for_each(
+            x.values().chunks(size).zip(out.values_mut().chunks_mut(size)),
+            |(x, out)| {
+                elementwise::rms_norm(self.compute.set, x, &norm.weight, norm.epsilon, out);
+            },
+        );
         Ok(out)
     }
 
     fn operand(&mut self, x: &Activations, precision: Precision) -> Result<PackedActivations> {
-        Ok(self.pack((&x.values, x.columns), precision, |row, _| row))
+        Ok(self.pack((x.values(), x.columns), precision, |row, _| row))
     }
 
     fn norm_operand(
@@ -243,7 +265,7 @@ impl Operations for CpuOperations {
         norm: &Norm<Vec<f32>>,
         precision: Precision,
     ) -> Result<PackedActivations> {
-        Ok(self.pack((&x.values, x.columns), precision, |row, out| {
+        Ok(self.pack((x.values(), x.columns), precision, |row, out| {
             elementwise::rms_norm(self.compute.set, row, &norm.weight, norm.epsilon, out);
             out
         }))
@@ -251,12 +273,12 @@ impl Operations for CpuOperations {
 
     fn linear(&mut self, x: &PackedActivations, weight: &Matrix) -> Result<Activations> {
         let mut out = self.activations(x.operand.rows(), weight.outputs());
-        self.compute.product(&x.operand, weight, &mut out.values);
+        self.compute.product(&x.operand, weight, out.values_mut());
         Ok(out)
     }
 
     fn add_linear(&mut self, x: &PackedActivations, weight: &Matrix, sum: &mut Activations) -> Result<()> {
-        self.compute.add_product(&x.operand, weight, &mut sum.values);
+        self.compute.add_product(&x.operand, weight, sum.values_mut());
         Ok(())
     }
 
@@ -276,7 +298,8 @@ impl Operations for CpuOperations {
         rotation: Rotation<'_>,
     ) -> Result<()> {
         let columns = x.columns;
-        let rows = x.values.chunks_mut(ROWS_PER_ITEM * columns).zip(rotation.positions.chunks(ROWS_PER_ITEM));
+        let rows =
+            x.values_mut().chunks_mut(ROWS_PER_ITEM * columns).zip(rotation.positions.chunks(ROWS_PER_ITEM));
         self.compute.threads.for_each(rows, |(rows, positions)| {
             for (row, &position) in rows.chunks_exact_mut(columns).zip(positions) {
                 let heads = &mut row[..heads * norm.weight.len()];
@@ -288,7 +311,9 @@ impl Operations for CpuOperations {
     }
 
     fn append(&mut self, x: &mut Activations, rows: &[f32]) -> Result<()> {
-        x.values.extend_from_slice(rows);
+        let before = x.used;
+        x.resize(before + rows.len());
+        x.values_mut()[before..].copy_from_slice(rows);
         Ok(())
     }
 
@@ -303,23 +328,23 @@ impl Operations for CpuOperations {
         heads: Heads,
         batch: &Batch,
     ) -> Result<Activations> {
-        self.packed_keys.pack(&self.compute, (&keys_values.values, places), heads, batch);
+        self.packed_keys.pack(&self.compute, (keys_values.values(), places), heads, batch);
         let mut out = self.activations(queries.rows(), queries.columns);
         cpu::attention(
             &self.compute,
-            (&queries.values, spans),
+            (queries.values(), spans),
             &self.packed_keys,
             heads,
             batch,
-            &mut out.values,
+            out.values_mut(),
         );
         Ok(out)
     }
 
     fn select(&mut self, x: &Activations, rows: &[usize]) -> Result<Activations> {
         let mut out = self.activations(rows.len(), x.columns);
-        for (&row, out) in rows.iter().zip(out.values.chunks_exact_mut(x.columns)) {
-            out.copy_from_slice(&x.values[row * x.columns..(row + 1) * x.columns]);
+        for (&row, out) in rows.iter().zip(out.values_mut().chunks_exact_mut(x.columns)) {
+            out.copy_from_slice(&x.values()[row * x.columns..(row + 1) * x.columns]);
         }
         Ok(out)
     }
@@ -327,6 +352,6 @@ impl Operations for CpuOperations {
     fn dot(&mut self, x: &Activations, vector: &Vec<f32>) -> Result<Vec<f32>> {
         let dot =
             |row: &[f32]| -> f64 { row.iter().zip(vector).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum() };
-        Ok(x.values.chunks_exact(x.columns).map(|row| dot(row) as f32).collect())
+        Ok(x.values().chunks_exact(x.columns).map(|row| dot(row) as f32).collect())
     }
 }

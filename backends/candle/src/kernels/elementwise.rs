@@ -87,11 +87,14 @@ dispatch! {
 }
 
 dispatch! {
-    /// `out = gate / (1 + e^-gate) · up`, where the first half of `gates_ups` are gates, the second what they gate.
-    fn gate(gates_ups: &[f32; 32], out: &mut [f32; 16]) {
-        let (gates, ups) = gates_ups.split_at(16);
-        for ((out, &gate), &up) in out.iter_mut().zip(gates).zip(ups) {
-            *out = gate / (1.0 + exp::<FUSED>(-gate)) * up;
+    /// In each row, whose first half are gates and whose second half what they gate, the first half becomes
+    /// `gate / (1 + e^-gate) · up`.
+    fn gate(rows: &mut [[f32; 32]]) {
+        for row in rows {
+            let (gates, ups) = row.split_at_mut(16);
+            for (gate, &mut up) in gates.iter_mut().zip(ups) {
+                *gate = *gate / (1.0 + exp::<FUSED>(-*gate)) * up;
+            }
         }
     }
 }
@@ -107,10 +110,13 @@ dispatch! {
 
 dispatch! {
     /// Turns the sums of products of bytes, `i32`s in place of the `f32`s they become, into the products' values: less
-    /// what the offset of the row's bytes added to each column, times the scales of the row and of the columns.
-    fn dequantise(sums: &mut [f32; 32], scale: f32, columns: (&[f32; 32], &[i32; 32])) {
-        for ((sum, &of_column), &correction) in sums.iter_mut().zip(columns.0).zip(columns.1) {
-            *sum = (sum.to_bits().cast_signed().wrapping_sub(correction)) as f32 * (scale * of_column);
+    /// what the offset of the rows' bytes added to each column, times the scales of the rows and of the columns.
+    fn dequantise(rows: &mut [[f32; 32]], scales: &[f32], columns: &([f32; 32], [i32; 32])) {
+        let (of_columns, corrections) = columns;
+        for (sums, &scale) in rows.iter_mut().zip(scales) {
+            for ((sum, &of_column), &correction) in sums.iter_mut().zip(of_columns).zip(corrections) {
+                *sum = (sum.to_bits().cast_signed().wrapping_sub(correction)) as f32 * (scale * of_column);
+            }
         }
     }
 }
@@ -256,13 +262,14 @@ mod tests {
     fn gates_sums_and_factors_equal_their_formulas() {
         let mut rng = StdRng::seed_from_u64(8);
         for set in InstructionSet::available() {
-            let gates_ups: [f32; 32] = std::array::from_fn(|_| rng.random_range(-9.0..9.0));
-            let mut out = [0.0; 16];
-            gate(set, &gates_ups, &mut out);
-            let wide = gates_ups.map(f64::from);
-            let expected: Vec<f64> =
-                (0..16).map(|i| wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + 16]).collect();
-            assert_close(&out, &expected, &format!("{set}"));
+            let mut rows = [(); 3].map(|()| std::array::from_fn(|_| rng.random_range(-9.0..9.0)));
+            let wide = rows.map(|row: [f32; 32]| row.map(f64::from));
+            gate(set, &mut rows);
+            for (row, wide) in rows.iter().zip(wide) {
+                let expected: Vec<f64> =
+                    (0..16).map(|i| wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + 16]).collect();
+                assert_close(&row[..16], &expected, &format!("{set}"));
+            }
             for columns in [1, 5, 16, 67] {
                 let (x, mut out) = (random(&mut rng, columns), random(&mut rng, columns));
                 let sum = |(&a, &b): (&f32, &f32)| (f64::from(a) + f64::from(b)) * 0.5;
@@ -278,18 +285,23 @@ mod tests {
     fn sums_of_bytes_become_values() {
         let mut rng = StdRng::seed_from_u64(10);
         for set in InstructionSet::available() {
-            let sums: [i32; 32] = std::array::from_fn(|_| rng.random_range(-40_000_000..40_000_000));
+            let sums: [[i32; 32]; 3] =
+                [(); 3].map(|()| std::array::from_fn(|_| rng.random_range(-40_000_000..40_000_000)));
             let corrections: [i32; 32] = std::array::from_fn(|_| rng.random_range(-9_000_000..9_000_000));
-            let scales: [f32; 32] = std::array::from_fn(|_| rng.random_range(0.0..0.01));
-            let mut out = sums.map(|sum| f32::from_bits(sum.cast_unsigned()));
-            dequantise(set, &mut out, 0.03, (&scales, &corrections));
-            for (column, got) in out.into_iter().enumerate() {
-                let expected =
-                    f64::from(sums[column] - corrections[column]) * f64::from(0.03_f32 * scales[column]);
-                assert!(
-                    (f64::from(got) - expected).abs() <= 2e-7 * expected.abs(),
-                    "{set}: {got} for {expected}"
-                );
+            let of_columns: [f32; 32] = std::array::from_fn(|_| rng.random_range(0.0..0.01));
+            // Scales of more rows than there are.
+            let scales = [0.03, 0.5, 2.0, 7.0];
+            let mut out = sums.map(|row| row.map(|sum| f32::from_bits(sum.cast_unsigned())));
+            dequantise(set, &mut out, &scales, &(of_columns, corrections));
+            for ((row, sums), scale) in out.iter().zip(sums).zip(scales) {
+                for (column, &got) in row.iter().enumerate() {
+                    let expected =
+                        f64::from(sums[column] - corrections[column]) * f64::from(scale * of_columns[column]);
+                    assert!(
+                        (f64::from(got) - expected).abs() <= 2e-7 * expected.abs(),
+                        "{set}: {got} for {expected}"
+                    );
+                }
             }
         }
     }

@@ -194,10 +194,17 @@ impl Compute {
             // A last panel that is not full has gates of zero, and these give zeros.
             let width = (GATES / per_word).min(row_words - first);
             let rows = tile.sums.len();
-            let (mut activated, mut packed) = ([0.0; GATES], [0; GATES]);
-            for (row, sums) in tile.sums.iter().enumerate() {
-                elementwise::gate(self.set, sums, &mut activated);
-                pack::row(self.set, format, &activated, 0, &mut packed[..GATES / per_word], &mut 0.0);
+            let mut packed = [0; GATES];
+            elementwise::gate(self.set, tile.sums);
+            for (row, activated) in tile.sums.iter().enumerate() {
+                pack::row(
+                    self.set,
+                    format,
+                    &activated[..GATES],
+                    0,
+                    &mut packed[..GATES / per_word],
+                    &mut 0.0,
+                );
                 let start = tile.first_row * row_words + (chunk * rows + row) * WORDS + word;
                 // SAFETY: the words are in the row's line, of which this tile's gates take a part of their own.
                 unsafe { words.part(start, width) }.copy_from_slice(&packed[..width]);
@@ -235,10 +242,8 @@ impl Compute {
                         &mut sums,
                     );
                     let sums = &mut sums.0[..rows];
-                    if let Some((scales, corrections)) = weight.scales.get(panel) {
-                        for (sums, &scale) in sums.iter_mut().zip(&x.scales[first_row..]) {
-                            elementwise::dequantise(self.set, sums, scale, (scales, corrections));
-                        }
+                    if let Some(columns) = weight.scales.get(panel) {
+                        elementwise::dequantise(self.set, sums, &x.scales[first_row..], columns);
                     }
                     finish(&mut Tile { first_row, panel, sums });
                 }

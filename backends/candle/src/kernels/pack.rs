@@ -5,7 +5,7 @@
 //! columns of zeros.
 
 use super::{
-    simd::dispatch,
+    simd::{InstructionSet, dispatch},
     tile::{COLUMNS, WORDS},
 };
 use half::f16;
@@ -73,30 +73,38 @@ struct Line([u32; WORDS]);
 
 /// Words in lines.
 #[derive(Debug, Default)]
-pub(crate) struct Words(Vec<Line>);
+pub(crate) struct Words {
+    /// As many as were ever needed: what is used again need not be zeroed again.
+    lines: Vec<Line>,
+    /// How many of them count.
+    used: usize,
+}
 
 impl Words {
-    /// Changes the number of words to a multiple of [`WORDS`]; new ones are zero.
+    /// Changes the number of words to a multiple of [`WORDS`]. What was never written is zero.
     pub(crate) fn resize(&mut self, words: usize) {
         debug_assert!(words.is_multiple_of(WORDS));
-        self.0.resize(words / WORDS, Line([0; WORDS]));
+        self.used = words / WORDS;
+        if self.lines.len() < self.used {
+            self.lines.resize(self.used, Line([0; WORDS]));
+        }
     }
 
     /// How many words there is room for.
     pub(crate) fn capacity(&self) -> usize {
-        self.0.capacity() * WORDS
+        self.lines.len() * WORDS
     }
 
     /// The words.
     pub(crate) fn as_slice(&self) -> &[u32] {
-        // SAFETY: a line is exactly its words.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * WORDS) }
+        // SAFETY: a line is exactly its words, and there are `used` lines or more.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.used * WORDS) }
     }
 
     /// The words.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u32] {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * WORDS) }
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.used * WORDS) }
     }
 }
 
@@ -127,66 +135,88 @@ fn largest(values: &[f32]) -> f32 {
     rest.iter().chain(&largest).fold(0.0, |largest, value| value.abs().max(largest))
 }
 
+/// A row's values as words of `format`, padded with zeros; `words` holds `format.words(values.len())`, or more.
+/// `scale` becomes the factor by which an [`Format::Int8`] row is to be multiplied; not a number if a value is not
+/// finite, so that it is not lost. `offset` is added to its bytes.
+pub(crate) fn row(
+    set: InstructionSet,
+    format: Format,
+    values: &[f32],
+    offset: i32,
+    words: &mut [u32],
+    scale: &mut f32,
+) {
+    match format {
+        Format::F32 => {
+            for (word, value) in words.iter_mut().zip(values) {
+                *word = value.to_bits();
+            }
+            words[values.len()..].fill(0);
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a value of `InstructionSet` other than `Portable` comes from `available`, which asked the CPU.
+        Format::Bf16 if set.has_bf16() => unsafe { wide::round(values, words) },
+        Format::Bf16 => round(set, values, words),
+        Format::Int8 => quantise(set, values, offset, words, scale),
+    }
+}
+
 dispatch! {
-    /// A row's values as words of `format`, padded with zeros; `words` holds `format.words(values.len())`, or more.
-    /// `scale` becomes the factor by which an [`Format::Int8`] row is to be multiplied; not a number if a value is not
-    /// finite, so that it is not lost. `offset` is added to its bytes.
-    fn row(format: Format, values: &[f32], offset: i32, words: &mut [u32], scale: &mut f32) {
-        let depth = values.len();
-        match format {
-            Format::F32 => {
-                for (word, value) in words.iter_mut().zip(values) {
-                    *word = value.to_bits();
-                }
-                words[depth..].fill(0);
-            }
-            Format::Bf16 => {
-                let (pairs, rest) = values.as_chunks::<2>();
-                for (word, [first, second]) in words.iter_mut().zip(pairs) {
-                    *word = pair(*first, *second);
-                }
-                words[pairs.len()..].fill(0);
-                if let [last] = rest {
-                    words[pairs.len()] = pair(*last, 0.0);
-                }
-            }
-            Format::Int8 => {
-                *scale = quantise::<FUSED>(values, offset, words);
-            }
+    /// [`row`] for bfloat16.
+    fn round(values: &[f32], words: &mut [u32]) {
+        let (pairs, rest) = values.as_chunks::<2>();
+        for (word, [first, second]) in words.iter_mut().zip(pairs) {
+            *word = pair(*first, *second);
+        }
+        words[pairs.len()..].fill(0);
+        if let [last] = rest {
+            words[pairs.len()] = pair(*last, 0.0);
         }
     }
 }
 
-/// [`row`] for bytes; returns the scale.
-#[inline(always)]
-fn quantise<const FUSED: bool>(values: &[f32], offset: i32, words: &mut [u32]) -> f32 {
-    /// Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
-    const ROUND: f32 = 12_582_912.0;
-    let largest = largest(values);
-    if largest.is_infinite() || values.iter().any(|value| value.is_nan()) {
-        words.fill(0);
-        return f32::NAN;
+/// Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
+const ROUND: f32 = 12_582_912.0;
+
+dispatch! {
+    /// [`row`] for bytes.
+    fn quantise(values: &[f32], offset: i32, words: &mut [u32], scale: &mut f32) {
+        let largest = largest(values);
+        if largest.is_infinite() || values.iter().any(|value| value.is_nan()) {
+            words.fill(0);
+            *scale = f32::NAN;
+            return;
+        }
+        *scale = largest.max(f32::MIN_POSITIVE * 128.0) / 127.0;
+        let inverse = 1.0 / *scale;
+        let byte = |value: f32| {
+            let shifted = if FUSED { value.mul_add(inverse, ROUND) } else { value * inverse + ROUND };
+            (shifted.to_bits().cast_signed().wrapping_add(offset) & 0xff).cast_unsigned()
+        };
+        let (quads, rest) = values.as_chunks::<4>();
+        for (word, &[a, b, c, d]) in words.iter_mut().zip(quads) {
+            *word = byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
+        }
+        words[quads.len()..].fill(0);
+        for (index, &value) in rest.iter().enumerate() {
+            words[quads.len()] |= byte(value) << (8 * index);
+        }
     }
-    let scale = largest.max(f32::MIN_POSITIVE * 128.0) / 127.0;
-    let inverse = 1.0 / scale;
-    let byte = |value: f32| {
-        let shifted = if FUSED { value.mul_add(inverse, ROUND) } else { value * inverse + ROUND };
-        (shifted.to_bits().cast_signed().wrapping_add(offset) & 0xff).cast_unsigned()
-    };
-    let (quads, rest) = values.as_chunks::<4>();
-    for (word, &[a, b, c, d]) in words.iter_mut().zip(quads) {
-        *word = byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
+}
+
+/// Two rows of equal length as words of [`Format::Bf16`] that hold a value of each.
+pub(crate) fn interleave(set: InstructionSet, first: &[f32], second: &[f32], words: &mut [u32]) {
+    #[cfg(target_arch = "x86_64")]
+    if set.has_bf16() {
+        // SAFETY: a value of `InstructionSet` other than `Portable` comes from `available`, which asked the CPU.
+        return unsafe { wide::interleave(first, second, words) };
     }
-    words[quads.len()..].fill(0);
-    for (index, &value) in rest.iter().enumerate() {
-        words[quads.len()] |= byte(value) << (8 * index);
-    }
-    scale
+    interleave_by_loops(set, first, second, words);
 }
 
 dispatch! {
-    /// Two rows as words of [`Format::Bf16`] that hold a value of each.
-    fn interleave(first: &[f32], second: &[f32], words: &mut [u32]) {
+    /// [`interleave`].
+    fn interleave_by_loops(first: &[f32], second: &[f32], words: &mut [u32]) {
         for ((word, &first), &second) in words.iter_mut().zip(first).zip(second) {
             *word = pair(first, second);
         }
@@ -247,9 +277,80 @@ dispatch! {
 mod wide {
     use super::{COLUMNS, WORDS};
     use std::arch::x86_64::{
-        __m512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_loadu_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps,
-        _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+        __m256i, __m512, __m512i, _mm256_storeu_si256, _mm512_castpd_ps, _mm512_castps_pd,
+        _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh, _mm512_loadu_ps, _mm512_or_si512, _mm512_shuffle_f32x4,
+        _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
+        _mm512_unpacklo_pd, _mm512_unpacklo_ps,
     };
+    use std::mem::transmute;
+
+    /// Values that are rounded at a time.
+    const LANES: usize = 16;
+
+    /// Sixteen values rounded to bfloat16, values too small for full precision to zero, as products take them.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn rounded(values: &[f32; LANES]) -> __m256i {
+        // SAFETY: the array holds a register's values. Both types are 256 bits of sixteen 16-bit values.
+        unsafe { transmute(_mm512_cvtneps_pbh(_mm512_loadu_ps(values.as_ptr()))) }
+    }
+
+    /// Up to sixteen values, with zeros behind them.
+    fn padded(values: &[f32]) -> [f32; LANES] {
+        let mut all = [0.0; LANES];
+        all[..values.len()].copy_from_slice(values);
+        all
+    }
+
+    /// [`super::round`] with the CPU's own conversion.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) fn round(values: &[f32], words: &mut [u32]) {
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        let (full, tail) = words.split_at_mut(chunks.len() * LANES / 2);
+        for (words, chunk) in full.as_chunks_mut::<{ LANES / 2 }>().0.iter_mut().zip(chunks) {
+            // SAFETY: there is room for eight words of two values.
+            unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), rounded(chunk)) };
+        }
+        tail.fill(0);
+        if !rest.is_empty() {
+            let mut words = [0; LANES / 2];
+            // SAFETY: as above.
+            unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), rounded(&padded(rest))) };
+            let used = rest.len().div_ceil(2);
+            tail[..used].copy_from_slice(&words[..used]);
+        }
+    }
+
+    /// Words of two values.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn interleaved(first: &[f32; LANES], second: &[f32; LANES]) -> __m512i {
+        let (low, high) = (_mm512_cvtepu16_epi32(rounded(first)), _mm512_cvtepu16_epi32(rounded(second)));
+        _mm512_or_si512(low, _mm512_slli_epi32::<16>(high))
+    }
+
+    /// [`super::interleave`] with the CPU's own conversion.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) fn interleave(first: &[f32], second: &[f32], words: &mut [u32]) {
+        for ((first, second), words) in
+            first.chunks(LANES).zip(second.chunks(LANES)).zip(words.chunks_mut(LANES))
+        {
+            if let (Ok(first), Ok(second), Ok(words)) =
+                (first.try_into(), second.try_into(), <&mut [u32; LANES]>::try_from(&mut *words))
+            {
+                // SAFETY: there is room for sixteen words.
+                unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), interleaved(first, second)) };
+            } else {
+                let mut all = [0; LANES];
+                // SAFETY: as above.
+                unsafe {
+                    _mm512_storeu_si512(
+                        all.as_mut_ptr().cast(),
+                        interleaved(&padded(first), &padded(second)),
+                    );
+                }
+                words.copy_from_slice(&all[..words.len()]);
+            }
+        }
+    }
 
     /// `lines[k][column] = square[column][k]`, in two squares of 16 × 16.
     #[target_feature(enable = "avx512f")]
@@ -318,8 +419,24 @@ mod tests {
         let special = [0.0, -0.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, 1e-45];
         let ties = [0x3f80_8000, 0x3f81_8000, 0x3f80_7fff, 0x3f80_8001].map(f32::from_bits);
         let random = (0..10_000).map(|_| f32::from_bits(rng.random())).filter(|value| !value.is_nan());
-        for value in special.into_iter().chain(ties).chain(random) {
+        let values: Vec<f32> = special.into_iter().chain(ties).chain(random).collect();
+        for &value in &values {
             assert_eq!(round_to_bf16(value), bf16::from_f32(value).to_bits(), "{value}");
+        }
+        // A CPU's own conversion takes values below the range of full precision for zeros of their sign.
+        let flushed = |bits: u16| if bits & 0x7f80 == 0 { bits & 0x8000 } else { bits };
+        for set in InstructionSet::available() {
+            let (mut row_words, mut pairs) =
+                (vec![0; Format::Bf16.words(values.len())], vec![0; values.len()]);
+            row(set, Format::Bf16, &values, 0, &mut row_words, &mut 1.0);
+            interleave(set, &values, &values, &mut pairs);
+            let rounded = row_words.iter().flat_map(|&word| [word as u16, (word >> 16) as u16]);
+            for ((&value, rounded), pair) in values.iter().zip(rounded).zip(pairs) {
+                let expected = flushed(bf16::from_f32(value).to_bits());
+                for got in [rounded, pair as u16, (pair >> 16) as u16] {
+                    assert_eq!(flushed(got), expected, "{set}: {value}");
+                }
+            }
         }
         for nan in [f32::NAN, f32::from_bits(0x7fff_ffff), f32::from_bits(0x7f80_0001)] {
             assert!(bf16::from_bits(round_to_bf16(nan)).is_nan());
