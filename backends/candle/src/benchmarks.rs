@@ -4,6 +4,10 @@
 //! Input: `cargo bench` with criterion's flags, and the variables `INSTRUCTION_SET` (default: the best) and `THREADS`
 //! (default: 1). Output: criterion's times, and a line of our own for each kernel. `docs/performance.md` says how to read it.
 
+pub mod machine;
+pub mod roofline;
+mod table;
+
 use crate::{
     attention::{self, Heads, packed::PackedKeys, queries_at},
     kernels::{
@@ -36,6 +40,11 @@ const EXPONENTIAL: usize = 25;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
+/// What `INSTRUCTION_SET` names, else the best.
+fn instruction_set() -> Result<InstructionSet, Box<dyn Error>> {
+    Ok(env::var("INSTRUCTION_SET").map_or(Ok(InstructionSet::best()), |name| name.parse())?)
+}
+
 /// What all measurements share.
 struct Bench {
     criterion: Criterion<WallTime>,
@@ -47,10 +56,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Result<Self, Box<dyn Error>> {
-        let set = match env::var("INSTRUCTION_SET") {
-            Ok(name) => name.parse()?,
-            Err(_) => InstructionSet::best(),
-        };
+        let set = instruction_set()?;
         let threads = env::var("THREADS").map_or(Ok(1), |count| count.parse())?;
         let criterion = Criterion::default()
             .sample_size(10)

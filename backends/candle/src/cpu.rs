@@ -3,6 +3,9 @@
 //! Weights are packed when they are loaded, activations are `f32` between the operations. Their memory comes from stores
 //! of buffers that are used again, so that a forward pass asks the system for memory only while batches grow.
 
+#[cfg(any(test, feature = "benchmarks"))]
+pub(crate) mod timed;
+
 use crate::{
     attention::{Heads, QuerySpan, cpu, packed::PackedKeys},
     kernels::{

@@ -6,6 +6,7 @@ mod heads_reference;
 mod prefix_cache;
 mod random_model;
 mod shapes;
+mod timed;
 
 use super::*;
 use crate::attention::{Heads, queries_at, reference};

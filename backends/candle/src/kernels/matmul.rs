@@ -57,6 +57,12 @@ impl Operand {
         self.rows
     }
 
+    /// What its rows were converted to.
+    #[cfg(any(test, feature = "benchmarks"))]
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
     /// The first row, the number of rows and the words of some blocks.
     fn blocks(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize, &[u32])> {
         range.map(|block| {

@@ -104,6 +104,12 @@ impl Matrix {
         self.outputs
     }
 
+    /// Columns of the weight, and the bytes that a product reads of it.
+    #[cfg(any(test, feature = "benchmarks"))]
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.depth, size_of_val(self.words.as_slice()))
+    }
+
     /// A panel's words.
     pub(super) fn panel(&self, panel: usize) -> &[u32] {
         let size = COLUMNS * self.format.words(self.depth);

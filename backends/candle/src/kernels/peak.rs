@@ -1,6 +1,6 @@
-//! The most that one core computes: multiplications and additions whose operands never leave its registers.
+//! The most that cores compute: multiplications and additions whose operands never leave the registers; and read.
 //!
-//! Input: an instruction set and the format of a product's operands. Output: operations per second. What must hold: the
+//! Input: an instruction set and the format of a product's operands. Output: operations, or bytes, per second. What must hold: the
 //! loops use the instructions that the products' inner loops use, in enough chains to hide their latency.
 
 #![expect(
@@ -8,21 +8,52 @@
     reason = "calls functions compiled for instruction sets that `InstructionSet` vouches for"
 )]
 
-use crate::kernels::{InstructionSet, pack::Format};
-use std::{hint::black_box, time::Instant};
+use crate::kernels::{InstructionSet, pack::Format, threads::Threads};
+use std::{
+    hint::black_box,
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
 
 /// Chains of operations that do not wait for each other.
 const CHAINS: usize = 12;
 const STEPS: usize = 1 << 20;
 const ROUNDS: usize = 8;
+/// Bytes of memory that a measurement of reading goes over: more than caches hold.
+const READ_BYTES: usize = 512 << 20;
 
-/// Operations per second, the most of several rounds. Where the CPU has no instruction for the format, those of `f32`.
+/// Operations per second of this thread, the most of several rounds. Where the CPU has no instruction for the format, those of `f32`.
 pub(crate) fn operations_per_second(set: InstructionSet, format: Format) -> f64 {
     let (per_step, run) = chains(set, format);
     let round = |_| {
         let start = Instant::now();
         run(STEPS);
         (STEPS * CHAINS * per_step) as f64 / start.elapsed().as_secs_f64()
+    };
+    (0..ROUNDS).map(round).fold(0.0, f64::max)
+}
+
+/// Operations per second of all threads at once.
+pub(crate) fn of_all_threads(set: InstructionSet, format: Format, threads: &Threads) -> f64 {
+    let sum = Mutex::new(0.0);
+    // One item each: a thread that has one is busy until all are taken.
+    threads.for_each(0..threads.count(), |_| {
+        let one = operations_per_second(set, format);
+        *sum.lock().unwrap_or_else(PoisonError::into_inner) += one;
+    });
+    sum.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes per second that all threads together read from memory, the most of several rounds.
+pub(crate) fn bytes_per_second(threads: &Threads) -> f64 {
+    let values = vec![1_u64; READ_BYTES / size_of::<u64>()];
+    let part = values.len().div_ceil(threads.count());
+    let round = |_| {
+        let start = Instant::now();
+        threads.for_each(values.chunks(part), |part| {
+            black_box(part.iter().fold(0_u64, |sum, value| sum.wrapping_add(*value)));
+        });
+        READ_BYTES as f64 / start.elapsed().as_secs_f64()
     };
     (0..ROUNDS).map(round).fold(0.0, f64::max)
 }

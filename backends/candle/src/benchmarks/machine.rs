@@ -1,0 +1,126 @@
+//! What the machine can do at most, measured in the process that is held to it.
+//!
+//! Input: the variables `INSTRUCTION_SET` (default: the best) and `THREADS` (default: all cores). Output: operations and bytes
+//! per second, of all threads at once.
+
+use super::{Outcome, instruction_set};
+use crate::kernels::{
+    InstructionSet,
+    elementwise::{self, RunningSoftmax},
+    pack::Format,
+    peak,
+    threads::Threads,
+};
+use std::{
+    env,
+    error::Error,
+    io::{self, Write},
+    str::FromStr,
+    thread,
+    time::Instant,
+};
+
+/// Rows and columns of the scores that a softmax is measured on.
+const SOFTMAX: (usize, usize) = (64, 128);
+
+/// What the machine can do, per second.
+pub(super) struct Machine {
+    /// Its vector instructions.
+    pub(super) set: InstructionSet,
+    /// Compute threads.
+    pub(super) threads: usize,
+    peaks: [(Format, f64); 3],
+    /// Read from memory.
+    pub(super) bytes: f64,
+    /// Scores of attention that go through the softmax, if nothing else happens.
+    pub(super) scores: f64,
+}
+
+impl Machine {
+    /// Measures all of it.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses threads.
+    pub(super) fn measure(set: InstructionSet, threads: usize) -> Result<Self, Box<dyn Error>> {
+        let pool = Threads::start(threads)?;
+        let peak = |format| (format, peak::of_all_threads(set, format, &pool));
+        let peaks = [Format::F32, Format::Bf16, Format::Int8].map(peak);
+        let bytes = peak::bytes_per_second(&pool);
+        Ok(Self { set, threads, peaks, bytes, scores: threads as f64 * softmax(set) })
+    }
+
+    /// Multiplications and additions.
+    pub(super) fn peak(&self, format: Format) -> f64 {
+        self.peaks.iter().find(|(known, _)| *known == format).map_or(f64::NAN, |(_, peak)| *peak)
+    }
+
+    /// In words.
+    pub(super) fn line(&self) -> String {
+        let [float32, bfloat16, int8] = self.peaks.map(|(_, peak)| peak / 1e9);
+        format!(
+            "{}, threads: {}; peaks: float32 {float32:.0}, bfloat16 {bfloat16:.0}, int8 {int8:.0} G/s; memory \
+             {:.0} GB/s",
+            self.set,
+            self.threads,
+            self.bytes / 1e9
+        )
+    }
+}
+
+/// Scores per second of one thread, the most of several rounds.
+fn softmax(set: InstructionSet) -> f64 {
+    let (rows, keys) = SOFTMAX;
+    let scores: Vec<f32> = (0..rows * keys).map(|index| (index % 97) as f32 * 0.1).collect();
+    let mut weights = scores.clone();
+    let round = |_| {
+        let start = Instant::now();
+        for _ in 0..100 {
+            weights.copy_from_slice(&scores);
+            for row in weights.chunks_exact_mut(keys) {
+                elementwise::softmax_step(set, row, keys, &mut RunningSoftmax::default());
+            }
+        }
+        (100 * rows * keys) as f64 / start.elapsed().as_secs_f64()
+    };
+    (0..5).map(round).fold(0.0, f64::max)
+}
+
+/// The value of a variable.
+///
+/// # Errors
+///
+/// If it is malformed.
+pub(super) fn variable<T: FromStr>(name: &str, default: T) -> Result<T, Box<dyn Error>> {
+    let value = env::var(name).ok().filter(|value| !value.is_empty());
+    value.map_or(Ok(default), |value| {
+        value.parse().map_err(|_| format!("{name}={value} is not what it should be").into())
+    })
+}
+
+/// The instruction set and the number of threads that the variables name, else the best and all.
+///
+/// # Errors
+///
+/// If a variable is malformed.
+pub(super) fn settings() -> Result<(InstructionSet, usize), Box<dyn Error>> {
+    let cores = thread::available_parallelism().map_or(1, Into::into);
+    Ok((instruction_set()?, variable("THREADS", cores)?))
+}
+
+/// Prints the peaks in G/s, and the memory's GB/s, as a JSON object.
+///
+/// # Errors
+///
+/// If a variable is malformed, or the system refuses threads.
+pub fn print_peaks() -> Outcome {
+    let (set, threads) = settings()?;
+    let machine = Machine::measure(set, threads)?;
+    let [float32, bfloat16, int8] = machine.peaks.map(|(_, peak)| peak / 1e9);
+    let peaks = serde_json::json!({
+        "instruction_set": set.to_string(), "threads": threads, "memory": machine.bytes / 1e9,
+        "float32": float32, "bfloat16": bfloat16, "int8": int8
+    });
+    writeln!(io::stdout(), "{peaks}")?;
+    Ok(())
+}

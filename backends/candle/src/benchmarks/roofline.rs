@@ -1,0 +1,208 @@
+//! Where the time of a forward pass goes, operation by operation, and what bounds each.
+//!
+//! Input: a model folder of the 0.6B shape in the variable `MODEL`; `DTYPES`, `WORKLOADS`, `MAX_BATCH_TOKENS`, `THREADS` and
+//! `INSTRUCTION_SET` as one likes. Output: a table in Markdown for each kind of arithmetic and workload. What must hold: the
+//! rows of a table add up to the pass, of which what is outside of all operations is a row; peaks come from the same
+//! process. `docs/performance.md` says how to read it.
+
+use super::{
+    Outcome,
+    machine::{Machine, settings, variable},
+    table::{SPLIT_HEAD, split, table},
+};
+use crate::{
+    DType, LoadOptions,
+    cpu::{
+        CpuOperations,
+        timed::{Cost, Kind, Log, Timed},
+    },
+    load_on,
+};
+use std::{
+    env,
+    error::Error,
+    fs,
+    io::{self, Write},
+    path::Path,
+    sync::PoisonError,
+    time::Instant,
+};
+use text_embeddings_backend_core::{
+    AnswerTokens, Backend, Batch, BatchBuilder, Head, Predictions, Text, Wanted,
+};
+
+/// Bytes of keys and values that passes may keep.
+const PREFIX_CACHE_BYTES: usize = 256 << 20;
+/// Texts as numbers of tokens, which are what Qwen3's tokenizer makes of `benches/workloads`.
+struct Workload {
+    name: &'static str,
+    /// Tokens that all texts begin with.
+    shared: usize,
+    /// Tokens of each text after these.
+    own: &'static [usize],
+    /// How many of the shared tokens an earlier pass leaves for the next.
+    kept: usize,
+    /// Passes, of which the one of median length is shown.
+    passes: usize,
+    /// Whether each operation is shown.
+    in_detail: bool,
+}
+
+const WORKLOADS: [Workload; 5] = [
+    Workload {
+        name: "W1",
+        shared: 71,
+        own: &[
+            136, 135, 137, 136, 137, 137, 136, 137, 137, 137, 137, 136, 136, 136, 137, 137, 137, 137, 137,
+            137, 137, 137, 136, 137, 136, 137, 137, 137, 137, 137, 136, 135,
+        ],
+        kept: 0,
+        passes: 3,
+        in_detail: true,
+    },
+    Workload { name: "W2", shared: 60, own: &[62], kept: 0, passes: 21, in_detail: true },
+    Workload { name: "W2-kept", shared: 60, own: &[62], kept: 60, passes: 21, in_detail: true },
+    Workload {
+        name: "W3",
+        shared: 71,
+        own: &[1009, 1009, 1008, 1009, 1009, 1009, 1009, 1009],
+        kept: 0,
+        passes: 1,
+        in_detail: false,
+    },
+    Workload { name: "8k", shared: 0, own: &[8192], kept: 0, passes: 1, in_detail: false },
+];
+
+impl Workload {
+    /// Its texts in batches of at most `budget` tokens, as the server forms them.
+    fn batches(&self, vocabulary: usize, budget: usize) -> Vec<Batch> {
+        // Of its own, so that workloads share nothing.
+        let mut state = self.own.iter().fold(self.kept, |sum, own| 31 * sum + own) as u32;
+        let mut ids = |count: usize| -> Vec<u32> {
+            let next = |_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 8) % vocabulary as u32
+            };
+            (0..count).map(next).collect()
+        };
+        let shared = ids(self.shared);
+        let (mut batches, mut builder, mut tokens) = (Vec::new(), BatchBuilder::default(), 0);
+        for (index, &own) in self.own.iter().enumerate() {
+            // The first token after the prefix tells the texts apart.
+            let own = [vec![index as u32], ids(own - 1)].concat();
+            let text = Text { ids: [&shared[..], &own].concat(), wanted: Wanted::Whole, reusable: self.kept };
+            if tokens > 0 && tokens + builder.cost(&text.ids) > budget {
+                batches.push(std::mem::take(&mut builder).build());
+                tokens = 0;
+            }
+            tokens += builder.cost(&text.ids);
+            builder.push(&text);
+        }
+        batches.push(builder.build());
+        batches
+    }
+}
+
+/// Runs the workloads and prints a table for each.
+///
+/// # Errors
+///
+/// If a variable is malformed, or the model cannot be loaded.
+pub fn run() -> Outcome {
+    let folder = env::var("MODEL").map_err(
+        |_| "MODEL must name a model folder: integration_tests/reference/benchmark_model.py makes one",
+    )?;
+    let (set, threads) = settings()?;
+    let budget = variable("MAX_BATCH_TOKENS", 16384)?;
+    let dtypes: String = variable("DTYPES", "float32,bfloat16,int8".to_owned())?;
+    let names: String = variable("WORKLOADS", "W1,W2,W2-kept,W3,8k".to_owned())?;
+    let machine = Machine::measure(set, threads)?;
+    writeln!(io::stdout(), "{}", machine.line())?;
+    for dtype in dtypes.split(',') {
+        let known = DType::ALL.into_iter().find(|known| known.to_string() == dtype);
+        let dtype = known.ok_or_else(|| format!("DTYPES: {dtype} is not known"))?;
+        let mut measured = Measured::load(Path::new(&folder), &machine, dtype)?;
+        let mut splits = SPLIT_HEAD.to_owned();
+        for name in names.split(',') {
+            let workload = WORKLOADS.iter().find(|workload| workload.name == name);
+            let workload = workload.ok_or_else(|| format!("WORKLOADS: {name} is not known"))?;
+            let batches = workload.batches(measured.vocabulary, budget);
+            let pass = measured.median_pass(&batches, workload.passes)?;
+            splits += &split(name, &pass, &machine);
+            if workload.in_detail {
+                let tokens: usize = batches.iter().map(|batch| batch.token_ids().len()).sum();
+                let computed = tokens - workload.kept;
+                writeln!(
+                    io::stdout(),
+                    "\n### {dtype}, {name}: {computed} tokens to compute in {} batches\n",
+                    batches.len()
+                )?;
+                io::stdout().write_all(table(&pass, &machine).as_bytes())?;
+            }
+        }
+        writeln!(io::stdout(), "\n### {dtype}, products and attention\n\n{splits}")?;
+    }
+    Ok(())
+}
+
+/// A model that is timed.
+struct Measured {
+    backend: Box<dyn Backend>,
+    log: Log,
+    vocabulary: usize,
+}
+
+/// One pass over all batches of a workload.
+pub(super) struct TimedPass {
+    /// Its length.
+    pub(super) seconds: f64,
+    /// By kind, the longest first.
+    pub(super) costs: Vec<(Kind, Cost)>,
+}
+
+impl Measured {
+    fn load(folder: &Path, machine: &Machine, dtype: DType) -> Result<Self, Box<dyn Error>> {
+        let config: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
+        let vocabulary = config["vocab_size"].as_u64().ok_or("config.json: no vocab_size")? as usize;
+        let log = Log::default();
+        let options = LoadOptions {
+            config,
+            weights: vec![folder.join("model.safetensors")],
+            head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),
+            dtype: Some(dtype),
+            threads: machine.threads,
+            instruction_set: Some(machine.set),
+            prefix_cache_bytes: PREFIX_CACHE_BYTES,
+        };
+        let operations = CpuOperations::start(machine.threads, machine.set, dtype)?;
+        let backend = load_on(Timed::new(operations, log.clone()), &options)?;
+        Ok(Self { backend, log, vocabulary })
+    }
+
+    /// The pass of median length, after one that fills buffers and keeps what is to be kept.
+    fn median_pass(&mut self, batches: &[Batch], passes: usize) -> Result<TimedPass, Box<dyn Error>> {
+        self.pass(batches)?;
+        let mut passes = (0..passes).map(|_| self.pass(batches)).collect::<Result<Vec<_>, _>>()?;
+        passes.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        Ok(passes.swap_remove(passes.len() / 2))
+    }
+
+    fn pass(&mut self, batches: &[Batch]) -> Result<TimedPass, Box<dyn Error>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let start = Instant::now();
+        for batch in batches {
+            let _: Predictions = self.backend.predict(batch)?;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let calls = std::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut costs: Vec<(Kind, Cost)> = Vec::new();
+        for (kind, call) in calls {
+            match costs.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, cost)) => cost.add(call),
+                None => costs.push((kind, call)),
+            }
+        }
+        costs.sort_by(|(_, a), (_, b)| b.seconds.total_cmp(&a.seconds));
+        Ok(TimedPass { seconds, costs })
+    }
+}

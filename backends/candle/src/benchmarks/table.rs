@@ -1,0 +1,131 @@
+//! A timed pass as tables in Markdown.
+//!
+//! Input: calls by kind, and what the machine can do. Output: a row for each kind, one for what is outside of all, and their
+//! sum; and a row that says how the pass divides between products with weights, attention and the rest. What must hold: the
+//! rows add up to the pass.
+
+use super::{machine::Machine, roofline::TimedPass};
+use crate::{
+    cpu::timed::{ATTENTION, Cost, Kind},
+    kernels::pack::Format,
+};
+
+impl Cost {
+    /// Takes another in.
+    pub(super) fn add(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.seconds += other.seconds;
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+    }
+}
+
+/// The share of the time from which on a kind of call has a row of its own.
+const SHOWN: f64 = 0.001;
+
+const HEAD: &str =
+    "| operation | calls | ms | share | GFLOP | GB at least | G/s | share of the peak | bound by, reached |
+|---|--:|--:|--:|--:|--:|--:|--:|---|
+";
+
+/// A row for each kind of call, what is outside of all, and the sum.
+pub(super) fn table(pass: &TimedPass, machine: &Machine) -> String {
+    let (mut all, mut at_peak) = (Cost::default(), 0.0);
+    for (kind, cost) in &pass.costs {
+        all.add(*cost);
+        at_peak += cost.operations as f64 / machine.peak(kind.format);
+    }
+    let is_shown = |cost: &Cost| cost.seconds >= SHOWN * pass.seconds;
+    let rows = pass.costs.iter().filter(|(_, cost)| is_shown(cost));
+    let rows: String = rows.map(|(kind, cost)| row(kind, cost, pass.seconds, machine)).collect();
+    let mut others = Cost::default();
+    pass.costs.iter().filter(|(_, cost)| !is_shown(cost)).for_each(|(_, cost)| others.add(*cost));
+    let others = format!(
+        "| others | {} | {:.1} | {:.1} % | {:.2} | {:.3} | | | |\n",
+        others.calls,
+        others.seconds * 1e3,
+        100.0 * others.seconds / pass.seconds,
+        others.operations as f64 / 1e9,
+        others.bytes as f64 / 1e9
+    );
+    let outside = pass.seconds - all.seconds;
+    let outside = format!(
+        "| outside of operations | | {:.1} | {:.1} % | | | | | |\n",
+        outside * 1e3,
+        100.0 * outside / pass.seconds
+    );
+    let sum = format!(
+        "| **all** | {} | {:.1} | 100 % | {:.1} | {:.2} | {:.0} | {:.0} % | |\n",
+        all.calls,
+        pass.seconds * 1e3,
+        all.operations as f64 / 1e9,
+        all.bytes as f64 / 1e9,
+        all.operations as f64 / 1e9 / pass.seconds,
+        100.0 * at_peak / pass.seconds
+    );
+    [HEAD, &rows, &others, &outside, &sum].concat()
+}
+
+fn row(kind: &Kind, cost: &Cost, total: f64, machine: &Machine) -> String {
+    let format = match kind.format {
+        Format::F32 => "float32",
+        Format::Bf16 => "bfloat16",
+        Format::Int8 => "int8",
+    };
+    let name = match kind.sizes {
+        Some((heads, size)) if kind.name == ATTENTION => format!("attention, {heads} × {size}, {format}"),
+        Some((depth, outputs)) => format!("{} {depth} → {outputs}, {format}", kind.name),
+        None => kind.name.to_owned(),
+    };
+    let by_arithmetic = cost.operations as f64 / machine.peak(kind.format) / cost.seconds;
+    let by_memory = cost.bytes as f64 / machine.bytes / cost.seconds;
+    let bound = if by_arithmetic > by_memory {
+        format!("arithmetic, {:.0} %", 100.0 * by_arithmetic)
+    } else {
+        format!("memory, {:.0} %", 100.0 * by_memory)
+    };
+    format!(
+        "| {name} | {} | {:.1} | {:.1} % | {:.2} | {:.3} | {:.0} | {:.0} % | {bound} |\n",
+        cost.calls,
+        cost.seconds * 1e3,
+        100.0 * cost.seconds / total,
+        cost.operations as f64 / 1e9,
+        cost.bytes as f64 / 1e9,
+        cost.operations as f64 / 1e9 / cost.seconds,
+        100.0 * by_arithmetic
+    )
+}
+
+/// The head of a table of [`split`]s.
+pub(super) const SPLIT_HEAD: &str =
+    "| | ms | share of the peak | products with weights | attention | its softmax alone | the rest | attention's share of the arithmetic |
+|---|--:|--:|--:|--:|--:|--:|--:|
+";
+
+/// How the pass divides between products with weights, attention and the rest.
+pub(super) fn split(name: &str, pass: &TimedPass, machine: &Machine) -> String {
+    let (mut products, mut attention, mut scores, mut at_peak) = (Cost::default(), Cost::default(), 0.0, 0.0);
+    for (kind, cost) in &pass.costs {
+        at_peak += cost.operations as f64 / machine.peak(kind.format);
+        match kind.sizes {
+            Some((_, size)) if kind.name == ATTENTION => {
+                attention.add(*cost);
+                scores += cost.operations as f64 / (4 * size) as f64;
+            }
+            Some(_) => products.add(*cost),
+            None => {}
+        }
+    }
+    let share = |seconds: f64| 100.0 * seconds / pass.seconds;
+    let operations = (products.operations + attention.operations) as f64;
+    format!(
+        "| {name} | {:.1} | {:.0} % | {:.1} % | {:.1} % | {:.1} % | {:.1} % | {:.1} % |\n",
+        pass.seconds * 1e3,
+        share(at_peak),
+        share(products.seconds),
+        share(attention.seconds),
+        share(scores / machine.scores),
+        share(pass.seconds - products.seconds - attention.seconds),
+        100.0 * attention.operations as f64 / operations
+    )
+}
