@@ -11,7 +11,7 @@ export QWEN3_TOKENIZER_DIR
 # By this variable cargo takes a command to run the tests in.
 MEMCHECK = CARGO_TARGET_$(shell rustc --version --verbose | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER
 
-.PHONY: help demo test check unit integration counts docs fuzz memcheck bench fixtures clean
+.PHONY: help demo test check unit integration counts docs fuzz memcheck bench peers compare load roofline clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -27,7 +27,7 @@ check: ## Formatting, lints, documentation
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features http --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features grpc --locked -- -D warnings
-	cargo clippy --workspace --features text-embeddings-backend-candle/benchmarks --bench kernels --locked -- -D warnings
+	cargo clippy --workspace --features text-embeddings-backend-candle/benchmarks --benches --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
 unit: ## The Rust tests
@@ -52,12 +52,31 @@ fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
 memcheck: ## The kernels' tests under valgrind, which has AVX2 at most
 	$(MEMCHECK)="valgrind --quiet --error-exitcode=1" cargo test --workspace --lib --locked -- kernels::
 
-bench: $(VENV)/bench-installed ## Speed of each kernel, then of the server on a random model of the 0.6B shape (writes 1.2 GB to target/)
+bench: $(TARGET)/bench-model/model.safetensors ## Speed of each kernel, then of the server on a random model of the 0.6B shape (writes 1.2 GB to target/)
 	cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked
 	cargo build --release -p text-embeddings-router --locked
-	test -f $(TARGET)/bench-model/model.safetensors || \
-		$(VENV)/bin/python integration_tests/reference/benchmark_model.py $(TARGET)/bench-model --tokenizer "$(TOKENIZER)"
 	$(VENV)/bin/python benches/bench.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model
+
+peers: compare load roofline ## All of docs/performance.md that is made: this server beside others, latency over load, roofline (an hour, 13 GB)
+	$(PYTHON) benches/render.py
+
+compare: $(TARGET)/bench-model/model.safetensors
+	$(if $(REAL_TOKENIZER),,@echo "QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR) holds no tokenizer.json: the workloads are made for Qwen3's" && exit 1)
+	cargo build --release -p text-embeddings-router --locked
+	$(PYTHON) benches/peers.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model --work $(TARGET)/peers
+
+load: $(TARGET)/bench-model/model.safetensors
+	cargo build --release -p text-embeddings-router --locked
+	$(PYTHON) benches/load.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model
+
+roofline: $(TARGET)/bench-model/model.safetensors
+	mkdir -p benches/results
+	printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > $(TARGET)/roofline.md
+	MODEL=$(abspath $(TARGET)/bench-model) cargo bench -p text-embeddings-backend-candle --features benchmarks --bench roofline --locked >> $(TARGET)/roofline.md
+	mv $(TARGET)/roofline.md benches/results/roofline.md
+
+$(TARGET)/bench-model/model.safetensors: | $(VENV)/bench-installed
+	$(VENV)/bin/python integration_tests/reference/benchmark_model.py $(TARGET)/bench-model --tokenizer "$(TOKENIZER)"
 
 $(VENV)/installed: integration_tests/requirements.txt
 	$(PYTHON) -m venv $(VENV)

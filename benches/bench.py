@@ -10,74 +10,13 @@ Tokens are those of Qwen3's tokenizer; another one makes more of the same texts.
 
 import argparse
 import json
-import os
-import platform
-import re
-import signal
 import statistics
-import subprocess
-import sys
-import tempfile
-import time
-import urllib.request
 from pathlib import Path
+
+from systems import Server, machine
 
 HERE = Path(__file__).parent
 WORKLOADS = {"W1": ("w1.json", 3), "W2": ("w2.json", 20), "W3": ("w3.json", 2)}
-
-
-def machine() -> str:
-    name = platform.processor() or platform.machine()
-    try:
-        found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
-        name = found[1] if found else name
-    except OSError:
-        pass
-    return f"{name}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
-
-
-class Server:
-    """The binary on a port that the system chose; read from its log."""
-
-    def __init__(self, binary: Path, model: Path, flags: list[str]):
-        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-        command = [binary, "--model-id", model, "--model-type", "listwise-reranker", "--hostname", "127.0.0.1"]
-        command += ["--port", "0", "--prometheus-port", "0", *flags]
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
-        self.url = f"http://127.0.0.1:{self.wait_for_port()}"
-
-    def wait_for_port(self) -> str:
-        for _ in range(1200):
-            text = Path(self.log.name).read_text()
-            if found := re.search(r"listening on \S*:(\d+)", text):
-                return found[1]
-            if self.process.poll() is not None:
-                sys.exit(f"the server did not start:\n{text}")
-            time.sleep(0.1)
-        sys.exit("the server was not ready after two minutes")
-
-    def rerank(self, workload: dict) -> tuple[float, dict]:
-        body = {"query": workload["query"], "texts": workload["documents"]}
-        request = urllib.request.Request(
-            f"{self.url}/rerank", json.dumps(body).encode(), {"content-type": "application/json"}
-        )
-        start = time.perf_counter()
-        with urllib.request.urlopen(request) as answer:
-            json.load(answer)
-            return time.perf_counter() - start, dict(answer.headers)
-
-    def memory(self) -> dict[str, int]:
-        """Peak and current resident megabytes, where the system tells them."""
-        try:
-            status = Path(f"/proc/{self.process.pid}/status").read_text()
-        except OSError:
-            return {}
-        fields = ("VmHWM", "VmRSS", "RssAnon", "RssFile")
-        return {field: int(re.search(rf"{field}:\s*(\d+)", status)[1]) // 1024 for field in fields}
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait()
 
 
 def percentile(times: list[float], share: float) -> float:
@@ -87,11 +26,11 @@ def percentile(times: list[float], share: float) -> float:
 
 def measure(server: Server, name: str, rounds: int) -> dict:
     workload = json.loads((HERE / "workloads" / name).read_text())
-    server.rerank(workload)
-    answers = [server.rerank(workload) for _ in range(rounds)]
-    times = [seconds for seconds, _ in answers]
+    server.ask(workload)
+    answers = [server.ask(workload) for _ in range(rounds)]
+    times = [seconds for seconds, _, _ in answers]
     median = statistics.median(times)
-    pairs, tokens = len(workload["documents"]), int(answers[0][1]["x-compute-tokens"])
+    pairs, tokens = len(workload["documents"]), answers[0][2]
     return {
         "pairs": pairs,
         "prompt_tokens": tokens,

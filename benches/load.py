@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Latency over load: what users wait at rising rates of requests, up to more than the server can do. `make load`.
+
+Starts the binary, finds out by `bench` without a rate how many requests it answers in a second, and sends shares of that at
+fixed times (`bench --rate`): a query of its own with one text, then with eight, 40 words each. Input: the binary, a model
+folder. Output: percentiles by rate as JSON, of which `render.py` makes a table and a chart. Standard library only."""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from systems import Server, commit, machine
+
+HERE = Path(__file__).resolve().parent
+SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
+TEXTS = (1, 8)
+WORDS, QUERY_WORDS = 40, 8
+# In flight at most: enough that a request is sent when it is due, without reaching what the server refuses.
+CLOSED, OPEN = 32, 256
+WARM_UP = 4
+
+
+def bench(binary: Path, url: str, texts: int, seconds: float, flags: list) -> dict:
+    command = [binary, "bench", "--url", url, "--texts", texts, "--words", WORDS, "--query-words", QUERY_WORDS,
+               "--duration", seconds, "--output", "json", *flags]
+    ended = subprocess.run([str(part) for part in command], check=False, capture_output=True, text=True)
+    if ended.returncode:
+        sys.exit(f"bench failed:\n{ended.stderr}")
+    return json.loads(ended.stdout)
+
+
+def points(binary: Path, url: str, texts: int, seconds: float) -> list[dict]:
+    """Percentiles at each share of what the server can do."""
+    most = bench(binary, url, texts, seconds, ["--concurrency", CLOSED])["requests_per_second"]
+    found = []
+    for share in SHARES:
+        report = bench(binary, url, texts, seconds, ["--rate", f"{most * share:.4f}", "--concurrency", OPEN, "--warm-up", WARM_UP])
+        latency = report["latency_ms"]
+        point = {"texts": texts, "share": share, "rate": round(most * share, 4), "requests": report["requests"],
+                 "errors": sum(report["errors"].values()), "late": report["late"],
+                 "p50": round(latency["p50"], 1), "p90": round(latency["p90"], 1), "p99": round(latency["p99"], 1)}
+        print(f"{texts} texts, {point['rate']:.2f} requests/s: p50 {point['p50']:.0f} ms, p99 {point['p99']:.0f} ms",
+              file=sys.stderr, flush=True)
+        found.append(point)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--binary", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds", type=float, default=30, help="how long each rate is kept up")
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "load.json")
+    arguments = parser.parse_args()
+    server = Server(arguments.binary, arguments.model, ["--dtype", arguments.dtype], arguments.threads)
+    try:
+        found = [point for texts in TEXTS for point in points(arguments.binary, server.url, texts, arguments.seconds)]
+    finally:
+        server.stop()
+    results = {"date": datetime.date.today().isoformat(), "machine": machine(), "threads": arguments.threads,
+               "dtype": arguments.dtype, "commit": commit(), "seconds": arguments.seconds, "points": found}
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What the peers need: a virtual environment of their own and the model in their formats. Standard library only.
+
+Input: a folder to work in, the benchmark's model, the kinds of systems that will run. Output: the environment's Python and
+the files' paths; nothing is made twice."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REFERENCE = HERE.parent / "integration_tests" / "reference" / "requirements.txt"
+PEERS = HERE / "requirements-peers.txt"
+LLAMA = HERE / "requirements-llama.txt"
+# For the CPU that it runs on, and nothing that a benchmark does not need.
+LLAMA_BUILD = "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF"
+
+
+def run(what: str, command: list, **options) -> None:
+    print(f"{what} …", file=sys.stderr, flush=True)
+    ended = subprocess.run([str(part) for part in command], **options)
+    if ended.returncode:
+        sys.exit(f"{what}: failed with {ended.returncode}; what is printed above says why")
+
+
+def installed(venv: Path, what: str, requirements: Path, flags: list[str], variables: dict[str, str]) -> None:
+    """Installs a list, unless this very list was."""
+    stamp = venv / f"{requirements.stem}.installed"
+    content = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == content:
+        return
+    command = [venv / "bin" / "pip", "install", "--quiet", "--no-deps", *flags, "-r", requirements]
+    run(f"installing {what}", command, env=os.environ | variables)
+    stamp.write_text(content)
+
+
+def environment(folder: Path, kinds: set[str]) -> Path:
+    """The Python of an environment that holds the peers of these kinds, all from PyPI."""
+    venv = folder / "venv"
+    if not (venv / "bin" / "python").exists():
+        run("making a virtual environment", [sys.executable, "-m", "venv", venv])
+    installed(venv, "torch and transformers", REFERENCE, [], {})
+    installed(venv, "onnxruntime and what builds llama.cpp", PEERS, [], {})
+    if "llama" in kinds:
+        path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        # The build takes its tools from the environment, and the compiler from the system.
+        flags = ["--no-build-isolation", "--no-binary", "llama-cpp-python"]
+        variables = {"PATH": path, "CMAKE_ARGS": LLAMA_BUILD}
+        installed(venv, "llama.cpp, which is compiled: this takes a while", LLAMA, flags, variables)
+    return venv / "bin" / "python"
+
+
+def model_file(python: Path, folder: Path, model: Path, kind: str, detail: str) -> Path:
+    """The model as a peer of this kind takes it: its folder, or a file that is written here."""
+    if kind == "transformers":
+        return model
+    path = folder / (f"{detail}.onnx" if kind == "onnx" else f"{detail}.gguf")
+    weights = (model / "model.safetensors").stat()
+    origin = f"{model.resolve()} {weights.st_size} {weights.st_mtime_ns}"
+    stamp = path.with_suffix(".origin")
+    if not (stamp.exists() and stamp.read_text() == origin):
+        script = "onnx_graph.py" if kind == "onnx" else "gguf_file.py"
+        arguments = [model, path] + ([detail] if kind == "llama" else [])
+        run(f"writing {path}", [python, HERE / script, *arguments])
+        stamp.write_text(origin)
+    return path

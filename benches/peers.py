@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""This server and other software on the same work, side by side: `make peers`.
+
+Sets up `transformers`, `onnxruntime` and llama.cpp in a virtual environment of their own, starts all systems, and asks
+one after the other, round after round (A B C A B C …); those that are not asked are held still. Input: the binary, a
+bfloat16 model folder. Output: every single reading as JSON, of which `render.py` makes
+tables and charts. What must hold: all systems get the same requests and threads; the scores of each are compared with
+those of `transformers` in float32.
+
+The standard library is enough to start it; it goes on inside the environment that it makes."""
+
+import argparse
+import datetime
+import json
+import os
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from peer_setup import environment, model_file
+from systems import SYSTEMS, Peer, Process, Server, System, commit, machine
+
+HERE = Path(__file__).resolve().parent
+# Requests of a turn: those that are not measured, so that caches are warm again, and those that are.
+TURN = {"W1": (0, 1), "W2": (1, 5), "W3": (0, 1)}
+ROUNDS = {"W1": 3, "W2": 4, "W3": 2}
+# Pairs in a batch to try, and the documents to try them on.
+BATCHES = {"W1": ((1, 4, 16), 16), "W3": ((1, 4), 4)}
+SCRIPTS = {"transformers": "transformers_peer.py", "onnx": "onnx_peer.py", "llama": "llama_peer.py"}
+PACKAGES = ("transformers", "torch", "onnxruntime", "llama-cpp-python")
+PEAKS = "cargo bench --quiet -p text-embeddings-backend-candle --features benchmarks --bench peaks --locked"
+# Starts of a server until it is ready; the one before them reads the disk.
+STARTS = 3
+
+
+def started(system: System, arguments: argparse.Namespace, python: Path) -> tuple[Process, list[float]]:
+    """The system, ready and held still, and in how many seconds it became ready each time."""
+    print(f"starting {system.label}", file=sys.stderr, flush=True)
+    if system.kind == "server":
+        def start() -> Process:
+            return Server(arguments.binary, arguments.model, system.detail.split(), arguments.threads)
+        count = STARTS
+    else:
+        file = model_file(python, arguments.work / arguments.model.name, arguments.model, system.kind, system.detail)
+        extra = [system.detail] if system.kind == "transformers" else [file]
+        def start() -> Process:
+            return Peer(python, SCRIPTS[system.kind], [arguments.model, *extra], arguments.threads)
+        count = 1
+    process, seconds = start(), []
+    for _ in range(count):
+        process.stop()
+        process = start()
+        seconds.append(process.ready_seconds)
+    process.hold()
+    return process, seconds
+
+
+class Run:
+    """A measurement: the systems, and what came of it so far."""
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        systems: list[System],
+        processes: dict[str, Process],
+        starts: dict[str, list[float]],
+    ):
+        # The environment has what this needs; the Python that started need not.
+        from asked import Asked, Work
+
+        self.arguments, self.systems, self.processes, self.starts = arguments, systems, processes, starts
+        self.asked = {name: Asked(name, arguments.documents) for name in arguments.rounds}
+        self.work = Work(arguments.model)
+        self.next = dict.fromkeys(self.asked, 0)
+        self.batches: dict[tuple[str, str], int] = {}
+        self.peaks: list[dict] = []
+        self.tuning: list[dict] = []
+        self.readings: list[dict] = []
+        self.requests: list[dict] = []
+
+    def ask(self, system: System, request: dict) -> dict:
+        process = self.processes[system.name]
+        process.release()
+        try:
+            return process.rerank(request)
+        finally:
+            process.hold()
+
+    def tune(self, system: System) -> None:
+        """Chooses how many pairs this system gets in a batch: what is fastest for it."""
+        for workload in self.asked:
+            sizes, documents = BATCHES.get(workload, ((1,), 1))
+            tried = {}
+            for size in sizes:
+                request = self.asked[workload].request(0, size)
+                request["documents"] = request["documents"][:documents]
+                # The first request after a start is slower than all others.
+                for _ in range(1 if tried else 2):
+                    tried[size] = self.ask(system, request)["seconds"]
+                reading = {"system": system.name, "workload": workload, "batch": size, "documents": len(request["documents"])}
+                self.tuning.append(reading | {"seconds": tried[size]})
+            self.batches[system.name, workload] = min(tried, key=tried.get)
+
+    def take_turn(self, system: System, workload: str, first: int, counts: tuple[int, int], round_: int) -> None:
+        """Some requests, of which the first are not measured."""
+        warm, measured = counts
+        process = self.processes[system.name]
+        process.release()
+        for index in range(first, first + warm + measured):
+            batch = self.batches.get((system.name, workload), 1)
+            answer = process.rerank(self.asked[workload].request(index, batch))
+            reading = {"system": system.name, "workload": workload, "round": round_, "query": index,
+                       "measured": index >= first + warm, "seconds": round(answer["seconds"], 5),
+                       "scores": [round(score, 7) for score in answer["scores"]]}
+            self.readings.append(reading)
+            if reading["measured"]:
+                print(f"{workload} round {round_} {system.label}: {answer['seconds'] * 1e3:.0f} ms", file=sys.stderr, flush=True)
+        process.hold()
+
+    def take_round(self, workload: str, counts: tuple[int, int], round_: int) -> None:
+        first = self.next[workload]
+        self.next[workload] += sum(counts)
+        for index in range(first, first + sum(counts)):
+            work = self.work.of(self.asked[workload].request(index, 1))
+            self.requests.append({"workload": workload, "query": index, "measured": index >= first + counts[0]} | work)
+        for system in self.systems:
+            if workload in system.workloads:
+                self.take_turn(system, workload, first, counts, round_)
+
+    def measure(self) -> None:
+        """Warms up, then all rounds of all workloads."""
+        for system in self.systems:
+            if system.batched:
+                self.tune(system)
+        for workload in self.asked:
+            self.take_round(workload, (1, 0), -1)
+            self.save()
+        for round_ in range(max(self.arguments.rounds.values())):
+            for workload, rounds in self.arguments.rounds.items():
+                if round_ < rounds:
+                    self.measure_peaks()
+                    self.take_round(workload, TURN[workload], round_)
+            self.save()
+
+    def measure_peaks(self) -> None:
+        variables = os.environ | {"THREADS": str(self.arguments.threads)}
+        ended = subprocess.run(self.arguments.peaks, env=variables, check=True, stdout=subprocess.PIPE, text=True, cwd=HERE.parent)
+        self.peaks.append(json.loads(ended.stdout))
+
+    def save(self) -> None:
+        results = {
+            "date": datetime.date.today().isoformat(),
+            "machine": machine(),
+            "threads": self.arguments.threads,
+            "model": self.arguments.model.name,
+            "commit": commit(),
+            "versions": versions(),
+            "systems": [self.described(system) for system in self.systems],
+            "peaks": self.peaks,
+            "requests": self.requests,
+            "tuning": self.tuning,
+            "readings": self.readings,
+        }
+        self.arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        self.arguments.output.write_text(one_line_each(results))
+
+    def described(self, system: System) -> dict:
+        process = self.processes[system.name]
+        batches = {workload: size for (name, workload), size in self.batches.items() if name == system.name}
+        return {"name": system.name, "label": system.label, "detail": system.detail, "batches": batches,
+                "ready_seconds": [round(seconds, 2) for seconds in self.starts[system.name]], "memory_mb": process.memory().get("VmHWM")}
+
+
+def versions() -> dict[str, str]:
+    found = {package: metadata.version(package) for package in PACKAGES if has(package)}
+    return found | {"python": sys.version.split()[0]}
+
+
+def has(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def one_line_each(results: dict) -> str:
+    """JSON with one line for each element of a list: long, but it can be read and compared."""
+    parts = []
+    for key, value in results.items():
+        if isinstance(value, list):
+            value = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        else:
+            value = json.dumps(value)
+        parts.append(f" {json.dumps(key)}: {value}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def rounds(text: str) -> dict[str, int]:
+    """`W1=3,W2=4` as a dictionary."""
+    chosen = dict(part.split("=") for part in text.split(","))
+    if unknown := set(chosen) - set(TURN):
+        raise argparse.ArgumentTypeError(f"{sorted(unknown)[0]} is no workload: there are {', '.join(TURN)}")
+    return {name: int(count) for name, count in chosen.items()}
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--binary", type=Path, required=True, help="this server")
+    parser.add_argument("--peaks", type=shlex.split, default=PEAKS, help="the command that prints them (default: %(default)s)")
+    parser.add_argument("--model", type=Path, required=True, help="a folder that benchmark_model.py wrote")
+    parser.add_argument("--work", type=Path, default=Path("target/peers"), help="for the environment and the models' files")
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "peers.json")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=rounds, default=ROUNDS, help="of each workload: W1=3,W2=4,W3=2")
+    parser.add_argument("--systems", default=",".join(system.name for system in SYSTEMS), help="which, by name")
+    parser.add_argument("--documents", type=int, help="only so many of each workload's, to try this program out")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parsed()
+    names = arguments.systems.split(",")
+    if unknown := set(names) - {system.name for system in SYSTEMS}:
+        sys.exit(f"--systems: {sorted(unknown)[0]} is not known; there are {', '.join(system.name for system in SYSTEMS)}")
+    systems = [system for system in SYSTEMS if system.name in names]
+    python = environment(arguments.work, {system.kind for system in systems}).absolute()
+    if Path(sys.prefix) != python.parent.parent:
+        os.execv(python, [str(python), *sys.argv])
+    (arguments.work / arguments.model.name).mkdir(parents=True, exist_ok=True)
+    processes: dict[str, Process] = {}
+    starts: dict[str, list[float]] = {}
+    try:
+        for system in systems:
+            processes[system.name], starts[system.name] = started(system, arguments, python)
+        Run(arguments, systems, processes, starts).measure()
+    finally:
+        for process in processes.values():
+            process.stop()
+    print(f"wrote {arguments.output}; `python3 benches/render.py` makes tables and charts of it", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

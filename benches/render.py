@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Makes tables and charts of the measurements in `benches/results/`, and puts the tables into `docs/performance.md`.
+
+Input: `peers.json` (of peers.py), `load.json` (of load.py), `roofline.md` (of the benchmark `roofline`); what is not there is
+left as it is in the document. Output: the parts of the document between `<!-- name -->` and `<!-- /name -->`, and charts
+beside it. What must hold: the same measurements give the same document; nothing else in it is touched. Standard library
+only.
+usage: render.py [--check]: with it nothing is written, and 1 is the exit status if something would change"""
+
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+
+from charts import Curve, Panel, bars, curves
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, DOCUMENT = ROOT / "benches" / "results", ROOT / "docs" / "performance.md"
+WORKLOADS = {"W1": "W1, pairs/s", "W2": "W2, ms", "W3": "W3, pairs/s"}
+REFERENCES = {"transformers-float32": "transformers float32", "transformers-bfloat16": "transformers bfloat16"}
+MEBIBYTE = 1 << 20
+OURS = ("float32", "bfloat16", "int8")
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+class Peers:
+    """The readings of peers.py by system and workload."""
+
+    def __init__(self, results: dict):
+        self.results, self.systems = results, results["systems"]
+
+    def of(self, system: str, workload: str) -> list[dict]:
+        """The measured readings."""
+        return [reading for reading in self.results["readings"] if reading["measured"]
+                and (reading["system"], reading["workload"]) == (system, workload)]
+
+    def values(self, system: str, workload: str) -> list[float]:
+        """Milliseconds of W2, pairs per second of the others."""
+        readings = self.of(system, workload)
+        if workload == "W2":
+            return [reading["seconds"] * 1e3 for reading in readings]
+        return [len(reading["scores"]) / reading["seconds"] for reading in readings]
+
+    def median(self, system: str, workload: str) -> float | None:
+        values = self.values(system, workload)
+        return statistics.median(values) if values else None
+
+    def times_faster(self, system: str, than: str, workload: str) -> float | None:
+        ours, theirs = self.median(system, workload), self.median(than, workload)
+        if not ours or not theirs:
+            return None
+        return theirs / ours if workload == "W2" else ours / theirs
+
+    def worst_difference(self, system: str) -> float | None:
+        """Of the scores of a request to those of transformers in float32 for the same request; warm-up included."""
+        def by_request(name: str) -> dict:
+            return {(reading["workload"], reading["query"]): reading["scores"]
+                    for reading in self.results["readings"] if reading["system"] == name}
+
+        reference = by_request("transformers-float32")
+        differences = [abs(a - b) for request, scores in by_request(system).items() if request in reference
+                       for a, b in zip(scores, reference[request], strict=True)]
+        return max(differences, default=None)
+
+    def peak(self, name: str) -> float:
+        """G/s, the median of the run."""
+        return statistics.median(peaks[name] for peaks in self.results["peaks"])
+
+
+def figure(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def spread(values: list[float], digits: int) -> str:
+    """The median, and in brackets the least and the most."""
+    if not values:
+        return ""
+    middle = f"{statistics.median(values):.{digits}f}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+
+
+def difference(value: float | None) -> str:
+    if value is None:
+        return ""
+    if value == 0:
+        return "0"
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}".replace("e-0", "e-")
+
+
+def digits(workload: str) -> int:
+    return 0 if workload == "W2" else 2
+
+
+def measured(peers: Peers) -> str:
+    rows = []
+    for system in peers.systems:
+        name = system["name"]
+        row = [system["label"]] + [spread(peers.values(name, workload), digits(workload)) for workload in WORKLOADS]
+        memory, ready = system["memory_mb"], system["ready_seconds"]
+        row += [figure(memory and memory * MEBIBYTE / 1e9, 2), difference(peers.worst_difference(name)),
+                figure(statistics.median(ready), 1) if system["name"] in OURS else ""]
+        rows.append(row)
+    head = ["", *WORKLOADS.values(), "memory at most, GB", "worst score difference", "ready after, s"]
+    return table(head, rows)
+
+
+def ratios(peers: Peers) -> str:
+    rows = []
+    for name in OURS:
+        row = [f"this server, {name}"]
+        for workload in WORKLOADS:
+            times = [peers.times_faster(name, than, workload) for than in REFERENCES]
+            row.append(" / ".join(figure(value, 2) or "–" for value in times))
+        rows.append(row)
+    return table(["times as fast as transformers in float32 / bfloat16", "W1", "W2", "W3"], rows)
+
+
+def shares(peers: Peers) -> str:
+    """How much of what the units can do W1's forward pass does."""
+    rows = []
+    requests = [request for request in peers.results["requests"] if request["measured"] and request["workload"] == "W1"]
+    for name in OURS:
+        readings = {reading["query"]: reading["seconds"] for reading in peers.of(name, "W1")}
+        work = [(request, readings[request["query"]]) for request in requests if request["query"] in readings]
+        if not work:
+            continue
+        peak = peers.peak(name)
+        products = statistics.median(request["products"] / seconds / 1e9 for request, seconds in work)
+        all_of_it = statistics.median((request["products"] + request["attention"]) / seconds / 1e9 for request, seconds in work)
+        tokens = statistics.median(request["computed"] / seconds for request, seconds in work)
+        rows.append([name, f"{tokens:.0f}", f"{products:.0f}", f"{peak:.0f}", f"{100 * products / peak:.0f} %",
+                     f"{100 * all_of_it / peak:.0f} %"])
+    head = ["W1", "computed tokens/s", "products, G/s", "peak, G/s", "share of the peak", "attention's products counted too"]
+    return table(head, rows)
+
+
+def how(peers: Peers) -> str:
+    """The run in words."""
+    results = peers.results
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    batches = "; ".join(
+        f"{system['label']}: {', '.join(f'{size} in {workload}' for workload, size in system['batches'].items())}"
+        for system in peers.systems if system["batches"])
+    counts = ", ".join(f"{workload} {len(peers.of(peers.systems[0]['name'], workload))}" for workload in WORKLOADS)
+    return (
+        f"{results['date']}, {results['machine']}; {results['threads']} threads; commit {results['commit']}; {versions}. "
+        f"Readings of each system: {counts}. Medians, in brackets the least and the most. "
+        f"Pairs in a batch, the fastest of those tried: {batches or 'nothing was tried'}.\n"
+    )
+
+
+def peers_part(peers: Peers) -> str:
+    return "\n".join([how(peers), "![Speed beside other software](performance-peers.svg)\n", measured(peers), ratios(peers), shares(peers)])
+
+
+def peers_chart(peers: Peers) -> str:
+    rows = [(system["label"], system["label"].startswith("this server")) for system in peers.systems]
+    panels = [Panel(f"{title} ({'less' if workload == 'W2' else 'more'} is better)",
+                    [peers.median(system["name"], workload) for system in peers.systems], digits(workload))
+              for workload, title in WORKLOADS.items()]
+    return bars("Re-ranking on " + peers.results["machine"], rows, panels)
+
+
+def load_part(load: dict) -> str:
+    rows = [[str(point["texts"]), f"{point['rate'] * point['texts']:.1f}", f"{100 * point['share']:.0f} %",
+             f"{point['p50']:.0f}", f"{point['p99']:.0f}", str(point["requests"]), str(point["errors"])]
+            for point in load["points"]]
+    head = ["texts of a request", "pairs/s due", "of what it can do", "p50, ms", "p99, ms", "requests", "errors"]
+    said = f"{load['date']}, {load['machine']}; {load['threads']} threads; {load['dtype']}; commit {load['commit']}.\n"
+    return "\n".join([said, "![Latency over load](performance-load.svg)\n", table(head, rows)])
+
+
+def load_chart(load: dict) -> str:
+    lines = []
+    for group, texts in zip(("first", "second"), sorted({point["texts"] for point in load["points"]}), strict=False):
+        points = [point for point in load["points"] if point["texts"] == texts]
+        for percentile, dashed in (("p50", False), ("p99", True)):
+            name = f"{percentile}, {texts} text{'s' if texts > 1 else ''}"
+            lines.append(Curve(name, [(point["rate"] * texts, point[percentile]) for point in points], group, dashed))
+    return curves(f"Latency over load, {load['dtype']}", ("pairs/s due", "ms"), lines)
+
+
+def put(document: str, name: str, content: str) -> str:
+    """The document with the part `name` replaced."""
+    part = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    if not part.search(document):
+        sys.exit(f"{DOCUMENT} has no part between `<!-- {name} -->` and `<!-- /{name} -->`")
+    return part.sub(lambda found: found[1] + content + found[2], document)
+
+
+def rendered(results: Path, document: str) -> dict[str, str]:
+    """The document and the charts beside it, by file name."""
+    files = {}
+    if (path := results / "peers.json").exists():
+        peers = Peers(json.loads(path.read_text()))
+        document = put(document, "peers", peers_part(peers))
+        files["performance-peers.svg"] = peers_chart(peers)
+    if (path := results / "load.json").exists():
+        load = json.loads(path.read_text())
+        document = put(document, "load", load_part(load))
+        files["performance-load.svg"] = load_chart(load)
+    if (path := results / "roofline.md").exists():
+        document = put(document, "roofline", path.read_text())
+    return files | {DOCUMENT.name: document}
+
+
+def main() -> None:
+    stale = []
+    for name, content in rendered(RESULTS, DOCUMENT.read_text()).items():
+        path = DOCUMENT.parent / name
+        if not path.exists() or path.read_text() != content:
+            stale.append(str(path.relative_to(ROOT)))
+            if "--check" not in sys.argv:
+                path.write_text(content)
+    if stale:
+        print(("stale: " if "--check" in sys.argv else "written: ") + ", ".join(stale))
+    sys.exit(1 if stale and "--check" in sys.argv else 0)
+
+
+if __name__ == "__main__":
+    main()

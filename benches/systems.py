@@ -1,0 +1,170 @@
+"""The systems that are measured side by side, each a process: how it is started, asked, held still and stopped.
+
+Input: requests, {"query", "documents"}. Output: seconds and scores. What must hold: a system that is not being asked does
+not run (it is stopped by a signal), so that one at a time has the CPU; all have the same number of threads."""
+
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# How long a system may take until it is ready.
+START_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class System:
+    """What is measured: `kind` says how, `detail` which variant of it."""
+
+    name: str
+    label: str
+    kind: str
+    detail: str
+    workloads: tuple[str, ...] = ("W1", "W2", "W3")
+    # Pairs in a batch are tried out where the system does not choose them itself.
+    batched: bool = False
+
+
+SYSTEMS = [
+    System("float32", "this server, float32", "server", "--dtype float32"),
+    System("bfloat16", "this server, bfloat16", "server", "--dtype bfloat16"),
+    System("int8", "this server, int8", "server", "--dtype int8"),
+    System("bfloat16-no-cache", "this server, bfloat16, without prefix cache", "server",
+           "--dtype bfloat16 --prefix-cache-bytes 0", workloads=("W2",)),
+    System("transformers-float32", "transformers, float32", "transformers", "float32", batched=True),
+    System("transformers-bfloat16", "transformers, bfloat16", "transformers", "bfloat16", batched=True),
+    System("onnxruntime-float32", "onnxruntime, float32", "onnx", "float32", batched=True),
+    System("llama-bf16", "llama.cpp, BF16", "llama", "BF16"),
+    System("llama-q8", "llama.cpp, Q8_0", "llama", "Q8_0"),
+]
+
+
+def machine() -> str:
+    name = platform.processor() or platform.machine()
+    try:
+        found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
+        name = found[1] if found else name
+    except OSError:
+        pass
+    return f"{name}, {os.cpu_count()} cores, {platform.system()} {platform.release()}"
+
+
+def commit() -> str:
+    """What is checked out, as git says it."""
+    command = ["git", "-C", HERE, "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+class Process:
+    """A process that can be held still."""
+
+    def __init__(self, command: list, **options):
+        self.process = subprocess.Popen([str(part) for part in command], **options)
+
+    def hold(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def release(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def memory(self) -> dict[str, int]:
+        """Resident megabytes, at most (`VmHWM`) and now, where the system tells them."""
+        try:
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+        except OSError:
+            return {}
+        fields = ("VmHWM", "VmRSS", "RssAnon", "RssFile")
+        return {field: int(re.search(rf"{field}:\s*(\d+)", status)[1]) // 1024 for field in fields}
+
+    def stop(self) -> None:
+        self.release()
+        self.process.terminate()
+        self.process.wait()
+
+
+class Server(Process):
+    """The binary, asked over HTTP."""
+
+    def __init__(self, binary: Path, model: Path, flags: list[str], threads: int | None = None):
+        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
+        command = [binary, "--model-id", model, "--model-type", "listwise-reranker", "--hostname", "127.0.0.1",
+                   "--port", "0", "--prometheus-port", "0", *flags]
+        command += ["--threads", threads] if threads else []
+        start = time.perf_counter()
+        super().__init__(command, stdout=self.log, stderr=subprocess.STDOUT)
+        self.url = f"http://127.0.0.1:{self.wait_for_port(start)}"
+        self.wait_until_healthy()
+        self.ready_seconds = time.perf_counter() - start
+
+    def wait_for_port(self, start: float) -> str:
+        while time.perf_counter() - start < START_SECONDS:
+            text = Path(self.log.name).read_text()
+            if found := re.search(r"listening on \S*:(\d+)", text):
+                return found[1]
+            if self.process.poll() is not None:
+                sys.exit(f"the server did not start:\n{text}")
+            time.sleep(0.005)
+        self.stop()
+        sys.exit("the server was not ready in time")
+
+    def wait_until_healthy(self) -> None:
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health"):
+                    return
+            except urllib.error.URLError:
+                time.sleep(0.005)
+
+    def info(self) -> dict:
+        with urllib.request.urlopen(f"{self.url}/info") as answer:
+            return json.load(answer)
+
+    def ask(self, request: dict) -> tuple[float, list[float], int]:
+        """Seconds, the scores in the order of the documents, prompt tokens."""
+        body = json.dumps({"query": request["query"], "texts": request["documents"]}).encode()
+        post = urllib.request.Request(f"{self.url}/rerank", body, {"content-type": "application/json"})
+        start = time.perf_counter()
+        with urllib.request.urlopen(post) as answer:
+            content = json.load(answer)
+            seconds = time.perf_counter() - start
+        scores = [rank["score"] for rank in sorted(content, key=lambda rank: rank["index"])]
+        return seconds, scores, int(answer.headers["x-compute-tokens"])
+
+    def rerank(self, request: dict) -> dict:
+        seconds, scores, _ = self.ask(request)
+        return {"seconds": seconds, "scores": scores}
+
+
+class Peer(Process):
+    """A peer's process, asked over its standard input."""
+
+    def __init__(self, python: Path, script: str, arguments: list, threads: int):
+        start = time.perf_counter()
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads),
+                                    "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
+        super().__init__([python, HERE / script, *arguments, threads], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         stderr=self.log, text=True, env=environment)
+        self.read()
+        self.ready_seconds = time.perf_counter() - start
+
+    def read(self) -> dict:
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.process.args[1]} ended:\n{Path(self.log.name).read_text()[-2000:]}")
+        return json.loads(line)
+
+    def rerank(self, request: dict) -> dict:
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self.read()

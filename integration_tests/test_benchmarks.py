@@ -1,0 +1,172 @@
+"""The benchmarks' own arithmetic: what is asked of whom, how readings become a document. No clock decides here.
+
+Held to: brute force on random texts, numbers worked out here by hand, and the checked-in document."""
+
+import json
+import random
+import statistics
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+BENCHES = Path(__file__).resolve().parent.parent / "benches"
+sys.path.insert(0, str(BENCHES))
+import asked  # noqa: E402
+import charts  # noqa: E402
+import peer  # noqa: E402
+import render  # noqa: E402
+
+
+def test_each_different_beginning_of_a_text_is_a_token_to_compute():
+    generator = random.Random(31)
+    for _ in range(300):
+        texts = [[generator.randrange(3) for _ in range(generator.randrange(1, 9))] for _ in range(generator.randrange(1, 7))]
+        beginnings = {tuple(text[: length + 1]) for text in texts for length in range(len(text))}
+        assert sorted(asked.unique_depths(texts)) == sorted(map(len, beginnings))
+
+
+def test_what_is_kept_of_earlier_requests_is_not_to_compute(fixture_model):
+    work = asked.Work(fixture_model)
+    first = work.of({"query": "what is the capital of france?", "documents": ["Paris.", "Rome."]})
+    again = work.of({"query": "what is the capital of france?", "documents": ["Paris.", "Rome."]})
+    ids = work.prompts.ids("what is the capital of france?", ["Paris.", "Rome."])
+    assert first["tokens"] == sum(map(len, ids)) and first["computed"] == first["unique"]
+    # System line, instruction and query; of the documents nothing.
+    kept = first["computed"] - again["computed"]
+    assert len(work.prompts.prompt.prefix) + 10 < kept < asked.same(*ids) + 1
+    config = json.loads((fixture_model / "config.json").read_text())
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    queries, keys = (config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
+    weights = hidden * queries + 2 * hidden * keys + queries * hidden + 3 * hidden * inner
+    assert again["products"] == 2 * config["num_hidden_layers"] * weights * again["computed"]
+
+
+@pytest.fixture
+def fixture_model() -> Path:
+    return Path(__file__).resolve().parent / "reference" / "fixtures" / "models" / "tied-bf16"
+
+
+@pytest.mark.parametrize("workload", ["W1", "W2", "W3"])
+def test_no_two_requests_of_a_workload_have_the_same_query_and_the_first_is_the_file_s(workload):
+    content = json.loads((BENCHES / "workloads" / f"{workload.lower()}.json").read_text())
+    requests = asked.Asked(workload)
+    found = [requests.request(index, 1)["query"] for index in range(len(requests.queries))]
+    assert found[0] == content["query"] and len(set(found)) == len(found)
+    assert requests.request(0, 1)["documents"] == content["documents"]
+    with pytest.raises(SystemExit, match=f"{workload}: {len(found) + 1} requests"):
+        requests.request(len(found), 1)
+
+
+def test_a_batch_has_texts_of_similar_length_and_scores_come_back_in_order():
+    generator = random.Random(32)
+    for _ in range(100):
+        ids = [[generator.randrange(99)] * generator.randrange(1, 30) for _ in range(generator.randrange(1, 20))]
+        size = generator.randrange(1, 8)
+        sizes, padding = [], []
+
+        def score(texts: list[list[int]]) -> list[float]:
+            sizes.append(len(texts))
+            padding.append(max(map(len, texts)) - min(map(len, texts)))
+            return [len(text) + text[0] / 100 for text in texts]
+
+        assert peer.batched(ids, size, score) == [len(text) + text[0] / 100 for text in ids]
+        assert sum(sizes) == len(ids) and max(sizes) <= size
+        lengths = sorted(map(len, ids))
+        assert padding == [lengths[min(start + size, len(ids)) - 1] - lengths[start] for start in range(0, len(ids), size)]
+
+
+def results() -> dict:
+    """Two systems of ours and the two references; the warm-up's score of int8 is the one that is furthest off."""
+    def reading(system: str, workload: str, query: int, seconds: float, scores: list[float]) -> dict:
+        return {"system": system, "workload": workload, "round": query - 1, "query": query, "measured": query > 0,
+                "seconds": seconds, "scores": scores}
+
+    times = {"float32": (4.0, 5.0, 2.0), "int8": (1.0, 1.5, 1.25),
+             "transformers-float32": (8.0, 10.0, 9.0), "transformers-bfloat16": (5.0, 4.0, 6.0)}
+    scores = {"float32": 0.5, "int8": 0.55, "transformers-float32": 0.5000004, "transformers-bfloat16": 0.48}
+    readings = [reading(name, "W1", query + 1, seconds, [scores[name], 0.25])
+                for name, each in times.items() for query, seconds in enumerate(each)]
+    readings += [reading(name, "W2", 1, 0.1 * each[0], [0.75]) for name, each in times.items()]
+    readings += [reading(name, "W1", 0, 99.0, [0.5, 0.4 if name == "int8" else 0.25]) for name in times]
+    systems = [{"name": name, "label": name if "-" in name else f"this server, {name}", "detail": "", "memory_mb": 1500,
+                "batches": {"W1": 4} if "-" in name else {}, "ready_seconds": [3.0, 2.5, 4.0]} for name in times]
+    requests = [{"workload": "W1", "query": query, "measured": query > 0, "computed": 40, "products": int(2e12),
+                 "attention": int(1e12)} for query in range(4)]
+    return {"date": "2026-01-02", "machine": "a CPU & more", "threads": 2, "commit": "abc", "versions": {"torch": "2"},
+            "systems": systems, "readings": readings, "requests": requests,
+            "peaks": [{"float32": peak, "int8": 4000, "bfloat16": 2000} for peak in (900, 1000, 1300)]}
+
+
+def rows(markdown: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if line.startswith("|")]
+
+
+def test_a_table_has_medians_spreads_memory_and_the_worst_score_difference():
+    table = {row[0]: row[1:] for row in rows(render.measured(render.Peers(results())))}
+    # Two pairs in 4, 5 and 2 s; in 1, 1.5 and 1.25 s.
+    assert table["this server, float32"] == ["0.50 (0.40–1.00)", "400", "", "1.57", "4e-7", "3.0"]
+    assert table["this server, int8"] == ["1.60 (1.33–2.00)", "100", "", "1.57", "0.150", "3.0"]
+    assert table["transformers-bfloat16"][-2:] == ["0.020", ""] and table["transformers-float32"][-2] == "0"
+
+
+def test_ratios_are_those_of_the_medians_and_larger_is_faster():
+    table = {row[0]: row[1:] for row in rows(render.ratios(render.Peers(results())))}
+    # 9 and 5 s beside 4 s, 800 and 500 ms beside 400 ms.
+    assert table["this server, float32"] == ["2.25 / 1.25", "2.00 / 1.25", "– / –"]
+    assert table["this server, bfloat16"] == ["– / –", "– / –", "– / –"]
+
+
+def test_the_share_of_the_peak_is_that_of_the_run_s_median():
+    table = {row[0]: row[1:] for row in rows(render.shares(render.Peers(results())))}
+    # 40 tokens and 2000 G of products in 4 s, beside 1000 G/s; 1000 G more with attention.
+    assert table["float32"] == ["10", "500", "1000", "50 %", "75 %"]
+    assert table["int8"][2:] == ["4000", "40 %", "60 %"]
+    assert "bfloat16" not in table
+
+
+def test_only_the_parts_between_marks_change():
+    document = "a\n<!-- peers -->\nold\n<!-- /peers -->\nb\n<!-- load -->\nkept\n<!-- /load -->\n"
+    assert render.put(document, "peers", "new \\1\n") == document.replace("old\n", "new \\1\n")
+    with pytest.raises(SystemExit, match="<!-- roofline -->"):
+        render.put(document, "roofline", "x")
+
+
+def test_charts_are_xml_and_say_every_number():
+    peers = render.Peers(results())
+    tree = ElementTree.fromstring(render.peers_chart(peers))
+    written = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}text")]
+    for system in ("float32", "int8", "transformers-float32", "transformers-bfloat16"):
+        assert f"{peers.median(system, 'W1'):.2f}" in written
+    points = [{"texts": texts, "share": share, "rate": 10 * share / texts, "p50": 50 * texts + share, "p99": 900 * share,
+               "requests": 9, "errors": 0} for texts in (1, 8) for share in (0.1, 0.5, 1.1)]
+    load = {"date": "", "machine": "", "threads": 2, "dtype": "bfloat16", "commit": "", "points": points}
+    tree = ElementTree.fromstring(render.load_chart(load))
+    said = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}title")]
+    for point in points:
+        at = point["rate"] * point["texts"]
+        assert f"p99, {point['texts']} text{'s' if point['texts'] > 1 else ''}: {point['p99']:.0f} at {at:.1f}" in said
+    assert len(rows(render.load_part(load))) == 2 + len(points)
+
+
+def test_ticks_are_round_and_within():
+    generator = random.Random(33)
+    for _ in range(200):
+        low = 10 ** generator.uniform(-3, 3)
+        high = low * 10 ** generator.uniform(0.5, 3)
+        found = charts.ticks(low, high)
+        assert found and all(low <= tick <= high and f"{tick:e}"[0] in "125" for tick in found)
+        assert 4 <= len(charts.steps(high)) <= 11 and charts.steps(high)[-1] <= high * (1 + 1e-9)
+
+
+def test_the_document_is_what_the_measurements_make_of_it():
+    """`python3 benches/render.py` writes it."""
+    document = render.DOCUMENT.read_text()
+    for name, content in render.rendered(render.RESULTS, document).items():
+        assert (render.DOCUMENT.parent / name).read_text() == content, name
+
+
+def test_medians_need_no_even_number_of_readings():
+    assert render.spread([3.0, 1.0], 1) == f"{statistics.median([1, 3]):.1f} (1.0–3.0)"
+    assert render.spread([2.0], 1) == "2.0" and render.spread([], 1) == ""
