@@ -16,17 +16,19 @@ from pathlib import Path
 from systems import Server, commit, machine
 
 HERE = Path(__file__).resolve().parent
-SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
+SHARES = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
 TEXTS = (1, 8)
 WORDS, QUERY_WORDS = 40, 8
 # In flight at most: enough that a request is sent when it is due, without reaching what the server refuses.
 CLOSED, OPEN = 32, 256
 WARM_UP = 4
+# Requests at each rate at least, however long they take: percentiles of fewer say little.
+LEAST = 20
 
 
-def bench(binary: Path, url: str, texts: int, seconds: float, flags: list) -> dict:
+def bench(binary: Path, url: str, texts: int, flags: list) -> dict:
     command = [binary, "bench", "--url", url, "--texts", texts, "--words", WORDS, "--query-words", QUERY_WORDS,
-               "--duration", seconds, "--output", "json", *flags]
+               "--output", "json", *flags]
     ended = subprocess.run([str(part) for part in command], check=False, capture_output=True, text=True)
     if ended.returncode:
         sys.exit(f"bench failed:\n{ended.stderr}")
@@ -35,10 +37,12 @@ def bench(binary: Path, url: str, texts: int, seconds: float, flags: list) -> di
 
 def points(binary: Path, url: str, texts: int, seconds: float) -> list[dict]:
     """Percentiles at each share of what the server can do."""
-    most = bench(binary, url, texts, seconds, ["--concurrency", CLOSED])["requests_per_second"]
+    most = bench(binary, url, texts, ["--duration", seconds, "--concurrency", CLOSED])["requests_per_second"]
     found = []
     for share in SHARES:
-        report = bench(binary, url, texts, seconds, ["--rate", f"{most * share:.4f}", "--concurrency", OPEN, "--warm-up", WARM_UP])
+        requests = max(LEAST, round(most * share * seconds))
+        report = bench(binary, url, texts, ["--rate", f"{most * share:.4f}", "--requests", requests, "--concurrency", OPEN,
+                                            "--warm-up", WARM_UP])
         latency = report["latency_ms"]
         point = {"texts": texts, "share": share, "rate": round(most * share, 4), "requests": report["requests"],
                  "errors": sum(report["errors"].values()), "late": report["late"],
@@ -55,7 +59,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=30, help="how long each rate is kept up")
+    parser.add_argument("--seconds", type=float, default=40, help="how long each rate is kept up, at least")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "load.json")
     arguments = parser.parse_args()
     server = Server(arguments.binary, arguments.model, ["--dtype", arguments.dtype], arguments.threads)
