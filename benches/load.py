@@ -9,6 +9,7 @@ import argparse
 import datetime
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40, help="how long each rate is kept up, at least")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "load.json")
     arguments = parser.parse_args()
+    # Whoever ends this program ends the server, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     server = Server(arguments.binary, arguments.model, ["--dtype", arguments.dtype], arguments.threads)
     try:
         found = [point for texts in TEXTS for point in points(arguments.binary, server.url, texts, arguments.seconds)]

@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -229,6 +230,8 @@ def main() -> None:
     if Path(sys.prefix) != python.parent.parent:
         os.execv(python, [str(python), *sys.argv])
     (arguments.work / arguments.model.name).mkdir(parents=True, exist_ok=True)
+    # Whoever ends this program ends what it started, which would else be held for ever.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     processes: dict[str, Process] = {}
     starts: dict[str, list[float]] = {}
     try:

@@ -134,7 +134,7 @@ pub fn run() -> Outcome {
                 let computed = tokens - workload.kept;
                 writeln!(
                     io::stdout(),
-                    "\n### {dtype}, {name}: {computed} tokens to compute in {} batches\n",
+                    "\n### {dtype}, {name}: {computed} tokens to compute, batches: {}\n",
                     batches.len()
                 )?;
                 io::stdout().write_all(table(&pass, &machine).as_bytes())?;
