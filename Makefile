@@ -10,17 +10,18 @@ TOKENIZER := $(or $(REAL_TOKENIZER),integration_tests/reference/fixtures/models/
 export QWEN3_TOKENIZER_DIR
 # By this variable cargo takes a command to run the tests in.
 MEMCHECK = CARGO_TARGET_$(shell rustc --version --verbose | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER
+ARM := aarch64-unknown-linux-gnu
 
-.PHONY: help demo test check unit integration counts docs fuzz memcheck bench peers compare load roofline clean
+.PHONY: help demo test check check-aarch64 unit integration counts docs fuzz memcheck bench peers compare load roofline clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
 
 demo: ## Build, start with a tiny model, rerank three examples, print tables, stop
 	cargo build --release -p text-embeddings-router
 	$(PYTHON) scripts/demo.py --binary $(TARGET)/release/text-embeddings-router
 
-test: check unit integration counts ## Everything that CI runs
+test: check check-aarch64 unit integration counts ## Everything that CI runs
 
 check: ## Formatting, lints, documentation
 	cargo fmt --all --check
@@ -29,6 +30,11 @@ check: ## Formatting, lints, documentation
 	cargo clippy -p text-embeddings-router --no-default-features --features grpc --locked -- -D warnings
 	cargo clippy --workspace --features text-embeddings-backend-candle/benchmarks --benches --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+check-aarch64: ## Whether everything compiles for ARM, where its standard library and a C compiler for it are installed
+	@if test -d "$$(rustc --print target-libdir --target $(ARM))" && { command -v aarch64-linux-gnu-gcc >/dev/null || test "$$(uname -m)" = aarch64; }; \
+	then set -x; cargo check --workspace --all-targets --target $(ARM) --locked; \
+	else echo "Not compiled for ARM: that takes 'rustup target add $(ARM)' and aarch64-linux-gnu-gcc and -g++ (Debian: g++-aarch64-linux-gnu)"; fi
 
 unit: ## The Rust tests
 	$(if $(REAL_TOKENIZER),,@echo "No tokenizer.json in QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR): tests with Qwen3's real tokenizer are skipped")

@@ -134,7 +134,7 @@ impl Compute {
                 for (index, row) in x.chunks_exact(depth).enumerate() {
                     let row = prepare(row, values);
                     let mut scale = 1.0;
-                    pack::row(self.set, format, row, 128, words, &mut scale);
+                    pack::row(self.set, format, row, self.set.byte_offset(), words, &mut scale);
                     if let Some(of_row) = scales.get_mut(index) {
                         *of_row = scale;
                     }

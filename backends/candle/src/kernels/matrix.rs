@@ -22,8 +22,8 @@ pub(crate) struct Matrix {
     outputs: usize,
     pub(super) panels: usize,
     words: Words,
-    /// Of [`Format::Int8`], by panel and column: the scale of a column, and 128 times the sum of its bytes, which is
-    /// what the offset of the rows' bytes adds to a sum.
+    /// Of [`Format::Int8`], by panel and column: the scale of a column, and the sum of its bytes times the offset of
+    /// the rows' bytes, which is what that adds to a sum.
     pub(super) scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
 }
 
@@ -89,7 +89,8 @@ impl Matrix {
                 pack::row(compute.set, format, &values, 0, words, &mut scale);
                 if let Some((scales, corrections)) = &mut scales {
                     let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-                    corrections[column] = 128 * bytes.map(|byte| i32::from(byte.cast_signed())).sum::<i32>();
+                    let sum: i32 = bytes.map(|byte| i32::from(byte.cast_signed())).sum();
+                    corrections[column] = compute.set.byte_offset() * sum;
                     scales[column] = scale;
                 }
             }

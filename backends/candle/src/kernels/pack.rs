@@ -38,7 +38,8 @@ pub(crate) enum Format {
     F32,
     /// Two bfloat16 values, the first in the lower half.
     Bf16,
-    /// Four bytes: values divided by their row's scale and rounded; in blocks of rows, 128 is added to each.
+    /// Four bytes: values divided by their row's scale and rounded; in blocks of rows,
+    /// [`InstructionSet::byte_offset`](super::InstructionSet::byte_offset) is added to each.
     Int8,
 }
 

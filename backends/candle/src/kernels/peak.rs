@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Chains of operations that do not wait for each other.
-const CHAINS: usize = 12;
+const CHAINS: usize = if cfg!(target_arch = "aarch64") { 24 } else { 12 };
 const STEPS: usize = 1 << 20;
 const ROUNDS: usize = 8;
 /// Bytes of memory that a measurement of reading goes over: more than caches hold.
@@ -75,6 +75,15 @@ fn chains(set: InstructionSet, format: Format) -> (usize, fn(usize)) {
         (InstructionSet::Avx2 | InstructionSet::Avx2Vnni, _) => (16, |steps| unsafe { x86::f32_avx2(steps) }),
         #[cfg(target_arch = "x86_64")]
         _ => (32, |steps| unsafe { x86::f32_avx512(steps) }),
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY (all): as above.
+        (InstructionSet::NeonI8mmBf16, Format::Bf16) => (32, |steps| unsafe { arm::bf16(steps) }),
+        #[cfg(target_arch = "aarch64")]
+        (InstructionSet::NeonI8mmBf16, Format::Int8) => (64, |steps| unsafe { arm::int8_i8mm(steps) }),
+        #[cfg(target_arch = "aarch64")]
+        (InstructionSet::NeonDotprod, Format::Int8) => (32, |steps| unsafe { arm::int8_dotprod(steps) }),
+        #[cfg(target_arch = "aarch64")]
+        _ => (8, |steps| unsafe { arm::f32(steps) }),
     }
 }
 
@@ -121,5 +130,42 @@ mod x86 {
         "avx512f,avx512vnni" int8_avx512: _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi32(1));
         "avx512f,avx512bf16" bf16_avx512:
             _mm512_dpbf16_ps(_mm512_setzero_ps(), _mm512_cvtne2ps_pbh(_mm512_set1_ps(0.5), _mm512_set1_ps(0.5)));
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::{CHAINS, black_box};
+    use std::arch::{aarch64::vdupq_n_u32, asm};
+
+    macro_rules! chains {
+        ($($features:literal $name:ident: $instruction:literal, $factor:literal;)*) => {$(
+            #[target_feature(enable = $features)]
+            pub(super) fn $name(steps: usize) {
+                let factor = black_box(vdupq_n_u32($factor));
+                let mut sums = [vdupq_n_u32(0); CHAINS];
+                for _ in 0..steps {
+                    for sum in &mut sums {
+                        // SAFETY: this function has the instruction; nothing but the first register changes.
+                        unsafe {
+                            asm!(
+                                $instruction,
+                                inout(vreg) *sum,
+                                in(vreg) factor,
+                                options(pure, nomem, nostack, preserves_flags),
+                            );
+                        }
+                    }
+                }
+                black_box(sums);
+            }
+        )*};
+    }
+
+    chains! {
+        "neon" f32: "fmla {0:v}.4s, {1:v}.4s, {1:v}.s[0]", 0x3f00_0000;
+        "neon,dotprod" int8_dotprod: "sdot {0:v}.4s, {1:v}.16b, {1:v}.4b[0]", 0x0101_0101;
+        "neon,i8mm" int8_i8mm: "smmla {0:v}.4s, {1:v}.16b, {1:v}.16b", 0x0101_0101;
+        "neon,bf16" bf16: "bfmmla {0:v}.4s, {1:v}.8h, {1:v}.8h", 0x3f00_3f00;
     }
 }

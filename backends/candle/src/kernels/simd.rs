@@ -3,6 +3,8 @@
 //! A kernel is written once as an `#[inline(always)]` function over `S: Simd`; [`dispatch`] compiles it for every
 //! instruction set and calls the one it is given.
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
 use std::{fmt, str::FromStr};
 
 /// The vector instructions that a kernel uses. Outside this crate a value comes from [`InstructionSet::available`] or from
@@ -32,6 +34,18 @@ pub enum InstructionSet {
     #[cfg(target_arch = "x86_64")]
     #[non_exhaustive]
     Avx512Bf16,
+    /// NEON: fused multiplication of `f32`.
+    #[cfg(target_arch = "aarch64")]
+    #[non_exhaustive]
+    Neon,
+    /// NEON and its products of bytes.
+    #[cfg(target_arch = "aarch64")]
+    #[non_exhaustive]
+    NeonDotprod,
+    /// NEON and its products of small matrices of bytes and of bfloat16.
+    #[cfg(target_arch = "aarch64")]
+    #[non_exhaustive]
+    NeonI8mmBf16,
 }
 
 impl InstructionSet {
@@ -53,6 +67,16 @@ impl InstructionSet {
             ];
             sets.extend(extensions.into_iter().filter(|(_, has)| *has).map(|(set, _)| set));
         }
+        #[cfg(target_arch = "aarch64")]
+        {
+            sets.push(Self::Neon);
+            if is_aarch64_feature_detected!("dotprod") {
+                sets.push(Self::NeonDotprod);
+            }
+            if is_aarch64_feature_detected!("i8mm") && is_aarch64_feature_detected!("bf16") {
+                sets.push(Self::NeonI8mmBf16);
+            }
+        }
         sets
     }
 
@@ -61,12 +85,24 @@ impl InstructionSet {
         Self::available().pop().unwrap_or(Self::Portable)
     }
 
-    /// Whether products of bfloat16 are instructions of their own, twice as fast as those of `f32`.
+    /// Whether products of bfloat16 are instructions of their own, twice as fast as those of `f32` or faster.
     pub(crate) fn has_bf16(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return self == Self::Avx512Bf16;
-        #[cfg(not(target_arch = "x86_64"))]
-        return false;
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonI8mmBf16 => true,
+            _ => false,
+        }
+    }
+
+    /// What is added to a row's bytes: x86 multiplies unsigned bytes with the columns' signed ones, ARM signed with signed.
+    pub(crate) fn byte_offset(self) -> i32 {
+        match self {
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon | Self::NeonDotprod | Self::NeonI8mmBf16 => 0,
+            _ => 128,
+        }
     }
 }
 
@@ -92,6 +128,12 @@ impl fmt::Display for InstructionSet {
             Self::Avx512Vnni => "avx512+vnni",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 => "avx512+vnni+bf16",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDotprod => "neon+dotprod",
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonI8mmBf16 => "neon+i8mm+bf16",
         })
     }
 }
@@ -296,6 +338,9 @@ macro_rules! dispatch {
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 _ => unsafe { avx512($($arg),*) },
+                // Every CPU of this architecture has NEON.
+                #[cfg(target_arch = "aarch64")]
+                _ => body::<true, false>($($arg),*),
             }
         }
     };

@@ -4,6 +4,9 @@
 //! products. What must hold: a sum depends on its own row and column only, not on how many rows share the tile, so that
 //! a token's result is the same to the last bit in every batch.
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Avx2, Avx512};
 use super::{
@@ -37,6 +40,8 @@ pub(crate) fn rows(set: InstructionSet) -> usize {
         InstructionSet::Avx2 | InstructionSet::Avx2Vnni => 3,
         #[cfg(target_arch = "x86_64")]
         _ => MAX_ROWS,
+        #[cfg(target_arch = "aarch64")]
+        _ => neon::rows(set),
     }
 }
 
@@ -76,6 +81,9 @@ macro_rules! by_rows {
     ($name:ident) => { by_rows!($name: 1 2 3 4 5 6 7 8 9 10 11 12 13 14) };
 }
 
+#[cfg(target_arch = "aarch64")]
+use by_rows;
+
 fn function(set: InstructionSet, formats: (Format, Format), rows: usize) -> Function {
     use Format::{Bf16, F32, Int8};
     let functions = match set {
@@ -107,6 +115,8 @@ fn function(set: InstructionSet, formats: (Format, Format), rows: usize) -> Func
             (Int8, _) => by_rows!(int8_avx512),
             _ => by_rows!(f32_avx512),
         },
+        #[cfg(target_arch = "aarch64")]
+        _ => neon::functions(set, formats),
     };
     functions[rows - 1]
 }
@@ -372,8 +382,8 @@ mod tests {
         (Format::Int8, Format::Int8),
     ];
 
-    /// A random word and the values in it; bytes are unsigned in rows.
-    fn word(rng: &mut StdRng, format: Format, in_row: bool) -> (u32, Vec<f64>) {
+    /// A random word and the values in it; bytes are signed, unless `unsigned`.
+    fn word(rng: &mut StdRng, format: Format, unsigned: bool) -> (u32, Vec<f64>) {
         match format {
             Format::F32 => {
                 let value: f32 = rng.random_range(-1.0..1.0);
@@ -386,15 +396,16 @@ mod tests {
             }
             Format::Int8 => {
                 let bytes = rng.random::<[u8; 4]>();
-                let value = |b: u8| if in_row { f64::from(b) } else { f64::from(b.cast_signed()) };
+                let value = |b: u8| if unsigned { f64::from(b) } else { f64::from(b.cast_signed()) };
                 (u32::from_le_bytes(bytes), bytes.map(value).to_vec())
             }
         }
     }
 
-    /// Packed operands and their products' sums.
+    /// Operands packed for `set`, and their products' sums.
     fn operands(
         rng: &mut StdRng,
+        set: InstructionSet,
         (left, right): (Format, Format),
         (rows, chunks): (usize, usize),
     ) -> (Vec<u32>, Vec<u32>, Vec<Vec<f64>>) {
@@ -403,7 +414,7 @@ mod tests {
         let mut a_values = vec![Vec::new(); rows];
         for w in 0..words {
             for (row, values) in a_values.iter_mut().enumerate() {
-                let (bits, of_word) = word(rng, left, true);
+                let (bits, of_word) = word(rng, left, set.byte_offset() != 0);
                 a[(w / WORDS * rows + row) * WORDS + w % WORDS] = bits;
                 values.extend(of_word);
             }
@@ -429,7 +440,7 @@ mod tests {
             for formats in FORMATS {
                 for rows in 1..=rows(set) {
                     for chunks in [0, 2, 6] {
-                        let (a, b, expected) = operands(&mut rng, formats, (rows, chunks));
+                        let (a, b, expected) = operands(&mut rng, set, formats, (rows, chunks));
                         let mut sums = Sums([[7.0; COLUMNS]; MAX_ROWS]);
                         multiply(set, rows, formats, (&a, &b), &mut sums);
                         for (row, expected) in expected.iter().enumerate() {
@@ -459,7 +470,7 @@ mod tests {
         for set in InstructionSet::available() {
             for formats in FORMATS {
                 let most = rows(set);
-                let (a, b, _) = operands(&mut rng, formats, (most, 4));
+                let (a, b, _) = operands(&mut rng, set, formats, (most, 4));
                 let mut whole = Sums::new();
                 multiply(set, most, formats, (&a, &b), &mut whole);
                 for row in 0..most {

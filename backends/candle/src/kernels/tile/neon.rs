@@ -1,0 +1,275 @@
+//! Tiles on ARM: the sums of some rows and of half a panel's columns at a time.
+//!
+//! A register holds four words, and there are 32: 20 sums of 5 rows × 16 columns, 5 of the rows' words (an instruction takes
+//! its factor from any lane, so that a register serves four steps), the mask that takes bfloat16 values apart, and 6 through
+//! which the columns come. In four steps, 5 loads of rows and 16 of columns serve 80 multiplications: 0.26 each. Three rows
+//! and all 32 columns would take 0.36, and read the panel, which is larger than a first-level cache, 1.7 times as often.
+//! What multiplies pairs of rows ([`pairs`]) has 6.
+
+mod pairs;
+
+use super::{COLUMNS, Format, Function, WORDS, by_rows};
+use crate::kernels::simd::{HIGH_HALF, InstructionSet};
+use pairs::{Int8I8mm, NativeBf16, by_pairs};
+use std::arch::{
+    aarch64::{
+        uint32x4_t, vaddq_s32, vandq_u32, vdupq_laneq_u32, vdupq_n_u32, vfmaq_laneq_f32, vget_low_s8,
+        vld1q_u32, vmull_high_s8, vmull_s8, vpaddlq_s16, vpaddq_s32, vreinterpretq_f32_u32,
+        vreinterpretq_s8_u32, vreinterpretq_s32_u32, vreinterpretq_u32_f32, vreinterpretq_u32_s32,
+        vshlq_n_u32, vst1q_u32,
+    },
+    asm,
+};
+
+/// The most rows of a tile.
+const ROWS: usize = 6;
+/// Words of a register.
+const LANES: usize = 4;
+/// Registers of a row's sums.
+const REGISTERS: usize = 4;
+/// Columns whose sums are kept at a time.
+const WIDTH: usize = LANES * REGISTERS;
+
+/// A register of four words, whatever is in them.
+type Register = uint32x4_t;
+
+/// Rows of a full tile.
+pub(super) fn rows(set: InstructionSet) -> usize {
+    if set == InstructionSet::NeonI8mmBf16 { ROWS } else { 5 }
+}
+
+/// The function for each number of rows.
+pub(super) fn functions(set: InstructionSet, formats: (Format, Format)) -> &'static [Function] {
+    use Format::{Bf16, F32, Int8};
+    match (set, formats) {
+        (_, (F32, Bf16)) => by_rows!(f32_by_bf16: 1 2 3 4 5 6),
+        (_, (F32, _)) => by_rows!(f32: 1 2 3 4 5 6),
+        (InstructionSet::NeonI8mmBf16, (Bf16, _)) => by_rows!(native_bf16: 1 2 3 4 5 6),
+        (_, (Bf16, _)) => by_rows!(bf16: 1 2 3 4 5 6),
+        (InstructionSet::NeonI8mmBf16, (Int8, _)) => by_rows!(int8_i8mm: 1 2 3 4 5 6),
+        (InstructionSet::NeonDotprod, (Int8, _)) => by_rows!(int8_dotprod: 1 2 3 4 5 6),
+        (_, (Int8, _)) => by_rows!(int8: 1 2 3 4 5 6),
+    }
+}
+
+macro_rules! compiled {
+    ($($(#[$target:meta])* $name:ident = $body:ident($step:ty);)*) => {$(
+        $(#[$target])*
+        unsafe fn $name<const ROWS: usize>(chunks: usize, a: *const u32, b: *const u32, sums: *mut f32) {
+            // SAFETY: passed on to the caller.
+            unsafe { $body::<ROWS, $step>(chunks, a, b, sums) }
+        }
+    )*};
+}
+
+// Every CPU of this architecture has NEON itself.
+compiled! {
+    f32 = by_lanes(F32);
+    f32_by_bf16 = by_lanes(F32ByBf16);
+    bf16 = by_lanes(Bf16);
+    int8 = by_lanes(Int8);
+    #[target_feature(enable = "neon,dotprod")]
+    int8_dotprod = by_lanes(Int8Dotprod);
+    #[target_feature(enable = "neon,i8mm")]
+    int8_i8mm = by_pairs(Int8I8mm);
+    #[target_feature(enable = "neon,bf16")]
+    native_bf16 = by_pairs(NativeBf16);
+}
+
+/// How a register of columns and a lane of a row's words are multiplied and added.
+trait Lanes {
+    /// Halves of the words that are multiplied one after the other.
+    const HALVES: usize = 1;
+    /// Words of a row that meet the same words of the columns, each another half of them.
+    const PER_LINE: usize = 1;
+
+    /// A row's words, or this half of them.
+    #[inline(always)]
+    fn factors(words: Register, _half: usize) -> Register {
+        words
+    }
+
+    /// The columns' words, or this half of them.
+    #[inline(always)]
+    fn columns(words: Register, _half: usize) -> Register {
+        words
+    }
+
+    /// `sums + columns · factors[LANE]`.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has the instruction set.
+    unsafe fn step<const LANE: i32>(sums: Register, columns: Register, factors: Register) -> Register;
+}
+
+/// `f32` on both sides.
+struct F32;
+/// `f32` rows, pairs of bfloat16 in the columns.
+struct F32ByBf16;
+/// Pairs of bfloat16 on both sides, widened here, for CPUs that cannot multiply them.
+struct Bf16;
+/// Signed bytes, for CPUs that cannot add their products in one instruction.
+struct Int8;
+/// Signed bytes.
+struct Int8Dotprod;
+
+/// The lower (0) or the upper half of each word, a bfloat16, widened.
+#[inline(always)]
+fn widened(words: Register, half: usize) -> Register {
+    // SAFETY: every CPU of this architecture has NEON.
+    unsafe { if half == 0 { vshlq_n_u32::<16>(words) } else { vandq_u32(words, vdupq_n_u32(HIGH_HALF)) } }
+}
+
+impl Lanes for F32 {
+    #[inline(always)]
+    unsafe fn step<const LANE: i32>(sums: Register, columns: Register, factors: Register) -> Register {
+        // SAFETY: every CPU of this architecture has NEON.
+        unsafe {
+            let (columns, factors) = (vreinterpretq_f32_u32(columns), vreinterpretq_f32_u32(factors));
+            vreinterpretq_u32_f32(vfmaq_laneq_f32::<LANE>(vreinterpretq_f32_u32(sums), columns, factors))
+        }
+    }
+}
+
+impl Lanes for F32ByBf16 {
+    const PER_LINE: usize = 2;
+
+    #[inline(always)]
+    fn columns(words: Register, half: usize) -> Register {
+        widened(words, half)
+    }
+
+    #[inline(always)]
+    unsafe fn step<const LANE: i32>(sums: Register, columns: Register, factors: Register) -> Register {
+        // SAFETY: passed on to the caller.
+        unsafe { F32::step::<LANE>(sums, columns, factors) }
+    }
+}
+
+impl Lanes for Bf16 {
+    const HALVES: usize = 2;
+
+    #[inline(always)]
+    fn factors(words: Register, half: usize) -> Register {
+        widened(words, half)
+    }
+
+    #[inline(always)]
+    fn columns(words: Register, half: usize) -> Register {
+        widened(words, half)
+    }
+
+    #[inline(always)]
+    unsafe fn step<const LANE: i32>(sums: Register, columns: Register, factors: Register) -> Register {
+        // SAFETY: passed on to the caller.
+        unsafe { F32::step::<LANE>(sums, columns, factors) }
+    }
+}
+
+impl Lanes for Int8 {
+    #[inline(always)]
+    unsafe fn step<const LANE: i32>(sums: Register, columns: Register, factors: Register) -> Register {
+        // SAFETY: every CPU of this architecture has NEON.
+        unsafe {
+            let columns = vreinterpretq_s8_u32(columns);
+            let factor = vreinterpretq_s8_u32(vdupq_laneq_u32::<LANE>(factors));
+            // A product fits 16 bits, but not always the sum of two.
+            let low = vpaddlq_s16(vmull_s8(vget_low_s8(columns), vget_low_s8(factor)));
+            let high = vpaddlq_s16(vmull_high_s8(columns, factor));
+            vreinterpretq_u32_s32(vaddq_s32(vreinterpretq_s32_u32(sums), vpaddq_s32(low, high)))
+        }
+    }
+}
+
+impl Lanes for Int8Dotprod {
+    #[inline(always)]
+    unsafe fn step<const LANE: i32>(mut sums: Register, columns: Register, factors: Register) -> Register {
+        // SAFETY: the caller vouches for the instruction, which the standard library does not offer yet; nothing but the
+        // first register changes.
+        unsafe {
+            asm!(
+                "sdot {sums:v}.4s, {columns:v}.16b, {factors:v}.4b[{lane}]",
+                sums = inout(vreg) sums,
+                columns = in(vreg) columns,
+                factors = in(vreg) factors,
+                lane = const LANE,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        sums
+    }
+}
+
+/// All sums of a tile.
+#[expect(clippy::needless_range_loop, reason = "plain loops, as in the other bodies")]
+#[inline(always)]
+unsafe fn by_lanes<const ROWS: usize, L: Lanes>(chunks: usize, a: *const u32, b: *const u32, to: *mut f32) {
+    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a`, for the lines behind `b` that
+    // their words meet, and for the room of `ROWS` rows.
+    unsafe {
+        for first in (0..COLUMNS).step_by(WIDTH) {
+            let mut sums = [[vdupq_n_u32(0); REGISTERS]; ROWS];
+            let (mut a, mut b) = (a, b);
+            for _ in 0..chunks {
+                for word in (0..WORDS).step_by(LANES) {
+                    quad::<ROWS, L>(&mut sums, a.add(word), b.add(first), 0);
+                    if L::HALVES == 2 {
+                        quad::<ROWS, L>(&mut sums, a.add(word), b.add(first), 1);
+                    }
+                    b = b.add(LANES / L::PER_LINE * COLUMNS);
+                }
+                a = a.add(ROWS * WORDS);
+            }
+            for row in 0..ROWS {
+                for r in 0..REGISTERS {
+                    vst1q_u32(to.cast::<u32>().add(row * COLUMNS + first + r * LANES), sums[row][r]);
+                }
+            }
+        }
+    }
+}
+
+/// Four words of each row at `a`, and the lines at `lines` that they meet.
+#[expect(clippy::needless_range_loop, reason = "plain loops, as in the other bodies")]
+#[inline(always)]
+unsafe fn quad<const ROWS: usize, L: Lanes>(
+    sums: &mut [[Register; REGISTERS]; ROWS],
+    a: *const u32,
+    lines: *const u32,
+    half: usize,
+) {
+    // SAFETY: the caller vouches for the instruction set, the words and the lines.
+    unsafe {
+        let mut factors = [vdupq_n_u32(0); ROWS];
+        for row in 0..ROWS {
+            factors[row] = L::factors(vld1q_u32(a.add(row * WORDS)), half);
+        }
+        lane::<0, ROWS, L>(sums, &factors, lines, half);
+        lane::<1, ROWS, L>(sums, &factors, lines, half);
+        lane::<2, ROWS, L>(sums, &factors, lines, half);
+        lane::<3, ROWS, L>(sums, &factors, lines, half);
+    }
+}
+
+/// One lane of the rows' words, and the line that it meets.
+#[expect(clippy::needless_range_loop, reason = "plain loops, as in the other bodies")]
+#[inline(always)]
+unsafe fn lane<const LANE: i32, const ROWS: usize, L: Lanes>(
+    sums: &mut [[Register; REGISTERS]; ROWS],
+    factors: &[Register; ROWS],
+    lines: *const u32,
+    half: usize,
+) {
+    let (line, in_line) = (LANE as usize / L::PER_LINE, LANE as usize % L::PER_LINE);
+    for r in 0..REGISTERS {
+        // SAFETY: the caller vouches for the instruction set and for the lines.
+        unsafe {
+            let words = vld1q_u32(lines.add(line * COLUMNS + r * LANES));
+            let columns = L::columns(words, half + in_line);
+            for row in 0..ROWS {
+                sums[row][r] = L::step::<LANE>(sums[row][r], columns, factors[row]);
+            }
+        }
+    }
+}

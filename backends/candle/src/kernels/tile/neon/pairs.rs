@@ -1,0 +1,147 @@
+//! Sums by ARM's instructions that multiply two rows by two columns, two words of each: four sums of eight or sixteen
+//! products, twice the work of an instruction on lanes.
+//!
+//! A register of a line holds a word of four columns, so that two lines are brought together for two registers of two
+//! columns: 8 such steps for 24 multiplications in a full tile. Each sum is of its own row and column; an odd last row
+//! keeps itself company.
+
+use super::{LANES, REGISTERS, Register, WIDTH};
+use crate::kernels::tile::{COLUMNS, WORDS};
+use std::arch::{
+    aarch64::{
+        vcombine_u32, vdupq_n_u32, vld1_u32, vreinterpretq_u32_u64, vreinterpretq_u64_u32, vst1q_u32,
+        vzip1q_u64, vzip2q_u64,
+    },
+    asm,
+};
+
+/// The most pairs of rows.
+const PAIRS: usize = super::ROWS.div_ceil(2);
+
+/// How pairs of rows and of columns are multiplied and added.
+pub(super) trait Pairs {
+    /// Multiplies the two words of `rows`, those of a pair in a register, by those of four columns, at `line` and in the
+    /// next line, and adds to `sums`: of each pair those with the first two columns, then those with the others, the
+    /// first row's before the second's. The first `pairs` only.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has the instruction set, and there are four words at both places.
+    unsafe fn step(
+        pairs: usize,
+        sums: &mut [[Register; 2]; PAIRS],
+        rows: &[Register; PAIRS],
+        line: *const u32,
+    );
+}
+
+/// Signed bytes.
+pub(super) struct Int8I8mm;
+/// Pairs of bfloat16. What is added is rounded to odd, not to the nearest, and what is below the smallest normal number is
+/// taken for zero.
+pub(super) struct NativeBf16;
+
+/// A step in one piece: left to itself, the compiler loads so far ahead that it runs out of registers. The standard library
+/// does not offer the instructions yet either.
+macro_rules! step {
+    ($instruction:literal, $values:literal, ($sums:ident, $rows:ident, $line:ident):
+     $($pair:literal $left:ident $right:ident $row:ident),*) => {
+        asm!(
+            "ldr {even:q}, [{line}]",
+            "ldr {odd:q}, [{line}, {to_next_line}]",
+            "zip1 {columns:v}.4s, {even:v}.4s, {odd:v}.4s",
+            "zip2 {odd:v}.4s, {even:v}.4s, {odd:v}.4s",
+            $(concat!(
+                $instruction, " {", stringify!($left), ":v}.4s, ",
+                "{", stringify!($row), ":v}.", $values, ", {columns:v}.", $values
+            ),)*
+            $(concat!(
+                $instruction, " {", stringify!($right), ":v}.4s, ",
+                "{", stringify!($row), ":v}.", $values, ", {odd:v}.", $values
+            ),)*
+            line = in(reg) $line,
+            to_next_line = const COLUMNS * size_of::<u32>(),
+            even = out(vreg) _,
+            odd = out(vreg) _,
+            columns = out(vreg) _,
+            $($left = inout(vreg) $sums[$pair][0],
+            $right = inout(vreg) $sums[$pair][1],
+            $row = in(vreg) $rows[$pair],)*
+            options(pure, readonly, nostack, preserves_flags),
+        )
+    };
+}
+
+macro_rules! pairs {
+    ($($name:ident = $instruction:literal, $values:literal;)*) => {$(
+        impl Pairs for $name {
+            #[inline(always)]
+            unsafe fn step(
+                pairs: usize,
+                sums: &mut [[Register; 2]; PAIRS],
+                rows: &[Register; PAIRS],
+                line: *const u32,
+            ) {
+                // SAFETY: the caller vouches for the instruction and for the words of both lines; nothing changes but
+                // the registers that are named.
+                unsafe {
+                    match pairs {
+                        1 => step!($instruction, $values, (sums, rows, line): 0 a b x),
+                        2 => step!($instruction, $values, (sums, rows, line): 0 a b x, 1 c d y),
+                        _ => step!($instruction, $values, (sums, rows, line): 0 a b x, 1 c d y, 2 e f z),
+                    }
+                }
+            }
+        }
+    )*};
+}
+
+pairs! {
+    Int8I8mm = "smmla", "16b";
+    NativeBf16 = "bfmmla", "8h";
+}
+
+/// All sums of a tile.
+#[expect(clippy::needless_range_loop, reason = "plain loops, as in the other bodies")]
+#[inline(always)]
+pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
+    chunks: usize,
+    a: *const u32,
+    b: *const u32,
+    to: *mut f32,
+) {
+    let pairs = ROWS.div_ceil(2);
+    let of_pair = |pair: usize| (2 * pair, (2 * pair + 1).min(ROWS - 1));
+    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, and for the room of
+    // `ROWS` rows.
+    unsafe {
+        for first in (0..COLUMNS).step_by(WIDTH) {
+            let mut sums = [[[vdupq_n_u32(0); 2]; PAIRS]; REGISTERS];
+            let (mut a, mut b) = (a, b);
+            for _ in 0..chunks {
+                for word in (0..WORDS).step_by(2) {
+                    let mut rows = [vdupq_n_u32(0); PAIRS];
+                    for pair in 0..pairs {
+                        let (upper, lower) = of_pair(pair);
+                        let (upper, lower) = (a.add(upper * WORDS + word), a.add(lower * WORDS + word));
+                        rows[pair] = vcombine_u32(vld1_u32(upper), vld1_u32(lower));
+                    }
+                    for r in 0..REGISTERS {
+                        P::step(pairs, &mut sums[r], &rows, b.add(first + r * LANES));
+                    }
+                    b = b.add(2 * COLUMNS);
+                }
+                a = a.add(ROWS * WORDS);
+            }
+            for pair in 0..pairs {
+                let (upper, lower) = of_pair(pair);
+                for r in 0..REGISTERS {
+                    let [left, right] = sums[r][pair].map(|sums| vreinterpretq_u64_u32(sums));
+                    let to = to.cast::<u32>().add(first + r * LANES);
+                    vst1q_u32(to.add(lower * COLUMNS), vreinterpretq_u32_u64(vzip2q_u64(left, right)));
+                    vst1q_u32(to.add(upper * COLUMNS), vreinterpretq_u32_u64(vzip1q_u64(left, right)));
+                }
+            }
+        }
+    }
+}
