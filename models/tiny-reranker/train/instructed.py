@@ -97,8 +97,8 @@ def verdict(maker: Maker, fact: Fact, language: str, kind: str) -> Document:
 def instructed_group(maker: Maker) -> Group:
     """One of the families."""
     draw = maker.rng.random()
-    if draw < 0.35:
+    if draw < 0.45:
         return in_language(maker)
-    if draw < 0.5:
+    if draw < 0.6:
         return about(maker)
-    return claim(maker, draw < 0.75)
+    return claim(maker, draw < 0.8)

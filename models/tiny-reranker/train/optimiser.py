@@ -15,7 +15,7 @@ WARM_UP, FULL, LATER = 80, 750, 0.5
 
 
 def rate(step: int, steps: int) -> float:
-    """A short warm-up, the full rate until words are matched, then from half of it linearly to zero."""
+    """A short warm-up, the full rate until words are matched, then along the line from half of it to zero at the end of the stage."""
     if step < FULL:
         return min(1.0, (step + 1) / WARM_UP)
     return LATER * (steps - step) / (steps - FULL)

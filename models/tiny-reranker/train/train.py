@@ -1,7 +1,7 @@
 """Makes the tiny re-ranker from nothing: generates texts, trains the tokenizer, trains the model, writes the folder.
 
-Usage: python train.py --out DIR [--steps N] [--resume STEP]. Two workers of one thread each share the work. It prints how well held-out
-groups are ranked while it trains. A file `steps` in the folder, if there is one, changes the number of steps while it runs.
+Usage: python train.py --out DIR. Two workers of one thread each share the work. It prints how well held-out groups are ranked while it
+trains, and writes the folder as it goes. `--resume STEP` starts with the stage that begins there.
 """
 
 import argparse
@@ -24,8 +24,9 @@ from mixture import packed, stream, watched
 from model import Batch, Reranker, Shape, fuse, load
 from optimiser import Optimiser, rate
 
-SEED, STEPS, WORKERS, TYPICAL_GROUPS = 4, 2900, 2, 9
-WATCH_EVERY, WATCHED, WORDS_UNTIL = 250, 60, 2200
+SEED, WORKERS, TYPICAL_GROUPS = 4, 2, 9
+STAGES = (3600, 4600)  # the rate falls to zero by the end of each; each begins with an optimiser that has seen nothing
+WATCH_EVERY, WATCHED, WORDS_UNTIL = 250, 60, 2700
 
 
 def losses(model: Reranker, batch: Batch, step: int, factor: float) -> tuple[Tensor, Tensor]:
@@ -62,16 +63,8 @@ def first_places(model: Reranker, groups: list[Encoded]) -> float:
     return hits.item() / len(groups)
 
 
-def steps_now(out: Path, steps: int) -> int:
-    """The number of steps, which the file may have changed; the same on every worker."""
-    file = out / "steps"
-    number = torch.tensor([int(file.read_text()) if file.exists() else steps])
-    workers.broadcast(number, 0)
-    return int(number)
-
-
 def work(rank: int, out: Path, steps: int, seed: int, start: int, meeting: str) -> None:
-    """What one worker does. From a step above 0 it starts with the weights that the folder holds."""
+    """What one worker does in the stage from `start` to `steps`. All but the first start with the weights that the folder holds."""
     torch.set_num_threads(1)
     workers.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=WORKERS)
     words = Tokenizer.from_file(str(out / "tokenizer.json"))
@@ -97,7 +90,6 @@ def work(rank: int, out: Path, steps: int, seed: int, start: int, meeting: str) 
             shown = " ".join(f"{part / (1 - 0.98 ** (step - start)):.3f}" for part in sums.tolist())
             seconds = time.time() - began
             say(f"step {step} of {steps}, loss {shown}, {WORKERS * tokens / seconds:.0f} tokens/s, {seconds:.0f} s")
-            steps = steps_now(out, steps)
         if step % WATCH_EVERY == 0 or step == steps:
             say("  first places: " + " ".join(f"{name} {first_places(model, groups):.2f}" for name, groups in sets.items()))
             if rank == 0:
@@ -114,9 +106,8 @@ def say(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder to write; made if it is not there")
-    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--resume", type=int, default=0, metavar="STEP", help="go on from this step with the weights in the folder")
+    parser.add_argument("--resume", type=int, default=0, choices=STAGES[:-1], help="go on from this step with the weights in the folder")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -124,9 +115,11 @@ def main() -> None:
         words = tokenizers_of_this_model.train(arguments.seed)
         tokenizers_of_this_model.save(words, arguments.out)
         print(f"tokenizer: {words.get_vocab_size()} tokens", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        task = arguments.out, arguments.steps, arguments.seed, arguments.resume, f"{folder}/meeting"
-        torch.multiprocessing.spawn(work, task, WORKERS)
+    for start, end in zip((0, *STAGES), STAGES):
+        if start >= arguments.resume:
+            with tempfile.TemporaryDirectory() as folder:
+                task = arguments.out, end, arguments.seed, start, f"{folder}/meeting"
+                torch.multiprocessing.spawn(work, task, WORKERS)
 
 
 if __name__ == "__main__":
