@@ -6,7 +6,7 @@
 mod check;
 pub(crate) mod prompts;
 
-use std::time::Instant;
+use std::{fmt, time::Instant};
 
 use text_embeddings_backend::{Head, LoadOptions, ModelType};
 use text_embeddings_core::{
@@ -50,15 +50,17 @@ struct Parts {
 ///
 /// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
-    let start = Instant::now();
+    let mut steps = Steps::start();
     let source =
         ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
     let folder = files::load(&source, &HubOptions::from_environment()).await?;
+    steps.done("files");
     let (config, _) = resolve(args, &folder)?;
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
     let Parts { encoder, head, mut model, default_instruction } = parts(&config, &folder)?;
+    steps.done("tokenizer");
     let mut loaded = text_embeddings_backend::load(&LoadOptions {
         config: folder.config.raw.clone(),
         weights: folder.weights.clone(),
@@ -68,6 +70,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         instruction_set: config.instruction_set,
         prefix_cache_bytes: config.prefix_cache_bytes,
     })?;
+    steps.done("weights");
     match config.model_type {
         ModelType::Embedding(_) => {
             model.dimensions = check::embedding(loaded.backend.as_mut(), &encoder, &model)?;
@@ -77,13 +80,13 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
             check::reranker(loaded.backend.as_mut(), &encoder, &model)?;
         }
     }
+    steps.done("check");
     let computer = match loaded.instruction_set {
         Some(set) => format!("{} threads with {set}", config.threads),
         None => loaded.device.to_owned(),
     };
     tracing::info!(
-        "Loaded in {:.1} s: {}, {}, {} on {computer}; at most {} MB of prefixes are kept",
-        start.elapsed().as_secs_f32(),
+        "Loaded in {steps}: {}, {}, {} on {computer}; at most {} MB of prefixes are kept",
         config.model_id,
         config.model_type,
         loaded.dtype,
@@ -115,6 +118,36 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         },
     );
     Ok(Started { service, info: Info::new(config, details), compute_type: loaded.device })
+}
+
+/// How long each step of start-up took, to be shown.
+struct Steps {
+    start: Instant,
+    /// What was done, and when.
+    done: Vec<(&'static str, Instant)>,
+}
+
+impl Steps {
+    fn start() -> Self {
+        Self { start: Instant::now(), done: Vec::new() }
+    }
+
+    fn done(&mut self, step: &'static str) {
+        self.done.push((step, Instant::now()));
+    }
+}
+
+impl fmt::Display for Steps {
+    /// `2.4 s (files 0.1, weights 2.3)`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut last = self.start;
+        let mut steps = Vec::with_capacity(self.done.len());
+        for &(step, done) in &self.done {
+            steps.push(format!("{step} {:.1}", (done - last).as_secs_f32()));
+            last = done;
+        }
+        write!(formatter, "{:.1} s ({})", (last - self.start).as_secs_f32(), steps.join(", "))
+    }
 }
 
 /// Where the model of this name is got.
@@ -233,5 +266,19 @@ fn log_answers(config: &Config, model: &ServedModel) {
                 tracing::info!("Scores are those of the label `{}`", model.labels[class]);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn each_step_is_shown_with_its_own_time() {
+        let start = Instant::now();
+        let after = |milliseconds| start + Duration::from_millis(milliseconds);
+        let steps = Steps { start, done: vec![("files", after(120)), ("weights", after(2_400))] };
+        assert_eq!(steps.to_string(), "2.4 s (files 0.1, weights 2.3)");
     }
 }

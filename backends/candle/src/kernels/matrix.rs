@@ -6,7 +6,8 @@
 use super::{
     mapped::MappedMatrix,
     matmul::Compute,
-    pack::{self, Format, Words},
+    pack::{self, Format},
+    pages::Pages,
     tile::COLUMNS,
 };
 
@@ -21,7 +22,7 @@ pub(crate) struct Matrix {
     /// Rows of the weight.
     outputs: usize,
     pub(super) panels: usize,
-    words: Words,
+    words: Pages,
     /// Of [`Format::Int8`], by panel and column: the scale of a column, and the sum of its bytes times the offset of
     /// the rows' bytes, which is what that adds to a sum.
     pub(super) scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
@@ -72,8 +73,7 @@ impl Matrix {
         };
         let panels = order.panels(outputs);
         let row_words = format.words(depth);
-        let mut words = Words::default();
-        words.resize(panels * COLUMNS * row_words);
+        let mut words = Pages::zeroed(panels * COLUMNS * row_words);
         let mut scales =
             vec![([0.0; COLUMNS], [0; COLUMNS]); if format == Format::Int8 { panels } else { 0 }];
         let mut of_panel = scales.iter_mut();

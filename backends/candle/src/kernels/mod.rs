@@ -14,6 +14,7 @@ pub(crate) mod mapped;
 pub(crate) mod matmul;
 pub(crate) mod matrix;
 pub(crate) mod pack;
+pub(crate) mod pages;
 #[cfg(feature = "benchmarks")]
 pub(crate) mod peak;
 pub(crate) mod simd;
