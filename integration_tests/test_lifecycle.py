@@ -211,7 +211,8 @@ FLAGS = """
     max-batch-requests max-client-batch-size auto-truncate default-prompt-name default-prompt dense-path hf-token
     hostname port uds-path huggingface-hub-cache payload-limit api-key json-output disable-spans otlp-endpoint
     otlp-service-name prometheus-port cors-allow-origin
-    model-type default-instruction chat-template parse-special-tokens max-input-length max-rerank-texts threads instruction-set
+    model-type default-instruction chat-template parse-special-tokens max-input-length max-rerank-texts threads pin-threads
+    instruction-set
 """.split()
 
 

@@ -62,7 +62,7 @@ mod tests {
     const ADDED: &str = "\
         InfoResponse: served_model_name=20 string, auto_truncate=21 bool, model_kind=22 string, \
             max_rerank_texts=23 uint32, default_instruction=24 string?, pooling=25 string?, labels=26 string*, \
-            prefix_cache_bytes=27 uint64, instruction_set=28 string?, threads=29 uint32
+            prefix_cache_bytes=27 uint64, instruction_set=28 string?, threads=29 uint32, pin_threads=30 bool
         RerankRequest: instruction=20 string?, top_n=21 uint32?
         RerankStreamRequest: instruction=20 string?, top_n=21 uint32?";
 

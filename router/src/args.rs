@@ -201,6 +201,11 @@ pub(crate) struct ModelArgs {
     /// The threads that compute [default: all cores].
     #[arg(long, env, help_heading = "Threads")]
     pub(crate) threads: Option<NonZeroUsize>,
+
+    /// Keep each thread that computes on a CPU of its own, of those that this process may use: steadier times where
+    /// nothing else runs on them, and worse ones where something does.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Threads")]
+    pub(crate) pin_threads: bool,
 }
 
 /// How a model's files are got.

@@ -229,6 +229,8 @@ pub(crate) struct Config {
     pub(crate) tokenization_workers: usize,
     /// Threads that compute.
     pub(crate) threads: usize,
+    /// Whether each of them is kept on a CPU of its own.
+    pub(crate) pin_threads: bool,
     /// The most bytes kept of prefixes.
     pub(crate) prefix_cache_bytes: usize,
     /// What was changed for the user, a sentence each; to be logged.
@@ -278,6 +280,7 @@ impl Config {
             auto_truncate: args.model.auto_truncate,
             tokenization_workers: or(args.model.tokenization_workers, cores.saturating_sub(1).clamp(1, 64)),
             threads: or(args.model.threads, cores),
+            pin_threads: args.model.pin_threads,
             prefix_cache_bytes: args.model.prefix_cache_bytes,
             notices,
         })

@@ -67,6 +67,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         head,
         dtype: config.dtype,
         threads: config.threads,
+        pin_threads: config.pin_threads,
         instruction_set: config.instruction_set,
         prefix_cache_bytes: config.prefix_cache_bytes,
     })?;
@@ -82,7 +83,10 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     }
     steps.done("check");
     let computer = match loaded.instruction_set {
-        Some(set) => format!("{} threads with {set}", config.threads),
+        Some(set) => {
+            let pinned = if config.pin_threads { "pinned " } else { "" };
+            format!("{} {pinned}threads with {set}", config.threads)
+        }
         None => loaded.device.to_owned(),
     };
     tracing::info!(

@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),
         dtype: Some(dtype),
         threads: 1,
+        pin_threads: false,
         instruction_set: Some(instruction_set.parse()?),
         prefix_cache_bytes: 0,
     })?;

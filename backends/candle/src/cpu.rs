@@ -132,6 +132,15 @@ impl CpuOperations {
         let threads = Threads::start(threads).map_err(|error| {
             BackendError::Load(format!("cannot start {threads} compute threads: {error}"))
         })?;
+        Self::on(threads, set, dtype)
+    }
+
+    /// The same on threads that were started.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] if the CPU does not compute in `dtype`.
+    pub(crate) fn on(threads: Threads, set: InstructionSet, dtype: DType) -> Result<Self> {
         let arithmetic = arithmetic(set, dtype)?;
         Ok(Self {
             compute: Arc::new(Compute { set, threads }),

@@ -24,6 +24,7 @@ use crate::{
     cpu::CpuOperations,
     device::Chosen,
     heads::LoadedHead,
+    kernels::threads::Threads,
     load::Checkpoint,
     models::{Model, OUTPUT_EMBEDDING},
     operations::{Operations, Result},
@@ -51,6 +52,8 @@ pub struct LoadOptions {
     pub dtype: Option<DType>,
     /// Compute threads on the CPU.
     pub threads: usize,
+    /// Whether each of them is kept on a CPU of its own.
+    pub pin_threads: bool,
     /// The vector instructions to use, only on the CPU. If absent: the best it has.
     pub instruction_set: Option<InstructionSet>,
     /// The most bytes of keys and values kept for later texts that begin alike; 0 for none. Only on the CPU.
@@ -105,7 +108,11 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
         Chosen::Cpu => {
             let set = options.instruction_set.unwrap_or_else(InstructionSet::best);
             let dtype = options.dtype.map_or_else(|| default_dtype(set, options), Ok)?;
-            let operations = CpuOperations::start(options.threads, set, dtype)?;
+            let operations = if options.pin_threads {
+                CpuOperations::on(Threads::start_pinned(options.threads)?, set, dtype)?
+            } else {
+                CpuOperations::start(options.threads, set, dtype)?
+            };
             let backend = load_on(operations, options)?;
             Ok(Loaded {
                 backend,
@@ -123,9 +130,10 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
                     "`--dtype {dtype}` is not supported on {name}: leave it out"
                 )));
             }
-            if let Some(set) = options.instruction_set {
+            let set = options.instruction_set.map(|set| format!("--instruction-set {set}"));
+            if let Some(flag) = set.or(options.pin_threads.then(|| "--pin-threads".to_owned())) {
                 return Err(BackendError::Load(format!(
-                    "`--instruction-set {set}` is for the CPU, but {name} computes: leave it out"
+                    "`{flag}` is for the CPU, but {name} computes: leave it out"
                 )));
             }
             // Keys and values would go to main memory and back.

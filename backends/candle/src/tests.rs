@@ -50,6 +50,7 @@ fn options_with(model: &str, head: Head) -> LoadOptions {
         head,
         dtype: Some(DType::Float32),
         threads: 2,
+        pin_threads: false,
         instruction_set: None,
         prefix_cache_bytes: 0,
     }
@@ -219,7 +220,7 @@ fn packed_attention_equals_the_obvious_one() {
             let keys_values = values(tokens * 2 * keys * size);
             let mut places: Vec<usize> = (0..tokens).collect();
             places.shuffle(&mut StdRng::seed_from_u64(tokens as u64));
-            let threads = kernels::threads::Threads::start(2).unwrap();
+            let threads = Threads::start(2).unwrap();
             let compute = kernels::matmul::Compute { set, threads };
             let packed = [(Format::F32, 5e-6), (Format::Bf16, 0.04)].map(|(format, tolerance)| {
                 let mut packed = attention::packed::PackedKeys::new(format);

@@ -39,6 +39,7 @@ impl From<&info::Info> for v1::InfoResponse {
             prefix_cache_bytes: model.prefix_cache_bytes as u64,
             instruction_set: model.instruction_set.clone(),
             threads: number(config.threads),
+            pin_threads: config.pin_threads,
         }
     }
 }
@@ -59,7 +60,9 @@ mod tests {
 
     #[tokio::test]
     async fn the_answer_has_teis_fields_and_ours() {
-        let server = Server::start_with("--max-batch-requests 5 --threads 3 --served-model-name n").await;
+        let server =
+            Server::start_with("--max-batch-requests 5 --threads 3 --pin-threads --served-model-name n")
+                .await;
         let answer = InfoClient::new(server.channel.clone()).info(v1::InfoRequest {}).await.unwrap();
         let expected = v1::InfoResponse {
             version: "0.1.0".to_owned(),
@@ -81,6 +84,7 @@ mod tests {
             prefix_cache_bytes: 256 << 20,
             instruction_set: Some("portable".to_owned()),
             threads: 3,
+            pin_threads: true,
             ..v1::InfoResponse::default()
         };
         assert_eq!(answer.into_inner(), expected);

@@ -54,6 +54,8 @@ pub(crate) struct InfoBody<'a> {
     instruction_set: Option<&'a str>,
     /// The threads that compute.
     threads: usize,
+    /// Whether each of them is kept on a CPU of its own.
+    pin_threads: bool,
     /// The most bytes kept of prefixes that several requests share; 0 where none are.
     prefix_cache_bytes: usize,
 }
@@ -129,6 +131,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             default_instruction: model.default_instruction.as_deref(),
             instruction_set: model.instruction_set.as_deref(),
             threads: config.threads,
+            pin_threads: config.pin_threads,
             prefix_cache_bytes: model.prefix_cache_bytes,
         }
     }
@@ -180,6 +183,7 @@ mod tests {
               }
             }
           },
+          "pin_threads": false,
           "prefix_cache_bytes": 268435456,
           "served_model_name": "org/tiny-reranker",
           "sha": null,

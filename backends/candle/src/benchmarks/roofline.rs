@@ -171,6 +171,7 @@ impl Measured {
             head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),
             dtype: Some(dtype),
             threads: machine.threads,
+            pin_threads: false,
             instruction_set: Some(machine.set),
             prefix_cache_bytes: PREFIX_CACHE_BYTES,
         };

@@ -128,6 +128,7 @@ impl RandomModel {
             head,
             dtype: Some(crate::DType::Float32),
             threads: 2,
+            pin_threads: false,
             instruction_set: None,
             prefix_cache_bytes: 0,
         }

@@ -1,0 +1,61 @@
+"""The threads that compute, as the system sees them: how many, and on which CPUs."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from server import Server, command, run
+
+MODEL = "tied-bf16"
+ALL = sorted(os.sched_getaffinity(0))
+
+
+def allowed(server: Server) -> dict[str, set[int]]:
+    """The CPUs that each compute thread of the server may use, by the thread's name."""
+    found = {}
+    for task in Path(f"/proc/{server.process.pid}/task").iterdir():
+        status = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
+        if re.fullmatch(r"compute-\d+", status["Name"]):
+            ranges = [part.split("-") for part in status["Cpus_allowed_list"].split(",")]
+            found[status["Name"]] = {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}
+    return found
+
+
+@pytest.fixture
+def confined():
+    """Confines this thread, and the processes it starts, to some CPUs."""
+    yield lambda cpus: os.sched_setaffinity(0, cpus)
+    os.sched_setaffinity(0, ALL)
+
+
+def test_threads_are_free_unless_they_are_pinned(served):
+    server = served(MODEL, "--threads", "2")
+    assert allowed(server) == {"compute-0": set(ALL), "compute-1": set(ALL)}
+    assert server.get("/info").json()["pin_threads"] is False
+
+
+@pytest.mark.parametrize("count", {1, len(ALL)})
+def test_each_pinned_thread_has_a_cpu_of_its_own(count):
+    with Server(MODEL, "--threads", str(count), environment={"PIN_THREADS": "true"}) as server:
+        threads = allowed(server)
+        assert list(sorted(threads)) == sorted(f"compute-{index}" for index in range(count))
+        assert all(len(cpus) == 1 and cpus <= set(ALL) for cpus in threads.values())
+        assert len(set.union(*threads.values())) == count
+        info = server.get("/info").json()
+        assert (info["threads"], info["pin_threads"]) == (count, True)
+        assert f"on {count} pinned threads with " in server.log()
+        assert len(server.scores("q", ["a", "b"])) == 2
+
+
+def test_pinned_threads_stay_within_the_cpus_of_the_process(confined):
+    confined({ALL[-1]})
+    with Server(MODEL, "--pin-threads") as server:
+        # As many threads as there are CPUs for them.
+        assert allowed(server) == {"compute-0": {ALL[-1]}}
+    ended = run(*command(MODEL, "--pin-threads", "--threads", "2")[1:])
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "Error: `--pin-threads` wants a CPU for each of 2 compute threads, but this process may use 1: give "
+        "`--threads 1`, or leave `--pin-threads` out\n"
+    )
