@@ -9,7 +9,7 @@ use crate::{
     metrics::{
         BATCH_TOKENS_COMPUTED, PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS, PREFIX_CACHE_TOKENS, count_many, set,
     },
-    queue::{BatchLimits, Entry, NextBatch, Queue},
+    queue::{BatchLimits, Entry, NextBatch, Queue, Turn},
 };
 use std::{
     any::Any,
@@ -76,6 +76,7 @@ pub struct Permit {
 #[derive(Debug)]
 pub struct Announced {
     shared: Arc<Shared>,
+    turn: Arc<Turn>,
 }
 
 /// The engine's queue as the metrics see it. It keeps no engine alive.
@@ -158,11 +159,17 @@ impl Engine {
         QueueGauges(Arc::clone(&self.shared))
     }
 
-    /// Announces a text whose tokens are not known yet.
+    /// The place, among those that wait, of a request that comes now.
     #[must_use]
-    pub fn announce(&self) -> Announced {
+    pub fn turn(&self) -> Arc<Turn> {
+        self.shared.lock().queue.turn()
+    }
+
+    /// Announces a text of the request with this place, whose tokens are not known yet.
+    #[must_use]
+    pub fn announce(&self, turn: &Arc<Turn>) -> Announced {
         self.shared.lock().announced += 1;
-        Announced { shared: Arc::clone(&self.shared) }
+        Announced { shared: Arc::clone(&self.shared), turn: Arc::clone(turn) }
     }
 
     /// Whether the device thread runs and the last batch succeeded; if that failed, whether a probe of one token
@@ -175,7 +182,7 @@ impl Engine {
             return true;
         }
         let (reply, answer) = oneshot::channel();
-        self.announce().submit(Text::new(PROBE, Wanted::Whole), reply);
+        self.announce(&self.turn()).submit(Text::new(PROBE, Wanted::Whole), reply);
         matches!(tokio::time::timeout(PROBE_TIMEOUT, answer).await, Ok(Ok(Ok(_))))
     }
 }
@@ -200,7 +207,8 @@ impl Announced {
             return;
         }
         // `self` is dropped behind this, which wakes the device thread.
-        self.shared.lock().queue.push(Entry { text, reply, enqueued: Instant::now() });
+        let turn = Arc::clone(&self.turn);
+        self.shared.lock().queue.push(Entry { text, turn, reply, enqueued: Instant::now() });
     }
 }
 
@@ -331,8 +339,12 @@ mod tests {
     }
 
     fn submit(engine: &Engine, ids: &[u32]) -> Answer {
+        submit_in(engine, &engine.turn(), ids)
+    }
+
+    fn submit_in(engine: &Engine, turn: &Arc<Turn>, ids: &[u32]) -> Answer {
         let (reply, answer) = oneshot::channel();
-        engine.announce().submit(Text::new(ids, Wanted::Whole), reply);
+        engine.announce(turn).submit(Text::new(ids, Wanted::Whole), reply);
         answer
     }
 
@@ -365,7 +377,8 @@ mod tests {
         control.wait_for_batches(1);
         // Batches of at most 4 unique tokens: [10 11 | 12], [FAIL 13 | 14 15], [16 17 18 19].
         let texts: [&[u32]; 5] = [&[10, 11], &[12], &[FAIL, 13], &[14, 15], &[16, 17, 18, 19]];
-        let answers = texts.map(|ids| submit(&engine, ids));
+        let turn = engine.turn();
+        let answers = texts.map(|ids| submit_in(&engine, &turn, ids));
         control.release();
         assert_eq!(raw(blocker), Ok(vec![score(&[9])]));
         let failure = Err(Error::Inference("inference failed: token 1".to_owned()));
@@ -394,6 +407,23 @@ mod tests {
     }
 
     #[test]
+    fn a_small_request_comes_before_the_rest_of_a_large_one() {
+        let control = Control::default();
+        let engine = Engine::start(control.backend(), limits(4)).unwrap();
+        control.hold();
+        let turn = engine.turn();
+        let large: Vec<_> = (10..15).map(|id| submit_in(&engine, &turn, &[id, id, id])).collect();
+        control.wait_for_batches(1);
+        let small = submit(&engine, &[20]);
+        control.release();
+        for answer in large.into_iter().chain([small]) {
+            raw(answer).unwrap();
+        }
+        // The small one and the large one's next text; else it would have come with the last.
+        assert_eq!(control.batch_sizes(), [1, 2, 1, 1, 1]);
+    }
+
+    #[test]
     fn a_nan_fails_its_own_text_only() {
         let control = Control::default();
         let engine = Engine::start(control.backend(), limits(100)).unwrap();
@@ -410,7 +440,7 @@ mod tests {
         let wanted = [Wanted::Whole, Wanted::Tokens, Wanted::Whole];
         let answers = wanted.map(|wanted| {
             let (reply, answer) = oneshot::channel();
-            engine.announce().submit(Text::new([10, 11, 12], wanted), reply);
+            engine.announce(&engine.turn()).submit(Text::new([10, 11, 12], wanted), reply);
             answer
         });
         let whole = vec![score(&[10, 11, 12])];
@@ -467,7 +497,7 @@ mod tests {
         let engine = Engine::start(control.backend(), limits(3)).unwrap();
         control.hold();
         let mut answers: Vec<_> = (10..30).map(|id| (id, submit(&engine, &[id]))).collect();
-        let late = engine.announce();
+        let late = engine.announce(&engine.turn());
         let closing = thread::spawn(move || drop(engine));
         control.release();
         let (reply, answer) = oneshot::channel();
@@ -494,8 +524,8 @@ mod tests {
         ] {
             let mut state = State { announced, ..State::default() };
             for ids in &texts {
-                let (reply, _) = oneshot::channel();
-                state.queue.push(Entry { text: Text::new(&ids[..], Wanted::Whole), reply, enqueued });
+                let (turn, (reply, _)) = (state.queue.turn(), oneshot::channel());
+                state.queue.push(Entry { text: Text::new(&ids[..], Wanted::Whole), turn, reply, enqueued });
             }
             match state.next(limits) {
                 Next::Compute => assert!(!waits, "{texts:?}"),
@@ -512,7 +542,7 @@ mod tests {
     #[test]
     fn a_text_that_is_announced_and_never_comes_holds_nobody_up() {
         let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
-        let never = engine.announce();
+        let never = engine.announce(&engine.turn());
         assert_eq!(raw(submit(&engine, &[9])), Ok(vec![score(&[9])]));
         drop(never);
     }

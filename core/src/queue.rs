@@ -1,8 +1,14 @@
-//! The texts that wait for the device, first in, first out, and the batches they leave in.
+//! The texts that wait for the device, and the batches they leave in.
 //!
 //! Input: encoded texts with the channel that awaits their answer. Output: packed batches within a budget. What must
-//! hold: every text whose receiver still waits leaves once, in the order of arrival; a text that nobody waits for is
-//! never computed; when metrics are read, `te_queue_size` is the number of texts that somebody waits for. A plain struct: no runtime, no lock, no clock.
+//! hold: every text whose receiver still waits leaves once, after the earlier ones of its request; a text that nobody
+//! waits for is never computed; when metrics are read, `te_queue_size` is the number of texts that somebody waits for. A
+//! plain struct: no runtime, no lock, no clock but the tokens that have left.
+//!
+//! The order is that of the requests' [`Turn`]s: a small request need not wait for the end of a large one that came
+//! just before it, and a large one is not put off for ever. Every batch begins with the first text of the request
+//! whose turn it is. Once [`PATIENCE`] times a request's own tokens have left since it arrived, nothing that arrives
+//! is put before it any more.
 
 use crate::{
     error::Error,
@@ -12,15 +18,48 @@ use crate::{
         observe_amount, set,
     },
 };
-use std::{collections::VecDeque, time::Instant};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 use text_embeddings_backend_core::{Batch, BatchBuilder, Text};
 use tokio::sync::oneshot;
+
+/// How many times a request's own tokens leave the queue before smaller ones that arrive no longer come before it. With
+/// 1, every request waits behind the backlog as soon as there is one; with more than 8, hardly any answer comes sooner,
+/// and large requests wait longer (simulated: short pairs among requests of 32 and of 8 long texts, at half and four
+/// fifths of the load that the device can bear).
+const PATIENCE: u64 = 8;
+
+/// A request's place in the order in which texts are computed. Its texts share it.
+#[derive(Debug)]
+pub struct Turn {
+    /// How many requests came before it.
+    number: u64,
+    /// The tokens that had left the queue when it came.
+    arrived: u64,
+    /// The tokens of its texts, as far as they are known.
+    tokens: AtomicU64,
+}
+
+impl Turn {
+    /// Small requests that arrive until this many tokens have left the queue may come before it.
+    fn due(&self) -> u64 {
+        self.arrived + PATIENCE * self.tokens.load(Ordering::Relaxed)
+    }
+}
 
 /// A text that waits.
 #[derive(Debug)]
 pub struct Entry {
     /// The text.
     pub text: Text,
+    /// The place of its request.
+    pub turn: Arc<Turn>,
     /// Where the answer goes. If its receiver is gone, the text is skipped.
     pub reply: oneshot::Sender<Result<Outcome, Error>>,
     /// When it joined the queue.
@@ -49,52 +88,81 @@ pub struct NextBatch {
 /// The queue.
 #[derive(Debug, Default)]
 pub struct Queue {
-    entries: VecDeque<Entry>,
+    /// The texts that wait, by the number of their request; no request without a text.
+    requests: BTreeMap<u64, VecDeque<Entry>>,
+    texts: usize,
     tokens: usize,
+    /// Requests that ever came.
+    arrivals: u64,
+    /// Tokens that ever left.
+    left: u64,
 }
 
 impl Queue {
-    /// Appends a text. `entry.ids` must not be empty.
-    pub fn push(&mut self, entry: Entry) {
-        self.tokens += entry.text.ids.len();
-        self.entries.push_back(entry);
+    /// The place of a request that comes now.
+    pub fn turn(&mut self) -> Arc<Turn> {
+        self.arrivals += 1;
+        Arc::new(Turn { number: self.arrivals, arrived: self.left, tokens: AtomicU64::new(0) })
     }
 
-    /// Takes as many texts from the front as fit into a batch; none if nobody waits.
+    /// Appends a text to those of its request. `entry.ids` must not be empty.
+    pub fn push(&mut self, entry: Entry) {
+        let tokens = entry.text.ids.len();
+        self.texts += 1;
+        self.tokens += tokens;
+        entry.turn.tokens.fetch_add(tokens as u64, Ordering::Relaxed);
+        self.requests.entry(entry.turn.number).or_default().push_back(entry);
+    }
+
+    /// Takes as many texts as fit into a batch, of each request in turn; none if nobody waits. Where a request's next text
+    /// does not fit, those of later requests may.
     pub fn next_batch(&mut self, limits: BatchLimits) -> Option<NextBatch> {
         let mut builder = BatchBuilder::default();
         let mut entries = Vec::new();
-        while let Some(entry) = self
-            .entries
-            .pop_front_if(|entry| entry.reply.is_closed() || fits(&builder, &entry.text.ids, limits))
-        {
-            self.tokens -= entry.text.ids.len();
-            if !entry.reply.is_closed() {
-                builder.push(&entry.text);
-                entries.push(entry);
+        for number in self.order() {
+            let Some(waiting) = self.requests.get_mut(&number) else { continue };
+            while let Some(entry) = waiting
+                .pop_front_if(|entry| entry.reply.is_closed() || fits(&builder, &entry.text.ids, limits))
+            {
+                self.texts -= 1;
+                self.tokens -= entry.text.ids.len();
+                if !entry.reply.is_closed() {
+                    builder.push(&entry.text);
+                    entries.push(entry);
+                }
             }
         }
+        self.requests.retain(|_, waiting| !waiting.is_empty());
         if entries.is_empty() {
             return None;
         }
         let (tokens, unique) =
             (entries.iter().map(|entry| entry.text.ids.len()).sum::<usize>(), builder.unique_tokens());
+        self.left += tokens as u64;
         observe_amount(BATCH_NEXT_SIZE, builder.texts());
         observe_amount(BATCH_NEXT_TOKENS, unique);
         count_many(PREFIX_SHARED_TOKENS, tokens - unique);
         Some(NextBatch { batch: builder.build(), entries })
     }
 
+    /// The numbers of the requests that wait, in the order of their turns.
+    fn order(&self) -> Vec<u64> {
+        let turns = self.requests.values().filter_map(|waiting| waiting.front());
+        let mut order: Vec<(u64, u64)> = turns.map(|entry| (entry.turn.due(), entry.turn.number)).collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, number)| number).collect()
+    }
+
     /// Texts that wait, those included that nobody waits for any more but that are not thrown out yet.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.texts
     }
 
     /// Whether no text waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.texts == 0
     }
 
     /// Tokens of the texts that wait, each counted in full.
@@ -103,18 +171,23 @@ impl Queue {
         self.tokens
     }
 
-    /// When the text at the front joined the queue.
+    /// When the text joined that waits for longest.
     #[must_use]
     pub fn oldest(&self) -> Option<Instant> {
-        self.entries.front().map(|entry| entry.enqueued)
+        self.requests.values().filter_map(|waiting| Some(waiting.front()?.enqueued)).min()
     }
 
     /// Throws out the texts that nobody waits for, and sets the gauges to what is left: for the moment at which they
     /// are read.
     pub fn publish(&mut self) {
-        self.entries.retain(|entry| !entry.reply.is_closed());
-        self.tokens = self.entries.iter().map(|entry| entry.text.ids.len()).sum();
-        set(QUEUE_SIZE, self.len());
+        self.requests.retain(|_, waiting| {
+            waiting.retain(|entry| !entry.reply.is_closed());
+            !waiting.is_empty()
+        });
+        self.texts = self.requests.values().map(VecDeque::len).sum();
+        let waiting = self.requests.values().flatten();
+        self.tokens = waiting.map(|entry| entry.text.ids.len()).sum();
+        set(QUEUE_SIZE, self.texts);
         set(QUEUE_TOKENS, self.tokens);
     }
 }
@@ -138,9 +211,10 @@ mod tests {
 
     type Receiver = oneshot::Receiver<Result<Outcome, Error>>;
 
-    fn entry(ids: &[u32], enqueued: Instant) -> (Entry, Receiver) {
+    /// A text of the request with this place.
+    fn entry(turn: &Arc<Turn>, ids: &[u32], enqueued: Instant) -> (Entry, Receiver) {
         let (reply, receiver) = oneshot::channel();
-        (Entry { text: Text::new(ids, wanted(ids)), reply, enqueued }, receiver)
+        (Entry { text: Text::new(ids, wanted(ids)), turn: turn.clone(), reply, enqueued }, receiver)
     }
 
     /// Something that differs between texts.
@@ -171,10 +245,11 @@ mod tests {
             (100, Some(0), vec![1, 1, 1, 1]),
         ] {
             let mut queue = Queue::default();
+            let turn = queue.turn();
             let _receivers: Vec<_> = texts
                 .iter()
                 .map(|ids| {
-                    let (entry, receiver) = entry(ids, Instant::now());
+                    let (entry, receiver) = entry(&turn, ids, Instant::now());
                     queue.push(entry);
                     receiver
                 })
@@ -189,17 +264,18 @@ mod tests {
     }
 
     #[test]
-    fn every_awaited_text_leaves_once_in_order_within_the_budget() {
+    fn every_awaited_text_of_a_request_leaves_once_in_order_within_the_budget() {
         let start = Instant::now();
         let mut rng = StdRng::seed_from_u64(2);
         for _ in 0..300 {
             let limits =
                 limits(rng.random_range(1..30), rng.random_bool(0.5).then(|| rng.random_range(1..6)));
             let mut queue = Queue::default();
+            let turn = queue.turn();
             let (mut waiting, mut receivers) = (VecDeque::new(), Vec::new());
             for number in 0..rng.random_range(1..60) {
                 let ids: Vec<u32> = (0..rng.random_range(1..12)).map(|_| rng.random_range(0..3)).collect();
-                let (entry, receiver) = entry(&ids, start + Duration::from_nanos(number));
+                let (entry, receiver) = entry(&turn, &ids, start + Duration::from_nanos(number));
                 queue.push(entry);
                 if rng.random_bool(0.2) {
                     drop(receiver);
@@ -253,10 +329,11 @@ mod tests {
     fn at_every_scrape_the_gauges_are_what_waits() {
         let mut rng = StdRng::seed_from_u64(4);
         let (mut queue, mut waiting) = (Queue::default(), VecDeque::<(usize, Receiver)>::new());
+        let turn = queue.turn();
         for _ in 0..2000 {
             match rng.random_range(0..4) {
                 0 | 1 => {
-                    let (entry, receiver) = entry(&vec![7; rng.random_range(1..9)], Instant::now());
+                    let (entry, receiver) = entry(&turn, &vec![7; rng.random_range(1..9)], Instant::now());
                     waiting.push_back((entry.text.ids.len(), receiver));
                     queue.push(entry);
                 }
@@ -276,11 +353,12 @@ mod tests {
 
     #[test]
     fn a_batch_is_observed_once_with_what_it_computes_and_what_it_shares() {
-        let (first, first_receiver) = entry(&[1, 2, 3], Instant::now());
-        let (second, _second_receiver) = entry(&[1, 2, 4], Instant::now());
-        let (third, _third_receiver) = entry(&[1, 2, 4, 5, 6], Instant::now());
-        let (fourth, _fourth_receiver) = entry(&[9], Instant::now());
         let mut queue = Queue::default();
+        let turn = queue.turn();
+        let (first, first_receiver) = entry(&turn, &[1, 2, 3], Instant::now());
+        let (second, _second_receiver) = entry(&turn, &[1, 2, 4], Instant::now());
+        let (third, _third_receiver) = entry(&turn, &[1, 2, 4, 5, 6], Instant::now());
+        let (fourth, _fourth_receiver) = entry(&turn, &[9], Instant::now());
         for entry in [first, second, third, fourth] {
             queue.push(entry);
         }
@@ -297,5 +375,127 @@ mod tests {
             assert!(queue.next_batch(limits(5, None)).is_none());
         });
         assert_eq!((&nothing[BATCH_NEXT_SIZE], &nothing[PREFIX_SHARED_TOKENS]), (&vec![1.0], &vec![0.0]));
+    }
+
+    /// A request of the tests.
+    struct Request {
+        turn: Arc<Turn>,
+        /// Its texts that have not left and that somebody waits for: their tokens, first to last.
+        waiting: VecDeque<usize>,
+        /// `None` stands for a client that went away.
+        receivers: Option<Vec<Receiver>>,
+    }
+
+    impl Request {
+        /// A request of texts of these lengths, none of which shares a token with another's.
+        fn join(queue: &mut Queue, lengths: &[usize]) -> Self {
+            let turn = queue.turn();
+            let first = turn.number as u32 * 1000;
+            let receivers = (first..).zip(lengths).map(|(token, &length)| {
+                let (entry, receiver) = entry(&turn, &vec![token; length], Instant::now());
+                queue.push(entry);
+                receiver
+            });
+            let receivers = receivers.collect();
+            Self { turn, waiting: lengths.iter().copied().collect(), receivers: Some(receivers) }
+        }
+    }
+
+    /// Takes a batch and notes what left; gives the requests of its texts in its order.
+    fn take(queue: &mut Queue, requests: &mut [Request], limits: BatchLimits) -> Vec<u64> {
+        let Some(next) = queue.next_batch(limits) else { return Vec::new() };
+        let numbers: Vec<u64> = next.entries.iter().map(|entry| entry.turn.number).collect();
+        for (entry, &number) in next.entries.iter().zip(&numbers) {
+            let request = &mut requests[number as usize - 1];
+            assert!(request.receivers.is_some(), "nobody waits for this text");
+            assert_eq!(request.waiting.pop_front(), Some(entry.text.ids.len()), "out of order");
+        }
+        let tokens = next.batch.token_ids().len();
+        assert!(numbers.len() == 1 || tokens <= limits.max_batch_tokens);
+        assert!(limits.max_batch_requests.is_none_or(|most| numbers.len() <= most.max(1)));
+        numbers
+    }
+
+    /// The request of those that still wait whose turn it is.
+    fn first_in_turn(requests: &[Request]) -> Option<u64> {
+        let waiting = requests.iter().filter(|request| !request.waiting.is_empty());
+        waiting.map(|request| (request.turn.due(), request.turn.number)).min().map(|(_, number)| number)
+    }
+
+    #[test]
+    fn whatever_arrives_nothing_is_lost_or_starved() {
+        let mut rng = StdRng::seed_from_u64(6);
+        for _ in 0..30 {
+            let limits =
+                limits(rng.random_range(1..40), rng.random_bool(0.3).then(|| rng.random_range(1..6)));
+            let (mut queue, mut requests) = (Queue::default(), Vec::<Request>::new());
+            // For each request that let enough pass: after how many batches it must have left.
+            let mut promised: BTreeMap<u64, usize> = BTreeMap::new();
+            // At times more arrives than leaves.
+            for step in 0..150 {
+                for _ in 0..if step < 100 { rng.random_range(0..4) } else { 0 } {
+                    let texts = if rng.random_bool(0.1) { rng.random_range(1..20) } else { 1 };
+                    let lengths: Vec<usize> = (0..texts).map(|_| rng.random_range(1..12)).collect();
+                    requests.push(Request::join(&mut queue, &lengths));
+                }
+                if rng.random_bool(0.1) && !requests.is_empty() {
+                    // A client goes away.
+                    let gone = rng.random_range(0..requests.len());
+                    requests[gone].receivers = None;
+                    requests[gone].waiting.clear();
+                }
+                let first = first_in_turn(&requests);
+                let batch = take(&mut queue, &mut requests, limits);
+                assert_eq!(batch.first().copied(), first, "a batch begins with the request whose turn it is");
+                for request in requests.iter().filter(|request| !request.waiting.is_empty()) {
+                    let place = (request.turn.due(), request.turn.number);
+                    if let Some(left) = promised.get_mut(&place.1) {
+                        assert!(*left > 1, "starved");
+                        *left -= 1;
+                    } else if queue.left >= place.0 {
+                        let before = requests.iter().filter(|it| (it.turn.due(), it.turn.number) <= place);
+                        promised.insert(place.1, before.map(|request| request.waiting.len()).sum());
+                    }
+                }
+            }
+            while !take(&mut queue, &mut requests, limits).is_empty() {}
+            assert!(requests.iter().all(|request| request.waiting.is_empty()), "lost");
+            assert!(queue.is_empty() && queue.tokens() == 0 && queue.requests.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_small_request_does_not_wait_for_a_large_one_that_does_not_wait_for_ever() {
+        let (mut queue, limits) = (Queue::default(), limits(100, None));
+        let mut requests = vec![Request::join(&mut queue, &[90; 10])];
+        assert_eq!(take(&mut queue, &mut requests, limits), [1]);
+        // It comes first, and what does not fit beside it waits.
+        requests.push(Request::join(&mut queue, &[20]));
+        assert_eq!(take(&mut queue, &mut requests, limits), [2]);
+        requests.push(Request::join(&mut queue, &[5]));
+        assert_eq!(take(&mut queue, &mut requests, limits), [3, 1]);
+        // A larger one has the room that is left.
+        requests.push(Request::join(&mut queue, &[9; 200]));
+        assert_eq!(take(&mut queue, &mut requests, limits), [1, 4]);
+        // Small ones without end, beside which its texts do not fit, come first until `PATIENCE` times its tokens left.
+        let mut left = 0;
+        while requests[0].waiting.len() == 7 {
+            left = queue.left;
+            requests.push(Request::join(&mut queue, &[60]));
+            take(&mut queue, &mut requests, limits);
+        }
+        let patience = PATIENCE * 900;
+        assert!((patience - 600..=patience).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn requests_of_one_size_leave_as_they_came() {
+        let (mut queue, limits) = (Queue::default(), limits(50, None));
+        let mut requests: Vec<Request> = (0..4).map(|_| Request::join(&mut queue, &[20; 3])).collect();
+        let mut order = Vec::new();
+        while !queue.is_empty() {
+            order.extend(take(&mut queue, &mut requests, limits));
+        }
+        assert_eq!(order, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]);
     }
 }

@@ -88,7 +88,8 @@ impl Service {
         let arrival = Instant::now();
         let _permit = self.permit().await?;
         // All are announced before the first is sent off: else an idle device could take the first ones for all.
-        let announced: Vec<Announced> = (0..inputs.count()).map(|_| self.engine.announce()).collect();
+        let turn = self.engine.turn();
+        let announced: Vec<Announced> = (0..inputs.count()).map(|_| self.engine.announce(&turn)).collect();
         let texts = announced.into_iter().enumerate();
         let texts = texts.map(|text| self.launch(inputs, text, task, truncation));
         let texts = texts.collect::<Result<Vec<_>, _>>()?;
