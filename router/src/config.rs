@@ -8,7 +8,7 @@
 
 use std::{net::SocketAddr, num::NonZeroUsize, thread};
 
-use text_embeddings_backend::InstructionSet;
+use text_embeddings_backend::{InstructionSet, ON_CPU};
 use text_embeddings_backend_core::{DType, ModelType, Pool};
 
 use crate::{
@@ -17,7 +17,13 @@ use crate::{
     telemetry::collector::{Collector, Endpoint},
 };
 
+/// TEI's, for devices that compute so many in a moment. Without `--max-batch-tokens`, no longer input is taken either
+/// unless it is asked for.
 const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
+/// On the CPU, the default is this for each thread that computes. All that arrives waits for the forward pass that
+/// runs: at about 200 tokens a second and thread (0.6B parameters, bfloat16) these take 2.5 s, where 16,384 on two
+/// threads take 40 s. Fewer gain little time and lose speed: each pass reads all weights once for every 150 to 200 rows.
+const CPU_BATCH_TOKENS_PER_THREAD: usize = 512;
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
 const DEFAULT_PROMETHEUS_PORT: u16 = 9000;
@@ -78,7 +84,7 @@ pub(crate) enum ConfigError {
     },
     /// An input that does not fit into a batch and may not be cut.
     #[error(
-        "with `--auto-truncate false`, `--max-batch-tokens {budget}` must hold the longest input of {longest} tokens: raise it, or lower `--max-input-length`"
+        "with `--auto-truncate false`, `--max-batch-tokens {budget}` must hold the longest input of {longest} tokens: raise it, or give `--max-input-length`"
     )]
     BudgetTooSmall {
         /// `--max-batch-tokens`.
@@ -211,9 +217,9 @@ pub(crate) struct Config {
     pub(crate) chat_template: Option<ChatTemplate>,
     /// Whether control tokens in a client's text take effect.
     pub(crate) parse_special_tokens: bool,
-    /// The longest input in tokens, prompt included; never more than `max_batch_tokens`.
+    /// The longest input in tokens, prompt included.
     pub(crate) max_input_length: usize,
-    /// The tokens of a forward pass.
+    /// The tokens of a forward pass; a longer input has one of its own.
     pub(crate) max_batch_tokens: usize,
     /// The texts of a forward pass.
     pub(crate) max_batch_requests: Option<usize>,
@@ -252,9 +258,12 @@ impl Config {
             ));
         }
         let longest = longest_input(args, limits, &mut notices)?;
-        let (max_input_length, max_batch_tokens) = fit_into_batch(args, longest, &mut notices)?;
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let or = |given: Option<NonZeroUsize>, default| given.map_or(default, NonZeroUsize::get);
+        let threads = or(args.model.threads, cores);
+        let default_budget = default_budget(ON_CPU, threads, args.model.prefix_cache_bytes);
+        let (max_input_length, max_batch_tokens) =
+            fit_into_batch(args, longest, default_budget, &mut notices)?;
         Ok(Self {
             model_id: args.model_id.clone(),
             served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
@@ -279,7 +288,7 @@ impl Config {
             ),
             auto_truncate: args.model.auto_truncate,
             tokenization_workers: or(args.model.tokenization_workers, cores.saturating_sub(1).clamp(1, 64)),
-            threads: or(args.model.threads, cores),
+            threads,
             pin_threads: args.model.pin_threads,
             prefix_cache_bytes: args.model.prefix_cache_bytes,
             notices,
@@ -341,28 +350,41 @@ fn longest_input(args: &Args, limits: &ModelLimits, notices: &mut Vec<String>) -
     Ok(longest.min(positions))
 }
 
-/// The longest input and the token budget, such that the one fits into the other.
+/// The token budget where none is given. Without a prefix cache every batch computes the beginning that its texts share
+/// anew, so that small batches would cost more than they give.
+fn default_budget(on_cpu: bool, threads: usize, prefix_cache_bytes: usize) -> usize {
+    if on_cpu && prefix_cache_bytes > 0 {
+        threads.saturating_mul(CPU_BATCH_TOKENS_PER_THREAD).min(DEFAULT_MAX_BATCH_TOKENS)
+    } else {
+        DEFAULT_MAX_BATCH_TOKENS
+    }
+}
+
+/// The longest input and the token budget. A budget that is given bounds the inputs, too, unless `--max-input-length`
+/// does: what is longer than a batch and accepted is computed alone.
 fn fit_into_batch(
     args: &Args,
     longest: usize,
+    default_budget: usize,
     notices: &mut Vec<String>,
 ) -> Result<(usize, usize), ConfigError> {
     let explicit = args.model.max_batch_tokens.map(NonZeroUsize::get);
-    let budget = explicit.unwrap_or(DEFAULT_MAX_BATCH_TOKENS);
-    if longest <= budget {
-        return Ok((longest, budget));
+    let may_cut = args.model.auto_truncate;
+    let most = match explicit {
+        _ if args.model.max_input_length.is_some() => longest,
+        Some(budget) if budget < longest && !may_cut => {
+            return Err(ConfigError::BudgetTooSmall { budget, longest });
+        }
+        Some(budget) => budget,
+        None if may_cut => DEFAULT_MAX_BATCH_TOKENS,
+        None => longest,
+    };
+    if most < longest {
+        notices.push(format!(
+            "inputs longer than `--max-batch-tokens` {most} are cut to it, although the model takes {longest} tokens"
+        ));
     }
-    if explicit.is_none() && (args.model.max_input_length.is_some() || !args.model.auto_truncate) {
-        notices.push(format!("`--max-batch-tokens` is raised to {longest}, to hold the longest input"));
-        return Ok((longest, longest));
-    }
-    if !args.model.auto_truncate {
-        return Err(ConfigError::BudgetTooSmall { budget, longest });
-    }
-    notices.push(format!(
-        "inputs longer than `--max-batch-tokens` {budget} are cut to it, although the model takes {longest} tokens"
-    ));
-    Ok((budget, budget))
+    Ok((longest.min(most), explicit.unwrap_or(default_budget)))
 }
 
 #[cfg(test)]
@@ -389,26 +411,58 @@ mod tests {
     fn the_longest_input_and_the_budget_fit_each_other() {
         // flags, max_seq_length, max_position_embeddings, (longest, budget), notices
         let table = [
-            ("", None, Some(40_960), (8192, 16_384), 0),
-            ("", None, Some(512), (512, 16_384), 0),
-            ("", None, None, (8192, 16_384), 0),
-            ("", Some(1000), Some(40_960), (1000, 16_384), 0),
-            ("", Some(1000), Some(512), (512, 16_384), 1),
-            ("", Some(30_000), Some(40_960), (16_384, 16_384), 1),
-            ("--auto-truncate false", Some(30_000), Some(40_960), (30_000, 30_000), 1),
-            ("--max-input-length 40960", None, Some(40_960), (40_960, 40_960), 1),
-            ("--max-input-length 300", Some(1000), Some(512), (300, 16_384), 0),
-            ("--max-input-length 20000 --auto-truncate false", None, Some(40_960), (20_000, 20_000), 1),
+            ("", None, Some(40_960), (8192, 1024), 0),
+            ("", None, Some(512), (512, 1024), 0),
+            ("", None, None, (8192, 1024), 0),
+            ("--prefix-cache-bytes 0", None, None, (8192, 16_384), 0),
+            ("", Some(1000), Some(40_960), (1000, 1024), 0),
+            ("", Some(1000), Some(512), (512, 1024), 1),
+            ("", Some(30_000), Some(40_960), (16_384, 1024), 1),
+            ("--auto-truncate false", Some(30_000), Some(40_960), (30_000, 1024), 0),
+            ("--max-input-length 40960", None, Some(40_960), (40_960, 1024), 0),
+            ("--max-input-length 300", Some(1000), Some(512), (300, 1024), 0),
+            ("--max-input-length 20000 --auto-truncate false", None, Some(40_960), (20_000, 1024), 0),
             ("--max-batch-tokens 4096", None, Some(40_960), (4096, 4096), 1),
             ("--max-batch-tokens 8192", None, Some(40_960), (8192, 8192), 0),
-            ("--max-batch-tokens 20000 --max-input-length 30000", None, Some(40_960), (20_000, 20_000), 1),
+            ("--max-batch-tokens 16384", None, Some(40_960), (8192, 16_384), 0),
+            ("--max-batch-tokens 4096 --max-input-length 30000", None, Some(40_960), (30_000, 4096), 0),
+            (
+                "--max-batch-tokens 99 --max-input-length 100 --auto-truncate false",
+                None,
+                Some(40_960),
+                (100, 99),
+                0,
+            ),
+            ("--max-batch-tokens 20000 --auto-truncate false", None, Some(40_960), (8192, 20_000), 0),
         ];
         for (flags, max_seq_length, max_position_embeddings, expected, notices) in table {
             let limits = ModelLimits { max_seq_length, max_position_embeddings, ..QWEN };
-            let config = Config::resolve(&args(flags), &limits).unwrap();
+            let config = Config::resolve(&args(&format!("--threads 2 {flags}")), &limits).unwrap();
             assert_eq!((config.max_input_length, config.max_batch_tokens), expected, "{flags} {limits:?}");
             assert_eq!(config.notices.len(), notices, "{:?}", config.notices);
         }
+    }
+
+    #[test]
+    fn a_cpu_has_a_budget_by_its_threads() {
+        // on the CPU, threads, bytes of the prefix cache, tokens
+        let table = [
+            (true, 1, 1, 512),
+            (true, 2, 1 << 28, 1024),
+            (true, 31, 1 << 28, 15_872),
+            (true, 32, 1 << 28, 16_384),
+            (true, 33, 1 << 28, 16_384),
+            (true, usize::MAX, 1 << 28, 16_384),
+            (true, 2, 0, 16_384),
+            (false, 2, 1 << 28, 16_384),
+            (false, 2, 0, 16_384),
+        ];
+        for (on_cpu, threads, prefix_cache_bytes, expected) in table {
+            assert_eq!(default_budget(on_cpu, threads, prefix_cache_bytes), expected, "{on_cpu} {threads}");
+        }
+        // The number of cores is the number of threads.
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        assert_eq!(resolve("").unwrap().max_batch_tokens, default_budget(true, cores, 1));
     }
 
     #[test]
@@ -500,17 +554,17 @@ mod tests {
     fn an_embedding_model_takes_what_its_positions_allow() {
         // max_seq_length, max_position_embeddings, flags, (longest, budget)
         let table = [
-            (None, Some(32_768), "", (16_384, 16_384)),
-            (None, Some(32_768), "--max-input-length 32768", (32_768, 32_768)),
-            (Some(512), Some(32_768), "", (512, 16_384)),
+            (None, Some(32_768), "", (16_384, 1024)),
+            (None, Some(32_768), "--max-input-length 32768", (32_768, 1024)),
+            (Some(512), Some(32_768), "", (512, 1024)),
             (None, Some(32_768), "--max-batch-tokens 8192", (8192, 8192)),
-            (None, Some(512), "", (512, 16_384)),
-            (None, Some(40_960), "--max-input-length 100", (100, 16_384)),
+            (None, Some(512), "", (512, 1024)),
+            (None, Some(40_960), "--max-input-length 100", (100, 1024)),
         ];
         for model_type in [ModelType::Embedding(Pool::Mean), ModelType::Classifier] {
             for (max_seq_length, max_position_embeddings, flags, expected) in table {
                 let limits = ModelLimits { model_type, max_seq_length, max_position_embeddings };
-                let config = Config::resolve(&args(flags), &limits).unwrap();
+                let config = Config::resolve(&args(&format!("--threads 2 {flags}")), &limits).unwrap();
                 assert_eq!(
                     (config.max_input_length, config.max_batch_tokens),
                     expected,

@@ -3,6 +3,9 @@
 use candle_core::Device;
 use text_embeddings_backend_core::BackendError;
 
+/// Whether this build computes on the CPU: a build for another device does not fall back to it.
+pub const ON_CPU: bool = !cfg!(any(feature = "cuda", feature = "metal"));
+
 /// What computes.
 pub(crate) enum Chosen {
     /// The CPU, with this crate's kernels.

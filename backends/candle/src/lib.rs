@@ -32,6 +32,7 @@ use crate::{
     prefix_cache::PrefixCache,
     tensors::TensorOperations,
 };
+pub use device::ON_CPU;
 pub use kernels::InstructionSet;
 use safetensors::Dtype;
 use std::path::PathBuf;
