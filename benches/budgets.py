@@ -15,8 +15,9 @@ import threading
 import time
 from pathlib import Path
 
-from bench import HERE, Server, machine
+from systems import Server, machine
 
+HERE = Path(__file__).parent
 LARGE = {"W1": "w1.json", "W3": "w3.json"}
 
 
@@ -30,7 +31,7 @@ def new_query(large: dict, number: int) -> dict:
 
 
 def throughput(server: Server, large: dict, rounds: int) -> float:
-    times = [server.rerank(new_query(large, number))[0] for number in range(rounds)]
+    times = [server.ask(new_query(large, number))[0] for number in range(rounds)]
     return len(large["documents"]) / statistics.median(times)
 
 
@@ -38,12 +39,12 @@ def beside(server: Server, large: dict, rounds: int) -> list[float]:
     """The seconds that short pairs take, one after the other, while `large` is computed."""
     short, times = workload("w2.json"), []
     for number in range(rounds):
-        slow = threading.Thread(target=server.rerank, args=(new_query(large, 100 + number),))
+        slow = threading.Thread(target=server.ask, args=(new_query(large, 100 + number),))
         slow.start()
         time.sleep(0.2)
         while slow.is_alive():
             time.sleep(random.uniform(0, 0.5))
-            seconds = server.rerank(short)[0]
+            seconds = server.ask(short)[0]
             # One that was answered after the large request may have had the device for itself.
             if slow.is_alive() or not times:
                 times.append(seconds)
@@ -68,7 +69,7 @@ def main() -> None:
             own = ["--dtype", dtype, "--max-batch-tokens", budget, "--max-input-length", "8192", *flags]
             server = Server(arguments.binary, arguments.model, own)
             try:
-                server.rerank(workload("w2.json"))
+                server.ask(workload("w2.json"))
                 speed = [throughput(server, workload(name), arguments.rounds) for name in LARGE.values()]
                 waits = [beside(server, workload(name), arguments.rounds) for name in LARGE.values()]
             finally:
