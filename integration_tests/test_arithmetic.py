@@ -21,6 +21,7 @@ INSTRUCTION_SETS = {
     "avx512": AVX512,
     "avx512+vnni": AVX512 | {"avx512_vnni"},
     "avx512+vnni+bf16": AVX512 | {"avx512_vnni", "avx512_bf16"},
+    "avx512+vnni+bf16+amx": AVX512 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"},
 }
 
 

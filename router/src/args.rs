@@ -150,9 +150,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
 
-    /// The CPU's vector instructions to compute with: `portable`, `avx2`, `avx2+vnni`, `avx512`, `avx512+vnni` or
-    /// `avx512+vnni+bf16`; on ARM `portable`, `neon`, `neon+dotprod` or `neon+i8mm+bf16` [default: the best that this
-    /// CPU has].
+    /// The CPU's vector instructions to compute with: `portable`, `avx2`, `avx2+vnni`, `avx512`, `avx512+vnni`,
+    /// `avx512+vnni+bf16` or `avx512+vnni+bf16+amx`; on ARM `portable`, `neon`, `neon+dotprod` or `neon+i8mm+bf16`
+    /// [default: the best that this CPU has].
     #[arg(long, env, help_heading = "Model")]
     pub(crate) instruction_set: Option<InstructionSet>,
 

@@ -11,7 +11,7 @@ use super::{
 use crate::kernels::{
     elementwise::{self, RunningSoftmax},
     matmul::Compute,
-    pack::{self, Format},
+    pack::{self, Format, Words},
     tile::{self, COLUMNS, Sums, WORDS},
 };
 use std::{cell::RefCell, ops::Range};
@@ -67,11 +67,12 @@ struct Workspace {
     /// The queries of one key head, as rows `[query, group]`, scaled.
     rows: Vec<f32>,
     /// The same, packed as blocks.
-    blocks: Vec<u32>,
+    blocks: Words,
     /// A row's words before they are placed in a block.
     words: Vec<u32>,
     scores: Vec<f32>,
-    weights: Vec<u32>,
+    weights: Words,
+    tile: Sums,
     sums: Vec<f32>,
     softmax: Vec<RunningSoftmax>,
 }
@@ -128,7 +129,7 @@ struct Tiles<'a> {
 
 impl<'a> Tiles<'a> {
     fn of(compute: &'a Compute, format: Format, rows: usize, size: usize) -> Self {
-        let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(compute.set)));
+        let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(compute.set, format)));
         let width = size.next_multiple_of(COLUMNS);
         Self { compute, format, rows, block_rows, query_words: format.words(size), width, size }
     }
@@ -154,10 +155,11 @@ impl<'a> Tiles<'a> {
     }
 
     fn start(&self, workspace: &mut Workspace) {
-        workspace.blocks.resize(self.rows * self.query_words, 0);
+        workspace.blocks.resize(self.rows * self.query_words);
+        let blocks = workspace.blocks.as_mut_slice();
         for rows in self.blocks() {
             let source = &workspace.rows[rows.start * self.size..rows.end * self.size];
-            let block = &mut workspace.blocks[rows.start * self.query_words..rows.end * self.query_words];
+            let block = &mut blocks[rows.start * self.query_words..rows.end * self.query_words];
             self.pack((source, self.size), &mut workspace.words, block);
         }
         workspace.softmax.clear();
@@ -165,7 +167,7 @@ impl<'a> Tiles<'a> {
         workspace.sums.clear();
         workspace.sums.resize(self.rows * self.width, 0.0);
         workspace.scores.resize(self.block_rows * KEYS_PER_STEP, 0.0);
-        workspace.weights.resize(self.block_rows * self.format.words(KEYS_PER_STEP), 0);
+        workspace.weights.resize(self.block_rows * self.format.words(KEYS_PER_STEP));
     }
 
     /// Takes a segment's keys in. `own` is given for the queries' own segment: the first query's place in it and the
@@ -200,11 +202,12 @@ impl<'a> Tiles<'a> {
 
     /// Scores of a block's rows against a step's keys, `[row][step]`.
     fn score(&self, workspace: &mut Workspace, rows: Range<usize>, keys: &[u32], step: usize) {
-        let block = &workspace.blocks[rows.start * self.query_words..rows.end * self.query_words];
-        let mut sums = Sums::new();
+        let words = rows.start * self.query_words..rows.end * self.query_words;
+        let block = &workspace.blocks.as_slice()[words];
+        let tile = &mut workspace.tile;
         for (panel, keys) in keys.chunks_exact(self.query_words * COLUMNS).enumerate() {
-            self.multiply(block, keys, rows.len(), &mut sums);
-            for (scores, sums) in workspace.scores.chunks_exact_mut(step).zip(&sums.0[..rows.len()]) {
+            self.multiply(block, keys, rows.len(), tile);
+            for (scores, sums) in workspace.scores.chunks_exact_mut(step).zip(&tile.0[..rows.len()]) {
                 scores[panel * COLUMNS..(panel + 1) * COLUMNS].copy_from_slice(sums);
             }
         }
@@ -227,7 +230,7 @@ impl<'a> Tiles<'a> {
                 elementwise::scale(self.compute.set, sums, state.correction);
             }
         }
-        let weights = &mut workspace.weights[..rows.len() * self.format.words(step)];
+        let weights = &mut workspace.weights.as_mut_slice()[..rows.len() * self.format.words(step)];
         self.pack((scores, step), &mut workspace.words, weights);
     }
 
@@ -238,18 +241,13 @@ impl<'a> Tiles<'a> {
         (values, column): (&[u32], usize),
         step: Range<usize>,
     ) {
-        let weights = &workspace.weights[..rows.len() * self.format.words(step.len())];
+        let weights = &workspace.weights.as_slice()[..rows.len() * self.format.words(step.len())];
         let words = step.start / self.format.per_word()..step.end / self.format.per_word();
-        let mut sums = Sums::new();
+        let tile = &mut workspace.tile;
         for (panel, values) in values.chunks_exact(column * COLUMNS).enumerate() {
-            self.multiply(
-                weights,
-                &values[words.start * COLUMNS..words.end * COLUMNS],
-                rows.len(),
-                &mut sums,
-            );
+            self.multiply(weights, &values[words.start * COLUMNS..words.end * COLUMNS], rows.len(), tile);
             let totals = workspace.sums[rows.start * self.width..].chunks_exact_mut(self.width);
-            for (totals, sums) in totals.zip(&sums.0[..rows.len()]) {
+            for (totals, sums) in totals.zip(&tile.0[..rows.len()]) {
                 elementwise::add(self.compute.set, sums, &mut totals[panel * COLUMNS..(panel + 1) * COLUMNS]);
             }
         }

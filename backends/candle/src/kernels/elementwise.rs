@@ -219,13 +219,14 @@ mod tests {
     fn norms_of_odd_widths_equal_the_formula() {
         let mut rng = StdRng::seed_from_u64(5);
         for set in InstructionSet::available() {
-            for width in [1, 7, 16, 33, 128] {
-                let (x, weight) = (random(&mut rng, 3 * width), random(&mut rng, width));
-                let mut out = vec![0.0; 3 * width];
+            let odd: Vec<_> = (1..=130).map(|rows| (rows, 2 * rng.random_range(0..70) + 1)).collect();
+            for (rows, width) in [(3, 16), (5, 128)].into_iter().chain(odd) {
+                let (x, weight) = (random(&mut rng, rows * width), random(&mut rng, width));
+                let mut out = vec![0.0; rows * width];
                 rms_norm(set, &x, &weight, 1e-6, &mut out);
                 let expected: Vec<f64> =
                     x.chunks(width).flat_map(|x| norm_reference(x, &weight, 1e-6)).collect();
-                assert_close(&out, &expected, &format!("{set} {width}"));
+                assert_close(&out, &expected, &format!("{set} {rows}x{width}"));
             }
         }
     }
@@ -270,7 +271,7 @@ mod tests {
                     (0..16).map(|i| wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + 16]).collect();
                 assert_close(&row[..16], &expected, &format!("{set}"));
             }
-            for columns in [1, 5, 16, 67] {
+            for columns in 1..=130 {
                 let (x, mut out) = (random(&mut rng, columns), random(&mut rng, columns));
                 let sum = |(&a, &b): (&f32, &f32)| (f64::from(a) + f64::from(b)) * 0.5;
                 let expected: Vec<f64> = x.iter().zip(&out).map(sum).collect();
@@ -310,24 +311,27 @@ mod tests {
     fn softmax_steps_add_up_to_a_softmax() {
         let mut rng = StdRng::seed_from_u64(9);
         for set in InstructionSet::available() {
-            let scores: Vec<f32> = random(&mut rng, 90).iter().map(|s| s * 20.0).collect();
-            let mut state = RunningSoftmax::default();
-            let mut weights: Vec<f64> = Vec::new();
-            for (block, visible) in scores.chunks(30).zip([30, 17, 0]) {
-                let mut block = block.to_vec();
-                softmax_step(set, &mut block, visible, &mut state);
-                assert!(block[visible..].iter().all(|&v| v == 0.0));
-                for weight in &mut weights {
-                    *weight *= f64::from(state.correction);
+            for keys in 1..=130 {
+                let scores: Vec<f32> = random(&mut rng, 3 * keys).iter().map(|s| s * 20.0).collect();
+                let some = rng.random_range(0..=keys);
+                let mut state = RunningSoftmax::default();
+                let mut weights: Vec<f64> = Vec::new();
+                for (block, visible) in scores.chunks(keys).zip([keys, some, 0]) {
+                    let mut block = block.to_vec();
+                    softmax_step(set, &mut block, visible, &mut state);
+                    assert!(block[visible..].iter().all(|&v| v == 0.0));
+                    for weight in &mut weights {
+                        *weight *= f64::from(state.correction);
+                    }
+                    weights.extend(block[..visible].iter().map(|&v| f64::from(v)));
                 }
-                weights.extend(block[..visible].iter().map(|&v| f64::from(v)));
-            }
-            let seen = [&scores[..30], &scores[30..47]].concat();
-            let max = seen.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-            let sum: f64 = seen.iter().map(|&s| f64::from(s - max).exp()).sum();
-            for (weight, &score) in weights.iter().zip(&seen) {
-                let expected = f64::from(score - max).exp() / sum;
-                assert!((weight / f64::from(state.sum) - expected).abs() < 1e-6, "{set}");
+                let seen = &scores[..keys + some];
+                let max = seen.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+                let sum: f64 = seen.iter().map(|&s| f64::from(s - max).exp()).sum();
+                for (weight, &score) in weights.iter().zip(seen) {
+                    let expected = f64::from(score - max).exp() / sum;
+                    assert!((weight / f64::from(state.sum) - expected).abs() < 1e-6, "{set} {keys} {some}");
+                }
             }
         }
     }

@@ -39,7 +39,7 @@ impl Operand {
     /// Rows of `depth` values whose content is unspecified, in the memory of `words`.
     fn new(set: InstructionSet, format: Format, (rows, depth): (usize, usize), mut words: Words) -> Self {
         let row_words = format.words(depth);
-        let most = tile::rows(set);
+        let most = tile::rows(set, format);
         let block_rows = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
         words.resize(rows * row_words);
         let scales = vec![1.0; if format == Format::Int8 { rows } else { 0 }];
@@ -188,18 +188,17 @@ impl Compute {
         words: Words,
     ) -> Operand {
         let (inner, per_word) = (weight.outputs() / 2, format.per_word());
+        debug_assert!(format != Format::Int8);
         let mut out = Operand::new(self.set, format, (x.rows, inner), words);
-        debug_assert!(format != Format::Int8 && out.block_rows == x.block_rows);
-        let row_words = out.row_words;
+        let Operand { rows, block_rows, row_words, .. } = out;
         let words = out.words.as_mut_slice();
-        zero_padding(words, (x.rows, out.block_rows), (row_words, inner / per_word));
+        zero_padding(words, (rows, block_rows), (row_words, inner / per_word));
         let words = Shared(words.as_mut_ptr());
         self.tiles(x, weight, |tile| {
             let first = tile.panel * GATES / per_word;
             let (chunk, word) = (first / WORDS, first % WORDS);
             // A last panel that is not full has gates of zero, and these give zeros.
             let width = (GATES / per_word).min(row_words - first);
-            let rows = tile.sums.len();
             let mut packed = [0; GATES];
             elementwise::gate(self.set, tile.sums);
             for (row, activated) in tile.sums.iter().enumerate() {
@@ -211,7 +210,11 @@ impl Compute {
                     &mut packed[..GATES / per_word],
                     &mut 0.0,
                 );
-                let start = tile.first_row * row_words + (chunk * rows + row) * WORDS + word;
+                let row = tile.first_row + row;
+                // The blocks of `x` may be of another height.
+                let first_row = row - row % block_rows;
+                let in_block = chunk * block_rows.min(rows - first_row) + row - first_row;
+                let start = first_row * row_words + in_block * WORDS + word;
                 // SAFETY: the words are in the row's line, of which this tile's gates take a part of their own.
                 unsafe { words.part(start, width) }.copy_from_slice(&packed[..width]);
             }
@@ -237,7 +240,7 @@ impl Compute {
             })
         });
         self.threads.for_each(items, |(blocks, panels)| {
-            let mut sums = Sums::new();
+            let mut sums = Sums::default();
             for panel in panels {
                 for (first_row, rows, block) in x.blocks(blocks.clone()) {
                     tile::multiply(
@@ -327,6 +330,12 @@ mod tests {
         if format == Format::Int8 { 2e-2 } else { 1e-6 + 1e-7 * depth as f64 }
     }
 
+    /// Every number of rows up to 130, each with a number of threads, an odd depth and an odd number of columns.
+    fn every_number_of_rows(rng: &mut StdRng) -> Vec<(usize, usize, usize, usize)> {
+        let mut odd = || 2 * rng.random_range(0..35) + 1;
+        (1..=130).map(|rows| (1 + rows % 3, rows, odd(), odd())).collect()
+    }
+
     fn pack(compute: &Compute, format: Format, x: &[f32], depth: usize) -> Operand {
         compute.operand((x, depth), format, Words::default(), |row, _| row)
     }
@@ -349,10 +358,10 @@ mod tests {
     }
 
     #[test]
-    fn products_of_odd_sizes_equal_plain_loops() {
+    fn products_of_odd_sizes_and_any_number_of_rows_equal_plain_loops() {
         let mut rng = StdRng::seed_from_u64(11);
         for set in InstructionSet::available() {
-            for (threads, rows, depth, parts) in [
+            let mut cases = vec![
                 (1, 1, 1, vec![1]),
                 (2, 2, 15, vec![31, 33]),
                 (2, 13, 16, vec![32, 32, 5]),
@@ -361,7 +370,10 @@ mod tests {
                 (3, 29, 64, vec![100, 28]),
                 (2, 57, 130, vec![65]),
                 (2, 300, 513, vec![34]),
-            ] {
+            ];
+            let columns = |(threads, rows, depth, columns)| (threads, rows, depth, vec![columns]);
+            cases.extend(every_number_of_rows(&mut rng).into_iter().map(columns));
+            for (threads, rows, depth, parts) in cases {
                 let compute = Compute { set, threads: Threads::start(threads).unwrap() };
                 let weights: Vec<Vec<f32>> = parts.iter().map(|&n| random(&mut rng, n * depth)).collect();
                 let parts: Vec<MappedMatrix> = weights.iter().map(|values| in_file(values, depth)).collect();
@@ -393,12 +405,11 @@ mod tests {
     }
 
     #[test]
-    fn gated_products_of_odd_sizes_equal_the_formula() {
+    fn gated_products_of_odd_sizes_and_any_number_of_rows_equal_the_formula() {
         let mut rng = StdRng::seed_from_u64(13);
         for set in InstructionSet::available() {
-            for (threads, rows, depth, inner) in
-                [(1, 1, 3, 1), (2, 13, 16, 16), (2, 15, 33, 17), (1, 29, 40, 50), (3, 31, 64, 96)]
-            {
+            let some = [(1, 1, 3, 1), (2, 13, 16, 16), (2, 15, 33, 17), (1, 29, 40, 50), (3, 31, 64, 96)];
+            for (threads, rows, depth, inner) in some.into_iter().chain(every_number_of_rows(&mut rng)) {
                 let compute = Compute { set, threads: Threads::start(threads).unwrap() };
                 let values = [(); 2].map(|()| random(&mut rng, inner * depth));
                 let parts = [in_file(&values[0], depth), in_file(&values[1], depth)];

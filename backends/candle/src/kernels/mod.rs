@@ -9,6 +9,8 @@
     reason = "a kernel's generic body must be compiled inside each target-feature function"
 )]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub(crate) mod elementwise;
 pub(crate) mod mapped;
 pub(crate) mod matmul;

@@ -468,7 +468,7 @@ mod tests {
     fn rows_hold_their_values_and_zeros() {
         let mut rng = StdRng::seed_from_u64(3);
         for set in InstructionSet::available() {
-            for depth in [1, 2, 3, 15, 16, 17, 63, 64, 65, 130] {
+            for depth in 1..=130 {
                 let values = random(&mut rng, depth);
                 for format in [Format::F32, Format::Bf16, Format::Int8] {
                     let mut words = vec![u32::MAX; format.words(depth)];
@@ -523,7 +523,7 @@ mod tests {
     fn panels_are_the_transpose_padded_with_columns_of_zeros() {
         let mut rng = StdRng::seed_from_u64(4);
         for set in InstructionSet::available() {
-            for (rows, words) in [(1, 16), (31, 32), (32, 16), (5, 64)] {
+            for (rows, words) in (1..=COLUMNS).flat_map(|rows| [(rows, 16), (rows, 48)]) {
                 let values: Vec<u32> = (0..rows * words).map(|_| rng.random()).collect();
                 let mut out = vec![u32::MAX; words * COLUMNS];
                 panel(set, &values, words, &mut out);
@@ -538,7 +538,7 @@ mod tests {
 
     #[test]
     fn blocks_hold_their_rows_chunk_by_chunk() {
-        for (rows, chunks) in [(1, 1), (3, 2), (14, 3)] {
+        for (rows, chunks) in (1..=32).map(|rows| (rows, 1 + rows % 3)) {
             let mut block = vec![0; rows * chunks * WORDS];
             let word = |row: usize, at: usize| (row * 1000 + at) as u32 + 1;
             for row in 0..rows {

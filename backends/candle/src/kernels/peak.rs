@@ -8,6 +8,8 @@
     reason = "calls functions compiled for instruction sets that `InstructionSet` vouches for"
 )]
 
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::amx;
 use crate::kernels::{InstructionSet, pack::Format, threads::Threads};
 use std::{
     hint::black_box,
@@ -62,8 +64,13 @@ pub(crate) fn bytes_per_second(threads: &Threads) -> f64 {
 fn chains(set: InstructionSet, format: Format) -> (usize, fn(usize)) {
     match (set, format) {
         (InstructionSet::Portable, _) => (8, portable),
+        // An instruction multiplies 16 rows with 16 columns.
         #[cfg(target_arch = "x86_64")]
         // SAFETY (all): a value of `InstructionSet` comes from `available`, which asked the CPU.
+        (InstructionSet::Avx512Amx, Format::Bf16) => (256 * 64, |steps| unsafe { amx::bf16_chains(steps) }),
+        #[cfg(target_arch = "x86_64")]
+        (InstructionSet::Avx512Amx, Format::Int8) => (256 * 128, |steps| unsafe { amx::int8_chains(steps) }),
+        #[cfg(target_arch = "x86_64")]
         (InstructionSet::Avx512Bf16, Format::Bf16) => (64, |steps| unsafe { x86::bf16_avx512(steps) }),
         #[cfg(target_arch = "x86_64")]
         (InstructionSet::Avx512Bf16 | InstructionSet::Avx512Vnni, Format::Int8) => {

@@ -34,6 +34,10 @@ pub enum InstructionSet {
     #[cfg(target_arch = "x86_64")]
     #[non_exhaustive]
     Avx512Bf16,
+    /// AVX-512 with both products, and those of whole tiles of bytes and of bfloat16 (AMX).
+    #[cfg(target_arch = "x86_64")]
+    #[non_exhaustive]
+    Avx512Amx,
     /// NEON: fused multiplication of `f32`.
     #[cfg(target_arch = "aarch64")]
     #[non_exhaustive]
@@ -58,12 +62,14 @@ impl InstructionSet {
             let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
             let avx512 = avx2 && has_avx512();
             let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+            let bf16 = vnni && is_x86_feature_detected!("avx512bf16");
             let extensions = [
                 (Self::Avx2, avx2),
                 (Self::Avx2Vnni, avx2 && is_x86_feature_detected!("avxvnni")),
                 (Self::Avx512, avx512),
                 (Self::Avx512Vnni, vnni),
-                (Self::Avx512Bf16, vnni && is_x86_feature_detected!("avx512bf16")),
+                (Self::Avx512Bf16, bf16),
+                (Self::Avx512Amx, bf16 && super::amx::usable()),
             ];
             sets.extend(extensions.into_iter().filter(|(_, has)| *has).map(|(set, _)| set));
         }
@@ -89,7 +95,7 @@ impl InstructionSet {
     pub(crate) fn has_bf16(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16 => true,
+            Self::Avx512Bf16 | Self::Avx512Amx => true,
             #[cfg(target_arch = "aarch64")]
             Self::NeonI8mmBf16 => true,
             _ => false,
@@ -128,6 +134,8 @@ impl fmt::Display for InstructionSet {
             Self::Avx512Vnni => "avx512+vnni",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 => "avx512+vnni+bf16",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Amx => "avx512+vnni+bf16+amx",
             #[cfg(target_arch = "aarch64")]
             Self::Neon => "neon",
             #[cfg(target_arch = "aarch64")]

@@ -8,7 +8,10 @@
 mod neon;
 
 #[cfg(target_arch = "x86_64")]
-use super::simd::{Avx2, Avx512};
+use super::{
+    amx,
+    simd::{Avx2, Avx512},
+};
 use super::{
     pack::Format,
     simd::{HIGH_HALF, InstructionSet, Portable, Simd},
@@ -19,27 +22,33 @@ pub(crate) const COLUMNS: usize = 32;
 /// Words of each row in a chunk: packed operands are padded with zeros to whole chunks.
 pub(crate) const WORDS: usize = 16;
 /// The most rows of a tile in any instruction set.
-pub(crate) const MAX_ROWS: usize = 14;
+pub(crate) const MAX_ROWS: usize = 32;
 
 /// A tile's sums, row after row: `f32`, or the bits of `i32` where both operands are bytes.
 #[repr(C, align(64))]
 pub(crate) struct Sums(pub(crate) [[f32; COLUMNS]; MAX_ROWS]);
 
-impl Sums {
-    /// Room for a tile.
-    pub(crate) fn new() -> Self {
+/// Room for a tile.
+impl Default for Sums {
+    fn default() -> Self {
         Self([[0.0; COLUMNS]; MAX_ROWS])
     }
 }
 
-/// Rows of a full tile: as many as leave registers for a column's values.
-pub(crate) fn rows(set: InstructionSet) -> usize {
+/// Rows of a full tile whose rows are of `format`: as many as leave registers for a column's values.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "only AMX's tiles depend on the format")
+)]
+pub(crate) fn rows(set: InstructionSet, format: Format) -> usize {
     match set {
         InstructionSet::Portable => 2,
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2 | InstructionSet::Avx2Vnni => 3,
         #[cfg(target_arch = "x86_64")]
-        _ => MAX_ROWS,
+        InstructionSet::Avx512Amx if format != Format::F32 => amx::ROWS,
+        #[cfg(target_arch = "x86_64")]
+        _ => 14,
         #[cfg(target_arch = "aarch64")]
         _ => neon::rows(set),
     }
@@ -59,10 +68,19 @@ pub(crate) fn multiply(
 ) {
     let chunks = a.len() / (rows * WORDS);
     let per_word = formats.1.per_word() / formats.0.per_word();
-    assert!(rows <= self::rows(set) && a.len() == chunks * rows * WORDS);
+    assert!(rows <= self::rows(set, formats.0) && a.len() == chunks * rows * WORDS);
     assert!(b.len() >= chunks * WORDS / per_word * COLUMNS);
+    let (a, b, sums) = (a.as_ptr(), b.as_ptr(), sums.0.as_mut_ptr().cast());
     // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU; the sizes were just checked.
-    unsafe { function(set, formats, rows)(chunks, a.as_ptr(), b.as_ptr(), sums.0.as_mut_ptr().cast()) }
+    unsafe {
+        match set {
+            #[cfg(target_arch = "x86_64")]
+            InstructionSet::Avx512Amx if formats.0 != Format::F32 => {
+                amx::multiply(formats.0, (rows, chunks), (a, b), sums);
+            }
+            _ => function(set, formats, rows)(chunks, a, b, sums),
+        }
+    }
 }
 
 /// `(chunks, a, b, sums)`.
@@ -438,7 +456,7 @@ mod tests {
         let mut rng = StdRng::seed_from_u64(7);
         for set in InstructionSet::available() {
             for formats in FORMATS {
-                for rows in 1..=rows(set) {
+                for rows in 1..=rows(set, formats.0) {
                     for chunks in [0, 2, 6] {
                         let (a, b, expected) = operands(&mut rng, set, formats, (rows, chunks));
                         let mut sums = Sums([[7.0; COLUMNS]; MAX_ROWS]);
@@ -469,14 +487,14 @@ mod tests {
         let mut rng = StdRng::seed_from_u64(8);
         for set in InstructionSet::available() {
             for formats in FORMATS {
-                let most = rows(set);
+                let most = rows(set, formats.0);
                 let (a, b, _) = operands(&mut rng, set, formats, (most, 4));
-                let mut whole = Sums::new();
+                let mut whole = Sums::default();
                 multiply(set, most, formats, (&a, &b), &mut whole);
                 for row in 0..most {
                     let of_row = |chunk: &[u32]| chunk[row * WORDS..(row + 1) * WORDS].to_vec();
                     let alone: Vec<u32> = a.chunks_exact(most * WORDS).flat_map(of_row).collect();
-                    let mut sums = Sums::new();
+                    let mut sums = Sums::default();
                     multiply(set, 1, formats, (&alone, &b), &mut sums);
                     assert_eq!(
                         sums.0[0].map(f32::to_bits),

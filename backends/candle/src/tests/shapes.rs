@@ -50,13 +50,36 @@ fn random_shapes_equal_the_references_for_a_long_time() {
     eprintln!("{} cases from FUZZ_CASE={start} on", next - start);
 }
 
+#[test]
+fn attention_of_every_number_of_queries_equals_the_reference() {
+    let computes: Vec<Compute> = InstructionSet::available()
+        .into_iter()
+        .flat_map(|set| [1, 2].map(|threads| Compute { set, threads: Threads::start(threads).unwrap() }))
+        .collect();
+    for number in 1..=130 {
+        let mut rng = StdRng::seed_from_u64(number as u64);
+        let keys = 1 + number % 2;
+        let heads =
+            Heads { queries: keys * rng.random_range(1..4), keys, size: 2 * rng.random_range(0..20) + 1 };
+        let mut builder = BatchBuilder::default();
+        for length in [2 * rng.random_range(0..40) + 1, 130] {
+            let ids: Vec<u32> = (0..length).map(|_| rng.random_range(0..2)).collect();
+            builder.push(&Text::new(ids, Wanted::Whole));
+        }
+        let batch = builder.build();
+        let mut asked = rand::seq::index::sample(&mut rng, batch.token_ids().len(), number).into_vec();
+        asked.sort_unstable();
+        attention_is_near(&mut rng, &computes, (heads, &batch), &asked, &format!("{number} queries"));
+    }
+}
+
 fn case(number: u64) {
     let mut rng = StdRng::seed_from_u64(number);
     let sets = InstructionSet::available();
     let set = sets[rng.random_range(0..sets.len())];
     let compute = Compute { set, threads: Threads::start(rng.random_range(1..4)).unwrap() };
     match rng.random_range(0..3) {
-        0 => attention_case(&mut rng, &compute, number),
+        0 => attention_case(&mut rng, compute, number),
         _ => product_case(&mut rng, &compute, number),
     }
 }
@@ -150,7 +173,7 @@ fn product_case(rng: &mut StdRng, compute: &Compute, number: u64) {
     }
 }
 
-fn attention_case(rng: &mut StdRng, compute: &Compute, number: u64) {
+fn attention_case(rng: &mut StdRng, compute: Compute, number: u64) {
     let keys = rng.random_range(1..4);
     let heads = Heads { queries: keys * rng.random_range(1..5), keys, size: 2 * size(rng, 65) };
     let mut builder = BatchBuilder::default();
@@ -163,14 +186,26 @@ fn attention_case(rng: &mut StdRng, compute: &Compute, number: u64) {
     }
     let batch = builder.build();
     let tokens = batch.token_ids().len();
-    let mut places: Vec<usize> = (0..tokens).collect();
-    places.shuffle(rng);
     let share = rng.random_range(0.05..=1.0);
     let mut asked: Vec<usize> = (0..tokens).filter(|_| rng.random_bool(share)).collect();
     if asked.is_empty() {
         asked.push(rng.random_range(0..tokens));
     }
-    let spans = queries_at(&batch, &asked);
+    attention_is_near(rng, &[compute], (heads, &batch), &asked, &format!("FUZZ_CASE={number}"));
+}
+
+/// Random queries for the rows `asked`, and random keys and values, against the reference.
+fn attention_is_near(
+    rng: &mut StdRng,
+    computes: &[Compute],
+    (heads, batch): (Heads, &Batch),
+    asked: &[usize],
+    what: &str,
+) {
+    let tokens = batch.token_ids().len();
+    let mut places: Vec<usize> = (0..tokens).collect();
+    places.shuffle(rng);
+    let spans = queries_at(batch, asked);
     let mut values = |count: usize| -> Vec<f32> { (0..count).map(|_| rng.random_range(-2.0..2.0)).collect() };
     let queries = values(asked.len() * heads.queries * heads.size);
     let keys_values = values(tokens * 2 * heads.keys * heads.size);
@@ -181,15 +216,17 @@ fn attention_case(rng: &mut StdRng, compute: &Compute, number: u64) {
         (&tensor(&queries, asked.len()), &spans),
         (&tensor(&keys_values, tokens), &places),
         heads,
-        &batch,
+        batch,
     );
     let expected: Vec<f32> = expected.unwrap().flatten_all().unwrap().to_vec1().unwrap();
-    for (format, tolerance) in [(Format::F32, 5e-6), (Format::Bf16, 0.04)] {
-        let mut packed = PackedKeys::new(format);
-        packed.pack(compute, (&keys_values, &places), heads, &batch);
-        let mut got = vec![f32::NAN; queries.len()];
-        attention::cpu::attention(compute, (&queries, &spans), &packed, heads, &batch, &mut got);
-        let what = format!("FUZZ_CASE={number}: {} {format:?} {heads:?}, {tokens} tokens", compute.set);
-        assert_close(&got, &expected, tolerance, &what);
+    for compute in computes {
+        for (format, tolerance) in [(Format::F32, 5e-6), (Format::Bf16, 0.04)] {
+            let mut packed = PackedKeys::new(format);
+            packed.pack(compute, (&keys_values, &places), heads, batch);
+            let mut got = vec![f32::NAN; queries.len()];
+            attention::cpu::attention(compute, (&queries, &spans), &packed, heads, batch, &mut got);
+            let what = format!("{what}: {} {format:?} {heads:?}, {tokens} tokens", compute.set);
+            assert_close(&got, &expected, tolerance, &what);
+        }
     }
 }
