@@ -7,7 +7,7 @@
 //!
 //! The order is that of the requests' [`Turn`]s: a small request need not wait for the end of a large one that came
 //! just before it, and a large one is not put off for ever. Every batch begins with the first text of the request
-//! whose turn it is. Once [`PATIENCE`] times a request's own tokens have left since it arrived, nothing that arrives
+//! whose turn it is. Once `PATIENCE` times a request's own tokens have left since it arrived, nothing that arrives
 //! is put before it any more.
 
 use crate::{
