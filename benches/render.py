@@ -33,6 +33,8 @@ class Peers:
 
     def __init__(self, results: dict):
         self.results, self.systems = results, results["systems"]
+        asked = {reading["workload"] for reading in results["readings"]}
+        self.workloads = {name: title for name, title in WORKLOADS.items() if name in asked}
 
     def of(self, system: str, workload: str) -> list[dict]:
         """The measured readings."""
@@ -100,12 +102,12 @@ def measured(peers: Peers) -> str:
     rows = []
     for system in peers.systems:
         name = system["name"]
-        row = [system["label"]] + [spread(peers.values(name, workload), digits(workload)) for workload in WORKLOADS]
+        row = [system["label"]] + [spread(peers.values(name, workload), digits(workload)) for workload in peers.workloads]
         memory, ready = system["memory_mb"], system["ready_seconds"]
         row += [figure(memory and memory * MEBIBYTE / 1e9, 2), difference(peers.worst_difference(name)),
                 figure(statistics.median(ready), 1) if system["name"] in OURS else ""]
         rows.append(row)
-    head = ["", *WORKLOADS.values(), "memory at most, GB", "worst score difference", "ready after, s"]
+    head = ["", *peers.workloads.values(), "memory at most, GB", "worst score difference", "ready after, s"]
     return table(head, rows)
 
 
@@ -113,11 +115,11 @@ def ratios(peers: Peers) -> str:
     rows = []
     for name in OURS:
         row = [f"this server, {name}"]
-        for workload in WORKLOADS:
+        for workload in peers.workloads:
             times = [peers.times_faster(name, than, workload) for than in REFERENCES]
             row.append(" / ".join(figure(value, 2) or "–" for value in times))
         rows.append(row)
-    return table(["times as fast as transformers in float32 / bfloat16", "W1", "W2", "W3"], rows)
+    return table(["times as fast as transformers in float32 / bfloat16", *peers.workloads], rows)
 
 
 def shares(peers: Peers) -> str:
@@ -146,7 +148,7 @@ def how(peers: Peers) -> str:
     batches = "; ".join(
         f"{system['label']}: {', '.join(f'{size} in {workload}' for workload, size in system['batches'].items())}"
         for system in peers.systems if system["batches"])
-    counts = ", ".join(f"{workload} {len(peers.of(peers.systems[0]['name'], workload))}" for workload in WORKLOADS)
+    counts = ", ".join(f"{workload} {len(peers.of(peers.systems[0]['name'], workload))}" for workload in peers.workloads)
     return (
         f"{results['date']}, {results['machine']}; {results['threads']} threads; commit {results['commit']}; {versions}. "
         f"Readings of each system: {counts}. Medians, in brackets the least and the most. "
@@ -162,7 +164,7 @@ def peers_chart(peers: Peers) -> str:
     rows = [(system["label"], system["label"].startswith("this server")) for system in peers.systems]
     panels = [Panel(f"{title} ({'less' if workload == 'W2' else 'more'} is better)",
                     [peers.median(system["name"], workload) for system in peers.systems], digits(workload))
-              for workload, title in WORKLOADS.items()]
+              for workload, title in peers.workloads.items()]
     return bars("Re-ranking on " + peers.results["machine"], rows, panels)
 
 
