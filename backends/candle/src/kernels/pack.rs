@@ -10,6 +10,9 @@ use super::{
 };
 use half::f16;
 
+#[cfg(target_arch = "x86_64")]
+mod wide;
+
 /// How a checkpoint stores a matrix's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stored {
@@ -270,131 +273,6 @@ dispatch! {
             for (k, line) in lines.iter_mut().enumerate() {
                 *line = std::array::from_fn(|column| square[column][k]);
             }
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod wide {
-    use super::{COLUMNS, WORDS};
-    use std::arch::x86_64::{
-        __m256i, __m512, __m512i, _mm256_storeu_si256, _mm512_castpd_ps, _mm512_castps_pd,
-        _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh, _mm512_loadu_ps, _mm512_or_si512, _mm512_shuffle_f32x4,
-        _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
-        _mm512_unpacklo_pd, _mm512_unpacklo_ps,
-    };
-    use std::mem::transmute;
-
-    /// Values that are rounded at a time.
-    const LANES: usize = 16;
-
-    /// Sixteen values rounded to bfloat16, values too small for full precision to zero, as products take them.
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    fn rounded(values: &[f32; LANES]) -> __m256i {
-        // SAFETY: the array holds a register's values. Both types are 256 bits of sixteen 16-bit values.
-        unsafe { transmute(_mm512_cvtneps_pbh(_mm512_loadu_ps(values.as_ptr()))) }
-    }
-
-    /// Up to sixteen values, with zeros behind them.
-    fn padded(values: &[f32]) -> [f32; LANES] {
-        let mut all = [0.0; LANES];
-        all[..values.len()].copy_from_slice(values);
-        all
-    }
-
-    /// [`super::round`] with the CPU's own conversion.
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    pub(super) fn round(values: &[f32], words: &mut [u32]) {
-        let (chunks, rest) = values.as_chunks::<LANES>();
-        let (full, tail) = words.split_at_mut(chunks.len() * LANES / 2);
-        for (words, chunk) in full.as_chunks_mut::<{ LANES / 2 }>().0.iter_mut().zip(chunks) {
-            // SAFETY: there is room for eight words of two values.
-            unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), rounded(chunk)) };
-        }
-        tail.fill(0);
-        if !rest.is_empty() {
-            let mut words = [0; LANES / 2];
-            // SAFETY: as above.
-            unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), rounded(&padded(rest))) };
-            let used = rest.len().div_ceil(2);
-            tail[..used].copy_from_slice(&words[..used]);
-        }
-    }
-
-    /// Words of two values.
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    fn interleaved(first: &[f32; LANES], second: &[f32; LANES]) -> __m512i {
-        let (low, high) = (_mm512_cvtepu16_epi32(rounded(first)), _mm512_cvtepu16_epi32(rounded(second)));
-        _mm512_or_si512(low, _mm512_slli_epi32::<16>(high))
-    }
-
-    /// [`super::interleave`] with the CPU's own conversion.
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    pub(super) fn interleave(first: &[f32], second: &[f32], words: &mut [u32]) {
-        for ((first, second), words) in
-            first.chunks(LANES).zip(second.chunks(LANES)).zip(words.chunks_mut(LANES))
-        {
-            if let (Ok(first), Ok(second), Ok(words)) =
-                (first.try_into(), second.try_into(), <&mut [u32; LANES]>::try_from(&mut *words))
-            {
-                // SAFETY: there is room for sixteen words.
-                unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), interleaved(first, second)) };
-            } else {
-                let mut all = [0; LANES];
-                // SAFETY: as above.
-                unsafe {
-                    _mm512_storeu_si512(
-                        all.as_mut_ptr().cast(),
-                        interleaved(&padded(first), &padded(second)),
-                    );
-                }
-                words.copy_from_slice(&all[..words.len()]);
-            }
-        }
-    }
-
-    /// `lines[k][column] = square[column][k]`, in two squares of 16 × 16.
-    #[target_feature(enable = "avx512f")]
-    pub(super) fn transpose(square: &[[u32; WORDS]; COLUMNS], lines: &mut [[u32; COLUMNS]; WORDS]) {
-        for half in 0..2 {
-            // SAFETY: a row of `square` is 16 values long.
-            let mut rows: [__m512; 16] =
-                std::array::from_fn(|i| unsafe { _mm512_loadu_ps(square[half * 16 + i].as_ptr().cast()) });
-            transpose_rows(&mut rows);
-            for (line, row) in lines.iter_mut().zip(rows) {
-                // SAFETY: a line is 32 values long, and `half` is 0 or 1.
-                unsafe { _mm512_storeu_ps(line.as_mut_ptr().add(half * 16).cast(), row) };
-            }
-        }
-    }
-
-    /// Swaps ever larger blocks across the diagonal: pairs of values, of pairs, then of quarters of a register.
-    #[target_feature(enable = "avx512f")]
-    fn transpose_rows(rows: &mut [__m512; 16]) {
-        let mut pairs = *rows;
-        for i in (0..16).step_by(2) {
-            pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
-            pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
-        }
-        let double = |row: __m512| _mm512_castps_pd(row);
-        let mut fours = pairs;
-        for i in (0..16).step_by(4) {
-            for j in 0..2 {
-                let (a, b) = (double(pairs[i + j]), double(pairs[i + j + 2]));
-                fours[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-                fours[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-            }
-        }
-        // Row i + j now holds, in its quarter q, column 4 q + j of the rows i..i + 4.
-        for j in 0..4 {
-            let (a, b, c, d) = (fours[j], fours[4 + j], fours[8 + j], fours[12 + j]);
-            let (low, high) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-            let (low_end, high_end) =
-                (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
-            rows[j] = _mm512_shuffle_f32x4::<0x88>(low, low_end);
-            rows[8 + j] = _mm512_shuffle_f32x4::<0xdd>(low, low_end);
-            rows[4 + j] = _mm512_shuffle_f32x4::<0x88>(high, high_end);
-            rows[12 + j] = _mm512_shuffle_f32x4::<0xdd>(high, high_end);
         }
     }
 }
