@@ -129,10 +129,7 @@ impl CpuOperations {
     ///
     /// [`BackendError::Load`] if the system refuses a thread.
     pub(crate) fn start(threads: usize, set: InstructionSet, dtype: DType) -> Result<Self> {
-        let threads = Threads::start(threads).map_err(|error| {
-            BackendError::Load(format!("cannot start {threads} compute threads: {error}"))
-        })?;
-        Self::on(threads, set, dtype)
+        Self::on(Threads::start(threads)?, set, dtype)
     }
 
     /// The same on threads that were started.

@@ -4,14 +4,9 @@ Usage: python precision.py FOLDER --binary PATH [--size N]. Prints a Markdown ta
 """
 
 import argparse
-import contextlib
 import json
-import re
-import subprocess
-import tempfile
-import time
+import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import families
@@ -19,32 +14,18 @@ from evaluate import SEED
 from groups import Group
 from metrics import Scores, first, ndcg, pairs
 
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benches"))
+from systems import Server  # noqa: E402  (what starts the server for the benchmarks)
+
 DTYPES = ["float32", "bfloat16", "int8"]
 
 
-@contextlib.contextmanager
-def server(binary: Path, folder: Path, dtype: str) -> Iterator[str]:
-    """The address of a server with the model in the folder."""
-    with tempfile.NamedTemporaryFile("w+", suffix=".log") as log:
-        command = [str(binary), "--model-id", str(folder), "--dtype", dtype, "--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0"]
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            while not (found := re.search(r"listening on \S*:(\d+)", Path(log.name).read_text())):
-                if process.poll() is not None:
-                    raise SystemExit(f"the server did not start:\n{Path(log.name).read_text()}")
-                time.sleep(0.05)
-            yield f"http://127.0.0.1:{found[1]}"
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def raw_scores(address: str, groups: list[Group]) -> Scores:
+def raw_scores(server: Server, groups: list[Group]) -> Scores:
     """The server's raw scores, in the order of the documents."""
     result = []
     for group in groups:
         body = {"query": group.query, "texts": [document.text() for document in group.documents], "raw_scores": True}
-        request = urllib.request.Request(f"{address}/rerank", json.dumps(body).encode(), {"content-type": "application/json"})
+        request = urllib.request.Request(f"{server.url}/rerank", json.dumps(body).encode(), {"content-type": "application/json"})
         with urllib.request.urlopen(request) as answer:
             values = [0.0] * len(group.documents)
             for rank in json.load(answer):
@@ -76,8 +57,11 @@ def main() -> None:
     print("|---|--:|--:|--:|--:|--:|")
     reference: Scores = []
     for dtype in DTYPES:
-        with server(arguments.binary, arguments.folder, dtype) as address:
-            scores = raw_scores(address, groups)
+        server = Server(arguments.binary, arguments.folder, ["--dtype", dtype])
+        try:
+            scores = raw_scores(server, groups)
+        finally:
+            server.stop()
         reference = reference or scores
         worst = max(abs(a - b) for ours, theirs in zip(scores, reference, strict=True) for a, b in zip(ours, theirs, strict=True))
         right = pairs(groups, scores)["all"][0]

@@ -3,7 +3,7 @@
 //! Pinned threads ([`Threads::start_pinned`]) have a CPU each, of those that this process may use.
 
 use core_affinity::CoreId;
-use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::{
     collections::HashMap,
     fs,
@@ -22,8 +22,8 @@ impl Threads {
     ///
     /// # Errors
     ///
-    /// The operating system's, if it refuses a thread.
-    pub(crate) fn start(count: usize) -> Result<Self, ThreadPoolBuildError> {
+    /// [`BackendError::Load`] if the operating system refuses a thread.
+    pub(crate) fn start(count: usize) -> Result<Self, BackendError> {
         let pool = if count <= 1 { None } else { Some(pool(count)?) };
         Ok(Self { pool })
     }
@@ -50,8 +50,7 @@ impl Threads {
             let path = format!("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu.id);
             fs::read_to_string(path).ok()
         });
-        let pool = pool(count.max(1))
-            .map_err(|error| BackendError::Load(format!("cannot start {count} compute threads: {error}")))?;
+        let pool = pool(count.max(1))?;
         let pinned = pool.broadcast(|thread| core_affinity::set_for_current(cpus[thread.index()]));
         if pinned.contains(&false) { Err(refused()) } else { Ok(Self { pool: Some(pool) }) }
     }
@@ -97,8 +96,11 @@ impl Threads {
     }
 }
 
-fn pool(count: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
-    ThreadPoolBuilder::new().num_threads(count).thread_name(|index| format!("compute-{index}")).build()
+fn pool(count: usize) -> Result<ThreadPool, BackendError> {
+    let builder = ThreadPoolBuilder::new().num_threads(count).thread_name(|index| format!("compute-{index}"));
+    builder
+        .build()
+        .map_err(|error| BackendError::Load(format!("cannot start {count} compute threads: {error}")))
 }
 
 /// `cpus` in the order in which threads get them: CPUs that share a core, and with it the units that multiply, only
