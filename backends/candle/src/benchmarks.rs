@@ -17,6 +17,7 @@ use crate::{
         matrix::{Matrix, Order},
         pack::{Format, Stored, Words},
         peak,
+        softmax::{self, RunningSoftmax},
         threads::Threads,
     },
 };
@@ -36,7 +37,7 @@ const HIDDEN: usize = 1024;
 const INNER: usize = 3072;
 const HEADS: Heads = Heads { queries: 16, keys: 8, size: 128 };
 /// Operations that an exponential counts as: those of its polynomial and of what goes before and after.
-const EXPONENTIAL: usize = 25;
+const EXPONENTIAL: usize = 18;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -116,6 +117,32 @@ impl Bench {
             )?;
         }
         Ok(())
+    }
+}
+
+/// The scores of a block of rows, taken into a softmax again and again.
+struct Softmax {
+    scores: Vec<[f32; 32]>,
+    weights: Vec<[f32; 32]>,
+}
+
+impl Softmax {
+    const ROWS: usize = 14;
+    const PANELS: usize = 8;
+    const SCORES: usize = 32 * Self::ROWS * Self::PANELS;
+
+    fn new() -> Self {
+        let score = |panel: usize| std::array::from_fn(|column| ((7 * panel + column) % 97) as f32 * 0.1);
+        let scores: Vec<_> = (0..Self::ROWS * Self::PANELS).map(score).collect();
+        Self { weights: scores.clone(), scores }
+    }
+
+    fn step(&mut self, set: InstructionSet) {
+        self.weights.copy_from_slice(&self.scores);
+        let (mut max, mut sum) = ([f32::NEG_INFINITY; Self::ROWS], [0.0; Self::ROWS]);
+        let mut correction = sum;
+        let mut state = RunningSoftmax { max: &mut max, sum: &mut sum, correction: &mut correction };
+        softmax::step(set, &mut self.weights, &[32 * Self::PANELS; Self::ROWS], 1.0, &mut state);
     }
 }
 
@@ -229,17 +256,12 @@ fn norms(bench: &mut Bench) -> Outcome {
 
 /// A step of the softmax, and gates with what they gate; on one thread.
 fn steps(bench: &mut Bench) -> Outcome {
-    let (rows, keys) = (64, 128);
-    let scores = bench.random(rows * keys);
-    let mut weights = scores.clone();
-    // Maximum, difference, exponential, sum.
-    bench.run("softmax 64x128", Format::F32, (EXPONENTIAL + 3) * rows * keys, |compute| {
-        weights.copy_from_slice(&scores);
-        for row in weights.chunks_exact_mut(keys) {
-            let mut state = elementwise::RunningSoftmax::default();
-            elementwise::softmax_step(compute.set, row, keys, &mut state);
-        }
+    let mut softmax = Softmax::new();
+    // Maximum, exponent, exponential, sum.
+    bench.run("softmax 14x256", Format::F32, (EXPONENTIAL + 3) * Softmax::SCORES, |compute| {
+        softmax.step(compute.set);
     })?;
+    let rows = 64;
     let gates: Vec<[f32; 32]> =
         (0..rows).map(|_| std::array::from_fn(|_| bench.rng.random_range(-4.0..4.0))).collect();
     let mut gated = gates.clone();

@@ -9,16 +9,16 @@ use super::{
     packed::{PackedKeys, PackedSize},
 };
 use crate::kernels::{
-    elementwise::{self, RunningSoftmax},
     matmul::Compute,
     pack::{self, Format, Words},
+    softmax::{self, RunningSoftmax},
     tile::{self, COLUMNS, Sums, WORDS},
 };
-use std::{cell::RefCell, ops::Range};
+use std::{cell::RefCell, f32::consts::LOG2_E, ops::Range};
 use text_embeddings_backend_core::Batch;
 
 /// Keys whose scores are computed before the softmax takes them in: a multiple of a panel.
-const KEYS_PER_STEP: usize = 4 * COLUMNS;
+const KEYS_PER_STEP: usize = 8 * COLUMNS;
 /// The most query tokens of one work item; their tiles share the keys in the cache.
 const QUERIES_PER_ITEM: usize = 64;
 
@@ -42,10 +42,11 @@ pub(crate) fn attention(
 ) {
     let width = heads.queries * heads.size;
     let total = queries.len() / width;
-    let per_item = total.div_ceil(4 * compute.threads.count()).clamp(1, QUERIES_PER_ITEM);
+    let most = total.div_ceil(4 * compute.threads.count()).clamp(1, QUERIES_PER_ITEM);
     let mut items = Vec::new();
     let mut rest = out;
     for span in spans {
+        let per_item = span.rows.len().div_ceil(span.rows.len().div_ceil(most));
         for from in (0..span.rows.len()).step_by(per_item) {
             let count = per_item.min(span.rows.len() - from);
             let item_out;
@@ -64,17 +65,22 @@ pub(crate) fn attention(
 /// Scratch memory of a thread.
 #[derive(Default)]
 struct Workspace {
-    /// The queries of one key head, as rows `[query, group]`, scaled.
-    rows: Vec<f32>,
-    /// The same, packed as blocks.
-    blocks: Words,
-    /// A row's words before they are placed in a block.
+    /// The queries of one key head, packed as blocks.
+    queries: Words,
+    /// A query's words before they are placed in a block.
     words: Vec<u32>,
-    scores: Vec<f32>,
+    /// Scores of a block's rows, which become weights: `[panel][row]`.
+    scores: Sums,
+    /// The weights, packed as a block.
     weights: Words,
     tile: Sums,
-    sums: Vec<f32>,
-    softmax: Vec<RunningSoftmax>,
+    /// Weighted sums of the values: of each block `[panel of the head][row]`.
+    totals: Sums,
+    max: Vec<f32>,
+    sum: Vec<f32>,
+    correction: Vec<f32>,
+    /// How many of a step's keys each row of a block sees.
+    visible: Vec<usize>,
 }
 
 thread_local! {
@@ -89,49 +95,47 @@ fn attend(
     batch: &Batch,
     workspace: &mut Workspace,
 ) {
-    let group = heads.queries / heads.keys;
-    let width = heads.queries * heads.size;
     let path = batch.path(item.segment);
+    let queries = item.queries.len() / (heads.queries * heads.size);
     for head in 0..heads.keys {
-        let columns = head * group * heads.size..(head + 1) * group * heads.size;
-        workspace.rows.clear();
-        for query in item.queries.chunks_exact(width) {
-            workspace.rows.extend_from_slice(&query[columns.clone()]);
-        }
-        elementwise::scale(compute.set, &mut workspace.rows, 1.0 / (heads.size as f32).sqrt());
-        let tiles = Tiles::of(compute, packed.format, item.queries.len() / width * group, heads.size);
-        tiles.start(workspace);
+        let tiles = Tiles::of(compute, packed.format, (queries, head), heads);
+        tiles.start(workspace, item.queries);
         for &segment in &path {
             let tokens = batch.segments()[segment].rows.len();
             let size = PackedSize::of(packed.format, tokens, heads);
-            let own = (segment == item.segment).then_some((item.offset, group));
+            let own = (segment == item.segment).then_some(item.offset);
             tiles.attend_segment(workspace, packed.head(segment, head, size), size, tokens, own);
         }
-        let per_query = tiles.finish(workspace, heads.size).chunks_exact(group * heads.size);
-        for (values, out) in per_query.zip(item.out.chunks_exact_mut(width)) {
-            out[columns.clone()].copy_from_slice(values);
-        }
+        tiles.finish(workspace, item.out);
     }
 }
 
-/// The queries of one item and key head as rows of tiles.
+/// The queries of one item and key head as rows `[query, group]` of tiles.
 struct Tiles<'a> {
     compute: &'a Compute,
     format: Format,
+    heads: Heads,
+    /// The key head.
+    head: usize,
     rows: usize,
     block_rows: usize,
     /// Words of a query.
     query_words: usize,
-    /// A head's size padded to whole panels: the width of `Workspace::sums`.
-    width: usize,
-    size: usize,
+    /// Panels of a head's values.
+    panels: usize,
 }
 
 impl<'a> Tiles<'a> {
-    fn of(compute: &'a Compute, format: Format, rows: usize, size: usize) -> Self {
+    fn of(compute: &'a Compute, format: Format, (queries, head): (usize, usize), heads: Heads) -> Self {
+        let rows = queries * (heads.queries / heads.keys);
         let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(compute.set, format)));
-        let width = size.next_multiple_of(COLUMNS);
-        Self { compute, format, rows, block_rows, query_words: format.words(size), width, size }
+        let (query_words, panels) = (format.words(heads.size), heads.size.div_ceil(COLUMNS));
+        Self { compute, format, heads, head, rows, block_rows, query_words, panels }
+    }
+
+    /// Query heads that share the key head.
+    fn group(&self) -> usize {
+        self.heads.queries / self.heads.keys
     }
 
     /// The rows of each block.
@@ -140,100 +144,110 @@ impl<'a> Tiles<'a> {
         (0..rows).step_by(block_rows).map(move |first| first..rows.min(first + block_rows))
     }
 
-    /// Packs the rows of `values`, `depth` values each, as a block of rows.
-    fn pack(&self, (values, depth): (&[f32], usize), words: &mut Vec<u32>, block: &mut [u32]) {
-        words.resize(self.format.words(depth), 0);
-        let rows = values.len() / depth;
-        for (index, row) in values.chunks_exact(depth).enumerate() {
-            pack::row(self.compute.set, self.format, row, 0, words, &mut 1.0);
-            pack::place(words, block, (index, rows));
-        }
+    /// Where a row's values stand among the queries of all heads.
+    fn place(&self, row: usize) -> Range<usize> {
+        let (query, in_group) = (row / self.group(), row % self.group());
+        let start = (query * self.heads.queries + self.head * self.group() + in_group) * self.heads.size;
+        start..start + self.heads.size
     }
 
-    fn multiply(&self, a: &[u32], b: &[u32], rows: usize, sums: &mut Sums) {
+    fn multiply(&self, a: &[u32], b: &[u32], rows: usize, sums: &mut [[f32; COLUMNS]]) {
         tile::multiply(self.compute.set, rows, (self.format, self.format), (a, b), sums);
     }
 
-    fn start(&self, workspace: &mut Workspace) {
-        workspace.blocks.resize(self.rows * self.query_words);
-        let blocks = workspace.blocks.as_mut_slice();
+    /// Packs the queries; nothing is seen yet.
+    fn start(&self, workspace: &mut Workspace, queries: &[f32]) {
+        workspace.queries.resize(self.rows * self.query_words);
+        workspace.words.resize(self.query_words, 0);
         for rows in self.blocks() {
-            let source = &workspace.rows[rows.start * self.size..rows.end * self.size];
-            let block = &mut blocks[rows.start * self.query_words..rows.end * self.query_words];
-            self.pack((source, self.size), &mut workspace.words, block);
+            let block = rows.start * self.query_words..rows.end * self.query_words;
+            let block = &mut workspace.queries.as_mut_slice()[block];
+            for (index, row) in rows.clone().enumerate() {
+                let values = &queries[self.place(row)];
+                pack::row(self.compute.set, self.format, values, 0, &mut workspace.words, &mut 1.0);
+                pack::place(&workspace.words, block, (index, rows.len()));
+            }
         }
-        workspace.softmax.clear();
-        workspace.softmax.resize(self.rows, RunningSoftmax::default());
-        workspace.sums.clear();
-        workspace.sums.resize(self.rows * self.width, 0.0);
-        workspace.scores.resize(self.block_rows * KEYS_PER_STEP, 0.0);
+        for (state, value) in [
+            (&mut workspace.max, f32::NEG_INFINITY),
+            (&mut workspace.sum, 0.0),
+            (&mut workspace.correction, 0.0),
+        ] {
+            state.clear();
+            state.resize(self.rows, value);
+        }
+        workspace.totals.reserve(self.rows * self.panels);
+        workspace.totals.rows()[..self.rows * self.panels].fill([0.0; COLUMNS]);
+        workspace.scores.reserve(self.block_rows * KEYS_PER_STEP / COLUMNS);
         workspace.weights.resize(self.block_rows * self.format.words(KEYS_PER_STEP));
+        workspace.tile.reserve(self.block_rows);
     }
 
-    /// Takes a segment's keys in. `own` is given for the queries' own segment: the first query's place in it and the
-    /// rows per query; a query sees itself and what is before it.
+    /// Takes a segment's keys in. `own` is given for the queries' own segment: the first query's place in it; a query sees
+    /// itself and what is before it.
     fn attend_segment(
         &self,
         workspace: &mut Workspace,
         (keys, values): (&[u32], &[u32]),
         size: PackedSize,
         tokens: usize,
-        own: Option<(usize, usize)>,
+        own: Option<usize>,
     ) {
         for first_key in (0..tokens).step_by(KEYS_PER_STEP) {
-            let step = KEYS_PER_STEP.min(size.tokens - first_key);
-            let in_step = step.min(tokens - first_key);
+            let in_step = KEYS_PER_STEP.min(tokens - first_key);
             let visible = |row: usize| match own {
-                Some((offset, group)) => (offset + row / group + 1).saturating_sub(first_key).min(in_step),
+                Some(offset) => (offset + row / self.group() + 1).saturating_sub(first_key).min(in_step),
                 None => in_step,
             };
             for rows in self.blocks() {
                 // Rows see ever more keys: what the last one does not see, none does.
                 let seen = visible(rows.end - 1).next_multiple_of(COLUMNS);
                 if seen > 0 {
-                    let keys = &keys[first_key * size.key..][..seen * size.key];
-                    self.score(workspace, rows.clone(), keys, seen);
-                    self.take_in(workspace, rows.clone(), seen, visible);
+                    workspace.visible.clear();
+                    workspace.visible.extend(rows.clone().map(visible));
+                    self.weigh(workspace, rows.clone(), &keys[first_key * size.key..][..seen * size.key]);
                     self.add_values(workspace, rows, (values, size.column), first_key..first_key + seen);
                 }
             }
         }
     }
 
-    /// Scores of a block's rows against a step's keys, `[row][step]`.
-    fn score(&self, workspace: &mut Workspace, rows: Range<usize>, keys: &[u32], step: usize) {
-        let words = rows.start * self.query_words..rows.end * self.query_words;
-        let block = &workspace.blocks.as_slice()[words];
-        let tile = &mut workspace.tile;
-        for (panel, keys) in keys.chunks_exact(self.query_words * COLUMNS).enumerate() {
-            self.multiply(block, keys, rows.len(), tile);
-            for (scores, sums) in workspace.scores.chunks_exact_mut(step).zip(&tile.0[..rows.len()]) {
-                scores[panel * COLUMNS..(panel + 1) * COLUMNS].copy_from_slice(sums);
+    /// The weights of a step's keys for a block's rows, packed as a block.
+    fn weigh(&self, workspace: &mut Workspace, rows: Range<usize>, keys: &[u32]) {
+        let set = self.compute.set;
+        let block = &workspace.queries.as_slice()[rows.start * self.query_words..rows.end * self.query_words];
+        let panels = keys.chunks_exact(self.query_words * COLUMNS);
+        let scores = &mut workspace.scores.rows()[..panels.len() * rows.len()];
+        for (keys, scores) in panels.zip(scores.chunks_exact_mut(rows.len())) {
+            self.multiply(block, keys, rows.len(), scores);
+        }
+        let mut running = RunningSoftmax {
+            max: &mut workspace.max[rows.clone()],
+            sum: &mut workspace.sum[rows.clone()],
+            correction: &mut workspace.correction[rows.clone()],
+        };
+        let factor = LOG2_E / (self.heads.size as f32).sqrt();
+        softmax::step(set, scores, &workspace.visible, factor, &mut running);
+        let words = &mut workspace.weights.as_mut_slice()[..scores.len() * self.format.words(COLUMNS)];
+        match self.format {
+            // A panel's words are a chunk's: rows stand in the same order.
+            Format::Bf16 => {
+                pack::row(set, self.format, scores.as_flattened(), 0, words, &mut 1.0);
+            }
+            _ => {
+                let chunks = words.chunks_exact_mut(2 * rows.len() * WORDS);
+                for (scores, chunks) in scores.chunks_exact(rows.len()).zip(chunks) {
+                    let (first, second) = chunks.as_chunks_mut::<WORDS>().0.split_at_mut(rows.len());
+                    for ((row, first), second) in scores.iter().zip(first).zip(second) {
+                        *first = std::array::from_fn(|i| row[i].to_bits());
+                        *second = std::array::from_fn(|i| row[WORDS + i].to_bits());
+                    }
+                }
             }
         }
     }
 
-    /// Scores become weights, packed as a block; what was summed before is scaled to the new maximum.
-    fn take_in(
-        &self,
-        workspace: &mut Workspace,
-        rows: Range<usize>,
-        step: usize,
-        visible: impl Fn(usize) -> usize,
-    ) {
-        let scores = &mut workspace.scores[..rows.len() * step];
-        for (row, scores) in rows.clone().zip(scores.chunks_exact_mut(step)) {
-            let state = &mut workspace.softmax[row];
-            elementwise::softmax_step(self.compute.set, scores, visible(row), state);
-            if state.correction < 1.0 {
-                let sums = &mut workspace.sums[row * self.width..(row + 1) * self.width];
-                elementwise::scale(self.compute.set, sums, state.correction);
-            }
-        }
-        let weights = &mut workspace.weights.as_mut_slice()[..rows.len() * self.format.words(step)];
-        self.pack((scores, step), &mut workspace.words, weights);
-    }
-
+    /// Adds a step's values by their weights to what was summed before, which is scaled to the new maximum.
     fn add_values(
         &self,
         workspace: &mut Workspace,
@@ -243,24 +257,25 @@ impl<'a> Tiles<'a> {
     ) {
         let weights = &workspace.weights.as_slice()[..rows.len() * self.format.words(step.len())];
         let words = step.start / self.format.per_word()..step.end / self.format.per_word();
-        let tile = &mut workspace.tile;
-        for (panel, values) in values.chunks_exact(column * COLUMNS).enumerate() {
+        let totals = &mut workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
+        let (tile, factors) = (workspace.tile.rows(), &workspace.correction[rows.clone()]);
+        for (values, totals) in values.chunks_exact(column * COLUMNS).zip(totals.chunks_exact_mut(rows.len()))
+        {
             self.multiply(weights, &values[words.start * COLUMNS..words.end * COLUMNS], rows.len(), tile);
-            let totals = workspace.sums[rows.start * self.width..].chunks_exact_mut(self.width);
-            for (totals, sums) in totals.zip(&tile.0[..rows.len()]) {
-                elementwise::add(self.compute.set, sums, &mut totals[panel * COLUMNS..(panel + 1) * COLUMNS]);
-            }
+            softmax::scale_and_add(self.compute.set, tile, factors, totals);
         }
     }
 
-    /// The weighted means of the values, `[row][size]`, in `Workspace::rows`.
-    fn finish<'w>(&self, workspace: &'w mut Workspace, size: usize) -> &'w [f32] {
-        let rows = workspace.rows.chunks_exact_mut(size).zip(workspace.sums.chunks_exact(self.width));
-        for ((row, sums), softmax) in rows.zip(&workspace.softmax) {
-            row.copy_from_slice(&sums[..size]);
-            elementwise::scale(self.compute.set, row, 1.0 / softmax.sum);
+    /// The weighted means of the values, in their places in `out`.
+    fn finish(&self, workspace: &mut Workspace, out: &mut [f32]) {
+        for rows in self.blocks() {
+            let totals = &workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
+            let count = rows.len();
+            for (index, row) in rows.enumerate() {
+                let factor = 1.0 / workspace.sum[row];
+                softmax::mean(self.compute.set, &totals[index..], count, factor, &mut out[self.place(row)]);
+            }
         }
-        &workspace.rows
     }
 }
 

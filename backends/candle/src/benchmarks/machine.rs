@@ -3,14 +3,8 @@
 //! Input: the variables `INSTRUCTION_SET` (default: the best) and `THREADS` (default: all cores). Output: operations and bytes
 //! per second, of all threads at once.
 
-use super::{Outcome, instruction_set};
-use crate::kernels::{
-    InstructionSet,
-    elementwise::{self, RunningSoftmax},
-    pack::Format,
-    peak,
-    threads::Threads,
-};
+use super::{Outcome, Softmax, instruction_set};
+use crate::kernels::{InstructionSet, pack::Format, peak, threads::Threads};
 use std::{
     env,
     error::Error,
@@ -19,9 +13,6 @@ use std::{
     thread,
     time::Instant,
 };
-
-/// Rows and columns of the scores that a softmax is measured on.
-const SOFTMAX: (usize, usize) = (64, 128);
 
 /// What the machine can do, per second.
 pub(super) struct Machine {
@@ -70,18 +61,13 @@ impl Machine {
 
 /// Scores per second of one thread, the most of several rounds.
 fn softmax(set: InstructionSet) -> f64 {
-    let (rows, keys) = SOFTMAX;
-    let scores: Vec<f32> = (0..rows * keys).map(|index| (index % 97) as f32 * 0.1).collect();
-    let mut weights = scores.clone();
+    let mut softmax = Softmax::new();
     let round = |_| {
         let start = Instant::now();
-        for _ in 0..100 {
-            weights.copy_from_slice(&scores);
-            for row in weights.chunks_exact_mut(keys) {
-                elementwise::softmax_step(set, row, keys, &mut RunningSoftmax::default());
-            }
+        for _ in 0..200 {
+            softmax.step(set);
         }
-        (100 * rows * keys) as f64 / start.elapsed().as_secs_f64()
+        (200 * Softmax::SCORES) as f64 / start.elapsed().as_secs_f64()
     };
     (0..5).map(round).fold(0.0, f64::max)
 }

@@ -240,7 +240,8 @@ impl Compute {
             })
         });
         self.threads.for_each(items, |(blocks, panels)| {
-            let mut sums = Sums::default();
+            let mut sums = Sums::of_tile();
+            let sums = sums.rows();
             for panel in panels {
                 for (first_row, rows, block) in x.blocks(blocks.clone()) {
                     tile::multiply(
@@ -248,9 +249,9 @@ impl Compute {
                         rows,
                         (x.format, weight.format),
                         (block, weight.panel(panel)),
-                        &mut sums,
+                        sums,
                     );
-                    let sums = &mut sums.0[..rows];
+                    let sums = &mut sums[..rows];
                     if let Some(columns) = weight.scales.get(panel) {
                         elementwise::dequantise(self.set, sums, &x.scales[first_row..], columns);
                     }

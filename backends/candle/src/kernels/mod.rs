@@ -20,6 +20,7 @@ pub(crate) mod pages;
 #[cfg(feature = "benchmarks")]
 pub(crate) mod peak;
 pub(crate) mod simd;
+pub(crate) mod softmax;
 pub(crate) mod threads;
 pub(crate) mod tile;
 

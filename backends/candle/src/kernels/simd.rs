@@ -3,9 +3,14 @@
 //! A kernel is written once as an `#[inline(always)]` function over `S: Simd`; [`dispatch`] compiles it for every
 //! instruction set and calls the one it is given.
 
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
 #[cfg(target_arch = "aarch64")]
 use std::arch::is_aarch64_feature_detected;
-use std::{fmt, str::FromStr};
+use std::{f32::consts::LN_2, fmt, str::FromStr};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
 
 /// The vector instructions that a kernel uses. Outside this crate a value comes from [`InstructionSet::available`] or from
 /// its name only, so that this CPU has the instructions.
@@ -177,6 +182,17 @@ pub(crate) trait Simd: Copy {
     unsafe fn high_halves(words: *const u32) -> Self;
     /// `self * factor + addend`, fused where the instruction set can.
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
+    unsafe fn add(self, other: Self) -> Self;
+    /// The larger of each two; where that of `self` is not a number, that of `other`.
+    unsafe fn max(self, other: Self) -> Self;
+    /// The first `count` of `self`, behind them those of `rest`.
+    unsafe fn first(self, count: usize, rest: Self) -> Self;
+    /// 2ˣ as by [`exp2`], except that what is less than 2⁻¹²⁶ may not be zero yet.
+    unsafe fn exp2(self) -> Self;
+    /// The largest value; none is not a number.
+    unsafe fn largest(self) -> f32;
+    /// The sum of all values.
+    unsafe fn sum(self) -> f32;
 }
 
 /// The bits of a word's upper half.
@@ -224,122 +240,91 @@ impl Simd for Portable {
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
         Self(std::array::from_fn(|i| self.0[i] * factor.0[i] + addend.0[i]))
     }
-}
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx512};
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{HIGH_HALF, Simd};
-    use std::arch::x86_64::{
-        __m256, __m512, _mm256_and_si256, _mm256_castsi256_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-        _mm256_loadu_si256, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
-        _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-        _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
-    };
-
-    macro_rules! register {
-        ($name:ident, $register:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $fmadd:ident,
-         $load_words:ident, $shift:ident, $and:ident, $splat_word:ident, $cast:ident) => {
-            #[derive(Clone, Copy)]
-            pub(crate) struct $name($register);
-
-            // SAFETY (all methods): the trait's contract is the intrinsics' own.
-            impl Simd for $name {
-                const LANES: usize = $lanes;
-
-                #[inline(always)]
-                unsafe fn splat(value: f32) -> Self {
-                    // SAFETY: the caller vouches for the instruction set.
-                    Self(unsafe { $splat(value) })
-                }
-
-                #[inline(always)]
-                unsafe fn load(pointer: *const f32) -> Self {
-                    // SAFETY: the caller vouches for the instruction set and for the values at `pointer`.
-                    Self(unsafe { $load(pointer) })
-                }
-
-                #[inline(always)]
-                unsafe fn store(self, pointer: *mut f32) {
-                    // SAFETY: the caller vouches for the instruction set and for room at `pointer`.
-                    unsafe { $store(pointer, self.0) }
-                }
-
-                #[inline(always)]
-                unsafe fn low_halves(words: *const u32) -> Self {
-                    // SAFETY: the caller vouches for the instruction set and for the words.
-                    Self(unsafe { $cast($shift::<16>($load_words(words.cast()))) })
-                }
-
-                #[inline(always)]
-                unsafe fn high_halves(words: *const u32) -> Self {
-                    // SAFETY: the caller vouches for the instruction set and for the words.
-                    Self(unsafe { $cast($and($load_words(words.cast()), $splat_word(HIGH_HALF as i32))) })
-                }
-
-                #[inline(always)]
-                unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
-                    // SAFETY: the caller vouches for the instruction set.
-                    Self(unsafe { $fmadd(self.0, factor.0, addend.0) })
-                }
-            }
-        };
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] + other.0[i]))
     }
 
-    register!(
-        Avx2,
-        __m256,
-        8,
-        _mm256_set1_ps,
-        _mm256_loadu_ps,
-        _mm256_storeu_ps,
-        _mm256_fmadd_ps,
-        _mm256_loadu_si256,
-        _mm256_slli_epi32,
-        _mm256_and_si256,
-        _mm256_set1_epi32,
-        _mm256_castsi256_ps
-    );
-    register!(
-        Avx512,
-        __m512,
-        16,
-        _mm512_set1_ps,
-        _mm512_loadu_ps,
-        _mm512_storeu_ps,
-        _mm512_fmadd_ps,
-        _mm512_loadu_si512,
-        _mm512_slli_epi32,
-        _mm512_and_si512,
-        _mm512_set1_epi32,
-        _mm512_castsi512_ps
-    );
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| if self.0[i] > other.0[i] { self.0[i] } else { other.0[i] }))
+    }
+
+    #[inline(always)]
+    unsafe fn first(self, count: usize, rest: Self) -> Self {
+        Self(std::array::from_fn(|i| if i < count { self.0[i] } else { rest.0[i] }))
+    }
+
+    #[inline(always)]
+    unsafe fn exp2(self) -> Self {
+        Self(self.0.map(exp2::<false>))
+    }
+
+    #[inline(always)]
+    unsafe fn largest(self) -> f32 {
+        self.0.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        self.0.into_iter().sum()
+    }
+}
+
+/// Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
+pub(super) const ROUND: f32 = 12_582_912.0;
+/// The exponent below which [`exp2`] gives zero.
+pub(super) const LOWEST: f32 = -126.0;
+
+/// The polynomial of degree 6 that is nearest to 2ʳ in relative terms for |r| ≤ 1/2, the highest power first.
+const POWER: [f32; 7] =
+    [1.532_115_4e-4, 1.339_016_1e-3, 9.618_526e-3, 5.550_362e-2, 2.402_264_8e-1, LN_2, 1.0];
+
+/// 2ˣ to within 2 units in the last place for -126 ≤ x < 128; zero for less, meaningless for more.
+///
+/// x = n + r with |r| ≤ 1/2, then the polynomial [`POWER`] in r, scaled by 2ⁿ through the exponent's bits.
+#[inline(always)]
+pub(super) fn exp2<const FUSED: bool>(x: f32) -> f32 {
+    let shifted = x + ROUND;
+    let r = x - (shifted - ROUND);
+    let [mut p, rest @ ..] = POWER;
+    for coefficient in rest {
+        p = mul_add::<FUSED>(p, r, coefficient);
+    }
+    let power = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
+    if x < LOWEST { 0.0 } else { power }
+}
+
+#[inline(always)]
+pub(super) fn mul_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
 /// Defines `pub(crate) fn name(set, args…)` that runs a body compiled for the instruction set `set`.
 ///
 /// The body is safe code that the compiler vectorises with what the instruction set offers; `FUSED` tells it whether
 /// `f32::mul_add` is one instruction (else it is a slow library call), `WIDE` whether the instruction set is AVX-512.
+/// `S` are its registers, for what the compiler does not vectorise well by itself.
 macro_rules! dispatch {
     ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
         $(#[$doc])*
         pub(crate) fn $name(set: $crate::kernels::InstructionSet, $($arg: $type),*) {
             #[inline(always)]
-            fn body<const FUSED: bool, const WIDE: bool>($($arg: $type),*) $body
+            #[allow(clippy::extra_unused_type_parameters, reason = "most bodies leave registers to the compiler")]
+            fn body<S: $crate::kernels::simd::Simd, const FUSED: bool, const WIDE: bool>($($arg: $type),*) $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
             fn avx512($($arg: $type),*) {
-                body::<true, true>($($arg),*);
+                body::<$crate::kernels::simd::Avx512, true, true>($($arg),*);
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             fn avx2($($arg: $type),*) {
-                body::<true, false>($($arg),*);
+                body::<$crate::kernels::simd::Avx2, true, false>($($arg),*);
             }
             match set {
-                $crate::kernels::InstructionSet::Portable => body::<false, false>($($arg),*),
+                $crate::kernels::InstructionSet::Portable => body::<$crate::kernels::simd::Portable, false, false>($($arg),*),
                 // SAFETY: a value of `InstructionSet` other than `Portable` comes from `available`, which asked the CPU.
                 #[cfg(target_arch = "x86_64")]
                 $crate::kernels::InstructionSet::Avx2 | $crate::kernels::InstructionSet::Avx2Vnni => unsafe { avx2($($arg),*) },
@@ -348,7 +333,7 @@ macro_rules! dispatch {
                 _ => unsafe { avx512($($arg),*) },
                 // Every CPU of this architecture has NEON.
                 #[cfg(target_arch = "aarch64")]
-                _ => body::<true, false>($($arg),*),
+                _ => body::<$crate::kernels::simd::Portable, true, false>($($arg),*),
             }
         }
     };
@@ -373,5 +358,21 @@ mod tests {
             assert!(message.starts_with("this CPU has portable"), "{message}");
             assert!(message.ends_with(&InstructionSet::best().to_string()), "{message}");
         }
+    }
+
+    #[test]
+    fn powers_of_two_are_accurate_over_their_range() {
+        for i in -125_999..127_990 {
+            let x = i as f32 * 1e-3;
+            let expected = f64::from(x).exp2();
+            for got in [exp2::<true>(x), exp2::<false>(x)] {
+                let error = (f64::from(got) - expected).abs();
+                assert!(error <= 1.3e-7 * expected, "2^{x} = {got}, not {expected}");
+            }
+        }
+        for low in [-126.5, -200.0, f32::MIN, f32::NEG_INFINITY] {
+            assert_eq!([exp2::<true>(low), exp2::<false>(low)], [0.0; 2], "{low}");
+        }
+        assert!(exp2::<true>(f32::NAN).is_nan());
     }
 }

@@ -24,16 +24,37 @@ pub(crate) const WORDS: usize = 16;
 /// The most rows of a tile in any instruction set.
 pub(crate) const MAX_ROWS: usize = 32;
 
-/// A tile's sums, row after row: `f32`, or the bits of `i32` where both operands are bytes.
-#[repr(C, align(64))]
-pub(crate) struct Sums(pub(crate) [[f32; COLUMNS]; MAX_ROWS]);
+/// Sums of tiles, row after row: `f32`, or the bits of `i32` where both operands are bytes. Each row has cache lines of its own.
+#[derive(Default)]
+pub(crate) struct Sums(Vec<SumsRow>);
 
-/// Room for a tile.
-impl Default for Sums {
-    fn default() -> Self {
-        Self([[0.0; COLUMNS]; MAX_ROWS])
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct SumsRow([f32; COLUMNS]);
+
+impl Sums {
+    /// Room for a tile.
+    pub(crate) fn of_tile() -> Self {
+        let mut sums = Self::default();
+        sums.reserve(MAX_ROWS);
+        sums
+    }
+
+    /// Makes room for at least `rows` rows, whose content is unspecified.
+    pub(crate) fn reserve(&mut self, rows: usize) {
+        if self.0.len() < rows {
+            self.0.resize(rows, SumsRow([0.0; COLUMNS]));
+        }
+    }
+
+    /// All rows there is room for.
+    pub(crate) fn rows(&mut self) -> &mut [[f32; COLUMNS]] {
+        // SAFETY: a row is exactly its values: they fill whole cache lines.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len()) }
     }
 }
+
+const _: () = assert!(size_of::<SumsRow>() == size_of::<[f32; COLUMNS]>());
 
 /// Rows of a full tile whose rows are of `format`: as many as leave registers for a column's values.
 #[cfg_attr(
@@ -64,13 +85,13 @@ pub(crate) fn multiply(
     rows: usize,
     formats: (Format, Format),
     (a, b): (&[u32], &[u32]),
-    sums: &mut Sums,
+    sums: &mut [[f32; COLUMNS]],
 ) {
     let chunks = a.len() / (rows * WORDS);
     let per_word = formats.1.per_word() / formats.0.per_word();
-    assert!(rows <= self::rows(set, formats.0) && a.len() == chunks * rows * WORDS);
+    assert!(rows <= self::rows(set, formats.0) && a.len() == chunks * rows * WORDS && rows <= sums.len());
     assert!(b.len() >= chunks * WORDS / per_word * COLUMNS);
-    let (a, b, sums) = (a.as_ptr(), b.as_ptr(), sums.0.as_mut_ptr().cast());
+    let (a, b, sums) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast());
     // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU; the sizes were just checked.
     unsafe {
         match set {
@@ -459,10 +480,11 @@ mod tests {
                 for rows in 1..=rows(set, formats.0) {
                     for chunks in [0, 2, 6] {
                         let (a, b, expected) = operands(&mut rng, set, formats, (rows, chunks));
-                        let mut sums = Sums([[7.0; COLUMNS]; MAX_ROWS]);
-                        multiply(set, rows, formats, (&a, &b), &mut sums);
+                        let mut sums = Sums::of_tile();
+                        sums.rows().fill([7.0; COLUMNS]);
+                        multiply(set, rows, formats, (&a, &b), sums.rows());
                         for (row, expected) in expected.iter().enumerate() {
-                            for (got, expected) in sums.0[row].iter().zip(expected) {
+                            for (got, expected) in sums.rows()[row].iter().zip(expected) {
                                 let (got, tolerance) = match formats.0 {
                                     Format::Int8 => (f64::from(got.to_bits().cast_signed()), 0.0),
                                     _ => (f64::from(*got), 1e-5),
@@ -471,9 +493,8 @@ mod tests {
                                 assert!((got - expected).abs() <= tolerance, "{what}: {got} for {expected}");
                             }
                         }
-                        assert_eq!(
-                            sums.0[rows..],
-                            Sums([[7.0; COLUMNS]; MAX_ROWS]).0[rows..],
+                        assert!(
+                            sums.rows()[rows..].iter().all(|row| *row == [7.0; COLUMNS]),
                             "beyond {rows} rows"
                         );
                     }
@@ -489,16 +510,16 @@ mod tests {
             for formats in FORMATS {
                 let most = rows(set, formats.0);
                 let (a, b, _) = operands(&mut rng, set, formats, (most, 4));
-                let mut whole = Sums::default();
-                multiply(set, most, formats, (&a, &b), &mut whole);
+                let mut whole = Sums::of_tile();
+                multiply(set, most, formats, (&a, &b), whole.rows());
                 for row in 0..most {
                     let of_row = |chunk: &[u32]| chunk[row * WORDS..(row + 1) * WORDS].to_vec();
                     let alone: Vec<u32> = a.chunks_exact(most * WORDS).flat_map(of_row).collect();
-                    let mut sums = Sums::default();
-                    multiply(set, 1, formats, (&alone, &b), &mut sums);
+                    let mut sums = Sums::of_tile();
+                    multiply(set, 1, formats, (&alone, &b), sums.rows());
                     assert_eq!(
-                        sums.0[0].map(f32::to_bits),
-                        whole.0[row].map(f32::to_bits),
+                        sums.rows()[0].map(f32::to_bits),
+                        whole.rows()[row].map(f32::to_bits),
                         "{set} {formats:?}"
                     );
                 }

@@ -1,0 +1,202 @@
+//! The softmax of attention, which runs along the keys: a block of rows and some keys at a time.
+//!
+//! Input: sums of tiles, scores of rows with keys as `[panel][row]`. Output: the weights of the keys, relative to the largest score
+//! of the row so far, and by how much what was summed with earlier weights has to be scaled. What must hold: keys that a row does
+//! not see weigh nothing, and nothing of another row changes a row's bits.
+
+use super::{simd::dispatch, tile::COLUMNS};
+
+/// What the softmaxes of some rows have seen so far.
+pub(crate) struct RunningSoftmax<'a> {
+    /// The largest exponent of each row.
+    pub(crate) max: &'a mut [f32],
+    /// The sum of each row's weights, Σ 2^(exponent - max).
+    pub(crate) sum: &'a mut [f32],
+    /// By how much the last step scaled each row's sums before it.
+    pub(crate) correction: &'a mut [f32],
+}
+
+dispatch! {
+    /// Takes scores into the running softmaxes of `visible.len()` rows and replaces each by its weight
+    /// 2^(score · factor - max): `scores` are `[panel][row]`, of which a row sees the first `visible` in the panels' order; the
+    /// others become zero. Each row has seen a score before or sees one now.
+    fn step(
+        scores: &mut [[f32; COLUMNS]],
+        visible: &[usize],
+        factor: f32,
+        softmax: &mut RunningSoftmax<'_>,
+    ) {
+        let rows = visible.len();
+        // SAFETY (all below): `S` is one of the instruction set that this body is compiled for, which the CPU has; a row of
+        // scores is whole registers.
+        for (row, &visible) in visible.iter().enumerate() {
+            let hidden = unsafe { S::splat(f32::NEG_INFINITY) };
+            let mut largest = hidden;
+            for (panel, scores) in scores.iter_mut().skip(row).step_by(rows).enumerate() {
+                for (register, lanes) in scores.chunks_exact_mut(S::LANES).enumerate() {
+                    let seen = visible.saturating_sub(panel * COLUMNS + register * S::LANES);
+                    let mut score = unsafe { S::load(lanes.as_ptr()) };
+                    if seen < S::LANES {
+                        score = unsafe { score.first(seen, hidden) };
+                        unsafe { score.store(lanes.as_mut_ptr()) };
+                    }
+                    largest = unsafe { score.max(largest) };
+                }
+            }
+            let before = softmax.max[row];
+            let max = unsafe { largest.largest() } * factor;
+            let max = if max > before { max } else { before };
+            softmax.max[row] = max;
+            softmax.correction[row] = unsafe { S::splat(before - max).exp2().largest() };
+        }
+        let factor = unsafe { S::splat(factor) };
+        for row in 0..rows {
+            let mut sum = unsafe { S::splat(0.0) };
+            let offset = unsafe { S::splat(-softmax.max[row]) };
+            for scores in scores.iter_mut().skip(row).step_by(rows) {
+                for lanes in scores.chunks_exact_mut(S::LANES) {
+                    let weight = unsafe { S::load(lanes.as_ptr()).mul_add(factor, offset).exp2() };
+                    unsafe { weight.store(lanes.as_mut_ptr()) };
+                    sum = unsafe { sum.add(weight) };
+                }
+            }
+            softmax.sum[row] = softmax.sum[row] * softmax.correction[row] + unsafe { sum.sum() };
+        }
+    }
+}
+
+dispatch! {
+    /// `totals = totals · factor + x`, with a factor for each row.
+    fn scale_and_add(x: &[[f32; COLUMNS]], factors: &[f32], totals: &mut [[f32; COLUMNS]]) {
+        for ((totals, x), &factor) in totals.iter_mut().zip(x).zip(factors) {
+            let factor = unsafe { S::splat(factor) };
+            for (total, x) in totals.chunks_exact_mut(S::LANES).zip(x.chunks_exact(S::LANES)) {
+                // SAFETY: as in `step`.
+                unsafe { S::load(total.as_ptr()).mul_add(factor, S::load(x.as_ptr())).store(total.as_mut_ptr()) };
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// `out = total · factor`, where `total` is every `rows`th of `totals`, of which the last may be longer than needed.
+    fn mean(totals: &[[f32; COLUMNS]], rows: usize, factor: f32, out: &mut [f32]) {
+        for (total, out) in totals.iter().step_by(rows).zip(out.chunks_mut(COLUMNS)) {
+            for (out, &total) in out.iter_mut().zip(total) {
+                *out = total * factor;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::InstructionSet, *};
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    fn rows_of(rng: &mut StdRng) -> [f32; COLUMNS] {
+        std::array::from_fn(|_| rng.random_range(-3.0..3.0))
+    }
+
+    /// The weights of three steps of as many panels and what the softmaxes have in the end, from random scores.
+    fn weights_of_steps(set: InstructionSet, rng: &mut StdRng, rows: usize) -> Result<(), String> {
+        let factor = rng.random_range(0.1..3.0_f32);
+        let (mut max, mut sum, mut correction) =
+            (vec![f32::NEG_INFINITY; rows], vec![0.0; rows], vec![f32::NAN; rows]);
+        // Of each row, the weights so far and the exponents they are of.
+        let (mut weights, mut exponents) = (vec![Vec::new(); rows], vec![Vec::new(); rows]);
+        for index in 0..3 {
+            let panels = rng.random_range(1..5);
+            let least = usize::from(index == 0);
+            let visible: Vec<usize> = (0..rows).map(|_| rng.random_range(least..=32 * panels)).collect();
+            let before: Vec<[f32; 32]> =
+                (0..panels * rows).map(|_| rows_of(rng).map(|score| 10.0 * score)).collect();
+            let mut after = before.clone();
+            let mut state = RunningSoftmax { max: &mut max, sum: &mut sum, correction: &mut correction };
+            step(set, &mut after, &visible, factor, &mut state);
+            for row in 0..rows {
+                weights[row].iter_mut().for_each(|weight| *weight *= f64::from(correction[row]));
+                for key in 0..32 * panels {
+                    let (panel, column) = (key / 32 * rows + row, key % 32);
+                    if key < visible[row] {
+                        exponents[row].push(f64::from(before[panel][column]) * f64::from(factor));
+                        weights[row].push(f64::from(after[panel][column]));
+                    } else if after[panel][column] != 0.0 {
+                        return Err(format!("a hidden key weighs {}", after[panel][column]));
+                    }
+                }
+            }
+        }
+        for row in 0..rows {
+            let most = exponents[row].iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
+            let total: f64 = exponents[row].iter().map(|exponent| (exponent - most).exp2()).sum();
+            for (weight, exponent) in weights[row].iter().zip(&exponents[row]) {
+                let (got, expected) = (weight / f64::from(sum[row]), (exponent - most).exp2() / total);
+                if (got - expected).abs() > 1e-5 * expected + 1e-30 {
+                    return Err(format!("{got} for {expected}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn softmax_steps_add_up_to_a_softmax() {
+        let mut rng = StdRng::seed_from_u64(9);
+        for set in InstructionSet::available() {
+            for rows in (1..=33).flat_map(|rows| [rows; 4]) {
+                weights_of_steps(set, &mut rng, rows).unwrap_or_else(|error| panic!("{set} {rows}: {error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_score_that_is_no_number_is_not_lost() {
+        for set in InstructionSet::available() {
+            for broken in [f32::NAN, f32::INFINITY] {
+                let mut scores = [[1.0; 32]; 3];
+                scores[1][7] = broken;
+                let (mut max, mut sum, mut correction) = ([f32::NEG_INFINITY; 3], [0.0; 3], [0.0; 3]);
+                let mut state = RunningSoftmax { max: &mut max, sum: &mut sum, correction: &mut correction };
+                step(set, &mut scores, &[32; 3], 1.0, &mut state);
+                assert_eq!((sum[0], sum[2]), (32.0, 32.0), "{set}");
+                assert!(!sum[1].is_finite(), "{set} {broken}: {}", sum[1]);
+            }
+        }
+    }
+
+    #[test]
+    fn sums_are_scaled_row_by_row() {
+        let mut rng = StdRng::seed_from_u64(14);
+        for set in InstructionSet::available() {
+            for rows in 1..=33 {
+                let [x, before] = [(); 2].map(|()| (0..rows).map(|_| rows_of(&mut rng)).collect::<Vec<_>>());
+                let factors: Vec<f32> = (0..rows).map(|row| [0.0, 1.0, 0.3][row % 3]).collect();
+                let mut totals = before.clone();
+                scale_and_add(set, &x, &factors, &mut totals);
+                for (at, &got) in totals.as_flattened().iter().enumerate() {
+                    let (row, column) = (at / COLUMNS, at % COLUMNS);
+                    let expected =
+                        f64::from(before[row][column]) * f64::from(factors[row]) + f64::from(x[row][column]);
+                    assert!((f64::from(got) - expected).abs() < 1e-6, "{set} {at}: {got} for {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mean_is_a_row_of_each_panel() {
+        let mut rng = StdRng::seed_from_u64(15);
+        for set in InstructionSet::available() {
+            for (rows, size) in (1..=14).flat_map(|rows| [(rows, 128), (rows, 33), (rows, 7)]) {
+                let totals: Vec<_> = (0..rows * 4).map(|_| rows_of(&mut rng)).collect();
+                let mut out = vec![f32::NAN; size];
+                mean(set, &totals[rows - 1..], rows, 0.5, &mut out);
+                for (at, got) in out.into_iter().enumerate() {
+                    let expected = totals[at / COLUMNS * rows + rows - 1][at % COLUMNS] * 0.5;
+                    assert!((got - expected).abs() <= 0.0, "{set} {rows} {at}");
+                }
+            }
+        }
+    }
+}
