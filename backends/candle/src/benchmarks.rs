@@ -216,14 +216,15 @@ fn attentions(bench: &mut Bench) -> Outcome {
         let spans = queries_at(&batch, &rows);
         let keys_values = bench.random(rows.len() * 2 * HEADS.keys * HEADS.size);
         let queries = bench.random(rows.len() * HEADS.queries * HEADS.size);
-        let mut out = vec![0.0; queries.len()];
         for (dtype, format) in [("float32", Format::F32), ("bfloat16", Format::Bf16)] {
-            let mut packed = PackedKeys::new(format);
+            let (mut packed, mut words) = (PackedKeys::new(format), Words::default());
             packed.pack(&bench.compute, (&keys_values, &rows), HEADS, &batch);
             // A query meets each key once and its value once.
             let operations = 4 * HEADS.size * HEADS.queries * visible;
             bench.run(&format!("attention {dtype} {what}"), format, operations, |compute| {
-                attention::cpu::attention(compute, (&queries, &spans), &packed, HEADS, &batch, &mut out);
+                let queries = (&queries[..], &spans[..], |_: usize, _: &mut [f32]| ());
+                let out = (format, std::mem::take(&mut words));
+                words = attention::cpu::attention(compute, queries, &packed, HEADS, &batch, out).take_words();
             })?;
         }
     }

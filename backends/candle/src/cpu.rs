@@ -7,7 +7,7 @@
 pub(crate) mod timed;
 
 use crate::{
-    attention::{Heads, QuerySpan, cpu, packed::PackedKeys},
+    attention::{Heads, cpu, packed::PackedKeys},
     kernels::{
         InstructionSet, elementwise,
         mapped::MappedMatrix,
@@ -16,7 +16,7 @@ use crate::{
         pack::{Format, Stored, Words},
         threads::Threads,
     },
-    operations::{Norm, Operations, Precision, Result, Rotation},
+    operations::{Norm, Operations, Precision, Queries, Result, Rotation},
 };
 use std::{
     borrow::Cow,
@@ -332,22 +332,29 @@ impl Operations for CpuOperations {
 
     fn attention(
         &mut self,
-        (queries, spans): (&Activations, &[QuerySpan]),
+        queries: Queries<'_, Activations, Vec<f32>>,
         (keys_values, places): (&Activations, &[usize]),
         heads: Heads,
         batch: &Batch,
-    ) -> Result<Activations> {
+        precision: Precision,
+    ) -> Result<PackedActivations> {
         self.packed_keys.pack(&self.compute, (keys_values.values(), places), heads, batch);
-        let mut out = self.activations(queries.rows(), queries.columns);
-        cpu::attention(
+        let format = self.arithmetic.format(precision);
+        let words = self.words(format, queries.values.rows(), queries.values.columns);
+        let Queries { values, spans, norm, rotation } = queries;
+        let turn = |row: usize, values: &mut [f32]| {
+            let angles = rotation.table.at(rotation.positions[row]);
+            elementwise::norm_and_rotate(self.compute.set, values, &norm.weight, norm.epsilon, angles);
+        };
+        let operand = cpu::attention(
             &self.compute,
-            (queries.values(), spans),
+            (values.values(), spans, turn),
             &self.packed_keys,
             heads,
             batch,
-            out.values_mut(),
+            (format, words),
         );
-        Ok(out)
+        Ok(PackedActivations { operand, stores: self.stores.clone() })
     }
 
     fn select(&mut self, x: &Activations, rows: &[usize]) -> Result<Activations> {

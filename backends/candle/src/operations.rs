@@ -32,6 +32,18 @@ pub(crate) enum Precision {
     High,
 }
 
+/// The queries of an attention.
+pub(crate) struct Queries<'a, T, V> {
+    /// `[query rows, heads · size]`, each head still to be normalised and turned.
+    pub(crate) values: &'a T,
+    /// The rows' places in the batch.
+    pub(crate) spans: &'a [QuerySpan],
+    /// Of each head.
+    pub(crate) norm: &'a Norm<V>,
+    /// By the rows' positions.
+    pub(crate) rotation: Rotation<'a>,
+}
+
 /// What a model's forward pass is made of. Activations and norms are `f32`; products may convert their operands.
 pub(crate) trait Operations: Send {
     /// Activations `[rows, columns]`.
@@ -114,16 +126,17 @@ pub(crate) trait Operations: Send {
     /// The precision in which attention takes keys and values in: keeping more of them would change nothing.
     fn keys_format(&self) -> Format;
 
-    /// Attention of the queries, `[query rows, heads · size]` at the places `spans`, to the batch's keys and values,
-    /// `[tokens, 2 · key heads · size]` with all keys of a token before its values: `[query rows, heads · size]`. Beside
-    /// these stands which of their rows is each of the batch's.
+    /// Attention of queries to the batch's keys and values, `[tokens, 2 · key heads · size]` with all keys of a token before its
+    /// values, as an operand `[query rows, heads · size]` for products of `precision`. Beside keys and values stands which of
+    /// their rows is each of the batch's.
     fn attention(
         &mut self,
-        queries: (&Self::Tensor, &[QuerySpan]),
+        queries: Queries<'_, Self::Tensor, Self::Vector>,
         keys_values: (&Self::Tensor, &[usize]),
         heads: Heads,
         batch: &Batch,
-    ) -> Result<Self::Tensor>;
+        precision: Precision,
+    ) -> Result<Self::Operand>;
 
     /// Some rows of `x`, in that order.
     fn select(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Tensor>;

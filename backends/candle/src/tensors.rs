@@ -3,10 +3,10 @@
 //! Written for clarity: nothing is fused. On candle's CPU device they are the oracle that the kernels are held to.
 
 use crate::{
-    attention::{Heads, QuerySpan, reference},
+    attention::{Heads, reference},
     kernels::mapped::MappedMatrix,
     kernels::pack::Format,
-    operations::{Norm, Operations, Precision, Result, Rotation},
+    operations::{Norm, Operations, Precision, Queries, Result, Rotation},
 };
 use candle_core::{D, DType, Device, Tensor};
 use std::borrow::Cow;
@@ -134,12 +134,15 @@ impl Operations for TensorOperations {
 
     fn attention(
         &mut self,
-        (queries, spans): (&Tensor, &[QuerySpan]),
+        queries: Queries<'_, Tensor, Tensor>,
         keys_values: (&Tensor, &[usize]),
         heads: Heads,
         batch: &Batch,
+        _: Precision,
     ) -> Result<Tensor> {
-        reference::attention((queries, spans), keys_values, heads, batch).map_err(failed)
+        norm_and_rotate(queries.values, heads.queries, queries.norm, queries.rotation)
+            .and_then(|turned| reference::attention((&turned, queries.spans), keys_values, heads, batch))
+            .map_err(failed)
     }
 
     fn select(&mut self, x: &Tensor, rows: &[usize]) -> Result<Tensor> {

@@ -1,7 +1,7 @@
 //! Attention on the CPU: packed keys and values, tiles of scores, a softmax that runs along the keys.
 //!
 //! Input: queries `[query rows, heads · size]`, keys and values side by side `[tokens, 2 · key heads · size]`.
-//! Output: `[query rows, heads · size]`. Memory is linear in the tokens: scores exist for one block of queries and
+//! Output: an operand `[query rows, heads · size]`. Memory is linear in the tokens: scores exist for one block of queries and
 //! [`KEYS_PER_STEP`] keys at a time. The queries of all heads that share a key head are rows of the same tile.
 
 use super::{
@@ -9,7 +9,7 @@ use super::{
     packed::{PackedKeys, PackedSize},
 };
 use crate::kernels::{
-    matmul::Compute,
+    matmul::{Compute, Operand, OperandRows},
     pack::{self, Format, Words},
     softmax::{self, RunningSoftmax},
     tile::{self, COLUMNS, Sums, WORDS},
@@ -20,54 +20,61 @@ use text_embeddings_backend_core::Batch;
 /// Keys whose scores are computed before the softmax takes them in: a multiple of a panel.
 const KEYS_PER_STEP: usize = 8 * COLUMNS;
 /// The most query tokens of one work item; their tiles share the keys in the cache.
-const QUERIES_PER_ITEM: usize = 64;
+const QUERIES_PER_ITEM: usize = 48;
 
 /// Work of one thread: some queries of one span, and where their result goes.
 struct Item<'a> {
     segment: usize,
     /// The first query's place in its segment.
     offset: usize,
+    /// The first query's row among all.
+    first_row: usize,
     queries: &'a [f32],
-    out: &'a mut [f32],
 }
 
-/// Attends from `queries`, whose places `spans` gives in the order of their rows, to `keys_values` packed in `packed`.
+/// Attends from `queries`, whose places `spans` gives in the order of their rows and which `turn` makes ready, a row of heads at
+/// a time, to the keys and values in `packed`. The result is an operand of the given format, in the memory of the words.
 pub(crate) fn attention(
     compute: &Compute,
-    (queries, spans): (&[f32], &[QuerySpan]),
+    (queries, spans, turn): (&[f32], &[QuerySpan], impl Fn(usize, &mut [f32]) + Sync),
     packed: &PackedKeys,
     heads: Heads,
     batch: &Batch,
-    out: &mut [f32],
-) {
+    (format, words): (Format, Words),
+) -> Operand {
     let width = heads.queries * heads.size;
     let total = queries.len() / width;
     let most = total.div_ceil(4 * compute.threads.count()).clamp(1, QUERIES_PER_ITEM);
     let mut items = Vec::new();
-    let mut rest = out;
     for span in spans {
         let per_item = span.rows.len().div_ceil(span.rows.len().div_ceil(most));
         for from in (0..span.rows.len()).step_by(per_item) {
-            let count = per_item.min(span.rows.len() - from);
-            let item_out;
-            (item_out, rest) = rest.split_at_mut(count * width);
-            let queries = &queries[(span.rows.start + from) * width..][..count * width];
-            items.push(Item { segment: span.segment, offset: span.offset + from, queries, out: item_out });
+            let first_row = span.rows.start + from;
+            let queries = &queries[first_row * width..][..per_item.min(span.rows.len() - from) * width];
+            items.push(Item { segment: span.segment, offset: span.offset + from, first_row, queries });
         }
     }
-    // The longest paths first: the last items to run are then short, and the threads end together.
-    items.reverse();
-    compute.threads.for_each(items.into_iter(), |mut item| {
-        WORKSPACE.with_borrow_mut(|workspace| attend(compute, &mut item, packed, heads, batch, workspace));
-    });
+    let counts: Vec<usize> = items.iter().map(|item| item.queries.len() / width).collect();
+    compute.operand_of((total, width), format, words, counts.into_iter(), |rows| {
+        // The longest paths first: the last items to run are then short, and the threads end together.
+        let items = items.into_iter().zip(rows).rev();
+        compute.threads.for_each(items, |(item, rows)| {
+            WORKSPACE.with_borrow_mut(|workspace| {
+                let attend = Attend { compute, packed, heads, batch };
+                attend.run(&item, &turn, workspace, rows);
+            });
+        });
+    })
 }
 
 /// Scratch memory of a thread.
 #[derive(Default)]
 struct Workspace {
-    /// The queries of one key head, packed as blocks.
+    /// A query's heads, made ready; later a row of the result.
+    values: Vec<f32>,
+    /// The queries of all key heads, packed: of each `[block]`.
     queries: Words,
-    /// A query's words before they are placed in a block.
+    /// A head's words before they are placed in a block.
     words: Vec<u32>,
     /// Scores of a block's rows, which become weights: `[panel][row]`.
     scores: Sums,
@@ -81,32 +88,57 @@ struct Workspace {
     correction: Vec<f32>,
     /// How many of a step's keys each row of a block sees.
     visible: Vec<usize>,
+    /// The result, `[query, heads · size]`: all heads of a row are there before it is converted.
+    out: Vec<f32>,
 }
 
 thread_local! {
     static WORKSPACE: RefCell<Workspace> = RefCell::new(Workspace::default());
 }
 
-fn attend(
-    compute: &Compute,
-    item: &mut Item<'_>,
-    packed: &PackedKeys,
+/// What all items have in common.
+struct Attend<'a> {
+    compute: &'a Compute,
+    packed: &'a PackedKeys,
     heads: Heads,
-    batch: &Batch,
-    workspace: &mut Workspace,
-) {
-    let path = batch.path(item.segment);
-    let queries = item.queries.len() / (heads.queries * heads.size);
-    for head in 0..heads.keys {
-        let tiles = Tiles::of(compute, packed.format, (queries, head), heads);
-        tiles.start(workspace, item.queries);
-        for &segment in &path {
-            let tokens = batch.segments()[segment].rows.len();
-            let size = PackedSize::of(packed.format, tokens, heads);
-            let own = (segment == item.segment).then_some(item.offset);
-            tiles.attend_segment(workspace, packed.head(segment, head, size), size, tokens, own);
+    batch: &'a Batch,
+}
+
+impl Attend<'_> {
+    fn run(
+        &self,
+        item: &Item<'_>,
+        turn: &impl Fn(usize, &mut [f32]),
+        workspace: &mut Workspace,
+        mut rows: OperandRows<'_>,
+    ) {
+        let width = self.heads.queries * self.heads.size;
+        let queries = item.queries.len() / width;
+        let tiles = |head| Tiles::of(self.compute, self.packed.format, (queries, head), self.heads);
+        tiles(0).reserve(workspace, queries * width);
+        for (query, values) in item.queries.chunks_exact(width).enumerate() {
+            workspace.values.clear();
+            workspace.values.extend_from_slice(values);
+            turn(item.first_row + query, &mut workspace.values);
+            for head in 0..self.heads.keys {
+                tiles(head).place_query(workspace, query);
+            }
         }
-        tiles.finish(workspace, item.out);
+        let path = self.batch.path(item.segment);
+        for head in 0..self.heads.keys {
+            let tiles = tiles(head);
+            tiles.start(workspace);
+            for &segment in &path {
+                let tokens = self.batch.segments()[segment].rows.len();
+                let size = PackedSize::of(self.packed.format, tokens, self.heads);
+                let own = (segment == item.segment).then_some(item.offset);
+                tiles.attend_segment(workspace, self.packed.head(segment, head, size), size, tokens, own);
+            }
+            tiles.finish(workspace);
+        }
+        for (index, values) in workspace.out.chunks_exact(width).enumerate() {
+            rows.write(index, values);
+        }
     }
 }
 
@@ -144,30 +176,47 @@ impl<'a> Tiles<'a> {
         (0..rows).step_by(block_rows).map(move |first| first..rows.min(first + block_rows))
     }
 
-    /// Where a row's values stand among the queries of all heads.
-    fn place(&self, row: usize) -> Range<usize> {
-        let (query, in_group) = (row / self.group(), row % self.group());
-        let start = (query * self.heads.queries + self.head * self.group() + in_group) * self.heads.size;
+    /// Where a row's values stand in a query's heads.
+    fn columns(&self, row: usize) -> Range<usize> {
+        let start = (self.head * self.group() + row % self.group()) * self.heads.size;
         start..start + self.heads.size
+    }
+
+    /// Where the words of some rows stand among the packed queries of all heads.
+    fn words(&self, rows: &Range<usize>) -> Range<usize> {
+        let before = self.head * self.rows;
+        (before + rows.start) * self.query_words..(before + rows.end) * self.query_words
     }
 
     fn multiply(&self, a: &[u32], b: &[u32], rows: usize, sums: &mut [[f32; COLUMNS]]) {
         tile::multiply(self.compute.set, rows, (self.format, self.format), (a, b), sums);
     }
 
-    /// Packs the queries; nothing is seen yet.
-    fn start(&self, workspace: &mut Workspace, queries: &[f32]) {
-        workspace.queries.resize(self.rows * self.query_words);
+    /// Makes room for the item's queries and result, for all heads.
+    fn reserve(&self, workspace: &mut Workspace, values: usize) {
+        workspace.queries.resize(self.heads.keys * self.rows * self.query_words);
         workspace.words.resize(self.query_words, 0);
-        for rows in self.blocks() {
-            let block = rows.start * self.query_words..rows.end * self.query_words;
-            let block = &mut workspace.queries.as_mut_slice()[block];
-            for (index, row) in rows.clone().enumerate() {
-                let values = &queries[self.place(row)];
-                pack::row(self.compute.set, self.format, values, 0, &mut workspace.words, &mut 1.0);
-                pack::place(&workspace.words, block, (index, rows.len()));
-            }
+        workspace.out.resize(values, 0.0);
+        workspace.totals.reserve(self.rows * self.panels);
+        workspace.scores.reserve(self.block_rows * KEYS_PER_STEP / COLUMNS);
+        workspace.weights.resize(self.block_rows * self.format.words(KEYS_PER_STEP));
+        workspace.tile.reserve(self.block_rows);
+    }
+
+    /// Packs the head's part of a query, whose heads are `Workspace::values`.
+    fn place_query(&self, workspace: &mut Workspace, query: usize) {
+        for row in query * self.group()..(query + 1) * self.group() {
+            let first = row - row % self.block_rows;
+            let block = first..self.rows.min(first + self.block_rows);
+            let values = &workspace.values[self.columns(row)];
+            pack::row(self.compute.set, self.format, values, 0, &mut workspace.words, &mut 1.0);
+            let place = (row - first, block.len());
+            pack::place(&workspace.words, &mut workspace.queries.as_mut_slice()[self.words(&block)], place);
         }
+    }
+
+    /// Nothing is seen yet.
+    fn start(&self, workspace: &mut Workspace) {
         for (state, value) in [
             (&mut workspace.max, f32::NEG_INFINITY),
             (&mut workspace.sum, 0.0),
@@ -176,11 +225,7 @@ impl<'a> Tiles<'a> {
             state.clear();
             state.resize(self.rows, value);
         }
-        workspace.totals.reserve(self.rows * self.panels);
         workspace.totals.rows()[..self.rows * self.panels].fill([0.0; COLUMNS]);
-        workspace.scores.reserve(self.block_rows * KEYS_PER_STEP / COLUMNS);
-        workspace.weights.resize(self.block_rows * self.format.words(KEYS_PER_STEP));
-        workspace.tile.reserve(self.block_rows);
     }
 
     /// Takes a segment's keys in. `own` is given for the queries' own segment: the first query's place in it; a query sees
@@ -215,7 +260,7 @@ impl<'a> Tiles<'a> {
     /// The weights of a step's keys for a block's rows, packed as a block.
     fn weigh(&self, workspace: &mut Workspace, rows: Range<usize>, keys: &[u32]) {
         let set = self.compute.set;
-        let block = &workspace.queries.as_slice()[rows.start * self.query_words..rows.end * self.query_words];
+        let block = &workspace.queries.as_slice()[self.words(&rows)];
         let panels = keys.chunks_exact(self.query_words * COLUMNS);
         let scores = &mut workspace.scores.rows()[..panels.len() * rows.len()];
         for (keys, scores) in panels.zip(scores.chunks_exact_mut(rows.len())) {
@@ -266,14 +311,15 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// The weighted means of the values, in their places in `out`.
-    fn finish(&self, workspace: &mut Workspace, out: &mut [f32]) {
+    /// The weighted means of the values, in their places in `Workspace::out`.
+    fn finish(&self, workspace: &mut Workspace) {
+        let width = self.heads.queries * self.heads.size;
         for rows in self.blocks() {
             let totals = &workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
             let count = rows.len();
             for (index, row) in rows.enumerate() {
-                let factor = 1.0 / workspace.sum[row];
-                softmax::mean(self.compute.set, &totals[index..], count, factor, &mut out[self.place(row)]);
+                let out = &mut workspace.out[row / self.group() * width..][self.columns(row)];
+                softmax::mean(self.compute.set, &totals[index..], count, 1.0 / workspace.sum[row], out);
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::{
         matrix::Matrix,
         pack::{Format, Stored},
     },
-    operations::{Norm, Operations, Precision, Result, Rotation},
+    operations::{Norm, Operations, Precision, Queries, Result, Rotation},
 };
 use std::{
     borrow::Cow,
@@ -218,20 +218,25 @@ impl Operations for Timed {
 
     fn attention(
         &mut self,
-        queries: (&Activations, &[QuerySpan]),
+        queries: Queries<'_, Activations, Vec<f32>>,
         keys_values: (&Activations, &[usize]),
         heads: Heads,
         batch: &Batch,
-    ) -> Result<Activations> {
-        let seen: usize = queries.1.iter().map(|span| seen_by(span, batch)).sum();
+        precision: Precision,
+    ) -> Result<PackedActivations> {
+        let seen: usize = queries.spans.iter().map(|span| seen_by(span, batch)).sum();
         let kind = Kind {
             name: ATTENTION,
             sizes: Some((heads.queries, heads.size)),
             format: self.operations.arithmetic.attention,
         };
-        // A query meets each key once and its value once.
-        let cost = (4 * heads.queries * heads.size * seen, 2 * bytes(queries.0) + bytes(keys_values.0));
-        self.time(kind, cost, |operations| operations.attention(queries, keys_values, heads, batch))
+        // A query meets each key once and its value once. Its norm and its rotation are less than that of one key.
+        let out = packed(self.format(precision), queries.values.rows(), queries.values.columns);
+        let bytes = bytes(queries.values) + bytes(keys_values.0) + out;
+        let cost = (4 * heads.queries * heads.size * seen, bytes);
+        self.time(kind, cost, |operations| {
+            operations.attention(queries, keys_values, heads, batch, precision)
+        })
     }
 
     fn select(&mut self, x: &Activations, rows: &[usize]) -> Result<Activations> {

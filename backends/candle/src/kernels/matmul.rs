@@ -12,7 +12,7 @@ use super::{
     threads::Threads,
     tile::{self, COLUMNS, Sums, WORDS},
 };
-use std::{cell::RefCell, ops::Range};
+use std::{cell::RefCell, marker::PhantomData, ops::Range};
 
 /// Bytes of packed rows that meet panel after panel: what a second-level cache holds beside a panel.
 const ROWS_BYTES: usize = 384 * 1024;
@@ -46,6 +46,22 @@ impl Operand {
         Self { format, rows, depth, row_words, block_rows, words, scales }
     }
 
+    /// Rows that follow each other, as many as `counts` says each time, for as many threads.
+    fn split(&mut self, set: InstructionSet, counts: impl Iterator<Item = usize>) -> Vec<OperandRows<'_>> {
+        let Self { format, row_words, .. } = *self;
+        let rows = (self.rows, self.block_rows);
+        let words = Shared(self.words.as_mut_slice().as_mut_ptr());
+        let scales = (format == Format::Int8).then(|| Shared(self.scales.as_mut_ptr()));
+        let mut from = 0;
+        let parts = counts.map(|count| {
+            let range = from..from + count;
+            from = range.end;
+            assert!(from <= rows.0);
+            OperandRows { set, format, rows, row_words, range, words, scales, operand: PhantomData }
+        });
+        parts.collect()
+    }
+
     /// Takes the memory out; no rows are left.
     pub(crate) fn take_words(&mut self) -> Words {
         self.rows = 0;
@@ -63,6 +79,31 @@ impl Operand {
         self.format
     }
 
+    /// The values of `f32` rows, one after the other.
+    #[cfg(test)]
+    pub(crate) fn values(&self) -> Vec<f32> {
+        assert!(self.format == Format::F32);
+        self.padded_values().chunks(self.row_words).flat_map(|row| &row[..self.depth]).copied().collect()
+    }
+
+    /// All values of `f32` or bfloat16, padding included, row after row.
+    #[cfg(test)]
+    pub(crate) fn padded_values(&self) -> Vec<f32> {
+        let mut values = Vec::new();
+        for (_, rows, block) in self.blocks(0..self.rows.div_ceil(self.block_rows)) {
+            for row in 0..rows {
+                let lines =
+                    block.chunks(rows * WORDS).flat_map(|chunk| &chunk[row * WORDS..(row + 1) * WORDS]);
+                match self.format {
+                    Format::F32 => values.extend(lines.map(|&word| f32::from_bits(word))),
+                    _ => values
+                        .extend(lines.flat_map(|&word| [word << 16, word & 0xffff_0000]).map(f32::from_bits)),
+                }
+            }
+        }
+        values
+    }
+
     /// The first row, the number of rows and the words of some blocks.
     fn blocks(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize, &[u32])> {
         range.map(|block| {
@@ -70,6 +111,46 @@ impl Operand {
             let rows = self.block_rows.min(self.rows - first);
             (first, rows, &self.words.as_slice()[first * self.row_words..(first + rows) * self.row_words])
         })
+    }
+}
+
+/// Some rows of an operand, to be written in any order.
+pub(crate) struct OperandRows<'a> {
+    set: InstructionSet,
+    format: Format,
+    /// Rows of the operand, and of its blocks.
+    rows: (usize, usize),
+    row_words: usize,
+    range: Range<usize>,
+    words: Shared<u32>,
+    /// Only of [`Format::Int8`].
+    scales: Option<Shared<f32>>,
+    operand: PhantomData<&'a mut Operand>,
+}
+
+impl OperandRows<'_> {
+    /// Converts `values` to the row `index` of these.
+    pub(crate) fn write(&mut self, index: usize, values: &[f32]) {
+        let row = self.range.start + index;
+        assert!(row < self.range.end && self.format.words(values.len()) == self.row_words);
+        SCRATCH.with_borrow_mut(|words| {
+            words.resize(self.row_words, 0);
+            let mut scale = 1.0;
+            pack::row(self.set, self.format, values, self.set.byte_offset(), words, &mut scale);
+            if let Some(scales) = self.scales {
+                // SAFETY: there is a scale for each row, and the row is this value's own.
+                let of_row = unsafe { scales.part(row, 1) };
+                of_row[0] = scale;
+            }
+            let (rows, block_rows) = self.rows;
+            let first_row = row - row % block_rows;
+            let in_block = block_rows.min(rows - first_row);
+            let lines = first_row * self.row_words + (row - first_row) * WORDS;
+            for (chunk, words) in words.chunks_exact(WORDS).enumerate() {
+                // SAFETY: the line is in the row's block and holds nothing but words of the row, which is this value's own.
+                unsafe { self.words.part(lines + chunk * in_block * WORDS, WORDS) }.copy_from_slice(words);
+            }
+        });
     }
 }
 
@@ -120,28 +201,29 @@ impl Compute {
         words: Words,
         prepare: impl for<'a> Fn(&'a [f32], &'a mut [f32]) -> &'a [f32] + Sync,
     ) -> Operand {
-        let mut operand = Operand::new(self.set, format, (x.len() / depth, depth), words);
-        let Operand { block_rows, row_words, .. } = operand;
-        let mut scales = operand.scales.chunks_mut(block_rows);
-        let blocks = operand.words.as_mut_slice().chunks_mut(block_rows * row_words);
-        let items = x.chunks(block_rows * depth).zip(blocks);
-        let items = items.map(|(x, block)| (x, block, scales.next().unwrap_or_default()));
-        self.threads.for_each(items, |(x, block, scales)| {
-            SCRATCH.with_borrow_mut(|(values, words)| {
-                values.resize(depth, 0.0);
-                words.resize(row_words, 0);
-                let rows = x.len() / depth;
+        let items = x.chunks(ROWS_PER_ITEM * depth);
+        let counts = items.clone().map(|x| x.len() / depth);
+        self.operand_of((x.len() / depth, depth), format, words, counts, |parts| {
+            self.threads.for_each(items.zip(parts), |(x, mut rows)| {
+                let mut buffer = vec![0.0; depth];
                 for (index, row) in x.chunks_exact(depth).enumerate() {
-                    let row = prepare(row, values);
-                    let mut scale = 1.0;
-                    pack::row(self.set, format, row, self.set.byte_offset(), words, &mut scale);
-                    if let Some(of_row) = scales.get_mut(index) {
-                        *of_row = scale;
-                    }
-                    pack::place(words, block, (index, rows));
+                    rows.write(index, prepare(row, &mut buffer));
                 }
             });
-        });
+        })
+    }
+
+    /// `rows` rows of `depth` values, which `write` writes all: it gets as many at a time as `counts` says.
+    pub(crate) fn operand_of(
+        &self,
+        (rows, depth): (usize, usize),
+        format: Format,
+        words: Words,
+        counts: impl Iterator<Item = usize>,
+        write: impl FnOnce(Vec<OperandRows<'_>>),
+    ) -> Operand {
+        let mut operand = Operand::new(self.set, format, (rows, depth), words);
+        write(operand.split(self.set, counts));
         operand
     }
 
@@ -272,8 +354,8 @@ fn zero_padding(words: &mut [u32], (rows, block_rows): (usize, usize), (row_word
 }
 
 thread_local! {
-    /// A row's values and its words.
-    static SCRATCH: RefCell<(Vec<f32>, Vec<u32>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    /// A row's words.
+    static SCRATCH: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
 #[cfg(test)]
@@ -339,23 +421,6 @@ mod tests {
 
     fn pack(compute: &Compute, format: Format, x: &[f32], depth: usize) -> Operand {
         compute.operand((x, depth), format, Words::default(), |row, _| row)
-    }
-
-    /// All values of an operand of `f32` or bfloat16, padding included, row after row.
-    fn unpacked(operand: &Operand) -> Vec<f32> {
-        let mut values = Vec::new();
-        for (_, rows, block) in operand.blocks(0..operand.rows.div_ceil(operand.block_rows)) {
-            for row in 0..rows {
-                let lines =
-                    block.chunks(rows * WORDS).flat_map(|chunk| &chunk[row * WORDS..(row + 1) * WORDS]);
-                match operand.format {
-                    Format::F32 => values.extend(lines.map(|&word| f32::from_bits(word))),
-                    _ => values
-                        .extend(lines.flat_map(|&word| [word << 16, word & 0xffff_0000]).map(f32::from_bits)),
-                }
-            }
-        }
-        values
     }
 
     #[test]
@@ -434,7 +499,7 @@ mod tests {
                         used.as_mut_slice().fill(u32::MAX);
                         let out = compute.gated_product(&operand, &matrix, format, used);
                         let rounding = if format == Format::Bf16 { 1.0 / 256.0 } else { 0.0 };
-                        let out = unpacked(&out);
+                        let out = out.padded_values();
                         assert_eq!(out.len(), rows * format.padded(inner));
                         for (index, got) in out.into_iter().enumerate() {
                             let (row, column) = (index / format.padded(inner), index % format.padded(inner));

@@ -7,7 +7,7 @@ use super::{INPUT_EMBEDDING, Model, OUTPUT_EMBEDDING, Shape};
 use crate::{
     attention::{Heads, QuerySpan, queries_at},
     load::Checkpoint,
-    operations::{Norm, Operations, Precision, Result, Rotation},
+    operations::{Norm, Operations, Precision, Queries, Result, Rotation},
     pass::Pass,
     rope::RopeTable,
 };
@@ -247,17 +247,16 @@ impl<O: Operations> Layer<O> {
             normed = operations.norm_operand(&hidden, &self.input_norm, self.precision)?; // [rows, hidden]
         }
         let rows = wanted.unwrap_or(all);
-        let mut queries = operations.linear(&normed, &self.query)?; // [rows, heads · size]
+        let queries = operations.linear(&normed, &self.query)?; // [rows, heads · size]
         let rotation = Rotation { table: rope, positions: &rows.positions };
-        operations.norm_and_rotate(&mut queries, heads.queries, &self.query_norm, rotation)?;
         let context = operations.attention(
-            (&queries, &rows.spans),
+            Queries { values: &queries, spans: &rows.spans, norm: &self.query_norm, rotation },
             (&keys_values, pass.places()),
             heads,
             pass.batch(),
-        )?;
+            self.precision,
+        )?; // [rows, heads · size]
         drop((normed, keys_values, queries));
-        let context = operations.operand(&context, self.precision)?; // [rows, heads · size]
         operations.add_linear(&context, &self.output, &mut hidden)?; // [rows, hidden]
         let normed = operations.norm_operand(&hidden, &self.mlp_norm, self.precision)?;
         let activated = operations.swiglu(&normed, &self.gate_up)?; // [rows, inner]

@@ -223,8 +223,9 @@ fn attention_is_near(
         for (format, tolerance) in [(Format::F32, 5e-6), (Format::Bf16, 0.04)] {
             let mut packed = PackedKeys::new(format);
             packed.pack(compute, (&keys_values, &places), heads, batch);
-            let mut got = vec![f32::NAN; queries.len()];
-            attention::cpu::attention(compute, (&queries, &spans), &packed, heads, batch, &mut got);
+            let ready = |_: usize, _: &mut [f32]| ();
+            let (queries, out) = ((&queries[..], &spans[..], ready), (Format::F32, Words::default()));
+            let got = attention::cpu::attention(compute, queries, &packed, heads, batch, out).values();
             let what = format!("{what}: {} {format:?} {heads:?}, {tokens} tokens", compute.set);
             assert_close(&got, &expected, tolerance, &what);
         }
