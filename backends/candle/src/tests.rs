@@ -251,7 +251,9 @@ fn packed_attention_equals_the_obvious_one() {
                     let halved: Vec<f32> = asked.iter().map(|value| value / 2.0).collect();
                     let double = |row: usize, values: &mut [f32]| {
                         assert_eq!(values, &halved[row * width..][..width]);
-                        values.iter_mut().for_each(|value| *value *= 2.0);
+                        for value in values {
+                            *value *= 2.0;
+                        }
                     };
                     let queries = (&halved[..], &spans[..], double);
                     let out = (Format::F32, Words::default());

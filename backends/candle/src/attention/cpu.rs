@@ -12,7 +12,7 @@ use crate::kernels::{
     matmul::{Compute, Operand, OperandRows},
     pack::{self, Format, Words},
     softmax::{self, RunningSoftmax},
-    tile::{self, COLUMNS, Sums, WORDS},
+    tile::{self, COLUMNS, Sums},
 };
 use std::{cell::RefCell, f32::consts::LOG2_E, ops::Range};
 use text_embeddings_backend_core::Batch;
@@ -274,22 +274,7 @@ impl<'a> Tiles<'a> {
         let factor = LOG2_E / (self.heads.size as f32).sqrt();
         softmax::step(set, scores, &workspace.visible, factor, &mut running);
         let words = &mut workspace.weights.as_mut_slice()[..scores.len() * self.format.words(COLUMNS)];
-        match self.format {
-            // A panel's words are a chunk's: rows stand in the same order.
-            Format::Bf16 => {
-                pack::row(set, self.format, scores.as_flattened(), 0, words, &mut 1.0);
-            }
-            _ => {
-                let chunks = words.chunks_exact_mut(2 * rows.len() * WORDS);
-                for (scores, chunks) in scores.chunks_exact(rows.len()).zip(chunks) {
-                    let (first, second) = chunks.as_chunks_mut::<WORDS>().0.split_at_mut(rows.len());
-                    for ((row, first), second) in scores.iter().zip(first).zip(second) {
-                        *first = std::array::from_fn(|i| row[i].to_bits());
-                        *second = std::array::from_fn(|i| row[WORDS + i].to_bits());
-                    }
-                }
-            }
-        }
+        pack::block(set, self.format, (scores, rows.len()), words);
     }
 
     /// Adds a step's values by their weights to what was summed before, which is scaled to the new maximum.
@@ -324,6 +309,3 @@ impl<'a> Tiles<'a> {
         }
     }
 }
-
-// A step's weights fill whole chunks in either format.
-const _: () = assert!(COLUMNS.is_multiple_of(2 * WORDS));

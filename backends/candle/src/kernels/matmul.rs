@@ -51,7 +51,7 @@ impl Operand {
         let Self { format, row_words, .. } = *self;
         let rows = (self.rows, self.block_rows);
         let words = Shared(self.words.as_mut_slice().as_mut_ptr());
-        let scales = (format == Format::Int8).then(|| Shared(self.scales.as_mut_ptr()));
+        let scales = (format == Format::Int8).then_some(Shared(self.scales.as_mut_ptr()));
         let mut from = 0;
         let parts = counts.map(|count| {
             let range = from..from + count;

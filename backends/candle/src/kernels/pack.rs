@@ -227,6 +227,30 @@ dispatch! {
     }
 }
 
+/// Values `[panel][row]` as a block of `rows` rows in `format`, `f32` or bfloat16.
+pub(crate) fn block(
+    set: InstructionSet,
+    format: Format,
+    (values, rows): (&[[f32; COLUMNS]], usize),
+    words: &mut [u32],
+) {
+    if format == Format::Bf16 {
+        // A panel's words are a chunk's: rows stand in the same order.
+        row(set, format, values.as_flattened(), 0, words, &mut 1.0);
+        return;
+    }
+    let chunks = words.chunks_exact_mut(2 * rows * WORDS);
+    for (values, chunks) in values.chunks_exact(rows).zip(chunks) {
+        let (first, second) = chunks.as_chunks_mut::<WORDS>().0.split_at_mut(rows);
+        for ((row, first), second) in values.iter().zip(first).zip(second) {
+            *first = std::array::from_fn(|i| row[i].to_bits());
+            *second = std::array::from_fn(|i| row[WORDS + i].to_bits());
+        }
+    }
+}
+
+const _: () = assert!(COLUMNS == 2 * WORDS);
+
 /// Copies a row's words to its place in a block of `rows` rows.
 pub(crate) fn place(words: &[u32], block: &mut [u32], (index, rows): (usize, usize)) {
     let lines = block.chunks_exact_mut(rows * WORDS);
@@ -409,6 +433,34 @@ mod tests {
                     let (word, column) = (at / COLUMNS, at % COLUMNS);
                     let expected = if column < rows { values[column * words + word] } else { 0 };
                     assert_eq!(got, expected, "{set} {rows}x{words} at {word},{column}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn panels_of_rows_become_blocks() {
+        let mut rng = StdRng::seed_from_u64(5);
+        for set in InstructionSet::available() {
+            for (rows, panels) in (1..=14).map(|rows| (rows, 1 + rows % 3)) {
+                let depth = panels * COLUMNS;
+                let values: Vec<Vec<f32>> = (0..rows).map(|_| random(&mut rng, depth)).collect();
+                let of_panel = |panel: usize, row: &Vec<f32>| {
+                    std::array::from_fn(|column| row[panel * COLUMNS + column])
+                };
+                let panels: Vec<[f32; COLUMNS]> = (0..panels)
+                    .flat_map(|panel| values.iter().map(move |row| of_panel(panel, row)))
+                    .collect();
+                for format in [Format::F32, Format::Bf16] {
+                    let words = format.words(depth);
+                    let (mut got, mut expected) = (vec![u32::MAX; rows * words], vec![0; rows * words]);
+                    block(set, format, (&panels, rows), &mut got);
+                    for (index, values) in values.iter().enumerate() {
+                        let mut of_row = vec![0; words];
+                        row(set, format, values, 0, &mut of_row, &mut 1.0);
+                        place(&of_row, &mut expected, (index, rows));
+                    }
+                    assert_eq!(got, expected, "{set} {format:?} {rows}x{depth}");
                 }
             }
         }

@@ -494,7 +494,10 @@ mod tests {
                             }
                         }
                         assert!(
-                            sums.rows()[rows..].iter().all(|row| *row == [7.0; COLUMNS]),
+                            sums.rows()[rows..]
+                                .as_flattened()
+                                .iter()
+                                .all(|sum| sum.to_bits() == 7.0_f32.to_bits()),
                             "beyond {rows} rows"
                         );
                     }
