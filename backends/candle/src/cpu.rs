@@ -97,7 +97,7 @@ impl Drop for PackedActivations {
 /// The arithmetic of products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arithmetic {
-    /// What both operands of products of [`Precision::Low`] are converted to.
+    /// What both operands of products of [`Precision::Low`] and of [`Precision::Spread`] are converted to.
     pub(crate) low: Format,
     /// What those of [`Precision::High`] are converted to.
     pub(crate) high: Format,
@@ -108,9 +108,14 @@ pub(crate) struct Arithmetic {
 impl Arithmetic {
     fn format(self, precision: Precision) -> Format {
         match precision {
-            Precision::Low => self.low,
+            Precision::Low | Precision::Spread => self.low,
             Precision::High => self.high,
         }
+    }
+
+    /// Whether the operands of such products are rotated: where all values of a row share one step.
+    fn spreads(self, precision: Precision) -> bool {
+        precision == Precision::Spread && self.low == Format::Int8
     }
 }
 
@@ -179,7 +184,25 @@ impl CpuOperations {
             Format::F32 | Format::Bf16 => Format::Bf16,
             Format::Int8 => Format::Int8,
         };
-        Matrix::pack(&self.compute, parts, format, order)
+        if !self.arithmetic.spreads(precision) {
+            return Matrix::pack(&self.compute, parts, format, order);
+        }
+        let set = self.compute.set;
+        Matrix::pack_prepared(&self.compute, parts, (format, order), |row| {
+            // By what the two operands' rotations multiply the product; a power of two rounds nothing.
+            let factor = 0.5_f32.powi(elementwise::stages(row.len()).cast_signed());
+            for value in row.iter_mut() {
+                *value *= factor;
+            }
+            elementwise::spread(set, row);
+        })
+    }
+
+    /// `silu(gate) ∘ up`, row after row.
+    fn gated(&self, x: &PackedActivations, gate_up: &Matrix) -> Activations {
+        let mut out = self.activations(x.operand.rows(), gate_up.outputs() / 2);
+        self.compute.gated_values(&x.operand, gate_up, out.values_mut());
+        out
     }
 }
 
@@ -265,7 +288,15 @@ impl Operations for CpuOperations {
     }
 
     fn operand(&mut self, x: &Activations, precision: Precision) -> Result<PackedActivations> {
-        Ok(self.pack((x.values(), x.columns), precision, |row, _| row))
+        let spreads = self.arithmetic.spreads(precision);
+        Ok(self.pack((x.values(), x.columns), precision, |row, out| {
+            if !spreads {
+                return row;
+            }
+            out.copy_from_slice(row);
+            elementwise::spread(self.compute.set, out);
+            out
+        }))
     }
 
     fn norm_operand(
@@ -274,8 +305,12 @@ impl Operations for CpuOperations {
         norm: &Norm<Vec<f32>>,
         precision: Precision,
     ) -> Result<PackedActivations> {
+        let spreads = self.arithmetic.spreads(precision);
         Ok(self.pack((x.values(), x.columns), precision, |row, out| {
             elementwise::rms_norm(self.compute.set, row, &norm.weight, norm.epsilon, out);
+            if spreads {
+                elementwise::spread(self.compute.set, out);
+            }
             out
         }))
     }
@@ -291,9 +326,19 @@ impl Operations for CpuOperations {
         Ok(())
     }
 
-    fn swiglu(&mut self, x: &PackedActivations, gate_up: &Matrix) -> Result<PackedActivations> {
+    fn swiglu(
+        &mut self,
+        x: &PackedActivations,
+        gate_up: &Matrix,
+        precision: Precision,
+    ) -> Result<PackedActivations> {
+        let format = self.arithmetic.format(precision);
+        if format == Format::Int8 {
+            // A row's scale, and its rotation, need all of it.
+            let activated = self.gated(x, gate_up);
+            return self.operand(&activated, precision);
+        }
         let (rows, inner) = (x.operand.rows(), gate_up.outputs() / 2);
-        let format = self.arithmetic.high;
         let words = self.words(format, rows, inner);
         let operand = self.compute.gated_product(&x.operand, gate_up, format, words);
         Ok(PackedActivations { operand, stores: self.stores.clone() })

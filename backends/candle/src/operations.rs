@@ -27,8 +27,11 @@ pub(crate) struct Norm<V> {
 pub(crate) enum Precision {
     /// Bytes.
     Low,
-    /// More than bytes: where a few values are many times larger than the rest, as in gated activations, so that steps of
-    /// one size which reach up to them would lose the rest; and where all that follows builds on the result.
+    /// Bytes after a rotation that spreads a few large values over many: for gated activations, of which a few are many
+    /// times larger than the rest, so that steps of one size which reach up to them would lose the rest. Both operands are
+    /// rotated alike, and their product stays what it was.
+    Spread,
+    /// More than bytes: where all that follows builds on the result.
     High,
 }
 
@@ -108,8 +111,13 @@ pub(crate) trait Operations: Send {
     /// `sum += x · weightᵀ`.
     fn add_linear(&mut self, x: &Self::Operand, weight: &Self::Matrix, sum: &mut Self::Tensor) -> Result<()>;
 
-    /// `silu(x · gateᵀ) ∘ (x · upᵀ)`: `[rows, outputs]`, for products of [`Precision::High`].
-    fn swiglu(&mut self, x: &Self::Operand, gate_up: &Self::GatedMatrix) -> Result<Self::Operand>;
+    /// `silu(x · gateᵀ) ∘ (x · upᵀ)`: `[rows, outputs]`, for products of `precision`.
+    fn swiglu(
+        &mut self,
+        x: &Self::Operand,
+        gate_up: &Self::GatedMatrix,
+        precision: Precision,
+    ) -> Result<Self::Operand>;
 
     /// Normalises each of the first `heads` heads of a row and turns it by the row's position.
     fn norm_and_rotate(

@@ -106,7 +106,7 @@ impl Operations for TensorOperations {
         Ok(())
     }
 
-    fn swiglu(&mut self, x: &Tensor, [gate, up]: &[Tensor; 2]) -> Result<Tensor> {
+    fn swiglu(&mut self, x: &Tensor, [gate, up]: &[Tensor; 2], _: Precision) -> Result<Tensor> {
         let gates = self.linear(x, gate)?.silu().map_err(failed)?;
         (gates * self.linear(x, up)?).map_err(failed)
     }

@@ -6,6 +6,7 @@ mod heads_reference;
 mod prefix_cache;
 mod random_model;
 mod shapes;
+mod spread;
 mod timed;
 
 use super::*;
@@ -126,7 +127,7 @@ fn every_checkpoint_scores_as_transformers_does() {
 
 /// By how much a raw score may differ from the reference's, which is computed in `f32`, and by how much between two
 /// batches. The fixtures' weights are random and their raw scores reach 7: trained weights lose less. Measured were
-/// 0.18 and 0.10 in bfloat16, 0.33 and 0.22 in int8.
+/// 0.18 and 0.10 in bfloat16, 0.35 and 0.25 in int8.
 const LOWER_PRECISIONS: [(DType, f32, f32); 2] = [(DType::BFloat16, 0.25, 0.2), (DType::Int8, 0.5, 0.35)];
 
 #[test]

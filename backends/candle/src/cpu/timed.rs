@@ -8,6 +8,7 @@ use super::{Activations, CpuOperations, PackedActivations};
 use crate::{
     attention::{Heads, QuerySpan},
     kernels::{
+        elementwise,
         mapped::MappedMatrix,
         matrix::Matrix,
         pack::{Format, Stored},
@@ -160,8 +161,13 @@ impl Operations for Timed {
 
     fn operand(&mut self, x: &Activations, precision: Precision) -> Result<PackedActivations> {
         let bytes = bytes(x) + packed(self.format(precision), x.rows(), x.columns);
-        let cost = (x.values().len(), bytes);
-        self.time(plain("conversion"), cost, |operations| operations.operand(x, precision))
+        let (name, each) = if self.operations.arithmetic.spreads(precision) {
+            ("spreading, conversion", 1 + elementwise::stages(x.columns) as usize)
+        } else {
+            ("conversion", 1)
+        };
+        let cost = (each * x.values().len(), bytes);
+        self.time(plain(name), cost, |operations| operations.operand(x, precision))
     }
 
     fn norm_operand(
@@ -187,10 +193,21 @@ impl Operations for Timed {
         self.time(kind, (operations, bytes + out), |operations| operations.add_linear(x, weight, sum))
     }
 
-    fn swiglu(&mut self, x: &PackedActivations, gate_up: &Matrix) -> Result<PackedActivations> {
+    fn swiglu(
+        &mut self,
+        x: &PackedActivations,
+        gate_up: &Matrix,
+        precision: Precision,
+    ) -> Result<PackedActivations> {
         let (kind, operations, bytes) = product("gated product", x, gate_up);
-        let out = packed(self.format(Precision::High), x.operand.rows(), gate_up.outputs() / 2);
-        self.time(kind, (operations, bytes + out), |operations| operations.swiglu(x, gate_up))
+        let (rows, inner) = (x.operand.rows(), gate_up.outputs() / 2);
+        if self.format(precision) == Format::Int8 {
+            let cost = (operations, bytes + rows * inner * VALUE);
+            let activated = self.time(kind, cost, |operations| operations.gated(x, gate_up));
+            return self.operand(&activated, precision);
+        }
+        let out = packed(self.format(precision), rows, inner);
+        self.time(kind, (operations, bytes + out), |operations| operations.swiglu(x, gate_up, precision))
     }
 
     fn norm_and_rotate(

@@ -1,6 +1,6 @@
-//! What happens to one row at a time between the products: norms, rotary positions, `SwiGLU`, the steps of a softmax.
+//! What happens to one row at a time between the products: norms, rotary positions, `SwiGLU`, the rotation before bytes.
 //!
-//! Safe loops over slices, vectorised by the compiler for each instruction set.
+//! Loops over slices, vectorised by the compiler for each instruction set; safe ones, but for the rotation's.
 
 use super::simd::{dispatch, exp2, mul_add};
 use std::f32::consts::LOG2_E;
@@ -69,6 +69,46 @@ dispatch! {
             for (gate, &mut up) in gates.iter_mut().zip(ups) {
                 let exponent = (*gate * -LOG2_E).min(127.0);
                 *gate = *gate / (1.0 + exp2::<FUSED>(exponent)) * up;
+            }
+        }
+    }
+}
+
+/// The least distance of values that [`spread`] mixes: a register of the widest kind holds as many, and no step needs to
+/// move values within one.
+const UNMIXED: usize = 16;
+
+/// The halvings of a row of `len` values that [`spread`] goes through; by a factor of 2 each, the row's squared length
+/// grows.
+pub(crate) fn stages(len: usize) -> u32 {
+    len.trailing_zeros().min((len / UNMIXED).checked_ilog2().unwrap_or(0))
+}
+
+dispatch! {
+    /// Mixes the values of a row, so that one which is many times larger than the rest becomes many of moderate size: a
+    /// Walsh-Hadamard transform of those that lie `len >> stages(len)` apart. Products of two spread rows are 2ⁿ times those
+    /// of the rows, where n is [`stages`] of their length; with n = 0, as of odd lengths, a row stays as it is. The same bits
+    /// on every instruction set.
+    fn spread(row: &mut [f32]) {
+        let mut stride = row.len();
+        for _ in 0..stages(row.len()) {
+            stride /= 2;
+            for pair in row.chunks_exact_mut(2 * stride) {
+                let (first, second) = pair.split_at_mut(stride);
+                let whole = stride - stride % S::LANES;
+                for at in (0..whole).step_by(S::LANES) {
+                    // SAFETY: `dispatch` gives the registers of an instruction set that this CPU has, and a register's
+                    // values from `at` on are in both slices.
+                    unsafe {
+                        let (first, second) = (first.as_mut_ptr().add(at), second.as_mut_ptr().add(at));
+                        let (a, b) = (S::load(first), S::load(second));
+                        a.add(b).store(first);
+                        b.mul_add(S::splat(-1.0), a).store(second);
+                    }
+                }
+                for (first, second) in first[whole..].iter_mut().zip(&mut second[whole..]) {
+                    (*first, *second) = (*first + *second, *first - *second);
+                }
             }
         }
     }
@@ -183,6 +223,57 @@ mod tests {
                 assert_close(&out, &expected, &format!("{set} {columns}"));
             }
         }
+    }
+
+    /// A row times the transform's matrix, whose values are ±1 by the bits that two indices have in common.
+    fn spread_reference(row: &[f32]) -> Vec<f64> {
+        let apart = row.len() >> stages(row.len());
+        let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
+        let value = |at: usize| -> f64 {
+            let met = row.iter().skip(at % apart).step_by(apart).enumerate();
+            met.map(|(i, &value)| sign(i, at / apart) * f64::from(value)).sum()
+        };
+        (0..row.len()).map(value).collect()
+    }
+
+    #[test]
+    fn spread_rows_equal_the_transform_and_keep_their_products() {
+        let seed = rand::random();
+        let mut rng = StdRng::seed_from_u64(seed);
+        let even: Vec<_> = (0..40).map(|_| rng.random_range(1..40) << rng.random_range(0..8)).collect();
+        for len in (1..=130).chain([3072, 4864, 12288]).chain(even) {
+            let (x, y) = (random(&mut rng, len), random(&mut rng, len));
+            let spread_by = |set: InstructionSet, row: &[f32]| {
+                let mut row = row.to_vec();
+                spread(set, &mut row);
+                row
+            };
+            let portable = spread_by(InstructionSet::Portable, &x);
+            // A value is the sum of 2ⁿ values of up to 3.
+            let sums = f64::from(2_u32.pow(stages(len)));
+            for (&got, expected) in portable.iter().zip(spread_reference(&x)) {
+                assert!(
+                    (f64::from(got) - expected).abs() <= 3e-6 * sums.sqrt(),
+                    "{len}, seed {seed}: {got} for {expected}"
+                );
+            }
+            let dot = |x: &[f32], y: &[f32]| -> f64 {
+                x.iter().zip(y).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum()
+            };
+            let product = dot(&portable, &spread_by(InstructionSet::Portable, &y)) / sums;
+            assert!((product - dot(&x, &y)).abs() <= 3e-6 * len as f64, "{len}, seed {seed}");
+            assert!(len.is_multiple_of(2) || portable == x, "{len}, seed {seed}");
+            for set in InstructionSet::available() {
+                assert_eq!(spread_by(set, &x), portable, "{set} {len}, seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_halved_while_its_parts_are_whole_and_wide() {
+        let lengths = [0, 1, 15, 16, 31, 32, 33, 34, 70, 96, 128, 3072, 9728, 12288];
+        let expected = [0, 0, 0, 0, 0, 1, 0, 1, 1, 2, 3, 7, 9, 9];
+        assert_eq!(lengths.map(stages), expected);
     }
 
     #[test]

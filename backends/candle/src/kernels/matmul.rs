@@ -304,6 +304,23 @@ impl Compute {
         out
     }
 
+    /// The same as `f32` rows in `out`.
+    pub(crate) fn gated_values(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
+        let inner = weight.outputs() / 2;
+        assert!(x.rows * inner == out.len());
+        let out = Shared(out.as_mut_ptr());
+        self.tiles(x, weight, |tile| {
+            let first = tile.panel * GATES;
+            let width = GATES.min(inner - first);
+            elementwise::gate(self.set, tile.sums);
+            for (row, activated) in tile.sums.iter().enumerate() {
+                // SAFETY: the row and the panel's gates are in `out`, whose size was checked, and are this tile's own.
+                let out = unsafe { out.part((tile.first_row + row) * inner + first, width) };
+                out.copy_from_slice(&activated[..width]);
+            }
+        });
+    }
+
     /// Computes every tile of `x · Wᵀ`.
     fn tiles(&self, x: &Operand, weight: &Matrix, finish: impl Fn(&mut Tile<'_>) + Sync) {
         assert!(x.depth == weight.depth && x.format.padded(x.depth) == weight.format.padded(x.depth));
@@ -492,6 +509,13 @@ mod tests {
                     let expected: Vec<f64> =
                         gates.iter().zip(&ups).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
                     let operand = pack(&compute, left, &x, depth);
+                    let mut plain = vec![f32::NAN; rows * inner];
+                    compute.gated_values(&operand, &matrix, &mut plain);
+                    for (index, (&got, expected)) in plain.iter().zip(&expected).enumerate() {
+                        let error = (f64::from(got) - expected).abs();
+                        let what = format!("{set} {left:?} {rows}x{depth}x{inner} at {index}");
+                        assert!(error <= 10.0 * tolerance(left, depth), "{what}: off by {error}");
+                    }
                     for format in [Format::F32, Format::Bf16] {
                         // Whatever was in the memory before.
                         let mut used = Words::default();

@@ -60,6 +60,16 @@ impl Order {
 impl Matrix {
     /// Packs the parts of a weight, which stand one below the other and have the same number of columns.
     pub(crate) fn pack(compute: &Compute, parts: &[MappedMatrix], format: Format, order: Order) -> Self {
+        Self::pack_prepared(compute, parts, (format, order), |_| {})
+    }
+
+    /// The same of rows that `prepare` has changed.
+    pub(crate) fn pack_prepared(
+        compute: &Compute,
+        parts: &[MappedMatrix],
+        (format, order): (Format, Order),
+        prepare: impl Fn(&mut [f32]) + Sync,
+    ) -> Self {
         let depth = parts[0].columns();
         assert!(parts.iter().all(|part| part.columns() == depth));
         let outputs = parts.iter().map(MappedMatrix::rows).sum();
@@ -85,6 +95,7 @@ impl Matrix {
             for (column, words) in rows.chunks_exact_mut(row_words).enumerate() {
                 let Some(index) = order.row(outputs, panel, column) else { continue };
                 row(index, &mut values);
+                prepare(&mut values);
                 let mut scale = 1.0;
                 pack::row(compute.set, format, &values, 0, words, &mut scale);
                 if let Some((scales, corrections)) = &mut scales {

@@ -105,8 +105,10 @@ impl Config {
 
 /// One transformer layer.
 struct Layer<O: Operations> {
-    /// Of all products but the last, which is a high one in any case.
+    /// Of all products but the last.
     precision: Precision,
+    /// Of the last, which takes in gated activations.
+    down_precision: Precision,
     input_norm: Norm<O::Vector>,
     query: O::Matrix,
     key_value: O::Matrix,
@@ -195,7 +197,10 @@ impl<O: Operations> Layer<O> {
     fn load(config: &Config, checkpoint: &Checkpoint, index: usize, operations: &O) -> Result<Self> {
         let prefix = format!("layers.{index}");
         // All others build on the first: its errors are the ones that grow.
-        let precision = if index == 0 { Precision::High } else { Precision::Low };
+        let (precision, down_precision) = match index {
+            0 => (Precision::High, Precision::High),
+            _ => (Precision::Low, Precision::Spread),
+        };
         let Heads { queries, keys, size } = config.heads();
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let norm = |name: &str, size| {
@@ -206,6 +211,7 @@ impl<O: Operations> Layer<O> {
         };
         Ok(Self {
             precision,
+            down_precision,
             input_norm: norm("input_layernorm", hidden)?,
             query: operations.matrix(vec![tensor("self_attn.q_proj", queries * size, hidden)?], precision)?,
             key_value: operations.matrix(
@@ -225,7 +231,7 @@ impl<O: Operations> Layer<O> {
                 tensor("mlp.up_proj", inner, hidden)?,
                 precision,
             )?,
-            down: operations.matrix(vec![tensor("mlp.down_proj", hidden, inner)?], Precision::High)?,
+            down: operations.matrix(vec![tensor("mlp.down_proj", hidden, inner)?], down_precision)?,
         })
     }
 
@@ -259,7 +265,7 @@ impl<O: Operations> Layer<O> {
         drop((normed, keys_values, queries));
         operations.add_linear(&context, &self.output, &mut hidden)?; // [rows, hidden]
         let normed = operations.norm_operand(&hidden, &self.mlp_norm, self.precision)?;
-        let activated = operations.swiglu(&normed, &self.gate_up)?; // [rows, inner]
+        let activated = operations.swiglu(&normed, &self.gate_up, self.down_precision)?; // [rows, inner]
         operations.add_linear(&activated, &self.down, &mut hidden)?;
         Ok(hidden)
     }

@@ -135,7 +135,7 @@ fn kept(format: Format, row: &[f32]) -> Vec<(f64, f64)> {
     row.iter().map(keep).collect()
 }
 
-fn in_memory(values: &[f32], columns: usize) -> MappedMatrix {
+pub(super) fn in_memory(values: &[f32], columns: usize) -> MappedMatrix {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let mut map = MmapMut::map_anon(bytes.len()).unwrap();
     map.copy_from_slice(&bytes);
