@@ -126,17 +126,10 @@ fn pair(first: f32, second: f32) -> u32 {
     u32::from(round_to_bf16(first)) | u32::from(round_to_bf16(second)) << 16
 }
 
-/// The largest magnitude among `values`; what is not a number is passed over.
+/// The bits of the largest magnitude among `values`: ordered as magnitudes are, with what is not a number above infinity.
 #[inline(always)]
-fn largest(values: &[f32]) -> f32 {
-    let (chunks, rest) = values.as_chunks::<16>();
-    let mut largest = [0.0_f32; 16];
-    for chunk in chunks {
-        for (largest, value) in largest.iter_mut().zip(chunk) {
-            *largest = if value.abs() > *largest { value.abs() } else { *largest };
-        }
-    }
-    rest.iter().chain(&largest).fold(0.0, |largest, value| value.abs().max(largest))
+fn largest(values: &[f32]) -> u32 {
+    values.iter().fold(0, |largest, value| largest.max(value.abs().to_bits()))
 }
 
 /// A row's values as words of `format`, padded with zeros; `words` holds `format.words(values.len())`, or more.
@@ -185,8 +178,8 @@ const ROUND: f32 = 12_582_912.0;
 dispatch! {
     /// [`row`] for bytes.
     fn quantise(values: &[f32], offset: i32, words: &mut [u32], scale: &mut f32) {
-        let largest = largest(values);
-        if largest.is_infinite() || values.iter().any(|value| value.is_nan()) {
+        let largest = f32::from_bits(largest(values));
+        if !largest.is_finite() {
             words.fill(0);
             *scale = f32::NAN;
             return;
@@ -197,6 +190,15 @@ dispatch! {
             let shifted = if FUSED { value.mul_add(inverse, ROUND) } else { value * inverse + ROUND };
             (shifted.to_bits().cast_signed().wrapping_add(offset) & 0xff).cast_unsigned()
         };
+        let (mut values, mut words) = (values, words);
+        #[cfg(target_arch = "x86_64")]
+        if WIDE {
+            let (whole, rest) = values.as_chunks::<WORDS>();
+            let (of_whole, of_rest) = words.split_at_mut(whole.len() * WORDS / 4);
+            // SAFETY: `WIDE` bodies run only where `InstructionSet::available` found AVX-512.
+            unsafe { wide::bytes(whole, inverse, offset, of_whole) };
+            (values, words) = (rest, of_rest);
+        }
         let (quads, rest) = values.as_chunks::<4>();
         for (word, &[a, b, c, d]) in words.iter_mut().zip(quads) {
             *word = byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;

@@ -1,14 +1,15 @@
-//! Packing with AVX-512: the CPU's own conversion to bfloat16, and transposed squares.
+//! Packing with AVX-512: the CPU's own conversion to bfloat16 and to bytes, and transposed squares.
 //!
 //! Input and output: as of the functions in `pack.rs` that call these. What must hold: the results are theirs, but for values
 //! below the range of full precision, which become zeros.
 
-use super::{COLUMNS, WORDS};
+use super::{COLUMNS, ROUND, WORDS};
 use std::arch::x86_64::{
-    __m256i, __m512, __m512i, _mm256_storeu_si256, _mm512_castpd_ps, _mm512_castps_pd, _mm512_cvtepu16_epi32,
-    _mm512_cvtneps_pbh, _mm512_loadu_ps, _mm512_or_si512, _mm512_shuffle_f32x4, _mm512_slli_epi32,
-    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
-    _mm512_unpacklo_ps,
+    __m256i, __m512, __m512i, _mm_storeu_si128, _mm256_storeu_si256, _mm512_add_epi32, _mm512_castpd_ps,
+    _mm512_castps_pd, _mm512_castps_si512, _mm512_cvtepi32_epi8, _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_pd,
+    _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -45,6 +46,19 @@ pub(super) fn round(values: &[f32], words: &mut [u32]) {
         unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), rounded(&padded(rest))) };
         let used = rest.len().div_ceil(2);
         tail[..used].copy_from_slice(&words[..used]);
+    }
+}
+
+/// [`super::quantise`] of values in sixteens, whose bytes fill `words`.
+#[target_feature(enable = "avx512f")]
+pub(super) fn bytes(values: &[[f32; LANES]], inverse: f32, offset: i32, words: &mut [u32]) {
+    let (inverse, round) = (_mm512_set1_ps(inverse), _mm512_set1_ps(ROUND));
+    for (values, words) in values.iter().zip(words.as_chunks_mut::<{ LANES / 4 }>().0) {
+        // SAFETY: the array holds a register's values.
+        let shifted = _mm512_fmadd_ps(unsafe { _mm512_loadu_ps(values.as_ptr()) }, inverse, round);
+        let sum = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(offset));
+        // SAFETY: there is room for four words of four bytes, the low ones of each sum.
+        unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(sum)) };
     }
 }
 
