@@ -3,96 +3,27 @@
 //! Weights are packed when they are loaded, activations are `f32` between the operations. Their memory comes from stores
 //! of buffers that are used again, so that a forward pass asks the system for memory only while batches grow.
 
+mod buffers;
 #[cfg(any(test, feature = "benchmarks"))]
 pub(crate) mod timed;
+
+pub(crate) use buffers::{Activations, PackedActivations};
 
 use crate::{
     attention::{Heads, cpu, packed::PackedKeys},
     kernels::{
         InstructionSet, elementwise,
         mapped::MappedMatrix,
-        matmul::{Compute, Operand, ROWS_PER_ITEM},
+        matmul::{Compute, ROWS_PER_ITEM},
         matrix::{Matrix, Order},
         pack::{Format, Stored, Words},
         threads::Threads,
     },
     operations::{Norm, Operations, Precision, Queries, Result, Rotation},
 };
-use std::{
-    borrow::Cow,
-    sync::{Arc, Mutex, PoisonError},
-};
+use buffers::{Stores, take};
+use std::{borrow::Cow, sync::Arc};
 use text_embeddings_backend_core::{BackendError, Batch, DType};
-
-/// Buffers that are not in use.
-#[derive(Default)]
-struct Stores {
-    values: Mutex<Vec<Vec<f32>>>,
-    words: Mutex<Vec<Words>>,
-}
-
-/// Takes the smallest free buffer that is large enough, else the largest, which will have to grow.
-fn take<T: Default>(store: &Mutex<Vec<T>>, capacity: impl Fn(&T) -> usize, needed: usize) -> T {
-    let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
-    let best = (0..store.len()).min_by_key(|&i| match capacity(&store[i]) {
-        enough if enough >= needed => (0, enough),
-        less => (1, usize::MAX - less),
-    });
-    best.map(|i| store.swap_remove(i)).unwrap_or_default()
-}
-
-fn give_back<T>(store: &Mutex<Vec<T>>, buffer: T) {
-    store.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
-}
-
-/// Activations `[rows, columns]`, row after row.
-pub(crate) struct Activations {
-    /// As many values as were ever needed, of which the first `used` count.
-    buffer: Vec<f32>,
-    used: usize,
-    columns: usize,
-    stores: Arc<Stores>,
-}
-
-impl Activations {
-    fn rows(&self) -> usize {
-        self.used / self.columns
-    }
-
-    fn values(&self) -> &[f32] {
-        &self.buffer[..self.used]
-    }
-
-    fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.buffer[..self.used]
-    }
-
-    /// Changes the number of values; what was not there before is unspecified.
-    fn resize(&mut self, values: usize) {
-        self.used = values;
-        if self.buffer.len() < values {
-            self.buffer.resize(values, 0.0);
-        }
-    }
-}
-
-impl Drop for Activations {
-    fn drop(&mut self) {
-        give_back(&self.stores.values, std::mem::take(&mut self.buffer));
-    }
-}
-
-/// Activations packed for products.
-pub(crate) struct PackedActivations {
-    operand: Operand,
-    stores: Arc<Stores>,
-}
-
-impl Drop for PackedActivations {
-    fn drop(&mut self) {
-        give_back(&self.stores.words, self.operand.take_words());
-    }
-}
 
 /// The arithmetic of products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
