@@ -17,8 +17,44 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, Instant},
 };
 use text_embeddings_backend_core::BackendError;
+
+/// How often a long load says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+
+/// How far the loading of a model's layers is, in the log of one that takes long.
+pub(crate) struct Progress {
+    layers: usize,
+    loaded: usize,
+    every: Duration,
+    told: Instant,
+}
+
+impl Progress {
+    /// Of so many layers.
+    pub(crate) fn new(layers: usize) -> Self {
+        Self { layers, loaded: 0, every: PROGRESS_EVERY, told: Instant::now() }
+    }
+
+    /// One more is loaded.
+    pub(crate) fn layer_loaded(&mut self) {
+        if let Some(line) = self.line() {
+            tracing::info!("{line}");
+        }
+    }
+
+    /// Counts a layer; what to tell, if it is time.
+    fn line(&mut self) -> Option<String> {
+        self.loaded += 1;
+        if self.told.elapsed() < self.every {
+            return None;
+        }
+        self.told = Instant::now();
+        Some(format!("Loaded {} of {} layers", self.loaded, self.layers))
+    }
+}
 
 /// The open files of a model.
 pub(crate) struct Checkpoint {
@@ -165,4 +201,21 @@ fn add_tensors(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_load_says_how_far_it_is_and_a_short_one_nothing() {
+        let mut short = Progress::new(3);
+        assert_eq!([(); 3].map(|()| short.line()), [const { None }; 3]);
+        let mut long = Progress { every: Duration::ZERO, ..Progress::new(2) };
+        let lines = [(); 2].map(|()| long.line());
+        assert_eq!(lines, ["Loaded 1 of 2 layers", "Loaded 2 of 2 layers"].map(|line| Some(line.to_owned())));
+        let mut slow = Progress { told: Instant::now() - Duration::from_secs(60), ..Progress::new(9) };
+        assert_eq!(slow.line().as_deref(), Some("Loaded 1 of 9 layers"));
+        assert_eq!(slow.line(), None, "it was just told");
+    }
 }

@@ -6,7 +6,7 @@
 use super::{INPUT_EMBEDDING, Model, OUTPUT_EMBEDDING, Shape};
 use crate::{
     attention::{Heads, QuerySpan, queries_at},
-    load::Checkpoint,
+    load::{Checkpoint, Progress},
     operations::{Norm, Operations, Precision, Queries, Result, Rotation},
     pass::Pass,
     rope::RopeTable,
@@ -161,8 +161,13 @@ impl<O: Operations> Qwen3<O> {
         let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
         let embedding = checkpoint.tensor(INPUT_EMBEDDING, &[vocabulary, hidden])?;
         let output_embedding = if config.tie_word_embeddings { INPUT_EMBEDDING } else { OUTPUT_EMBEDDING };
+        let mut progress = Progress::new(config.num_hidden_layers);
         let layers = (0..config.num_hidden_layers)
-            .map(|index| Layer::load(&config, checkpoint, index, operations))
+            .map(|index| {
+                let layer = Layer::load(&config, checkpoint, index, operations)?;
+                progress.layer_loaded();
+                Ok(layer)
+            })
             .collect::<Result<_>>()?;
         Ok(Self {
             embedding: operations.table(embedding)?,
