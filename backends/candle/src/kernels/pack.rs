@@ -190,15 +190,16 @@ dispatch! {
             let shifted = if FUSED { value.mul_add(inverse, ROUND) } else { value * inverse + ROUND };
             (shifted.to_bits().cast_signed().wrapping_add(offset) & 0xff).cast_unsigned()
         };
-        let (mut values, mut words) = (values, words);
         #[cfg(target_arch = "x86_64")]
-        if WIDE {
+        let (values, words) = if WIDE {
             let (whole, rest) = values.as_chunks::<WORDS>();
             let (of_whole, of_rest) = words.split_at_mut(whole.len() * WORDS / 4);
             // SAFETY: `WIDE` bodies run only where `InstructionSet::available` found AVX-512.
             unsafe { wide::bytes(whole, inverse, offset, of_whole) };
-            (values, words) = (rest, of_rest);
-        }
+            (rest, of_rest)
+        } else {
+            (values, words)
+        };
         let (quads, rest) = values.as_chunks::<4>();
         for (word, &[a, b, c, d]) in words.iter_mut().zip(quads) {
             *word = byte(a) | byte(b) << 8 | byte(c) << 16 | byte(d) << 24;
