@@ -79,6 +79,8 @@ class Run:
         self.peaks: list[dict] = []
         self.tuning: list[dict] = []
         self.readings: list[dict] = []
+        # Before the results are written, which belong to the same working tree.
+        self.commit = commit()
         self.requests: list[dict] = []
 
     def ask(self, system: System, request: dict) -> dict:
@@ -156,7 +158,7 @@ class Run:
             "machine": machine(),
             "threads": self.arguments.threads,
             "model": self.arguments.model.name,
-            "commit": commit(),
+            "commit": self.commit,
             "versions": versions(),
             "systems": [self.described(system) for system in self.systems],
             "peaks": self.peaks,

@@ -70,7 +70,7 @@ pub(crate) fn attention(
 /// Scratch memory of a thread.
 #[derive(Default)]
 struct Workspace {
-    /// A query's heads, made ready; later a row of the result.
+    /// A query's heads, made ready.
     values: Vec<f32>,
     /// The queries of all key heads, packed: of each `[block]`.
     queries: Words,
