@@ -229,28 +229,31 @@ impl Compute {
 
     /// `out = x · Wᵀ`.
     pub(crate) fn product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        self.write_rows(x, weight, out, |tile, out| out.copy_from_slice(tile));
+        self.write_rows(x, weight, (COLUMNS, |_| ()), out, |tile, out| out.copy_from_slice(tile));
     }
 
     /// `out += x · Wᵀ`.
     pub(crate) fn add_product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        self.write_rows(x, weight, out, |tile, out| elementwise::add(self.set, tile, out));
+        self.write_rows(x, weight, (COLUMNS, |_| ()), out, |tile, out| elementwise::add(self.set, tile, out));
     }
 
-    /// Calls `write` with each row of each tile and its place in `out`.
+    /// `finish` makes of a tile's rows what their first `width` columns are then written from: calls `write` with these columns
+    /// of each row, and their place in `out`.
     fn write_rows(
         &self,
         x: &Operand,
         weight: &Matrix,
+        (width, finish): (usize, impl Fn(&mut [[f32; COLUMNS]]) + Sync),
         out: &mut [f32],
         write: impl Fn(&[f32], &mut [f32]) + Sync,
     ) {
-        let columns = weight.outputs();
+        let columns = weight.outputs() * width / COLUMNS;
         assert!(x.rows * columns == out.len());
         let out = Shared(out.as_mut_ptr());
         self.tiles(x, weight, |tile| {
-            let first = tile.panel * COLUMNS;
-            let width = COLUMNS.min(columns - first);
+            finish(tile.sums);
+            let first = tile.panel * width;
+            let width = width.min(columns - first);
             for (row, sums) in tile.sums.iter().enumerate() {
                 // SAFETY: the row and the panel's columns are in `out`, whose size was checked, and are this tile's own.
                 let out = unsafe { out.part((tile.first_row + row) * columns + first, width) };
@@ -306,19 +309,8 @@ impl Compute {
 
     /// The same as `f32` rows in `out`.
     pub(crate) fn gated_values(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        let inner = weight.outputs() / 2;
-        assert!(x.rows * inner == out.len());
-        let out = Shared(out.as_mut_ptr());
-        self.tiles(x, weight, |tile| {
-            let first = tile.panel * GATES;
-            let width = GATES.min(inner - first);
-            elementwise::gate(self.set, tile.sums);
-            for (row, activated) in tile.sums.iter().enumerate() {
-                // SAFETY: the row and the panel's gates are in `out`, whose size was checked, and are this tile's own.
-                let out = unsafe { out.part((tile.first_row + row) * inner + first, width) };
-                out.copy_from_slice(&activated[..width]);
-            }
-        });
+        let gate = |sums: &mut [[f32; COLUMNS]]| elementwise::gate(self.set, sums);
+        self.write_rows(x, weight, (GATES, gate), out, |tile, out| out.copy_from_slice(tile));
     }
 
     /// Computes every tile of `x · Wᵀ`.

@@ -5,7 +5,7 @@
 //! columns of zeros.
 
 use super::{
-    simd::{InstructionSet, dispatch},
+    simd::{InstructionSet, ROUND, dispatch},
     tile::{COLUMNS, WORDS},
 };
 use half::f16;
@@ -171,9 +171,6 @@ dispatch! {
         }
     }
 }
-
-/// Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
-const ROUND: f32 = 12_582_912.0;
 
 dispatch! {
     /// [`row`] for bytes.
