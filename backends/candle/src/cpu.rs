@@ -85,10 +85,9 @@ impl CpuOperations {
 
     /// Activations of unspecified content.
     fn activations(&self, rows: usize, columns: usize) -> Activations {
-        let buffer = take(&self.stores.values, Vec::len, rows * columns);
-        let mut activations = Activations { buffer, used: 0, columns, stores: self.stores.clone() };
-        activations.resize(rows * columns);
-        activations
+        let mut values = take(&self.stores.values, rows * columns);
+        values.resize(rows * columns);
+        Activations { values, columns, stores: self.stores.clone() }
     }
 
     /// `x`, each row made by `prepare` what is to be packed.
@@ -105,7 +104,7 @@ impl CpuOperations {
     }
 
     fn words(&self, format: Format, rows: usize, columns: usize) -> Words {
-        take(&self.stores.words, Words::capacity, rows * format.words(columns))
+        take(&self.stores.words, rows * format.words(columns))
     }
 
     /// A weight. It keeps the checkpoint's precision, unless that of its products is lower.
@@ -296,8 +295,8 @@ impl Operations for CpuOperations {
     }
 
     fn append(&mut self, x: &mut Activations, rows: &[f32]) -> Result<()> {
-        let before = x.used;
-        x.resize(before + rows.len());
+        let before = x.values().len();
+        x.values.resize(before + rows.len());
         x.values_mut()[before..].copy_from_slice(rows);
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::kernels::{
     matmul::{Compute, Operand, OperandRows},
     pack::{self, Format, Words},
     softmax::{self, RunningSoftmax},
-    tile::{self, COLUMNS, Sums},
+    tile::{self, Ahead, COLUMNS, Sums},
 };
 use std::{cell::RefCell, f32::consts::LOG2_E, ops::Range};
 use text_embeddings_backend_core::Batch;
@@ -189,7 +189,7 @@ impl<'a> Tiles<'a> {
     }
 
     fn multiply(&self, a: &[u32], b: &[u32], rows: usize, sums: &mut [[f32; COLUMNS]]) {
-        tile::multiply(self.compute.set, rows, (self.format, self.format), (a, b), sums);
+        tile::multiply(self.compute.set, rows, (self.format, self.format), (a, b), Ahead::NOTHING, sums);
     }
 
     /// Makes room for the item's queries and result, for all heads.

@@ -115,10 +115,31 @@ dispatch! {
 }
 
 dispatch! {
-    /// `out += x`.
-    fn add(x: &[f32], out: &mut [f32]) {
-        for (out, &x) in out.iter_mut().zip(x) {
-            *out += x;
+    /// Copies the first values of each row to its place in `out`, as many as that has, past the caches where whole registers
+    /// go to aligned memory: results of a product are many, and when they are read, other ones will have taken their place.
+    fn copy_rows(rows: &[[f32; 32]], out: &mut [&mut [f32]]) {
+        for (row, out) in rows.iter().zip(out) {
+            if out.len().is_multiple_of(S::LANES) && out.as_ptr().addr().is_multiple_of(size_of::<S>()) {
+                for (values, out) in row.chunks_exact(S::LANES).zip(out.chunks_exact_mut(S::LANES)) {
+                    // SAFETY: both have as many values as a register, and the second's place is aligned as one.
+                    unsafe { S::load(values.as_ptr()).stream(out.as_mut_ptr()) };
+                }
+            } else {
+                out.copy_from_slice(&row[..out.len()]);
+            }
+        }
+        // SAFETY: the CPU has the instruction set.
+        unsafe { S::fence() };
+    }
+}
+
+dispatch! {
+    /// Adds the first values of each row to its place in `out`, as many as that has.
+    fn add_rows(rows: &[[f32; 32]], out: &mut [&mut [f32]]) {
+        for (row, out) in rows.iter().zip(out) {
+            for (out, &value) in out.iter_mut().zip(row) {
+                *out += value;
+            }
         }
     }
 }
@@ -215,12 +236,21 @@ mod tests {
                     (0..16).map(|i| wide[i] / (1.0 + (-wide[i]).exp()) * wide[i + 16]).collect();
                 assert_close(&row[..16], &expected, &format!("{set}"));
             }
-            for columns in 1..=130 {
-                let (x, mut out) = (random(&mut rng, columns), random(&mut rng, columns));
+            for columns in 1..=32 {
+                let rows: [[f32; 32]; 5] =
+                    [(); 5].map(|()| std::array::from_fn(|_| rng.random_range(-9.0..9.0)));
+                let before = random(&mut rng, 5 * columns);
+                let mut out = before.clone();
+                let mut places: Vec<&mut [f32]> = out.chunks_mut(columns).collect();
+                add_rows(set, &rows, &mut places);
+                let row = |row: &[f32; 32]| row[..columns].to_vec();
+                let copied: Vec<f32> = rows.iter().flat_map(row).collect();
                 let sum = |(&a, &b): (&f32, &f32)| f64::from(a) + f64::from(b);
-                let expected: Vec<f64> = x.iter().zip(&out).map(sum).collect();
-                add(set, &x, &mut out);
+                let expected: Vec<f64> = copied.iter().zip(&before).map(sum).collect();
                 assert_close(&out, &expected, &format!("{set} {columns}"));
+                let mut places: Vec<&mut [f32]> = out.chunks_mut(columns).collect();
+                copy_rows(set, &rows, &mut places);
+                assert!(out == copied, "{set} {columns}");
             }
         }
     }

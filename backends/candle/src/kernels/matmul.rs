@@ -10,14 +10,14 @@ use super::{
     pack::{self, Format, Words},
     simd::InstructionSet,
     threads::Threads,
-    tile::{self, COLUMNS, Sums, WORDS},
+    tile::{self, Ahead, COLUMNS, MAX_ROWS, Sums, WORDS},
 };
 use std::{cell::RefCell, marker::PhantomData, ops::Range};
 
 /// Bytes of packed rows that meet panel after panel: what a second-level cache holds beside a panel.
 const ROWS_BYTES: usize = 384 * 1024;
-/// Work items that a product has for each thread, if it can: so that all end at about the same time.
-const ITEMS_PER_THREAD: usize = 8;
+/// A thread takes one part in so many of what would be its share of the work that is left.
+const SHARE: usize = 4;
 /// Rows that a thread takes at a time in row-wise operations.
 pub(crate) const ROWS_PER_ITEM: usize = 28;
 
@@ -229,36 +229,37 @@ impl Compute {
 
     /// `out = x · Wᵀ`.
     pub(crate) fn product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        self.write_rows(x, weight, (COLUMNS, |_| ()), out, |tile, out| out.copy_from_slice(tile));
+        self.write_rows(x, weight, COLUMNS, out, |tile, out| elementwise::copy_rows(self.set, tile, out));
     }
 
     /// `out += x · Wᵀ`.
     pub(crate) fn add_product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        self.write_rows(x, weight, (COLUMNS, |_| ()), out, |tile, out| elementwise::add(self.set, tile, out));
+        self.write_rows(x, weight, COLUMNS, out, |tile, out| elementwise::add_rows(self.set, tile, out));
     }
 
-    /// `finish` makes of a tile's rows what their first `width` columns are then written from: calls `write` with these columns
-    /// of each row, and their place in `out`.
+    /// Calls `write` with the rows of each tile and their places in `out`, which are as wide as the first `width` columns of
+    /// each panel, or what a last panel has of them.
     fn write_rows(
         &self,
         x: &Operand,
         weight: &Matrix,
-        (width, finish): (usize, impl Fn(&mut [[f32; COLUMNS]]) + Sync),
+        width: usize,
         out: &mut [f32],
-        write: impl Fn(&[f32], &mut [f32]) + Sync,
+        write: impl Fn(&mut [[f32; COLUMNS]], &mut [&mut [f32]]) + Sync,
     ) {
         let columns = weight.outputs() * width / COLUMNS;
         assert!(x.rows * columns == out.len());
         let out = Shared(out.as_mut_ptr());
         self.tiles(x, weight, |tile| {
-            finish(tile.sums);
             let first = tile.panel * width;
             let width = width.min(columns - first);
-            for (row, sums) in tile.sums.iter().enumerate() {
+            let mut places: [&mut [f32]; MAX_ROWS] = std::array::from_fn(|_| Default::default());
+            let places = &mut places[..tile.sums.len()];
+            for (row, place) in places.iter_mut().enumerate() {
                 // SAFETY: the row and the panel's columns are in `out`, whose size was checked, and are this tile's own.
-                let out = unsafe { out.part((tile.first_row + row) * columns + first, width) };
-                write(&sums[..width], out);
+                *place = unsafe { out.part((tile.first_row + row) * columns + first, width) };
             }
+            write(tile.sums, places);
         });
     }
 
@@ -309,8 +310,10 @@ impl Compute {
 
     /// The same as `f32` rows in `out`.
     pub(crate) fn gated_values(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        let gate = |sums: &mut [[f32; COLUMNS]]| elementwise::gate(self.set, sums);
-        self.write_rows(x, weight, (GATES, gate), out, |tile, out| out.copy_from_slice(tile));
+        self.write_rows(x, weight, GATES, out, |tile, out| {
+            elementwise::gate(self.set, tile);
+            elementwise::copy_rows(self.set, tile, out);
+        });
     }
 
     /// Computes every tile of `x · Wᵀ`.
@@ -322,24 +325,29 @@ impl Compute {
         // Chunks of about equal size.
         let chunks = blocks.div_ceil(per_chunk);
         let per_chunk = blocks.div_ceil(chunks.max(1)).max(1);
-        let items = self.threads.count() * ITEMS_PER_THREAD;
-        let group = (weight.panels * chunks / items).clamp(1, weight.panels.max(1));
-        let items = (0..blocks).step_by(per_chunk).flat_map(|block| {
-            let panels = (0..weight.panels).step_by(group);
-            panels.map(move |panel| {
-                (block..blocks.min(block + per_chunk), panel..weight.panels.min(panel + group))
-            })
-        });
-        self.threads.for_each(items, |(blocks, panels)| {
+        // Panels of the first chunk, then of the second: threads meet the same rows at the same time.
+        let items = shrinking(chunks * weight.panels, self.threads.count());
+        self.threads.for_each(items, |items| {
             let mut sums = Sums::of_tile();
             let sums = sums.rows();
-            for panel in panels {
-                for (first_row, rows, block) in x.blocks(blocks.clone()) {
+            for item in items.clone() {
+                let (chunk, panel) = (item / weight.panels, item % weight.panels);
+                let first = chunk * per_chunk;
+                let blocks_of_chunk = first..blocks.min(first + per_chunk);
+                let tiles = blocks_of_chunk.len();
+                for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk).enumerate() {
+                    let ahead = if item + 1 < items.end {
+                        let next = weight.panel((item + 1) % weight.panels);
+                        Ahead::part(next, (tile, tiles), x.row_words / WORDS)
+                    } else {
+                        Ahead::NOTHING
+                    };
                     tile::multiply(
                         self.set,
                         rows,
                         (x.format, weight.format),
                         (block, weight.panel(panel)),
+                        ahead,
                         sums,
                     );
                     let sums = &mut sums[..rows];
@@ -351,6 +359,18 @@ impl Compute {
             }
         });
     }
+}
+
+/// Parts of `0..total` for `threads` threads that take one after the other: a share of what is left, so that there are few,
+/// and all threads end at about the same time.
+fn shrinking(total: usize, threads: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let left = total - from;
+        let part = from..from + left.div_ceil(SHARE * threads);
+        from = part.end;
+        (left > 0).then_some(part)
+    })
 }
 
 /// Zeroes what no value is written to: from word `used` of each row on.

@@ -12,6 +12,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub(crate) mod elementwise;
+pub(crate) mod lines;
 pub(crate) mod mapped;
 pub(crate) mod matmul;
 pub(crate) mod matrix;

@@ -5,6 +5,7 @@
 //! columns of zeros.
 
 use super::{
+    lines::Lines,
     simd::{InstructionSet, ROUND, dispatch},
     tile::{COLUMNS, WORDS},
 };
@@ -70,47 +71,8 @@ impl Format {
     }
 }
 
-/// Sixteen words on a cache line of their own.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u32; WORDS]);
-
-/// Words in lines.
-#[derive(Debug, Default)]
-pub(crate) struct Words {
-    /// As many as were ever needed: what is used again need not be zeroed again.
-    lines: Vec<Line>,
-    /// How many of them count.
-    used: usize,
-}
-
-impl Words {
-    /// Changes the number of words to a multiple of [`WORDS`]. What was never written is zero.
-    pub(crate) fn resize(&mut self, words: usize) {
-        debug_assert!(words.is_multiple_of(WORDS));
-        self.used = words / WORDS;
-        if self.lines.len() < self.used {
-            self.lines.resize(self.used, Line([0; WORDS]));
-        }
-    }
-
-    /// How many words there is room for.
-    pub(crate) fn capacity(&self) -> usize {
-        self.lines.len() * WORDS
-    }
-
-    /// The words.
-    pub(crate) fn as_slice(&self) -> &[u32] {
-        // SAFETY: a line is exactly its words, and there are `used` lines or more.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.used * WORDS) }
-    }
-
-    /// The words.
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [u32] {
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.used * WORDS) }
-    }
-}
+/// Packed values, in lines.
+pub(crate) type Words = Lines<u32>;
 
 /// The nearest bfloat16, of two equally near ones the even one; what is not a number stays so.
 #[inline(always)]

@@ -169,13 +169,24 @@ impl FromStr for InstructionSet {
 /// # Safety
 ///
 /// The methods may use instructions that only some CPUs have: call them only where the CPU has the instruction set.
-/// `load` and `store` access [`Simd::LANES`] values from `pointer` on, which need no alignment.
+/// `load` and `store` access [`Simd::LANES`] values from `pointer` on, which need no alignment. What `stream` wrote must not
+/// be accessed before `fence`.
 pub(crate) trait Simd: Copy {
     /// Values in a register.
     const LANES: usize;
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(pointer: *const f32) -> Self;
     unsafe fn store(self, pointer: *mut f32);
+    /// Stores to memory whose lines, where the instruction set can, are not brought into the caches. It is aligned as a
+    /// register.
+    #[inline(always)]
+    unsafe fn stream(self, pointer: *mut f32) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.store(pointer) }
+    }
+    /// Orders what was streamed before what follows, for all threads.
+    #[inline(always)]
+    unsafe fn fence() {}
     /// Of each of [`Simd::LANES`] words, the lower half as a bfloat16, widened.
     unsafe fn low_halves(words: *const u32) -> Self;
     /// Of each of [`Simd::LANES`] words, the upper half as a bfloat16, widened.

@@ -19,6 +19,8 @@ use super::{
     pack::Format,
     simd::{HIGH_HALF, InstructionSet, Portable, Simd},
 };
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 /// Columns of a panel.
 pub(crate) const COLUMNS: usize = 32;
@@ -56,6 +58,7 @@ pub(crate) fn multiply(
     rows: usize,
     formats: (Format, Format),
     (a, b): (&[u32], &[u32]),
+    ahead: Ahead,
     sums: &mut [[f32; COLUMNS]],
 ) {
     let chunks = a.len() / (rows * WORDS);
@@ -70,17 +73,49 @@ pub(crate) fn multiply(
             InstructionSet::Avx512Amx if formats.0 != Format::F32 => {
                 amx::multiply(formats.0, (rows, chunks), (a, b), sums);
             }
-            _ => function(set, formats, rows)(chunks, a, b, sums),
+            _ => function(set, formats, rows)(chunks, a, b, ahead, sums),
         }
     }
 }
 
-/// `(chunks, a, b, sums)`.
+/// Memory that is read soon: so much of it with each chunk comes into the caches. Only a hint, which ARM and AMX don't take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ahead {
+    from: *const u32,
+    /// Cache lines for each chunk.
+    lines: usize,
+}
+
+impl Ahead {
+    /// None.
+    pub(crate) const NOTHING: Self = Self { from: std::ptr::null(), lines: 0 };
+
+    /// The part of `words` that a tile of `chunks` chunks brings near, the one of `tiles` which has the number `tile`.
+    pub(crate) fn part(words: &[u32], (tile, tiles): (usize, usize), chunks: usize) -> Self {
+        let lines = words.len().div_ceil(WORDS * tiles * chunks.max(1));
+        Self { from: words.as_ptr().wrapping_add(tile * chunks * lines * WORDS), lines }
+    }
+
+    /// Brings the next lines near.
+    #[inline(always)]
+    fn step(&mut self) {
+        for _ in 0..self.lines {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: every CPU of this architecture has the instruction; it reads nothing that the program sees.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T1>(self.from.cast());
+            }
+            self.from = self.from.wrapping_add(WORDS);
+        }
+    }
+}
+
+/// `(chunks, a, b, ahead, sums)`.
 ///
 /// # Safety
 ///
 /// Of the function: the CPU has its instruction set; `a`, `b` and `sums` hold what [`multiply`] says.
-type Function = unsafe fn(usize, *const u32, *const u32, *mut f32);
+type Function = unsafe fn(usize, *const u32, *const u32, Ahead, *mut f32);
 
 /// A function for each number of rows.
 macro_rules! by_rows {
@@ -135,9 +170,9 @@ fn function(set: InstructionSet, formats: (Format, Format), rows: usize) -> Func
 macro_rules! compiled {
     ($($(#[$target:meta])* $name:ident = $body:ident($($simd:ty, $registers:expr $(, $pairs:literal)?)?);)*) => {$(
         $(#[$target])*
-        unsafe fn $name<const ROWS: usize>(chunks: usize, a: *const u32, b: *const u32, sums: *mut f32) {
+        unsafe fn $name<const ROWS: usize>(chunks: usize, a: *const u32, b: *const u32, ahead: Ahead, sums: *mut f32) {
             // SAFETY: passed on to the caller.
-            unsafe { $body::<ROWS $(, $simd, { $registers } $(, $pairs)?)?>(chunks, a, b, sums) }
+            unsafe { $body::<ROWS $(, $simd, { $registers } $(, $pairs)?)?>(chunks, a, b, ahead, sums) }
         }
     )*};
 }
@@ -179,6 +214,7 @@ unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAI
     chunks: usize,
     a: *const u32,
     mut b: *const u32,
+    mut ahead: Ahead,
     to: *mut f32,
 ) {
     // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a`, and as many words in `b`, or half
@@ -187,6 +223,7 @@ unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAI
         let mut a = a.cast::<f32>();
         let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
         for _ in 0..chunks {
+            ahead.step();
             for word in 0..WORDS {
                 let mut column = [S::splat(0.0); REGISTERS];
                 for r in 0..REGISTERS {
@@ -220,12 +257,14 @@ unsafe fn tile_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
     chunks: usize,
     mut a: *const u32,
     mut b: *const u32,
+    mut ahead: Ahead,
     to: *mut f32,
 ) {
     // SAFETY: the caller vouches for the instruction set and for `chunks` chunks behind `a` and `b`.
     unsafe {
         let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
         for _ in 0..chunks {
+            ahead.step();
             for word in 0..WORDS {
                 for row in 0..ROWS {
                     let pair = *a.add(row * WORDS + word);
@@ -247,9 +286,16 @@ unsafe fn tile_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
 
 /// Four bytes a word, unsigned in the rows and signed in the columns, for CPUs that cannot multiply them.
 #[inline(always)]
-unsafe fn tile_int8<const ROWS: usize>(chunks: usize, mut a: *const u32, mut b: *const u32, to: *mut f32) {
+unsafe fn tile_int8<const ROWS: usize>(
+    chunks: usize,
+    mut a: *const u32,
+    mut b: *const u32,
+    mut ahead: Ahead,
+    to: *mut f32,
+) {
     let mut sums = [[0_i32; COLUMNS]; ROWS];
     for _ in 0..chunks {
+        ahead.step();
         for word in 0..WORDS {
             // SAFETY: the caller vouches for `chunks` chunks behind `a` and `b`.
             let columns = unsafe { b.cast::<[u32; COLUMNS]>().read_unaligned() };
@@ -291,7 +337,7 @@ use native::{native_bf16_avx512, native_int8_avx2, native_int8_avx512};
 /// Instructions that multiply and add a whole word at once.
 #[cfg(target_arch = "x86_64")]
 mod native {
-    use super::{COLUMNS, WORDS};
+    use super::{Ahead, COLUMNS, WORDS};
     use std::arch::x86_64::{
         __m256i, __m512bh, __m512i, _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_set1_epi32,
         _mm256_setzero_si256, _mm256_storeu_si256, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_loadu_si512,
@@ -307,6 +353,7 @@ mod native {
                 chunks: usize,
                 mut a: *const u32,
                 mut b: *const u32,
+                mut ahead: Ahead,
                 to: *mut f32,
             ) {
                 const REGISTERS: usize = COLUMNS / $lanes;
@@ -315,6 +362,7 @@ mod native {
                 unsafe {
                     let mut sums = [[$zero; REGISTERS]; ROWS];
                     for _ in 0..chunks {
+                        ahead.step();
                         for word in 0..WORDS {
                             let mut column = [$splat(0); REGISTERS];
                             for r in 0..REGISTERS {
@@ -453,7 +501,7 @@ mod tests {
                         let (a, b, expected) = operands(&mut rng, set, formats, (rows, chunks));
                         let mut sums = Sums::of_tile();
                         sums.rows().fill([7.0; COLUMNS]);
-                        multiply(set, rows, formats, (&a, &b), sums.rows());
+                        multiply(set, rows, formats, (&a, &b), Ahead::NOTHING, sums.rows());
                         for (row, expected) in expected.iter().enumerate() {
                             for (got, expected) in sums.rows()[row].iter().zip(expected) {
                                 let (got, tolerance) = match formats.0 {
@@ -485,12 +533,12 @@ mod tests {
                 let most = rows(set, formats.0);
                 let (a, b, _) = operands(&mut rng, set, formats, (most, 4));
                 let mut whole = Sums::of_tile();
-                multiply(set, most, formats, (&a, &b), whole.rows());
+                multiply(set, most, formats, (&a, &b), Ahead::NOTHING, whole.rows());
                 for row in 0..most {
                     let of_row = |chunk: &[u32]| chunk[row * WORDS..(row + 1) * WORDS].to_vec();
                     let alone: Vec<u32> = a.chunks_exact(most * WORDS).flat_map(of_row).collect();
                     let mut sums = Sums::of_tile();
-                    multiply(set, 1, formats, (&alone, &b), sums.rows());
+                    multiply(set, 1, formats, (&alone, &b), Ahead::NOTHING, sums.rows());
                     assert_eq!(
                         sums.rows()[0].map(f32::to_bits),
                         whole.rows()[row].map(f32::to_bits),

@@ -3,18 +3,18 @@
 use super::{HIGH_HALF, LOWEST, POWER, ROUND, Simd};
 use std::arch::x86_64::{
     __m256, __m512, _CMP_LT_OQ, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_max_ps, _mm_max_ss, _mm_movehl_ps,
-    _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps,
-    _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpgt_epi32,
-    _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_max_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
-    _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_max_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
-    _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_slli_epi32,
-    _mm512_storeu_ps, _mm512_sub_ps,
+    _mm_sfence, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256, _mm256_andnot_ps,
+    _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps,
+    _mm256_cmpgt_epi32, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_max_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi32, _mm256_storeu_ps,
+    _mm256_stream_ps, _mm256_sub_ps, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_max_ps, _mm512_reduce_add_ps,
+    _mm512_reduce_max_ps, _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_stream_ps, _mm512_sub_ps,
 };
 
 macro_rules! register {
-    ($name:ident, $register:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $fmadd:ident,
+    ($name:ident, $register:ty, $lanes:literal, $splat:ident, $load:ident, $store:ident, $stream:ident, $fmadd:ident,
      $load_words:ident, $shift:ident, $and:ident, $splat_word:ident, $cast:ident, $add:ident, $max:ident,
      $first:ident, $exp2:ident, $largest:ident, $sum:ident) => {
         #[derive(Clone, Copy)]
@@ -40,6 +40,18 @@ macro_rules! register {
             unsafe fn store(self, pointer: *mut f32) {
                 // SAFETY: the caller vouches for the instruction set and for room at `pointer`.
                 unsafe { $store(pointer, self.0) }
+            }
+
+            #[inline(always)]
+            unsafe fn stream(self, pointer: *mut f32) {
+                // SAFETY: the caller vouches for the instruction set and for aligned room at `pointer`.
+                unsafe { $stream(pointer, self.0) }
+            }
+
+            #[inline(always)]
+            unsafe fn fence() {
+                // SAFETY: every CPU of this architecture has the instruction.
+                unsafe { _mm_sfence() };
             }
 
             #[inline(always)]
@@ -106,6 +118,7 @@ register!(
     _mm256_set1_ps,
     _mm256_loadu_ps,
     _mm256_storeu_ps,
+    _mm256_stream_ps,
     _mm256_fmadd_ps,
     _mm256_loadu_si256,
     _mm256_slli_epi32,
@@ -126,6 +139,7 @@ register!(
     _mm512_set1_ps,
     _mm512_loadu_ps,
     _mm512_storeu_ps,
+    _mm512_stream_ps,
     _mm512_fmadd_ps,
     _mm512_loadu_si512,
     _mm512_slli_epi32,

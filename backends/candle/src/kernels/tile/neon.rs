@@ -8,7 +8,7 @@
 
 mod pairs;
 
-use super::{COLUMNS, Format, Function, WORDS, by_rows};
+use super::{Ahead, COLUMNS, Format, Function, WORDS, by_rows};
 use crate::kernels::simd::{HIGH_HALF, InstructionSet};
 use pairs::{Int8I8mm, NativeBf16, by_pairs};
 use std::arch::{
@@ -55,7 +55,7 @@ pub(super) fn functions(set: InstructionSet, formats: (Format, Format)) -> &'sta
 macro_rules! compiled {
     ($($(#[$target:meta])* $name:ident = $body:ident($step:ty);)*) => {$(
         $(#[$target])*
-        unsafe fn $name<const ROWS: usize>(chunks: usize, a: *const u32, b: *const u32, sums: *mut f32) {
+        unsafe fn $name<const ROWS: usize>(chunks: usize, a: *const u32, b: *const u32, _ahead: Ahead, sums: *mut f32) {
             // SAFETY: passed on to the caller.
             unsafe { $body::<ROWS, $step>(chunks, a, b, sums) }
         }
