@@ -78,6 +78,7 @@ class Run:
         self.batches: dict[tuple[str, str], int] = {}
         self.peaks: list[dict] = []
         self.tuning: list[dict] = []
+        self.known: list[dict] = json.loads(arguments.tuning.read_text())["tuning"] if arguments.tuning else []
         self.readings: list[dict] = []
         # Before the results are written, which belong to the same working tree.
         self.commit = commit()
@@ -94,17 +95,24 @@ class Run:
     def tune(self, system: System) -> None:
         """Chooses how many pairs this system gets in a batch: what is fastest for it."""
         for workload in self.asked:
-            sizes, documents = BATCHES.get(workload, ((1,), 1))
-            tried = {}
-            for size in sizes:
-                request = self.asked[workload].request(0, size)
-                request["documents"] = request["documents"][:documents]
-                # The first request after a start is slower than all others.
-                for _ in range(1 if tried else 2):
-                    tried[size] = self.ask(system, request)["seconds"]
-                reading = {"system": system.name, "workload": workload, "batch": size, "documents": len(request["documents"])}
-                self.tuning.append(reading | {"seconds": tried[size]})
-            self.batches[system.name, workload] = min(tried, key=tried.get)
+            known = [reading for reading in self.known if (reading["system"], reading["workload"]) == (system.name, workload)]
+            tried = known or self.tried(system, workload)
+            self.tuning += tried
+            self.batches[system.name, workload] = min(tried, key=lambda reading: reading["seconds"])["batch"]
+
+    def tried(self, system: System, workload: str) -> list[dict]:
+        """How long a request takes with each size of batch."""
+        sizes, documents = BATCHES.get(workload, ((1,), 1))
+        readings = []
+        for size in sizes:
+            request = self.asked[workload].request(0, size)
+            request["documents"] = request["documents"][:documents]
+            # The first request after a start is slower than all others.
+            for _ in range(1 if readings else 2):
+                seconds = self.ask(system, request)["seconds"]
+            reading = {"system": system.name, "workload": workload, "batch": size, "documents": len(request["documents"])}
+            readings.append(reading | {"seconds": seconds})
+        return readings
 
     def take_turn(self, system: System, workload: str, first: int, counts: tuple[int, int], round_: int) -> None:
         """Some requests, of which the first are not measured."""
@@ -217,6 +225,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=HERE / "results" / "peers.json")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=rounds, default=ROUNDS, help="of each workload: W1=3,W2=4,W3=2")
+    parser.add_argument("--tuning", type=Path, help="earlier results on this machine: batch sizes tried there are not tried again")
     parser.add_argument("--systems", default=",".join(system.name for system in SYSTEMS), help="which, by name")
     parser.add_argument("--documents", type=int, help="only so many of each workload's, to try this program out")
     return parser.parse_args()
