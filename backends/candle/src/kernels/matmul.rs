@@ -448,6 +448,17 @@ mod tests {
         (1..=130).map(|rows| (1 + rows % 3, rows, odd(), odd())).collect()
     }
 
+    #[test]
+    fn shares_follow_each_other_and_shrink_to_one() {
+        for (total, threads) in [(0, 1), (1, 4), (7, 2), (64, 2), (1000, 3), (5, 64)] {
+            let parts: Vec<_> = shrinking(total, threads).collect();
+            let flat: Vec<usize> = parts.iter().cloned().flatten().collect();
+            assert_eq!(flat, (0..total).collect::<Vec<_>>());
+            assert!(parts.windows(2).all(|pair| pair[0].len() >= pair[1].len()), "{parts:?}");
+            assert!(parts.last().is_none_or(|last| last.len() == 1), "{parts:?}");
+        }
+    }
+
     fn pack(compute: &Compute, format: Format, x: &[f32], depth: usize) -> Operand {
         compute.operand((x, depth), format, Words::default(), |row, _| row)
     }
