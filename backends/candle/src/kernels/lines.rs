@@ -1,5 +1,5 @@
-//! Memory that begins at a cache line, for whole registers: one that is stored across the border of two lines takes twice
-//! as long, and the allocator gives large buffers 16 bytes behind a border.
+//! Memory that begins at a cache line, so that a register of the widest kind is in one line, as stores past the caches need
+//! it: the allocator gives large buffers 16 bytes behind a line's beginning.
 
 /// Values of four bytes in a line.
 const LINE: usize = 16;

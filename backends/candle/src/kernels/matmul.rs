@@ -335,13 +335,9 @@ impl Compute {
                 let first = chunk * per_chunk;
                 let blocks_of_chunk = first..blocks.min(first + per_chunk);
                 let tiles = blocks_of_chunk.len();
+                let next = if item + 1 < items.end { weight.panel((item + 1) % weight.panels) } else { &[] };
                 for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk).enumerate() {
-                    let ahead = if item + 1 < items.end {
-                        let next = weight.panel((item + 1) % weight.panels);
-                        Ahead::part(next, (tile, tiles), x.row_words / WORDS)
-                    } else {
-                        Ahead::NOTHING
-                    };
+                    let ahead = Ahead::part(next, (tile, tiles), x.row_words / WORDS);
                     tile::multiply(
                         self.set,
                         rows,
