@@ -241,17 +241,17 @@ impl Shared {
 
     /// The device thread: batch after batch, until the engine is dropped and the queue empty.
     fn run(&self, backend: &mut dyn Backend, limits: BatchLimits) {
-        while let Some(next) = self.wait_for_batch(limits) {
+        while let Some(next) = self.wait_for_batch(backend, limits) {
             self.compute(backend, next);
         }
     }
 
-    fn wait_for_batch(&self, limits: BatchLimits) -> Option<NextBatch> {
+    fn wait_for_batch(&self, backend: &dyn Backend, limits: BatchLimits) -> Option<NextBatch> {
         let mut state = self.lock();
         loop {
             state = match state.next(limits) {
                 Next::End => return None,
-                Next::Compute => match state.queue.next_batch(limits) {
+                Next::Compute => match state.queue.next_batch(limits, |text| backend.known_tokens(text)) {
                     // All that waited was abandoned.
                     None => state,
                     batch => return batch,
@@ -327,7 +327,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::testing::{BREAK, Control, FAIL, NAN, PANIC, score};
+    use super::testing::{BREAK, Control, FAIL, KNOWN, NAN, PANIC, score};
     use super::*;
     use crate::metrics::testing::recorded;
     use text_embeddings_backend_core::BatchBuilder;
@@ -421,6 +421,27 @@ mod tests {
         }
         // The small one and the large one's next text; else it would have come with the last.
         assert_eq!(control.batch_sizes(), [1, 2, 1, 1, 1]);
+    }
+
+    #[test]
+    fn what_is_known_of_a_request_leaves_its_texts_all_the_room() {
+        let control = Control::default();
+        let engine = Engine::start(control.backend(), limits(4)).unwrap();
+        control.hold();
+        let blocker = submit(&engine, &[9]);
+        control.wait_for_batches(1);
+        // Texts of five tokens. Of eight of them four tokens are known, so that their last ones fill two batches; the two
+        // of which nothing is known, first because they are fewer, have batches of their own.
+        let (known, unknown) = (engine.turn(), engine.turn());
+        let texts = (10..18).map(|id| (&known, [KNOWN, KNOWN, KNOWN, KNOWN, id]));
+        let texts = texts.chain((10..12).map(|id| (&unknown, [9, 9, 9, 9, id])));
+        let answers: Vec<_> = texts.map(|(turn, ids)| (submit_in(&engine, turn, &ids), ids)).collect();
+        control.release();
+        raw(blocker).unwrap();
+        for (answer, ids) in answers {
+            assert_eq!(raw(answer), Ok(vec![score(&ids)]));
+        }
+        assert_eq!(control.batch_sizes(), [1, 1, 1, 4, 4]);
     }
 
     #[test]

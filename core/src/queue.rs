@@ -69,8 +69,8 @@ pub struct Entry {
 /// How much one batch may hold.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLimits {
-    /// Tokens of a batch, a prefix that several of its texts share counted once. A text that is longer on its own
-    /// is a batch of its own.
+    /// Tokens of a batch, a prefix that several of its texts share counted once, and that of its first text which the
+    /// backend knows not at all. A text that is longer on its own is a batch of its own.
     pub max_batch_tokens: usize,
     /// Texts of a batch; any number if absent.
     pub max_batch_requests: Option<usize>,
@@ -115,8 +115,12 @@ impl Queue {
     }
 
     /// Takes as many texts as fit into a batch, of each request in turn; none if nobody waits. Where a request's next text
-    /// does not fit, those of later requests may.
-    pub fn next_batch(&mut self, limits: BatchLimits) -> Option<NextBatch> {
+    /// does not fit, those of later requests may. `known` says how many of a text's first tokens need no computing.
+    pub fn next_batch(
+        &mut self,
+        mut limits: BatchLimits,
+        known: impl Fn(&Text) -> usize,
+    ) -> Option<NextBatch> {
         let mut builder = BatchBuilder::default();
         let mut entries = Vec::new();
         for number in self.order() {
@@ -127,6 +131,12 @@ impl Queue {
                 self.texts -= 1;
                 self.tokens -= entry.text.ids.len();
                 if !entry.reply.is_closed() {
+                    if entries.is_empty() {
+                        // Else a long query, which all of a request's texts share, would leave hardly any room for them. Of
+                        // one text only: what is known takes memory, too.
+                        let budget = limits.max_batch_tokens;
+                        limits.max_batch_tokens = budget.saturating_add(known(&entry.text));
+                    }
                     builder.push(&entry.text);
                     entries.push(entry);
                 }
@@ -222,6 +232,16 @@ mod tests {
         if ids.len().is_multiple_of(2) { Wanted::Tokens } else { Wanted::Whole }
     }
 
+    /// A backend that keeps nothing.
+    fn nothing(_text: &Text) -> usize {
+        0
+    }
+
+    /// One that keeps the first token of some texts, or the first two.
+    fn known(text: &Text) -> usize {
+        (text.ids[0] as usize).min(text.ids.len() - 1)
+    }
+
     fn limits(max_batch_tokens: usize, max_batch_requests: Option<usize>) -> BatchLimits {
         BatchLimits { max_batch_tokens, max_batch_requests }
     }
@@ -255,9 +275,10 @@ mod tests {
                 })
                 .collect();
             assert_eq!((queue.len(), queue.tokens()), (4, 14));
-            let sizes: Vec<_> =
-                std::iter::from_fn(|| queue.next_batch(limits(budget, most)).map(|next| next.entries.len()))
-                    .collect();
+            let sizes: Vec<_> = std::iter::from_fn(|| {
+                queue.next_batch(limits(budget, most), nothing).map(|next| next.entries.len())
+            })
+            .collect();
             assert_eq!(sizes, wanted, "budget {budget}, at most {most:?}");
             assert!(queue.is_empty() && queue.tokens() == 0 && queue.oldest().is_none());
         }
@@ -298,7 +319,7 @@ mod tests {
         waiting: &mut VecDeque<(Vec<u32>, Instant)>,
         limits: BatchLimits,
     ) -> bool {
-        let Some(next) = queue.next_batch(limits) else {
+        let Some(next) = queue.next_batch(limits, known) else {
             assert!(waiting.is_empty());
             return false;
         };
@@ -311,10 +332,11 @@ mod tests {
         }
         let (size, tokens) = (next.entries.len(), next.batch.token_ids().len());
         let most = limits.max_batch_requests.unwrap_or(usize::MAX);
+        let budget = limits.max_batch_tokens + known(&next.entries[0].text);
         assert_eq!(next.batch.leaves().len(), size);
-        assert!(size == 1 || (tokens <= limits.max_batch_tokens && size <= most));
+        assert!(size == 1 || (tokens <= budget && size <= most));
         if let Some((ids, _)) = waiting.front() {
-            assert!(size >= most || tokens + builder.cost(ids) > limits.max_batch_tokens, "ended too early");
+            assert!(size >= most || tokens + builder.cost(ids) > budget, "ended too early");
         }
         true
     }
@@ -340,7 +362,8 @@ mod tests {
                 // A client goes away, from any place in the queue.
                 2 if !waiting.is_empty() => drop(waiting.remove(rng.random_range(0..waiting.len()))),
                 _ => {
-                    let taken = queue.next_batch(limits(100, Some(2))).map_or(0, |next| next.entries.len());
+                    let taken =
+                        queue.next_batch(limits(100, Some(2)), nothing).map_or(0, |next| next.entries.len());
                     assert_eq!(taken, waiting.len().min(2));
                     waiting.drain(..taken);
                 }
@@ -364,15 +387,15 @@ mod tests {
         }
         drop(first_receiver);
         let taken = recorded(|| {
-            assert!(queue.next_batch(limits(5, None)).is_some());
+            assert!(queue.next_batch(limits(5, None), nothing).is_some());
         });
         for (name, wanted) in [(BATCH_NEXT_SIZE, 2.0), (BATCH_NEXT_TOKENS, 5.0), (PREFIX_SHARED_TOKENS, 3.0)]
         {
             assert_eq!(taken[name], [wanted], "{name}");
         }
         let nothing = recorded(|| {
-            assert!(queue.next_batch(limits(5, None)).is_some());
-            assert!(queue.next_batch(limits(5, None)).is_none());
+            assert!(queue.next_batch(limits(5, None), nothing).is_some());
+            assert!(queue.next_batch(limits(5, None), nothing).is_none());
         });
         assert_eq!((&nothing[BATCH_NEXT_SIZE], &nothing[PREFIX_SHARED_TOKENS]), (&vec![1.0], &vec![0.0]));
     }
@@ -403,7 +426,7 @@ mod tests {
 
     /// Takes a batch and notes what left; gives the requests of its texts in its order.
     fn take(queue: &mut Queue, requests: &mut [Request], limits: BatchLimits) -> Vec<u64> {
-        let Some(next) = queue.next_batch(limits) else { return Vec::new() };
+        let Some(next) = queue.next_batch(limits, nothing) else { return Vec::new() };
         let numbers: Vec<u64> = next.entries.iter().map(|entry| entry.turn.number).collect();
         for (entry, &number) in next.entries.iter().zip(&numbers) {
             let request = &mut requests[number as usize - 1];

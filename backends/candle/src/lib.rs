@@ -82,6 +82,14 @@ impl<O: Operations, M: Model<O>> Backend for CandleBackend<O, M> {
         predictions.reused = self.cache.keep(batch, &fresh);
         Ok(predictions)
     }
+
+    fn known_tokens(&self, text: &Text) -> usize {
+        match (text.wanted, text.ids.split_last()) {
+            // The last token is computed in any case.
+            (Wanted::Whole, Some((_, before))) => self.cache.known(before),
+            _ => 0,
+        }
+    }
 }
 
 /// A loaded model and the words for where it computes.

@@ -154,6 +154,15 @@ impl PrefixCache {
         }
     }
 
+    /// How many of the first `ids` the tree has.
+    pub(crate) fn known(&self, ids: &[u32]) -> usize {
+        let walk = |cursor: &mut Cursor, &id: &u32| {
+            *cursor = self.step(*cursor, id)?;
+            Some(())
+        };
+        ids.iter().scan(Cursor::START, walk).count()
+    }
+
     /// Adds to `out` the keys and values, in a layer, of the token before `cursor`, which is not the start.
     pub(crate) fn read(&self, Cursor { node, tokens }: Cursor, layer: usize, out: &mut Vec<f32>) {
         let Some(node) = node.and_then(|node| self.nodes.get(&node)) else { return };

@@ -98,6 +98,12 @@ pub trait Backend: Send {
     /// [`BackendError::Inference`] if the forward pass fails or a text's tokens are wanted of a model that has no
     /// vectors; nothing of the batch was computed then.
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError>;
+
+    /// How many of a text's first tokens the next batch need not compute, because what earlier ones computed of them was
+    /// kept.
+    fn known_tokens(&self, _text: &Text) -> usize {
+        0
+    }
 }
 
 #[cfg(test)]

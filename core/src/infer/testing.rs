@@ -7,7 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use std::sync::{Arc, Condvar, Mutex};
-use text_embeddings_backend_core::{Backend, BackendError, Batch, Predictions, Wanted};
+use text_embeddings_backend_core::{Backend, BackendError, Batch, Predictions, Text, Wanted};
 
 /// A batch that holds this token fails.
 pub(crate) const FAIL: u32 = 1;
@@ -17,6 +17,9 @@ pub(crate) const PANIC: u32 = 2;
 pub(crate) const NAN: u32 = 3;
 /// A batch that holds this token gets no rows at all.
 pub(crate) const BREAK: u32 = 4;
+
+/// What a text begins with of this token is known.
+pub(crate) const KNOWN: u32 = 5;
 
 /// The raw score of a text, between -4 and 4: FNV-1a of its ids.
 pub(crate) fn score(ids: &[u32]) -> f32 {
@@ -113,5 +116,9 @@ impl Backend for HashBackend {
             predictions.push(&rows.collect::<Vec<f32>>(), self.width);
         }
         Ok(predictions)
+    }
+
+    fn known_tokens(&self, text: &Text) -> usize {
+        text.ids.iter().take_while(|&&id| id == KNOWN).count()
     }
 }

@@ -44,13 +44,15 @@ dispatch! {
     /// In one token's row, normalises each of the heads in `row` like [`rms_norm`] and turns it by the token's
     /// position: `angles` are half a head's cosines and sines, element i is paired with element i + half.
     fn norm_and_rotate(row: &mut [f32], weight: &[f32], epsilon: f32, angles: (&[f32], &[f32])) {
-        let (cosines, sines) = angles;
         let half = weight.len() / 2;
+        // All of the same length, as the compiler must see: else it ends each head value by value.
+        let (cosines, sines) = (&angles.0[..half], &angles.1[..half]);
+        let (first_weight, second_weight) = (&weight[..half], &weight[half..][..half]);
         for head in row.chunks_exact_mut(weight.len()) {
             let mean = sum_of(head, |value, sum| mul_add::<FUSED>(value, value, sum)) / head.len() as f32;
             let scale = 1.0 / (mean + epsilon).sqrt();
             let (first, second) = head.split_at_mut(half);
-            let (first_weight, second_weight) = weight.split_at(half);
+            let second = &mut second[..half];
             for i in 0..half {
                 let (a, b) = (first_weight[i] * (first[i] * scale), second_weight[i] * (second[i] * scale));
                 first[i] = a * cosines[i] - b * sines[i];

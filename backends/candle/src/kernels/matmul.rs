@@ -234,7 +234,15 @@ impl Compute {
 
     /// `out += x · Wᵀ`.
     pub(crate) fn add_product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        self.write_rows(x, weight, COLUMNS, out, |tile, out| elementwise::add_rows(self.set, tile, out));
+        let columns = weight.outputs();
+        self.write_rows(x, weight, COLUMNS, out, |sums, out| {
+            elementwise::add_rows(self.set, sums, out);
+            // What the panel's next tile adds to stands this far below, and would be waited for.
+            let below = out.len() * columns;
+            for line in out.iter().flat_map(|row| row.chunks(WORDS)) {
+                tile::bring_near(line.as_ptr().wrapping_add(below));
+            }
+        });
     }
 
     /// Calls `write` with the rows of each tile and their places in `out`, which are as wide as the first `width` columns of

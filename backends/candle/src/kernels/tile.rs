@@ -102,13 +102,20 @@ impl Ahead {
     #[inline(always)]
     fn step(&mut self) {
         for _ in 0..self.lines {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: every CPU of this architecture has the instruction; it reads nothing that the program sees.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T1>(self.from.cast());
-            }
+            bring_near(self.from);
             self.from = self.from.wrapping_add(WORDS);
         }
+    }
+}
+
+/// Brings the line of any address near. Only a hint, which ARM does not take.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "nothing is done there"))]
+pub(crate) fn bring_near<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every CPU of this architecture has the instruction; it reads nothing that the program sees.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
 }
 

@@ -126,6 +126,26 @@ fn the_same_request_again_computes_only_its_documents() {
 }
 
 #[test]
+fn what_is_said_to_be_known_is_not_computed() {
+    let options = options("tied-bf16");
+    for budget in [0, 100_000, 1 << 30] {
+        let mut backend = with_cache(start(DType::BFloat16, InstructionSet::best()), &options, budget);
+        let mut requests = Requests::new(53, 1300);
+        let mut total = 0;
+        for _ in 0..60 {
+            let text = requests.text();
+            let known = backend.known_tokens(&text);
+            let (_, reused) = answer(backend.as_mut(), std::slice::from_ref(&text));
+            assert_eq!(known, reused.tokens, "{budget} bytes");
+            total += known;
+        }
+        assert_eq!(total > 0, budget > 0);
+        let text = Text { wanted: Wanted::Tokens, ..requests.text() };
+        assert_eq!(backend.known_tokens(&text), 0, "of all tokens something is wanted");
+    }
+}
+
+#[test]
 fn a_pass_that_fails_leaves_the_cache_as_it_was() {
     let options = options("tied-bf16");
     let mut backend = with_cache(start(DType::Float32, InstructionSet::best()), &options, 1 << 30);
