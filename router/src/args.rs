@@ -183,7 +183,7 @@ pub(crate) struct ModelArgs {
 
     /// The tokens that one forward pass computes, a prefix that several texts share counted once. Longer inputs are alone;
     /// where this is given and `--max-input-length` is not, they are cut to it [default: 16384; on the CPU, with a
-    /// prefix cache, at most 512 for each of `--threads`].
+    /// prefix cache, at most 256 for each of `--threads`].
     #[arg(long, env, help_heading = "Limits")]
     pub(crate) max_batch_tokens: Option<NonZeroUsize>,
 

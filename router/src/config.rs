@@ -20,10 +20,10 @@ use crate::{
 /// TEI's, for devices that compute so many in a moment. Without `--max-batch-tokens`, no longer input is taken either
 /// unless it is asked for.
 const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
-/// On the CPU, the default is this for each thread that computes. All that arrives waits for the forward pass that
-/// runs: at about 200 tokens a second and thread (0.6B parameters, bfloat16) these take 2.5 s, where 16,384 on two
-/// threads take 40 s. Fewer gain little time and lose speed: each pass reads all weights once for every 150 to 200 rows.
-const CPU_BATCH_TOKENS_PER_THREAD: usize = 512;
+/// On the CPU, the default is this for each thread that computes. All that arrives waits for the forward pass that runs:
+/// at about 200 tokens a second and thread (0.6B parameters, bfloat16) these take 1.3 s, where 16,384 on two threads take
+/// 40 s. Twice as many are 0 to 2 % faster and half as many 2 to 5 % slower (`docs/performance.md` has the readings).
+const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
 const DEFAULT_PROMETHEUS_PORT: u16 = 9000;
@@ -411,17 +411,17 @@ mod tests {
     fn the_longest_input_and_the_budget_fit_each_other() {
         // flags, max_seq_length, max_position_embeddings, (longest, budget), notices
         let table = [
-            ("", None, Some(40_960), (8192, 1024), 0),
-            ("", None, Some(512), (512, 1024), 0),
-            ("", None, None, (8192, 1024), 0),
+            ("", None, Some(40_960), (8192, 512), 0),
+            ("", None, Some(512), (512, 512), 0),
+            ("", None, None, (8192, 512), 0),
             ("--prefix-cache-bytes 0", None, None, (8192, 16_384), 0),
-            ("", Some(1000), Some(40_960), (1000, 1024), 0),
-            ("", Some(1000), Some(512), (512, 1024), 1),
-            ("", Some(30_000), Some(40_960), (16_384, 1024), 1),
-            ("--auto-truncate false", Some(30_000), Some(40_960), (30_000, 1024), 0),
-            ("--max-input-length 40960", None, Some(40_960), (40_960, 1024), 0),
-            ("--max-input-length 300", Some(1000), Some(512), (300, 1024), 0),
-            ("--max-input-length 20000 --auto-truncate false", None, Some(40_960), (20_000, 1024), 0),
+            ("", Some(1000), Some(40_960), (1000, 512), 0),
+            ("", Some(1000), Some(512), (512, 512), 1),
+            ("", Some(30_000), Some(40_960), (16_384, 512), 1),
+            ("--auto-truncate false", Some(30_000), Some(40_960), (30_000, 512), 0),
+            ("--max-input-length 40960", None, Some(40_960), (40_960, 512), 0),
+            ("--max-input-length 300", Some(1000), Some(512), (300, 512), 0),
+            ("--max-input-length 20000 --auto-truncate false", None, Some(40_960), (20_000, 512), 0),
             ("--max-batch-tokens 4096", None, Some(40_960), (4096, 4096), 1),
             ("--max-batch-tokens 8192", None, Some(40_960), (8192, 8192), 0),
             ("--max-batch-tokens 16384", None, Some(40_960), (8192, 16_384), 0),
@@ -447,11 +447,11 @@ mod tests {
     fn a_cpu_has_a_budget_by_its_threads() {
         // on the CPU, threads, bytes of the prefix cache, tokens
         let table = [
-            (true, 1, 1, 512),
-            (true, 2, 1 << 28, 1024),
-            (true, 31, 1 << 28, 15_872),
-            (true, 32, 1 << 28, 16_384),
-            (true, 33, 1 << 28, 16_384),
+            (true, 1, 1, 256),
+            (true, 2, 1 << 28, 512),
+            (true, 63, 1 << 28, 16_128),
+            (true, 64, 1 << 28, 16_384),
+            (true, 65, 1 << 28, 16_384),
             (true, usize::MAX, 1 << 28, 16_384),
             (true, 2, 0, 16_384),
             (false, 2, 1 << 28, 16_384),

@@ -165,7 +165,7 @@ mod tests {
           "docker_label": null,
           "instruction_set": "portable",
           "max_batch_requests": null,
-          "max_batch_tokens": 1024,
+          "max_batch_tokens": 512,
           "max_client_batch_size": 4,
           "max_concurrent_requests": 512,
           "max_input_length": 600,
