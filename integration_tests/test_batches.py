@@ -18,7 +18,7 @@ def small_batches():
 
 def test_a_text_longer_than_a_batch_is_computed_alone(small_batches, served):
     info = small_batches.get("/info").json()
-    assert (info["max_batch_tokens"], info["max_input_length"]) == (512, 8192)
+    assert (info["max_batch_tokens"], info["max_input_length"]) == (256, 8192)
     texts = [LONG, "short", LONG[: len(LONG) // 8], "another", LONG[: len(LONG) // 2]]
     answer = small_batches.post("/rerank", {"query": "q", "texts": texts, "truncate": True, "raw_scores": True})
     assert answer.status_code == 200, answer.text

@@ -224,12 +224,13 @@ impl State {
         let Some(oldest) = self.queue.oldest() else {
             return if self.closed && self.announced == 0 { Next::End } else { Next::Wait };
         };
-        // Shared prefixes are not known here: at worst a batch is called full that had room for a little more.
-        let full = self.queue.tokens() >= limits.max_batch_tokens
-            || limits.max_batch_requests.is_some_and(|most| self.queue.len() >= most);
         let grace = (self.last_inference / 10).clamp(*ENCODING_GRACE.start(), *ENCODING_GRACE.end());
         let grace = grace.saturating_sub(oldest.elapsed());
-        if full || self.announced == 0 || grace.is_zero() { Next::Compute } else { Next::WaitAtMost(grace) }
+        if self.queue.fills(limits) || self.announced == 0 || grace.is_zero() {
+            Next::Compute
+        } else {
+            Next::WaitAtMost(grace)
+        }
     }
 }
 
@@ -536,17 +537,21 @@ mod tests {
         let limits = BatchLimits { max_batch_tokens: 4, max_batch_requests: Some(2) };
         let now = Instant::now() + PROBE_TIMEOUT;
         let long_ago = Instant::now().checked_sub(*ENCODING_GRACE.end()).unwrap();
-        for (texts, enqueued, announced, waits) in [
-            (vec![vec![1]], now, 0, false),
-            (vec![vec![1]], now, 1, true),
-            (vec![vec![1]], long_ago, 1, false),
-            (vec![vec![1, 2, 3, 4]], now, 1, false),
-            (vec![vec![1], vec![2]], now, 1, false),
+        for (texts, reusable, enqueued, announced, waits) in [
+            (vec![vec![1]], 0, now, 0, false),
+            (vec![vec![1]], 0, now, 1, true),
+            (vec![vec![1]], 0, long_ago, 1, false),
+            (vec![vec![1, 2, 3, 4]], 0, now, 1, false),
+            // Of a long query no more than this.
+            (vec![vec![1, 2, 3, 4, 5]], 2, now, 1, true),
+            (vec![vec![1, 2, 3, 4, 5]], 5, now, 1, true),
+            (vec![vec![1], vec![2]], 1, now, 1, false),
         ] {
             let mut state = State { announced, ..State::default() };
             for ids in &texts {
                 let (turn, (reply, _)) = (state.queue.turn(), oneshot::channel());
-                state.queue.push(Entry { text: Text::new(&ids[..], Wanted::Whole), turn, reply, enqueued });
+                let text = Text { reusable, ..Text::new(&ids[..], Wanted::Whole) };
+                state.queue.push(Entry { text, turn, reply, enqueued });
             }
             match state.next(limits) {
                 Next::Compute => assert!(!waits, "{texts:?}"),

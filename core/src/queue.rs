@@ -90,7 +90,9 @@ pub struct NextBatch {
 pub struct Queue {
     /// The texts that wait, by the number of their request; no request without a text.
     requests: BTreeMap<u64, VecDeque<Entry>>,
+    /// How many they are, those included that nobody waits for any more but that are not thrown out yet.
     texts: usize,
+    /// Their tokens, each text's counted in full.
     tokens: usize,
     /// Requests that ever came.
     arrivals: u64,
@@ -163,22 +165,17 @@ impl Queue {
         order.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Texts that wait, those included that nobody waits for any more but that are not thrown out yet.
+    /// Whether what waits fills a batch. What a text shares with others of its request does not count, as most of them
+    /// find it known: at worst a batch that is full already is called one with room.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.texts
-    }
-
-    /// Whether no text waits.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.texts == 0
-    }
-
-    /// Tokens of the texts that wait, each counted in full.
-    #[must_use]
-    pub fn tokens(&self) -> usize {
-        self.tokens
+    pub fn fills(&self, limits: BatchLimits) -> bool {
+        let own = |text: &Text| text.ids.len().saturating_sub(text.reusable).max(1);
+        let mut tokens = 0;
+        limits.max_batch_requests.is_some_and(|most| self.texts >= most)
+            || self.requests.values().flatten().any(|entry| {
+                tokens += own(&entry.text);
+                tokens >= limits.max_batch_tokens
+            })
     }
 
     /// When the text joined that waits for longest.
@@ -274,13 +271,13 @@ mod tests {
                     receiver
                 })
                 .collect();
-            assert_eq!((queue.len(), queue.tokens()), (4, 14));
+            assert_eq!((queue.texts, queue.tokens), (4, 14));
             let sizes: Vec<_> = std::iter::from_fn(|| {
                 queue.next_batch(limits(budget, most), nothing).map(|next| next.entries.len())
             })
             .collect();
             assert_eq!(sizes, wanted, "budget {budget}, at most {most:?}");
-            assert!(queue.is_empty() && queue.tokens() == 0 && queue.oldest().is_none());
+            assert!(queue.texts == 0 && queue.tokens == 0 && queue.oldest().is_none());
         }
     }
 
@@ -309,7 +306,7 @@ mod tests {
                 }
             }
             while check_next(&mut queue, &mut waiting, limits) {}
-            assert!(waiting.is_empty() && queue.is_empty() && queue.tokens() == 0);
+            assert!(waiting.is_empty() && queue.texts == 0 && queue.tokens == 0);
         }
     }
 
@@ -370,7 +367,7 @@ mod tests {
             }
             let wanted = [waiting.len(), waiting.iter().map(|(tokens, _)| tokens).sum()];
             assert_eq!(scrape(&mut queue), wanted);
-            assert_eq!([queue.len(), queue.tokens()], wanted);
+            assert_eq!([queue.texts, queue.tokens], wanted);
         }
     }
 
@@ -483,7 +480,7 @@ mod tests {
             }
             while !take(&mut queue, &mut requests, limits).is_empty() {}
             assert!(requests.iter().all(|request| request.waiting.is_empty()), "lost");
-            assert!(queue.is_empty() && queue.tokens() == 0 && queue.requests.is_empty());
+            assert!(queue.texts == 0 && queue.tokens == 0 && queue.requests.is_empty());
         }
     }
 
@@ -516,7 +513,7 @@ mod tests {
         let (mut queue, limits) = (Queue::default(), limits(50, None));
         let mut requests: Vec<Request> = (0..4).map(|_| Request::join(&mut queue, &[20; 3])).collect();
         let mut order = Vec::new();
-        while !queue.is_empty() {
+        while queue.texts > 0 {
             order.extend(take(&mut queue, &mut requests, limits));
         }
         assert_eq!(order, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]);

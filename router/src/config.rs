@@ -22,7 +22,7 @@ use crate::{
 const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
 /// On the CPU, the default is this for each thread that computes. All that arrives waits for the forward pass that runs:
 /// at about 200 tokens a second and thread (0.6B parameters, bfloat16) these take 1.3 s, where 16,384 on two threads take
-/// 40 s. Twice as many are 0 to 2 % faster and half as many 2 to 5 % slower (`docs/performance.md` has the readings).
+/// 40 s. Twice as many are up to 4 % faster, half as many up to 6 % slower (`docs/performance.md` has the readings).
 const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
@@ -554,12 +554,12 @@ mod tests {
     fn an_embedding_model_takes_what_its_positions_allow() {
         // max_seq_length, max_position_embeddings, flags, (longest, budget)
         let table = [
-            (None, Some(32_768), "", (16_384, 1024)),
-            (None, Some(32_768), "--max-input-length 32768", (32_768, 1024)),
-            (Some(512), Some(32_768), "", (512, 1024)),
+            (None, Some(32_768), "", (16_384, 512)),
+            (None, Some(32_768), "--max-input-length 32768", (32_768, 512)),
+            (Some(512), Some(32_768), "", (512, 512)),
             (None, Some(32_768), "--max-batch-tokens 8192", (8192, 8192)),
-            (None, Some(512), "", (512, 1024)),
-            (None, Some(40_960), "--max-input-length 100", (100, 1024)),
+            (None, Some(512), "", (512, 512)),
+            (None, Some(40_960), "--max-input-length 100", (100, 512)),
         ];
         for model_type in [ModelType::Embedding(Pool::Mean), ModelType::Classifier] {
             for (max_seq_length, max_position_embeddings, flags, expected) in table {

@@ -71,7 +71,7 @@ mod tests {
             model_type: v1::ModelType::Reranker.into(),
             max_concurrent_requests: 512,
             max_input_length: 600,
-            max_batch_tokens: 1536,
+            max_batch_tokens: 768,
             max_batch_requests: Some(5),
             max_client_batch_size: 4,
             tokenization_workers: 2,
