@@ -12,7 +12,7 @@ export QWEN3_TOKENIZER_DIR
 MEMCHECK = CARGO_TARGET_$(shell rustc --version --verbose | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER
 ARM := aarch64-unknown-linux-gnu
 
-.PHONY: help demo test check check-aarch64 unit integration counts docs fuzz memcheck bench peers compare load roofline clean
+.PHONY: help demo test check check-aarch64 unit integration counts docs fuzz memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -58,12 +58,16 @@ fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
 memcheck: ## The kernels' tests under valgrind, which has AVX2 at most
 	$(MEMCHECK)="valgrind --quiet --error-exitcode=1" cargo test --workspace --lib --locked -- kernels::
 
-bench: $(TARGET)/bench-model/model.safetensors ## Speed of each kernel, then of the server on a random model of the 0.6B shape (writes 1.2 GB to target/)
-	cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked
+bench: kernels $(TARGET)/bench-model/model.safetensors ## Speed of each kernel, then of the server on a random model of the 0.6B shape (writes 1.2 GB to target/)
 	cargo build --release -p text-embeddings-router --locked
 	$(VENV)/bin/python benches/bench.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model
 
-peers: compare load roofline ## All of docs/performance.md that is made: this server beside others, latency over load, roofline (an hour, 13 GB)
+kernels:
+	cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked > $(TARGET)/kernels.log
+	printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > benches/results/kernels.txt
+	grep -E ', threads: |of the peak' $(TARGET)/kernels.log | tee -a benches/results/kernels.txt
+
+peers: compare load roofline kernels ## All of docs/performance.md that is made: this server beside others, latency over load, roofline, kernels (an hour, 13 GB)
 	$(PYTHON) benches/render.py
 
 compare: $(TARGET)/bench-model/model.safetensors

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes tables and charts of the measurements in `benches/results/`, and puts the tables into `docs/performance.md`.
 
-Input: `peers.json` (of peers.py), `load.json` (of load.py), `roofline.md` (of the benchmark `roofline`); what is not there is
-left as it is in the document. Output: the parts of the document between `<!-- name -->` and `<!-- /name -->`, and charts
+Input: `peers.json` (of peers.py), `load.json` (of load.py), `roofline.md` and `kernels.txt` (of the benchmarks of these
+names); what is not there is left as it is in the document. Output: the parts of the document between `<!-- name -->` and `<!-- /name -->`, and charts
 beside it. What must hold: the same measurements give the same document; nothing else in it is touched. Standard library
 only.
 usage: render.py [--check]: with it nothing is written, and 1 is the exit status if something would change"""
@@ -187,6 +187,13 @@ def load_chart(load: dict) -> str:
     return curves(f"Latency over load, {load['dtype']}", ("pairs/s due", "ms"), lines)
 
 
+def kernels_part(readings: str) -> str:
+    """Of each kernel its line as a row."""
+    head, *lines = filter(None, readings.splitlines())
+    found = [re.fullmatch(r"(.+): (\S+) G/s, (\d+ %) of the peak (\d+)", line) for line in lines]
+    return f"{head}\n\n" + table(["kernel", "G/s", "share of the peak", "peak, G/s"], [list(row.groups()) for row in found])
+
+
 def put(document: str, name: str, content: str) -> str:
     """The document with the part `name` replaced."""
     part = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
@@ -208,6 +215,8 @@ def rendered(results: Path, document: str) -> dict[str, str]:
         files["performance-load.svg"] = load_chart(load)
     if (path := results / "roofline.md").exists():
         document = put(document, "roofline", path.read_text())
+    if (path := results / "kernels.txt").exists():
+        document = put(document, "kernels", kernels_part(path.read_text()))
     return files | {DOCUMENT.name: document}
 
 
