@@ -181,7 +181,7 @@ pub(crate) struct ModelArgs {
     )]
     pub(crate) auto_truncate: bool,
 
-    /// The tokens that one forward pass computes, a prefix that several texts share counted once. Longer inputs are alone;
+    /// The tokens of one forward pass, a prefix that several texts share counted once. Longer inputs are computed alone;
     /// where this is given and `--max-input-length` is not, they are cut to it [default: 16384; on the CPU, with a
     /// prefix cache, at most 256 for each of `--threads`].
     #[arg(long, env, help_heading = "Limits")]
