@@ -226,7 +226,7 @@ impl State {
         };
         let grace = (self.last_inference / 10).clamp(*ENCODING_GRACE.start(), *ENCODING_GRACE.end());
         let grace = grace.saturating_sub(oldest.elapsed());
-        if self.queue.fills(limits) || self.announced == 0 || grace.is_zero() {
+        if self.announced == 0 || grace.is_zero() || self.queue.fills(limits) {
             Next::Compute
         } else {
             Next::WaitAtMost(grace)
@@ -349,6 +349,15 @@ mod tests {
         answer
     }
 
+    /// An engine whose backend holds a first batch, the text 9, so that what is submitted meanwhile waits together.
+    fn busy(control: &Control, max_batch_tokens: usize) -> (Engine, Answer) {
+        let engine = Engine::start(control.backend(), limits(max_batch_tokens)).unwrap();
+        control.hold();
+        let blocker = submit(&engine, &[9]);
+        control.wait_for_batches(1);
+        (engine, blocker)
+    }
+
     fn raw(answer: Answer) -> Result<Vec<f32>, Error> {
         answer.blocking_recv().unwrap().map(|outcome| outcome.values)
     }
@@ -372,10 +381,7 @@ mod tests {
     #[test]
     fn a_failed_batch_fails_its_own_texts_and_no_others() {
         let control = Control::default();
-        let engine = Engine::start(control.backend(), limits(4)).unwrap();
-        control.hold();
-        let blocker = submit(&engine, &[9]);
-        control.wait_for_batches(1);
+        let (engine, blocker) = busy(&control, 4);
         // Batches of at most 4 unique tokens: [10 11 | 12], [FAIL 13 | 14 15], [16 17 18 19].
         let texts: [&[u32]; 5] = [&[10, 11], &[12], &[FAIL, 13], &[14, 15], &[16, 17, 18, 19]];
         let turn = engine.turn();
@@ -427,10 +433,7 @@ mod tests {
     #[test]
     fn what_is_known_of_a_request_leaves_its_texts_all_the_room() {
         let control = Control::default();
-        let engine = Engine::start(control.backend(), limits(4)).unwrap();
-        control.hold();
-        let blocker = submit(&engine, &[9]);
-        control.wait_for_batches(1);
+        let (engine, blocker) = busy(&control, 4);
         // Texts of five tokens. Of eight of them four tokens are known, so that their last ones fill two batches; the two
         // of which nothing is known, first because they are fewer, have batches of their own.
         let (known, unknown) = (engine.turn(), engine.turn());
@@ -498,10 +501,7 @@ mod tests {
     #[test]
     fn what_nobody_waits_for_is_not_computed() {
         let control = Control::default();
-        let engine = Engine::start(control.backend(), limits(1)).unwrap();
-        control.hold();
-        let blocker = submit(&engine, &[9]);
-        control.wait_for_batches(1);
+        let (engine, blocker) = busy(&control, 1);
         let answers: Vec<_> = (10..20).map(|id| submit(&engine, &[id])).collect();
         let kept: Vec<_> = answers.into_iter().enumerate().filter(|(index, _)| index % 2 == 0).collect();
         control.release();
