@@ -11,6 +11,7 @@ export QWEN3_TOKENIZER_DIR
 # By this variable cargo takes a command to run the tests in.
 MEMCHECK = CARGO_TARGET_$(shell rustc --version --verbose | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER
 ARM := aarch64-unknown-linux-gnu
+KERNELS := cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked
 
 .PHONY: help demo test check check-aarch64 unit integration counts docs fuzz memcheck bench peers compare load roofline kernels clean
 
@@ -58,12 +59,13 @@ fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
 memcheck: ## The kernels' tests under valgrind, which has AVX2 at most
 	$(MEMCHECK)="valgrind --quiet --error-exitcode=1" cargo test --workspace --lib --locked -- kernels::
 
-bench: kernels $(TARGET)/bench-model/model.safetensors ## Speed of each kernel, then of the server on a random model of the 0.6B shape (writes 1.2 GB to target/)
+bench: $(TARGET)/bench-model/model.safetensors ## Speed of each kernel, then of the server on a random model of the 0.6B shape (writes 1.2 GB to target/)
+	$(KERNELS)
 	cargo build --release -p text-embeddings-router --locked
 	$(VENV)/bin/python benches/bench.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model
 
 kernels:
-	cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked > $(TARGET)/kernels.log
+	$(KERNELS) > $(TARGET)/kernels.log
 	printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > benches/results/kernels.txt
 	grep -E ', threads: |of the peak' $(TARGET)/kernels.log | tee -a benches/results/kernels.txt
 

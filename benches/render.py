@@ -2,9 +2,9 @@
 """Makes tables and charts of the measurements in `benches/results/`, and puts the tables into `docs/performance.md`.
 
 Input: `peers.json` (of peers.py), `load.json` (of load.py), `roofline.md` and `kernels.txt` (of the benchmarks of these
-names); what is not there is left as it is in the document. Output: the parts of the document between `<!-- name -->` and `<!-- /name -->`, and charts
-beside it. What must hold: the same measurements give the same document; nothing else in it is touched. Standard library
-only.
+names); what is not there is left as it is in the document. Output: the parts of the document between `<!-- name -->` and
+`<!-- /name -->`, and charts beside it. What must hold: the same measurements give the same document; nothing else in it is
+touched. Standard library only.
 usage: render.py [--check]: with it nothing is written, and 1 is the exit status if something would change"""
 
 import json
