@@ -18,7 +18,7 @@ use std::{cell::RefCell, f32::consts::LOG2_E, ops::Range};
 use text_embeddings_backend_core::Batch;
 
 /// Keys whose scores are computed before the softmax takes them in: a multiple of a panel.
-const KEYS_PER_STEP: usize = 8 * COLUMNS;
+const KEYS_PER_STEP: usize = 16 * COLUMNS;
 /// The most query tokens of one work item; their tiles share the keys in the cache.
 const QUERIES_PER_ITEM: usize = 48;
 
@@ -119,6 +119,7 @@ impl Attend<'_> {
         for (query, values) in item.queries.chunks_exact(width).enumerate() {
             workspace.values.clear();
             workspace.values.extend_from_slice(values);
+            tile::bring_row_near(item.queries, query + 1, width);
             turn(item.first_row + query, &mut workspace.values);
             for head in 0..self.heads.keys {
                 tiles(head).place_query(workspace, query);

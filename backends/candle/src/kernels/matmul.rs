@@ -207,6 +207,7 @@ impl Compute {
             self.threads.for_each(items.zip(parts), |(x, mut rows)| {
                 let mut buffer = vec![0.0; depth];
                 for (index, row) in x.chunks_exact(depth).enumerate() {
+                    tile::bring_row_near(x, index + 1, depth);
                     rows.write(index, prepare(row, &mut buffer));
                 }
             });

@@ -119,6 +119,14 @@ pub(crate) fn bring_near<T>(address: *const T) {
     }
 }
 
+/// Brings the row `index` of `rows` near, if there is one: results of products went past the caches, and who reads them row by
+/// row would wait for the memory at each row's beginning.
+pub(crate) fn bring_row_near(rows: &[f32], index: usize, width: usize) {
+    for line in rows.chunks(width).nth(index).unwrap_or_default().chunks(WORDS) {
+        bring_near(line.as_ptr());
+    }
+}
+
 /// `(chunks, a, b, ahead, sums)`.
 ///
 /// # Safety
