@@ -19,7 +19,7 @@ use crate::{
         pack::{Format, Stored, Words},
         threads::Threads,
     },
-    operations::{Norm, Operations, Precision, Queries, Result, Rotation},
+    operations::{Norm, Operations, Precision, Queries, Result, Rotation, refuse_unknown},
 };
 use buffers::{Stores, take};
 use std::{borrow::Cow, sync::Arc};
@@ -192,14 +192,9 @@ impl Operations for CpuOperations {
     }
 
     fn embed(&mut self, table: &MappedMatrix, ids: &[u32]) -> Result<Activations> {
+        refuse_unknown(ids, table.rows())?;
         let mut out = self.activations(ids.len(), table.columns());
         for (&id, out) in ids.iter().zip(out.values_mut().chunks_exact_mut(table.columns())) {
-            if id as usize >= table.rows() {
-                return Err(BackendError::Inference(format!(
-                    "token {id} is outside the model's vocabulary of {}: tokenizer.json is of another model",
-                    table.rows()
-                )));
-            }
             table.widen_row(id as usize, out);
         }
         Ok(out)

@@ -153,6 +153,20 @@ pub(crate) trait Operations: Send {
     fn dot(&mut self, x: &Self::Tensor, vector: &Self::Vector) -> Result<Vec<f32>>;
 }
 
+/// Checks that a table of so many vectors has one for each of `ids`.
+///
+/// # Errors
+///
+/// [`BackendError::Inference`] naming an id that it has none for.
+pub(crate) fn refuse_unknown(ids: &[u32], vocabulary: usize) -> Result<()> {
+    match ids.iter().find(|&&id| id as usize >= vocabulary) {
+        Some(id) => Err(BackendError::Inference(format!(
+            "token {id} is outside the model's vocabulary of {vocabulary}: tokenizer.json is of another model"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Rotary positions of some rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Rotation<'a> {

@@ -6,7 +6,7 @@ use crate::{
     attention::{Heads, reference},
     kernels::mapped::MappedMatrix,
     kernels::pack::Format,
-    operations::{Norm, Operations, Precision, Queries, Result, Rotation},
+    operations::{Norm, Operations, Precision, Queries, Result, Rotation, refuse_unknown},
 };
 use candle_core::{D, DType, Device, Tensor};
 use std::borrow::Cow;
@@ -81,6 +81,8 @@ impl Operations for TensorOperations {
     }
 
     fn embed(&mut self, table: &Tensor, ids: &[u32]) -> Result<Tensor> {
+        // A GPU does not answer a wrong id with an error: it computes nothing any more.
+        refuse_unknown(ids, table.dim(0).map_err(failed)?)?;
         let ids = Tensor::new(ids, &self.device).map_err(failed)?;
         table.index_select(&ids, 0).map_err(failed)
     }

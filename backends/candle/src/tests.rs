@@ -81,6 +81,14 @@ fn cases(model: &str) -> Vec<(String, Vec<u32>, f32)> {
     cases
 }
 
+/// candle's operations on the device of this build; on candle's CPU device if the kernels compute.
+fn candle() -> TensorOperations {
+    TensorOperations::new(match device::choose().unwrap() {
+        Chosen::Candle(device) => device,
+        Chosen::Cpu => Device::Cpu,
+    })
+}
+
 fn cpu(model: &str, threads: usize, set: InstructionSet) -> Box<dyn Backend> {
     cpu_as(DType::Float32, model, threads, set)
 }
@@ -113,7 +121,7 @@ fn every_checkpoint_scores_as_transformers_does() {
             .into_iter()
             .map(|set| (set.to_string(), cpu(model, 2, set)))
             .collect();
-        let candle = load_on(TensorOperations::new(Device::Cpu), &options(model)).unwrap();
+        let candle = load_on(candle(), &options(model)).unwrap();
         backends.push(("candle".to_owned(), candle));
         for (name, backend) in &mut backends {
             let builder = batch(BatchBuilder::default(), cases.iter().map(|(_, ids, _)| ids));
@@ -268,6 +276,21 @@ fn packed_attention_equals_the_obvious_one() {
                 }
             }
         }
+    }
+}
+
+/// On a GPU, reading beyond the table would end all work on the device, and with it the server's.
+#[test]
+fn a_token_outside_the_vocabulary_fails_its_batch_and_no_later_one() {
+    let backends =
+        [cpu("tied-bf16", 2, InstructionSet::best()), load_on(candle(), &options("tied-bf16")).unwrap()];
+    for mut backend in backends {
+        let before = predict(backend.as_mut(), batch(BatchBuilder::default(), [&vec![1, 2, 3]]));
+        let error =
+            backend.predict(&batch(BatchBuilder::default(), [&vec![1, 9_999_999]]).build()).unwrap_err();
+        assert!(error.to_string().contains("token 9999999 is outside the model's vocabulary"), "{error}");
+        let after = predict(backend.as_mut(), batch(BatchBuilder::default(), [&vec![1, 2, 3]]));
+        assert_eq!(before, after);
     }
 }
 

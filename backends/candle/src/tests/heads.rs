@@ -12,7 +12,7 @@ fn on_cpu(options: &LoadOptions, threads: usize, set: InstructionSet) -> Box<dyn
 }
 
 fn on_candle(options: &LoadOptions) -> Box<dyn Backend> {
-    load_on(TensorOperations::new(Device::Cpu), options).unwrap()
+    load_on(candle(), options).unwrap()
 }
 
 fn answer<'a>(
@@ -34,7 +34,7 @@ fn whole(backend: &mut dyn Backend, ids: &[u32]) -> Vec<f32> {
 fn texts(rng: &mut StdRng, tokens_wanted: bool) -> Vec<Case> {
     let mut ids = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..97)).collect() };
     let trunk = ids(41);
-    let mut texts: Vec<Vec<u32>> = [1, 2, 5, 16, 33, 33, 33].map(&mut ids).to_vec();
+    let mut texts: Vec<Vec<u32>> = [1, 2, 5, 16, 33, 33, 33, 300].map(&mut ids).to_vec();
     texts.extend([1, 2, 31, 40].map(|shared| [&trunk[..shared], &ids(7)].concat()));
     texts.extend([1, 20, 41, 41].map(|len| trunk[..len].to_vec()));
     texts.extend(texts.clone());

@@ -37,8 +37,7 @@ fn cases(model: &str, field: &str, wanted: Wanted) -> Vec<Case> {
 fn check(model: &str, head: Head, cases: &[Case], enough: usize) {
     assert!(cases.len() >= enough, "{model} has {} cases", cases.len());
     let options = options_with(model, head);
-    let mut backends =
-        vec![("candle".to_owned(), load_on(TensorOperations::new(Device::Cpu), &options).unwrap())];
+    let mut backends = vec![("candle".to_owned(), load_on(candle(), &options).unwrap())];
     for set in InstructionSet::available() {
         let backend = load_on(CpuOperations::start(2, set, DType::Float32).unwrap(), &options).unwrap();
         backends.push((set.to_string(), backend));

@@ -92,8 +92,8 @@ fn scores_over_time_are_those_without_a_cache() {
             assert!(total == 0 || budget > 0, "{dtype} {set}: {total} tokens out of nothing");
         }
     }
-    let mut cached = with_cache(TensorOperations::new(Device::Cpu), &options, 300_000);
-    let mut plain = with_cache(TensorOperations::new(Device::Cpu), &options, 0);
+    let mut cached = with_cache(candle(), &options, 300_000);
+    let mut plain = with_cache(candle(), &options, 0);
     let mut requests = Requests::new(49, 1300);
     for round in 0..12 {
         let texts = requests.batch();
