@@ -2,7 +2,7 @@
 //!
 //! Loops over slices, vectorised by the compiler for each instruction set; safe ones, but for the rotation's.
 
-use super::simd::{dispatch, exp2, mul_add};
+use super::simd::{Simd, dispatch, exp2, mul_add};
 use std::f32::consts::LOG2_E;
 
 /// The sum of `f` over the elements, in 16 interleaved partial sums, so that it vectorises.
@@ -86,26 +86,66 @@ pub(crate) fn stages(len: usize) -> u32 {
     len.trailing_zeros().min((len / UNMIXED).checked_ilog2().unwrap_or(0))
 }
 
+/// The sums and the differences of two registers' values.
+///
+/// # Safety
+///
+/// The CPU has the registers' instruction set.
+#[inline(always)]
+unsafe fn butterfly<S: Simd>(first: S, second: S) -> (S, S) {
+    // SAFETY: passed on to the caller.
+    unsafe { (first.add(second), second.mul_add(S::splat(-1.0), first)) }
+}
+
 dispatch! {
     /// Mixes the values of a row, so that one which is many times larger than the rest becomes many of moderate size: a
     /// Walsh-Hadamard transform of those that lie `len >> stages(len)` apart. Products of two spread rows are 2ⁿ times those
     /// of the rows, where n is [`stages`] of their length; with n = 0, as of odd lengths, a row stays as it is. The same bits
     /// on every instruction set.
     fn spread(row: &mut [f32]) {
-        let mut stride = row.len();
-        for _ in 0..stages(row.len()) {
-            stride /= 2;
-            for pair in row.chunks_exact_mut(2 * stride) {
-                let (first, second) = pair.split_at_mut(stride);
-                let whole = stride - stride % S::LANES;
+        // Two halvings at a time, so that the row is read and written half as often; then the one that may be left.
+        let (mut stride, stages) = (row.len(), stages(row.len()));
+        for _ in 0..stages / 2 {
+            stride /= 4;
+            let whole = stride - stride % S::LANES;
+            for four in row.chunks_exact_mut(4 * stride) {
+                let (first, second) = four.split_at_mut(2 * stride);
+                let ((a, b), (c, d)) = (first.split_at_mut(stride), second.split_at_mut(stride));
                 for at in (0..whole).step_by(S::LANES) {
                     // SAFETY: `dispatch` gives the registers of an instruction set that this CPU has, and a register's
-                    // values from `at` on are in both slices.
+                    // values from `at` on are in all four slices.
+                    unsafe {
+                        let (a, b) = (a.as_mut_ptr().add(at), b.as_mut_ptr().add(at));
+                        let (c, d) = (c.as_mut_ptr().add(at), d.as_mut_ptr().add(at));
+                        let (a_plus_c, a_minus_c) = butterfly(S::load(a), S::load(c));
+                        let (b_plus_d, b_minus_d) = butterfly(S::load(b), S::load(d));
+                        let (first, second) = butterfly(a_plus_c, b_plus_d);
+                        let (third, fourth) = butterfly(a_minus_c, b_minus_d);
+                        first.store(a);
+                        second.store(b);
+                        third.store(c);
+                        fourth.store(d);
+                    }
+                }
+                for at in whole..stride {
+                    let (plus, minus) = ((a[at] + c[at], b[at] + d[at]), (a[at] - c[at], b[at] - d[at]));
+                    (a[at], b[at]) = (plus.0 + plus.1, plus.0 - plus.1);
+                    (c[at], d[at]) = (minus.0 + minus.1, minus.0 - minus.1);
+                }
+            }
+        }
+        if stages % 2 == 1 {
+            stride /= 2;
+            let whole = stride - stride % S::LANES;
+            for pair in row.chunks_exact_mut(2 * stride) {
+                let (first, second) = pair.split_at_mut(stride);
+                for at in (0..whole).step_by(S::LANES) {
+                    // SAFETY: as above, in both slices.
                     unsafe {
                         let (first, second) = (first.as_mut_ptr().add(at), second.as_mut_ptr().add(at));
-                        let (a, b) = (S::load(first), S::load(second));
-                        a.add(b).store(first);
-                        b.mul_add(S::splat(-1.0), a).store(second);
+                        let (sum, difference) = butterfly(S::load(first), S::load(second));
+                        sum.store(first);
+                        difference.store(second);
                     }
                 }
                 for (first, second) in first[whole..].iter_mut().zip(&mut second[whole..]) {
