@@ -10,7 +10,7 @@ pub(crate) mod timed;
 pub(crate) use buffers::{Activations, PackedActivations};
 
 use crate::{
-    attention::{Heads, cpu, packed::PackedKeys},
+    attention::{cpu, packed::PackedKeys},
     kernels::{
         InstructionSet, elementwise,
         mapped::MappedMatrix,
@@ -19,11 +19,11 @@ use crate::{
         pack::{Format, Stored, Words},
         threads::Threads,
     },
-    operations::{Norm, Operations, Precision, Queries, Result, Rotation, refuse_unknown},
+    operations::{Norm, Operations, Precision, Result, Rows, refuse_unknown},
 };
 use buffers::{Stores, take};
 use std::{borrow::Cow, sync::Arc};
-use text_embeddings_backend_core::{BackendError, Batch, DType};
+use text_embeddings_backend_core::{BackendError, DType};
 
 /// The arithmetic of products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +159,7 @@ impl Operations for CpuOperations {
     type Matrix = Matrix;
     type GatedMatrix = Matrix;
     type Vector = Vec<f32>;
+    type Rows<'a> = Rows<'a>;
 
     fn table(&self, values: MappedMatrix) -> Result<MappedMatrix> {
         Ok(values)
@@ -269,21 +270,24 @@ impl Operations for CpuOperations {
         Ok(PackedActivations { operand, stores: self.stores.clone() })
     }
 
+    fn rows<'a>(&mut self, rows: Rows<'a>) -> Result<Rows<'a>> {
+        Ok(rows)
+    }
+
     fn norm_and_rotate(
         &mut self,
-        x: &mut Activations,
-        heads: usize,
+        keys_values: &mut Activations,
         norm: &Norm<Vec<f32>>,
-        rotation: Rotation<'_>,
+        Rows { heads, rotation, .. }: &Rows<'_>,
     ) -> Result<()> {
-        let columns = x.columns;
-        let rows =
-            x.values_mut().chunks_mut(ROWS_PER_ITEM * columns).zip(rotation.positions.chunks(ROWS_PER_ITEM));
+        let columns = keys_values.columns;
+        let rows = keys_values.values_mut().chunks_mut(ROWS_PER_ITEM * columns);
+        let rows = rows.zip(rotation.positions.chunks(ROWS_PER_ITEM));
         self.compute.threads.for_each(rows, |(rows, positions)| {
             for (row, &position) in rows.chunks_exact_mut(columns).zip(positions) {
-                let heads = &mut row[..heads * norm.weight.len()];
+                let keys = &mut row[..heads.keys * heads.size];
                 let angles = rotation.table.at(position);
-                elementwise::norm_and_rotate(self.compute.set, heads, &norm.weight, norm.epsilon, angles);
+                elementwise::norm_and_rotate(self.compute.set, keys, &norm.weight, norm.epsilon, angles);
             }
         });
         Ok(())
@@ -302,23 +306,21 @@ impl Operations for CpuOperations {
 
     fn attention(
         &mut self,
-        queries: Queries<'_, Activations, Vec<f32>>,
-        (keys_values, places): (&Activations, &[usize]),
-        heads: Heads,
-        batch: &Batch,
+        (queries, norm): (&Activations, &Norm<Vec<f32>>),
+        keys_values: &Activations,
+        &Rows { batch, places, spans, rotation, heads }: &Rows<'_>,
         precision: Precision,
     ) -> Result<PackedActivations> {
         self.packed_keys.pack(&self.compute, (keys_values.values(), places), heads, batch);
         let format = self.arithmetic.format(precision);
-        let words = self.words(format, queries.values.rows(), queries.values.columns);
-        let Queries { values, spans, norm, rotation } = queries;
+        let words = self.words(format, queries.rows(), queries.columns);
         let turn = |row: usize, values: &mut [f32]| {
             let angles = rotation.table.at(rotation.positions[row]);
             elementwise::norm_and_rotate(self.compute.set, values, &norm.weight, norm.epsilon, angles);
         };
         let operand = cpu::attention(
             &self.compute,
-            (values.values(), spans, turn),
+            (queries.values(), spans, turn),
             &self.packed_keys,
             heads,
             batch,

@@ -147,7 +147,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
             }
             // Keys and values would go to main memory and back.
             let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
-            let backend = load_on(TensorOperations::new(device), &options)?;
+            let backend = load_on(TensorOperations::new(device, candle_core::DType::F32), &options)?;
             Ok(Loaded { backend, device: name, dtype, instruction_set: None, prefix_cache_bytes: 0 })
         }
     }

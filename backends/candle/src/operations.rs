@@ -35,16 +35,19 @@ pub(crate) enum Precision {
     High,
 }
 
-/// The queries of an attention.
-pub(crate) struct Queries<'a, T, V> {
-    /// `[query rows, heads · size]`, each head still to be normalised and turned.
-    pub(crate) values: &'a T,
-    /// The rows' places in the batch.
+/// Some rows of a batch, as all layers of a pass see them.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    /// The batch.
+    pub(crate) batch: &'a Batch,
+    /// For each row of the batch, which row of keys and values is its.
+    pub(crate) places: &'a [usize],
+    /// Where the rows stand in the batch.
     pub(crate) spans: &'a [QuerySpan],
-    /// Of each head.
-    pub(crate) norm: &'a Norm<V>,
     /// By the rows' positions.
     pub(crate) rotation: Rotation<'a>,
+    /// Of each row's queries, and of its keys and values.
+    pub(crate) heads: Heads,
 }
 
 /// What a model's forward pass is made of. Activations and norms are `f32`; products may convert their operands.
@@ -61,6 +64,8 @@ pub(crate) trait Operations: Send {
     type GatedMatrix: Send + Sync;
     /// A weight of one dimension.
     type Vector: Send + Sync;
+    /// Some rows of a batch, with what attention and rotation need of them.
+    type Rows<'a>;
 
     /// A table.
     fn table(&self, values: MappedMatrix) -> Result<Self::Table>;
@@ -119,13 +124,15 @@ pub(crate) trait Operations: Send {
         precision: Precision,
     ) -> Result<Self::Operand>;
 
-    /// Normalises each of the first `heads` heads of a row and turns it by the row's position.
+    /// Makes ready, once for all layers of a pass, what only depends on where rows stand.
+    fn rows<'a>(&mut self, rows: Rows<'a>) -> Result<Self::Rows<'a>>;
+
+    /// Normalises each key of keys and values `[rows, 2 · key heads · size]` and turns it by the row's position.
     fn norm_and_rotate(
         &mut self,
-        x: &mut Self::Tensor,
-        heads: usize,
+        keys_values: &mut Self::Tensor,
         norm: &Norm<Self::Vector>,
-        rotation: Rotation<'_>,
+        rows: &Self::Rows<'_>,
     ) -> Result<()>;
 
     /// Adds whole rows below those of `x`.
@@ -134,15 +141,14 @@ pub(crate) trait Operations: Send {
     /// The precision in which attention takes keys and values in: keeping more of them would change nothing.
     fn keys_format(&self) -> Format;
 
-    /// Attention of queries to the batch's keys and values, `[tokens, 2 · key heads · size]` with all keys of a token before its
-    /// values, as an operand `[query rows, heads · size]` for products of `precision`. Beside keys and values stands which of
-    /// their rows is each of the batch's.
+    /// Attention of the queries of some rows, `[rows, heads · size]` with each head still to be normalised and turned, to the
+    /// batch's keys and values, `[tokens, 2 · key heads · size]` with all keys of a token before its values, as an operand
+    /// `[rows, heads · size]` for products of `precision`.
     fn attention(
         &mut self,
-        queries: Queries<'_, Self::Tensor, Self::Vector>,
-        keys_values: (&Self::Tensor, &[usize]),
-        heads: Heads,
-        batch: &Batch,
+        queries: (&Self::Tensor, &Norm<Self::Vector>),
+        keys_values: &Self::Tensor,
+        rows: &Self::Rows<'_>,
         precision: Precision,
     ) -> Result<Self::Operand>;
 

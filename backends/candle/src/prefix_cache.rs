@@ -332,7 +332,7 @@ mod tests {
                 prefixes[row] = rows[..=index].iter().map(|&row| batch.token_ids()[row]).collect();
             }
         }
-        let mut operations = TensorOperations::new(Device::Cpu);
+        let mut operations = TensorOperations::new(Device::Cpu, candle_core::DType::F32);
         let mut pass = Pass::new(batch, needed, cache);
         assert!(needed.iter().all(|row| pass.computed().contains(row)));
         for layer in 0..LAYERS {
@@ -465,7 +465,8 @@ mod tests {
                 let mut values = vec![1.0; 3 * WIDTH];
                 values[WIDTH + 2] = bad;
                 let mut tensor = Tensor::from_vec(values, ((), WIDTH), &Device::Cpu).unwrap();
-                pass.exchange(&mut TensorOperations::new(Device::Cpu), &mut tensor).unwrap();
+                pass.exchange(&mut TensorOperations::new(Device::Cpu, candle_core::DType::F32), &mut tensor)
+                    .unwrap();
             }
             let fresh = pass.finish();
             assert_eq!(cache.keep(&batch, &fresh).bytes > 0, kept, "{bad}");

@@ -1,26 +1,61 @@
-//! The operations in candle tensors, for the devices that candle drives, in `f32`.
+//! The operations in candle tensors, for the devices that candle drives.
 //!
-//! Written for clarity: nothing is fused. On candle's CPU device they are the oracle that the kernels are held to.
+//! Activations are `f32`, and so is attention: scores of a tenth of its precision would be felt. Products take operands in `f32`
+//! or bfloat16 and round their results to the same. On candle's CPU device these operations are the oracle that the kernels are
+//! held to.
 
 use crate::{
-    attention::{Heads, reference},
-    kernels::mapped::MappedMatrix,
-    kernels::pack::Format,
-    operations::{Norm, Operations, Precision, Queries, Result, Rotation, refuse_unknown},
+    attention::{
+        Heads,
+        padded::{Limits, Plan},
+    },
+    kernels::{
+        mapped::MappedMatrix,
+        pack::{Format, Stored},
+    },
+    operations::{Norm, Operations, Precision, Result, Rows, refuse_unknown},
 };
 use candle_core::{D, DType, Device, Tensor};
+use candle_nn::{ops::rms_norm, rotary_emb::rope_thd};
 use std::borrow::Cow;
-use text_embeddings_backend_core::{BackendError, Batch};
+use text_embeddings_backend_core::BackendError;
 
 /// Operations on one candle device.
 pub(crate) struct TensorOperations {
     device: Device,
+    /// Of products' operands.
+    dtype: DType,
 }
 
 impl TensorOperations {
-    /// Operations on `device`.
-    pub(crate) fn new(device: Device) -> Self {
-        Self { device }
+    /// Operations on `device` with products in `dtype`, `f32` or bfloat16.
+    pub(crate) fn new(device: Device, dtype: DType) -> Self {
+        Self { device, dtype }
+    }
+
+    fn upload(&self, parts: &[MappedMatrix], dtype: DType) -> Result<Tensor> {
+        let rows = parts.iter().flat_map(|part| (0..part.rows()).flat_map(|row| part.row(row)));
+        let values = Tensor::from_vec(rows.collect::<Vec<f32>>(), ((), parts[0].columns()), &self.device);
+        values.and_then(|values| values.to_dtype(dtype)).map_err(failed)
+    }
+}
+
+/// Some rows of a batch on a device.
+pub(crate) struct TensorRows {
+    /// Of the angles of each row: `[rows, size / 2]`.
+    cosines: Tensor,
+    sines: Tensor,
+    attention: Plan,
+    heads: Heads,
+}
+
+impl TensorRows {
+    /// Normalises the heads of `x`, `[rows, heads · size]`, and turns them by the rows' positions.
+    fn norm_and_rotate(&self, x: &Tensor, weight: &Tensor, epsilon: f32) -> candle_core::Result<Tensor> {
+        let (rows, columns) = x.dims2()?;
+        let heads = x.reshape((1, rows, columns / self.heads.size, self.heads.size))?;
+        let normed = rms_norm(&heads, weight, epsilon)?;
+        rope_thd(&normed, &self.cosines, &self.sines)?.reshape((rows, columns))
     }
 }
 
@@ -30,10 +65,9 @@ pub(crate) fn failed(error: candle_core::Error) -> BackendError {
     BackendError::Inference(error.to_string())
 }
 
-fn rms_norm(x: &Tensor, norm: &Norm<Tensor>) -> candle_core::Result<Tensor> {
-    let mean_square = x.sqr()?.mean_keepdim(D::Minus1)?;
-    let root = (mean_square + f64::from(norm.epsilon))?.sqrt()?;
-    x.broadcast_div(&root)?.broadcast_mul(&norm.weight)
+/// `x · weightᵀ`, in the operands' own type.
+fn product(x: &Tensor, weight: &Tensor) -> candle_core::Result<Tensor> {
+    x.matmul(&weight.t()?)
 }
 
 impl Operations for TensorOperations {
@@ -43,9 +77,16 @@ impl Operations for TensorOperations {
     type Matrix = Tensor;
     type GatedMatrix = [Tensor; 2];
     type Vector = Tensor;
+    type Rows<'a> = TensorRows;
 
     fn table(&self, values: MappedMatrix) -> Result<Tensor> {
-        self.matrix(vec![values], Precision::High)
+        // As exact as it is stored.
+        let dtype = match values.stored() {
+            Stored::F32 => DType::F32,
+            Stored::F16 => DType::F16,
+            Stored::Bf16 => DType::BF16,
+        };
+        self.upload(&[values], dtype)
     }
 
     fn gated_matrix(
@@ -58,10 +99,7 @@ impl Operations for TensorOperations {
     }
 
     fn matrix(&self, parts: Vec<MappedMatrix>, _: Precision) -> Result<Tensor> {
-        let columns = parts[0].columns();
-        let values: Vec<f32> =
-            parts.iter().flat_map(|part| (0..part.rows()).flat_map(|row| part.row(row))).collect();
-        Tensor::from_vec(values, ((), columns), &self.device).map_err(failed)
+        self.upload(&parts, self.dtype)
     }
 
     fn vector(&self, values: Vec<f32>) -> Result<Tensor> {
@@ -84,23 +122,24 @@ impl Operations for TensorOperations {
         // A GPU does not answer a wrong id with an error: it computes nothing any more.
         refuse_unknown(ids, table.dim(0).map_err(failed)?)?;
         let ids = Tensor::new(ids, &self.device).map_err(failed)?;
-        table.index_select(&ids, 0).map_err(failed)
+        table.index_select(&ids, 0).and_then(|rows| rows.to_dtype(DType::F32)).map_err(failed)
     }
 
     fn norm(&mut self, x: &Tensor, norm: &Norm<Tensor>) -> Result<Tensor> {
-        rms_norm(x, norm).map_err(failed)
+        rms_norm(x, &norm.weight, norm.epsilon).map_err(failed)
     }
 
     fn operand(&mut self, x: &Tensor, _: Precision) -> Result<Tensor> {
-        Ok(x.clone())
+        x.to_dtype(self.dtype).map_err(failed)
     }
 
-    fn norm_operand(&mut self, x: &Tensor, norm: &Norm<Tensor>, _: Precision) -> Result<Tensor> {
-        self.norm(x, norm)
+    fn norm_operand(&mut self, x: &Tensor, norm: &Norm<Tensor>, precision: Precision) -> Result<Tensor> {
+        let normed = self.norm(x, norm)?;
+        self.operand(&normed, precision)
     }
 
     fn linear(&mut self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        x.matmul(&weight.t().map_err(failed)?).map_err(failed)
+        product(x, weight).and_then(|product| product.to_dtype(DType::F32)).map_err(failed)
     }
 
     fn add_linear(&mut self, x: &Tensor, weight: &Tensor, sum: &mut Tensor) -> Result<()> {
@@ -109,19 +148,31 @@ impl Operations for TensorOperations {
     }
 
     fn swiglu(&mut self, x: &Tensor, [gate, up]: &[Tensor; 2], _: Precision) -> Result<Tensor> {
-        let gates = self.linear(x, gate)?.silu().map_err(failed)?;
-        (gates * self.linear(x, up)?).map_err(failed)
+        let gates = product(x, gate).and_then(|gates| gates.silu());
+        gates.and_then(|gates| gates * product(x, up)?).map_err(failed)
+    }
+
+    fn rows(&mut self, Rows { batch, places, spans, rotation, heads }: Rows<'_>) -> Result<TensorRows> {
+        let angles = || rotation.positions.iter().map(|&position| rotation.table.at(position));
+        let tensor = |values: Vec<f32>| Tensor::from_vec(values, ((), heads.size / 2), &self.device);
+        let cosines = tensor(angles().flat_map(|(cosines, _)| cosines).copied().collect()).map_err(failed)?;
+        let sines = tensor(angles().flat_map(|(_, sines)| sines).copied().collect()).map_err(failed)?;
+        let attention = Plan::new(spans, (batch, places), heads, Limits::GPU, &self.device);
+        let attention = attention.map_err(failed)?;
+        Ok(TensorRows { cosines, sines, attention, heads })
     }
 
     fn norm_and_rotate(
         &mut self,
-        x: &mut Tensor,
-        heads: usize,
+        keys_values: &mut Tensor,
         norm: &Norm<Tensor>,
-        rotation: Rotation<'_>,
+        rows: &TensorRows,
     ) -> Result<()> {
-        *x = norm_and_rotate(x, heads, norm, rotation).map_err(failed)?;
-        Ok(())
+        let keys = keys_values.narrow(1, 0, rows.heads.keys * rows.heads.size);
+        let keys = keys.and_then(|keys| keys.contiguous()).map_err(failed)?;
+        let turned = rows.norm_and_rotate(&keys, &norm.weight, norm.epsilon);
+        // In place: a product made these, and nobody else has them.
+        turned.and_then(|turned| keys_values.slice_set(&turned, 1, 0)).map_err(failed)
     }
 
     fn append(&mut self, x: &mut Tensor, rows: &[f32]) -> Result<()> {
@@ -136,15 +187,16 @@ impl Operations for TensorOperations {
 
     fn attention(
         &mut self,
-        queries: Queries<'_, Tensor, Tensor>,
-        keys_values: (&Tensor, &[usize]),
-        heads: Heads,
-        batch: &Batch,
-        _: Precision,
+        (queries, norm): (&Tensor, &Norm<Tensor>),
+        keys_values: &Tensor,
+        rows: &TensorRows,
+        precision: Precision,
     ) -> Result<Tensor> {
-        norm_and_rotate(queries.values, heads.queries, queries.norm, queries.rotation)
-            .and_then(|turned| reference::attention((&turned, queries.spans), keys_values, heads, batch))
-            .map_err(failed)
+        // Scaled as scores must be.
+        let weight = (&norm.weight / (rows.heads.size as f64).sqrt()).map_err(failed)?;
+        let turned = rows.norm_and_rotate(queries, &weight, norm.epsilon).map_err(failed)?;
+        let context = rows.attention.attention(&turned, keys_values).map_err(failed)?;
+        self.operand(&context, precision)
     }
 
     fn select(&mut self, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
@@ -160,24 +212,4 @@ impl Operations for TensorOperations {
         let sums = products.sum(D::Minus1).and_then(|sums| sums.to_dtype(DType::F32)).map_err(failed)?;
         sums.to_vec1().map_err(failed)
     }
-}
-
-fn norm_and_rotate(
-    x: &Tensor,
-    heads: usize,
-    norm: &Norm<Tensor>,
-    rotation: Rotation<'_>,
-) -> candle_core::Result<Tensor> {
-    let (rows, columns) = x.dims2()?;
-    let size = norm.weight.dim(0)?;
-    let angles = || rotation.positions.iter().map(|&position| rotation.table.at(position));
-    let tensor = |values: Vec<f32>| Tensor::from_vec(values, (rows, 1, size / 2), x.device());
-    let cosines = tensor(angles().flat_map(|(cosines, _)| cosines).copied().collect())?;
-    let sines = tensor(angles().flat_map(|(_, sines)| sines).copied().collect())?;
-    let turned = x.narrow(1, 0, heads * size)?.reshape((rows, heads, size))?;
-    let halves = rms_norm(&turned, norm)?.chunk(2, 2)?;
-    let first = (halves[0].broadcast_mul(&cosines)? - halves[1].broadcast_mul(&sines)?)?;
-    let second = (halves[1].broadcast_mul(&cosines)? + halves[0].broadcast_mul(&sines)?)?;
-    let turned = Tensor::cat(&[first, second], 2)?.reshape((rows, heads * size))?;
-    Tensor::cat(&[turned, x.narrow(1, heads * size, columns - heads * size)?], 1)
 }

@@ -3,6 +3,7 @@
 
 mod heads;
 mod heads_reference;
+mod padded;
 mod prefix_cache;
 mod random_model;
 mod shapes;
@@ -81,12 +82,21 @@ fn cases(model: &str) -> Vec<(String, Vec<u32>, f32)> {
     cases
 }
 
-/// candle's operations on the device of this build; on candle's CPU device if the kernels compute.
+/// candle's operations, as exact as they are.
 fn candle() -> TensorOperations {
-    TensorOperations::new(match device::choose().unwrap() {
+    candle_as(candle_core::DType::F32)
+}
+
+fn candle_as(products: candle_core::DType) -> TensorOperations {
+    TensorOperations::new(device(), products)
+}
+
+/// The device of this build, where candle drives it, else candle's CPU device.
+fn device() -> Device {
+    match device::choose().unwrap() {
         Chosen::Candle(device) => device,
         Chosen::Cpu => Device::Cpu,
-    })
+    }
 }
 
 fn cpu(model: &str, threads: usize, set: InstructionSet) -> Box<dyn Backend> {

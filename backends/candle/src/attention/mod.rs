@@ -1,10 +1,12 @@
 //! Attention over a packed forest: each query sees its ancestors' tokens and, causally, those of its own segment.
 //!
-//! One function for all models, per device: [`cpu`] with packed tiles and a running softmax, and [`mod@reference`], slow
-//! and obvious, in candle tensors, which is the oracle of the former and what other devices run.
+//! One function for all models, per device: [`cpu`] with packed tiles and a running softmax, and [`padded`] in candle
+//! tensors for other devices. The oracle of both is `reference`, slow and obvious.
 
 pub(crate) mod cpu;
 pub(crate) mod packed;
+pub(crate) mod padded;
+#[cfg(test)]
 pub(crate) mod reference;
 
 use std::ops::Range;

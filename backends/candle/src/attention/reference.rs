@@ -7,7 +7,7 @@ use text_embeddings_backend_core::Batch;
 /// Queries whose scores exist at a time, so that memory stays linear in a long text's tokens.
 const QUERIES_PER_STEP: usize = 256;
 
-/// See [`crate::operations::Operations::attention`].
+/// See [`crate::operations::Operations::attention`]; the queries are turned already.
 pub(crate) fn attention(
     (queries, spans): (&Tensor, &[QuerySpan]),
     (keys_values, places): (&Tensor, &[usize]),

@@ -6,14 +6,14 @@
 
 use super::{Activations, CpuOperations, PackedActivations};
 use crate::{
-    attention::{Heads, QuerySpan},
+    attention::QuerySpan,
     kernels::{
         elementwise,
         mapped::MappedMatrix,
         matrix::Matrix,
         pack::{Format, Stored},
     },
-    operations::{Norm, Operations, Precision, Queries, Result, Rotation},
+    operations::{Norm, Operations, Precision, Result, Rows},
 };
 use std::{
     borrow::Cow,
@@ -118,6 +118,7 @@ impl Operations for Timed {
     type Matrix = Matrix;
     type GatedMatrix = Matrix;
     type Vector = Vec<f32>;
+    type Rows<'a> = Rows<'a>;
 
     fn table(&self, values: MappedMatrix) -> Result<MappedMatrix> {
         self.operations.table(values)
@@ -210,17 +211,20 @@ impl Operations for Timed {
         self.time(kind, (operations, bytes + out), |operations| operations.swiglu(x, gate_up, precision))
     }
 
+    fn rows<'a>(&mut self, rows: Rows<'a>) -> Result<Rows<'a>> {
+        self.operations.rows(rows)
+    }
+
     fn norm_and_rotate(
         &mut self,
-        x: &mut Activations,
-        heads: usize,
+        keys_values: &mut Activations,
         norm: &Norm<Vec<f32>>,
-        rotation: Rotation<'_>,
+        rows: &Rows<'_>,
     ) -> Result<()> {
-        let values = x.rows() * heads * norm.weight.len();
+        let values = keys_values.rows() * rows.heads.keys * rows.heads.size;
         let cost = ((NORM + ROTATION) * values, 2 * values * VALUE);
         self.time(plain("norm and rotation of heads"), cost, |operations| {
-            operations.norm_and_rotate(x, heads, norm, rotation)
+            operations.norm_and_rotate(keys_values, norm, rows)
         })
     }
 
@@ -235,24 +239,23 @@ impl Operations for Timed {
 
     fn attention(
         &mut self,
-        queries: Queries<'_, Activations, Vec<f32>>,
-        keys_values: (&Activations, &[usize]),
-        heads: Heads,
-        batch: &Batch,
+        (queries, norm): (&Activations, &Norm<Vec<f32>>),
+        keys_values: &Activations,
+        rows: &Rows<'_>,
         precision: Precision,
     ) -> Result<PackedActivations> {
-        let seen: usize = queries.spans.iter().map(|span| seen_by(span, batch)).sum();
+        let seen: usize = rows.spans.iter().map(|span| seen_by(span, rows.batch)).sum();
         let kind = Kind {
             name: ATTENTION,
-            sizes: Some((heads.queries, heads.size)),
+            sizes: Some((rows.heads.queries, rows.heads.size)),
             format: self.operations.arithmetic.attention,
         };
         // A query meets each key once and its value once. Its norm and its rotation are less than that of one key.
-        let out = packed(self.format(precision), queries.values.rows(), queries.values.columns);
-        let bytes = bytes(queries.values) + bytes(keys_values.0) + out;
-        let cost = (4 * heads.queries * heads.size * seen, bytes);
+        let out = packed(self.format(precision), queries.rows(), queries.columns);
+        let bytes = bytes(queries) + bytes(keys_values) + out;
+        let cost = (4 * rows.heads.queries * rows.heads.size * seen, bytes);
         self.time(kind, cost, |operations| {
-            operations.attention(queries, keys_values, heads, batch, precision)
+            operations.attention((queries, norm), keys_values, rows, precision)
         })
     }
 

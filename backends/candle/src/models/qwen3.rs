@@ -7,12 +7,12 @@ use super::{INPUT_EMBEDDING, Model, OUTPUT_EMBEDDING, Shape};
 use crate::{
     attention::{Heads, QuerySpan, queries_at},
     load::{Checkpoint, Progress},
-    operations::{Norm, Operations, Precision, Queries, Result, Rotation},
+    operations::{Norm, Operations, Precision, Result, Rotation, Rows},
     pass::Pass,
     rope::RopeTable,
 };
 use serde::Deserialize;
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{BackendError, Batch};
 
 /// `config.json`, under the checkpoint's names.
 #[derive(Debug, Deserialize)]
@@ -120,24 +120,42 @@ struct Layer<O: Operations> {
     down: O::Matrix,
 }
 
-/// The rows of a layer's result.
-struct Rows {
-    /// Where in the batch they stand.
+/// Where the rows of a layer's result stand.
+struct Places {
+    /// In the batch.
     spans: Vec<QuerySpan>,
-    /// Their positions in their texts.
+    /// In their texts.
     positions: Vec<usize>,
-    /// Their places among the rows that are computed.
-    places: Vec<usize>,
+    /// Among the rows that are computed.
+    computed: Vec<usize>,
 }
 
-impl Rows {
+impl Places {
     fn new(pass: &Pass<'_>, positions: &[usize], rows: &[usize]) -> Self {
         Self {
             spans: queries_at(pass.batch(), rows),
             positions: rows.iter().map(|&row| positions[row]).collect(),
-            places: rows.iter().map(|&row| pass.places()[row]).collect(),
+            computed: rows.iter().map(|&row| pass.places()[row]).collect(),
         }
     }
+
+    /// What operations ask for. Beside the batch stands which row of keys and values is each of its rows'.
+    fn rows<'a>(
+        &'a self,
+        (batch, places): (&'a Batch, &'a [usize]),
+        table: &'a RopeTable,
+        heads: Heads,
+    ) -> Rows<'a> {
+        let rotation = Rotation { table, positions: &self.positions };
+        Rows { batch, places, spans: &self.spans, rotation, heads }
+    }
+}
+
+/// The rows of a layer's result where these are not all.
+struct Wanted<'a, O: Operations> {
+    /// Their places among the rows that are computed.
+    places: &'a [usize],
+    rows: O::Rows<'a>,
 }
 
 /// The model.
@@ -241,32 +259,26 @@ impl<O: Operations> Layer<O> {
     }
 
     /// `hidden` `[computed, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those.
-    fn forward(
+    fn forward<'a>(
         &self,
         operations: &mut O,
         mut hidden: O::Tensor,
-        (heads, rope, pass): (Heads, &RopeTable, &mut Pass<'_>),
-        (all, wanted): (&Rows, Option<&Rows>),
+        pass: &mut Pass<'_>,
+        (all, wanted): (&O::Rows<'a>, Option<&Wanted<'a, O>>),
     ) -> Result<O::Tensor> {
         let mut normed = operations.norm_operand(&hidden, &self.input_norm, self.precision)?; // [computed, hidden]
         let mut keys_values = operations.linear(&normed, &self.key_value)?; // [computed, 2 · key heads · size]
-        let rotation = Rotation { table: rope, positions: &all.positions };
-        operations.norm_and_rotate(&mut keys_values, heads.keys, &self.key_norm, rotation)?;
+        operations.norm_and_rotate(&mut keys_values, &self.key_norm, all)?;
         pass.exchange(operations, &mut keys_values)?; // [tokens, 2 · key heads · size]
-        if let Some(rows) = wanted {
-            hidden = operations.select(&hidden, &rows.places)?;
+        let mut rows = all;
+        if let Some(wanted) = wanted {
+            hidden = operations.select(&hidden, wanted.places)?;
             normed = operations.norm_operand(&hidden, &self.input_norm, self.precision)?; // [rows, hidden]
+            rows = &wanted.rows;
         }
-        let rows = wanted.unwrap_or(all);
         let queries = operations.linear(&normed, &self.query)?; // [rows, heads · size]
-        let rotation = Rotation { table: rope, positions: &rows.positions };
-        let context = operations.attention(
-            Queries { values: &queries, spans: &rows.spans, norm: &self.query_norm, rotation },
-            (&keys_values, pass.places()),
-            heads,
-            pass.batch(),
-            self.precision,
-        )?; // [rows, heads · size]
+        let context =
+            operations.attention((&queries, &self.query_norm), &keys_values, rows, self.precision)?; // [rows, heads · size]
         drop((normed, keys_values, queries));
         operations.add_linear(&context, &self.output, &mut hidden)?; // [rows, hidden]
         let normed = operations.norm_operand(&hidden, &self.mlp_norm, self.precision)?;
@@ -280,14 +292,25 @@ impl<O: Operations> Model<O> for Qwen3<O> {
     fn forward(&mut self, operations: &mut O, pass: &mut Pass<'_>, rows: &[usize]) -> Result<O::Tensor> {
         let positions: Vec<usize> = pass.batch().positions().collect();
         self.rope.extend_to(positions.iter().max().map_or(0, |last| last + 1));
-        let all = Rows::new(pass, &positions, pass.computed());
-        let wanted = (rows.len() < all.positions.len()).then(|| Rows::new(pass, &positions, rows));
+        let all = Places::new(pass, &positions, pass.computed());
+        let wanted = (rows.len() < all.positions.len()).then(|| Places::new(pass, &positions, rows));
+        // The pass changes from layer to layer, but not in this.
+        let places = pass.places().to_vec();
+        let batch = (pass.batch(), &places[..]);
+        let all_rows = operations.rows(all.rows(batch, &self.rope, self.heads))?;
+        let wanted = match &wanted {
+            Some(wanted) => {
+                let rows = operations.rows(wanted.rows(batch, &self.rope, self.heads))?;
+                Some(Wanted { places: &wanted.computed, rows })
+            }
+            None => None,
+        };
         let ids: Vec<u32> = pass.computed().iter().map(|&row| pass.batch().token_ids()[row]).collect();
         let mut hidden = operations.embed(&self.embedding, &ids)?; // [computed, hidden]
         for (index, layer) in self.layers.iter().enumerate() {
             let is_last = index + 1 == self.layers.len();
-            let rows = (&all, wanted.as_ref().filter(|_| is_last));
-            hidden = layer.forward(operations, hidden, (self.heads, &self.rope, pass), rows)?;
+            let wanted = wanted.as_ref().filter(|_| is_last);
+            hidden = layer.forward(operations, hidden, pass, (&all_rows, wanted))?;
         }
         operations.norm(&hidden, &self.norm) // [rows, hidden]
     }

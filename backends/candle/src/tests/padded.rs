@@ -1,0 +1,79 @@
+//! Attention over padded groups is the obvious one, whatever the groups.
+
+use super::*;
+use crate::attention::padded::{Limits, Plan};
+use rand::seq::IndexedRandom;
+
+/// Texts of a few different tokens, so that they share prefixes of all lengths and some are prefixes of others; and in most cases
+/// one that is much longer than the others.
+fn forest(rng: &mut StdRng) -> Batch {
+    let mut builder = BatchBuilder::default();
+    let kinds = rng.random_range(1..4);
+    for _ in 0..rng.random_range(1..12) {
+        let most = *[3, 40, 40, 150].choose(rng).unwrap();
+        let ids: Vec<u32> = (0..rng.random_range(1..=most)).map(|_| rng.random_range(0..kinds)).collect();
+        builder.push(&Text::new(ids, Wanted::Whole));
+    }
+    builder.build()
+}
+
+/// Limits that cut, separate and join, each of them or not.
+fn limits(rng: &mut StdRng) -> Limits {
+    let Limits { queries, group, padding, masks } = Limits::GPU;
+    Limits {
+        queries: *[1, 3, 16, queries].choose(rng).unwrap(),
+        group: *[1, 5_000, 50_000, group].choose(rng).unwrap(),
+        padding: *[0, 2_000, padding].choose(rng).unwrap(),
+        masks: *[0, 10_000, masks].choose(rng).unwrap(),
+    }
+}
+
+#[test]
+fn attention_over_padded_groups_equals_the_obvious_one() {
+    let device = device();
+    let mut rng = StdRng::seed_from_u64(51);
+    for case in 0..300 {
+        let batch = forest(&mut rng);
+        let limits = limits(&mut rng);
+        let keys = rng.random_range(1..4);
+        let heads = Heads { queries: keys * rng.random_range(1..4), keys, size: 2 * rng.random_range(1..40) };
+        let tokens = batch.token_ids().len();
+        let share = rng.random_range(0.05..=1.0);
+        let mut asked: Vec<usize> = (0..tokens).filter(|_| rng.random_bool(share)).collect();
+        asked.push(tokens - 1);
+        asked.dedup();
+        let spans = queries_at(&batch, &asked);
+        // As where some rows are known from earlier batches.
+        let mut places: Vec<usize> = (0..tokens).collect();
+        places.shuffle(&mut rng);
+        let mut tensor = |rows: usize, columns: usize| {
+            let values: Vec<f32> = (0..rows * columns).map(|_| rng.random_range(-2.0..2.0)).collect();
+            Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap()
+        };
+        let queries = tensor(asked.len(), heads.queries * heads.size);
+        let keys_values = tensor(tokens, 2 * heads.keys * heads.size);
+        let values = |x: Tensor| -> Vec<f32> { x.flatten_all().unwrap().to_vec1().unwrap() };
+        let expected = reference::attention((&queries, &spans), (&keys_values, &places), heads, &batch);
+        let expected = values(expected.unwrap());
+        let scaled = (queries / (heads.size as f64).sqrt()).unwrap();
+        let plan = Plan::new(&spans, (&batch, &places), heads, limits, &device).unwrap();
+        let [queries, keys_values] = [&scaled, &keys_values].map(|x| x.to_device(&device).unwrap());
+        let got = values(plan.attention(&queries, &keys_values).unwrap());
+        assert_close(&got, &expected, 5e-6, &format!("case {case}, {heads:?} {limits:?}"));
+    }
+}
+
+#[test]
+fn a_score_of_candle_depends_neither_on_company_nor_on_sharing() {
+    let mut rng = StdRng::seed_from_u64(52);
+    let mut texts: Vec<Vec<u32>> = cases("tied-bf16").into_iter().map(|(_, ids, _)| ids).collect();
+    texts.extend(random_texts(&mut rng));
+    let mut backend = load_on(candle(), &options("tied-bf16")).unwrap();
+    let mut score = |builder, texts: &[Vec<u32>]| predict(backend.as_mut(), batch(builder, texts));
+    let alone: Vec<f32> =
+        texts.iter().flat_map(|ids| score(BatchBuilder::default(), std::slice::from_ref(ids))).collect();
+    let shared = score(BatchBuilder::default(), &texts);
+    assert_close(&shared, &alone, 2e-5, "shared");
+    let unshared = score(BatchBuilder::without_sharing(), &texts);
+    assert_close(&unshared, &alone, 2e-5, "unshared");
+}
