@@ -134,11 +134,15 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
         Chosen::Candle(device) => {
             let name = if device.is_cuda() { "cuda" } else { "metal" };
             let dtype = options.dtype.unwrap_or(DType::Float32);
-            if dtype != DType::Float32 {
-                return Err(BackendError::Load(format!(
-                    "`--dtype {dtype}` is not supported on {name}: leave it out"
-                )));
-            }
+            let products = match dtype {
+                DType::Float32 => candle_core::DType::F32,
+                DType::BFloat16 if device.is_cuda() => candle_core::DType::BF16,
+                _ => {
+                    return Err(BackendError::Load(format!(
+                        "`--dtype {dtype}` is not supported on {name}: leave it out"
+                    )));
+                }
+            };
             let set = options.instruction_set.map(|set| format!("--instruction-set {set}"));
             if let Some(flag) = set.or(options.pin_threads.then(|| "--pin-threads".to_owned())) {
                 return Err(BackendError::Load(format!(
@@ -147,7 +151,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
             }
             // Keys and values would go to main memory and back.
             let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
-            let backend = load_on(TensorOperations::new(device, candle_core::DType::F32), &options)?;
+            let backend = load_on(TensorOperations::new(device, products), &options)?;
             Ok(Loaded { backend, device: name, dtype, instruction_set: None, prefix_cache_bytes: 0 })
         }
     }

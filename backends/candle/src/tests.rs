@@ -153,17 +153,24 @@ fn lower_precision_stays_near_the_reference_in_any_company() {
     for (dtype, to_reference, to_each_other) in LOWER_PRECISIONS {
         for model in MODELS {
             let cases = cases(model);
-            for set in [InstructionSet::Portable, InstructionSet::best()] {
-                let mut backend = cpu_as(dtype, model, 2, set);
+            let mut backends: Vec<(String, Box<dyn Backend>)> =
+                [InstructionSet::Portable, InstructionSet::best()]
+                    .map(|set| (set.to_string(), cpu_as(dtype, model, 2, set)))
+                    .into();
+            if dtype == DType::BFloat16 {
+                let candle = load_on(candle_as(candle_core::DType::BF16), &options(model)).unwrap();
+                backends.push(("candle".to_owned(), candle));
+            }
+            for (name, backend) in &mut backends {
                 let texts = || cases.iter().map(|(_, ids, _)| ids);
                 let together = predict(backend.as_mut(), batch(BatchBuilder::default(), texts()));
                 let expected: Vec<f32> = cases.iter().map(|(_, _, expected)| *expected).collect();
-                assert_close(&together, &expected, to_reference, &format!("{dtype} {set} {model}"));
+                assert_close(&together, &expected, to_reference, &format!("{dtype} {name} {model}"));
                 assert_ne!(together, expected, "{dtype} must not be computed in float32");
                 let alone =
                     texts().flat_map(|ids| predict(backend.as_mut(), batch(BatchBuilder::default(), [ids])));
                 let alone: Vec<f32> = alone.collect();
-                assert_close(&alone, &together, to_each_other, &format!("{dtype} {set} {model}, alone"));
+                assert_close(&alone, &together, to_each_other, &format!("{dtype} {name} {model}, alone"));
             }
         }
     }
