@@ -27,7 +27,10 @@ pub(crate) fn choose() -> Result<Chosen, BackendError> {
         ))
     };
     if cfg!(feature = "cuda") {
-        return Device::new_cuda(0).map(Chosen::Candle).map_err(|error| missing("CUDA", error));
+        let device = Device::new_cuda(0).map_err(|error| missing("CUDA", error))?;
+        #[cfg(feature = "cuda")]
+        crate::kernels::cuda::spare_the_driver(&device).map_err(|error| missing("CUDA", error))?;
+        return Ok(Chosen::Candle(device));
     }
     if cfg!(feature = "metal") {
         return Device::new_metal(0).map(Chosen::Candle).map_err(|error| missing("Metal", error));

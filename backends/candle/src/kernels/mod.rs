@@ -3,7 +3,10 @@
 //! Each kernel has one generic body over [`simd::Simd`], compiled once for every [`InstructionSet`] and chosen at run
 //! time, and is held to a plain loop by the tests at the foot of its file.
 
-#![expect(unsafe_code, reason = "vector instructions and memory mapping; every block says why it is sound")]
+#![expect(
+    unsafe_code,
+    reason = "vector instructions, memory mapping, a GPU's driver; every block says why it is sound"
+)]
 #![expect(
     clippy::inline_always,
     reason = "a kernel's generic body must be compiled inside each target-feature function"
@@ -11,6 +14,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 pub(crate) mod elementwise;
 pub(crate) mod lines;
 pub(crate) mod mapped;

@@ -1,0 +1,24 @@
+//! What is asked of CUDA's driver beside candle.
+
+use candle_core::{
+    Device, Result,
+    cuda_backend::{
+        WrapErr,
+        cudarc::driver::{result, sys::CUmemPool_attribute},
+    },
+};
+
+/// Switches off what costs a forward pass time and gives it nothing: events that order several streams, and the return of free
+/// memory to the system after each pass. The process keeps the memory of its largest pass.
+pub(crate) fn spare_the_driver(device: &Device) -> Result<()> {
+    let device = device.as_cuda_device()?;
+    // SAFETY: the device has one stream, so that candle would never wait for an event.
+    unsafe { device.disable_event_tracking() };
+    let mut all = u64::MAX;
+    // SAFETY: the device is the driver's own, its default pool lives as long as it, and this attribute is a `u64`.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(result::device::get(0).w()?).w()?;
+        let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        result::mem_pool::set_attribute(pool, threshold, (&raw mut all).cast()).w()
+    }
+}
