@@ -174,7 +174,8 @@ fn load_on<O: Operations + 'static>(operations: O, options: &LoadOptions) -> Res
     Ok(Box::new(backend))
 }
 
-/// Computes a first batch: broken weights show here, not in the first request.
+/// Computes a first batch: broken weights show here, not in the first request. Its answer also waits for what loading has put into
+/// a GPU's queue, which another thread would not (`kernels/cuda.rs`).
 fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
     let mut builder = BatchBuilder::default();
     builder.push(&Text::new([0; 2], Wanted::Whole));

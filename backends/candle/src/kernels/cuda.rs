@@ -12,7 +12,9 @@ use candle_core::{
 /// memory to the system after each pass. The process keeps the memory of its largest pass.
 pub(crate) fn spare_the_driver(device: &Device) -> Result<()> {
     let device = device.as_cuda_device()?;
-    // SAFETY: the device has one stream, so that candle would never wait for an event.
+    // SAFETY: candle gives all tensors the same stream, within which it waits for no event. CUDA keeps a queue of that stream for
+    // each thread: what the thread that loads has put into its own is done before another computes, because the check that ends
+    // loading reads the result of a forward pass.
     unsafe { device.disable_event_tracking() };
     let mut all = u64::MAX;
     // SAFETY: the device is the driver's own, its default pool lives as long as it, and this attribute is a `u64`.
