@@ -56,6 +56,14 @@ struct Experts<O: Operations> {
     inner: Precision,
 }
 
+/// The residual stream between two layers.
+pub(super) struct Stream<O: Operations> {
+    /// `[computed, hidden]`
+    pub(super) hidden: O::Tensor,
+    /// The same, ready for the next layer's products, where a norm ended the layer before.
+    pub(super) operand: Option<O::Operand>,
+}
+
 /// The rows of a layer's result where these are not all.
 pub(super) struct Wanted<'a, 'r, O: Operations> {
     /// Their places among the rows that are computed.
@@ -112,15 +120,25 @@ impl<O: Operations> Layer<O> {
         })
     }
 
-    /// `hidden` `[computed, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those.
+    /// The precision of its first products, if they take the residual stream as it is.
+    pub(super) fn takes_stream(&self) -> Option<Precision> {
+        self.attention_norms.input.is_none().then_some(self.precision)
+    }
+
+    /// `[computed, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those. With `next`, what
+    /// [`Layer::takes_stream`] says of the next layer, the result may come with its operand.
     pub(super) fn forward<'r>(
         &self,
         operations: &mut O,
-        mut hidden: O::Tensor,
+        Stream { mut hidden, operand }: Stream<O>,
         pass: &mut Pass<'_, O::Kept>,
         (all, wanted): (&O::Rows<'r>, Option<&Wanted<'_, 'r, O>>),
-    ) -> Result<O::Tensor> {
-        let mut operand = self.attention_norms.operand(operations, &hidden, self.precision)?; // [computed, hidden]
+        next: Option<Precision>,
+    ) -> Result<Stream<O>> {
+        let mut operand = match operand {
+            Some(operand) => operand,
+            None => self.attention_norms.operand(operations, &hidden, self.precision)?,
+        }; // [computed, hidden]
         let mut keys_values = operations.linear(&operand, &self.key_value)?; // [computed, 2 · key heads · size]
         let key_norm = match &self.head_norms {
             HeadNorms::None => None,
@@ -171,10 +189,15 @@ impl<O: Operations> Layer<O> {
                 self.mlp.forward(operations, operand, hidden)
             })?;
         }
-        if let Some(norm) = &self.mlp_norms.sum {
-            hidden = operations.norm(&hidden, norm)?;
-        }
-        Ok(hidden)
+        let operand = match (&self.mlp_norms.sum, next) {
+            (None, _) => None,
+            (Some(norm), Some(precision)) => Some(operations.norm_in_place(&mut hidden, norm, precision)?),
+            (Some(norm), None) => {
+                hidden = operations.norm(&hidden, norm)?;
+                None
+            }
+        };
+        Ok(Stream { hidden, operand })
     }
 
     /// The MLP's input, and the residual that it is added to, from attention's sum.
