@@ -330,16 +330,17 @@ dispatch! {
     /// the caches to aligned memory: when many results are read, other ones have taken their place in the caches.
     fn copy_rows(rows: &[[f32; 32]], out: &mut [&mut [f32]], stream: bool) {
         for (row, out) in rows.iter().zip(out) {
-            if stream && out.len().is_multiple_of(S::LANES) && out.as_ptr().addr().is_multiple_of(size_of::<S>()) {
-                for (values, out) in row.chunks_exact(S::LANES).zip(out.chunks_exact_mut(S::LANES)) {
-                    // SAFETY: both have as many values as a register, and the second's place is aligned as one.
-                    unsafe { S::load(values.as_ptr()).stream(out.as_mut_ptr()) };
+            let aligned = out.as_ptr().addr().is_multiple_of(size_of::<S>());
+            let (whole, rest) = out.split_at_mut(out.len() - out.len() % S::LANES);
+            for (values, out) in row.chunks_exact(S::LANES).zip(whole.chunks_exact_mut(S::LANES)) {
+                // SAFETY: both have as many values as a register, and only an aligned place takes a stream.
+                unsafe {
+                    let values = S::load(values.as_ptr());
+                    if stream && aligned { values.stream(out.as_mut_ptr()) } else { values.store(out.as_mut_ptr()) }
                 }
-            } else if let ([out], []) = out.as_chunks_mut() {
-                // Of a size that the compiler knows.
-                *out = *row;
-            } else {
-                out.copy_from_slice(&row[..out.len()]);
+            }
+            for (out, &value) in rest.iter_mut().zip(&row[whole.len()..]) {
+                *out = value;
             }
         }
         if stream {

@@ -13,7 +13,7 @@ use text_embeddings_backend_core::Activation;
 pub(super) struct Layer<O: Operations> {
     /// Its kind of attention, among the model's.
     pub(super) view: usize,
-    precision: Precision,
+    precisions: Precisions,
     query: O::Matrix,
     key_value: O::Matrix,
     output: O::Matrix,
@@ -83,6 +83,30 @@ impl<O: Operations> Norms<O> {
     }
 }
 
+/// How exact a layer's products are in arithmetic of bytes.
+#[derive(Debug, Clone, Copy)]
+struct Precisions {
+    /// Of products with the residual stream.
+    input: Precision,
+    /// Of attention's output projection.
+    context: Precision,
+    /// Of the MLP's second product.
+    inner: Precision,
+}
+
+impl Precisions {
+    fn of(layer: &plan::Layer, index: usize) -> Self {
+        match (index, &layer.mlp_norms.sum) {
+            // The norm on the residual stream itself keeps a few columns large in every layer, and the errors of the first
+            // layer no larger than those of the others.
+            (_, Some(_)) => Self { input: Precision::Spread, context: Precision::Low, inner: Precision::Spread },
+            // Elsewhere all other layers build on the first: its errors are the ones that grow.
+            (0, None) => Self { input: Precision::High, context: Precision::High, inner: Precision::High },
+            (_, None) => Self { input: Precision::Low, context: Precision::Low, inner: Precision::Spread },
+        }
+    }
+}
+
 impl<O: Operations> Layer<O> {
     pub(super) fn load(
         layer: &plan::Layer,
@@ -90,20 +114,16 @@ impl<O: Operations> Layer<O> {
         heads: Heads,
         weights: &mut Weights<'_, O>,
     ) -> Result<Self> {
-        // All others build on the first: its errors are the ones that grow.
-        let (precision, inner) = match index {
-            0 => (Precision::High, Precision::High),
-            _ => (Precision::Low, Precision::Spread),
-        };
+        let precisions = Precisions::of(layer, index);
         let plan::Attention { query, key_value, output, norms, disentangled } = &layer.attention;
         let disentangled =
             disentangled.as_ref().map(|disentangled| weights.disentangled(disentangled, heads));
         Ok(Self {
             view: layer.view,
-            precision,
-            query: weights.matrix(query, precision)?,
-            key_value: weights.matrix(key_value, precision)?,
-            output: weights.matrix(output, precision)?,
+            precisions,
+            query: weights.matrix(query, precisions.input)?,
+            key_value: weights.matrix(key_value, precisions.input)?,
+            output: weights.matrix(output, precisions.context)?,
             head_norms: match norms {
                 plan::HeadNorms::None => HeadNorms::None,
                 plan::HeadNorms::EachHead(query, key) => {
@@ -115,14 +135,14 @@ impl<O: Operations> Layer<O> {
             },
             disentangled: disentangled.transpose()?,
             attention_norms: Norms::load(&layer.attention_norms, weights)?,
-            mlp: Mlp::load(&layer.mlp, precision, inner, weights)?,
+            mlp: Mlp::load(&layer.mlp, precisions, weights)?,
             mlp_norms: Norms::load(&layer.mlp_norms, weights)?,
         })
     }
 
     /// The precision of its first products, if they take the residual stream as it is.
     pub(super) fn takes_stream(&self) -> Option<Precision> {
-        self.attention_norms.input.is_none().then_some(self.precision)
+        self.attention_norms.input.is_none().then_some(self.precisions.input)
     }
 
     /// `[computed, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those. With `next`, what
@@ -137,7 +157,7 @@ impl<O: Operations> Layer<O> {
     ) -> Result<Stream<O>> {
         let mut operand = match operand {
             Some(operand) => operand,
-            None => self.attention_norms.operand(operations, &hidden, self.precision)?,
+            None => self.attention_norms.operand(operations, &hidden, self.precisions.input)?,
         }; // [computed, hidden]
         let mut keys_values = operations.linear(&operand, &self.key_value)?; // [computed, 2 · key heads · size]
         let key_norm = match &self.head_norms {
@@ -153,7 +173,7 @@ impl<O: Operations> Layer<O> {
         let mut rows = all;
         if let Some(wanted) = wanted {
             hidden = operations.select(&hidden, wanted.places)?;
-            operand = self.attention_norms.operand(operations, &hidden, self.precision)?; // [rows, hidden]
+            operand = self.attention_norms.operand(operations, &hidden, self.precisions.input)?; // [rows, hidden]
             rows = wanted.rows;
         }
         let mut queries = operations.linear(&operand, &self.query)?; // [rows, heads · size]
@@ -171,7 +191,7 @@ impl<O: Operations> Layer<O> {
             keys_values: &keys_values,
             disentangled: self.disentangled.as_ref(),
         };
-        let context = operations.attention(attention, rows, self.precision)?; // [rows, heads · size]
+        let context = operations.attention(attention, rows, self.precisions.context)?; // [rows, heads · size]
         drop((operand, keys_values, queries));
         let before =
             self.attention_norms.second_sum.as_ref().map(|_| operations.copy(&hidden)).transpose()?;
@@ -207,7 +227,7 @@ impl<O: Operations> Layer<O> {
         hidden: &mut O::Tensor,
         before: Option<&O::Tensor>,
     ) -> Result<O::Operand> {
-        let precision = self.mlp.precision(self.precision);
+        let precision = self.mlp.precision(self.precisions.input);
         let mut operand = None;
         if let Some(norm) = &self.attention_norms.sum {
             operand = Some(operations.norm_in_place(hidden, norm, precision)?);
@@ -253,20 +273,19 @@ impl<O: Operations> Norms<O> {
 impl<O: Operations> Mlp<O> {
     fn load(
         mlp: &plan::Mlp,
-        precision: Precision,
-        inner: Precision,
+        Precisions { input, inner, .. }: Precisions,
         weights: &Weights<'_, O>,
     ) -> Result<Self> {
         Ok(match mlp {
             plan::Mlp::Plain { up, down, activation } => Self::Plain {
-                up: weights.matrix(up, precision)?,
+                up: weights.matrix(up, input)?,
                 down: weights.matrix(down, inner)?,
                 activation: *activation,
                 inner,
             },
             plan::Mlp::Gated { gate, up, down, activation } => {
                 let gate_up =
-                    weights.operations.gated_matrix(weights.part(gate)?, weights.part(up)?, precision)?;
+                    weights.operations.gated_matrix(weights.part(gate)?, weights.part(up)?, input)?;
                 Self::Gated { gate_up, down: weights.matrix(down, inner)?, activation: *activation, inner }
             }
             plan::Mlp::Experts(experts) => {
@@ -285,7 +304,7 @@ impl<O: Operations> Mlp<O> {
         })
     }
 
-    /// What its input must be made for, in a layer of this precision.
+    /// What its input must be made for, in a layer with this precision of inputs.
     fn precision(&self, layer: Precision) -> Precision {
         // A router that errs takes another expert.
         if let Self::Experts(_) = self { Precision::High } else { layer }
