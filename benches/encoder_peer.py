@@ -70,7 +70,8 @@ def with_onnxruntime(folder: str, dtype: str, work: Path, threads: int) -> Run:
     path = work / "float32.onnx"
     if not path.exists():
         axes = dict.fromkeys((*INPUTS, "output"), {0: "texts", 1: "tokens"})
-        torch.onnx.export(Bare(folder, torch.float32), example(), path, input_names=list(INPUTS), output_names=["output"],
+        # A path as text: only then weights of more than 2 GB go to files beside it.
+        torch.onnx.export(Bare(folder, torch.float32), example(), str(path), input_names=list(INPUTS), output_names=["output"],
                           dynamic_axes=axes, dynamo=False)
     if dtype == "int8":
         quantised = work / "int8.onnx"
