@@ -108,7 +108,7 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) aip_health_route: Option<String>,
 
-    /// The Hub's name of the task: with `sentence-similarity`, `POST /` of an embedding model is `/similarity`; others
+    /// The Hub's name of the task: with `sentence-similarity`, `POST /` and `/invocations` of an embedding model are `/similarity`; others
     /// have no effect.
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) task: Option<String>,

@@ -100,7 +100,7 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         () = stop_signal() => return Ok(()),
     };
     let Started { service, info, compute_type } = started;
-    metrics.watch(service.queue_gauges());
+    metrics.watch(service.queue_gauges(), info.config.max_input_length);
     let stop = Stop::on(async {
         stop_signal().await;
         tracing::info!("stopping: no new connections, up to {DRAIN:?} for the requests in flight");
