@@ -140,7 +140,7 @@ def check_success(request: dict, answer: requests.Response) -> None:
 
 
 def test_every_reason_for_a_difference_is_in_the_documentation():
-    page = (ROOT.parent / "docs/wire-compatibility.md").read_text(encoding="utf-8")
+    page = (ROOT.parent / "docs/wire-compatibility.md").read_text(encoding="utf-8").lower()
     reasons = {request["why"] for request in REQUESTS if "ours" in request}
     assert len(reasons) >= 5
-    assert [reason for reason in reasons if reason not in page] == []
+    assert [reason for reason in reasons if reason.lower() not in page] == []
