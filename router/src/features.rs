@@ -22,8 +22,8 @@ const VARIABLE: &str = "USE_FLASH_ATTENTION";
 struct Features {
     cuda: bool,
     turing: bool,
-    accelerate: bool,
-    mkl: bool,
+    /// A feature that changes nothing.
+    idle: Option<&'static str>,
 }
 
 /// What the log should say of this build.
@@ -31,8 +31,11 @@ pub(crate) fn notices() -> Vec<String> {
     let features = Features {
         cuda: cfg!(feature = "cuda"),
         turing: cfg!(feature = "candle-cuda-turing"),
-        accelerate: cfg!(feature = "accelerate"),
-        mkl: cfg!(feature = "mkl"),
+        idle: if cfg!(feature = "mkl") {
+            Some("mkl")
+        } else {
+            cfg!(feature = "accelerate").then_some("accelerate")
+        },
     };
     features.notices(std::env::var(VARIABLE).ok().as_deref())
 }
@@ -40,12 +43,10 @@ pub(crate) fn notices() -> Vec<String> {
 impl Features {
     fn notices(self, flash_attention: Option<&str>) -> Vec<String> {
         let mut notices = Vec::new();
-        for (is_on, name) in [(self.accelerate, "accelerate"), (self.mkl, "mkl")] {
-            if is_on {
-                notices.push(format!(
-                    "built with `{name}`, which changes nothing: the kernels for the CPU are this project's own"
-                ));
-            }
+        if let Some(name) = self.idle {
+            notices.push(format!(
+                "built with `{name}`, which changes nothing: the kernels for the CPU are this project's own"
+            ));
         }
         if self.cuda {
             let why = match flash_attention {
@@ -75,9 +76,9 @@ mod tests {
         for (features, variable, expected) in [
             (none, None, vec![]),
             (none, Some("False"), vec![]),
-            (Features { mkl: true, ..none }, None, vec!["built with `mkl`, which changes nothing"]),
+            (Features { idle: Some("mkl"), ..none }, None, vec!["built with `mkl`, which changes nothing"]),
             (
-                Features { accelerate: true, ..cuda },
+                Features { idle: Some("accelerate"), ..cuda },
                 None,
                 vec![
                     "built with `accelerate`, which changes nothing",

@@ -16,7 +16,9 @@ use text_embeddings_core::error::{Error, ErrorKind};
 use utoipa::ToSchema;
 
 use super::{format::Format, words::Words};
-use crate::auth::UNAUTHORIZED;
+
+/// What a client without the key is told.
+const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
 
 /// An answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
