@@ -98,6 +98,7 @@ compare: $(TARGET)/bench-model/model.safetensors
 	$(if $(REAL_TOKENIZER),,@echo "QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR) holds no tokenizer.json: the workloads are made for Qwen3's" && exit 1)
 	cargo build --release -p text-embeddings-router --locked
 	$(PYTHON) benches/peers.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model --work $(TARGET)/peers
+	$(PYTHON) benches/encoders.py --binary $(TARGET)/release/text-embeddings-router --work $(TARGET)/peers
 
 load: $(TARGET)/bench-model/model.safetensors
 	cargo build --release -p text-embeddings-router --locked

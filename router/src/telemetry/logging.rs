@@ -9,7 +9,7 @@ use std::{
     io::{self, IsTerminal},
 };
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry, filter::filter_fn, fmt, layer::SubscriberExt, util::SubscriberInitExt,
+    EnvFilter, Layer, Registry, filter::{LevelFilter, filter_fn}, fmt, layer::SubscriberExt, util::SubscriberInitExt,
 };
 
 const VARIABLE: &str = "LOG_LEVEL";
@@ -26,8 +26,11 @@ pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<()
     } else {
         fmt::layer().with_ansi(io::stdout().is_terminal()).with_writer(io::stdout).boxed()
     };
-    let layer =
-        layer.with_filter(filter).with_filter(filter_fn(move |meta| !(disable_spans && meta.is_span())));
+    // Without the hint, every record that a library logs at any level is made and only then dropped: the tokenizer
+    // logs each word.
+    let level = filter.max_level_hint().unwrap_or(LevelFilter::TRACE);
+    let spans = filter_fn(move |meta| !(disable_spans && meta.is_span())).with_max_level_hint(level);
+    let layer = layer.with_filter(filter).with_filter(spans);
     tracing_subscriber::registry().with(layer).try_init().context("the log cannot start")
 }
 
@@ -50,7 +53,7 @@ fn parse_filter(level: Option<&str>, default: &str) -> anyhow::Result<EnvFilter>
     };
     // On its own, any word would be taken for the name of a module.
     if !level.contains(['=', ',']) {
-        level.parse::<tracing::level_filters::LevelFilter>().with_context(advice)?;
+        level.parse::<LevelFilter>().with_context(advice)?;
     }
     EnvFilter::try_new(level).with_context(advice)
 }
