@@ -16,6 +16,9 @@ use text_embeddings_core::{files::RequestedType, templates::BuiltinTemplate};
 
 use crate::{secret::Secret, telemetry::collector::Endpoint};
 
+/// The model that is served where none is named, as in text-embeddings-inference.
+pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
+
 /// Serves text embedding, re-ranking and classification models over HTTP and gRPC, in the place of
 /// text-embeddings-inference.
 #[derive(Debug, Clone, Parser)]
@@ -23,7 +26,7 @@ use crate::{secret::Secret, telemetry::collector::Endpoint};
 pub(crate) struct Args {
     /// The model to serve: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a local directory, or `demo`, a tiny
     /// model that this binary carries to show itself.
-    #[arg(long, env, help_heading = "Model")]
+    #[arg(long, env, default_value = DEFAULT_MODEL_ID, help_heading = "Model")]
     pub(crate) model_id: String,
 
     /// How the model is got, prompted and computed.
@@ -108,7 +111,7 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) aip_health_route: Option<String>,
 
-    /// The Hub's name of the task: with `sentence-similarity`, `POST /` of an embedding model is `/similarity`; others
+    /// The Hub's name of the task: with `sentence-similarity`, `POST /` and `/invocations` of an embedding model are `/similarity`; others
     /// have no effect.
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) task: Option<String>,
@@ -413,8 +416,7 @@ mod tests {
             let message = parse(&format!("{flag}={value}")).unwrap_err().to_string();
             assert!(message.contains(flag) && message.contains(value), "{message}");
         }
-        let message = Args::try_from(["text-embeddings-router"]).unwrap_err().to_string();
-        assert!(message.contains("--model-id"), "{message}");
+        assert_eq!(Args::try_from(["text-embeddings-router"]).unwrap().model_id, DEFAULT_MODEL_ID);
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub(crate) fn command_line() -> Command {
         .args_conflicts_with_subcommands(true)
         .subcommand_negates_reqs(true)
         .override_usage(
-            "text-embeddings-router --model-id <MODEL_ID> [OPTIONS]\n       text-embeddings-router <COMMAND>",
+            "text-embeddings-router [--model-id <MODEL_ID>] [OPTIONS]\n       text-embeddings-router <COMMAND>",
         )
 }
 
@@ -181,12 +181,13 @@ mod tests {
     fn without_a_command_it_is_the_server() {
         let Invocation::Serve(args) = parse("router --model-id m --port 80").unwrap() else { unreachable!() };
         assert_eq!((args.model_id.as_str(), args.port), ("m", 80));
+        let Invocation::Serve(args) = parse("router").unwrap() else { unreachable!() };
+        assert_eq!(args.model_id, "BAAI/bge-large-en-v1.5");
         let Invocation::Run(task) = parse("router rerank --model-id m -q x a b --dtype int8").unwrap() else {
             unreachable!()
         };
         assert!(matches!(*task, Task::Rerank(_)));
         for (arguments, expected) in [
-            ("router", "--model-id demo"),
             ("router rerank --query x a", "--model-id demo"),
             ("router --port 80 rerank", "rerank"),
             ("router --model-id m stray", "stray"),

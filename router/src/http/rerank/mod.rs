@@ -68,7 +68,7 @@ pub(crate) async fn rerank(
     body: Unread,
 ) -> Result<Response, ApiError> {
     let fields = body.fields()?;
-    let dialect = Dialect::of(&fields).map_err(ApiError::malformed)?;
+    let dialect = Dialect::of(&fields).map_err(ApiError::invalid)?;
     note_misspelled_instruction(&fields);
     let words = dialect.words(uri.path());
     let answer = match dialect {
@@ -94,7 +94,7 @@ async fn rerank_documents(
     let ranking: DocumentsBody = body.parse()?;
     options.note_model(&state.info.config.served_model_name);
     let Ranking { request, objects, has_data } =
-        ranking.request(&options, dialect).map_err(ApiError::malformed)?;
+        ranking.request(&options, dialect).map_err(ApiError::invalid)?;
     let object = if options.is_infinitys() { "rerank" } else { "list" };
     let returns_documents = request.return_text;
     let names = ["query", dialect.texts_field()];
