@@ -4,11 +4,11 @@
 //! or on other flags is still an `Option`. What must hold: every flag has a variable of the same name in capitals;
 //! no secret appears in `Debug` or in the help; what a flag means together with others is `config`'s business.
 
-use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
+use std::{env, ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf};
 
 use clap::{
-    ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser,
-    parser::ValueSource,
+    Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches, Id, Parser,
+    builder::BoolishValueParser, parser::ValueSource,
 };
 use text_embeddings_backend::InstructionSet;
 use text_embeddings_backend_core::{DType, Pool};
@@ -140,6 +140,10 @@ pub(crate) struct Args {
     /// The value of the variable `HOSTNAME` where it was set aside (see [`set_aside_container_name`]).
     #[arg(skip)]
     pub(crate) ignored_hostname: Option<String>,
+
+    /// The variables that were set aside because they hold a service link (see [`set_aside_service_links`]).
+    #[arg(skip)]
+    pub(crate) ignored_variables: Vec<String>,
 }
 
 /// How a model is got, prompted and computed, whatever it is then used for.
@@ -279,6 +283,25 @@ impl Args {
         let matches = command.try_get_matches_from([String::new(), format!("--model-id={model_id}")])?;
         Ok(Self { model, ..Self::from_arg_matches(&matches)? })
     }
+}
+
+/// Takes variables of ports off the flags where they hold a service link, and gives their names. Kubernetes tells each pod
+/// of every service in such a variable: of a service `prometheus`, it is `PROMETHEUS_PORT=tcp://10.0.0.1:9090`.
+pub(crate) fn set_aside_service_links(mut command: Command) -> (Command, Vec<String>) {
+    let is_link = |argument: &Arg| {
+        let value = argument.get_env().and_then(|variable| env::var(variable).ok());
+        let scheme = value.as_deref().and_then(|value| value.split_once("://")).map(|(scheme, _)| scheme);
+        matches!(scheme, Some("tcp" | "udp" | "sctp"))
+    };
+    let links = command.get_arguments().filter(|argument| argument.get_id().as_str().ends_with("port"));
+    let links: Vec<(Id, OsString)> = links
+        .filter(|argument| is_link(argument))
+        .filter_map(|argument| Some((argument.get_id().clone(), argument.get_env()?.to_owned())))
+        .collect();
+    for (id, _) in &links {
+        command = command.mut_arg(id, |argument| argument.env(None::<&'static str>));
+    }
+    (command, links.into_iter().map(|(_, variable)| variable.to_string_lossy().into_owned()).collect())
 }
 
 /// Every container runtime sets `HOSTNAME` to the container's name, which is no wish to listen on one address only:

@@ -43,7 +43,7 @@ use crate::{
     serve::{Listeners, Stop},
     startup::Started,
     state::AppState,
-    telemetry::traces::Traces,
+    telemetry::{logging::Escaped, traces::Traces},
 };
 
 /// How long requests in flight may take after the signal to stop.
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let line = format!("{error:#}").replace('\n', " ");
             // There is nobody left to tell if even this fails.
-            let _ = writeln!(io::stderr(), "Error: {line}");
+            let _ = writeln!(io::stderr(), "Error: {}", Escaped(&line));
             ExitCode::from(if error.is::<commands::Usage>() { 2 } else { 1 })
         }
     }
@@ -87,6 +87,9 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     tracing::info!("{args:?}");
     for notice in features::notices() {
         tracing::info!("{notice}");
+    }
+    for variable in &args.ignored_variables {
+        tracing::warn!("the variable {variable} holds the address of a service, not a port: it is ignored");
     }
     let metrics = telemetry::metrics::start()?;
     let first = listener::reserve(&server.addresses, "--port")?;

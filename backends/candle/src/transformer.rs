@@ -152,7 +152,8 @@ impl<O: Operations> Transformer<O> {
         for (index, layer) in self.layers.iter().enumerate() {
             let wanted = wanted.as_ref().filter(|_| index + 1 == self.layers.len());
             // What a convolution is added to is no operand yet.
-            let next = self.layers.get(index + 1).filter(|_| convolved.is_none()).and_then(Layer::takes_stream);
+            let next =
+                self.layers.get(index + 1).filter(|_| convolved.is_none()).and_then(Layer::takes_stream);
             stream = layer.forward(operations, stream, pass, (&all_rows[layer.view], wanted), next)?;
             if let (Some(convolution), Some(convolved)) = (convolution, convolved.take()) {
                 operations.add(&convolved, None, &mut stream.hidden)?;

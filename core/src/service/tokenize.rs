@@ -9,8 +9,16 @@ use super::{
     request::{Failed, check_length, counted_for_tokenizer, method},
 };
 use crate::{error::Error, tokenization::Encoder};
-use tokenizers::Tokenizer;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use tokenizers::{Encoding, Tokenizer};
 use tokio::sync::oneshot;
+
+/// The most tokens of an answer, about 35 MB of JSON: a token takes some 70 bytes there, however short its text is, so
+/// that a body of digits would become an answer of 60 times its size.
+const MAX_TOKENS_SHOWN: usize = 500_000;
 
 /// Texts to tokenize.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,9 +65,18 @@ impl Service {
     /// # Errors
     ///
     /// [`Error::Empty`] without inputs, [`Error::BatchTooLarge`] with too many, [`Error::EmptyInput`] for an empty one,
-    /// [`Error::TooManyCharacters`] for one that is too long, [`Error::Validation`] for an unknown prompt,
-    /// [`Error::Overloaded`] without a free permit, [`Error::Tokenizer`] if one cannot be encoded.
+    /// [`Error::TooManyCharacters`] for one that is too long, [`Error::Validation`] for an unknown prompt and for more
+    /// tokens than an answer holds, [`Error::Overloaded`] without a free permit, [`Error::Tokenizer`] if one cannot be
+    /// encoded.
     pub async fn tokenize(&self, request: TokenizeRequest) -> Result<Vec<Vec<Token>>, Error> {
+        self.tokenize_at_most(request, MAX_TOKENS_SHOWN).await
+    }
+
+    async fn tokenize_at_most(
+        &self,
+        request: TokenizeRequest,
+        most: usize,
+    ) -> Result<Vec<Vec<Token>>, Error> {
         let TokenizeRequest { inputs, is_batch, add_special_tokens, prompt_name } = request;
         counted_for_tokenizer(method(is_batch), async move {
             check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
@@ -71,8 +88,18 @@ impl Service {
             let prompt = prompt.map_err(|error| Failed::on_the_way_to_tokens(error, inputs.len()))?;
             let prompt = prompt.unwrap_or_default();
             let texts = inputs.iter().map(|text| [prompt, text].concat()).collect();
-            let job =
-                move |encoder: &Encoder, text: String| tokens(encoder.tokenizer(), &text, add_special_tokens);
+            let left = Arc::new(AtomicUsize::new(most));
+            let job = move |encoder: &Encoder, text: String| {
+                let encoding = encode(encoder.tokenizer(), &text, add_special_tokens)?;
+                let take = |left: usize| left.checked_sub(encoding.len());
+                let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+                taken.map_err(|_| {
+                    Error::Validation(format!(
+                        "`inputs` must have at most {most} tokens in all: send fewer or shorter texts"
+                    ))
+                })?;
+                Ok(tokens(&encoding, &text))
+            };
             self.map(texts, job).await
         })
         .await
@@ -139,10 +166,13 @@ fn check_each<I>(inputs: &[I], check: impl Fn(&I) -> Result<(), Error>) -> Resul
     }
 }
 
-fn tokens(tokenizer: &Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, Error> {
-    let encoding = tokenizer
+fn encode(tokenizer: &Tokenizer, text: &str, add_special_tokens: bool) -> Result<Encoding, Error> {
+    tokenizer
         .encode_char_offsets(text, add_special_tokens)
-        .map_err(|error| Error::Tokenizer(error.to_string()))?;
+        .map_err(|error| Error::Tokenizer(error.to_string()))
+}
+
+fn tokens(encoding: &Encoding, text: &str) -> Vec<Token> {
     let bytes: Vec<usize> = text.char_indices().map(|(byte, _)| byte).chain([text.len()]).collect();
     let token = |index: usize| {
         let id = encoding.get_ids()[index];
@@ -155,7 +185,7 @@ fn tokens(tokenizer: &Tokenizer, text: &str, add_special_tokens: bool) -> Result
         let text = text[start..stop].to_owned();
         Token { id, text, special: false, start: Some(start), stop: Some(stop) }
     };
-    Ok((0..encoding.len()).map(token).collect())
+    (0..encoding.len()).map(token).collect()
 }
 
 #[cfg(test)]
@@ -298,6 +328,22 @@ mod tests {
             max + 1
         );
         assert_eq!(refused.to_string(), message);
+    }
+
+    #[tokio::test]
+    async fn an_answer_holds_so_many_tokens_in_all() {
+        let service = fixture(100).service;
+        let tokenize = |texts: &[&str], most| {
+            let inputs = texts.iter().map(|&text| text.to_owned()).collect();
+            let request =
+                TokenizeRequest { inputs, is_batch: true, add_special_tokens: false, prompt_name: None };
+            service.tokenize_at_most(request, most)
+        };
+        for texts in [&["w1 w2 w3 w4"][..], &["w1 w2", "w3 w4"], &["w1", "w2", "w3", "w4"]] {
+            assert_eq!(tokenize(texts, 4).await.unwrap().concat().len(), 4);
+            let refused = tokenize(texts, 3).await.unwrap_err();
+            assert!(matches!(&refused, Error::Validation(text) if text.contains("at most 3 tokens in all")));
+        }
     }
 
     #[test]

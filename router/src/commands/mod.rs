@@ -21,7 +21,7 @@ use clap::{
 use text_embeddings_core::files::DEMO_MODEL_ID;
 
 use crate::{
-    args::{Args, ModelArgs},
+    args::{Args, ModelArgs, set_aside_service_links},
     config::ServerConfig,
     startup::{self, Started},
     telemetry::logging,
@@ -89,7 +89,7 @@ impl Invocation {
     ///
     /// clap's, for what is unknown, missing or malformed.
     fn try_from(arguments: &[OsString]) -> Result<Self, clap::Error> {
-        let mut command = command_line();
+        let (mut command, ignored_variables) = set_aside_service_links(command_line());
         let is_command = |name: &OsString| command.get_subcommands().any(|c| *name == *c.get_name());
         if arguments.get(1).is_some_and(is_command) {
             // A variable that is meant for the server must not keep a command from running.
@@ -97,7 +97,8 @@ impl Invocation {
         }
         let matches = command.try_get_matches_from(arguments).map_err(point_at_demonstration)?;
         if matches.subcommand_name().is_none() {
-            return Ok(Self::Serve(Box::new(Args::from_matches(&matches)?)));
+            let args = Args { ignored_variables, ..Args::from_matches(&matches)? };
+            return Ok(Self::Serve(Box::new(args)));
         }
         Ok(Self::Run(Box::new(Task::from_arg_matches(&matches)?)))
     }

@@ -374,7 +374,13 @@ impl Compute {
                     let sums = &mut sums[..rows];
                     if let Some(columns) = weight.scales.get(panel) {
                         let scales = &x.scales[first_row..];
-                        elementwise::dequantise(self.set, sums, scales, columns, bias.unwrap_or(&tile::ZEROS));
+                        elementwise::dequantise(
+                            self.set,
+                            sums,
+                            scales,
+                            columns,
+                            bias.unwrap_or(&tile::ZEROS),
+                        );
                     }
                     finish(&mut Tile { first_row, panel, sums });
                 }

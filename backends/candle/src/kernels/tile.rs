@@ -13,12 +13,12 @@ mod sums;
 pub(crate) use sums::Sums;
 
 #[cfg(target_arch = "x86_64")]
+use super::elementwise;
+#[cfg(target_arch = "x86_64")]
 use super::{
     amx,
     simd::{Avx2, Avx512},
 };
-#[cfg(target_arch = "x86_64")]
-use super::elementwise;
 use super::{
     pack::Format,
     simd::{HIGH_HALF, InstructionSet, Portable, Simd},
@@ -470,7 +470,8 @@ mod tests {
                         multiply(set, rows, formats, operands, start.as_ref(), Ahead::NOTHING, sums.rows());
                         let start = start.filter(|_| formats.0 != Format::Int8).unwrap_or_default();
                         for (row, expected) in expected.iter().enumerate() {
-                            for (column, (got, expected)) in sums.rows()[row].iter().zip(expected).enumerate() {
+                            for (column, (got, expected)) in sums.rows()[row].iter().zip(expected).enumerate()
+                            {
                                 let expected = expected + f64::from(start[column]);
                                 let (got, tolerance) = match formats.0 {
                                     Format::Int8 => (f64::from(got.to_bits().cast_signed()), 0.0),

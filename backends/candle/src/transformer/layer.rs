@@ -99,7 +99,9 @@ impl Precisions {
         match (index, &layer.mlp_norms.sum) {
             // The norm on the residual stream itself keeps a few columns large in every layer, and the errors of the first
             // layer no larger than those of the others.
-            (_, Some(_)) => Self { input: Precision::Spread, context: Precision::Low, inner: Precision::Spread },
+            (_, Some(_)) => {
+                Self { input: Precision::Spread, context: Precision::Low, inner: Precision::Spread }
+            }
             // Elsewhere all other layers build on the first: its errors are the ones that grow.
             (0, None) => Self { input: Precision::High, context: Precision::High, inner: Precision::High },
             (_, None) => Self { input: Precision::Low, context: Precision::Low, inner: Precision::Spread },
