@@ -4,7 +4,7 @@
 //! answered. What must hold: a prompt that a request names is one of the model's, or an error that lists them.
 
 use super::Service;
-use crate::error::Error;
+use crate::{error::Error, families::ScoreRule};
 use std::collections::BTreeMap;
 use text_embeddings_backend_core::ModelType;
 
@@ -17,6 +17,8 @@ pub struct ServedModel {
     /// Of a re-ranker with two classes the one that means "relevant". Its raw score is this class's logit less the
     /// other's, so that its sigmoid is the class's softmax.
     pub positive: Option<usize>,
+    /// What a re-ranker's default score is of its raw one.
+    pub score: ScoreRule,
     /// The prompts of an embedding model.
     pub prompts: Prompts,
     /// The length of an embedding model's vectors.

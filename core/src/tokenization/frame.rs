@@ -30,6 +30,12 @@ pub(super) fn parts(pieces: &[Piece], tokenizers: &Tokenizers) -> Result<Vec<Par
     for piece in pieces {
         match piece {
             Piece::Slot { .. } => builder.run.push(piece.clone()),
+            Piece::Break => builder.end_run()?,
+            Piece::Token(id) => {
+                builder.end_run()?;
+                let text = tokenizers.full.id_to_token(*id);
+                builder.push_fixed(&[*id], &text.ok_or(EncoderError::NoToken { id: *id })?);
+            }
             Piece::Literal(text) => {
                 for item in controls.split(text, &tokenizers.full)? {
                     builder.push(item)?;
@@ -44,7 +50,7 @@ pub(super) fn parts(pieces: &[Piece], tokenizers: &Tokenizers) -> Result<Vec<Par
 /// The slot that a piece is.
 pub(super) fn slot_of(piece: &Piece) -> Option<Slot> {
     match piece {
-        Piece::Literal(_) => None,
+        Piece::Literal(_) | Piece::Break | Piece::Token(_) => None,
         Piece::Slot { slot, .. } => Some(*slot),
     }
 }

@@ -24,7 +24,7 @@ pub struct TextEncoder {
 }
 
 /// The settings of a [`TextEncoder`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextOptions {
     /// The most tokens of an input, prompt and special tokens included (`--max-input-length`).
     pub max_input_length: usize,
@@ -34,6 +34,10 @@ pub struct TextOptions {
     pub vocabulary: usize,
     /// Whether the tokens of a pair's second text have another type than the first's.
     pub has_token_types: bool,
+    /// Whether a re-ranking's instruction is left out; otherwise it is refused.
+    pub ignore_instruction: bool,
+    /// A token behind each text that the tokenizer does not end so by itself.
+    pub last_token: Option<u32>,
 }
 
 impl TextEncoder {
@@ -97,7 +101,8 @@ impl TextEncoder {
                 "`inputs` holds the token id {id}, but the ids of this model are below {limit}"
             )));
         }
-        let tokens = Tokens { ids: ids.to_vec(), owners: vec![Owner::Document; ids.len()], second: None };
+        let owners = vec![Owner::Document; ids.len()];
+        let tokens = Tokens { ids: ids.to_vec(), owners, ..Tokens::default() };
         let excess = tokens.excess(self.options.max_input_length, truncation)?;
         Ok(tokens.cut(0, excess, truncation.direction))
     }
@@ -125,6 +130,7 @@ impl TextEncoder {
             ids: encoding.get_ids().to_vec(),
             owners: (0..encoding.len()).map(owner).collect(),
             second: second.filter(|_| self.options.has_token_types),
+            ..Tokens::default()
         }
     }
 }
@@ -196,9 +202,9 @@ mod tests {
     fn options(max_input_length: usize) -> TextOptions {
         TextOptions {
             max_input_length,
-            parse_special_tokens: false,
             vocabulary: tokenizer().get_vocab_size(true),
             has_token_types: true,
+            ..TextOptions::default()
         }
     }
 
