@@ -16,6 +16,8 @@ pub static ALL: &[&Family] = &[
     &CTXL_RERANK_MISTRAL,
     &BGE_RERANKER_GEMMA,
     &LLAMA_NEMOTRON,
+    &QWEN3_VL_RERANKER,
+    &JINA_RERANKER_M0,
 ];
 
 /// A row without anything, for what families have in common.
@@ -206,6 +208,38 @@ static LLAMA_NEMOTRON: Family = Family {
     takes_unnamed: true,
     prompt: &["<|begin_of_text|>question:{query} \n \n passage:{document}"],
     control_tokens: &["<|begin_of_text|>"],
+    ..NONE
+};
+
+/// Qwen3-VL-Reranker (Qwen3-VL-Embedding, `qwen3_vl_reranker.py`), texts only: no space after the labels, nothing between
+/// instruction and query, `NULL` for an empty text, no thinking.
+static QWEN3_VL_RERANKER: Family = Family {
+    name: "qwen3-vl-reranker",
+    names: &["qwen3-vl-reranker"],
+    model_types: &["qwen3_vl"],
+    takes_unnamed: true,
+    prompt: &[judge!(
+        "<Instruct>: {instruction}<Query>:{query}\n<Document>:{document}",
+        "<|im_end|>\n<|im_start|>assistant\n"
+    )],
+    control_tokens: TURNS,
+    empty: "NULL",
+    default_instruction: Some("Given a search query, retrieve relevant candidates that answer the query."),
+    answers: QWEN3_RERANKER.answers,
+    ..NONE
+};
+
+/// jina-reranker-m0 (the repository's `modeling.py`), texts only: the document first; the token 100 is the last, whose state
+/// a head reads. Its raw scores are around 2.65.
+static JINA_RERANKER_M0: Family = Family {
+    name: "jina-reranker-m0",
+    names: &["jina-reranker-m0"],
+    architectures: &["JinaVLForRanking"],
+    model_types: &["qwen2_vl"],
+    prompt: &["**Document**:\n{document}\n**Query**:\n{query}"],
+    last_token: Some(100),
+    score: ScoreRule::Sigmoid { offset: 2.65, divisor: 1.0 },
+    limits: Limits { prompt: 10_240, texts: None, query: Some(QueryLimit::Tokens(512)) },
     ..NONE
 };
 

@@ -30,6 +30,8 @@ pub struct PromptEncoder {
 pub(super) struct Tokenizers {
     pub(super) full: Tokenizer,
     pub(super) plain: Tokenizer,
+    /// The same behind a control token, for tokenizers that mark the beginning of a text.
+    inner: Option<Tokenizer>,
 }
 
 impl PromptEncoder {
@@ -138,7 +140,9 @@ impl PromptEncoder {
         let texts = [instruction.unwrap_or_default(), text.query, text.document];
         let stretch = |part: &'s Part| match part {
             Part::Fixed { ids, text } => Ok(Stretch::Fixed { ids, text }),
-            Part::Run(pieces) => Ok(Stretch::Run(Box::new(self.encode_run(pieces, texts)?))),
+            Part::Run { pieces, begins } => {
+                Ok(Stretch::Run(Box::new(self.encode_run(pieces, *begins, texts)?)))
+            }
         };
         self.parts_of(instruction).iter().map(stretch).collect()
     }
@@ -167,7 +171,7 @@ impl PromptEncoder {
     }
 
     /// Encodes literals and texts that no control token separates as one string; `texts` in the order of [`Slot`].
-    fn encode_run(&self, pieces: &[Piece], texts: [&str; 3]) -> Result<Run, Error> {
+    fn encode_run(&self, pieces: &[Piece], begins: bool, texts: [&str; 3]) -> Result<Run, Error> {
         let mut text = String::new();
         let mut spans = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -175,8 +179,8 @@ impl PromptEncoder {
             text.push_str(piece.text(texts));
             spans.push((start..text.len(), slot_of(piece)));
         }
-        let Tokenizers { full, plain } = &self.tokenizers;
-        let tokenizer = if self.options.parse_special_tokens { full } else { plain };
+        let parses = self.options.parse_special_tokens;
+        let tokenizer = if parses { &self.tokenizers.full } else { self.tokenizers.of_text(begins) };
         let encoding =
             tokenizer.encode(text.as_str(), false).map_err(|error| Error::Tokenizer(error.to_string()))?;
         Ok(Run { text, spans, encoding })
@@ -204,11 +208,19 @@ impl Stretch<'_> {
     /// The tokens of all stretches of a prompt.
     pub(super) fn join(stretches: &[Self]) -> Tokens {
         let mut prompt = Tokens::default();
-        let fixed = |stretch: Option<&Self>| match stretch {
-            Some(Self::Fixed { ids, .. }) => ids.len(),
-            _ => 0,
+        let is_text = |stretch: &Self| match stretch {
+            Self::Fixed { .. } => false,
+            Self::Run(run) => {
+                run.spans.iter().any(|(_, slot)| matches!(slot, Some(Slot::Query | Slot::Document)))
+            }
         };
-        prompt.outer = fixed(stretches.first()) + fixed(stretches.last().filter(|_| stretches.len() > 1));
+        let tokens = |stretch: &Self| match stretch {
+            Self::Fixed { ids, .. } => ids.len(),
+            Self::Run(run) => run.encoding.len(),
+        };
+        let before = stretches.iter().take_while(|stretch| !is_text(stretch));
+        let behind = stretches.iter().rev().take_while(|stretch| !is_text(stretch));
+        prompt.outer = before.chain(behind).map(tokens).sum();
         for stretch in stretches {
             match stretch {
                 Self::Fixed { ids, .. } => {
@@ -263,7 +275,13 @@ impl Tokenizers {
         plain.with_normalizer(full.get_normalizer().cloned()).map_err(EncoderError::tokenizer)?;
         plain.with_pre_tokenizer(full.get_pre_tokenizer().cloned());
         plain.with_post_processor(full.get_post_processor().cloned());
-        Ok(Self { full, plain })
+        let inner = without_mark(&plain)?;
+        Ok(Self { full, plain, inner })
+    }
+
+    /// The tokenizer of a text that begins with this, or that goes on behind a control token.
+    pub(super) fn of_text(&self, begins: bool) -> &Tokenizer {
+        self.inner.as_ref().filter(|_| !begins).unwrap_or(&self.plain)
     }
 
     /// Refuses a tokenizer whose model knows a control token by itself, so that leaving the added tokens away is not
@@ -281,6 +299,18 @@ impl Tokenizers {
         }
         Ok(())
     }
+}
+
+/// The same tokenizer without the mark that SentencePiece's kin put before the first word of a text; none where there is
+/// no such mark.
+fn without_mark(tokenizer: &Tokenizer) -> Result<Option<Tokenizer>, EncoderError> {
+    const FIRST: &str = r#""prepend_scheme":"first""#;
+    let json = tokenizer.to_string(false).map_err(EncoderError::tokenizer)?;
+    if !serde_json::to_string(&tokenizer.get_pre_tokenizer()).is_ok_and(|json| json.contains(FIRST)) {
+        return Ok(None);
+    }
+    let without = json.replace(FIRST, r#""prepend_scheme":"never""#);
+    without.parse().map(Some).map_err(EncoderError::tokenizer)
 }
 
 #[cfg(test)]

@@ -120,7 +120,12 @@ impl TextEncoder {
             let is_frame = is_special(&encoding, index) || in_prompt(encoding.get_offsets()[index].1);
             if is_frame { Owner::Frame } else { Owner::Document }
         };
-        Ok(self.tokens(&encoding, owner))
+        let mut tokens = self.tokens(&encoding, owner);
+        if let Some(last) = self.options.last_token.filter(|last| tokens.ids.last() != Some(last)) {
+            tokens.ids.push(last);
+            tokens.owners.push(Owner::Frame);
+        }
+        Ok(tokens)
     }
 
     /// The tokens of an encoding, each with its owner.

@@ -99,7 +99,18 @@ fn embedding(
         empty_tokens: empty.iter().filter_map(|token| tokenizer.token_to_id(token)).collect(),
         ..ServedModel::default()
     };
-    let encoder = TextEncoder::new(tokenizer, text_options(config, folder))?;
+    let last_token = match ModelFacts::from(folder).evidence().embedder() {
+        Some(embedder) => Some(tokenizer.token_to_id(embedder.last_token).with_context(|| {
+            format!(
+                "{} puts `{}` behind each text, which the tokenizer (tokenizer.json) does not have: check that it \
+                 belongs to the model",
+                embedder.name, embedder.last_token
+            )
+        })?),
+        None => None,
+    };
+    let options = TextOptions { last_token, ..text_options(config, folder) };
+    let encoder = TextEncoder::new(tokenizer, options)?;
     encoder.self_check(&model.prompts.default)?;
     Ok(Parts::new(encoder, head, model))
 }
