@@ -93,10 +93,11 @@ pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
         .models
         .into_iter()
         .filter(|model| model.names.iter().any(|known| known.eq_ignore_ascii_case(name)));
+    let is_qwen = QWEN3_RERANKER.names.iter().any(|part| name.to_lowercase().contains(part));
     let all = models.map(|Model { source, uncertainty, mut goldens, .. }| {
         for golden in &mut goldens {
-            // They were measured with it, whatever the model's files or flags say.
-            if golden.instruction.is_none() {
+            // Qwen's were measured with it, whatever the model's files or flags say.
+            if golden.instruction.is_none() && is_qwen {
                 golden.instruction = QWEN3_RERANKER.default_instruction.map(str::to_owned);
             }
         }
