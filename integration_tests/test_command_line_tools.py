@@ -177,8 +177,8 @@ def test_verify_passes_a_good_model_step_by_step(tmp_path):
     ended = run("verify", MODELS / MODEL, "--golden", golden(tmp_path / "golden.json"), "--verbose")
     assert ended.code == 0 and ended.err == "", ended.out + ended.err
     found = lines(ended.out)
-    assert [name for _, name, _ in found] == ["files", "kind", "template", "prompt", "tokenizer", "answers", "start"] + ["golden"] * 5
-    assert [mark for mark, _, _ in found] == ["pass"] * 7 + ["-"] + ["pass"] * 4
+    assert [name for _, name, _ in found] == ["files", "kind", "template", "prompt", "tokenizer", "answers", "score", "start"] + ["golden"] * 5
+    assert [mark for mark, _, _ in found] == ["pass"] * 6 + ["-", "pass", "-"] + ["pass"] * 4
     texts = {name: text for _, name, text in found}
     assert "modules.json names a LogitScore" in texts["kind"] and "repository's chat template" in texts["template"]
     assert "float32" in texts["start"]
@@ -195,7 +195,8 @@ def test_verify_passes_a_good_model_step_by_step(tmp_path):
     ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     assert all(f"{token} is {ids[token]}" in texts["tokenizer"] for token in ("<|im_start|>", "<|im_end|>"))
     vocabulary = tokenizer["model"]["vocab"]
-    assert f"`yes` is {vocabulary['yes']}, `no` is {vocabulary['no']}" in texts["answers"]
+    assert f"`yes` ({vocabulary['yes']}) less `no` ({vocabulary['no']})" in texts["answers"]
+    assert "sigmoid of the raw score" in texts["score"] and "qwen3-reranker" in texts["score"]
 
 
 def test_verify_fails_wrong_scores_and_says_which(tmp_path):

@@ -300,7 +300,7 @@ class TestStart:
     FLAGS = [
         ("bert-embedding-mean", ("--pooling", "splade"), "masked-language-model head"),
         ("bert-cross-encoder", ("--default-instruction", "x"), "`--default-instruction` has no place"),
-        ("bert-cross-encoder", ("--chat-template", "builtin"), "has no token `<|im_start|>`"),
+        ("bert-cross-encoder", ("--chat-template", "builtin"), "written with the token `<|im_start|>`, which the tokenizer"),
         ("bert-cross-encoder", ("--max-input-length", "73"), "72 tokens that the model's positions allow"),
         ("bert-cross-encoder", ("--max-input-length", "3"), "of a longest input of 3"),
         ("ettin-modular", ("--pooling", "mean"), "so this is a re-ranker and not an embedding model"),
@@ -328,6 +328,8 @@ class TestStart:
         edit_json(path, true_token_id=answers["true_token_id"], false_token_id=None)
         assert "1_LogitScore/config.json names other answers" in refusal(folder)
 
-    def test_a_family_with_another_prompt_is_named(self, tmp_path):
-        folder = Path(shutil.copytree(MODELS / "tied-f32-bare", tmp_path / "zerank-1-reranker"))
-        assert "of the family zerank" in refusal(folder)
+    def test_answers_of_another_family_than_the_name_says_are_refused(self, tmp_path):
+        folder = Path(shutil.copytree(MODELS / "tied-bf16", tmp_path / "zerank-1-reranker"))
+        (folder / "chat_template.jinja").unlink()
+        message = refusal(folder)
+        assert "those of the family zerank (`Yes` alone)" in message and "--chat-template NAME" in message

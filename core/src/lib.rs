@@ -4,6 +4,7 @@
 //! two ends; `files` and `templates` are used at start-up.
 
 pub mod error;
+pub mod families;
 pub mod files;
 pub mod infer;
 pub mod metrics;

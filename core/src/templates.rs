@@ -1,107 +1,17 @@
 //! The prompt of a re-ranker: literal text around an instruction, a query and a document.
 //!
-//! Input: the name of a built-in prompt, or a repository's Jinja chat template. Output: a [`PromptTemplate`], the
-//! literals and slots in their order. What must hold: a chat template is rendered at start-up only, with texts of our
-//! own, to learn its pieces; it is refused unless every text of a user would come out of it whole, once and unchanged
-//! (or stripped of outer whitespace). User text never passes through Jinja, so that a document cannot inject any.
+//! Input: a built-in [`Family`], or a repository's Jinja chat template. Output: a [`PromptTemplate`], the literals and
+//! slots in their order. What must hold: a chat template is rendered at start-up only, with texts of our own, to learn its
+//! pieces; it is refused unless every text of a user would come out of it whole, once and unchanged (or stripped of outer
+//! whitespace). User text never passes through Jinja, so that a document cannot inject any.
 
 mod chat;
+mod learn;
 
-use crate::files::template_has_roles;
-use chat::ChatTemplate;
-use std::{fmt, str::FromStr};
+pub use chat::MessageStyle;
 
-/// The prompt of Qwen3-Reranker, as its model card and its evaluation code write it.
-///
-/// The whole prompt is `prefix`, `<Instruct>: {instruction}`, `separator`, `<Query>: {query}`, `separator`,
-/// `<Document>: {document}`, `suffix`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Qwen3RerankerTemplate {
-    /// All that comes before the instruction's label.
-    pub prefix: &'static str,
-    /// What stands between the instruction, the query and the document.
-    pub separator: &'static str,
-    /// All that comes after the document.
-    pub suffix: &'static str,
-}
-
-impl Qwen3RerankerTemplate {
-    /// What "meets the requirements" means when nobody says otherwise.
-    pub const DEFAULT_INSTRUCTION: &'static str =
-        "Given a web search query, retrieve relevant passages that answer the query";
-
-    const PREFIX: &'static str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the \
-        Query and the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n\
-        <|im_start|>user\n";
-
-    /// The model card's prompt, which is also that of the official `chat_template.jinja`.
-    pub const OFFICIAL: Self = Self {
-        prefix: Self::PREFIX,
-        separator: "\n",
-        suffix: "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-    };
-
-    /// The prompt behind Qwen's published tables (`evaluation/qwen3_reranker_model.py`): blank lines between the
-    /// three parts, and the user's turn closed twice.
-    pub const EVALUATION: Self = Self {
-        prefix: Self::PREFIX,
-        separator: "\n\n",
-        suffix: "<|im_end|>\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-    };
-
-    fn pieces(self) -> Vec<Piece> {
-        let slot = |slot| Piece::Slot { slot, trim: false };
-        vec![
-            Piece::Literal(format!("{}<Instruct>: ", self.prefix)),
-            slot(Slot::Instruction),
-            Piece::Literal(format!("{}<Query>: ", self.separator)),
-            slot(Slot::Query),
-            Piece::Literal(format!("{}<Document>: ", self.separator)),
-            slot(Slot::Document),
-            Piece::Literal(self.suffix.to_owned()),
-        ]
-    }
-}
-
-/// The prompts that need no file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BuiltinTemplate {
-    /// `builtin`: [`Qwen3RerankerTemplate::OFFICIAL`].
-    #[default]
-    Qwen3Reranker,
-    /// `qwen3-reranker-evaluation`: [`Qwen3RerankerTemplate::EVALUATION`].
-    Qwen3RerankerEvaluation,
-}
-
-impl BuiltinTemplate {
-    /// Every built-in prompt, in the order of the help text.
-    pub const ALL: [Self; 2] = [Self::Qwen3Reranker, Self::Qwen3RerankerEvaluation];
-
-    /// The name as it is typed.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Qwen3Reranker => "builtin",
-            Self::Qwen3RerankerEvaluation => "qwen3-reranker-evaluation",
-        }
-    }
-}
-
-impl fmt::Display for BuiltinTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for BuiltinTemplate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names = Self::ALL.map(Self::as_str).join(", ");
-        let found = Self::ALL.into_iter().find(|template| template.as_str() == text);
-        found.ok_or_else(|| format!("there is no built-in template `{text}`: choose one of {names}"))
-    }
-}
+use crate::families::Family;
+use std::fmt;
 
 /// A place in a prompt for a text that comes with the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +26,15 @@ pub enum Slot {
 
 impl Slot {
     const ALL: [Self; 3] = [Self::Instruction, Self::Query, Self::Document];
+
+    /// How a family's row writes it.
+    fn placeholder(self) -> &'static str {
+        match self {
+            Self::Instruction => "{instruction}",
+            Self::Query => "{query}",
+            Self::Document => "{document}",
+        }
+    }
 
     /// The role of the slot's message in a chat template.
     fn role(self) -> &'static str {
@@ -148,7 +67,13 @@ pub enum Piece {
         slot: Slot,
         /// Whether its outer whitespace is left out.
         trim: bool,
+        /// What is written for a text that is empty.
+        empty: String,
     },
+    /// Text before it and text behind it are encoded on their own, although no control token stands between them.
+    Break,
+    /// A token of this id, which no text stands for.
+    Token(u32),
 }
 
 /// Why a chat template cannot be the prompt of a re-ranker.
@@ -157,12 +82,12 @@ pub enum TemplateError {
     /// It has no roles for a query and a document.
     #[error(
         "the chat template is a general one: it does not know the roles `query` and `document`, so every pair would \
-         get a wrong prompt; pass `--chat-template builtin`, or the path of a re-ranker's template"
+         get a wrong prompt; pass `--chat-template` with the name of a built-in prompt, or the path of a re-ranker's template"
     )]
     General,
     /// Jinja refuses it.
     #[error(
-        "the chat template cannot be rendered: {reason}; pass `--chat-template builtin`, or the path of a template \
+        "the chat template cannot be rendered: {reason}; pass `--chat-template` with the name of a built-in prompt, or the path of a template \
          that can"
     )]
     Render {
@@ -172,7 +97,7 @@ pub enum TemplateError {
     /// A text does not come out of it.
     #[error(
         "the chat template leaves the {slot} out, so pairs that differ in it would get the same prompt; pass \
-         `--chat-template builtin`, or the path of a re-ranker's template"
+         `--chat-template` with the name of a built-in prompt, or the path of a re-ranker's template"
     )]
     Missing {
         /// The text.
@@ -181,7 +106,7 @@ pub enum TemplateError {
     /// A text comes out of it more than once.
     #[error(
         "the chat template writes the {slot} {times} times instead of once, which is not supported; pass \
-         `--chat-template builtin`, or the path of a template that writes it once"
+         `--chat-template` with the name of a built-in prompt, or the path of a template that writes it once"
     )]
     Repeated {
         /// The text.
@@ -192,7 +117,7 @@ pub enum TemplateError {
     /// A text comes out of it changed.
     #[error(
         "the chat template changes the {slot} in other ways than stripping its outer whitespace, or its own text \
-         depends on the {slot}, which is not supported; pass `--chat-template builtin`, or the path of a template \
+         depends on the {slot}, which is not supported; pass `--chat-template` with the name of a built-in prompt, or the path of a template \
          that writes it as it is"
     )]
     Altered {
@@ -201,54 +126,72 @@ pub enum TemplateError {
     },
 }
 
-/// The prompt of a re-ranker: literals and slots in their order.
+/// The prompt of a re-ranker: pieces in their order, in one form or two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptTemplate {
     pieces: Vec<Piece>,
+    /// Of a request without an instruction, where that is another form.
+    bare: Option<Vec<Piece>>,
     default_instruction: Option<String>,
-    takes_empty_instruction: bool,
+    empty_instruction: EmptyInstruction,
+}
+
+/// What a template makes of an instruction without text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EmptyInstruction {
+    /// Its form with an instruction.
+    Written,
+    /// Its form without one.
+    Bare,
+    /// Another form, which no pieces say.
+    Other,
 }
 
 impl PromptTemplate {
-    /// A built-in prompt.
+    /// The prompt of a family.
     #[must_use]
-    pub fn builtin(name: BuiltinTemplate) -> Self {
-        let template = match name {
-            BuiltinTemplate::Qwen3Reranker => Qwen3RerankerTemplate::OFFICIAL,
-            BuiltinTemplate::Qwen3RerankerEvaluation => Qwen3RerankerTemplate::EVALUATION,
+    pub fn builtin(family: &Family) -> Self {
+        let pieces = |strings: &[&str]| {
+            let mut pieces = Vec::new();
+            for (index, string) in strings.iter().enumerate() {
+                if index > 0 {
+                    pieces.push(Piece::Break);
+                }
+                pieces.extend(pieces_of(string, family));
+            }
+            pieces.extend(family.last_token.map(Piece::Token));
+            pieces
         };
+        let instructed = family.instructed.map(pieces);
+        let prompt = pieces(family.prompt);
         Self {
-            pieces: template.pieces(),
-            default_instruction: Some(Qwen3RerankerTemplate::DEFAULT_INSTRUCTION.to_owned()),
-            takes_empty_instruction: true,
+            empty_instruction: if instructed.is_some() {
+                EmptyInstruction::Bare
+            } else {
+                EmptyInstruction::Written
+            },
+            bare: instructed.is_some().then(|| prompt.clone()),
+            pieces: instructed.unwrap_or(prompt),
+            default_instruction: family.default_instruction.map(str::to_owned),
         }
     }
 
-    /// Learns the prompt of a Jinja chat template, which gets three messages: `system` (the instruction), `query` and
-    /// `document`; it is set up as `transformers` does (`utils/chat_template_utils.py`).
-    ///
-    /// # Errors
-    ///
-    /// [`TemplateError`] unless the template writes query and document once each, verbatim or stripped of outer
-    /// whitespace, and the same for the instruction if it writes that at all.
-    pub fn from_chat_template(source: &str) -> Result<Self, TemplateError> {
-        if !template_has_roles(source) {
-            return Err(TemplateError::General);
-        }
-        let chat = ChatTemplate::new(source)?;
-        let mut template =
-            Self { pieces: Vec::new(), default_instruction: None, takes_empty_instruction: true };
-        template.pieces = split_at_sentinels(&chat.render(SENTINELS)?)?;
-        template.learn_trimming(&chat)?;
-        template.check_empty_texts(&chat)?;
-        template.default_instruction = template.learn_default_instruction(&chat);
-        Ok(template)
-    }
-
-    /// Literals and slots in their order; query and document occur once each, the instruction at most once.
+    /// The pieces of a request with an instruction, in their order. Query and document occur once each, the instruction at
+    /// most once.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
+    }
+
+    /// The pieces of a request without an instruction, where the template has another form for it.
+    #[must_use]
+    pub fn bare_pieces(&self) -> Option<&[Piece]> {
+        self.bare.as_deref()
+    }
+
+    /// The pieces of all its forms.
+    pub fn all_pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.pieces.iter().chain(self.bare.iter().flatten())
     }
 
     /// The instruction that the template itself falls back on, if it has one.
@@ -263,89 +206,56 @@ impl PromptTemplate {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Slot { slot: Slot::Instruction, .. }))
     }
 
-    /// Whether the prompt keeps its form around an instruction without text. Some templates leave the instruction's
-    /// whole line out, which the pieces cannot say.
+    /// The pieces of a request with this instruction. None if it is empty and the template then has a form of its own.
     #[must_use]
-    pub fn takes_empty_instruction(&self) -> bool {
-        self.takes_empty_instruction
+    pub(crate) fn form(&self, instruction: Option<&str>) -> Option<&[Piece]> {
+        let bare = self.bare.as_deref().unwrap_or(&self.pieces);
+        match (instruction, self.empty_instruction) {
+            (None, _) | (Some(""), EmptyInstruction::Bare) => Some(bare),
+            (Some(""), EmptyInstruction::Other) if self.has_instruction() => None,
+            (Some(_), _) => Some(&self.pieces),
+        }
     }
 
-    /// The whole prompt as text, for logs and tests; requests are encoded piece by piece.
+    /// Whether it writes what this other template writes, however it is encoded: the pieces of a request without an
+    /// instruction are compared, outer whitespace of texts aside.
     #[must_use]
-    pub fn render(&self, instruction: &str, query: &str, document: &str) -> String {
-        let texts = [instruction, query, document];
-        self.pieces.iter().map(|piece| piece.text(texts)).collect()
+    pub fn reads_as(&self, other: &Self) -> bool {
+        const MARKS: [&str; 3] = ["\u{1}i", "\u{1}q", "\u{1}d"];
+        let written = |template: &Self| -> String {
+            let pieces = template.form(None).unwrap_or(&template.pieces);
+            pieces.iter().map(|piece| piece.text(MARKS)).collect()
+        };
+        written(self) == written(other)
     }
 
-    fn matches(&self, chat: &ChatTemplate, texts: [&str; 3]) -> Result<bool, TemplateError> {
-        Ok(chat.render(texts)? == self.render(texts[0], texts[1], texts[2]))
-    }
-
-    /// Sets each slot's `trim` by what the template does to difficult text in it, first one at a time, then in all.
-    fn learn_trimming(&mut self, chat: &ChatTemplate) -> Result<(), TemplateError> {
-        let difficult = SENTINELS.map(difficult_text);
-        for slot in Slot::ALL {
-            let mut texts = SENTINELS;
-            texts[slot as usize] = &difficult[slot as usize];
-            if self.matches(chat, texts)? {
-                continue;
-            }
-            self.pieces.iter_mut().for_each(|piece| piece.trim_slot(slot));
-            if !self.matches(chat, texts)? {
-                return Err(TemplateError::Altered { slot });
-            }
-        }
-        if self.matches(chat, difficult.each_ref().map(String::as_str))? {
-            Ok(())
-        } else {
-            Err(TemplateError::Altered { slot: Slot::Document })
-        }
-    }
-
-    /// Documents and queries may be empty; whether the instruction may is remembered.
-    fn check_empty_texts(&mut self, chat: &ChatTemplate) -> Result<(), TemplateError> {
-        let [instruction, query, document] = SENTINELS;
-        for (slot, texts) in
-            [(Slot::Query, [instruction, "", document]), (Slot::Document, [instruction, query, ""])]
-        {
-            if !self.matches(chat, texts)? {
-                return Err(TemplateError::Altered { slot });
-            }
-        }
-        self.takes_empty_instruction = self.matches(chat, ["", query, document]).unwrap_or(false);
-        Ok(())
-    }
-
-    /// The template's own instruction: what stands in the slot when there is no system message.
-    fn learn_default_instruction(&self, chat: &ChatTemplate) -> Option<String> {
-        let [_, query, document] = SENTINELS;
-        let rendered = chat.render_messages(&[(Slot::Query, query), (Slot::Document, document)]).ok()?;
-        let place = self
-            .pieces
-            .iter()
-            .position(|piece| matches!(piece, Piece::Slot { slot: Slot::Instruction, .. }))?;
-        let text =
-            |pieces: &[Piece]| -> String { pieces.iter().map(|piece| piece.text(SENTINELS)).collect() };
-        let inner = rendered.strip_prefix(&text(&self.pieces[..place]))?;
-        inner.strip_suffix(&text(&self.pieces[place + 1..])).map(str::to_owned)
+    /// The whole prompt as text, for logs and tests; requests are encoded piece by piece. What no text stands for is left
+    /// out.
+    #[must_use]
+    pub fn render<'a>(&self, instruction: impl Into<Option<&'a str>>, query: &str, document: &str) -> String {
+        let instruction = instruction.into();
+        let texts = [instruction.unwrap_or_default(), query, document];
+        let form = self.form(instruction).unwrap_or(&self.pieces);
+        form.iter().map(|piece| piece.text(texts)).collect()
     }
 }
 
 impl Piece {
+    /// A slot whose text is written as it is.
+    fn slot(slot: Slot) -> Self {
+        Self::Slot { slot, trim: false, empty: String::new() }
+    }
+
     /// The piece with the request's texts (in the order of [`Slot`]) in their places.
     pub(crate) fn text<'a>(&'a self, texts: [&'a str; 3]) -> &'a str {
         match self {
             Self::Literal(text) => text,
-            Self::Slot { slot, trim: false } => texts[*slot as usize],
-            Self::Slot { slot, trim: true } => texts[*slot as usize].trim_matches(is_python_whitespace),
-        }
-    }
-
-    fn trim_slot(&mut self, wanted: Slot) {
-        if let Self::Slot { slot, trim } = self
-            && *slot == wanted
-        {
-            *trim = true;
+            Self::Slot { slot, trim, empty } => {
+                let text = texts[*slot as usize];
+                let text = if *trim { text.trim_matches(is_python_whitespace) } else { text };
+                if text.is_empty() { empty } else { text }
+            }
+            Self::Break | Self::Token(_) => "",
         }
     }
 }
@@ -355,40 +265,23 @@ fn is_python_whitespace(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
 }
 
-/// Texts that no template contains, one per slot.
-const SENTINELS: [&str; 3] = ["Zq7InstructionXv3k", "Zq7QueryXv3k", "Zq7DocumentXv3k"];
-
-/// Text that shows every kind of change: outer whitespace, line breaks, markup, Jinja, control tokens, case, length.
-fn difficult_text(sentinel: &str) -> String {
-    let line = format!(
-        "{sentinel} \"a\" 'B' <b>&amp;</b> {{{{ 7*7 }}}} {{% x %}} {{# y #}} \\n <|im_end|>\r\n\n  ÅE\u{301}日😀\t"
-    );
-    format!("\u{a0} \t\n{}end\u{3000} \n\t ", line.repeat(200))
-}
-
-/// The pieces of a prompt that was rendered with [`SENTINELS`].
-fn split_at_sentinels(rendered: &str) -> Result<Vec<Piece>, TemplateError> {
-    let mut places = Vec::new();
-    for slot in Slot::ALL {
-        let found: Vec<_> = rendered.match_indices(SENTINELS[slot as usize]).collect();
-        match (slot, found.as_slice()) {
-            (_, [(place, _)]) => places.push((*place, slot)),
-            (Slot::Instruction, []) => {}
-            (_, []) => return Err(TemplateError::Missing { slot }),
-            (_, found) => return Err(TemplateError::Repeated { slot, times: found.len() }),
-        }
-    }
-    places.sort_unstable_by_key(|(place, _)| *place);
+/// A string of a family's row, cut at its slots.
+fn pieces_of(string: &str, family: &Family) -> Vec<Piece> {
     let mut pieces = Vec::new();
-    let mut end = 0;
-    for (place, slot) in places {
-        pieces.push(Piece::Literal(rendered[end..place].to_owned()));
-        pieces.push(Piece::Slot { slot, trim: false });
-        end = place + SENTINELS[slot as usize].len();
+    let mut rest = string;
+    let next = |rest: &str| {
+        let places = Slot::ALL.into_iter().filter_map(|slot| Some((rest.find(slot.placeholder())?, slot)));
+        places.min_by_key(|(place, _)| *place)
+    };
+    while let Some((place, slot)) = next(rest) {
+        pieces.push(Piece::Literal(rest[..place].to_owned()));
+        let empty = if slot == Slot::Instruction { "" } else { family.empty };
+        pieces.push(Piece::Slot { slot, trim: family.strips.contains(&slot), empty: empty.to_owned() });
+        rest = &rest[place + slot.placeholder().len()..];
     }
-    pieces.push(Piece::Literal(rendered[end..].to_owned()));
+    pieces.push(Piece::Literal(rest.to_owned()));
     pieces.retain(|piece| !matches!(piece, Piece::Literal(text) if text.is_empty()));
-    Ok(pieces)
+    pieces
 }
 
 #[cfg(test)]
@@ -396,6 +289,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
     use super::*;
+    use crate::families::{QWEN3_RERANKER, by_name};
 
     /// The shape of the official file: set blocks, then text, then three line breaks of which Jinja drops one.
     const OFFICIAL_LIKE: &str = concat!(
@@ -422,12 +316,12 @@ mod tests {
     }
 
     fn learn(source: &str) -> Result<PromptTemplate, TemplateError> {
-        PromptTemplate::from_chat_template(source)
+        PromptTemplate::from_chat_template(source, &MessageStyle::plain())
     }
 
     #[test]
     fn the_builtin_prompts_are_right_byte_for_byte() {
-        let official = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+        let official = PromptTemplate::builtin(&QWEN3_RERANKER);
         let expected = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and \
             the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n\
             <Instruct>: i\n<Query>: q\n<Document>: d<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
@@ -436,7 +330,7 @@ mod tests {
             official.default_instruction(),
             Some("Given a web search query, retrieve relevant passages that answer the query")
         );
-        let evaluation = PromptTemplate::builtin(BuiltinTemplate::Qwen3RerankerEvaluation);
+        let evaluation = PromptTemplate::builtin(by_name("qwen3-reranker-evaluation").unwrap());
         let expected = expected.replace(
             "i\n<Query>: q\n<Document>: d<|im_end|>\n",
             "i\n\n<Query>: q\n\n<Document>: d<|im_end|>\n<|im_end|>\n",
@@ -445,17 +339,8 @@ mod tests {
     }
 
     #[test]
-    fn builtin_names_are_read_back() {
-        for name in BuiltinTemplate::ALL {
-            assert_eq!(name.to_string().parse(), Ok(name));
-        }
-        let error = "qwen".parse::<BuiltinTemplate>().unwrap_err();
-        assert!(error.contains("`qwen`") && error.contains("qwen3-reranker-evaluation"), "{error}");
-    }
-
-    #[test]
     fn the_official_file_gives_the_builtin_prompt() {
-        let builtin = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+        let builtin = PromptTemplate::builtin(&QWEN3_RERANKER);
         assert_eq!(learn(OFFICIAL_LIKE).unwrap(), builtin);
         assert_eq!(learn(&OFFICIAL_LIKE.replace('\n', "\r\n")).unwrap(), builtin);
     }
@@ -500,13 +385,49 @@ mod tests {
     }
 
     #[test]
-    fn an_instruction_that_may_not_be_empty_is_noticed() {
-        let optional =
-            walking("{% if m.content %}S{{ m.content }}\n{% endif %}", "{{ m.content }}|", "{{ m.content }}");
-        let template = learn(&optional).unwrap();
-        assert!(template.has_instruction() && !template.takes_empty_instruction());
-        assert_eq!(template.default_instruction(), None);
-        assert!(learn(OFFICIAL_LIKE).unwrap().takes_empty_instruction());
+    fn the_form_without_an_instruction_is_learned() {
+        let (query, document) = ("{{ m.content }}|", "{{ m.content }}");
+        // What the template does with a system message; its form of an empty instruction, and of none.
+        let table = [
+            ("{% if m.content %}S{{ m.content }}\n{% endif %}", Some("q|dEND"), "q|dEND"),
+            ("S{{ m.content }}\n", Some("S\nq|dEND"), "q|dEND"),
+            ("{% if m.content %}S{{ m.content }}{% else %}E{% endif %}{{ '\n' }}", None, "q|dEND"),
+        ];
+        for (system, empty, none) in table {
+            let template = learn(&walking(system, query, document)).unwrap();
+            assert!(template.has_instruction() && template.default_instruction().is_none(), "{system}");
+            assert_eq!(template.form(Some("")).map(|_| template.render("", "q", "d")).as_deref(), empty);
+            assert_eq!(template.render(None, "q", "d"), none);
+            assert_eq!(template.render("i", "q", "d"), "Si\nq|dEND");
+        }
+        let official = learn(OFFICIAL_LIKE).unwrap();
+        assert!(official.bare_pieces().is_none());
+        assert!(official.render("", "q", "d").contains("<Instruct>: \n"));
+    }
+
+    #[test]
+    fn a_word_for_an_empty_text_is_learned() {
+        let template = learn(&walking("", "Q{{ m.content }}", "D{{ m.content or 'NULL' }}")).unwrap();
+        assert_eq!(template.render(None, "q", ""), "QqDNULLEND");
+        assert_eq!(template.render(None, "", " "), "QD END");
+    }
+
+    #[test]
+    fn messages_of_parts_are_given_to_templates_that_read_them() {
+        let source = "{% for m in messages %}{% if m.role in ['query', 'document'] %}{{ m.role }}:\
+            {% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %};\
+            {% endif %}{% endfor %}{% if add_generation_prompt %}A{% endif %}{{ mode }}";
+        let learned = learn(source).unwrap();
+        assert_eq!(learned.render(None, "q", "d"), "query:q;document:d;A");
+        let style = MessageStyle {
+            structured: Some(true),
+            add_generation_prompt: false,
+            variables: [("mode".to_owned(), "fast".into())].into(),
+        };
+        let learned = PromptTemplate::from_chat_template(source, &style).unwrap();
+        assert_eq!(learned.render(None, "q", "d"), "query:q;document:d;fast");
+        let flat = MessageStyle { structured: Some(false), ..style };
+        assert!(PromptTemplate::from_chat_template(source, &flat).is_err());
     }
 
     #[test]

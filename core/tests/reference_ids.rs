@@ -9,9 +9,11 @@ use serde::{Deserialize, de::DeserializeOwned};
 use std::{collections::HashMap, fs, path::PathBuf};
 use text_embeddings_backend_core::AnswerTokens;
 use text_embeddings_core::{
-    templates::{BuiltinTemplate, PromptTemplate},
+    families::{Answers, QWEN3_RERANKER},
+    templates::{MessageStyle, PromptTemplate},
     tokenization::{
-        EncoderOptions, PairText, PromptEncoder, TokenLimits, Truncation, TruncationDirection, answer_tokens,
+        AnswerSource, EncoderOptions, PairText, PromptEncoder, TokenLimits, Truncation, TruncationDirection,
+        answer_tokens,
     },
 };
 use tokenizers::Tokenizer;
@@ -73,9 +75,9 @@ fn tokenizer() -> Tokenizer {
 
 fn encode(case: &Case, template: &PromptTemplate) -> Vec<u32> {
     let options = EncoderOptions {
-        default_instruction: template.default_instruction().unwrap().to_owned(),
+        default_instruction: template.default_instruction().map(str::to_owned),
         max_input_length: case.max_length,
-        parse_special_tokens: false,
+        ..EncoderOptions::default()
     };
     let encoder = PromptEncoder::new(tokenizer(), template, options).unwrap();
     let document = case.document.text();
@@ -110,7 +112,7 @@ fn every_case_has_the_ids_of_the_reference() {
     let expected: HashMap<String, Expected> = read("expected/ids.json");
     let facts: PromptFacts = read("expected/prompt.json");
     assert!(cases.len() > 60 && cases.len() == expected.len());
-    let builtin = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+    let builtin = PromptTemplate::builtin(&QWEN3_RERANKER);
     for case in &cases {
         let (name, ids) = (&case.name, encode(case, &builtin));
         match &expected[name] {
@@ -128,8 +130,8 @@ fn every_case_has_the_ids_of_the_reference() {
 #[test]
 fn the_chat_template_of_the_model_folder_is_the_builtin_prompt() {
     let source = fs::read_to_string(fixture("models/tied-bf16/chat_template.jinja")).unwrap();
-    let builtin = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
-    assert_eq!(PromptTemplate::from_chat_template(&source).unwrap(), builtin);
+    let builtin = PromptTemplate::builtin(&QWEN3_RERANKER);
+    assert_eq!(PromptTemplate::from_chat_template(&source, &MessageStyle::plain()).unwrap(), builtin);
 }
 
 #[test]
@@ -137,13 +139,13 @@ fn the_frame_and_the_answers_are_those_of_the_reference() {
     let facts: PromptFacts = read("expected/prompt.json");
     let tokenizer = tokenizer();
     let answers = AnswerTokens { true_id: facts.yes, false_id: Some(facts.no) };
-    assert_eq!(answer_tokens(&tokenizer, None), Ok(answers));
-    let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+    assert_eq!(answer_tokens(&tokenizer, AnswerSource::Family(Answers::Two("yes", "no"))), Ok(answers));
+    let template = PromptTemplate::builtin(&QWEN3_RERANKER);
     assert_eq!(template.default_instruction(), Some(facts.default_instruction.as_str()));
     let options = EncoderOptions {
-        default_instruction: facts.default_instruction,
+        default_instruction: Some(facts.default_instruction),
         max_input_length: 8192,
-        parse_special_tokens: false,
+        ..EncoderOptions::default()
     };
     let encoder = PromptEncoder::new(tokenizer, &template, options).unwrap();
     assert_eq!(encoder.self_check(), Ok(()));

@@ -143,9 +143,9 @@ fn ids_and_token_types_are_those_of_the_reference() {
         for row in &expected.rows {
             let options = TextOptions {
                 max_input_length: row.max_length.unwrap_or(expected.max_length),
-                parse_special_tokens: false,
                 vocabulary: folder.description.vocabulary,
                 has_token_types: folder.has_token_types,
+                ..TextOptions::default()
             };
             let tokenizer = Tokenizer::from_file(&folder.tokenizer).unwrap();
             let encoder = TextEncoder::new(tokenizer, options).unwrap();

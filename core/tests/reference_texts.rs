@@ -60,8 +60,7 @@ fn encoder(model: &str, max_input_length: usize) -> TextEncoder {
     let tokenizer: serde_json::Value = read(&format!("models/{model}/tokenizer.json"));
     let tokenizer: Tokenizer = tokenizer.to_string().parse().unwrap();
     let vocabulary = tokenizer.get_vocab_size(true);
-    let options =
-        TextOptions { max_input_length, parse_special_tokens: false, vocabulary, has_token_types: false };
+    let options = TextOptions { max_input_length, vocabulary, ..TextOptions::default() };
     TextEncoder::new(tokenizer, options).unwrap()
 }
 

@@ -12,7 +12,11 @@ use clap::{
 };
 use text_embeddings_backend::InstructionSet;
 use text_embeddings_backend_core::{DType, Pool};
-use text_embeddings_core::{files::RequestedType, templates::BuiltinTemplate};
+use text_embeddings_core::{
+    families::{self, Family, ScoreRule},
+    files::RequestedType,
+    tokenization::NamedAnswer,
+};
 
 use crate::{secret::Secret, telemetry::collector::Endpoint};
 
@@ -172,10 +176,29 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, help_heading = "Prompt")]
     pub(crate) default_instruction: Option<String>,
 
-    /// The prompt of a generative re-ranker: `builtin`, `qwen3-reranker-evaluation` or the path of a Jinja file
-    /// [default: the model's own template if it has query and document roles, else `builtin` for Qwen3's re-rankers].
+    /// The prompt of a re-ranker: the name of a family (`docs/rerankers.md` lists them), whose answers and scores apply,
+    /// too; `builtin` for Qwen3-Reranker's; or the path of a Jinja file [default: the model's own template if it has query
+    /// and document roles, else that of its family].
     #[arg(long, env, value_parser = parse_chat_template, help_heading = "Prompt")]
     pub(crate) chat_template: Option<ChatTemplate>,
+
+    /// Leave a request's instruction out where the model's prompt has no place for one, rather than refuse it.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
+    pub(crate) ignore_instruction: bool,
+
+    /// The token whose logit is a generative re-ranker's raw score: its text, or its number as `id:9454` [default: by
+    /// 1_LogitScore/config.json, else by the model's family].
+    #[arg(long, env, help_heading = "Score")]
+    pub(crate) rerank_true_token: Option<NamedAnswer>,
+
+    /// The token whose logit is taken from it [default: none where `--rerank-true-token` is given].
+    #[arg(long, env, requires = "rerank_true_token", help_heading = "Score")]
+    pub(crate) rerank_false_token: Option<NamedAnswer>,
+
+    /// What a re-ranker's score is of its raw one, x, where a request does not ask for raw scores: `sigmoid`, `sigmoid(x/5)`,
+    /// `sigmoid(x-2.65)` or `identity` [default: by the model's family, else `sigmoid`].
+    #[arg(long, env, help_heading = "Score")]
+    pub(crate) rerank_activation: Option<ScoreRule>,
 
     /// Let control tokens such as `<|im_end|>` in a client's text take effect; only for comparisons with other
     /// servers, because a document can then answer for the model.
@@ -252,8 +275,8 @@ impl HubArgs {
 /// Where a generative re-ranker's prompt comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ChatTemplate {
-    /// One that needs no file.
-    Builtin(BuiltinTemplate),
+    /// That of a family.
+    Builtin(&'static Family),
     /// A Jinja file with the roles system, query and document.
     File(PathBuf),
 }
@@ -335,7 +358,7 @@ fn parse_pool(text: &str) -> Result<Pool, String> {
 
 #[expect(clippy::unnecessary_wraps, reason = "clap wants a parser that can fail")]
 fn parse_chat_template(text: &str) -> Result<ChatTemplate, String> {
-    Ok(text.parse().map_or_else(|_| ChatTemplate::File(text.into()), ChatTemplate::Builtin))
+    Ok(families::by_name(text).map_or_else(|_| ChatTemplate::File(text.into()), ChatTemplate::Builtin))
 }
 
 #[cfg(test)]
@@ -459,8 +482,11 @@ mod tests {
     #[test]
     fn a_template_is_a_name_or_a_file() {
         let table = [
-            ("builtin", ChatTemplate::Builtin(BuiltinTemplate::Qwen3Reranker)),
-            ("qwen3-reranker-evaluation", ChatTemplate::Builtin(BuiltinTemplate::Qwen3RerankerEvaluation)),
+            ("builtin", ChatTemplate::Builtin(&families::QWEN3_RERANKER)),
+            (
+                "qwen3-reranker-evaluation",
+                ChatTemplate::Builtin(families::by_name("qwen3-reranker-evaluation").unwrap()),
+            ),
             ("./my.jinja", ChatTemplate::File("./my.jinja".into())),
         ];
         for (text, expected) in table {

@@ -10,6 +10,10 @@ use std::{net::SocketAddr, num::NonZeroUsize, thread};
 
 use text_embeddings_backend::{InstructionSet, ON_CPU};
 use text_embeddings_backend_core::{DType, ModelType};
+use text_embeddings_core::{
+    families::{Limits, ScoreRule},
+    tokenization::{NamedAnswer, TextLimits},
+};
 
 use crate::{
     args::{Args, ChatTemplate, parse_hostname},
@@ -27,9 +31,6 @@ const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
 const DEFAULT_PROMETHEUS_PORT: u16 = 9000;
-/// The longest input that Qwen3-Reranker's card recommends; its positions would allow five times as much. Its
-/// conversions to a classification head get the same, so that they score the same.
-const RERANKER_INPUT: usize = 8192;
 
 /// A flag, or a combination of flags and files, that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -185,8 +186,8 @@ pub(crate) struct ModelLimits {
     pub(crate) max_seq_length: Option<usize>,
     /// The tokens that the model's positions allow.
     pub(crate) longest_input: Option<usize>,
-    /// Whether it is of the Qwen3 family, whose re-rankers recommend a longest input.
-    pub(crate) is_qwen3: bool,
+    /// What the family of a re-ranker recommends; absent where the positions decide.
+    pub(crate) recommended: Option<Limits>,
 }
 
 /// How the model is served.
@@ -216,8 +217,18 @@ pub(crate) struct Config {
     pub(crate) chat_template: Option<ChatTemplate>,
     /// Whether control tokens in a client's text take effect.
     pub(crate) parse_special_tokens: bool,
+    /// Whether a request's instruction is left out where the prompt has no place for one.
+    pub(crate) ignore_instruction: bool,
+    /// The token whose logit is a generative re-ranker's raw score; none stands for the files' or the family's.
+    pub(crate) rerank_true_token: Option<NamedAnswer>,
+    /// The token whose logit is taken from it.
+    pub(crate) rerank_false_token: Option<NamedAnswer>,
+    /// What scores are of raw ones; none stands for the family's rule.
+    pub(crate) rerank_activation: Option<ScoreRule>,
     /// The longest input in tokens, prompt included.
     pub(crate) max_input_length: usize,
+    /// The longest texts of a re-ranker's prompt.
+    pub(crate) text_limits: TextLimits,
     /// The tokens of a forward pass; a longer input has one of its own.
     pub(crate) max_batch_tokens: usize,
     /// The texts of a forward pass.
@@ -276,7 +287,19 @@ impl Config {
             default_instruction: args.model.default_instruction.clone(),
             chat_template: args.model.chat_template.clone(),
             parse_special_tokens: args.model.parse_special_tokens,
+            ignore_instruction: args.model.ignore_instruction,
+            rerank_true_token: args.model.rerank_true_token.clone(),
+            rerank_false_token: args.model.rerank_false_token.clone(),
+            rerank_activation: args.model.rerank_activation,
             max_input_length,
+            text_limits: TextLimits {
+                // Whoever says how long a prompt may be means all of it.
+                texts: limits
+                    .recommended
+                    .and_then(|of| of.texts)
+                    .filter(|_| args.model.max_input_length.is_none()),
+                query: limits.recommended.and_then(|of| of.query),
+            },
             max_batch_tokens,
             max_batch_requests: args.model.max_batch_requests.map(NonZeroUsize::get),
             max_concurrent_requests: args.max_concurrent_requests.get(),
@@ -301,10 +324,14 @@ fn refuse_other_kinds(args: &Args, model_type: ModelType) -> Result<(), ConfigEr
     let is_reranker = matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker);
     let is_embedding = matches!(model_type, ModelType::Embedding(_));
     let is_set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
+    let is_generative = model_type == ModelType::ListwiseReranker;
     let (rerankers, embeddings) = ("re-rankers", "embedding models");
+    let generative = "generative re-rankers";
     let misplaced = [
         ("--default-instruction", rerankers, !is_reranker && is_set(&args.model.default_instruction)),
         ("--chat-template", rerankers, !is_reranker && args.model.chat_template.is_some()),
+        ("--rerank-activation", rerankers, !is_reranker && args.model.rerank_activation.is_some()),
+        ("--rerank-true-token", generative, !is_generative && args.model.rerank_true_token.is_some()),
         ("--default-prompt", embeddings, !is_embedding && is_set(&args.default_prompt)),
         ("--default-prompt-name", embeddings, !is_embedding && is_set(&args.default_prompt_name)),
         ("--dense-path", embeddings, !is_embedding && is_set(&args.dense_path)),
@@ -332,11 +359,10 @@ fn longest_input(args: &Args, limits: &ModelLimits, notices: &mut Vec<String>) -
             Err(ConfigError::BeyondPositions { asked, positions })
         };
     }
-    let longest = match (limits.max_seq_length, limits.model_type) {
+    let longest = match (limits.max_seq_length, limits.recommended) {
         (Some(length), _) => length,
-        (None, ModelType::ListwiseReranker) => return Ok(RERANKER_INPUT.min(positions)),
-        (None, ModelType::Reranker) if limits.is_qwen3 => return Ok(RERANKER_INPUT.min(positions)),
-        (None, _) => positions,
+        (None, Some(recommended)) => return Ok(recommended.prompt.min(positions)),
+        (None, None) => positions,
     };
     if longest > positions {
         notices.push(format!(
@@ -394,7 +420,7 @@ mod tests {
         model_type: ModelType::ListwiseReranker,
         max_seq_length: None,
         longest_input: Some(40_960),
-        is_qwen3: true,
+        recommended: Some(Limits::DEFAULT),
     };
 
     fn args(flags: &str) -> Args {
@@ -564,7 +590,7 @@ mod tests {
         ];
         for model_type in [ModelType::Embedding(Pool::Mean), ModelType::Classifier] {
             for (max_seq_length, longest_input, flags, expected) in table {
-                let limits = ModelLimits { model_type, max_seq_length, longest_input, is_qwen3: true };
+                let limits = ModelLimits { model_type, max_seq_length, longest_input, recommended: None };
                 let config = Config::resolve(&args(&format!("--threads 2 {flags}")), &limits).unwrap();
                 assert_eq!(
                     (config.max_input_length, config.max_batch_tokens),
@@ -575,7 +601,7 @@ mod tests {
         }
         let reranker = ModelLimits { model_type: ModelType::Reranker, ..QWEN };
         assert_eq!(Config::resolve(&args(""), &reranker).unwrap().max_input_length, 8192);
-        let encoder = ModelLimits { is_qwen3: false, longest_input: Some(9000), ..reranker };
+        let encoder = ModelLimits { recommended: None, longest_input: Some(9000), ..reranker };
         assert_eq!(Config::resolve(&args(""), &encoder).unwrap().max_input_length, 9000);
     }
 

@@ -3,9 +3,12 @@
 //! Input: the configuration, and what start-up learned of the model. Output: [`Info`], which a transport puts into its
 //! own form.
 
-use text_embeddings_backend_core::{ModelType, Pool};
+use std::fmt;
 
-use crate::config::Config;
+use text_embeddings_backend_core::{ModelType, Pool};
+use tokenizers::Tokenizer;
+
+use crate::{config::Config, startup::reranker::Resolved};
 
 /// The answer to who asks what this server is.
 #[derive(Debug, Clone)]
@@ -39,6 +42,61 @@ pub(crate) struct ModelDetails {
     pub(crate) default_instruction: Option<String>,
     /// What sentence-transformers applies to a re-ranker's raw score, such as `identity`.
     pub(crate) score_activation: Option<String>,
+    /// What decides a re-ranker's scores.
+    pub(crate) reranker: Option<RerankerDetails>,
+}
+
+/// What decides a re-ranker's scores, each with what says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RerankerDetails {
+    /// The family, if it is of one.
+    pub(crate) family: Option<String>,
+    /// What says that it is of this family.
+    pub(crate) family_reason: Option<String>,
+    /// Where the prompt comes from.
+    pub(crate) prompt: String,
+    /// A generative re-ranker's answers, and where they come from.
+    pub(crate) answers: Option<String>,
+    /// What scores are of raw ones, such as `sigmoid(x/5)`.
+    pub(crate) score: String,
+    /// What says so.
+    pub(crate) score_reason: String,
+}
+
+impl RerankerDetails {
+    /// The words for what start-up resolved.
+    pub(crate) fn new(resolved: &Resolved, tokenizer: &Tokenizer) -> Self {
+        let (family, family_reason) =
+            resolved.family.as_ref().map(|(family, reason)| (family.name.to_owned(), reason.clone())).unzip();
+        let token = |id: u32| format!("`{}` ({id})", tokenizer.id_to_token(id).unwrap_or_default());
+        let answers = resolved.answers.as_ref().map(|(answers, origin)| {
+            let no = answers.false_id.map(|id| format!(" less {}", token(id)));
+            format!("{}{}, by {origin}", token(answers.true_id), no.unwrap_or_default())
+        });
+        let joined = "none: the model's tokenizer joins query and document";
+        Self {
+            family,
+            family_reason,
+            prompt: resolved.prompt.as_ref().map_or(joined, |(_, origin)| origin).to_owned(),
+            answers,
+            score: resolved.score.0.to_string(),
+            score_reason: resolved.score.1.clone(),
+        }
+    }
+}
+
+impl fmt::Display for RerankerDetails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.family, &self.family_reason) {
+            (Some(family), Some(reason)) => write!(f, "The re-ranker is of the family {family}: {reason}; ")?,
+            _ => f.write_str("The re-ranker is of no known family; ")?,
+        }
+        write!(f, "the prompt is {}; ", self.prompt)?;
+        if let Some(answers) = &self.answers {
+            write!(f, "raw scores are the logit of {answers}; ")?;
+        }
+        write!(f, "scores are {} of the raw score x, by {}", self.score, self.score_reason)
+    }
 }
 
 impl Info {

@@ -5,7 +5,8 @@
 
 mod check;
 mod parts;
-pub(crate) mod prompts;
+mod prompts;
+pub(crate) mod reranker;
 
 use std::{fmt, time::Instant};
 
@@ -24,12 +25,9 @@ use self::parts::Parts;
 use crate::{
     args::{Args, DEFAULT_MODEL_ID, HubArgs},
     config::{Config, ModelLimits},
-    info::{Info, ModelDetails},
+    info::{Info, ModelDetails, RerankerDetails},
     secret::Secret,
 };
-
-/// The `model_type` whose re-rankers read Qwen3-Reranker's prompt.
-pub(crate) const QWEN3: &str = "qwen3";
 
 /// What serving needs of start-up.
 pub(crate) struct Started {
@@ -58,7 +56,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
-    let Parts { encoder, head, mut model, default_instruction, score_activation } =
+    let Parts { encoder, head, mut model, default_instruction, score_activation, reranker } =
         parts::parts(&config, &folder)?;
     steps.done("tokenizer");
     let mut loaded = text_embeddings_backend::load(&LoadOptions {
@@ -88,7 +86,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         loaded.dtype,
         loaded.prefix_cache_bytes >> 20
     );
-    log_answers(&config, &model, score_activation.as_deref());
+    log_answers(&config, &model, score_activation.as_deref(), reranker.as_ref());
     let details = ModelDetails {
         sha: folder.revision_sha.clone(),
         dtype: loaded.dtype.to_string(),
@@ -97,6 +95,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         labels: model.labels.clone(),
         default_instruction,
         score_activation,
+        reranker,
     };
     let limits = EngineLimits {
         max_batch_tokens: config.max_batch_tokens,
@@ -198,14 +197,14 @@ pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
 }
 
 /// The kind of the model with what says so, and the configuration that follows from it.
-pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Config, &'static str)> {
+pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Config, String)> {
     let flags = KindFlags { model_type: args.model.model_type, pooling: args.pooling };
     let (model_type, reason) = files::detect(&ModelFacts::from(folder), &flags)?;
     let limits = ModelLimits {
         model_type,
         max_seq_length: folder.max_seq_length,
         longest_input: folder.description.longest_input,
-        is_qwen3: folder.config.model_type.as_deref() == Some(QWEN3),
+        recommended: reranker::limits(args, folder, model_type),
     };
     Ok((Config::resolve(args, &limits)?, reason))
 }
@@ -219,7 +218,12 @@ pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
 }
 
 /// Says what the answers look like, where that depends on the model.
-fn log_answers(config: &Config, model: &ServedModel, score_activation: Option<&str>) {
+fn log_answers(
+    config: &Config,
+    model: &ServedModel,
+    score_activation: Option<&str>,
+    reranker: Option<&RerankerDetails>,
+) {
     match config.model_type {
         ModelType::Embedding(_) => {
             let names: Vec<&str> = model.prompts.named.keys().map(String::as_str).collect();
@@ -235,10 +239,13 @@ fn log_answers(config: &Config, model: &ServedModel, score_activation: Option<&s
             if let Some(class) = model.positive {
                 tracing::info!("Scores are those of the label `{}`", model.labels[class]);
             }
-            if let Some(activation) = score_activation.filter(|activation| *activation != "sigmoid") {
+            let Some(reranker) = reranker else { return };
+            tracing::info!("{reranker}");
+            let score = reranker.score.as_str();
+            if let Some(activation) = score_activation.filter(|activation| *activation != score) {
                 tracing::info!(
-                    "Scores are sigmoids of the raw score, as in TEI; sentence-transformers applies this model's own \
-                     activation ({activation}) instead, to which `raw_scores` comes closest"
+                    "sentence-transformers applies this model's own activation ({activation}) instead, to which \
+                     `raw_scores` comes closest"
                 );
             }
         }

@@ -18,10 +18,11 @@ use text_embeddings_backend_core::{
     Backend, BackendError, Batch, ModelType, Output, Packing, Pool, Predictions, TokenVectors, Wanted,
 };
 use text_embeddings_core::{
+    families::{Limits, QWEN3_RERANKER},
     files::RequestedType,
     infer::{Engine, EngineLimits},
     service::{ServedModel, Service, ServiceConfig},
-    templates::{BuiltinTemplate, PromptTemplate},
+    templates::PromptTemplate,
     tokenization::{Encoder, EncoderOptions, PromptEncoder, TextEncoder, TextOptions, Tokenization},
 };
 use tokenizers::{Tokenizer, pre_tokenizers::byte_level::ByteLevel};
@@ -89,8 +90,12 @@ fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
         Some(RequestedType::Reranker) => ModelType::Reranker,
         Some(RequestedType::ListwiseReranker) | None => ModelType::ListwiseReranker,
     };
-    let limits =
-        ModelLimits { model_type, max_seq_length: None, longest_input: Some(40_960), is_qwen3: true };
+    let limits = ModelLimits {
+        model_type,
+        max_seq_length: None,
+        longest_input: Some(40_960),
+        recommended: Some(Limits::DEFAULT),
+    };
     let config = Config::resolve(&args, &limits).unwrap();
     let details = ModelDetails {
         dtype: "float32".to_owned(),
@@ -152,12 +157,17 @@ fn encoder(config: &Config, tokenizer: Tokenizer) -> Encoder {
     if matches!(config.model_type, ModelType::Embedding(_) | ModelType::Classifier) {
         let vocabulary = tokenizer.get_vocab_size(true);
         let options =
-            TextOptions { max_input_length, parse_special_tokens, vocabulary, has_token_types: false };
+            TextOptions { max_input_length, parse_special_tokens, vocabulary, ..TextOptions::default() };
         return TextEncoder::new(tokenizer, options).unwrap().into();
     }
-    let default_instruction = "Judge.".to_owned();
-    let options = EncoderOptions { default_instruction, max_input_length, parse_special_tokens };
-    let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+    let default_instruction = Some("Judge.".to_owned());
+    let options = EncoderOptions {
+        default_instruction,
+        max_input_length,
+        parse_special_tokens,
+        ..EncoderOptions::default()
+    };
+    let template = PromptTemplate::builtin(&QWEN3_RERANKER);
     PromptEncoder::new(tokenizer, &template, options).unwrap().into()
 }
 

@@ -14,6 +14,7 @@ use text_embeddings_backend_core::Pool;
 
 use super::error::FilesError;
 use super::weights::starts_as_lfs_pointer;
+use crate::templates::MessageStyle;
 
 /// `config.json`.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -186,6 +187,56 @@ pub(super) struct SentenceBert {
     /// Whether texts are lower-cased before the tokenizer sees them.
     #[serde(default)]
     pub(super) do_lower_case: bool,
+    #[serde(default)]
+    processing_kwargs: Option<ProcessingKwargs>,
+    /// How each kind of input is given to the model; `message` has the `format` of a chat template's messages.
+    #[serde(default)]
+    modality_config: Option<BTreeMap<String, Value>>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct ProcessingKwargs {
+    /// What `apply_chat_template` gets, `chat_template` (a name) and `add_generation_prompt` among it.
+    #[serde(default)]
+    chat_template: Option<BTreeMap<String, Value>>,
+}
+
+/// What sentence-transformers does with the result of a chat template, so that it is no variable of it.
+const NOT_VARIABLES: [&str; 8] = [
+    "chat_template",
+    "add_generation_prompt",
+    "restore_suffix",
+    "padding",
+    "truncation",
+    "max_length",
+    "return_tensors",
+    "tokenize",
+];
+
+impl SentenceBert {
+    /// The name of the chat template to use, or the template itself.
+    pub(super) fn chat_template(&self) -> Option<&str> {
+        self.chat_kwargs()?.get("chat_template")?.as_str()
+    }
+
+    /// How that gets its messages: by default, without the beginning of an answer.
+    pub(super) fn message_style(&self) -> MessageStyle {
+        let format = self.modality_config.as_ref().and_then(|kinds| kinds.get("message"));
+        let structured = match format.and_then(|message| message["format"].as_str()) {
+            Some("structured") => Some(true),
+            Some("flat") => Some(false),
+            _ => None,
+        };
+        let given = self.chat_kwargs().cloned().unwrap_or_default();
+        let add_generation_prompt = given.get("add_generation_prompt") == Some(&Value::Bool(true));
+        let is_variable = |name: &String| !NOT_VARIABLES.contains(&name.as_str());
+        let variables = given.into_iter().filter(|(name, _)| is_variable(name)).collect();
+        MessageStyle { structured, add_generation_prompt, variables }
+    }
+
+    fn chat_kwargs(&self) -> Option<&BTreeMap<String, Value>> {
+        self.processing_kwargs.as_ref()?.chat_template.as_ref()
+    }
 }
 
 /// `tokenizer_config.json`.
@@ -245,16 +296,12 @@ pub(super) struct NamedTemplate {
 }
 
 impl ChatTemplate {
-    /// The template to use: one made for re-ranking before the default one.
-    pub(super) fn choose(self) -> Option<String> {
-        let named = match self {
-            Self::One(template) => return Some(template),
-            Self::Named(named) => named,
-        };
-        ["reranker", "rerank", "default"]
-            .iter()
-            .find_map(|wanted| named.iter().find(|template| template.name == *wanted))
-            .map(|found| found.template.clone())
+    /// The templates by name; one alone is the default.
+    pub(super) fn named(self) -> BTreeMap<String, String> {
+        match self {
+            Self::One(template) => BTreeMap::from([("default".to_owned(), template)]),
+            Self::Named(named) => named.into_iter().map(|it| (it.name, it.template)).collect(),
+        }
     }
 }
 
@@ -361,31 +408,6 @@ mod tests {
         for (text, expected) in table {
             let (_folder, path) = file(text);
             assert_eq!(PoolingConfig::load(&path).unwrap().pool(), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_named_template_for_reranking_goes_before_the_default() {
-        let table = [
-            (r#"{"chat_template":"a"}"#, Some("a")),
-            (
-                r#"{"chat_template":[{"name":"tool_use","template":"t"},{"name":"default","template":"d"}]}"#,
-                Some("d"),
-            ),
-            (
-                r#"{"chat_template":[{"name":"default","template":"d"},{"name":"reranker","template":"r"}]}"#,
-                Some("r"),
-            ),
-            (r#"{"chat_template":[{"name":"rerank","template":"r"}]}"#, Some("r")),
-            (r#"{"chat_template":[{"name":"tool_use","template":"t"}]}"#, None),
-            (r#"{"chat_template":null}"#, None),
-            ("{}", None),
-        ];
-        for (text, expected) in table {
-            let (_folder, path) = file(text);
-            let template =
-                read_json::<TokenizerConfig>(&path).unwrap().chat_template.and_then(ChatTemplate::choose);
-            assert_eq!(template.as_deref(), expected, "{text}");
         }
     }
 

@@ -8,8 +8,8 @@
 //! 3. an architecture ending in `Classification` makes a classifier, or a re-ranker if it has one label (one of two
 //!    labels is a re-ranker by flag only); so does jina-reranker-v1's head with one label, which only the weights name;
 //! 4. a `SpladePooling` module makes a SPLADE model, a `Pooling` module or folder an embedding model;
-//! 5. a causal language model is a generative re-ranker if its chat template has query and document roles, or its
-//!    config or its name says so;
+//! 5. a causal language model is a generative re-ranker if its chat template has query and document roles, its name is that
+//!    of a known family, or its config or its name says so; a few embedding models are known by their names;
 //! 6. a kind of BERT is an embedding model with CLS pooling, as in TEI;
 //! 7. anything else would be an embedding model of unknown pooling, which is refused: a wrong guess gives wrong scores
 //!    without an error.
@@ -21,6 +21,7 @@ use text_embeddings_backend_core::{ModelType, Pool};
 
 use super::config::Module;
 use super::folder::ModelFolder;
+use crate::families::{Evidence, Family};
 
 /// What the rules need to know of a model's files.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +29,8 @@ use super::folder::ModelFolder;
 pub struct ModelFacts {
     /// The last part of the Hub id, or the folder's name.
     pub name: String,
+    /// All its names in lower case, that of `_name_or_path` of `config.json` included.
+    pub names: Vec<String>,
     /// `architectures` of `config.json`.
     pub architectures: Vec<String>,
     /// `model_type` of `config.json`.
@@ -56,6 +59,7 @@ impl From<&ModelFolder> for ModelFacts {
     fn from(folder: &ModelFolder) -> Self {
         Self {
             name: folder.name(),
+            names: folder.names(),
             architectures: folder.config.architectures.clone(),
             model_type: folder.config.model_type.clone().unwrap_or_default(),
             names_labels: folder.config.names_labels(),
@@ -64,7 +68,10 @@ impl From<&ModelFolder> for ModelFacts {
             modules: folder.modules.iter().map(Module::class_name).map(str::to_owned).collect(),
             has_pooling: folder.pooling.is_some(),
             pool: folder.pooling.as_ref().and_then(super::config::PoolingConfig::pool),
-            template_has_roles: folder.chat_template.as_deref().is_some_and(template_has_roles),
+            template_has_roles: folder
+                .chat_template
+                .as_ref()
+                .is_some_and(|chosen| template_has_roles(&chosen.source)),
             is_reranker: folder.config.is_reranker,
             labels: folder.config.label_count(),
         }
@@ -77,6 +84,27 @@ impl ModelFacts {
         self.architectures.iter().any(|name| {
             name.ends_with("Classification") && (name != "NewForTokenClassification" || self.names_labels)
         })
+    }
+
+    /// What the files say about the family of a re-ranker.
+    #[must_use]
+    pub fn evidence(&self) -> Evidence<'_> {
+        Evidence { names: &self.names, architectures: &self.architectures, model_type: &self.model_type }
+    }
+
+    /// The family of the model's name or architecture, unless its own name speaks of embeddings.
+    fn family(&self) -> Option<(&'static Family, String)> {
+        self.evidence().family().filter(|_| !self.name.to_lowercase().contains("embed"))
+    }
+
+    /// Whether it is of a family whose checkpoints have a head that config.json does not name.
+    fn has_family_head(&self) -> bool {
+        self.family().is_some_and(|(family, _)| family.answers.is_none())
+    }
+
+    /// Whether it is of a family that answers with a token.
+    fn has_family_answers(&self) -> bool {
+        self.family().is_some_and(|(family, _)| family.answers.is_some())
     }
 
     fn has_logit_score(&self) -> bool {
@@ -213,6 +241,14 @@ pub enum DetectError {
         /// Its architecture.
         architecture: String,
     },
+    /// A model that ranks in another way than by one forward pass for each pair.
+    #[error("`{name}` cannot be served as a re-ranker: {reason}")]
+    Unserved {
+        /// The model.
+        name: String,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
     /// A pooling module with modes that this server lacks.
     #[error(
         "the pooling of `{name}` is not exactly one of cls, mean and lasttoken in 1_Pooling/config.json: choose one \
@@ -270,7 +306,7 @@ pub enum DetectError {
 }
 
 /// A kind, and what says so.
-type Detected = Result<(ModelType, &'static str), DetectError>;
+type Detected = Result<(ModelType, String), DetectError>;
 
 /// Decides the kind of a model by the rules at the top of this file, and says in words what decided it.
 ///
@@ -279,12 +315,14 @@ type Detected = Result<(ModelType, &'static str), DetectError>;
 /// [`DetectError`] where files and flags leave it open or exclude each other.
 pub fn detect(facts: &ModelFacts, flags: &KindFlags) -> Detected {
     match (flags.model_type, flags.pooling) {
-        (Some(requested), pooling) => Ok((from_flag(facts, requested, pooling)?, "`--model-type` says so")),
+        (Some(requested), pooling) => {
+            Ok((from_flag(facts, requested, pooling)?, "`--model-type` says so".to_owned()))
+        }
         (None, Some(Pool::Splade)) if facts.is_masked_model() || !facts.is_classification() => {
-            Ok((splade(facts)?, "`--pooling` asks for sparse embeddings"))
+            Ok((splade(facts)?, "`--pooling` asks for sparse embeddings".to_owned()))
         }
         (None, Some(pool)) if !facts.is_classification() => {
-            Ok((ModelType::Embedding(pool), "`--pooling` asks for embeddings"))
+            Ok((ModelType::Embedding(pool), "`--pooling` asks for embeddings".to_owned()))
         }
         (None, _) => from_files(facts),
     }
@@ -303,13 +341,20 @@ fn from_flag(
         (RequestedType::Embedding, None) if facts.has_module("SpladePooling") => splade(facts),
         (RequestedType::Embedding, None) if facts.has_pooling => pooling_of_files(facts),
         (RequestedType::Embedding, None) if facts.is_bert() => Ok(ModelType::Embedding(Pool::Cls)),
+        (RequestedType::Embedding, None) if facts.evidence().embedder().is_some() => {
+            Ok(ModelType::Embedding(Pool::LastToken))
+        }
         (RequestedType::Embedding, None) => Err(DetectError::NoPooling { name, architecture }),
         (_, Some(pooling)) => Err(DetectError::PoolingWithoutEmbedding { model_type: requested, pooling }),
-        (RequestedType::ListwiseReranker, None) if facts.is_causal() || facts.has_logit_score() => {
+        (RequestedType::ListwiseReranker, None)
+            if facts.is_causal() || facts.has_logit_score() || facts.has_family_answers() =>
+        {
             Ok(ModelType::ListwiseReranker)
         }
         (RequestedType::ListwiseReranker, None) => Err(DetectError::NotCausal { name, architecture }),
-        (RequestedType::Reranker, None) if facts.ends_in_scores || facts.has_unnamed_score => {
+        (RequestedType::Reranker, None)
+            if facts.ends_in_scores || facts.has_unnamed_score || facts.has_family_head() =>
+        {
             Ok(ModelType::Reranker)
         }
         (_, None) if !facts.is_classification() => {
@@ -324,44 +369,62 @@ fn from_flag(
 }
 
 fn from_files(facts: &ModelFacts) -> Detected {
+    let found = |model_type, reason: &str| Ok((model_type, reason.to_owned()));
     if facts.has_logit_score() {
-        return Ok((ModelType::ListwiseReranker, "modules.json names a LogitScore"));
+        return found(ModelType::ListwiseReranker, "modules.json names a LogitScore");
     }
     if facts.ends_in_scores {
-        return Ok((ModelType::Reranker, "modules.json ends in a score"));
+        return found(ModelType::Reranker, "modules.json ends in a score");
     }
     if facts.is_classification() {
-        return Ok(if facts.labels == 1 {
-            (ModelType::Reranker, "config.json names a classification head with one label")
+        return if facts.labels == 1 {
+            found(ModelType::Reranker, "config.json names a classification head with one label")
         } else {
-            (ModelType::Classifier, "config.json names a classification head with several labels")
-        });
+            found(ModelType::Classifier, "config.json names a classification head with several labels")
+        };
     }
     if facts.has_unnamed_score {
-        let reason = "its weights hold a classification head with one label";
-        return Ok((ModelType::Reranker, reason));
+        return found(ModelType::Reranker, "its weights hold a classification head with one label");
     }
     if facts.has_module("SpladePooling") {
-        return Ok((splade(facts)?, "modules.json names a SpladePooling"));
+        return found(splade(facts)?, "modules.json names a SpladePooling");
     }
     if facts.has_pooling {
-        return Ok((pooling_of_files(facts)?, "its files name a pooling"));
+        return found(pooling_of_files(facts)?, "its files name a pooling");
     }
-    let name = facts.name.clone();
     if facts.is_bert() && !facts.is_causal() {
         let reason = "config.json names a kind of BERT, and nothing says how it pools; give `--pooling` if not by its first token";
-        return Ok((ModelType::Embedding(Pool::Cls), reason));
+        return found(ModelType::Embedding(Pool::Cls), reason);
+    }
+    from_hints(facts)
+}
+
+/// Rule 5 and 7: what is left are causal language models, and models of which nothing is known.
+fn from_hints(facts: &ModelFacts) -> Detected {
+    let name = facts.name.clone();
+    if facts.template_has_roles && facts.is_causal() {
+        let reason = "its chat template has the roles query and document";
+        return Ok((ModelType::ListwiseReranker, reason.to_owned()));
+    }
+    if let Some(reason) = facts.evidence().unserved() {
+        return Err(DetectError::Unserved { name, reason });
+    }
+    if let Some(embedder) = facts.evidence().embedder() {
+        return Ok((ModelType::Embedding(Pool::LastToken), format!("its name is that of {}", embedder.name)));
+    }
+    if let Some((family, reason)) = facts.family() {
+        let kind = if family.answers.is_some() { ModelType::ListwiseReranker } else { ModelType::Reranker };
+        return Ok((kind, format!("it is of the family {}: {reason}", family.name)));
     }
     if !facts.is_causal() {
         return Err(DetectError::NoPooling { name, architecture: facts.architecture() });
     }
     let hints = [
-        (facts.template_has_roles, "its chat template has the roles query and document"),
         (facts.is_reranker, "config.json says `is_reranker`"),
         (facts.is_named_reranker(), "its name says so, and config.json names a causal language model"),
     ];
     match hints.into_iter().find(|(is_given, _)| *is_given) {
-        Some((_, reason)) => Ok((ModelType::ListwiseReranker, reason)),
+        Some((_, reason)) => Ok((ModelType::ListwiseReranker, reason.to_owned())),
         None => Err(DetectError::Ambiguous { name }),
     }
 }

@@ -9,6 +9,15 @@ use text_embeddings_backend_core::BackendError;
 /// A model that cannot be fetched or read.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
+    /// A chat template with a name that is no file's.
+    #[error(
+        "sentence_bert_config.json names the chat template `{name}`, which cannot be a file of additional_chat_templates: \
+         correct it, or give `--chat-template`"
+    )]
+    TemplateName {
+        /// The name.
+        name: String,
+    },
     /// `--model-id` looks like a path and is no directory.
     #[error(
         "`--model-id {model_id}` looks like a path, but there is no such directory: correct the path, or give \

@@ -13,19 +13,20 @@ use tempfile::TempDir;
 use text_embeddings_backend_core::{BackendError, Description};
 
 use super::config::{
-    ChatTemplate, LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert,
-    TokenizerConfig, read_optional_json, read_text,
+    LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, TokenizerConfig,
+    read_optional_json,
 };
 use super::dense::ends_in_scores;
 use super::error::FilesError;
 use super::head::BGE_M3_FILES;
 use super::modules;
+use super::templates::{self, CHAT_TEMPLATE};
 use super::weights::{check_not_lfs_pointer, check_weights, tensor_shape, weight_files};
+use crate::templates::MessageStyle;
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-const CHAT_TEMPLATE: &str = "chat_template.jinja";
 pub(super) const MODULES: &str = "modules.json";
 const LOGIT_SCORE: &str = "1_LogitScore/config.json";
 const POOLING: &str = "1_Pooling/config.json";
@@ -63,6 +64,17 @@ pub(super) fn remedy(file: &str) -> &'static str {
     }
 }
 
+/// A chat template of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChosenTemplate {
+    /// Its text.
+    pub source: String,
+    /// Where it is, for messages.
+    pub place: String,
+    /// How it gets its messages.
+    pub style: MessageStyle,
+}
+
 /// A model folder that is complete.
 #[derive(Debug, Clone)]
 pub struct ModelFolder {
@@ -80,8 +92,8 @@ pub struct ModelFolder {
     pub tokenizer: PathBuf,
     /// The safetensors files, in name order; never empty.
     pub weights: Vec<PathBuf>,
-    /// `chat_template.jinja`, or else the template in `tokenizer_config.json`.
-    pub chat_template: Option<String>,
+    /// The chat template to use.
+    pub chat_template: Option<ChosenTemplate>,
     /// `modules.json`; empty where there is none.
     pub modules: Vec<Module>,
     /// `1_LogitScore/config.json`; there if `modules` names a `LogitScore`.
@@ -129,6 +141,7 @@ impl ModelFolder {
             read_optional_json(&root.join(PROMPTS))?.unwrap_or_default();
         let tokenizer_config: TokenizerConfig =
             read_optional_json(&root.join(TOKENIZER_CONFIG))?.unwrap_or_default();
+        let sentence_bert = sentence_bert(root)?;
         let reads = |name: &str| {
             let names = tokenizer_config.model_input_names.as_ref();
             names.is_none_or(|names| names.iter().any(|known| known == name))
@@ -145,16 +158,24 @@ impl ModelFolder {
             weights,
             has_token_types: description.has_token_types && reads("token_type_ids"),
             empty_tokens: tokenizer_config.empty_tokens(),
-            chat_template: chat_template(root, tokenizer_config)?,
+            chat_template: templates::choose(root, tokenizer_config, sentence_bert.as_ref(), &modules)?,
             ends_in_scores: ends_in_scores(root, &modules)?,
             logit_score: logit_score(root, &modules)?,
             pooling: pooling(root, &modules)?,
             modules,
             prompts: prompts.into_iter().filter_map(|(name, prompt)| Some((name, prompt?))).collect(),
             default_prompt_name,
-            max_seq_length: max_seq_length(root)?,
+            max_seq_length: sentence_bert.and_then(|config| config.max_seq_length),
             unpacked: None,
         })
+    }
+
+    /// The model's names in lower case: [`ModelFolder::name`], then the last part of `_name_or_path` of config.json.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let saved = self.config.raw["_name_or_path"].as_str().unwrap_or_default();
+        let saved = saved.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        [&self.name(), saved].into_iter().filter(|name| !name.is_empty()).map(str::to_lowercase).collect()
     }
 
     /// Whether the folder goes away with this value and its clones.
@@ -197,20 +218,15 @@ pub(super) fn required_for(root: &Path, file: &str, remedy: &'static str) -> Res
     Err(FilesError::Missing { place: root.display().to_string(), file: file.to_owned(), remedy })
 }
 
-fn chat_template(root: &Path, config: TokenizerConfig) -> Result<Option<String>, FilesError> {
-    let own_file = root.join(CHAT_TEMPLATE);
-    if own_file.exists() {
-        return read_text(&own_file).map(Some);
-    }
-    Ok(config.chat_template.and_then(ChatTemplate::choose))
-}
-
 fn logit_score(root: &Path, modules: &[Module]) -> Result<Option<LogitScore>, FilesError> {
+    // Some repositories name a folder that they do not have.
+    let named = modules::config_of(modules, "LogitScore").filter(|path| root.join(path).exists());
+    let path = named.as_deref().unwrap_or(LOGIT_SCORE);
     if modules.iter().any(|module| module.class_name() == "LogitScore") {
         let remedy = "modules.json names it; download the model again with this folder";
-        required_for(root, LOGIT_SCORE, remedy)?;
+        required_for(root, path, remedy)?;
     }
-    read_optional_json(&root.join(LOGIT_SCORE))
+    read_optional_json(&root.join(path))
 }
 
 fn has_unnamed_score(config: &ModelConfig, weights: &[PathBuf]) -> Result<bool, FilesError> {
@@ -231,7 +247,8 @@ fn pooling(root: &Path, modules: &[Module]) -> Result<Option<PoolingConfig>, Fil
     Ok((named || bare_folder).then(PoolingConfig::default))
 }
 
-fn max_seq_length(root: &Path) -> Result<Option<usize>, FilesError> {
+/// `sentence_bert_config.json`, or the first of its older names that is there.
+fn sentence_bert(root: &Path) -> Result<Option<SentenceBert>, FilesError> {
     for name in SENTENCE_BERT {
         let path = root.join(name);
         match read_optional_json::<SentenceBert>(&path)? {
@@ -240,7 +257,7 @@ fn max_seq_length(root: &Path) -> Result<Option<usize>, FilesError> {
                 let (field, value, known) = ("do_lower_case", "true".to_owned(), "false");
                 return Err(FilesError::UnsupportedField { path, field, value, known });
             }
-            Some(config) => return Ok(config.max_seq_length),
+            found => return Ok(found),
         }
     }
     Ok(None)
@@ -325,17 +342,17 @@ mod tests {
         assert_eq!(folder.prompts["query"], "Find it");
         assert_eq!(folder.default_prompt_name.as_deref(), Some("query"));
         assert_eq!((folder.pooling, folder.max_seq_length, folder.revision_sha), (None, None, None));
-        assert!(folder.chat_template.unwrap().contains("document"));
+        assert!(folder.chat_template.unwrap().source.contains("document"));
     }
 
     #[test]
     fn the_template_file_goes_before_the_tokenizer_s() {
         let general = br#"{"chat_template":"general"}"#;
         let both = open(&with("tokenizer_config.json", general)).unwrap();
-        assert!(both.chat_template.unwrap().contains("document"));
+        assert!(both.chat_template.unwrap().source.contains("document"));
         let mut files = with("tokenizer_config.json", general);
         files.remove("chat_template.jinja");
-        assert_eq!(open(&files).unwrap().chat_template.as_deref(), Some("general"));
+        assert_eq!(open(&files).unwrap().chat_template.unwrap().source, "general");
         files.remove("tokenizer_config.json");
         assert_eq!(open(&files).unwrap().chat_template, None);
     }

@@ -23,6 +23,7 @@ use super::folder::{CONFIG, Describe, MODULES, TOKENIZER, optional_files, remedy
 use super::modules::{config_of, module_files, steps};
 use super::progress::TransferProgress;
 use super::source::{HubOptions, ModelSource, local_directory};
+use super::templates;
 use super::weights::{INDEX_FILE, SINGLE_FILE, missing_shard, no_weights, shard_names, weight_files};
 
 /// A model on local disk.
@@ -155,6 +156,9 @@ impl<'a> Hub<'a> {
         for file in [TOKENIZER].into_iter().chain(optional_files().filter(|file| has(file))) {
             self.download_file(&listing.sha, file).await?;
         }
+        for file in templates::additional(listing.files.iter()) {
+            self.download_file(&listing.sha, file).await?;
+        }
         self.download_modules(listing, &place).await?;
         if has(SINGLE_FILE) {
             self.download_file(&listing.sha, SINGLE_FILE).await?;
@@ -177,7 +181,7 @@ impl<'a> Hub<'a> {
     async fn download_modules(&self, listing: &Listing, place: &str) -> Result<(), FilesError> {
         let modules: Vec<Module> =
             read_optional_json(&self.snapshot(&listing.sha).join(MODULES))?.unwrap_or_default();
-        for class in ["Pooling", "SpladePooling"] {
+        for class in ["Pooling", "SpladePooling", "LogitScore"] {
             if let Some(file) = config_of(&modules, class).filter(|file| listing.files.contains(file)) {
                 self.download_file(&listing.sha, &file).await?;
             }

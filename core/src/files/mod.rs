@@ -17,6 +17,7 @@ mod layer_norm;
 mod modules;
 mod progress;
 mod source;
+mod templates;
 mod weights;
 
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};
 pub use demo::DEMO_MODEL_ID;
 pub use detect::{DetectError, KindFlags, ModelFacts, RequestedType, detect, template_has_roles};
 pub use error::FilesError;
-pub use folder::{Describe, ModelFolder};
+pub use folder::{ChosenTemplate, Describe, ModelFolder};
 pub use head::{class_labels, embedding_head, positive_label, scores_head};
 pub use hub::{LocalModel, fetch};
 pub use source::{HubOptions, ModelSource};

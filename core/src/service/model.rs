@@ -4,7 +4,10 @@
 //! answered. What must hold: a prompt that a request names is one of the model's, or an error that lists them.
 
 use super::Service;
-use crate::error::{Error, NOT_A_RERANKER, NOT_AN_EMBEDDING_MODEL};
+use crate::{
+    error::{Error, NOT_A_RERANKER, NOT_AN_EMBEDDING_MODEL},
+    families::ScoreRule,
+};
 use std::collections::BTreeMap;
 use text_embeddings_backend_core::ModelType;
 
@@ -17,6 +20,8 @@ pub struct ServedModel {
     /// Of a re-ranker with two classes the one that means "relevant". Its raw score is this class's logit less the
     /// other's, so that its sigmoid is the class's softmax.
     pub positive: Option<usize>,
+    /// What a re-ranker's default score is of its raw one.
+    pub score: ScoreRule,
     /// The prompts of an embedding model.
     pub prompts: Prompts,
     /// The length of an embedding model's vectors.

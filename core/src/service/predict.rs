@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{Error, NOT_A_CLASSIFIER},
-    postprocess::{order, probabilities, sigmoid},
+    postprocess::{order, probabilities},
     tokenization::{Input, PairText, TruncationDirection},
 };
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Service {
     fn predict_pair(&self, logits: &[f32], raw_scores: bool) -> Result<Vec<Prediction>, Error> {
         let model = &self.config.model;
         let raw = model.relevance(logits)?;
-        let score = if raw_scores { raw } else { sigmoid(raw) };
+        let score = if raw_scores { raw } else { model.score.apply(raw) };
         Ok(vec![Prediction { score, label: model.label(model.positive.unwrap_or(0)) }])
     }
 

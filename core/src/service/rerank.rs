@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::Error,
     metrics::{RERANK_SCORE, observe_probability},
-    postprocess::{order, sigmoid},
+    postprocess::order,
     tokenization::{Input, PairText, TokenLimits, Truncation, TruncationDirection},
 };
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct RerankRequest {
     pub truncation_direction: TruncationDirection,
     /// The most tokens of each text, where that is less than fits.
     pub limits: TokenLimits,
-    /// Scores before the sigmoid.
+    /// The authors' raw scores, before the model's rule.
     pub raw_scores: bool,
     /// Send the texts back.
     pub return_text: bool,
@@ -45,7 +45,7 @@ pub struct RerankRequest {
 pub struct Rank {
     /// The text's index in the request.
     pub index: usize,
-    /// Its score: a probability, or the log-odds if the request asked for raw scores.
+    /// Its score: by the model's rule, or the raw one if the request asked for it.
     pub score: f32,
     /// The text itself, if the request asked for it.
     pub text: Option<String>,
@@ -54,16 +54,16 @@ pub struct Rank {
 /// How well a text meets a query.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Score {
-    /// Log-odds.
+    /// The authors' raw number.
     pub(super) raw: f32,
-    /// Their sigmoid.
-    pub(super) probability: f32,
+    /// What the model's rule makes of it.
+    pub(super) default: f32,
 }
 
 impl Score {
     /// The one of the two that a request wants.
     pub(super) fn wanted(self, raw_scores: bool) -> f32 {
-        if raw_scores { self.raw } else { self.probability }
+        if raw_scores { self.raw } else { self.default }
     }
 }
 
@@ -108,10 +108,11 @@ impl Service {
     ) -> Result<(Vec<Score>, Cost), Failed> {
         let computed = self.compute(pairs, Task::Score, truncation).await?;
         let raw = computed.outputs.iter().map(|output| self.config.model.relevance(&output.whole));
-        let score = |raw: Result<f32, Error>| raw.map(|raw| Score { raw, probability: sigmoid(raw) });
+        let rule = self.config.model.score;
+        let score = |raw: Result<f32, Error>| raw.map(|raw| Score { raw, default: rule.apply(raw) });
         let scores: Vec<Score> = raw.map(score).collect::<Result<_, _>>()?;
         for score in &scores {
-            observe_probability(RERANK_SCORE, score.probability);
+            observe_probability(RERANK_SCORE, rule.probability(score.raw));
         }
         Ok((scores, computed.cost))
     }
@@ -148,6 +149,7 @@ mod tests {
     use super::*;
     use crate::{
         metrics::{self, testing::recorded},
+        postprocess::sigmoid,
         service::{
             DecodeRequest, EmbedAllRequest, EmbedEncoding, EmbedInput, EmbedInputs,
             testing::{

@@ -29,7 +29,7 @@ pub struct ScoreRequest {
     pub truncation_direction: TruncationDirection,
     /// The most tokens of each text, where that is less than fits.
     pub limits: TokenLimits,
-    /// Scores before the sigmoid.
+    /// The authors' raw scores, before the model's rule.
     pub raw_scores: bool,
 }
 

@@ -8,11 +8,12 @@
 
 use super::{Prompts, ServedModel, Service, ServiceConfig};
 use crate::{
+    families::QWEN3_RERANKER,
     infer::{
         Engine, EngineLimits,
         testing::{BREAK, Control, FAIL, NAN, PANIC, values},
     },
-    templates::{BuiltinTemplate, PromptTemplate},
+    templates::PromptTemplate,
     tokenization::{
         Encoder, EncoderOptions, Input, PairText, PromptEncoder, TextEncoder, TextOptions, TokenLimits,
         Tokenization, Truncation, TruncationDirection,
@@ -123,20 +124,19 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
 
 fn prompt_encoder() -> PromptEncoder {
     let options = EncoderOptions {
-        default_instruction: "w7".to_owned(),
+        default_instruction: Some("w7".to_owned()),
         max_input_length: MAX_INPUT_LENGTH,
-        parse_special_tokens: false,
+        ..EncoderOptions::default()
     };
-    PromptEncoder::new(tokenizer(), &PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker), options)
-        .unwrap()
+    PromptEncoder::new(tokenizer(), &PromptTemplate::builtin(&QWEN3_RERANKER), options).unwrap()
 }
 
 fn text_encoder() -> TextEncoder {
     let options = TextOptions {
         max_input_length: MAX_INPUT_LENGTH,
-        parse_special_tokens: false,
         vocabulary: CLS as usize + 1,
         has_token_types: true,
+        ..TextOptions::default()
     };
     TextEncoder::new(tokenizer(), options).unwrap()
 }

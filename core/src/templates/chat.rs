@@ -4,18 +4,50 @@
 //! words. What must hold: what comes out equals what `transformers` renders, else it is an error; only start-up
 //! renders templates, and only with texts of our own.
 
-use super::{Slot, TemplateError};
+use super::TemplateError;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, Value, context, syntax::SyntaxConfig};
+use std::collections::BTreeMap;
+
+/// How a template wants its messages, as sentence-transformers writes it into `sentence_bert_config.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MessageStyle {
+    /// Whether a message's content is a list of parts (`[{"type": "text", "text": …}]`) instead of a text. If absent, the
+    /// template's own words decide, by the rule of sentence-transformers.
+    pub structured: Option<bool>,
+    /// Whether the template is asked for the beginning of an answer.
+    pub add_generation_prompt: bool,
+    /// Further variables of the template.
+    pub variables: BTreeMap<String, serde_json::Value>,
+}
+
+impl MessageStyle {
+    /// That of templates without a word about it.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self { structured: None, add_generation_prompt: true, variables: BTreeMap::new() }
+    }
+}
+
+/// What a template that reads a list of parts writes (sentence-transformers 6, `base/modality.py`).
+const STRUCTURED: [&str; 5] = ["content[0]", ".type", "'type'", "\"type\"", "message.content["];
+
+/// A message.
+pub(super) struct Message<'a> {
+    pub(super) role: &'static str,
+    pub(super) content: &'a str,
+}
 
 /// A Jinja template in the environment that `transformers` gives it.
 pub(super) struct ChatTemplate {
     environment: Environment<'static>,
+    style: MessageStyle,
+    is_structured: bool,
 }
 
 impl ChatTemplate {
     const NAME: &'static str = "chat_template";
 
-    pub(super) fn new(source: &str) -> Result<Self, TemplateError> {
+    pub(super) fn new(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
@@ -29,22 +61,40 @@ impl ChatTemplate {
         environment.add_filter("tojson", to_json);
         // Jinja reads every kind of line break as `\n`.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        let by_words = || STRUCTURED.iter().any(|word| source.contains(word));
+        let is_structured = style.structured.unwrap_or_else(by_words);
         environment.add_template_owned(Self::NAME, source).map_err(render_error)?;
-        Ok(Self { environment })
+        Ok(Self { environment, style: style.clone(), is_structured })
     }
 
-    /// Renders with all three messages; `texts` in the order of [`Slot`].
-    pub(super) fn render(&self, texts: [&str; 3]) -> Result<String, TemplateError> {
-        self.render_messages(&Slot::ALL.map(|slot| (slot, texts[slot as usize])))
-    }
-
-    pub(super) fn render_messages(&self, messages: &[(Slot, &str)]) -> Result<String, TemplateError> {
+    pub(super) fn render(&self, messages: &[Message<'_>]) -> Result<String, TemplateError> {
+        let content = |text: &str| {
+            if self.is_structured {
+                Value::from(vec![context! { type => "text", text }])
+            } else {
+                text.into()
+            }
+        };
         let messages: Vec<Value> = messages
             .iter()
-            .map(|(slot, content)| context! { role => slot.role(), content => *content })
+            .map(|message| context! { role => message.role, content => content(message.content) })
             .collect();
         let template = self.environment.get_template(Self::NAME).map_err(render_error)?;
-        template.render(context! { messages, add_generation_prompt => true }).map_err(render_error)
+        let mut variables: BTreeMap<String, Value> =
+            self.style.variables.iter().map(|(name, value)| (name.clone(), of_json(value))).collect();
+        variables.insert("messages".to_owned(), messages.into());
+        variables.insert("add_generation_prompt".to_owned(), self.style.add_generation_prompt.into());
+        template.render(Value::from(variables)).map_err(render_error)
+    }
+}
+
+/// A variable's value; one that is a list or a map is none.
+fn of_json(value: &serde_json::Value) -> Value {
+    match value {
+        serde_json::Value::Bool(value) => (*value).into(),
+        serde_json::Value::Number(value) => value.as_i64().map_or_else(|| value.as_f64().into(), Value::from),
+        serde_json::Value::String(value) => value.as_str().into(),
+        _ => Value::from(()),
     }
 }
 

@@ -1,46 +1,93 @@
 //! The two tokens between which a generative re-ranker decides.
 //!
-//! Input: the model's tokenizer, and the ids of `1_LogitScore/config.json` if there is one. Output: [`AnswerTokens`].
-//! What must hold: each is one token of the vocabulary, and they differ; a wrong guess gives near-random scores.
+//! Input: the model's tokenizer, and what names the answers: flags, `1_LogitScore/config.json` or a family. Output:
+//! [`AnswerTokens`]. What must hold: each is one token of the vocabulary, and they differ; a wrong guess gives near-random
+//! scores.
 
 use super::EncoderError;
+use crate::{families::Answers, files::LogitScore};
+use std::str::FromStr;
 use text_embeddings_backend_core::AnswerTokens;
 use tokenizers::Tokenizer;
 
-/// Finds the answers: the ids of `logit_score` (true, false), else the tokens `yes` and `no`.
+/// An answer as a user names it: by its text, or as `id:9454`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamedAnswer {
+    /// The text of exactly one token.
+    Text(String),
+    /// A token's id.
+    Id(u32),
+}
+
+impl FromStr for NamedAnswer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("id:") {
+            Some(id) => id
+                .parse()
+                .map(Self::Id)
+                .map_err(|_| format!("`{text}` is no token id: give a number after `id:`")),
+            None if text.is_empty() => {
+                Err("it is empty: give a token's text, or `id:` and its number".to_owned())
+            }
+            None => Ok(Self::Text(text.to_owned())),
+        }
+    }
+}
+
+/// What names the answers.
+#[derive(Debug, Clone, Copy)]
+pub enum AnswerSource<'a> {
+    /// `--rerank-true-token` and `--rerank-false-token`.
+    Flags(&'a NamedAnswer, Option<&'a NamedAnswer>),
+    /// `1_LogitScore/config.json`.
+    LogitScore(LogitScore),
+    /// The model's family.
+    Family(Answers),
+}
+
+/// Finds the answers.
 ///
 /// # Errors
 ///
 /// [`EncoderError`] if an answer is not exactly one token of the vocabulary, or if both are the same.
-pub fn answer_tokens(
-    tokenizer: &Tokenizer,
-    logit_score: Option<(u32, Option<u32>)>,
-) -> Result<AnswerTokens, EncoderError> {
+pub fn answer_tokens(tokenizer: &Tokenizer, source: AnswerSource<'_>) -> Result<AnswerTokens, EncoderError> {
     let known = |field, id| match tokenizer.id_to_token(id) {
         Some(_) => Ok(id),
         None => Err(EncoderError::AnswerId { field, id }),
     };
-    let answers = match logit_score {
-        Some((true_id, false_id)) => AnswerTokens {
-            true_id: known("true_token_id", true_id)?,
-            false_id: false_id.map(|id| known("false_token_id", id)).transpose()?,
-        },
-        None => AnswerTokens {
-            true_id: single_token(tokenizer, "yes")?,
-            false_id: Some(single_token(tokenizer, "no")?),
-        },
+    let named = |flag, answer: &NamedAnswer| match answer {
+        NamedAnswer::Text(text) => single_token(tokenizer, text),
+        NamedAnswer::Id(id) => known(flag, *id),
     };
-    match answers.false_id {
-        Some(id) if id == answers.true_id => Err(EncoderError::SameAnswers { id }),
-        _ => Ok(answers),
+    const FILE: [&str; 2] =
+        ["`true_token_id` of 1_LogitScore/config.json", "`false_token_id` of 1_LogitScore/config.json"];
+    let (true_id, false_id) = match source {
+        AnswerSource::Flags(yes, no) => (
+            named("`--rerank-true-token`", yes)?,
+            no.map(|no| named("`--rerank-false-token`", no)).transpose()?,
+        ),
+        AnswerSource::LogitScore(LogitScore { true_token_id, false_token_id }) => {
+            (known(FILE[0], true_token_id)?, false_token_id.map(|id| known(FILE[1], id)).transpose()?)
+        }
+        AnswerSource::Family(Answers::Two(yes, no)) => {
+            (single_token(tokenizer, yes)?, Some(single_token(tokenizer, no)?))
+        }
+        AnswerSource::Family(Answers::One(yes)) => (single_token(tokenizer, yes)?, None),
+        AnswerSource::Family(Answers::Id(id)) => (known("the answer of the model's family", id)?, None),
+    };
+    match false_id {
+        Some(id) if id == true_id => Err(EncoderError::SameAnswers { id }),
+        _ => Ok(AnswerTokens { true_id, false_id }),
     }
 }
 
-fn single_token(tokenizer: &Tokenizer, answer: &'static str) -> Result<u32, EncoderError> {
+fn single_token(tokenizer: &Tokenizer, answer: &str) -> Result<u32, EncoderError> {
     let encoding = tokenizer.encode_fast(answer, false).map_err(EncoderError::tokenizer)?;
     match (tokenizer.token_to_id(answer), encoding.get_ids()) {
         (Some(id), [only]) if *only == id => Ok(id),
-        _ => Err(EncoderError::AnswerToken { answer }),
+        _ => Err(EncoderError::AnswerToken { answer: answer.to_owned() }),
     }
 }
 
@@ -53,21 +100,47 @@ mod tests {
         QWEN_TOKENIZER, qwen_tokenizer, small_tokenizer, small_tokenizer_with,
     };
 
+    const YES_NO: AnswerSource<'_> = AnswerSource::Family(Answers::Two("yes", "no"));
+
+    fn file(true_token_id: u32, false_token_id: Option<u32>) -> AnswerSource<'static> {
+        AnswerSource::LogitScore(LogitScore { true_token_id, false_token_id })
+    }
+
+    #[test]
+    fn answers_are_named_by_text_or_id() {
+        let tokenizer = small_tokenizer();
+        let [yes, no, exclamation] = ["yes", "no", "!"].map(|token| tokenizer.token_to_id(token).unwrap());
+        let named = |text: &str| text.parse::<NamedAnswer>();
+        let (one, other) = (named("no").unwrap(), named(&format!("id:{yes}")).unwrap());
+        let table = [
+            (AnswerSource::Flags(&one, Some(&other)), (no, Some(yes))),
+            (AnswerSource::Flags(&other, None), (yes, None)),
+            (AnswerSource::Family(Answers::One("no")), (no, None)),
+            (AnswerSource::Family(Answers::Id(exclamation)), (exclamation, None)),
+        ];
+        for (source, (true_id, false_id)) in table {
+            assert_eq!(answer_tokens(&tokenizer, source), Ok(AnswerTokens { true_id, false_id }));
+        }
+        for wrong in ["", "id:", "id:-1", "id:yes"] {
+            assert!(named(wrong).is_err(), "{wrong}");
+        }
+    }
+
     #[test]
     fn yes_and_no_are_looked_up() {
         let tokenizer = small_tokenizer();
         let (yes, no) = (tokenizer.token_to_id("yes"), tokenizer.token_to_id("no"));
         let expected = AnswerTokens { true_id: yes.unwrap(), false_id: no };
         assert!(no.is_some());
-        assert_eq!(answer_tokens(&tokenizer, None), Ok(expected));
+        assert_eq!(answer_tokens(&tokenizer, YES_NO), Ok(expected));
     }
 
     #[test]
     fn qwen_says_yes_with_9693_and_no_with_2152() {
         let Some(tokenizer) = qwen_tokenizer() else { return };
         let expected = Ok(AnswerTokens { true_id: 9693, false_id: Some(2152) });
-        assert_eq!(answer_tokens(&tokenizer, None), expected, "{QWEN_TOKENIZER}");
-        assert_eq!(answer_tokens(&tokenizer, Some((9693, Some(2152)))), expected);
+        assert_eq!(answer_tokens(&tokenizer, YES_NO), expected, "{QWEN_TOKENIZER}");
+        assert_eq!(answer_tokens(&tokenizer, file(9693, Some(2152))), expected);
     }
 
     #[test]
@@ -75,20 +148,37 @@ mod tests {
         let tokenizer = small_tokenizer();
         let (yes, no) = (tokenizer.token_to_id("yes").unwrap(), tokenizer.token_to_id("no").unwrap());
         let alone = AnswerTokens { true_id: yes, false_id: None };
-        assert_eq!(answer_tokens(&tokenizer, Some((yes, None))), Ok(alone));
+        assert_eq!(answer_tokens(&tokenizer, file(yes, None)), Ok(alone));
         let swapped = AnswerTokens { true_id: no, false_id: Some(yes) };
-        assert_eq!(answer_tokens(&tokenizer, Some((no, Some(yes)))), Ok(swapped));
+        assert_eq!(answer_tokens(&tokenizer, file(no, Some(yes))), Ok(swapped));
         let cases = [
-            (Some((yes, Some(yes))), EncoderError::SameAnswers { id: yes }),
-            (Some((99_999, Some(no))), EncoderError::AnswerId { field: "true_token_id", id: 99_999 }),
-            (Some((yes, Some(99_999))), EncoderError::AnswerId { field: "false_token_id", id: 99_999 }),
+            (file(yes, Some(yes)), EncoderError::SameAnswers { id: yes }),
+            (
+                file(99_999, Some(no)),
+                EncoderError::AnswerId { field: "`true_token_id` of 1_LogitScore/config.json", id: 99_999 },
+            ),
+            (
+                file(yes, Some(99_999)),
+                EncoderError::AnswerId { field: "`false_token_id` of 1_LogitScore/config.json", id: 99_999 },
+            ),
+            (
+                AnswerSource::Flags(&NamedAnswer::Id(99_999), None),
+                EncoderError::AnswerId { field: "`--rerank-true-token`", id: 99_999 },
+            ),
+            (
+                AnswerSource::Flags(&NamedAnswer::Text("yes no".to_owned()), None),
+                EncoderError::AnswerToken { answer: "yes no".to_owned() },
+            ),
         ];
-        for (ids, expected) in cases {
-            assert_eq!(answer_tokens(&tokenizer, ids), Err(expected));
+        for (source, expected) in cases {
+            assert_eq!(answer_tokens(&tokenizer, source), Err(expected));
         }
         for (merges, answer) in [(&["n o"][..], "yes"), (&["y e", "ye s"][..], "no")] {
             let tokenizer = small_tokenizer_with(merges);
-            assert_eq!(answer_tokens(&tokenizer, None), Err(EncoderError::AnswerToken { answer }));
+            assert_eq!(
+                answer_tokens(&tokenizer, YES_NO),
+                Err(EncoderError::AnswerToken { answer: answer.to_owned() })
+            );
         }
     }
 }

@@ -20,6 +20,26 @@ pub enum EncoderError {
         /// The setting.
         setting: &'static str,
     },
+    /// The prompt ends in a token that the tokenizer does not have.
+    #[error(
+        "the prompt ends in the token {id}, which the tokenizer (tokenizer.json) does not have: check that it belongs to \
+         the model"
+    )]
+    NoToken {
+        /// Its id.
+        id: u32,
+    },
+    /// The prompt is written with a control token that the tokenizer does not have.
+    #[error(
+        "the prompt `{family}` is written with the token `{token}`, which the tokenizer (tokenizer.json) does not have: \
+         choose the model's own prompt with `--chat-template`"
+    )]
+    NoControlToken {
+        /// The family.
+        family: &'static str,
+        /// The token.
+        token: &'static str,
+    },
     /// Plain text can become a control token.
     #[error(
         "text of a request that reads `{token}` would become that control token with this tokenizer (it is in the \
@@ -91,20 +111,20 @@ pub enum EncoderError {
     /// An answer is not exactly one token.
     #[error(
         "the answer `{answer}` is not one single token of the tokenizer (tokenizer.json), but a generative re-ranker \
-         answers with it: check that this is a re-ranker with its own tokenizer, or name the answers' ids in \
-         1_LogitScore/config.json"
+         answers with it: check that this is a re-ranker with its own tokenizer, or name its answers with \
+         `--rerank-true-token` and `--rerank-false-token`"
     )]
     AnswerToken {
-        /// `yes` or `no`.
-        answer: &'static str,
+        /// The answer, such as `yes`.
+        answer: String,
     },
-    /// `1_LogitScore/config.json` names a token that the tokenizer does not have.
+    /// A file or flag names a token that the tokenizer does not have.
     #[error(
-        "`{field}` of 1_LogitScore/config.json is {id}, but the tokenizer (tokenizer.json) has no token of that id: \
-         check that the two files belong to the same model"
+        "{field} is {id}, but the tokenizer (tokenizer.json) has no token of that id: check that it belongs to the same \
+         model"
     )]
     AnswerId {
-        /// The field.
+        /// What names it.
         field: &'static str,
         /// Its value.
         id: u32,
@@ -112,7 +132,7 @@ pub enum EncoderError {
     /// Both answers are the same token.
     #[error(
         "the answers yes and no are the same token {id}, so every score would be the same: correct \
-         1_LogitScore/config.json or tokenizer.json"
+         1_LogitScore/config.json, tokenizer.json or the flags that name them"
     )]
     SameAnswers {
         /// The token.

@@ -14,7 +14,12 @@ pub(super) enum Part {
     /// Ids that are the same in every prompt, and the template's text that they stand for.
     Fixed { ids: Vec<u32>, text: String },
     /// Pieces, at least one of them a slot, that are encoded as one string.
-    Run(Vec<Piece>),
+    Run {
+        /// The pieces.
+        pieces: Vec<Piece>,
+        /// Whether a text begins with them, before which some tokenizers write a mark; a control token goes before others.
+        begins: bool,
+    },
 }
 
 /// A piece of a literal.
@@ -26,10 +31,19 @@ enum Item {
 /// Cuts a template into parts.
 pub(super) fn parts(pieces: &[Piece], tokenizers: &Tokenizers) -> Result<Vec<Part>, EncoderError> {
     let controls = Controls::new(&tokenizers.full);
-    let mut builder = PartsBuilder { tokenizers, parts: Vec::new(), run: Vec::new() };
+    let mut builder = PartsBuilder { tokenizers, parts: Vec::new(), run: Vec::new(), begins: true };
     for piece in pieces {
         match piece {
             Piece::Slot { .. } => builder.run.push(piece.clone()),
+            Piece::Break => {
+                builder.end_run()?;
+                builder.begins = true;
+            }
+            Piece::Token(id) => {
+                builder.end_run()?;
+                let text = tokenizers.full.id_to_token(*id);
+                builder.push_fixed(&[*id], &text.ok_or(EncoderError::NoToken { id: *id })?);
+            }
             Piece::Literal(text) => {
                 for item in controls.split(text, &tokenizers.full)? {
                     builder.push(item)?;
@@ -44,7 +58,7 @@ pub(super) fn parts(pieces: &[Piece], tokenizers: &Tokenizers) -> Result<Vec<Par
 /// The slot that a piece is.
 pub(super) fn slot_of(piece: &Piece) -> Option<Slot> {
     match piece {
-        Piece::Literal(_) => None,
+        Piece::Literal(_) | Piece::Break | Piece::Token(_) => None,
         Piece::Slot { slot, .. } => Some(*slot),
     }
 }
@@ -53,6 +67,8 @@ struct PartsBuilder<'a> {
     tokenizers: &'a Tokenizers,
     parts: Vec<Part>,
     run: Vec<Piece>,
+    /// Whether the next run begins a text.
+    begins: bool,
 }
 
 impl PartsBuilder<'_> {
@@ -61,6 +77,7 @@ impl PartsBuilder<'_> {
             Item::Plain(piece) => self.run.push(piece),
             Item::Control(id, text) => {
                 self.end_run()?;
+                self.begins = false;
                 self.push_fixed(&[id], &text);
             }
         }
@@ -71,12 +88,15 @@ impl PartsBuilder<'_> {
     fn end_run(&mut self) -> Result<(), EncoderError> {
         let run = std::mem::take(&mut self.run);
         if run.iter().any(|piece| slot_of(piece).is_some()) {
-            self.parts.push(Part::Run(run));
+            self.parts.push(Part::Run { pieces: run, begins: self.begins });
             return Ok(());
         }
         let text: String = run.iter().map(|piece| piece.text([""; 3])).collect();
-        let encoding =
-            self.tokenizers.plain.encode_fast(text.as_str(), false).map_err(EncoderError::tokenizer)?;
+        if text.is_empty() {
+            return Ok(());
+        }
+        let tokenizer = self.tokenizers.of_text(self.begins);
+        let encoding = tokenizer.encode_fast(text.as_str(), false).map_err(EncoderError::tokenizer)?;
         self.push_fixed(encoding.get_ids(), &text);
         Ok(())
     }

@@ -19,10 +19,10 @@ mod test_tokenizer;
 mod text;
 mod tokens;
 
-use crate::error::Error;
+use crate::{error::Error, families::QueryLimit};
 use tokenizers::Tokenizer;
 
-pub use answer::answer_tokens;
+pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
 pub use pool::Tokenization;
 pub use prompt::PromptEncoder;
@@ -234,13 +234,27 @@ pub struct Encoded {
 }
 
 /// The settings of a [`PromptEncoder`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EncoderOptions {
-    /// The instruction of requests that have none (`--default-instruction`).
-    pub default_instruction: String,
+    /// The instruction of requests that have none (`--default-instruction`). If absent, they get the template's form without
+    /// an instruction.
+    pub default_instruction: Option<String>,
     /// The most tokens of a prompt, template included (`--max-input-length`).
     pub max_input_length: usize,
     /// Whether control tokens in the texts of a request act as such, as they do in the reference implementation
     /// (`--parse-special-tokens`). Then a document can speak in the template's name.
     pub parse_special_tokens: bool,
+    /// Whether an instruction is left out where the template has no place for one; otherwise it is refused.
+    pub ignore_instruction: bool,
+    /// The model's own limits on its texts.
+    pub limits: TextLimits,
+}
+
+/// The longest texts that a model's authors let it read, whatever the longest input. What is over them is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TextLimits {
+    /// The tokens between the fixed beginning and the fixed end of a prompt.
+    pub texts: Option<usize>,
+    /// The tokens of the query.
+    pub query: Option<QueryLimit>,
 }

@@ -74,9 +74,10 @@ impl TextEncoder {
     }
 
     fn encoding_of_pair(&self, text: &PairText<'_>) -> Result<Encoding, Error> {
-        if text.instruction.is_some() {
+        if text.instruction.is_some() && !self.options.ignore_instruction {
             return Err(Error::Validation(
-                "`instruction` cannot be given: this model reads the query and the document without a prompt"
+                "`instruction` cannot be given: this model reads the query and the document without a prompt; leave it \
+                 out, or start the server with `--ignore-instruction`"
                     .to_owned(),
             ));
         }
@@ -213,8 +214,7 @@ mod tests {
 
     fn encoder_of(tokenizer: Tokenizer, max_input_length: usize, has_token_types: bool) -> TextEncoder {
         let vocabulary = tokenizer.get_vocab_size(true);
-        let options =
-            TextOptions { max_input_length, parse_special_tokens: false, vocabulary, has_token_types };
+        let options = TextOptions { max_input_length, vocabulary, has_token_types, ..TextOptions::default() };
         TextEncoder::new(tokenizer, options).unwrap()
     }
 

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    families::QueryLimit,
     templates::{Piece, PromptTemplate, Slot},
 };
 use std::ops::Range;
@@ -21,12 +22,16 @@ pub struct PromptEncoder {
     pub(super) template: PromptTemplate,
     pub(super) options: EncoderOptions,
     parts: Vec<Part>,
+    /// Of requests without an instruction, where the template has another form for them.
+    bare: Option<Vec<Part>>,
 }
 
 /// The model's tokenizer, and the same without its added tokens, which takes control tokens for text.
 pub(super) struct Tokenizers {
     pub(super) full: Tokenizer,
     pub(super) plain: Tokenizer,
+    /// The same behind a control token, for tokenizers that mark the beginning of a text.
+    inner: Option<Tokenizer>,
 }
 
 impl PromptEncoder {
@@ -42,18 +47,16 @@ impl PromptEncoder {
         template: &PromptTemplate,
         options: EncoderOptions,
     ) -> Result<Self, EncoderError> {
-        if template.has_instruction()
-            && !template.takes_empty_instruction()
-            && options.default_instruction.is_empty()
-        {
+        if template.form(options.default_instruction.as_deref()).is_none() {
             return Err(EncoderError::EmptyInstruction);
         }
         let tokenizers = Tokenizers::new(tokenizer)?;
         let parts = frame::parts(template.pieces(), &tokenizers)?;
+        let bare = template.bare_pieces().map(|pieces| frame::parts(pieces, &tokenizers)).transpose()?;
         if !options.parse_special_tokens {
             tokenizers.check_leaks(template)?;
         }
-        Ok(Self { tokenizers, template: template.clone(), options, parts })
+        Ok(Self { tokenizers, template: template.clone(), options, parts, bare })
     }
 
     /// The ids of the whole prompt.
@@ -80,9 +83,10 @@ impl PromptEncoder {
             [Owner::Frame, Owner::Query, Owner::Document].map(|owner| prompt.count(owner));
         let TokenLimits { query: query_limit, document: document_limit, prompt: prompt_limit } =
             truncation.limits;
+        let longest = self.longest(prompt);
         let wanted_query = query.min(query_limit.unwrap_or(usize::MAX));
+        let wanted_query = wanted_query.min(self.longest_query(prompt, truncation)?);
         let wanted_document = document.min(document_limit.unwrap_or(usize::MAX));
-        let longest = self.options.max_input_length;
         let got = frame + wanted_query + wanted_document;
         if got > longest && prompt_limit.is_none() && !truncation.truncate {
             return Err(Error::TooLong { got, max: longest });
@@ -94,6 +98,29 @@ impl PromptEncoder {
         let kept_query = wanted_query.min(room);
         let kept_document = wanted_document.min(room - kept_query);
         Ok([query - kept_query, document - kept_document])
+    }
+
+    /// The most tokens of this prompt.
+    pub(super) fn longest(&self, prompt: &Tokens) -> usize {
+        let of_texts = self.options.limits.texts.map(|texts| texts.saturating_add(prompt.outer));
+        of_texts.unwrap_or(usize::MAX).min(self.options.max_input_length)
+    }
+
+    /// The most tokens of the query by the model's own limit, to which it is cut whatever the document's length.
+    fn longest_query(&self, prompt: &Tokens, truncation: Truncation) -> Result<usize, Error> {
+        let max = match self.options.limits.query {
+            None => return Ok(usize::MAX),
+            Some(QueryLimit::Tokens(tokens)) => tokens,
+            // The text's own words before the query, such as `A: `, count.
+            Some(QueryLimit::ThreeQuarters) => (self.longest(prompt).saturating_sub(prompt.outer) * 3 / 4)
+                .saturating_sub(prompt.before_query),
+        };
+        match prompt.count(Owner::Query) {
+            got if got > max && !truncation.truncate => {
+                Err(Error::Validation(format!("`query` must have at most {max} tokens. Given: {got}")))
+            }
+            _ => Ok(max),
+        }
     }
 
     /// The model's tokenizer, with all of its tokens.
@@ -109,30 +136,42 @@ impl PromptEncoder {
 
     /// The prompt before truncation, stretch by stretch.
     pub(super) fn stretches<'s>(&'s self, text: &PairText<'_>) -> Result<Vec<Stretch<'s>>, Error> {
-        let texts = [self.instruction(text.instruction)?, text.query, text.document];
+        let instruction = self.instruction(text.instruction)?;
+        let texts = [instruction.unwrap_or_default(), text.query, text.document];
         let stretch = |part: &'s Part| match part {
             Part::Fixed { ids, text } => Ok(Stretch::Fixed { ids, text }),
-            Part::Run(pieces) => Ok(Stretch::Run(Box::new(self.encode_run(pieces, texts)?))),
+            Part::Run { pieces, begins } => {
+                Ok(Stretch::Run(Box::new(self.encode_run(pieces, *begins, texts)?)))
+            }
         };
-        self.parts.iter().map(stretch).collect()
+        self.parts_of(instruction).iter().map(stretch).collect()
     }
 
-    fn instruction<'a>(&'a self, requested: Option<&'a str>) -> Result<&'a str, Error> {
+    /// The parts of the form that a request with this instruction gets.
+    fn parts_of(&self, instruction: Option<&str>) -> &[Part] {
+        let is_bare = self.template.form(instruction).map(<[Piece]>::as_ptr)
+            == self.template.bare_pieces().map(<[Piece]>::as_ptr);
+        self.bare.as_deref().filter(|_| is_bare).unwrap_or(&self.parts)
+    }
+
+    fn instruction<'a>(&'a self, requested: Option<&'a str>) -> Result<Option<&'a str>, Error> {
         let refuse = |reason: &str| Err(Error::Validation(format!("`instruction` cannot be {reason}")));
         match requested {
-            None => Ok(&self.options.default_instruction),
-            Some(_) if !self.template.has_instruction() => {
-                refuse("given: the chat template of this model has no place for one")
-            }
-            Some("") if !self.template.takes_empty_instruction() => {
+            None => Ok(self.options.default_instruction.as_deref()),
+            Some(_) if !self.template.has_instruction() && self.options.ignore_instruction => Ok(None),
+            Some(_) if !self.template.has_instruction() => refuse(
+                "given: the prompt of this model has no place for one; leave it out, or start the server with \
+                 `--ignore-instruction`",
+            ),
+            Some(requested) if self.template.form(Some(requested)).is_none() => {
                 refuse("empty: the chat template of this model has another form without one")
             }
-            Some(instruction) => Ok(instruction),
+            Some(_) => Ok(requested),
         }
     }
 
     /// Encodes literals and texts that no control token separates as one string; `texts` in the order of [`Slot`].
-    fn encode_run(&self, pieces: &[Piece], texts: [&str; 3]) -> Result<Run, Error> {
+    fn encode_run(&self, pieces: &[Piece], begins: bool, texts: [&str; 3]) -> Result<Run, Error> {
         let mut text = String::new();
         let mut spans = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -140,8 +179,8 @@ impl PromptEncoder {
             text.push_str(piece.text(texts));
             spans.push((start..text.len(), slot_of(piece)));
         }
-        let Tokenizers { full, plain } = &self.tokenizers;
-        let tokenizer = if self.options.parse_special_tokens { full } else { plain };
+        let parses = self.options.parse_special_tokens;
+        let tokenizer = if parses { &self.tokenizers.full } else { self.tokenizers.of_text(begins) };
         let encoding =
             tokenizer.encode(text.as_str(), false).map_err(|error| Error::Tokenizer(error.to_string()))?;
         Ok(Run { text, spans, encoding })
@@ -169,6 +208,19 @@ impl Stretch<'_> {
     /// The tokens of all stretches of a prompt.
     pub(super) fn join(stretches: &[Self]) -> Tokens {
         let mut prompt = Tokens::default();
+        let is_text = |stretch: &Self| match stretch {
+            Self::Fixed { .. } => false,
+            Self::Run(run) => {
+                run.spans.iter().any(|(_, slot)| matches!(slot, Some(Slot::Query | Slot::Document)))
+            }
+        };
+        let tokens = |stretch: &Self| match stretch {
+            Self::Fixed { ids, .. } => ids.len(),
+            Self::Run(run) => run.encoding.len(),
+        };
+        let before = stretches.iter().take_while(|stretch| !is_text(stretch));
+        let behind = stretches.iter().rev().take_while(|stretch| !is_text(stretch));
+        prompt.outer = before.chain(behind).map(tokens).sum();
         for stretch in stretches {
             match stretch {
                 Self::Fixed { ids, .. } => {
@@ -176,6 +228,10 @@ impl Stretch<'_> {
                     prompt.owners.extend(ids.iter().map(|_| Owner::Frame));
                 }
                 Self::Run(run) => {
+                    if run.spans.iter().any(|(_, slot)| *slot == Some(Slot::Query)) {
+                        let ends = run.encoding.get_offsets().iter().map(|(_, end)| run.owner(*end));
+                        prompt.before_query = ends.take_while(|owner| *owner == Owner::Frame).count();
+                    }
                     prompt.ids.extend_from_slice(run.encoding.get_ids());
                     prompt.owners.extend(run.encoding.get_offsets().iter().map(|(_, end)| run.owner(*end)));
                 }
@@ -219,17 +275,20 @@ impl Tokenizers {
         plain.with_normalizer(full.get_normalizer().cloned()).map_err(EncoderError::tokenizer)?;
         plain.with_pre_tokenizer(full.get_pre_tokenizer().cloned());
         plain.with_post_processor(full.get_post_processor().cloned());
-        Ok(Self { full, plain })
+        let inner = without_mark(&plain)?;
+        Ok(Self { full, plain, inner })
+    }
+
+    /// The tokenizer of a text that begins with this, or that goes on behind a control token.
+    pub(super) fn of_text(&self, begins: bool) -> &Tokenizer {
+        self.inner.as_ref().filter(|_| !begins).unwrap_or(&self.plain)
     }
 
     /// Refuses a tokenizer whose model knows a control token by itself, so that leaving the added tokens away is not
     /// enough. Control tokens are those flagged special and those that the template uses.
     fn check_leaks(&self, template: &PromptTemplate) -> Result<(), EncoderError> {
         let is_used = |content: &str| {
-            template
-                .pieces()
-                .iter()
-                .any(|piece| matches!(piece, Piece::Literal(text) if text.contains(content)))
+            template.all_pieces().any(|piece| matches!(piece, Piece::Literal(text) if text.contains(content)))
         };
         for (id, token) in self.full.get_added_tokens_decoder() {
             let encoding =
@@ -242,17 +301,30 @@ impl Tokenizers {
     }
 }
 
+/// The same tokenizer without the mark that SentencePiece's kin put before the first word of a text; none where there is
+/// no such mark.
+fn without_mark(tokenizer: &Tokenizer) -> Result<Option<Tokenizer>, EncoderError> {
+    const FIRST: &str = r#""prepend_scheme":"first""#;
+    let json = tokenizer.to_string(false).map_err(EncoderError::tokenizer)?;
+    if !serde_json::to_string(&tokenizer.get_pre_tokenizer()).is_ok_and(|json| json.contains(FIRST)) {
+        return Ok(None);
+    }
+    let without = json.replace(FIRST, r#""prepend_scheme":"never""#);
+    without.parse().map(Some).map_err(EncoderError::tokenizer)
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
     use super::*;
     use crate::{
-        templates::{BuiltinTemplate, Qwen3RerankerTemplate},
+        families::QWEN3_RERANKER,
+        templates::MessageStyle,
         tokenization::TruncationDirection,
         tokenization::test_tokenizer::{
-            ADDED_TOKENS, options, qwen_tokenizer, small_encoder, small_tokenizer, small_tokenizer_json,
-            tokenizer_from,
+            ADDED_TOKENS, official_frame, options, qwen_tokenizer, small_encoder, small_tokenizer,
+            small_tokenizer_json, tokenizer_from,
         },
     };
     use serde_json::json;
@@ -285,7 +357,7 @@ mod tests {
     }
 
     fn official(tokenizer: Tokenizer, options: EncoderOptions) -> PromptEncoder {
-        let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+        let template = PromptTemplate::builtin(&QWEN3_RERANKER);
         PromptEncoder::new(tokenizer, &template, options).unwrap()
     }
 
@@ -299,7 +371,6 @@ mod tests {
 
     #[test]
     fn ids_of_ordinary_texts_are_those_of_the_reference() {
-        let template = Qwen3RerankerTemplate::OFFICIAL;
         for encoder in tokenizers().map(|tokenizer| official(tokenizer, options(8192))) {
             for (index, document) in TEXTS.into_iter().enumerate() {
                 let (query, instruction) =
@@ -307,7 +378,7 @@ mod tests {
                 let text = PairText { instruction: Some(instruction), query, document };
                 let body = format!("<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}");
                 let [prefix, body, suffix] =
-                    [template.prefix, &body, template.suffix].map(|it| full_ids(&encoder, it));
+                    [official_frame()[0], &body, official_frame()[1]].map(|it| full_ids(&encoder, it));
                 assert_eq!(ids(&encoder, &text), [prefix, body, suffix].concat(), "{text:?}");
                 let whole = encoder.template.render(instruction, query, document);
                 assert_eq!(ids(&encoder, &text), full_ids(&encoder, &whole), "{text:?}");
@@ -325,8 +396,10 @@ mod tests {
 
     #[test]
     fn the_servers_instruction_stands_in_for_the_requests() {
-        let encoder =
-            official(small_tokenizer(), EncoderOptions { default_instruction: "the".into(), ..options(999) });
+        let encoder = official(
+            small_tokenizer(),
+            EncoderOptions { default_instruction: Some("the".into()), ..options(999) },
+        );
         let explicit = |instruction| ids(&encoder, &PairText { instruction, query: "a", document: "b" });
         assert_eq!(explicit(None), explicit(Some("the")));
         assert_ne!(explicit(None), explicit(Some("")));
@@ -372,12 +445,11 @@ mod tests {
 
     /// The document's and the query's tokens, which truncation may remove, as ranges of the prompt's ids.
     fn cuttable(encoder: &PromptEncoder, query: &str, document: &str) -> [Range<usize>; 2] {
-        let suffix = full_ids(encoder, Qwen3RerankerTemplate::OFFICIAL.suffix).len();
+        let suffix = full_ids(encoder, official_frame()[1]).len();
         let whole = ids(encoder, &pair(query, document));
         let before = |body: String| {
-            let prefix = Qwen3RerankerTemplate::OFFICIAL.prefix;
-            full_ids(encoder, &format!("{prefix}<Instruct>: {}\n{body}", encoder.options.default_instruction))
-                .len()
+            let instruction = encoder.options.default_instruction.as_deref().unwrap();
+            full_ids(encoder, &format!("{}<Instruct>: {instruction}\n{body}", official_frame()[0])).len()
         };
         // A space that is joined to the text after it goes with the text, else it is the template's.
         let space = full_ids(encoder, " ")[0];
@@ -531,7 +603,7 @@ mod tests {
         let source = "<|im_start|>{% for m in messages %}{% if m.role == 'document' %}the {{ m.content | trim }}\n\
             {% endif %}{% endfor %}\n{% for m in messages %}{% if m.role == 'query' %}?{{ m.content }}!{% endif %}\
             {% endfor %}<think>";
-        let template = PromptTemplate::from_chat_template(source).unwrap();
+        let template = PromptTemplate::from_chat_template(source, &MessageStyle::plain()).unwrap();
         let encoder = |max| PromptEncoder::new(small_tokenizer(), &template, options(max)).unwrap();
         let text = pair("no on", " yes in er on ");
         let whole = ids(&encoder(99), &text);
@@ -547,20 +619,37 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_instruction_is_refused_where_the_template_drops_its_line() {
-        let source = "{% for m in messages %}{% if m.role == 'system' and m.content %}I{{ m.content }}\n{% elif m.role in \
-            ['query', 'document'] %}T{{ m.content }}\n{% endif %}{% endfor %}";
-        let template = PromptTemplate::from_chat_template(source).unwrap();
-        let encoder = PromptEncoder::new(small_tokenizer(), &template, options(999)).unwrap();
-        let encode =
-            |instruction| encoder.encode_prompt(&PairText { instruction, query: "a", document: "b" }, RIGHT);
-        assert!(encode(None).is_ok() && encode(Some("x")).is_ok());
-        assert!(
-            matches!(encode(Some("")), Err(Error::Validation(text)) if text.starts_with("`instruction`"))
-        );
-        let without = EncoderOptions { default_instruction: String::new(), ..options(999) };
-        let error = PromptEncoder::new(small_tokenizer(), &template, without).err();
-        assert_eq!(error, Some(EncoderError::EmptyInstruction));
+    fn an_empty_instruction_gets_the_form_without_one_or_is_refused() {
+        let source = |empty: &str| {
+            format!(
+                "{{% for m in messages %}}{{% if m.role == 'system' %}}{{% if m.content %}}I{{{{ m.content }}}}\n\
+                 {{% else %}}{empty}{{% endif %}}{{% elif m.role in ['query', 'document'] %}}T{{{{ m.content }}}}\n\
+                 {{% endif %}}{{% endfor %}}"
+            )
+        };
+        let encoder = |empty, default_instruction: Option<&str>| {
+            let template =
+                PromptTemplate::from_chat_template(&source(empty), &MessageStyle::plain()).unwrap();
+            let default_instruction = default_instruction.map(str::to_owned);
+            let options = EncoderOptions { default_instruction, ..options(999) };
+            PromptEncoder::new(small_tokenizer(), &template, options)
+        };
+        let encode = |encoder: &PromptEncoder, instruction| {
+            encoder.encode_prompt(&PairText { instruction, query: "a", document: "b" }, RIGHT)
+        };
+        let ids = |result: Result<Encoded, Error>| result.unwrap().ids;
+        let bare = encoder("", None).unwrap();
+        assert_eq!(ids(encode(&bare, None)), full_ids(&bare, "Ta\nTb\n"));
+        assert_eq!(ids(encode(&bare, Some(""))), full_ids(&bare, "Ta\nTb\n"));
+        assert_eq!(ids(encode(&bare, Some("x"))), full_ids(&bare, "Ix\nTa\nTb\n"));
+        let with_default = encoder("", Some("x")).unwrap();
+        assert_eq!(ids(encode(&with_default, None)), full_ids(&bare, "Ix\nTa\nTb\n"));
+        assert_eq!(ids(encode(&with_default, Some(""))), full_ids(&bare, "Ta\nTb\n"));
+        let other = encoder("NOTHING", None).unwrap();
+        let refused = encode(&other, Some(""));
+        assert!(matches!(refused, Err(Error::Validation(text)) if text.starts_with("`instruction`")));
+        assert!(encode(&other, None).is_ok() && encode(&other, Some("x")).is_ok());
+        assert_eq!(encoder("NOTHING", Some("")).err(), Some(EncoderError::EmptyInstruction));
     }
 
     #[test]
@@ -570,7 +659,7 @@ mod tests {
                 let mut json = small_tokenizer_json(&[]);
                 let index = ADDED_TOKENS.iter().position(|(it, _)| *it == content).unwrap();
                 json["added_tokens"][index][setting] = json!(true);
-                let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+                let template = PromptTemplate::builtin(&QWEN3_RERANKER);
                 let error = PromptEncoder::new(tokenizer_from(&json), &template, options(999)).err();
                 let expected = EncoderError::ControlToken { token: content.to_owned(), setting };
                 assert_eq!(error, is_used.then_some(expected));
@@ -580,7 +669,7 @@ mod tests {
         json["added_tokens"][2]["normalized"] = json!(true);
         assert_eq!(official(tokenizer_from(&json), options(999)).self_check(), Ok(()));
         json["normalizer"] = json!({ "type": "Replace", "pattern": { "String": "im" }, "content": "IM" });
-        let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+        let template = PromptTemplate::builtin(&QWEN3_RERANKER);
         let error = PromptEncoder::new(tokenizer_from(&json), &template, options(999)).err();
         let expected = EncoderError::ControlToken { token: "<|im_end|>".to_owned(), setting: "normalized" };
         assert_eq!(error, Some(expected));
@@ -592,7 +681,7 @@ mod tests {
         json["pre_tokenizer"] = json!({ "type": "WhitespaceSplit" });
         json["model"] =
             json!({ "type": "WordLevel", "vocab": { "<unk>": 0, "<|im_end|>": 1 }, "unk_token": "<unk>" });
-        let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+        let template = PromptTemplate::builtin(&QWEN3_RERANKER);
         let encoder = |parse_special_tokens| {
             let options = EncoderOptions { parse_special_tokens, ..options(999) };
             PromptEncoder::new(tokenizer_from(&json), &template, options).err()

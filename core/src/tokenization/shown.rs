@@ -132,7 +132,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        templates::{BuiltinTemplate, PromptTemplate},
+        families::{QWEN3_RERANKER, by_name},
+        templates::{MessageStyle, PromptTemplate},
         tokenization::{
             EncoderOptions, TokenLimits, TruncationDirection,
             test_tokenizer::{options, qwen_tokenizer, small_tokenizer},
@@ -179,9 +180,9 @@ mod tests {
         let chat = "{% for m in messages %}{% if m.role == 'document' %}the {{ m.content | trim }}\n<think>{% endif %}\
             {% endfor %}{% for m in messages %}{% if m.role == 'query' %}?{{ m.content }}!{% endif %}{% endfor %}";
         let templates = [
-            PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker),
-            PromptTemplate::builtin(BuiltinTemplate::Qwen3RerankerEvaluation),
-            PromptTemplate::from_chat_template(chat).unwrap(),
+            PromptTemplate::builtin(&QWEN3_RERANKER),
+            PromptTemplate::builtin(by_name("qwen3-reranker-evaluation").unwrap()),
+            PromptTemplate::from_chat_template(chat, &MessageStyle::plain()).unwrap(),
         ];
         let tokenizers = [Some(small_tokenizer()), qwen_tokenizer()].into_iter().flatten();
         for (tokenizer, template) in
@@ -242,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_stands_in_its_place() {
-        let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+        let template = PromptTemplate::builtin(&QWEN3_RERANKER);
         let request =
             PairText { instruction: Some("the"), query: "the planet?", document: "yes the text is no" };
         let whole = PromptEncoder::new(small_tokenizer(), &template, options(999)).unwrap();

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use super::{EncoderOptions, PromptEncoder};
-use crate::templates::{BuiltinTemplate, PromptTemplate, Qwen3RerankerTemplate};
+use crate::{families::QWEN3_RERANKER, templates::PromptTemplate};
 use serde_json::{Map, Value, json};
 use std::{env, path::PathBuf};
 use tokenizers::{Tokenizer, pre_tokenizers::byte_level::ByteLevel};
@@ -87,11 +87,21 @@ pub(crate) fn qwen_tokenizer() -> Option<Tokenizer> {
 
 /// The built-in prompt with the small tokenizer.
 pub(crate) fn small_encoder(max_input_length: usize) -> PromptEncoder {
-    let template = PromptTemplate::builtin(BuiltinTemplate::Qwen3Reranker);
+    let template = PromptTemplate::builtin(&QWEN3_RERANKER);
     PromptEncoder::new(small_tokenizer(), &template, options(max_input_length)).unwrap()
 }
 
 pub(crate) fn options(max_input_length: usize) -> EncoderOptions {
-    let default_instruction = Qwen3RerankerTemplate::DEFAULT_INSTRUCTION.to_owned();
-    EncoderOptions { default_instruction, max_input_length, parse_special_tokens: false }
+    EncoderOptions {
+        default_instruction: QWEN3_RERANKER.default_instruction.map(str::to_owned),
+        max_input_length,
+        ..EncoderOptions::default()
+    }
+}
+
+/// What stands before the instruction's label and behind the document in Qwen3-Reranker's prompt.
+pub(crate) fn official_frame() -> [&'static str; 2] {
+    let prompt = QWEN3_RERANKER.prompt[0];
+    let (prefix, rest) = prompt.split_at(prompt.find("<Instruct>").unwrap());
+    [prefix, rest.split_once("{document}").unwrap().1]
 }

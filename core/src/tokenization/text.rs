@@ -27,7 +27,7 @@ pub struct TextEncoder {
 }
 
 /// The settings of a [`TextEncoder`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextOptions {
     /// The most tokens of an input, prompt and special tokens included (`--max-input-length`).
     pub max_input_length: usize,
@@ -37,6 +37,10 @@ pub struct TextOptions {
     pub vocabulary: usize,
     /// Whether the tokens of a pair's second text have another type than the first's.
     pub has_token_types: bool,
+    /// Whether a re-ranking's instruction is left out; otherwise it is refused.
+    pub ignore_instruction: bool,
+    /// A token behind each text that the tokenizer does not end so by itself.
+    pub last_token: Option<u32>,
 }
 
 impl TextEncoder {
@@ -99,7 +103,8 @@ impl TextEncoder {
     /// [`Error::TooLong`] as for texts.
     pub fn encode_ids(&self, ids: &[u32], truncation: Truncation) -> Result<Encoded, Error> {
         self.check_ids(ids)?;
-        let tokens = Tokens { ids: ids.to_vec(), owners: vec![Owner::Document; ids.len()], second: None };
+        let owners = vec![Owner::Document; ids.len()];
+        let tokens = Tokens { ids: ids.to_vec(), owners, ..Tokens::default() };
         let excess = tokens.excess(self.options.max_input_length, truncation)?;
         Ok(tokens.cut(0, excess, truncation.direction))
     }
@@ -124,7 +129,7 @@ impl TextEncoder {
         let tokens = frame(&before).into_iter().chain(frame(prompt.get_ids()));
         let tokens = tokens.chain(body.map(|id| (*id, Owner::Document))).chain(frame(&after));
         let (ids, owners) = tokens.unzip();
-        self.cut_document(&Tokens { ids, owners, second: None }, truncation)
+        self.cut_document(&Tokens { ids, owners, ..Tokens::default() }, truncation)
     }
 
     fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
@@ -163,7 +168,12 @@ impl TextEncoder {
             let is_frame = is_special(&encoding, index) || in_prompt(encoding.get_offsets()[index].1);
             if is_frame { Owner::Frame } else { Owner::Document }
         };
-        Ok(self.tokens(&encoding, owner))
+        let mut tokens = self.tokens(&encoding, owner);
+        if let Some(last) = self.options.last_token.filter(|last| tokens.ids.last() != Some(last)) {
+            tokens.ids.push(last);
+            tokens.owners.push(Owner::Frame);
+        }
+        Ok(tokens)
     }
 
     /// The tokens of an encoding, each with its owner.
@@ -173,6 +183,7 @@ impl TextEncoder {
             ids: encoding.get_ids().to_vec(),
             owners: (0..encoding.len()).map(owner).collect(),
             second: second.filter(|_| self.options.has_token_types),
+            ..Tokens::default()
         }
     }
 }
@@ -244,9 +255,9 @@ mod tests {
     fn options(max_input_length: usize) -> TextOptions {
         TextOptions {
             max_input_length,
-            parse_special_tokens: false,
             vocabulary: tokenizer().get_vocab_size(true),
             has_token_types: true,
+            ..TextOptions::default()
         }
     }
 

@@ -24,6 +24,10 @@ pub(super) struct Tokens {
     pub(super) owners: Vec<Owner>,
     /// The index of the first token of type 1.
     pub(super) second: Option<usize>,
+    /// Tokens of a prompt's fixed beginning and fixed end, outside of which no text of a request stands.
+    pub(super) outer: usize,
+    /// Tokens of the template and the instruction that are encoded in one string with the query and come before it.
+    pub(super) before_query: usize,
 }
 
 impl Tokens {

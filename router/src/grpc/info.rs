@@ -41,7 +41,16 @@ impl From<&info::Info> for v1::InfoResponse {
             instruction_set: model.instruction_set.clone(),
             threads: number(config.threads),
             pin_threads: config.pin_threads,
+            reranker: model.reranker.as_ref().map(Into::into),
         }
+    }
+}
+
+impl From<&info::RerankerDetails> for v1::RerankerInfo {
+    fn from(details: &info::RerankerDetails) -> Self {
+        let info::RerankerDetails { family, family_reason, prompt, answers, score, score_reason } =
+            details.clone();
+        Self { family, family_reason, prompt, answers, score, score_reason }
     }
 }
 

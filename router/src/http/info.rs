@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::{error::ErrorBody, openapi::TAG};
 use crate::{
-    info::{Info, ModelDetails, pooling},
+    info::{Info, ModelDetails, RerankerDetails, pooling},
     state::AppState,
 };
 
@@ -51,9 +51,11 @@ pub(crate) struct InfoBody<'a> {
     /// What "relevant" means where a request says nothing; null where the model takes no instruction.
     default_instruction: Option<&'a str>,
     /// What sentence-transformers applies to a re-ranker's raw score, such as `sigmoid` or `identity`; this server
-    /// applies the sigmoid, or nothing with `raw_scores`. Null for other models.
+    /// applies `score` of `reranker`, or nothing with `raw_scores`. Null for other models.
     #[schema(example = "identity")]
     score_activation: Option<&'a str>,
+    /// What decides a re-ranker's scores; null for other models.
+    reranker: Option<RerankerBody<'a>>,
     /// The CPU's vector instructions that compute; null where another device does.
     #[schema(example = "avx512+vnni+bf16")]
     instruction_set: Option<&'a str>,
@@ -63,6 +65,39 @@ pub(crate) struct InfoBody<'a> {
     pin_threads: bool,
     /// The most bytes kept of prefixes that several requests share; 0 where none are.
     prefix_cache_bytes: usize,
+}
+
+/// What decides a re-ranker's scores, and what says so.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RerankerInfo)]
+pub(crate) struct RerankerBody<'a> {
+    /// The family whose prompt, answers and score rule apply; null if it is of none that the server knows.
+    #[schema(example = "zerank")]
+    family: Option<&'a str>,
+    /// What says that it is of this family.
+    family_reason: Option<&'a str>,
+    /// Where the prompt comes from.
+    prompt: &'a str,
+    /// The tokens whose logits are the raw score, and where they come from; null for a model with a head.
+    answers: Option<&'a str>,
+    /// What a score is of the raw score x, where a request does not ask for raw scores.
+    #[schema(example = "sigmoid(x/5)")]
+    score: &'a str,
+    /// What says so.
+    score_reason: &'a str,
+}
+
+impl<'a> From<&'a RerankerDetails> for RerankerBody<'a> {
+    fn from(details: &'a RerankerDetails) -> Self {
+        Self {
+            family: details.family.as_deref(),
+            family_reason: details.family_reason.as_deref(),
+            prompt: &details.prompt,
+            answers: details.answers.as_deref(),
+            score: &details.score,
+            score_reason: &details.score_reason,
+        }
+    }
 }
 
 /// The kind of the model. A generative re-ranker is a `reranker`, too.
@@ -135,6 +170,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             max_rerank_texts: config.max_rerank_texts,
             default_instruction: model.default_instruction.as_deref(),
             score_activation: model.score_activation.as_deref(),
+            reranker: model.reranker.as_ref().map(RerankerBody::from),
             instruction_set: model.instruction_set.as_deref(),
             threads: config.threads,
             pin_threads: config.pin_threads,
@@ -191,6 +227,7 @@ mod tests {
           },
           "pin_threads": false,
           "prefix_cache_bytes": 268435456,
+          "reranker": null,
           "score_activation": null,
           "served_model_name": "org/tiny-reranker",
           "sha": null,

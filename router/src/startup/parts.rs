@@ -3,16 +3,21 @@
 //! Input: the configuration and the model's files. Output: [`Parts`]. What must hold: a tokenizer, template or module that
 //! would give wrong answers is refused by name.
 
+use anyhow::Context;
 use text_embeddings_backend::{Activation, Head, ModelType, Pool};
 use text_embeddings_core::{
-    files::{self, ModelFolder},
+    files::{self, ModelFacts, ModelFolder},
     service::ServedModel,
-    tokenization::{Encoder, EncoderOptions, PromptEncoder, TextEncoder, TextOptions, answer_tokens},
+    tokenization::{Encoder, EncoderOptions, PromptEncoder, TextEncoder, TextOptions},
 };
 use tokenizers::Tokenizer;
 
-use super::{prompts, tokenizer};
-use crate::config::Config;
+use super::{
+    prompts,
+    reranker::{self, Resolved},
+    tokenizer,
+};
+use crate::{config::Config, info::RerankerDetails};
 
 /// The tokens of XLM-RoBERTa that stand for no part of a text; for a tokenizer that does not name its own.
 const EMPTY_TOKENS: [&str; 4] = ["<s>", "</s>", "<pad>", "<unk>"];
@@ -26,12 +31,14 @@ pub(super) struct Parts {
     pub(super) default_instruction: Option<String>,
     /// What sentence-transformers applies to a re-ranker's raw score.
     pub(super) score_activation: Option<String>,
+    /// What decides a re-ranker's scores, and why.
+    pub(super) reranker: Option<RerankerDetails>,
 }
 
 impl Parts {
     fn new(encoder: impl Into<Encoder>, head: Head, model: ServedModel) -> Self {
         let encoder = encoder.into();
-        Self { encoder, head, model, default_instruction: None, score_activation: None }
+        Self { encoder, head, model, default_instruction: None, score_activation: None, reranker: None }
     }
 }
 
@@ -50,23 +57,22 @@ pub(super) fn parts(config: &Config, folder: &ModelFolder) -> anyhow::Result<Par
         }
         ModelType::Reranker if folder.ends_in_scores => {
             let head = files::scores_head(folder)?;
-            reranker(config, folder, tokenizer, head, one_label())
+            reranker(config, folder, tokenizer, Some(head), one_label())
         }
-        ModelType::Reranker if folder.has_unnamed_score => {
-            reranker(config, folder, tokenizer, Head::Classification { labels: 1 }, one_label())
+        ModelType::Reranker if folder.has_unnamed_score || has_family_head(folder) => {
+            let head = Head::Classification { labels: 1 };
+            reranker(config, folder, tokenizer, Some(head), one_label())
         }
         ModelType::Reranker => {
             let labels = files::class_labels(&folder.config)?;
             let positive = (labels.len() == 2).then(|| files::positive_label(&folder.name(), &labels));
             let head = Head::Classification { labels: labels.len() };
             let model = ServedModel { labels, positive: positive.transpose()?, ..ServedModel::default() };
-            reranker(config, folder, tokenizer, head, model)
+            reranker(config, folder, tokenizer, Some(head), model)
         }
         ModelType::ListwiseReranker => {
-            let logit_score = folder.logit_score.map(|ids| (ids.true_token_id, ids.false_token_id));
-            let head = Head::Answers(answer_tokens(&tokenizer, logit_score)?);
             let model = ServedModel { labels: vec!["yes".to_owned()], ..ServedModel::default() };
-            reranker(config, folder, tokenizer, head, model)
+            reranker(config, folder, tokenizer, None, model)
         }
     }
 }
@@ -93,38 +99,66 @@ fn embedding(
         empty_tokens: empty.iter().filter_map(|token| tokenizer.token_to_id(token)).collect(),
         ..ServedModel::default()
     };
-    let encoder = TextEncoder::new(tokenizer, text_options(config, folder))?;
+    let last_token = match ModelFacts::from(folder).evidence().embedder() {
+        Some(embedder) => Some(tokenizer.token_to_id(embedder.last_token).with_context(|| {
+            format!(
+                "{} puts `{}` behind each text, which the tokenizer (tokenizer.json) does not have: check that it \
+                 belongs to the model",
+                embedder.name, embedder.last_token
+            )
+        })?),
+        None => None,
+    };
+    let options = TextOptions { last_token, ..text_options(config, folder) };
+    let encoder = TextEncoder::new(tokenizer, options)?;
     encoder.self_check(&model.prompts.default)?;
     Ok(Parts::new(encoder, head, model))
 }
 
-/// A re-ranker reads a prompt where it has a template, else the pair as its tokenizer joins it.
+/// Whether the checkpoint has a head that only its family's own architecture names.
+fn has_family_head(folder: &ModelFolder) -> bool {
+    let facts = ModelFacts::from(folder);
+    let named = facts.architectures.iter().any(|name| name.ends_with("Classification"));
+    let family = facts.evidence().family();
+    !named && family.is_some_and(|(family, _)| family.answers.is_none())
+}
+
+/// A re-ranker reads a prompt where it has a template, else the pair as its tokenizer joins it. A generative one has no
+/// head but its answers.
 fn reranker(
     config: &Config,
     folder: &ModelFolder,
     tokenizer: Tokenizer,
-    head: Head,
+    head: Option<Head>,
     model: ServedModel,
 ) -> anyhow::Result<Parts> {
+    let resolved = reranker::resolve(config, folder, &tokenizer)?;
+    let details = RerankerDetails::new(&resolved, &tokenizer);
+    let Resolved { family, prompt, answers, score: (score, _) } = resolved;
+    let model = ServedModel { score, ..model };
+    let answers = || answers.map(|(answers, _)| Head::Answers(answers)).context("no answers were found");
+    let head = head.map_or_else(answers, Ok)?;
     let score_activation = score_activation(folder, &model);
-    let Some((template, origin)) = prompts::template(config, folder, &tokenizer)? else {
-        prompts::refuse_instruction(config)?;
-        tracing::info!("Query and document are joined by the model's tokenizer, without a prompt");
+    let Some((template, _)) = prompt else {
+        reranker::refuse_instruction(config)?;
         let encoder = TextEncoder::new(tokenizer, text_options(config, folder))?;
         encoder.self_check_pairs()?;
-        return Ok(Parts { score_activation, ..Parts::new(encoder, head, model) });
+        return Ok(Parts { score_activation, reranker: Some(details), ..Parts::new(encoder, head, model) });
     };
-    tracing::info!("The prompt is {origin}");
-    let default_instruction = prompts::default_instruction(config, folder, &template)?;
+    let family = family.map(|(family, _)| family);
+    let default_instruction = reranker::default_instruction(config, folder, &template, family)?;
     let options = EncoderOptions {
         default_instruction: default_instruction.clone(),
         max_input_length: config.max_input_length,
         parse_special_tokens: config.parse_special_tokens,
+        ignore_instruction: config.ignore_instruction,
+        limits: config.text_limits,
     };
     let encoder = PromptEncoder::new(tokenizer, &template, options)?;
     encoder.self_check()?;
-    let default_instruction = Some(default_instruction);
-    Ok(Parts { default_instruction, score_activation, ..Parts::new(encoder, head, model) })
+    let default_instruction = default_instruction.or_else(|| template.has_instruction().then(String::new));
+    let parts = Parts::new(encoder, head, model);
+    Ok(Parts { default_instruction, score_activation, reranker: Some(details), ..parts })
 }
 
 /// The function in a word, such as `identity`; one that has no word here by the name in the files. By the rule of
@@ -145,5 +179,7 @@ fn text_options(config: &Config, folder: &ModelFolder) -> TextOptions {
         parse_special_tokens: config.parse_special_tokens,
         vocabulary: folder.description.vocabulary,
         has_token_types: folder.has_token_types,
+        ignore_instruction: config.ignore_instruction,
+        last_token: None,
     }
 }

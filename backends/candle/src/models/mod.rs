@@ -21,6 +21,7 @@ mod parts;
 mod post_norm;
 mod qwen2;
 mod qwen3;
+mod qwen_vl;
 mod rotary;
 
 use crate::{
@@ -56,6 +57,8 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["eurobert"], plan: eurobert::plan },
     Architecture { model_types: &["qwen3"], plan: qwen3::plan },
     Architecture { model_types: &["bidirectional_pplx_qwen3"], plan: qwen3::pplx_plan },
+    Architecture { model_types: &["qwen2_vl"], plan: qwen_vl::qwen2_plan },
+    Architecture { model_types: &["qwen3_vl"], plan: qwen_vl::qwen3_plan },
     Architecture { model_types: &["llama"], plan: llama::plan },
     Architecture { model_types: &["llama_bidirec"], plan: llama::bidirectional_plan },
     Architecture { model_types: &["mistral"], plan: llama::mistral_plan },

@@ -20,7 +20,7 @@ use std::{
 use anyhow::ensure;
 use clap::Args;
 use text_embeddings_backend_core::ModelType;
-use text_embeddings_core::{service::RerankRequest, sigmoid};
+use text_embeddings_core::service::RerankRequest;
 
 use super::{Usage, block_on, screen::Screen, start_engine};
 use crate::args::ModelArgs;
@@ -143,13 +143,15 @@ async fn rank(args: RerankArgs, source: Source) -> anyhow::Result<()> {
     };
     let has_room = !args.unsorted || !io::stdout().is_terminal();
     let mut progress = Progress::new(documents.length(), has_room);
-    let score = |raw: f32| if args.raw_scores { raw } else { sigmoid(raw) };
+    let rule = service.config().model.score;
+    let score = |raw: f32| if args.raw_scores { raw } else { rule.apply(raw) };
     let out = BufWriter::new(io::stdout().lock());
     if args.unsorted {
         let mut writer = Writer::new(out, args.output, Screen::of_stdout(), 0, 0)?;
         let count = score::each(&service, &request, &mut documents, &mut progress, |scored| {
             for (Scored { index, raw, .. }, text) in scored {
-                let (score, probability, text) = (score(raw), sigmoid(raw), text.unwrap_or_default());
+                let (score, probability, text) =
+                    (score(raw), rule.probability(raw), text.unwrap_or_default());
                 writer.write(&Row { rank: None, index, score, probability, text })?;
             }
             Ok(writer.flush()?)
@@ -172,7 +174,7 @@ async fn rank(args: RerankArgs, source: Source) -> anyhow::Result<()> {
     let mut texts = documents.into_texts()?;
     for (place, scored) in ranks.iter().enumerate() {
         let Scored { place: at, index, raw } = *scored;
-        let (score, probability, text) = (score(raw), sigmoid(raw), texts.at(at)?);
+        let (score, probability, text) = (score(raw), rule.probability(raw), texts.at(at)?);
         writer.write(&Row { rank: Some(place + 1), index, score, probability, text })?;
     }
     Ok(writer.finish()?)

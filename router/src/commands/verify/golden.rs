@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
-use text_embeddings_core::templates::Qwen3RerankerTemplate;
+use text_embeddings_core::families::QWEN3_RERANKER;
 
 const PUBLISHED: &str = include_str!("golden.json");
 
@@ -93,11 +93,13 @@ pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
         .models
         .into_iter()
         .filter(|model| model.names.iter().any(|known| known.eq_ignore_ascii_case(name)));
+    let is_qwen = QWEN3_RERANKER.names.iter().any(|part| name.to_lowercase().contains(part));
     let all = models.map(|Model { source, uncertainty, mut goldens, .. }| {
         for golden in &mut goldens {
-            // They were measured with it, whatever the model's files or flags say.
-            let default = || Qwen3RerankerTemplate::DEFAULT_INSTRUCTION.to_owned();
-            golden.instruction.get_or_insert_with(default);
+            // Qwen's were measured with it, whatever the model's files or flags say.
+            if golden.instruction.is_none() && is_qwen {
+                golden.instruction = QWEN3_RERANKER.default_instruction.map(str::to_owned);
+            }
         }
         Goldens { source, pairs: goldens, uncertainty }
     });

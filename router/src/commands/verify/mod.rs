@@ -23,14 +23,18 @@ use text_embeddings_core::{
     service::Service,
     sigmoid,
     templates::{Piece, PromptTemplate},
-    tokenization::answer_tokens,
+    tokenization::EncoderError,
 };
 
 use super::{Usage, block_on, screen::Screen};
 use crate::{
     args::{self, ModelArgs},
     config::{Config, ServerConfig},
-    startup::{self, Started, prompts},
+    info::RerankerDetails,
+    startup::{
+        self, Started,
+        reranker::{self, Resolved},
+    },
 };
 use golden::{Expected, Golden, Goldens};
 use published::{Item, Published, raw_score};
@@ -141,17 +145,10 @@ async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -
     });
     let Some(config) = checks.check("kind", kind)? else { return Ok(()) };
     let is_reranker = matches!(config.model_type, ModelType::Reranker | ModelType::ListwiseReranker);
-    let template = || prompts::template(&config, &folder, &startup::tokenizer(&folder)?);
-    match if is_reranker { template().transpose() } else { None } {
-        Some(template) => check_prompt(template, &config, &folder, args.verbose, checks)?,
-        None if is_reranker => {
-            prompts::refuse_instruction(&config)?;
-            checks.note("template", "none: the tokenizer joins query and document")?;
-        }
-        None => checks.note("template", "none: this kind of model reads texts as they are")?,
-    }
-    if config.model_type == ModelType::ListwiseReranker {
-        checks.check("answers", answers(&folder))?;
+    if is_reranker {
+        check_reranker(&config, &folder, args.verbose, checks)?;
+    } else {
+        checks.note("template", "none: this kind of model reads texts as they are")?;
     }
     let started = startup::start(&served).await.map(|started| {
         let text = describe_start(&started, is_reranker);
@@ -226,21 +223,61 @@ fn describe_files(folder: &ModelFolder) -> anyhow::Result<String> {
     ))
 }
 
-/// Where the prompt comes from, what it is, and the ids of its control tokens.
-fn check_prompt(
-    template: anyhow::Result<(PromptTemplate, String)>,
+/// Where a re-ranker's prompt, answers and score come from, and what they are.
+fn check_reranker(
     config: &Config,
     folder: &ModelFolder,
     verbose: bool,
     checks: &mut Checks,
 ) -> anyhow::Result<()> {
-    let Some(template) = checks.check("template", template)? else { return Ok(()) };
-    let instruction = prompts::default_instruction(config, folder, &template);
+    let found = startup::tokenizer(folder).and_then(|tokenizer| {
+        let resolved = reranker::resolve(config, folder, &tokenizer)?;
+        let details = RerankerDetails::new(&resolved, &tokenizer);
+        let text = details.prompt.clone();
+        Ok(((resolved, details), text))
+    });
+    let step = match found.as_ref().err().and_then(|error| error.downcast_ref()) {
+        Some(
+            EncoderError::AnswerId { .. }
+            | EncoderError::AnswerToken { .. }
+            | EncoderError::SameAnswers { .. },
+        ) => "answers",
+        _ => "template",
+    };
+    let Some((resolved, details)) = checks.check(step, found)? else { return Ok(()) };
+    check_prompt(&resolved, config, folder, verbose, checks)?;
+    if let Some(answers) = details.answers {
+        checks.check("answers", Ok(((), answers)))?;
+    }
+    let family =
+        details.family.map_or_else(|| "no known family".to_owned(), |family| format!("the family {family}"));
+    let reason = details.family_reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+    Ok(checks.note(
+        "score",
+        &format!("{} of the raw score x, by {}; of {family}{reason}", details.score, details.score_reason),
+    )?)
+}
+
+/// What the prompt is, and the ids of its control tokens.
+fn check_prompt(
+    resolved: &Resolved,
+    config: &Config,
+    folder: &ModelFolder,
+    verbose: bool,
+    checks: &mut Checks,
+) -> anyhow::Result<()> {
+    let Some((template, _)) = &resolved.prompt else {
+        reranker::refuse_instruction(config)?;
+        return Ok(checks.note("template", "none: the tokenizer joins query and document")?);
+    };
+    let family = resolved.family.as_ref().map(|(family, _)| *family);
+    let instruction = reranker::default_instruction(config, folder, template, family);
     let prompt = instruction.map(|instruction| {
-        let prompt = template.render(&instruction, "{query}", "{document}");
+        let prompt = template.render(instruction.as_deref(), "{query}", "{document}");
         let sum = hexadecimal(&Sha256::digest(prompt.as_bytes()));
+        let default = instruction.map_or_else(|| "none".to_owned(), |text| format!("{text:?}"));
         let text = format!(
-            "sha256 {sum} of the texts {{query}} and {{document}} in it; default instruction {instruction:?}"
+            "sha256 {sum} of the texts {{query}} and {{document}} in it; default instruction {default}"
         );
         (prompt, text)
     });
@@ -250,7 +287,7 @@ fn check_prompt(
             writeln!(io::stdout(), "     | {line}")?;
         }
     }
-    checks.check("tokenizer", tokens(&template, folder))?;
+    checks.check("tokenizer", tokens(template, folder))?;
     Ok(())
 }
 
@@ -266,8 +303,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 fn tokens(template: &PromptTemplate, folder: &ModelFolder) -> anyhow::Result<((), String)> {
     let tokenizer = startup::tokenizer(folder)?;
     let literals: String = template
-        .pieces()
-        .iter()
+        .all_pieces()
         .filter_map(|piece| if let Piece::Literal(text) = piece { Some(text.as_str()) } else { None })
         .collect();
     let mut controls: Vec<_> = tokenizer
@@ -284,17 +320,6 @@ fn tokens(template: &PromptTemplate, folder: &ModelFolder) -> anyhow::Result<(()
         controls.join(", ")
     };
     Ok(((), format!("{} tokens; {controls}", tokenizer.get_vocab_size(true))))
-}
-
-/// The ids of the answers.
-fn answers(folder: &ModelFolder) -> anyhow::Result<((), String)> {
-    let tokenizer = startup::tokenizer(folder)?;
-    let named = folder.logit_score.map(|ids| (ids.true_token_id, ids.false_token_id));
-    let answers = answer_tokens(&tokenizer, named)?;
-    let token = |id: u32| format!("`{}` is {id}", tokenizer.id_to_token(id).unwrap_or_default());
-    let no = answers.false_id.map_or_else(|| "no second answer".to_owned(), token);
-    let origin = if named.is_some() { "1_LogitScore/config.json" } else { "the tokenizer" };
-    Ok(((), format!("{}, {no}, by {origin}", token(answers.true_id))))
 }
 
 fn describe_start(started: &Started, is_reranker: bool) -> String {

@@ -1,0 +1,77 @@
+//! The language models of Qwen2-VL and Qwen3-VL (transformers, `modeling_qwen2_vl.py`, `modeling_qwen3_vl.py`), for texts
+//! alone: Qwen3-VL-Reranker, jina-reranker-m0. Images are not read, so that the three positions of a token (time, height,
+//! width) are equal and turn heads as one position does, and the tensors of the vision tower are left out.
+
+use super::{qwen2, qwen3};
+use crate::{
+    operations::Result,
+    plan::{Classification, MatrixPart, Plan, Reads, Step},
+};
+use serde_json::Value;
+use text_embeddings_backend_core::Activation;
+
+/// What names of the language model's tensors begin with, in newer and in older checkpoints.
+const PREFIXES: &[&str] = &["model.language_model.", "language_model.model.", "model."];
+/// The vision tower.
+const VISION: &str = "visual.";
+/// The settings that stand beside those of the language model.
+const SHARED: [&str; 2] = ["tie_word_embeddings", "pad_token_id"];
+/// jina-reranker-m0, whose `model_type` is Qwen2-VL's.
+const JINA_RANKING: &str = "JinaVLForRanking";
+
+/// Qwen3-VL.
+pub(super) fn qwen3_plan(value: &Value) -> Result<Plan> {
+    let text = text_config(value);
+    Ok(without_vision(qwen3::plan(&text)?))
+}
+
+/// Qwen2-VL, and jina-reranker-m0's head.
+pub(super) fn qwen2_plan(value: &Value) -> Result<Plan> {
+    let text = text_config(value);
+    let plan = without_vision(qwen2::plan(&text)?);
+    let names = value["architectures"].as_array();
+    if !names.is_some_and(|names| names.iter().any(|name| name == JINA_RANKING)) {
+        return Ok(plan);
+    }
+    let hidden = plan.hidden;
+    let dense = MatrixPart::new("score.0", [hidden, hidden]);
+    let head = Classification {
+        reads: Reads::Last,
+        steps: vec![Step::Dense(dense.into(), Activation::Relu)],
+        logits: "score.2",
+        logits_bias: true,
+        width: hidden,
+        divisor: 1.0,
+    };
+    Ok(Plan { classification: Some(head), ..plan })
+}
+
+/// The settings of the language model: in `text_config`, in older files at the top.
+fn text_config(value: &Value) -> Value {
+    let mut text =
+        if value["text_config"].is_object() { value["text_config"].clone() } else { value.clone() };
+    for name in SHARED {
+        if text[name].is_null() && !value[name].is_null() {
+            text[name] = value[name].clone();
+        }
+    }
+    for name in ["rope_scaling", "rope_parameters"] {
+        // Three equal positions are one.
+        for kind in ["type", "rope_type"] {
+            if text[name][kind] == "mrope" {
+                text[name][kind] = "default".into();
+            }
+        }
+        if let Some(fields) = text[name].as_object_mut() {
+            fields.remove("mrope_section");
+            fields.remove("mrope_interleaved");
+        }
+    }
+    text
+}
+
+fn without_vision(plan: Plan) -> Plan {
+    let mut plan = Plan { prefixes: PREFIXES, ..plan };
+    plan.ignored.push(VISION);
+    plan
+}

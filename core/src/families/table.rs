@@ -1,0 +1,281 @@
+//! The rows: one declaration for each family.
+//!
+//! Where the bytes come from is said at each row. To add a family, add a row, a fixture with reference scores
+//! (`integration_tests/reference/architectures/reranker_families.py`) and a line in `docs/rerankers.md`.
+
+use super::{Answers, Embedder, Family, Limits, QueryLimit, ScoreRule, Unserved};
+use crate::templates::Slot;
+
+/// Every family, in the order of the help text.
+pub static ALL: &[&Family] = &[
+    &QWEN3_RERANKER,
+    &QWEN3_RERANKER_EVALUATION,
+    &MXBAI_RERANK_V2,
+    &ZERANK,
+    &CTXL_RERANK,
+    &CTXL_RERANK_MISTRAL,
+    &BGE_RERANKER_GEMMA,
+    &LLAMA_NEMOTRON,
+    &QWEN3_VL_RERANKER,
+    &JINA_RERANKER_M0,
+];
+
+/// A row without anything, for what families have in common.
+const NONE: Family = Family {
+    name: "",
+    names: &[],
+    architectures: &[],
+    model_types: &[],
+    takes_unnamed: false,
+    prompt: &[],
+    instructed: None,
+    control_tokens: &[],
+    last_token: None,
+    strips: &[],
+    empty: "",
+    default_instruction: None,
+    answers: None,
+    score: ScoreRule::SIGMOID,
+    limits: Limits::DEFAULT,
+};
+
+/// The control tokens of a conversation in Qwen's format.
+const TURNS: &[&str] = &["<|im_start|>", "<|im_end|>"];
+
+/// The system's turn of Qwen3-Reranker, and the beginning of the user's.
+macro_rules! judge {
+    ($($rest:expr),*) => {
+        concat!(
+            "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct ",
+            "provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n",
+            $($rest),*
+        )
+    };
+}
+
+/// The pieces of mxbai-rerank-v2 around the query.
+macro_rules! mxbai {
+    ($query:expr) => {
+        &[
+            concat!(
+                "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n",
+                "<|im_start|>user\n"
+            ),
+            $query,
+            "\n",
+            "document: {document}",
+            "\n",
+            concat!(
+                "You are a search relevance expert who evaluates how well documents match search queries. For each ",
+                "query-document pair, carefully analyze the semantic relationship between them, then provide your binary ",
+                "relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:"
+            ),
+            "<|im_end|>\n<|im_start|>assistant\n",
+        ]
+    };
+}
+
+/// ctxl-rerank's prompt behind the token that begins a text.
+macro_rules! ctxl {
+    ($first:expr, $query:expr) => {
+        concat!(
+            $first,
+            "Check whether a given document contains information helpful to answer the query.\n<Document> {document}\n",
+            "<Query> ",
+            $query,
+            " ??"
+        )
+    };
+}
+
+/// Qwen3-Reranker, its conversions to one label, and its fine-tuned kin: the model card's prompt, which is also that of
+/// the official `chat_template.jinja`.
+pub static QWEN3_RERANKER: Family = Family {
+    name: "qwen3-reranker",
+    names: &["qwen3-reranker"],
+    model_types: &["qwen3"],
+    takes_unnamed: true,
+    prompt: &[judge!(
+        "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}",
+        "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )],
+    control_tokens: TURNS,
+    default_instruction: Some("Given a web search query, retrieve relevant passages that answer the query"),
+    answers: Some(Answers::Two("yes", "no")),
+    ..NONE
+};
+
+/// The prompt behind Qwen's published tables (`evaluation/qwen3_reranker_model.py`): blank lines between the three parts,
+/// and the user's turn closed twice. By `--chat-template` only.
+static QWEN3_RERANKER_EVALUATION: Family = Family {
+    name: "qwen3-reranker-evaluation",
+    names: &[],
+    takes_unnamed: false,
+    prompt: &[judge!(
+        "<Instruct>: {instruction}\n\n<Query>: {query}\n\n<Document>: {document}",
+        "<|im_end|>\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )],
+    control_tokens: TURNS,
+    default_instruction: QWEN3_RERANKER.default_instruction,
+    answers: QWEN3_RERANKER.answers,
+    model_types: &["qwen3"],
+    ..NONE
+};
+
+/// mxbai-rerank-base-v2 and -large-v2 (mixedbread-ai/mxbai-rerank, `mxbai_rerank_v2.py`): pieces encoded one by one; 8192
+/// tokens are for query and document, of which the query has three quarters.
+static MXBAI_RERANK_V2: Family = Family {
+    name: "mxbai-rerank-v2",
+    names: &["mxbai-rerank-base-v2", "mxbai-rerank-large-v2"],
+    model_types: &["qwen2"],
+    prompt: mxbai!("query: {query}"),
+    instructed: Some(mxbai!("instruction: {instruction}\nquery: {query}")),
+    control_tokens: TURNS,
+    answers: Some(Answers::Two("1", "0")),
+    limits: Limits { prompt: 8192 + 256, texts: Some(8192), query: Some(QueryLimit::ThreeQuarters) },
+    ..NONE
+};
+
+/// zerank-1, -1-small and -2 (the vendor's `modeling_zeranker.py`; ContextualAI's and Cohere's reference code): the query is
+/// the system's turn. The logit of `Yes`, capital; a fifth of it is the log-odds.
+static ZERANK: Family = Family {
+    name: "zerank",
+    names: &["zerank"],
+    model_types: &["qwen3"],
+    prompt: &[
+        "<|im_start|>system\n{query}<|im_end|>\n<|im_start|>user\n{document}<|im_end|>\n<|im_start|>assistant\n",
+    ],
+    instructed: Some(&[concat!(
+        "<|im_start|>system\n<query>{query}</query>\n<instruction>{instruction}</instruction><|im_end|>\n",
+        "<|im_start|>user\n{document}<|im_end|>\n<|im_start|>assistant\n"
+    )]),
+    control_tokens: TURNS,
+    strips: &[Slot::Query, Slot::Document],
+    answers: Some(Answers::One("Yes")),
+    score: ScoreRule::Sigmoid { offset: 0.0, divisor: 5.0 },
+    ..NONE
+};
+
+/// ctxl-rerank-v2-instruct-multilingual-1b and -2b (the card's code): plain text, the document first, so that nothing but
+/// the first sentence is shared between documents. The logit of the vocabulary's first token.
+static CTXL_RERANK: Family = Family {
+    name: "ctxl-rerank",
+    names: &["ctxl-rerank"],
+    model_types: &["qwen3"],
+    prompt: &[ctxl!("", "{query}")],
+    instructed: Some(&[ctxl!("", "{query} {instruction}")]),
+    answers: Some(Answers::Id(0)),
+    limits: Limits { query: Some(QueryLimit::Tokens(4096)), ..Limits::DEFAULT },
+    ..NONE
+};
+
+/// ctxl-rerank-v2-instruct-multilingual-6b: on Mistral, whose tokenizer begins a text with a token of its own.
+static CTXL_RERANK_MISTRAL: Family = Family {
+    name: "ctxl-rerank-6b",
+    names: &["ctxl-rerank"],
+    model_types: &["mistral"],
+    prompt: &[ctxl!("<s>", "{query}")],
+    instructed: Some(&[ctxl!("<s>", "{query} {instruction}")]),
+    control_tokens: &["<s>"],
+    answers: Some(Answers::Id(0)),
+    limits: Limits { query: Some(QueryLimit::Tokens(4096)), ..Limits::DEFAULT },
+    ..NONE
+};
+
+/// bge-reranker-v2-gemma (FlagEmbedding, `inference/reranker/decoder_only/base.py`): pieces encoded one by one. The sentence
+/// at the end is the caller's to replace, so it is the instruction.
+static BGE_RERANKER_GEMMA: Family = Family {
+    name: "bge-reranker-v2-gemma",
+    names: &["bge-reranker-v2-gemma"],
+    model_types: &["gemma"],
+    prompt: &["<bos>", "A: {query}", "\n", "B: {document}", "\n", "{instruction}"],
+    control_tokens: &["<bos>"],
+    default_instruction: Some(
+        "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a \
+         prediction of either 'Yes' or 'No'.",
+    ),
+    answers: Some(Answers::One("Yes")),
+    limits: Limits { query: Some(QueryLimit::ThreeQuarters), ..Limits::DEFAULT },
+    ..NONE
+};
+
+/// llama-nemotron-rerank-1b-v2 and llama-3.2-nv-rerankqa-1b-v2 (NVIDIA's card): a head on the mean of all states.
+static LLAMA_NEMOTRON: Family = Family {
+    name: "llama-nemotron-rerank",
+    names: &["nemotron-rerank", "nv-rerankqa"],
+    architectures: &["LlamaBidirectionalForSequenceClassification"],
+    model_types: &["llama_bidirec"],
+    takes_unnamed: true,
+    prompt: &["<|begin_of_text|>question:{query} \n \n passage:{document}"],
+    control_tokens: &["<|begin_of_text|>"],
+    ..NONE
+};
+
+/// Qwen3-VL-Reranker (Qwen3-VL-Embedding, `qwen3_vl_reranker.py`), texts only: no space after the labels, nothing between
+/// instruction and query, `NULL` for an empty text, no thinking.
+static QWEN3_VL_RERANKER: Family = Family {
+    name: "qwen3-vl-reranker",
+    names: &["qwen3-vl-reranker"],
+    model_types: &["qwen3_vl"],
+    takes_unnamed: true,
+    prompt: &[judge!(
+        "<Instruct>: {instruction}<Query>:{query}\n<Document>:{document}",
+        "<|im_end|>\n<|im_start|>assistant\n"
+    )],
+    control_tokens: TURNS,
+    empty: "NULL",
+    default_instruction: Some("Given a search query, retrieve relevant candidates that answer the query."),
+    answers: QWEN3_RERANKER.answers,
+    ..NONE
+};
+
+/// jina-reranker-m0 (the repository's `modeling.py`), texts only: the document first; the token 100 is the last, whose state
+/// a head reads. Its raw scores are around 2.65.
+static JINA_RERANKER_M0: Family = Family {
+    name: "jina-reranker-m0",
+    names: &["jina-reranker-m0"],
+    architectures: &["JinaVLForRanking"],
+    model_types: &["qwen2_vl"],
+    prompt: &["**Document**:\n{document}\n**Query**:\n{query}"],
+    last_token: Some(100),
+    score: ScoreRule::Sigmoid { offset: 2.65, divisor: 1.0 },
+    limits: Limits { prompt: 10_240, texts: None, query: Some(QueryLimit::Tokens(512)) },
+    ..NONE
+};
+
+/// Embedding models whose files do not say all.
+pub static EMBEDDERS: &[Embedder] = &[Embedder {
+    name: "E2Rank",
+    names: &["e2rank"],
+    model_types: &["qwen3"],
+    last_token: "<|endoftext|>",
+    query_prompt: "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
+}];
+
+/// Models that are refused by name.
+pub static UNSERVED: &[Unserved] = &[
+    Unserved {
+        names: &["erank-4b", "erank-14b", "erank-32b"],
+        reason: "it writes a chain of reasoning and then a score, and this server computes scores in one forward pass for \
+                 each pair; run it with a server that generates text",
+    },
+    Unserved {
+        names: &[
+            "lb-reranker",
+            "rank_zephyr",
+            "rank-zephyr",
+            "rank_vicuna",
+            "rank-vicuna",
+            "rankgpt",
+            "rank1-",
+            "reasonrank",
+        ],
+        reason: "it generates its ranking as text, and this server computes scores in one forward pass for each pair; run \
+                 it with a server that generates text",
+    },
+    Unserved {
+        names: &["bge-reranker-v2.5-gemma2"],
+        reason: "it merges neighbouring tokens on its way through the layers (compress_ratio), which is not computed; \
+                 choose bge-reranker-v2-gemma or bge-reranker-v2-m3",
+    },
+];

@@ -1,0 +1,195 @@
+//! Which of a repository's chat templates is a re-ranker's.
+//!
+//! Input: `chat_template.jinja`, `additional_chat_templates/*.jinja`, the templates in `tokenizer_config.json`, and what
+//! `sentence_bert_config.json` says of them. Output: a [`ChosenTemplate`]. What must hold: a template that the files name
+//! is the one that is used, or its absence is an error.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::config::{ChatTemplate, Module, SentenceBert, TokenizerConfig, read_text};
+use super::detect::template_has_roles;
+use super::error::FilesError;
+use super::folder::{ChosenTemplate, required_for};
+use crate::templates::MessageStyle;
+
+pub(super) const CHAT_TEMPLATE: &str = "chat_template.jinja";
+/// The folder of templates other than the default one, as `transformers` writes it.
+const ADDITIONAL: &str = "additional_chat_templates";
+/// The names of templates for re-ranking, where nothing names one.
+const NAMES: [&str; 3] = ["reranker", "rerank", "score"];
+/// The most templates of a repository that are fetched from the Hub.
+const MOST: usize = 16;
+
+/// Those of a repository's files that are further templates.
+pub(super) fn additional<'a>(files: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
+    let is_template = |file: &&str| {
+        file.strip_prefix(ADDITIONAL).and_then(|rest| rest.strip_prefix('/')).is_some_and(is_template_file)
+    };
+    files.map(String::as_str).filter(is_template).take(MOST).collect()
+}
+
+fn is_template_file(name: &str) -> bool {
+    !name.contains('/') && Path::new(name).extension().is_some_and(|extension| extension == "jinja")
+}
+
+/// The template to use: the one that `sentence_bert_config.json` names, else the first that has query and document roles,
+/// else the default one.
+pub(super) fn choose(
+    root: &Path,
+    config: TokenizerConfig,
+    sentence_bert: Option<&SentenceBert>,
+    modules: &[Module],
+) -> Result<Option<ChosenTemplate>, FilesError> {
+    // Without modules, `sentence_bert_config.json` is about something else than a re-ranker's template.
+    let style = sentence_bert.filter(|_| !modules.is_empty()).map(SentenceBert::message_style);
+    let style = style.unwrap_or_else(MessageStyle::plain);
+    let chosen = |(place, source): (String, String)| ChosenTemplate { source, place, style: style.clone() };
+    let in_config = config.chat_template.map(ChatTemplate::named).unwrap_or_default();
+    if let Some(named) = sentence_bert.and_then(SentenceBert::chat_template) {
+        if named.contains("{{") || named.contains("{%") {
+            let place = "sentence_bert_config.json".to_owned();
+            return Ok(Some(chosen((place, named.to_owned()))));
+        }
+        return by_name(root, &in_config, named).map(|found| Some(chosen(found)));
+    }
+    let mut found = Vec::new();
+    if root.join(CHAT_TEMPLATE).exists() {
+        found.push((CHAT_TEMPLATE.to_owned(), read_text(&root.join(CHAT_TEMPLATE))?));
+    }
+    for name in NAMES {
+        let file = format!("{ADDITIONAL}/{name}.jinja");
+        if root.join(&file).exists() {
+            let source = read_text(&root.join(&file))?;
+            found.push((file, source));
+        }
+    }
+    let of_config = NAMES.iter().chain(&["default"]).filter_map(|name| in_config.get(*name));
+    found.extend(of_config.map(|source| ("tokenizer_config.json".to_owned(), source.clone())));
+    let place = found.iter().position(|(_, source)| template_has_roles(source)).unwrap_or(0);
+    Ok(if found.is_empty() { None } else { Some(chosen(found.swap_remove(place))) })
+}
+
+/// The template of this name, and where it is.
+fn by_name(
+    root: &Path,
+    in_config: &BTreeMap<String, String>,
+    name: &str,
+) -> Result<(String, String), FilesError> {
+    let file = format!("{ADDITIONAL}/{name}.jinja");
+    let default = name == "default" && root.join(CHAT_TEMPLATE).exists();
+    let file = if default { CHAT_TEMPLATE.to_owned() } else { file };
+    if let Some(source) = in_config.get(name).filter(|_| !root.join(&file).exists()) {
+        return Ok((format!("tokenizer_config.json ({name})"), source.clone()));
+    }
+    if !is_template_file(&format!("{name}.jinja")) {
+        return Err(FilesError::TemplateName { name: name.to_owned() });
+    }
+    let remedy = "sentence_bert_config.json names it; download the model again with this folder";
+    let path = required_for(root, &file, remedy)?;
+    Ok((file, read_text(&path)?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use std::fs;
+
+    const ROLES: &str = "'query' 'document'";
+
+    /// What is chosen of these files; the first is `tokenizer_config.json`, the second `sentence_bert_config.json`.
+    fn chosen(
+        config: &str,
+        sentence_bert: Option<&str>,
+        files: &[(&str, &str)],
+    ) -> Result<Option<ChosenTemplate>, FilesError> {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join(ADDITIONAL)).unwrap();
+        for (name, text) in files {
+            fs::write(root.path().join(name), text).unwrap();
+        }
+        let sentence_bert = sentence_bert.map(|text| serde_json::from_str::<SentenceBert>(text).unwrap());
+        let modules = [Module { class: "x.Transformer".to_owned(), path: String::new() }];
+        choose(root.path(), serde_json::from_str(config).unwrap(), sentence_bert.as_ref(), &modules)
+    }
+
+    #[test]
+    fn a_template_for_reranking_goes_before_the_default() {
+        let additional = |name: &str| format!("{ADDITIONAL}/{name}.jinja");
+        let (reranker, score) = (additional("reranker"), additional("score"));
+        let table: [(&str, &[(&str, &str)], Option<&str>); 10] = [
+            (r#"{"chat_template":"a"}"#, &[], Some("a")),
+            (
+                r#"{"chat_template":[{"name":"tool_use","template":"t"},{"name":"default","template":"d"}]}"#,
+                &[],
+                Some("d"),
+            ),
+            (
+                r#"{"chat_template":[{"name":"default","template":"d"},{"name":"reranker","template":"r"}]}"#,
+                &[],
+                Some("r"),
+            ),
+            (r#"{"chat_template":[{"name":"rerank","template":"r"}]}"#, &[], Some("r")),
+            (r#"{"chat_template":[{"name":"tool_use","template":"t"}]}"#, &[], None),
+            (r#"{"chat_template":null}"#, &[], None),
+            (r#"{"chat_template":"a"}"#, &[(CHAT_TEMPLATE, "own")], Some("own")),
+            ("{}", &[(CHAT_TEMPLATE, "general"), (&reranker, ROLES)], Some(ROLES)),
+            ("{}", &[(&score, ROLES)], Some(ROLES)),
+            ("{}", &[(CHAT_TEMPLATE, ROLES), (&score, "general")], Some(ROLES)),
+        ];
+        for (config, files, expected) in table {
+            let found = chosen(config, None, files).unwrap();
+            assert_eq!(found.as_ref().map(|found| found.source.as_str()), expected, "{config} {files:?}");
+            assert!(found.is_none_or(|found| found.style == MessageStyle::plain()));
+        }
+    }
+
+    #[test]
+    fn the_template_that_sentence_transformers_names_is_taken_with_its_settings() {
+        let config = r#"{"chat_template":[{"name":"other","template":"o"}]}"#;
+        let kwargs = |rest: &str| {
+            format!(
+                r#"{{"processing_kwargs":{{"chat_template":{{{rest}}}}},"modality_config":{{"message":{{"format":"structured"}}}}}}"#
+            )
+        };
+        let file = format!("{ADDITIONAL}/mine.jinja");
+        let files = [(file.as_str(), "m"), (CHAT_TEMPLATE, ROLES)];
+        let named = kwargs(
+            r#""chat_template":"mine","add_generation_prompt":true,"restore_suffix":false,"enable_thinking":false"#,
+        );
+        let found = chosen(config, Some(&named), &files).unwrap().unwrap();
+        assert_eq!((found.source.as_str(), found.place.as_str()), ("m", file.as_str()));
+        let variables = [("enable_thinking".to_owned(), false.into())].into();
+        assert_eq!(
+            found.style,
+            MessageStyle { structured: Some(true), add_generation_prompt: true, variables }
+        );
+        let found = chosen(config, Some(&kwargs(r#""chat_template":"other""#)), &files).unwrap().unwrap();
+        assert_eq!((found.source.as_str(), found.style.add_generation_prompt), ("o", false));
+        let inline = kwargs(r#""chat_template":"{{ messages }}""#);
+        assert_eq!(chosen(config, Some(&inline), &files).unwrap().unwrap().source, "{{ messages }}");
+        let default = kwargs(r#""chat_template":"default""#);
+        assert_eq!(chosen(config, Some(&default), &files).unwrap().unwrap().source, ROLES);
+        for (name, part) in [("gone", "gone.jinja"), ("../mine", "`../mine`")] {
+            let named = kwargs(&format!(r#""chat_template":"{name}""#));
+            let message = chosen(config, Some(&named), &files).unwrap_err().to_string();
+            assert!(message.contains(part) && message.contains("sentence_bert_config.json"), "{message}");
+        }
+    }
+
+    #[test]
+    fn further_templates_are_fetched_from_their_folder_only() {
+        let files = [
+            "additional_chat_templates/reranker.jinja",
+            "additional_chat_templates/a/b.jinja",
+            "x.jinja",
+            "additional_chat_templates/readme.md",
+            "chat_template.jinja",
+        ]
+        .map(str::to_owned);
+        assert_eq!(additional(files.iter()), ["additional_chat_templates/reranker.jinja"]);
+        let many: Vec<String> = (0..99).map(|index| format!("{ADDITIONAL}/{index}.jinja")).collect();
+        assert_eq!(additional(many.iter()).len(), MOST);
+    }
+}

@@ -1,0 +1,186 @@
+//! Learns the pieces of a Jinja chat template by rendering it with texts of our own.
+//!
+//! Input: a template's source and how it wants its messages. Output: a [`PromptTemplate`]. What must hold: the pieces make
+//! of every text what the template makes of it, or the template is refused.
+
+use super::{
+    EmptyInstruction, MessageStyle, Piece, PromptTemplate, Slot, TemplateError,
+    chat::{ChatTemplate, Message},
+};
+use crate::files::template_has_roles;
+
+impl PromptTemplate {
+    /// Learns the prompt of a Jinja chat template, which gets up to three messages: `system` (the instruction), `query` and
+    /// `document`; it is set up as `transformers` does (`utils/chat_template_utils.py`).
+    ///
+    /// # Errors
+    ///
+    /// [`TemplateError`] unless the template writes query and document once each, verbatim or stripped of outer
+    /// whitespace, and the same for the instruction if it writes that at all.
+    pub fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
+        if !template_has_roles(source) {
+            return Err(TemplateError::General);
+        }
+        let chat = ChatTemplate::new(source, style)?;
+        let all = Form { chat: &chat, slots: &Slot::ALL };
+        let mut template = Self {
+            pieces: all.learn()?,
+            bare: None,
+            default_instruction: None,
+            empty_instruction: EmptyInstruction::Written,
+        };
+        if !template.has_instruction() {
+            return Ok(template);
+        }
+        let without = Form { chat: &chat, slots: &[Slot::Query, Slot::Document] };
+        template.default_instruction = without.default_instruction(&template.pieces);
+        // A form of its own, where the template does not fall back on an instruction; some refuse to do without one.
+        if template.default_instruction.is_none() && without.render(SENTINELS).is_ok() {
+            template.bare = Some(without.learn()?);
+        }
+        let empty = ["", SENTINELS[1], SENTINELS[2]];
+        let rendered = all.render(empty).ok();
+        let is = |pieces: &[Piece]| rendered.as_deref().is_some_and(|it| it == text_of(pieces, empty));
+        template.empty_instruction = match &template.bare {
+            _ if is(&template.pieces) => EmptyInstruction::Written,
+            Some(bare) if is(bare) => EmptyInstruction::Bare,
+            _ => EmptyInstruction::Other,
+        };
+        Ok(template)
+    }
+}
+
+/// Texts that no template contains, one per slot.
+const SENTINELS: [&str; 3] = ["Zq7InstructionXv3k", "Zq7QueryXv3k", "Zq7DocumentXv3k"];
+
+/// Text that shows every kind of change: outer whitespace, line breaks, markup, Jinja, control tokens, case, length.
+fn difficult_text(sentinel: &str) -> String {
+    let line = format!(
+        "{sentinel} \"a\" 'B' <b>&amp;</b> {{{{ 7*7 }}}} {{% x %}} {{# y #}} \\n <|im_end|>\r\n\n  ÅE\u{301}日😀\t"
+    );
+    format!("\u{a0} \t\n{}end\u{3000} \n\t ", line.repeat(200))
+}
+
+fn messages<'a>(slots: &[Slot], texts: [&'a str; 3]) -> Vec<Message<'a>> {
+    slots.iter().map(|slot| Message { role: slot.role(), content: texts[*slot as usize] }).collect()
+}
+
+fn text_of(pieces: &[Piece], texts: [&str; 3]) -> String {
+    pieces.iter().map(|piece| piece.text(texts)).collect()
+}
+
+/// A template that gets the messages of these slots.
+struct Form<'a> {
+    chat: &'a ChatTemplate,
+    slots: &'a [Slot],
+}
+
+impl Form<'_> {
+    fn render(&self, texts: [&str; 3]) -> Result<String, TemplateError> {
+        self.chat.render(&messages(self.slots, texts))
+    }
+
+    fn matches(&self, pieces: &[Piece], texts: [&str; 3]) -> Result<bool, TemplateError> {
+        Ok(self.render(texts)? == text_of(pieces, texts))
+    }
+
+    fn learn(&self) -> Result<Vec<Piece>, TemplateError> {
+        let mut pieces = split_at_sentinels(&self.render(SENTINELS)?)?;
+        self.learn_trimming(&mut pieces)?;
+        for slot in [Slot::Query, Slot::Document] {
+            self.learn_empty(&mut pieces, slot)?;
+        }
+        Ok(pieces)
+    }
+
+    /// Sets each slot's `trim` by what the template does to difficult text in it, first one at a time, then in all.
+    fn learn_trimming(&self, pieces: &mut [Piece]) -> Result<(), TemplateError> {
+        let difficult = SENTINELS.map(difficult_text);
+        for &slot in self.slots {
+            let mut texts = SENTINELS;
+            texts[slot as usize] = &difficult[slot as usize];
+            if self.matches(pieces, texts)? {
+                continue;
+            }
+            pieces.iter_mut().for_each(|piece| piece.trim_slot(slot));
+            if !self.matches(pieces, texts)? {
+                return Err(TemplateError::Altered { slot });
+            }
+        }
+        if self.matches(pieces, difficult.each_ref().map(String::as_str))? {
+            Ok(())
+        } else {
+            Err(TemplateError::Altered { slot: Slot::Document })
+        }
+    }
+
+    /// Documents and queries may be empty. Some templates write a word in their place.
+    fn learn_empty(&self, pieces: &mut [Piece], slot: Slot) -> Result<(), TemplateError> {
+        let mut texts = SENTINELS;
+        texts[slot as usize] = "";
+        if self.matches(pieces, texts)? {
+            return Ok(());
+        }
+        let rendered = self.render(texts)?;
+        if let Some(word) = in_place_of(pieces, slot, &rendered).map(str::to_owned) {
+            for piece in pieces.iter_mut() {
+                if let Piece::Slot { slot: found, empty, .. } = piece
+                    && *found == slot
+                {
+                    empty.clone_from(&word);
+                }
+            }
+            return Ok(());
+        }
+        Err(TemplateError::Altered { slot })
+    }
+
+    /// The template's own instruction: what stands in the slot when there is no system message.
+    fn default_instruction(&self, pieces: &[Piece]) -> Option<String> {
+        let rendered = self.render(SENTINELS).ok()?;
+        in_place_of(pieces, Slot::Instruction, &rendered).map(str::to_owned)
+    }
+}
+
+/// What `rendered`, which has the sentinels in the other slots, has in the place of this one.
+fn in_place_of<'a>(pieces: &[Piece], wanted: Slot, rendered: &'a str) -> Option<&'a str> {
+    let place =
+        pieces.iter().position(|piece| matches!(piece, Piece::Slot { slot, .. } if *slot == wanted))?;
+    let inner = rendered.strip_prefix(text_of(&pieces[..place], SENTINELS).as_str())?;
+    inner.strip_suffix(text_of(&pieces[place + 1..], SENTINELS).as_str())
+}
+
+impl Piece {
+    fn trim_slot(&mut self, wanted: Slot) {
+        if let Self::Slot { slot, trim, .. } = self
+            && *slot == wanted
+        {
+            *trim = true;
+        }
+    }
+}
+
+/// The pieces of a prompt that was rendered with [`SENTINELS`].
+fn split_at_sentinels(rendered: &str) -> Result<Vec<Piece>, TemplateError> {
+    let mut places = Vec::new();
+    for slot in Slot::ALL {
+        let found: Vec<_> = rendered.match_indices(SENTINELS[slot as usize]).collect();
+        match (slot, found.as_slice()) {
+            (_, [(place, _)]) => places.push((*place, slot)),
+            (Slot::Instruction, []) => {}
+            (_, []) => return Err(TemplateError::Missing { slot }),
+            (_, found) => return Err(TemplateError::Repeated { slot, times: found.len() }),
+        }
+    }
+    places.sort_unstable_by_key(|(place, _)| *place);
+    let mut pieces = Vec::new();
+    let mut end = 0;
+    for (place, slot) in places {
+        pieces.push(Piece::Literal(rendered[end..place].to_owned()));
+        pieces.push(Piece::slot(slot));
+        end = place + SENTINELS[slot as usize].len();
+    }
+    pieces.push(Piece::Literal(rendered[end..].to_owned()));
+    pieces.retain(|piece| !matches!(piece, Piece::Literal(text) if text.is_empty()));
+    Ok(pieces)
+}
