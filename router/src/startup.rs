@@ -66,13 +66,13 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         dtype: config.dtype,
         threads: config.threads,
         pin_threads: config.pin_threads,
-        instruction_set: config.instruction_set,
+        instruction_set: config.instruction_set.map(|set| set.to_string()),
         prefix_cache_bytes: config.prefix_cache_bytes,
     })?;
     steps.done("weights");
     model.dimensions = check::model(loaded.backend.as_mut(), &encoder, config.model_type, &model)?;
     steps.done("check");
-    let computer = match loaded.instruction_set {
+    let computer = match &loaded.instruction_set {
         Some(set) => {
             let pinned = if config.pin_threads { "pinned " } else { "" };
             format!("{} {pinned}threads with {set}", config.threads)
@@ -90,7 +90,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let details = ModelDetails {
         sha: folder.revision_sha.clone(),
         dtype: loaded.dtype.to_string(),
-        instruction_set: loaded.instruction_set.map(|set| set.to_string()),
+        instruction_set: loaded.instruction_set,
         prefix_cache_bytes: loaded.prefix_cache_bytes,
         labels: model.labels.clone(),
         default_instruction,

@@ -4,9 +4,9 @@
 //! something fails. What must hold: the same instructions run in [`counted`] each time, whatever else the machine does.
 
 use std::{error::Error, fs, path::Path};
-use text_embeddings_backend_candle::{LoadOptions, load};
+use text_embeddings_backend_candle::load;
 use text_embeddings_backend_core::{
-    AnswerTokens, Backend, BackendError, Batch, BatchBuilder, DType, Head, Packing, Text, Wanted,
+    AnswerTokens, Backend, BackendError, Batch, BatchBuilder, DType, Head, LoadOptions, Packing, Text, Wanted,
 };
 
 /// What is counted: a function of its own, which the counter finds by its name.
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         dtype: Some(dtype),
         threads: 1,
         pin_threads: false,
-        instruction_set: Some(instruction_set.parse()?),
+        instruction_set: Some(instruction_set.clone()),
         prefix_cache_bytes: 0,
     })?;
     let batch = batch();

@@ -43,29 +43,9 @@ pub use models::{LORA_TASK, describe};
 use safetensors::Dtype;
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
-    Backend, BackendError, Batch, BatchBuilder, DType, Head, Output, Packing, Predictions, Text, Wanted,
+    Backend, BackendError, Batch, BatchBuilder, DType, Head, LoadOptions, Loaded, Output, Packing,
+    Predictions, Text, Wanted,
 };
-
-/// What a model is loaded from, and how.
-#[derive(Debug, Clone)]
-pub struct LoadOptions {
-    /// The content of `config.json`.
-    pub config: serde_json::Value,
-    /// The safetensors files.
-    pub weights: Vec<PathBuf>,
-    /// What becomes of the last hidden states, which the model is served for.
-    pub head: Head,
-    /// The arithmetic. If absent: what the checkpoint is stored in where the CPU multiplies that natively, else `f32`.
-    pub dtype: Option<DType>,
-    /// Compute threads on the CPU.
-    pub threads: usize,
-    /// Whether each of them is kept on a CPU of its own.
-    pub pin_threads: bool,
-    /// The vector instructions to use, only on the CPU. If absent: the best it has.
-    pub instruction_set: Option<InstructionSet>,
-    /// The most bytes of keys and values kept for later texts that begin alike; 0 for none. Only on the CPU.
-    pub prefix_cache_bytes: usize,
-}
 
 /// A model with its head on a device.
 struct CandleBackend<O: Operations> {
@@ -103,20 +83,6 @@ impl<O: Operations> Backend for CandleBackend<O> {
     }
 }
 
-/// A loaded model and the words for where it computes.
-pub struct Loaded {
-    /// The model.
-    pub backend: Box<dyn Backend>,
-    /// `cpu`, `cuda` or `metal`: the `x-compute-type` of answers.
-    pub device: &'static str,
-    /// The arithmetic in force.
-    pub dtype: DType,
-    /// The vector instructions in use; none where the CPU does not compute.
-    pub instruction_set: Option<InstructionSet>,
-    /// The most bytes of keys and values that are kept for later texts; 0 where nothing is.
-    pub prefix_cache_bytes: usize,
-}
-
 /// Loads a model and runs it once.
 ///
 /// # Errors
@@ -126,7 +92,9 @@ pub struct Loaded {
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
     match device::choose()? {
         Chosen::Cpu => {
-            let set = options.instruction_set.unwrap_or_else(InstructionSet::best);
+            let set =
+                options.instruction_set.as_deref().map(str::parse).transpose().map_err(BackendError::Load)?;
+            let set = set.unwrap_or_else(InstructionSet::best);
             let dtype = options.dtype.map_or_else(|| default_dtype(set, options), Ok)?;
             let operations = if options.pin_threads {
                 CpuOperations::on(Threads::start_pinned(options.threads)?, set, dtype)?
@@ -140,7 +108,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
                 backend,
                 device: "cpu",
                 dtype,
-                instruction_set: Some(set),
+                instruction_set: Some(set.to_string()),
                 prefix_cache_bytes: if keeps { options.prefix_cache_bytes } else { 0 },
             })
         }
@@ -156,7 +124,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
                     )));
                 }
             };
-            let set = options.instruction_set.map(|set| format!("--instruction-set {set}"));
+            let set = options.instruction_set.as_ref().map(|set| format!("--instruction-set {set}"));
             if let Some(flag) = set.or(options.pin_threads.then(|| "--pin-threads".to_owned())) {
                 return Err(BackendError::Load(format!(
                     "`{flag}` is for the CPU, but {name} computes: leave it out"

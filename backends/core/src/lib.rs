@@ -7,11 +7,13 @@
 mod activation;
 mod batch;
 mod head;
+mod load;
 mod model;
 
 pub use activation::Activation;
 pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
 pub use head::{AnswerTokens, DenseModule, Head, LayerNormModule, Module};
+pub use load::{LoadOptions, Loaded};
 pub use model::{DType, ModelType, Pool};
 
 /// What can go wrong between a batch and its predictions, or while a model is loaded.

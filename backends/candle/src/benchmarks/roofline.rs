@@ -11,7 +11,7 @@ use super::{
     table::{SPLIT_HEAD, split, table},
 };
 use crate::{
-    DType, LoadOptions,
+    DType,
     cpu::{
         CpuOperations,
         timed::{Cost, Kind, Log, Timed},
@@ -28,7 +28,7 @@ use std::{
     time::Instant,
 };
 use text_embeddings_backend_core::{
-    AnswerTokens, Backend, Batch, BatchBuilder, Head, Packing, Predictions, Text, Wanted,
+    AnswerTokens, Backend, Batch, BatchBuilder, Head, LoadOptions, Packing, Predictions, Text, Wanted,
 };
 
 /// Bytes of keys and values that passes may keep.
@@ -176,7 +176,7 @@ impl Measured {
             dtype: Some(dtype),
             threads: machine.threads,
             pin_threads: false,
-            instruction_set: Some(machine.set),
+            instruction_set: Some(machine.set.to_string()),
             prefix_cache_bytes: PREFIX_CACHE_BYTES,
         };
         let operations = CpuOperations::start(machine.threads, machine.set, dtype)?;

@@ -75,7 +75,8 @@ async function send(route, options) {
 async function sentence(answer) {
   let reason = `HTTP status ${answer.status}`;
   try {
-    reason = (await answer.json()).error?.replace(/\.$/, "") ?? reason;
+    // The words around it say the kind of error already.
+    reason = (await answer.json()).error?.replace(/^[A-Z][a-z]+( [a-z]+)? error: |\.$/g, "") ?? reason;
   } catch {
     // No error body: something between here and the server answered.
   }

@@ -1,0 +1,39 @@
+//! What a model is loaded from, and what becomes of it: the same for every backend.
+
+use crate::{Backend, DType, Head};
+use std::path::PathBuf;
+
+/// What a model is loaded from, and how.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// The content of `config.json`.
+    pub config: serde_json::Value,
+    /// The files of weights.
+    pub weights: Vec<PathBuf>,
+    /// What becomes of the last hidden states, which the model is served for.
+    pub head: Head,
+    /// The arithmetic. If absent: what the checkpoint is stored in where the CPU multiplies that natively, else `f32`.
+    pub dtype: Option<DType>,
+    /// Compute threads on the CPU.
+    pub threads: usize,
+    /// Whether each of them is kept on a CPU of its own.
+    pub pin_threads: bool,
+    /// The name of the vector instructions to use, only on the CPU. If absent: the best it has.
+    pub instruction_set: Option<String>,
+    /// The most bytes of keys and values kept for later texts that begin alike; 0 for none. Only on the CPU.
+    pub prefix_cache_bytes: usize,
+}
+
+/// A loaded model and the words for where it computes.
+pub struct Loaded {
+    /// The model.
+    pub backend: Box<dyn Backend>,
+    /// `cpu`, `cuda` or `metal`: the `x-compute-type` of answers.
+    pub device: &'static str,
+    /// The arithmetic in force.
+    pub dtype: DType,
+    /// The name of the vector instructions in use; none where the CPU does not compute.
+    pub instruction_set: Option<String>,
+    /// The most bytes of keys and values that are kept for later texts; 0 where nothing is.
+    pub prefix_cache_bytes: usize,
+}
