@@ -41,6 +41,42 @@ def test_an_idle_server_ends_at_once_although_a_client_stays_connected():
         assert time.monotonic() - start < 5
 
 
+def test_with_a_delay_it_serves_on_but_is_not_ready():
+    with Server("tied-bf16", "--shutdown-delay", "5") as server:
+        server.process.send_signal(signal.SIGTERM)
+        asked_at = time.monotonic()
+        server.wait_for_log("stopping: serving on for 5s", 10)
+        ready = requests.get(f"{server.url}/health/ready", timeout=10)
+        live = requests.get(f"{server.url}/health", timeout=10)
+        ranks = server.rerank("q", ["a"])
+        if time.monotonic() - asked_at < 4.5:
+            assert (ready.status_code, live.status_code, len(ranks)) == (503, 200, 1)
+        assert server.process.wait(30) == 0
+        assert time.monotonic() - asked_at >= 5
+
+
+def test_requests_that_take_longer_than_the_drain_are_dropped():
+    with Server("tied-bf16", "--drain-timeout", "1") as server:
+        slow = Background(server.rerank, "q", [f"{number} {LONG}" for number in range(60)])
+        wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_log("some requests are not answered after 1s: they are dropped", 10)
+        assert server.process.wait(10) == 0
+        with pytest.raises(requests.ConnectionError):
+            slow.result()
+
+
+def test_half_a_header_holds_the_end_no_longer_than_the_drain():
+    with Server("tied-bf16", "--drain-timeout", "1") as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as stream:
+            stream.sendall(b"POST /rerank HTTP/1.1\r\nHost: a\r\n")
+            server.rerank("q", ["a"])
+            start = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(10) == 0
+            assert time.monotonic() - start < 5
+
+
 def test_a_second_signal_drops_the_requests_in_flight():
     with Server("tied-bf16") as server:
         slow = Background(server.rerank, "q", [f"{number} {LONG}" for number in range(60)])

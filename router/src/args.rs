@@ -141,6 +141,15 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Telemetry")]
     pub(crate) prometheus_port: Option<u16>,
 
+    /// The seconds after SIGTERM or SIGINT that the server goes on serving while `/health/ready` says 503: time for load
+    /// balancers to send requests elsewhere.
+    #[arg(long, env, default_value = "0", value_name = "SECONDS", help_heading = "Network")]
+    pub(crate) shutdown_delay: u32,
+
+    /// The seconds that requests in flight may then take before they are dropped; new connections are refused.
+    #[arg(long, env, default_value = "25", value_name = "SECONDS", help_heading = "Network")]
+    pub(crate) drain_timeout: u32,
+
     /// The value of the variable `HOSTNAME` where it was set aside (see [`set_aside_container_name`]).
     #[arg(skip)]
     pub(crate) ignored_hostname: Option<String>,

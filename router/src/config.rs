@@ -6,7 +6,7 @@
 //! setting that is not served is an error that names it; whatever was changed for the user is said in
 //! [`Config::notices`].
 
-use std::{net::SocketAddr, num::NonZeroUsize, thread};
+use std::{net::SocketAddr, num::NonZeroUsize, thread, time::Duration};
 
 use text_embeddings_backend::{InstructionSet, ON_CPU};
 use text_embeddings_backend_core::{DType, ModelType};
@@ -105,9 +105,20 @@ pub(crate) struct ServerConfig {
     pub(crate) payload_limit: usize,
     /// The key that clients must send.
     pub(crate) api_key: Option<Secret>,
+    /// How it ends.
+    pub(crate) shutdown: Shutdown,
     /// What only HTTP is told.
     #[cfg(feature = "http")]
     pub(crate) http: crate::http::Settings,
+}
+
+/// How the server ends once it is asked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shutdown {
+    /// How long it goes on serving, not ready any more.
+    pub(crate) delay: Duration,
+    /// How long requests in flight may then take.
+    pub(crate) drain: Duration,
 }
 
 /// The second port for metrics.
@@ -149,6 +160,10 @@ impl ServerConfig {
             prometheus: (!served_on(listen, prometheus.port)).then_some(prometheus),
             payload_limit: args.payload_limit.get(),
             api_key: args.api_key.clone(),
+            shutdown: Shutdown {
+                delay: Duration::from_secs(args.shutdown_delay.into()),
+                drain: Duration::from_secs(args.drain_timeout.into()),
+            },
             #[cfg(feature = "http")]
             http: crate::http::Settings::resolve(args)?,
         })

@@ -29,7 +29,6 @@ use std::{
     io::{self, Write},
     process::ExitCode,
     sync::Arc,
-    time::Duration,
 };
 
 use anyhow::Context;
@@ -38,16 +37,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     args::Args,
     commands::Invocation,
-    config::ServerConfig,
+    config::{ServerConfig, Shutdown},
     listener::Reserved,
     serve::{Listeners, Stop},
     startup::Started,
     state::AppState,
     telemetry::{logging::Escaped, traces::Traces},
 };
-
-/// How long requests in flight may take after the signal to stop.
-const DRAIN: Duration = Duration::from_mins(1);
 
 fn main() -> ExitCode {
     let ended = match Invocation::from_process() {
@@ -105,10 +101,17 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     };
     let Started { service, info, compute_type } = started;
     metrics.watch(service.queue_gauges(), info.config.max_input_length);
-    let stop = Stop::on(async {
+    let Shutdown { delay, drain } = server.shutdown;
+    let asked = async move {
         stop_signal().await;
-        tracing::info!("stopping: no new connections, up to {DRAIN:?} for the requests in flight");
-    });
+        let first = if delay.is_zero() {
+            String::new()
+        } else {
+            format!("serving on for {delay:?}, not ready; then ")
+        };
+        tracing::info!("stopping: {first}no new connections, up to {drain:?} for the requests in flight");
+    };
+    let stop = Stop::on(asked, delay);
     let server = Arc::new(server);
     let state = AppState { service, info: Arc::new(info), server, metrics, traces, compute_type, stop };
     let listeners = Listeners { first: first.listen()?, second: second.map(Reserved::listen).transpose()? };
@@ -123,7 +126,7 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         stop_signal().await;
     };
     tokio::select! {
-        served = serve::serve(state, listeners, DRAIN) => served.context("the listener failed"),
+        served = serve::serve(state, listeners, drain) => served.context("the listener failed"),
         () = impatient => {
             tracing::warn!("a second signal: requests in flight are dropped");
             Ok(())

@@ -19,30 +19,53 @@ use crate::http as first;
 #[cfg(not(feature = "grpc"))]
 use crate::http as second;
 
+/// How far a server is on its way to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Phase {
+    /// It serves.
+    Serving,
+    /// It was asked to stop and serves on for a while, so that nobody is refused who has not heard of it yet.
+    Leaving,
+    /// It accepts nothing more.
+    Closing,
+}
+
 /// Says when to stop. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Stop(watch::Receiver<bool>);
+pub(crate) struct Stop(watch::Receiver<Phase>);
 
 impl Stop {
-    /// One that says so once `signal` completes. Wants a tokio runtime.
-    pub(crate) fn on(signal: impl Future<Output = ()> + Send + 'static) -> Self {
-        let (sender, receiver) = watch::channel(false);
+    /// One that is asked once `signal` completes, and due `delay` later. Wants a tokio runtime.
+    pub(crate) fn on(signal: impl Future<Output = ()> + Send + 'static, delay: Duration) -> Self {
+        let (sender, receiver) = watch::channel(Phase::Serving);
         tokio::spawn(async move {
             signal.await;
             // Who does not listen any more needs no signal.
-            let _ = sender.send(true);
+            let _ = sender.send(Phase::Leaving);
+            tokio::time::sleep(delay).await;
+            let _ = sender.send(Phase::Closing);
         });
         Self(receiver)
     }
 
-    /// Whether it is time to stop.
-    pub(crate) fn is_due(&self) -> bool {
-        *self.0.borrow()
+    /// Whether the server was asked to stop.
+    pub(crate) fn is_asked(&self) -> bool {
+        *self.0.borrow() >= Phase::Leaving
     }
 
-    /// Completes when it is time to stop; never, if the signal was lost.
-    pub(crate) async fn wait(mut self) {
-        if self.0.wait_for(|stop| *stop).await.is_err() {
+    /// Completes when the server was asked to stop; never, if the signal was lost.
+    #[cfg(feature = "grpc")]
+    pub(crate) async fn asked(self) {
+        self.reached(Phase::Leaving).await;
+    }
+
+    /// Completes when it is time to close; never, if the signal was lost.
+    pub(crate) async fn due(self) {
+        self.reached(Phase::Closing).await;
+    }
+
+    async fn reached(mut self, wanted: Phase) {
+        if self.0.wait_for(|phase| *phase >= wanted).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -57,7 +80,7 @@ pub(crate) struct Listeners {
     pub(crate) second: Option<TcpListener>,
 }
 
-/// Serves until [`AppState::stop`] says to stop, and then until the requests in flight are answered, but no longer
+/// Serves until [`AppState::stop`] is due, and then until the requests in flight are answered, but no longer
 /// than `drain`.
 ///
 /// # Errors
@@ -66,7 +89,7 @@ pub(crate) struct Listeners {
 pub(crate) async fn serve(state: AppState, listeners: Listeners, drain: Duration) -> io::Result<()> {
     let stop = state.stop.clone();
     let overdue = async {
-        stop.wait().await;
+        stop.due().await;
         tokio::time::sleep(drain).await;
     };
     let second = async {

@@ -36,7 +36,7 @@ pub(crate) struct AppState {
 pub(crate) enum Readiness {
     /// The model is loaded and checked, and it computes.
     Ready,
-    /// The server was asked to stop and answers what it has begun.
+    /// The server was asked to stop.
     Stopping,
     /// The model does not compute.
     Unhealthy,
@@ -45,7 +45,7 @@ pub(crate) enum Readiness {
 impl AppState {
     /// Whether the server should be sent requests. While it loads there is no state, and no port is open.
     pub(crate) async fn readiness(&self) -> Readiness {
-        if self.stop.is_due() {
+        if self.stop.is_asked() {
             Readiness::Stopping
         } else if self.service.healthy().await {
             Readiness::Ready

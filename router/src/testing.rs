@@ -54,9 +54,10 @@ impl Running {
     pub(crate) fn start(flags: &str, listeners: Listeners, drain: Duration) -> Self {
         let control = Control::default();
         let (stop, stopped) = oneshot::channel();
-        let stopped = Stop::on(async {
+        let asked = async {
             let _ = stopped.await;
-        });
+        };
+        let stopped = Stop::on(asked, Duration::ZERO);
         let state = state(flags, &control, stopped);
         let traces = state.traces.clone();
         let served = tokio::spawn(serve(state, listeners, drain));

@@ -28,7 +28,7 @@ impl Probe {
     /// The status of the service of this name.
     async fn status(&self, name: &str) -> ServingStatus {
         let serves = match Needs::of(name, self.0.service.config().model_type) {
-            Some(Needs::Nothing) => !self.0.stop.is_due(),
+            Some(Needs::Nothing) => !self.0.stop.is_asked(),
             Some(Needs::Model) => self.0.readiness().await == Readiness::Ready,
             Some(Needs::OtherModel) => false,
             None => return ServingStatus::ServiceUnknown,
@@ -107,12 +107,12 @@ impl Watch {
                 self.last = Some(status);
                 return Some(status);
             }
-            if self.probe.0.stop.is_due() {
+            if self.probe.0.stop.is_asked() {
                 return None;
             }
             tokio::select! {
                 () = tokio::time::sleep(INTERVAL) => {}
-                () = self.probe.0.stop.clone().wait() => {}
+                () = self.probe.0.stop.clone().asked() => {}
             }
         }
     }

@@ -71,7 +71,7 @@ pub(crate) async fn serve(state: AppState, listener: TcpListener) -> io::Result<
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .add_routes(routes(state)?)
-        .serve_with_incoming_shutdown(connections(listener), stop.wait())
+        .serve_with_incoming_shutdown(connections(listener), stop.due())
         .await
         .map_err(io::Error::other)
 }

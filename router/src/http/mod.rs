@@ -101,7 +101,7 @@ pub(crate) async fn serve(state: AppState, listener: TcpListener) -> io::Result<
         // Small answers should not wait for more to send.
         let _ = stream.set_nodelay(true);
     });
-    axum::serve(listener, router(state)).with_graceful_shutdown(stop.wait()).await
+    axum::serve(listener, router(state)).with_graceful_shutdown(stop.due()).await
 }
 
 /// The route table.
