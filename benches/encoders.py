@@ -1,123 +1,216 @@
 #!/usr/bin/env python3
-"""Embedding models on short and on longer texts: this server over HTTP, and sentence-transformers in process, in turn.
+"""Encoders: this server over HTTP beside libraries in process, on a small, a middle and a large model: `make compare`.
 
-Input: the server's binary and a model folder. Output: lines of a Markdown table. Needs Python 3.11 only; the comparison
-needs sentence-transformers and torch, and is left out where they are missing. Rounds alternate between all systems, so
-that a machine that slows down slows all of them.
-"""
+Model after model: all systems are started, then asked in turn, round after round; those that are not asked are held
+still. Input: the binary. Output: every reading as JSON, of which `render.py` makes a table.
+What must hold: all systems get the same texts and threads, and the answers of each are compared with those of
+`transformers` in float32. The other models are written to --work at first (2 GB)."""
 
 import argparse
+import datetime
 import http.client
 import json
 import os
-import re
+import shlex
+import signal
 import statistics
 import subprocess
-import tempfile
+import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+from encoder_models import ENCODERS, Encoder, folder
+from peer_setup import environment
+from systems import Peer, Process, Server, commit, machine
+
+HERE = Path(__file__).resolve().parent
+PEAKS = "cargo bench --quiet -p text-embeddings-backend-candle --features benchmarks --bench peaks --locked"
 WORDS = "the quick brown fox jumps over a lazy dog near river bank".split()
 SHORT = " ".join(WORDS)
-# With the two special tokens, 128 tokens of all-MiniLM-L6-v2.
-LONG = " ".join((WORDS * 11)[:126])
-TEXTS, CLIENTS, REQUESTS = 32, 64, 40
+QUERY = "quick fox"
+TEXTS, CLIENTS = 32, 64
+# Seconds that many clients of short texts keep asking, and a single client of many texts.
+LOAD_SECONDS, MANY_SECONDS = 4, 1
 
 
-class Ours:
-    """A server in one arithmetic."""
+@dataclass(frozen=True)
+class Choice:
+    """A system: a kind of process and its arithmetic."""
 
-    def __init__(self, binary: Path, model: Path, dtype: str):
-        self.name = f"this server, {dtype}"
-        command = [binary, "--model-id", model, "--dtype", dtype, "--hostname", "127.0.0.1", "--port", "0"]
-        log = tempfile.NamedTemporaryFile(prefix="encoders-", suffix=".log")
-        self.process = subprocess.Popen([*map(str, command), "--prometheus-port", "0"], stdout=log, stderr=log)
-        while not (found := re.search(rb"listening on \S+:(\d+)", Path(log.name).read_bytes())):
-            assert self.process.poll() is None, Path(log.name).read_text(errors="replace")
-            time.sleep(0.1)
-        self.port = int(found[1])
+    kind: str
+    dtype: str
 
-    def embed(self, texts: list[str], connection: http.client.HTTPConnection | None = None) -> None:
-        connection = connection or http.client.HTTPConnection("127.0.0.1", self.port)
-        body = json.dumps({"inputs": texts})
-        connection.request("POST", "/embed", body, {"Content-Type": "application/json"})
+    @property
+    def label(self) -> str:
+        return f"{self.kind}, {self.dtype}"
+
+
+OURS = "this server"
+CHOICES = [
+    *(Choice(OURS, dtype) for dtype in ("float32", "bfloat16", "int8")),
+    *(Choice("transformers", dtype) for dtype in ("float32", "bfloat16")),
+    *(Choice("OpenVINO", dtype) for dtype in ("float32", "bfloat16")),
+    *(Choice("onnxruntime", dtype) for dtype in ("float32", "int8")),
+]
+REFERENCE = Choice("transformers", "float32")
+
+
+def texts_of(encoder: Encoder, count: int) -> dict:
+    """`count` texts of 128 tokens, of a pair's in all; of one text 14 tokens."""
+    long = " ".join((WORDS * 11)[: 126 - (3 if encoder.pairs else 0)])
+    texts = [SHORT] if count == 1 else [long] * count
+    return {"query": QUERY, "texts": texts} if encoder.pairs else {"texts": texts}
+
+
+class Ours(Server):
+    """The server, asked as its clients ask."""
+
+    def __init__(self, arguments: argparse.Namespace, model: Path, dtype: str):
+        super().__init__(arguments.binary, model, ["--dtype", dtype], arguments.threads)
+        self.port = int(self.url.rsplit(":", 1)[1])
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port)
+
+    def post(self, request: dict, connection: http.client.HTTPConnection) -> list:
+        path, body = ("/rerank", request) if "query" in request else ("/embed", {"inputs": request["texts"]})
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
-        answer.read()
+        content = json.load(answer)
+        assert answer.status == 200, content
+        if "query" in request:
+            content = [rank["score"] for rank in sorted(content, key=lambda rank: rank["index"])]
+        return content
 
-    def many_clients(self) -> float:
-        """Requests a second of many clients that send short texts one by one."""
+    def ask(self, request: dict) -> dict:
+        start = time.perf_counter()
+        values = self.post(request, self.connection)
+        return {"seconds": time.perf_counter() - start, "values": values}
 
-        def client(_: int) -> None:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port)
-            for _ in range(REQUESTS):
-                self.embed([SHORT], connection)
+    def many_clients(self, request: dict) -> float:
+        """Requests a second of many clients that ask without a pause."""
+        until = time.perf_counter() + LOAD_SECONDS
+
+        def client(_: int) -> int:
+            connection, count = http.client.HTTPConnection("127.0.0.1", self.port), 0
+            while time.perf_counter() < until:
+                self.post(request, connection)
+                count += 1
+            return count
 
         with ThreadPoolExecutor(CLIENTS) as pool:
             start = time.perf_counter()
-            list(pool.map(client, range(CLIENTS)))
-            return CLIENTS * REQUESTS / (time.perf_counter() - start)
+            return sum(pool.map(client, range(CLIENTS))) / (time.perf_counter() - start)
 
 
-class SentenceTransformers:
-    """The library, in this process."""
+class Library(Peer):
+    """A library's process."""
 
-    def __init__(self, model: Path, dtype: str):
-        import torch
-        from sentence_transformers import SentenceTransformer
+    def __init__(self, arguments: argparse.Namespace, model: Path, choice: Choice, python: Path, work: Path):
+        super().__init__(python, "encoder_peer.py", [model, choice.kind.lower(), choice.dtype, work], arguments.threads)
 
-        torch.set_num_threads(os.cpu_count() or 1)
-        self.name = f"sentence-transformers, {dtype}"
-        self.model = SentenceTransformer(str(model), device="cpu", model_kwargs={"torch_dtype": getattr(torch, dtype)})
-
-    def embed(self, texts: list[str]) -> None:
-        self.model.encode(texts, batch_size=TEXTS)
+    def ask(self, request: dict) -> dict:
+        return self.rerank(request)
 
 
-def seconds(call: Callable[[], None], times: int) -> float:
-    """The median time of a call."""
+def started(choice: Choice, arguments: argparse.Namespace, model: Path, work: Path) -> Ours | Library:
+    print(f"starting {choice.label}", file=sys.stderr, flush=True)
+    if choice.kind == OURS:
+        process = Ours(arguments, model, choice.dtype)
+    else:
+        process = Library(arguments, model, choice, Path(sys.executable), work)
+    process.hold()
+    return process
 
-    def once() -> float:
-        start = time.perf_counter()
-        call()
-        return time.perf_counter() - start
 
-    return statistics.median(once() for _ in range(times))
+def error(values: list, reference: list) -> float:
+    """The largest difference of two scores, or of 1 to the cosine of two normalised vectors."""
+    if isinstance(values[0], float):
+        return max(abs(a - b) for a, b in zip(values, reference, strict=True))
+    return max(1 - sum(a * b for a, b in zip(*vectors, strict=True)) for vectors in zip(values, reference, strict=True))
+
+
+def peaks(arguments: argparse.Namespace) -> dict:
+    variables = os.environ | {"THREADS": str(arguments.threads)}
+    ended = subprocess.run(arguments.peaks, env=variables, check=True, stdout=subprocess.PIPE, text=True, cwd=HERE.parent)
+    return json.loads(ended.stdout)
+
+
+def measured(encoder: Encoder, arguments: argparse.Namespace, choices: list[Choice]) -> dict:
+    """All rounds with one model."""
+    work = arguments.work / "encoders"
+    model = folder(encoder, work)
+    processes: dict[str, Process] = {}
+    many, one = texts_of(encoder, TEXTS), texts_of(encoder, 1)
+    # As many single requests as take about as long as a large one.
+    singles = 4 if encoder.pairs else 20
+    results: dict = {choice.label: {"many": [], "one": [], "load": []} for choice in choices}
+    found = []
+    try:
+        for choice in choices:
+            processes[choice.label] = started(choice, arguments, model, work / f"{encoder.name}-graphs")
+        answers = {}
+        for round_ in range(-1, arguments.rounds):
+            if round_ >= 0:
+                found.append(peaks(arguments))
+            for label, process in processes.items():
+                process.release()
+                readings = results[label]
+                seconds = []
+                while sum(seconds) < MANY_SECONDS:
+                    answers[label] = process.ask(many)
+                    seconds.append(answers[label]["seconds"])
+                if round_ >= 0:
+                    readings["many"].append(round(TEXTS / statistics.median(seconds), 2))
+                    print(f"{encoder.name} round {round_} {label}: {readings['many'][-1]} texts/s", file=sys.stderr, flush=True)
+                latencies = [process.ask(one)["seconds"] for _ in range(singles)]
+                if round_ >= 0:
+                    readings["one"].append(round(1000 * statistics.median(latencies), 3))
+                    if isinstance(process, Ours):
+                        readings["load"].append(round(process.many_clients(one), 1))
+                process.hold()
+        for label, answer in answers.items():
+            if REFERENCE.label in answers:
+                results[label]["error"] = error(answer["values"], answers[REFERENCE.label]["values"])
+            results[label]["memory_mb"] = processes[label].memory().get("VmHWM")
+    finally:
+        for process in processes.values():
+            process.stop()
+    return {"name": encoder.name, "title": encoder.title, "parameters": encoder.parameters, "pairs": encoder.pairs,
+            "peaks": found, "systems": results}
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", type=Path, required=True, help="this server")
+    parser.add_argument("--peaks", type=shlex.split, default=PEAKS, help="the command that prints them (default: %(default)s)")
+    parser.add_argument("--work", type=Path, default=Path("target/peers"), help="for the environment and the models' files")
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "encoders.json")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--models", default=",".join(encoder.name for encoder in ENCODERS), help="which (default: %(default)s)")
+    parser.add_argument("--systems", default="", help="only those whose name has this in it, such as `this server`")
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", type=Path, required=True)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    systems: list[Ours | SentenceTransformers] = [
-        Ours(arguments.binary, arguments.model, dtype) for dtype in ("float32", "bfloat16", "int8")
-    ]
-    try:
-        systems += [SentenceTransformers(arguments.model, dtype) for dtype in ("float32", "bfloat16")]
-    except ImportError as missing:
-        print(f"without sentence-transformers: {missing}")
-    readings = {system.name: ([], [], []) for system in systems}
-    for system in systems:
-        system.embed([LONG] * TEXTS)
-    for _ in range(arguments.rounds):
-        for system in systems:
-            rates, latencies, loads = readings[system.name]
-            rates.append(TEXTS / seconds(lambda: system.embed([LONG] * TEXTS), 2))
-            latencies.append(1000 * seconds(lambda: system.embed([SHORT]), 20))
-            if isinstance(system, Ours):
-                loads.append(system.many_clients())
-    print("| | 32 texts of 128 tokens, texts/s | one text of 14 tokens, ms | 64 clients of such texts, requests/s |")
-    print("|---|--:|--:|--:|")
-    for name, (rates, latencies, loads) in readings.items():
-        load = f"{statistics.median(loads):.0f}" if loads else "–"
-        print(f"| {name} | {statistics.median(rates):.1f} | {statistics.median(latencies):.2f} | {load} |")
-    for system in systems:
-        if isinstance(system, Ours):
-            system.process.terminate()
+    arguments = parsed()
+    python = environment(arguments.work, {"onnx"}).absolute()
+    if Path(sys.prefix) != python.parent.parent:
+        os.execv(python, [str(python), *sys.argv])
+    from peers import versions
+
+    # Whoever ends this program ends what it started, which would else be held for ever.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    choices = [choice for choice in CHOICES if arguments.systems in choice.label]
+    results = {"date": datetime.date.today().isoformat(), "machine": machine(), "threads": arguments.threads,
+               "commit": commit(), "versions": versions(), "models": []}
+    for encoder in ENCODERS:
+        if encoder.name in arguments.models.split(","):
+            results["models"].append(measured(encoder, arguments, choices))
+            arguments.output.parent.mkdir(parents=True, exist_ok=True)
+            arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"wrote {arguments.output}; `python3 benches/render.py` makes a table of it", file=sys.stderr)
 
 
 if __name__ == "__main__":

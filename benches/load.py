@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from systems import Server, commit, machine
+from systems import RERANKER, Server, commit, machine
 
 HERE = Path(__file__).resolve().parent
 SHARES = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
@@ -65,7 +65,7 @@ def main() -> None:
     arguments = parser.parse_args()
     # Whoever ends this program ends the server, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    server = Server(arguments.binary, arguments.model, ["--dtype", arguments.dtype], arguments.threads)
+    server = Server(arguments.binary, arguments.model, [*RERANKER, "--dtype", arguments.dtype], arguments.threads)
     try:
         found = [point for texts in TEXTS for point in points(arguments.binary, server.url, texts, arguments.seconds)]
     finally:

@@ -55,12 +55,17 @@ def model_file(python: Path, folder: Path, model: Path, kind: str, detail: str) 
     """The model as a peer of this kind takes it: its folder, or a file that is written here."""
     if kind == "transformers":
         return model
-    path = folder / (f"{detail}.onnx" if kind == "onnx" else f"{detail}.gguf")
+    # One graph serves OpenVINO in every arithmetic.
+    name, script = {
+        "onnx": (f"{detail}.onnx", "onnx_graph.py"),
+        "openvino": ("openvino.xml", "openvino_graph.py"),
+        "llama": (f"{detail}.gguf", "gguf_file.py"),
+    }[kind]
+    path = folder / name
     weights = (model / "model.safetensors").stat()
     origin = f"{model.resolve()} {weights.st_size} {weights.st_mtime_ns}"
     stamp = path.with_suffix(".origin")
     if not (stamp.exists() and stamp.read_text() == origin):
-        script = "onnx_graph.py" if kind == "onnx" else "gguf_file.py"
         arguments = [model, path] + ([detail] if kind == "llama" else [])
         run(f"writing {path}", [python, HERE / script, *arguments])
         stamp.write_text(origin)

@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 
 from peer_setup import environment, model_file
-from systems import SYSTEMS, Peer, Process, Server, System, commit, machine
+from systems import RERANKER, SYSTEMS, Peer, Process, Server, System, commit, machine
 
 HERE = Path(__file__).resolve().parent
 # Requests of a turn: those that are not measured, so that caches are warm again, and those that are.
@@ -29,8 +29,8 @@ TURN = {"W1": (0, 1), "W2": (1, 5), "W3": (0, 1)}
 ROUNDS = {"W1": 3, "W2": 4, "W3": 2}
 # Pairs in a batch to try, and the documents to try them on.
 BATCHES = {"W1": ((1, 4, 16), 16), "W3": ((1, 4), 4)}
-SCRIPTS = {"transformers": "transformers_peer.py", "onnx": "onnx_peer.py", "llama": "llama_peer.py"}
-PACKAGES = ("transformers", "torch", "onnxruntime", "llama-cpp-python")
+SCRIPTS = {"transformers": "transformers_peer.py", "onnx": "onnx_peer.py", "openvino": "openvino_peer.py", "llama": "llama_peer.py"}
+PACKAGES = ("transformers", "torch", "onnxruntime", "openvino", "llama-cpp-python")
 PEAKS = "cargo bench --quiet -p text-embeddings-backend-candle --features benchmarks --bench peaks --locked"
 # Starts of a server until it is ready; the one before them reads the disk.
 STARTS = 3
@@ -41,11 +41,11 @@ def started(system: System, arguments: argparse.Namespace, python: Path) -> tupl
     print(f"starting {system.label}", file=sys.stderr, flush=True)
     if system.kind == "server":
         def start() -> Process:
-            return Server(arguments.binary, arguments.model, system.detail.split(), arguments.threads)
+            return Server(arguments.binary, arguments.model, [*RERANKER, *system.detail.split()], arguments.threads)
         count = STARTS
     else:
         file = model_file(python, arguments.work / arguments.model.name, arguments.model, system.kind, system.detail)
-        extra = [system.detail] if system.kind == "transformers" else [file]
+        extra = {"transformers": [system.detail], "openvino": [file, system.detail]}.get(system.kind, [file])
         def start() -> Process:
             return Peer(python, SCRIPTS[system.kind], [arguments.model, *extra], arguments.threads)
         count = 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tables and charts of the measurements in `benches/results/`, and puts the tables into `docs/performance.md`.
 
-Input: `peers.json` (of peers.py), `load.json` (of load.py), `roofline.md` and `kernels.txt` (of the benchmarks of these
+Input: `peers.json` (of peers.py), `encoders.json` (of encoders.py), `load.json` (of load.py), `roofline.md`, `roofline-minilm.md` and `kernels.txt` (of the benchmarks of these
 names); what is not there is left as it is in the document. Output: the parts of the document between `<!-- name -->` and
 `<!-- /name -->`, and charts beside it. What must hold: the same measurements give the same document; nothing else in it is
 touched. Standard library only.
@@ -194,6 +194,28 @@ def kernels_part(readings: str) -> str:
     return f"{head}\n\n" + table(["kernel", "G/s", "share of the peak", "peak, G/s"], [list(row.groups()) for row in found])
 
 
+def encoders_part(results: dict) -> str:
+    """A table for each model, with what its products reach of the peak measured in the same run."""
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    parts = [f"{results['date']}, {results['machine']}; {results['threads']} threads; commit {results['commit']}; {versions}. Medians.\n"]
+    for model in results["models"]:
+        noun = "pairs" if model["pairs"] else "texts"
+        rows = []
+        for label, readings in model["systems"].items():
+            rate = statistics.median(readings["many"])
+            dtype = label.rsplit(" ", 1)[1]
+            peak = statistics.median(peaks[dtype] for peaks in model["peaks"])
+            share = f"{100 * rate * 128 * 2 * model['parameters'] / 1e9 / peak:.0f} %"
+            row = [label, f"{rate:.1f}", share, f"{statistics.median(readings['one']):.2f}"]
+            row += [f"{statistics.median(readings['load']):.0f}" if readings["load"] else "–"]
+            rows.append([*row, difference(max(readings.get("error", 0.0), 0.0)), figure(readings["memory_mb"] * MEBIBYTE / 1e9, 2)])
+        head = [model["title"], f"32 {noun} of 128 tokens, {noun}/s", "share of the peak", f"one {noun[:-1]} of 12 words, ms",
+                "64 clients of such, requests/s", "worst score difference" if model["pairs"] else "1 − least cosine",
+                "memory at most, GB"]
+        parts.append(table(head, rows))
+    return "\n".join(parts)
+
+
 def put(document: str, name: str, content: str) -> str:
     """The document with the part `name` replaced."""
     part = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
@@ -209,12 +231,15 @@ def rendered(results: Path, document: str) -> dict[str, str]:
         peers = Peers(json.loads(path.read_text()))
         document = put(document, "peers", peers_part(peers))
         files["performance-peers.svg"] = peers_chart(peers)
+    if (path := results / "encoders.json").exists():
+        document = put(document, "encoders", encoders_part(json.loads(path.read_text())))
     if (path := results / "load.json").exists():
         load = json.loads(path.read_text())
         document = put(document, "load", load_part(load))
         files["performance-load.svg"] = load_chart(load)
-    if (path := results / "roofline.md").exists():
-        document = put(document, "roofline", path.read_text())
+    for name in ("roofline", "roofline-minilm"):
+        if (path := results / f"{name}.md").exists():
+            document = put(document, name, path.read_text())
     if (path := results / "kernels.txt").exists():
         document = put(document, "kernels", kernels_part(path.read_text()))
     return files | {DOCUMENT.name: document}

@@ -44,6 +44,8 @@ SYSTEMS = [
     System("transformers-float32", "transformers, float32", "transformers", "float32", batched=True),
     System("transformers-bfloat16", "transformers, bfloat16", "transformers", "bfloat16", batched=True),
     System("onnxruntime-float32", "onnxruntime, float32", "onnx", "float32", batched=True),
+    System("openvino-float32", "OpenVINO, float32", "openvino", "float32", batched=True),
+    System("openvino-bfloat16", "OpenVINO, bfloat16", "openvino", "bfloat16", batched=True),
     System("llama-bf16", "llama.cpp, BF16", "llama", "BF16"),
     System("llama-q8", "llama.cpp, Q8_0", "llama", "Q8_0"),
 ]
@@ -92,13 +94,16 @@ class Process:
         self.process.wait()
 
 
+# The benchmark's model of the 0.6B shape has no name that says what it is.
+RERANKER = ("--model-type", "listwise-reranker")
+
+
 class Server(Process):
     """The binary, asked over HTTP."""
 
     def __init__(self, binary: Path, model: Path, flags: list[str], threads: int | None = None):
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-        command = [binary, "--model-id", model, "--model-type", "listwise-reranker", "--hostname", "127.0.0.1",
-                   "--port", "0", "--prometheus-port", "0", *flags]
+        command = [binary, "--model-id", model, "--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0", *flags]
         command += ["--threads", threads] if threads else []
         start = time.perf_counter()
         super().__init__(command, stdout=self.log, stderr=subprocess.STDOUT)

@@ -14,6 +14,8 @@ LONG = CASES["over-default-limit"]["document"]
 # Seconds of work in batches of two texts; no two share a prefix.
 SLOW = {"query": "q", "texts": [f"{number} {LONG}" for number in range(8)]}
 VALIDATION = (422, "Validation")
+# What is not JSON at all.
+MALFORMED = (400, "Validation")
 EMPTY = (400, "Empty")
 
 
@@ -41,28 +43,28 @@ def nested(depth: int) -> str:
 
 # Path, body as it is sent, status and kind, what the message says.
 BODIES = {
-    "nothing": ("/rerank", b"", VALIDATION, ["JSON"]),
-    "not JSON": ("/rerank", b"query=q&texts=a", VALIDATION, ["JSON object"]),
-    "cut off": ("/rerank", b'{"query": "q", "texts": ["a"', VALIDATION, ["JSON", "line 1 column 28"]),
-    "two values": ("/rerank", b'{"query": "q", "texts": ["a"]} {}', VALIDATION, ["JSON", "column 32"]),
-    "comma at the end": ("/rerank", b'{"query": "q", "texts": ["a",]}', VALIDATION, ["JSON"]),
-    "single quotes": ("/rerank", b"{'query': 'q', 'texts': ['a']}", VALIDATION, ["JSON"]),
+    "nothing": ("/rerank", b"", MALFORMED, ["JSON"]),
+    "not JSON": ("/rerank", b"query=q&texts=a", MALFORMED, ["not JSON"]),
+    "cut off": ("/rerank", b'{"query": "q", "texts": ["a"', MALFORMED, ["JSON", "line 1 column 28"]),
+    "two values": ("/rerank", b'{"query": "q", "texts": ["a"]} {}', MALFORMED, ["JSON", "column 32"]),
+    "comma at the end": ("/rerank", b'{"query": "q", "texts": ["a",]}', MALFORMED, ["JSON"]),
+    "single quotes": ("/rerank", b"{'query': 'q', 'texts': ['a']}", MALFORMED, ["JSON"]),
     "list": ("/rerank", b'["q", ["a"]]', VALIDATION, ["JSON object"]),
     "null": ("/rerank", b"null", VALIDATION, ["JSON object"]),
     "string": ("/rerank", b'"q"', VALIDATION, ["JSON object"]),
-    "NaN": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": NaN}', VALIDATION, ["JSON"]),
-    "infinite number": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": 1e999}', VALIDATION, ["number out of range"]),
-    "invalid UTF-8": ("/rerank", b'{"query": "q", "texts": ["\xff\xfe"]}', VALIDATION, ["UTF-8", "byte 26"]),
-    "UTF-8 cut in a character": ("/rerank", '{"query": "감'.encode()[:-1], VALIDATION, ["UTF-8"]),
-    "UTF-8 of a surrogate": ("/rerank", b'{"query": "q", "texts": ["\xed\xa0\x80"]}', VALIDATION, ["UTF-8"]),
-    "UTF-16": ("/rerank", '{"query": "q", "texts": ["a"]}'.encode("utf-16"), VALIDATION, ["UTF-8"]),
-    "high surrogate alone": ("/rerank", rb'{"query": "q", "texts": ["\ud83d"]}', VALIDATION, ["hex escape", "column 33"]),
-    "low surrogate alone": ("/rerank", rb'{"query": "\ude00", "texts": ["a"]}', VALIDATION, ["surrogate", "column 17"]),
-    "two high surrogates": ("/rerank", rb'{"query": "q", "texts": ["\ud83d\ud83d"]}', VALIDATION, ["surrogate", "column 38"]),
-    "control character": ("/rerank", b'{"query": "q", "texts": ["a\nb"]}', VALIDATION, ["JSON"]),
+    "NaN": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": NaN}', MALFORMED, ["JSON"]),
+    "infinite number": ("/rerank", b'{"query": "q", "texts": ["a"], "top_n": 1e999}', MALFORMED, ["number out of range"]),
+    "invalid UTF-8": ("/rerank", b'{"query": "q", "texts": ["\xff\xfe"]}', MALFORMED, ["UTF-8", "byte 26"]),
+    "UTF-8 cut in a character": ("/rerank", '{"query": "감'.encode()[:-1], MALFORMED, ["UTF-8"]),
+    "UTF-8 of a surrogate": ("/rerank", b'{"query": "q", "texts": ["\xed\xa0\x80"]}', MALFORMED, ["UTF-8"]),
+    "UTF-16": ("/rerank", '{"query": "q", "texts": ["a"]}'.encode("utf-16"), MALFORMED, ["UTF-8"]),
+    "high surrogate alone": ("/rerank", rb'{"query": "q", "texts": ["\ud83d"]}', MALFORMED, ["hex escape", "column 33"]),
+    "low surrogate alone": ("/rerank", rb'{"query": "\ude00", "texts": ["a"]}', MALFORMED, ["surrogate", "column 17"]),
+    "two high surrogates": ("/rerank", rb'{"query": "q", "texts": ["\ud83d\ud83d"]}', MALFORMED, ["surrogate", "column 38"]),
+    "control character": ("/rerank", b'{"query": "q", "texts": ["a\nb"]}', MALFORMED, ["JSON"]),
     "deep in a field": ("/rerank", b'{"query": "q", "texts": %b}' % nested(100_000).encode(), VALIDATION, ["texts"]),
     "deep in an unknown field": ("/rerank", b'{"x": %b}' % nested(100_000).encode(), VALIDATION, []),
-    "deep in predict": ("/predict", b'{"inputs": %b}' % nested(100_000).encode(), VALIDATION, ["recursion limit"]),
+    "deep in predict": ("/predict", b'{"inputs": %b}' % nested(100_000).encode(), MALFORMED, ["recursion limit"]),
     "no query": ("/rerank", b'{"texts": ["a"]}', VALIDATION, ["query"]),
     "no texts": ("/rerank", b'{"query": "q"}', VALIDATION, ["texts"]),
     "field twice": ("/rerank", b'{"query": "q", "query": "q", "texts": ["a"]}', VALIDATION, ["query"]),
@@ -79,7 +81,7 @@ BODIES = {
     "empty texts": ("/rerank", b'{"query": "q", "texts": []}', EMPTY, ["texts", "empty"]),
     "empty query": ("/rerank", b'{"query": "", "texts": ["a"]}', EMPTY, ["query", "empty"]),
     "blank query": ("/rerank", '{"query": " \u3000\\n", "texts": ["a"]}'.encode(), EMPTY, ["query", "empty"]),
-    "empty inputs": ("/predict", b'{"inputs": []}', EMPTY, ["inputs", "empty"]),
+    "empty inputs": ("/predict", b'{"inputs": []}', VALIDATION, ["inputs", "empty list"]),
     "three in a pair": ("/predict", b'{"inputs": ["a", "b", "c"]}', VALIDATION, ["inputs", "pair"]),
     "single text": ("/predict", b'{"inputs": "a"}', VALIDATION, ["[query, document]"]),
     "batch of singles": ("/predict", b'{"inputs": [["a"], ["b"]]}', VALIDATION, ["[query, document]"]),
@@ -210,7 +212,7 @@ def test_routes_of_embedding_models(server: Server, path):
 def test_routes_of_embedding_models_in_openais_words(server: Server, path):
     answer = server.post(path, {"input": "a"})
     assert answer.status_code == 424
-    assert answer.json() == {"message": "model is not an embedding model", "code": 424, "type": "Backend"}
+    assert answer.json() == {"message": "Backend error: Model is not an embedding model", "code": 424, "type": "Backend"}
 
 
 class TestKey:

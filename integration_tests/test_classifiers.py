@@ -132,12 +132,12 @@ class TestClassifier:
 
     def test_what_another_kind_of_model_does_is_refused(self, classifier):
         for path, body, kind in (
-            ("/rerank", {"query": "q", "texts": ["a"]}, "a re-ranker"),
-            ("/embed", {"inputs": "a"}, "an embedding"),
+            ("/rerank", {"query": "q", "texts": ["a"]}, "model is not a re-ranker model"),
+            ("/embed", {"inputs": "a"}, "Model is not an embedding model"),
         ):
             answer = classifier.post(path, body)
             assert answer.status_code == 424
-            assert answer.json() == {"error": f"model is not {kind} model", "error_type": "Backend"}
+            assert answer.json() == {"error": f"Backend error: {kind}", "error_type": "Backend"}
 
     def test_two_labels_are_a_classifier(self, served):
         server = served("seq-cls-2")

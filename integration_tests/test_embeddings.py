@@ -114,14 +114,22 @@ def test_the_files_say_how_to_pool(served):
 
 
 @pytest.mark.parametrize("flags", [("--default-prompt-name", "query"), ("--default-prompt", PROMPT)])
-def test_a_default_prompt_is_put_before_texts_only(served, flags):
+def test_a_default_prompt_is_put_before_texts_and_ids(served, flags):
     server = served(MODEL, *flags)
+    fields = {"inputs": PROMPT, "prompt_name": "document", "add_special_tokens": False}
+    prompt = [token["id"] for token in server.post("/tokenize", fields).json()[0]]
     for name in ("query-english", "query-korean", "query-battery"):
         case, expected = TEXTS[name], VECTORS[MODEL][name]
         (vector,) = embed(server, case["text"])
         check_reference(vector, expected["normalized"])
         check_same(embed(server, case["text"], prompt_name="query"), [vector])
-        check_same(embed(server, expected["ids"]), [vector])
+        ids, behind = expected["ids"], expected["ids"][len(prompt) :]
+        assert ids == prompt + behind
+        # Whether or not they end in the special token that the tokenizer puts there.
+        for sent in (behind, behind[:-1]):
+            check_same(embed(server, sent), [vector])
+            check_same(embed(server, [sent], prompt_name="query"), [vector])
+            check_same([server.post("/v1/embeddings", {"input": sent}).json()["data"][0]["embedding"]], [vector])
     (document,) = embed(server, TEXTS["document-english"]["text"], prompt_name="document")
     check_reference(document, VECTORS[MODEL]["document-english"]["normalized"])
     (tokens,) = server.post("/tokenize", {"inputs": TEXTS["query-english"]["text"]}).json()
@@ -159,9 +167,8 @@ def by_other_routes(server: Server, model: str) -> dict[str, list[list[float]]]:
         return list(struct.unpack(f"<{len(data) // 4}f", data))
 
     inputs = {"inputs": texts(model)}
-    instances = [{"inputs": texts(model)[:5]}, {"inputs": texts(model)[5:]}, {"input": texts(model)[:2]}]
-    one, two, three = server.post("/vertex", {"instances": instances}).json()["predictions"]
-    check_same([row["embedding"] for row in three["data"]], one[:2])
+    instances = [{"inputs": texts(model)[:5]}, {"inputs": texts(model)[5:]}]
+    one, two = server.post("/vertex", {"instances": instances}).json()["predictions"]
     return {
         "/": server.post("/", inputs).json(),
         "/invocations": server.post("/invocations", inputs).json(),
@@ -181,8 +188,7 @@ def test_all_routes_give_the_same_vectors(served, model):
     similarity = {"inputs": {"source_sentence": texts(model)[0], "sentences": texts(model)[1:]}}
     cosines = [cosine(expected[0], vector) for vector in expected[1:]]
     assert server.post("/similarity", similarity).json() == pytest.approx(cosines, abs=SAME)
-    (instance,) = server.post("/vertex", {"instances": [similarity]}).json()["predictions"]
-    assert instance == pytest.approx(cosines, abs=SAME)
+    assert server.post("/vertex", {"instances": [similarity]}).status_code == 422
 
 
 def test_the_last_tokens_vector_is_the_texts(served):

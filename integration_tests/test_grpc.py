@@ -84,7 +84,7 @@ class TestEmbed:
         return [post(server, path, inputs=text, **options)[0] for text in self.texts(options)]
 
     def texts(self, options: dict) -> list[str]:
-        return [*SHORT, TEXTS["long-right"]["text"]] if options.get("truncate") else ["a", "질문", ""]
+        return [*SHORT, TEXTS["long-right"]["text"]] if options.get("truncate") else ["a", "질문"]
 
     @pytest.mark.parametrize("options", OPTIONS, ids=str)
     def test_embed_and_its_stream(self, connected, options):
@@ -181,7 +181,7 @@ class TestPredict:
 class TestRerank:
     """A generative re-ranker and a head of one label."""
 
-    TEXTS = ["a", "", "감독", TEXTS["english"]["text"], "a"]
+    TEXTS = ["a", " ", "감독", TEXTS["english"]["text"], "a"]
     OPTIONS = [
         {},
         {"raw_scores": True},

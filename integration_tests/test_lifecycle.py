@@ -121,11 +121,12 @@ class TestMetrics:
         table = [("/tokenize", {"inputs": "a"}, "single"), ("/decode", {"ids": [[1], [2]]}, "batch")]
         for path, body, method in table:
             _, moved = self.moved(counted, path, body)
-            assert moved == {f'te_request_{what}{{method="{method}"}}': 1 for what in ("count", "success")}
+            assert moved == {f'te_tokenize_{what}{{method="{method}"}}': 1 for what in ("count", "success")}
 
     def test_failures(self, counted):
         table = [
-            ("/rerank", {"query": "q", "texts": []}, self.failure("batch", "validation")),
+            # Refused before it counts as a request.
+            ("/rerank", {"query": "q", "texts": []}, {'te_request_failure{err="validation"}': 1}),
             ("/rerank", {"query": "", "texts": ["a"]}, self.failure("batch", "validation")),
             ("/rerank", {"query": "q", "texts": ["a"] * 1001}, self.failure("batch", "batch_size")),
             ("/predict", {"inputs": "a"}, self.failure("single", "validation")),

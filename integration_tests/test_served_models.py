@@ -196,15 +196,15 @@ REFUSED = {
     "normalized splade": ("bert-splade", "/embed", {"inputs": "a"}, 424, "`normalize` is not available for SPLADE models"),
     "tokens of splade": ("bert-splade", "/embed_all", {"inputs": "a"}, 424, "`embed_all` is not available for SPLADE models"),
     "OpenAI of splade": ("bert-splade", "/v1/embeddings", {"input": "a"}, 424, "`normalize` is not available for SPLADE models"),
-    "sparse of dense": ("bert-embedding-mean", "/embed_sparse", {"inputs": "a"}, 424, "model is not a splade (sparse embedding) model"),
-    "sparse of a re-ranker": ("bert-cross-encoder", "/embed_sparse", {"inputs": "a"}, 424, "model is not an embedding model"),
+    "sparse of dense": ("bert-embedding-mean", "/embed_sparse", {"inputs": "a"}, 424, "Backend error: Model is not an embedding model with SPLADE pooling"),
+    "sparse of a re-ranker": ("bert-cross-encoder", "/embed_sparse", {"inputs": "a"}, 424, "Backend error: Model is not an embedding model with SPLADE pooling"),
     "no outputs": ("bge-m3", "/embed_all", {"inputs": "a", "outputs": []}, 400, "`outputs` cannot be empty"),
     "unknown output": ("bge-m3", "/embed_all", {"inputs": "a", "outputs": ["colour"]}, 422, "outputs[0]"),
-    "sparse output of dense": ("bert-embedding-mean", "/embed_all", {"inputs": "a", "outputs": ["sparse"]}, 424, "splade"),
-    "too many dimensions": ("bert-embedding-mean", "/embed", {"inputs": "a", "dimensions": 25}, 422, "`dimensions` must be between 1 and 24"),
+    "sparse output of dense": ("bert-embedding-mean", "/embed_all", {"inputs": "a", "outputs": ["sparse"]}, 424, "SPLADE"),
+    "too many dimensions": ("bert-embedding-mean", "/embed", {"inputs": "a", "dimensions": 25}, 422, "smaller than the maximum embedding dimension. It is 24; given: 25"),
     "id beyond the vocabulary": ("bert-embedding-mean", "/embed", {"inputs": [[2, 99999]]}, 422, "token id 99999"),
-    "pair to embed": ("bert-embedding-mean", "/predict", {"inputs": ["a", "b"]}, 424, "model is not a classifier model"),
-    "rerank of several labels": ("bert-classifier-3", "/rerank", {"query": "q", "texts": ["a"]}, 424, "model is not a re-ranker model"),
+    "pair to embed": ("bert-embedding-mean", "/predict", {"inputs": ["a", "b"]}, 424, "Backend error: Model is not a classifier model"),
+    "rerank of several labels": ("bert-classifier-3", "/rerank", {"query": "q", "texts": ["a"]}, 424, "Backend error: model is not a re-ranker model"),
 }
 
 

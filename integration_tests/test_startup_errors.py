@@ -212,7 +212,7 @@ def test_a_model_id_that_names_nothing_is_refused(tmp_path, model, expected):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ([], "--model-id"),
+        (["--model-id"], "--model-id"),
         (["--model-id", "m", "--speed", "high"], "--speed"),
         (["--model-id", "m", "--port", "70000"], "--port"),
         (["--model-id", "m", "--dtype", "int3"], "--dtype"),

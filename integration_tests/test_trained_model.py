@@ -80,5 +80,5 @@ def test_the_binary_alone_shows_itself(tmp_path):
 
 def test_a_server_without_a_model_says_how_to_see_it_work():
     ended = run()
-    assert ended.returncode == 2 and "--model-id <MODEL_ID>" in ended.stderr, ended.stderr
+    assert ended.returncode == 1 and "`BAAI/bge-large-en-v1.5` is the default model" in ended.stderr, ended.stderr
     assert "--model-id demo" in ended.stderr, ended.stderr

@@ -1,18 +1,26 @@
 //! Everything that can be wrong with a request, in the words the client reads.
 //!
-//! A transport maps [`Error::kind`] to its own status codes and sends the message as it is.
+//! A transport maps [`Error::kind`] to its own status codes and sends the message as it is. What must hold: where
+//! text-embeddings-inference has the same error, the message is its own, or starts with its sentence, because clients
+//! and alerts search for it.
 
 /// Why a request was not answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A field that must hold something is empty.
+    /// A list, or another field that must hold something, is empty.
     #[error("`{field}` cannot be empty")]
     Empty {
         /// The request's field.
         field: &'static str,
     },
+    /// One of a request's inputs is an empty text, or has no token ids.
+    #[error("Input validation error: `{field}` cannot be empty")]
+    EmptyInput {
+        /// The request's field.
+        field: &'static str,
+    },
     /// A field's value, or a combination of fields, that cannot be served; the text says what and why.
-    #[error("{0}")]
+    #[error("Input validation error: {0}")]
     Validation(String),
     /// More inputs than one request may hold.
     #[error("batch size {got} > maximum allowed batch size {max}")]
@@ -23,34 +31,39 @@ pub enum Error {
         max: usize,
     },
     /// An input has too many tokens and may not be truncated.
-    #[error("`inputs` must have less than {max} tokens. Given: {got}")]
+    #[error("Input validation error: `inputs` must have less than {max} tokens. Given: {got}")]
     TooLong {
         /// Tokens of the whole input, the template's included.
         got: usize,
         /// The longest input that is served.
         max: usize,
     },
+    /// An input has too many characters to be tokenized.
+    #[error("Input validation error: `inputs` must have less than {max} characters. Given: {got}")]
+    TooManyCharacters {
+        /// Characters of the input.
+        got: usize,
+        /// The most that are tokenized.
+        max: usize,
+    },
     /// The tokenizer failed.
-    #[error("{0}")]
+    #[error("tokenizer error {0}")]
     Tokenizer(String),
     /// The route wants another kind of model than the one that is served.
-    #[error("model is not {wanted} model")]
-    ModelType {
-        /// What the route wants, with its article: "a re-ranker".
-        wanted: &'static str,
-    },
+    #[error("Backend error: {0}")]
+    ModelType(&'static str),
     /// The model is a SPLADE model, which does not do this.
-    #[error("{what} is not available for SPLADE models")]
+    #[error("Backend error: {what} is not available for SPLADE models")]
     Splade {
         /// A field or route of the request.
         what: &'static str,
     },
     /// The forward pass failed.
-    #[error("{0}")]
+    #[error("Backend error: {0}")]
     Inference(String),
     /// A score came out as NaN, or a vector holds a value that is no number.
     #[error(
-        "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out"
+        "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out"
     )]
     MissingValues,
     /// Every permit is in use.
@@ -78,15 +91,27 @@ pub enum ErrorKind {
     Empty,
 }
 
+/// The route is for classifiers and re-rankers.
+pub const NOT_A_CLASSIFIER: Error = Error::ModelType("Model is not a classifier model");
+/// The route is for embedding models.
+pub const NOT_AN_EMBEDDING_MODEL: Error = Error::ModelType("Model is not an embedding model");
+/// The route is for embedding models with sparse vectors.
+pub const NOT_A_SPARSE_MODEL: Error = Error::ModelType("Model is not an embedding model with SPLADE pooling");
+/// The route is for re-rankers.
+pub const NOT_A_RERANKER: Error = Error::ModelType("model is not a re-ranker model");
+
 impl Error {
     /// The class of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Empty { .. } => ErrorKind::Empty,
-            Self::Validation(_) | Self::BatchTooLarge { .. } | Self::TooLong { .. } => ErrorKind::Validation,
+            Self::Empty { .. } | Self::EmptyInput { .. } => ErrorKind::Empty,
+            Self::Validation(_)
+            | Self::BatchTooLarge { .. }
+            | Self::TooLong { .. }
+            | Self::TooManyCharacters { .. } => ErrorKind::Validation,
             Self::Tokenizer(_) => ErrorKind::Tokenizer,
-            Self::ModelType { .. } | Self::Splade { .. } | Self::Inference(_) | Self::MissingValues => {
+            Self::ModelType(_) | Self::Splade { .. } | Self::Inference(_) | Self::MissingValues => {
                 ErrorKind::Backend
             }
             Self::Overloaded => ErrorKind::Overloaded,
@@ -98,10 +123,13 @@ impl Error {
     #[must_use]
     pub fn metric_label(&self) -> &'static str {
         match self {
-            Self::Empty { .. } | Self::Validation(_) | Self::TooLong { .. } => "validation",
+            Self::Empty { .. } | Self::Validation(_) => "validation",
             Self::BatchTooLarge { .. } => "batch_size",
-            Self::Tokenizer(_) => "tokenization",
-            Self::ModelType { .. } | Self::Splade { .. } => "model_type",
+            Self::EmptyInput { .. }
+            | Self::TooLong { .. }
+            | Self::TooManyCharacters { .. }
+            | Self::Tokenizer(_) => "tokenization",
+            Self::ModelType(_) | Self::Splade { .. } => "model_type",
             Self::Inference(_) => "inference",
             Self::MissingValues => "missing_values",
             Self::Overloaded => "overloaded",

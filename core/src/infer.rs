@@ -198,11 +198,11 @@ impl Drop for Engine {
 
 impl Announced {
     /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is formed,
-    /// the text is skipped. A text without tokens is answered with [`Error::Empty`].
+    /// the text is skipped. A text without tokens is answered with [`Error::EmptyInput`].
     pub fn submit(self, text: Text, reply: oneshot::Sender<Result<Outcome, Error>>) {
         if text.ids.is_empty() {
             // A receiver that is gone wants no answer.
-            let _ = reply.send(Err(Error::Empty { field: "inputs" }));
+            let _ = reply.send(Err(Error::EmptyInput { field: "inputs" }));
             return;
         }
         // `self` is dropped behind this, which wakes the device thread.
@@ -277,17 +277,20 @@ impl Shared {
             // A receiver that is gone wants no answer.
             let _ = entry.reply.send(outcome);
         };
+        // The last text first: who hears of the failure of a request's first text in a batch can count all of them.
         match result {
             Ok(predictions) => {
                 observe(&next.batch, predictions.reused);
-                for (entry, output) in next.entries.into_iter().zip(predictions.texts) {
+                for (entry, output) in next.entries.into_iter().zip(predictions.texts).rev() {
                     let is_nan = output.has_nan();
                     let queue = start.saturating_duration_since(entry.enqueued);
                     let outcome = Outcome { output, queue, inference };
                     answer(entry, if is_nan { Err(Error::MissingValues) } else { Ok(outcome) });
                 }
             }
-            Err(error) => next.entries.into_iter().for_each(|entry| answer(entry, Err(error.clone()))),
+            Err(error) => {
+                next.entries.into_iter().rev().for_each(|entry| answer(entry, Err(error.clone())));
+            }
         }
     }
 }
@@ -585,7 +588,7 @@ mod tests {
     #[test]
     fn a_text_without_tokens_is_refused() {
         let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
-        assert_eq!(raw(submit(&engine, &[])), Err(Error::Empty { field: "inputs" }));
+        assert_eq!(raw(submit(&engine, &[])), Err(Error::EmptyInput { field: "inputs" }));
         assert_eq!(raw(submit(&engine, &[9])), Ok(vec![score(&[9])]));
     }
 }

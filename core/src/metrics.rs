@@ -7,11 +7,13 @@
 use metrics::Unit;
 use std::time::Duration;
 
-/// Requests that arrived, by `method`: `single` or `batch`.
-pub const REQUEST_COUNT: &str = "te_request_count";
-/// Requests that were answered, by `method`.
-pub const REQUEST_SUCCESS: &str = "te_request_success";
-/// Requests that failed, by `err`: an error's label, or `dropped`.
+/// Requests to the model, by `method`: `single` or `batch`.
+pub const REQUESTS: RequestMetrics =
+    RequestMetrics { count: "te_request_count", success: "te_request_success" };
+/// Requests to the tokenizer alone, by `method`.
+pub const TOKENIZER_REQUESTS: RequestMetrics =
+    RequestMetrics { count: "te_tokenize_count", success: "te_tokenize_success" };
+/// Failures of requests to either, by `err`: an error's label, or `dropped`.
 pub const REQUEST_FAILURE: &str = "te_request_failure";
 /// A request's time from arrival to answer.
 pub const REQUEST_DURATION: &str = "te_request_duration";
@@ -64,6 +66,15 @@ pub const TRUNCATED_INPUTS: &str = "te_truncated_inputs";
 /// Scores of re-ranked texts.
 pub const RERANK_SCORE: &str = "te_rerank_score";
 
+/// The names of what is counted of each request.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestMetrics {
+    /// Requests that arrived.
+    pub count: &'static str,
+    /// Requests that were answered.
+    pub success: &'static str,
+}
+
 /// The names of what is counted and measured of each text on its way through the model.
 #[derive(Debug, Clone, Copy)]
 pub struct TextMetrics {
@@ -97,8 +108,8 @@ pub enum Kind {
 pub enum Observed {
     /// Seconds.
     Durations,
-    /// Numbers of things.
-    Amounts,
+    /// Numbers of things, with powers of two as buckets, up to 2 to this power.
+    Amounts(i32),
     /// Values in [0, 1].
     Probabilities,
 }
@@ -124,8 +135,8 @@ const fn seconds(name: &'static str, description: &'static str) -> Metric {
     Metric { name, kind: Kind::Histogram(Observed::Durations), unit: Unit::Seconds, description }
 }
 
-const fn amounts(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: Kind::Histogram(Observed::Amounts), unit: Unit::Count, description }
+const fn amounts(name: &'static str, power: i32, description: &'static str) -> Metric {
+    Metric { name, kind: Kind::Histogram(Observed::Amounts(power)), unit: Unit::Count, description }
 }
 
 const fn probabilities(name: &'static str, description: &'static str) -> Metric {
@@ -138,9 +149,20 @@ const fn gauge(name: &'static str, description: &'static str) -> Metric {
 
 /// Every metric that is emitted.
 pub const ALL: &[Metric] = &[
-    counter(REQUEST_COUNT, "Requests that arrived, by method (single or batch)."),
-    counter(REQUEST_SUCCESS, "Requests that were answered, by method (single or batch)."),
-    counter(REQUEST_FAILURE, "Requests that were not answered, by err (the kind of failure)."),
+    counter(REQUESTS.count, "Requests to the model that arrived, by method (single or batch)."),
+    counter(REQUESTS.success, "Requests to the model that were answered, by method (single or batch)."),
+    counter(
+        REQUEST_FAILURE,
+        "Failures, by err (their kind): one for each text that failed, or for the request as a whole.",
+    ),
+    counter(
+        TOKENIZER_REQUESTS.count,
+        "Requests to tokenize or decode, or for a prompt, that arrived, by method (single or batch).",
+    ),
+    counter(
+        TOKENIZER_REQUESTS.success,
+        "Requests to tokenize or decode, or for a prompt, that were answered, by method (single or batch).",
+    ),
     counter(PREDICT.count, "Texts and pairs that were given to the model to score."),
     counter(PREDICT.success, "Texts and pairs that were scored."),
     counter(EMBED.count, "Texts that were given to the model to embed."),
@@ -171,10 +193,15 @@ pub const ALL: &[Metric] = &[
     seconds(EMBED.inference_duration, "Forward pass that a text to embed was part of."),
     amounts(
         REQUEST_INPUT_LENGTH,
+        19,
         "Tokens of an input, template, prompt and special tokens included, after truncation.",
     ),
-    amounts(BATCH_NEXT_SIZE, "Texts in a batch."),
-    amounts(BATCH_NEXT_TOKENS, "Tokens of a batch: a prefix that several of its texts share counts once."),
+    amounts(BATCH_NEXT_SIZE, 12, "Texts in a batch."),
+    amounts(
+        BATCH_NEXT_TOKENS,
+        20,
+        "Tokens of a batch: a prefix that several of its texts share counts once.",
+    ),
     gauge(QUEUE_SIZE, "Texts that wait in the queue for a batch."),
     gauge(QUEUE_TOKENS, "Tokens of the texts in the queue, each text counted in full."),
     counter(
@@ -225,6 +252,11 @@ pub(crate) fn count_many(name: &'static str, amount: usize) {
 /// Adds one to a counter with one label.
 pub(crate) fn count_by(name: &'static str, label: &'static str, value: &'static str) {
     metrics::counter!(name, label => value).increment(1);
+}
+
+/// Adds a number of things to a counter with one label.
+pub(crate) fn count_many_by(name: &'static str, label: &'static str, value: &'static str, amount: usize) {
+    metrics::counter!(name, label => value).increment(amount as u64);
 }
 
 /// Adds a duration, in seconds, to a histogram.

@@ -4,11 +4,11 @@
 //! or on other flags is still an `Option`. What must hold: every flag has a variable of the same name in capitals;
 //! no secret appears in `Debug` or in the help; what a flag means together with others is `config`'s business.
 
-use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
+use std::{env, ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf};
 
 use clap::{
-    ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser,
-    parser::ValueSource,
+    Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches, Id, Parser,
+    builder::BoolishValueParser, parser::ValueSource,
 };
 use text_embeddings_backend::InstructionSet;
 use text_embeddings_backend_core::{DType, Pool};
@@ -20,6 +20,9 @@ use text_embeddings_core::{
 
 use crate::{secret::Secret, telemetry::collector::Endpoint};
 
+/// The model that is served where none is named, as in text-embeddings-inference.
+pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
+
 /// Serves text embedding, re-ranking and classification models over HTTP and gRPC, in the place of
 /// text-embeddings-inference.
 #[derive(Debug, Clone, Parser)]
@@ -27,7 +30,7 @@ use crate::{secret::Secret, telemetry::collector::Endpoint};
 pub(crate) struct Args {
     /// The model to serve: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a local directory, or `demo`, a tiny
     /// model that this binary carries to show itself.
-    #[arg(long, env, help_heading = "Model")]
+    #[arg(long, env, default_value = DEFAULT_MODEL_ID, help_heading = "Model")]
     pub(crate) model_id: String,
 
     /// How the model is got, prompted and computed.
@@ -112,7 +115,7 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) aip_health_route: Option<String>,
 
-    /// The Hub's name of the task: with `sentence-similarity`, `POST /` of an embedding model is `/similarity`; others
+    /// The Hub's name of the task: with `sentence-similarity`, `POST /` and `/invocations` of an embedding model are `/similarity`; others
     /// have no effect.
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) task: Option<String>,
@@ -141,6 +144,10 @@ pub(crate) struct Args {
     /// The value of the variable `HOSTNAME` where it was set aside (see [`set_aside_container_name`]).
     #[arg(skip)]
     pub(crate) ignored_hostname: Option<String>,
+
+    /// The variables that were set aside because they hold a service link (see [`set_aside_service_links`]).
+    #[arg(skip)]
+    pub(crate) ignored_variables: Vec<String>,
 }
 
 /// How a model is got, prompted and computed, whatever it is then used for.
@@ -302,6 +309,25 @@ impl Args {
     }
 }
 
+/// Takes variables of ports off the flags where they hold a service link, and gives their names. Kubernetes tells each pod
+/// of every service in such a variable: of a service `prometheus`, it is `PROMETHEUS_PORT=tcp://10.0.0.1:9090`.
+pub(crate) fn set_aside_service_links(mut command: Command) -> (Command, Vec<String>) {
+    let is_link = |argument: &Arg| {
+        let value = argument.get_env().and_then(|variable| env::var(variable).ok());
+        let scheme = value.as_deref().and_then(|value| value.split_once("://")).map(|(scheme, _)| scheme);
+        matches!(scheme, Some("tcp" | "udp" | "sctp"))
+    };
+    let links = command.get_arguments().filter(|argument| argument.get_id().as_str().ends_with("port"));
+    let links: Vec<(Id, OsString)> = links
+        .filter(|argument| is_link(argument))
+        .filter_map(|argument| Some((argument.get_id().clone(), argument.get_env()?.to_owned())))
+        .collect();
+    for (id, _) in &links {
+        command = command.mut_arg(id, |argument| argument.env(None::<&'static str>));
+    }
+    (command, links.into_iter().map(|(_, variable)| variable.to_string_lossy().into_owned()).collect())
+}
+
 /// Every container runtime sets `HOSTNAME` to the container's name, which is no wish to listen on one address only:
 /// the variable counts where it holds an address or `localhost`. The flag always counts.
 fn set_aside_container_name(args: &mut Args) {
@@ -437,8 +463,7 @@ mod tests {
             let message = parse(&format!("{flag}={value}")).unwrap_err().to_string();
             assert!(message.contains(flag) && message.contains(value), "{message}");
         }
-        let message = Args::try_from(["text-embeddings-router"]).unwrap_err().to_string();
-        assert!(message.contains("--model-id"), "{message}");
+        assert_eq!(Args::try_from(["text-embeddings-router"]).unwrap().model_id, DEFAULT_MODEL_ID);
     }
 
     #[test]

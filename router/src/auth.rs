@@ -8,9 +8,6 @@ use subtle::ConstantTimeEq;
 
 use crate::secret::Secret;
 
-/// What a client without the key is told.
-pub(crate) const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
-
 /// Whether a request with these headers may pass: it carries the key, or the server has none.
 pub(crate) fn may_pass(headers: &HeaderMap, key: Option<&Secret>) -> bool {
     key.is_none_or(|key| carries(headers, key.expose()))

@@ -3,9 +3,6 @@
 //! What must hold: a server that cannot start, or a command that fails, says why in one line on standard error and exits
 //! with 1; SIGTERM and SIGINT end a server with 0 after the requests in flight, a second signal at once.
 
-#[cfg(not(any(feature = "http", feature = "grpc")))]
-compile_error!("a server needs a transport: build with the feature `http`, `grpc` or both");
-
 mod args;
 mod auth;
 #[cfg(test)]
@@ -13,6 +10,7 @@ mod cli_docs;
 mod commands;
 mod config;
 mod cost;
+mod features;
 #[cfg(feature = "grpc")]
 mod grpc;
 #[cfg(feature = "http")]
@@ -45,7 +43,7 @@ use crate::{
     serve::{Listeners, Stop},
     startup::Started,
     state::AppState,
-    telemetry::traces::Traces,
+    telemetry::{logging::Escaped, traces::Traces},
 };
 
 /// How long requests in flight may take after the signal to stop.
@@ -63,7 +61,7 @@ fn main() -> ExitCode {
         Err(error) => {
             let line = format!("{error:#}").replace('\n', " ");
             // There is nobody left to tell if even this fails.
-            let _ = writeln!(io::stderr(), "Error: {line}");
+            let _ = writeln!(io::stderr(), "Error: {}", Escaped(&line));
             ExitCode::from(if error.is::<commands::Usage>() { 2 } else { 1 })
         }
     }
@@ -87,6 +85,12 @@ fn run(args: Args) -> anyhow::Result<()> {
 /// Takes the ports first, so that one in use is known before a model is loaded, and listens once the model is ready.
 async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> anyhow::Result<()> {
     tracing::info!("{args:?}");
+    for notice in features::notices() {
+        tracing::info!("{notice}");
+    }
+    for variable in &args.ignored_variables {
+        tracing::warn!("the variable {variable} holds the address of a service, not a port: it is ignored");
+    }
     let metrics = telemetry::metrics::start()?;
     let first = listener::reserve(&server.addresses, "--port")?;
     let second =
@@ -100,7 +104,7 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         () = stop_signal() => return Ok(()),
     };
     let Started { service, info, compute_type } = started;
-    metrics.watch(service.queue_gauges());
+    metrics.watch(service.queue_gauges(), info.config.max_input_length);
     let stop = Stop::on(async {
         stop_signal().await;
         tracing::info!("stopping: no new connections, up to {DRAIN:?} for the requests in flight");

@@ -14,7 +14,7 @@ use serde_json::Value;
 use text_embeddings_backend::{LoadOptions, ModelType};
 use text_embeddings_backend_core::{BackendError, Description};
 use text_embeddings_core::{
-    files::{self, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
+    files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
     service::{ServedModel, Service, ServiceConfig},
     tokenization::Tokenization,
@@ -23,7 +23,7 @@ use tokenizers::Tokenizer;
 
 use self::parts::Parts;
 use crate::{
-    args::{Args, HubArgs},
+    args::{Args, DEFAULT_MODEL_ID, HubArgs},
     config::{Config, ModelLimits},
     info::{Info, ModelDetails, RerankerDetails},
     secret::Secret,
@@ -48,7 +48,8 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let mut steps = Steps::start();
     let source =
         ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
-    let folder = load(&source, args.lora_task.as_deref()).await?;
+    let folder =
+        load(&source, args.lora_task.as_deref()).await.map_err(|error| named(error, &args.model_id))?;
     steps.done("files");
     let (config, reason) = resolve(args, &folder)?;
     tracing::info!("Served as {}: {reason}", config.model_type);
@@ -113,6 +114,17 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         },
     );
     Ok(Started { service, info: Info::new(config, details), compute_type: loaded.device })
+}
+
+/// An error of the default model's files, for which the user may not have asked.
+fn named(error: anyhow::Error, model_id: &str) -> anyhow::Error {
+    if model_id != DEFAULT_MODEL_ID {
+        return error;
+    }
+    anyhow::anyhow!(
+        "{error:#}; `{DEFAULT_MODEL_ID}` is the default model: `--model-id` names another, and `--model-id \
+         {DEMO_MODEL_ID}` one that needs no download"
+    )
 }
 
 /// How long each step of start-up took, to be shown.

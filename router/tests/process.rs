@@ -50,9 +50,32 @@ fn flags_have_variables() {
     assert_eq!(text(&output.stderr), "Error: `--dtype float16` is not supported yet: leave it out\n");
     let output = run("", &[("MODEL_ID", "m"), ("LOG_LEVEL", "loud")]);
     assert!(text(&output.stderr).starts_with("Error: the variable LOG_LEVEL=`loud` is no log filter"));
-    let output = run("", &[]);
+    let output =
+        run("", &[("PORT", "0"), ("PROMETHEUS_PORT", "0"), ("HF_HUB_OFFLINE", "1"), ("HOME", "/nowhere")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("is the default model: `--model-id` names another"));
+}
+
+#[test]
+fn the_links_of_kubernetes_services_are_no_ports() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let links = [
+        ("PROMETHEUS_PORT", "tcp://10.0.0.1:9090"),
+        ("GRPC_PORT", "udp://10.0.0.2:53"),
+        ("AIP_HTTP_PORT", "tcp://[fd00::1]:80"),
+    ];
+    let output = run(&format!("--model-id m --hostname 127.0.0.1 --port {port}"), &links);
+    let message = text(&output.stderr);
+    assert!(message.starts_with(&format!("Error: cannot listen on 127.0.0.1:{port} (")), "{message}");
+    for (variable, _) in links {
+        let warning =
+            format!("the variable {variable} holds the address of a service, not a port: it is ignored");
+        assert_eq!(text(&output.stdout).matches(&warning).count(), 1, "{}", text(&output.stdout));
+    }
+    let output = run("--model-id m", &[("PROMETHEUS_PORT", "many")]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--model-id"));
+    assert!(text(&output.stderr).contains("--prometheus-port"), "{}", text(&output.stderr));
 }
 
 #[test]

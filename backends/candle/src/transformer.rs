@@ -18,7 +18,7 @@ use crate::{
     rope::{Angles, RopeTables},
 };
 use convolution::Convolution;
-use layer::{Layer, Wanted};
+use layer::{Layer, Stream, Wanted};
 use text_embeddings_backend_core::Batch;
 pub(crate) use weights::Weights;
 
@@ -143,19 +143,24 @@ impl<O: Operations> Transformer<O> {
         let last_rows = last_rows.transpose()?;
         let wanted = last.as_ref().zip(last_rows.as_ref());
         let wanted = wanted.map(|((_, last), rows)| Wanted { places: &last.computed, rows });
-        let mut hidden = self.embed(operations, pass, &positions)?; // [computed, hidden]
+        let hidden = self.embed(operations, pass, &positions)?; // [computed, hidden]
         let rows_of_first = if self.layers.len() == 1 { rows } else { &all.rows };
         let convolution = self.convolution.as_ref();
         let mut convolved =
             convolution.map(|it| it.forward(operations, &hidden, pass, rows_of_first)).transpose()?;
+        let mut stream = Stream { hidden, operand: None };
         for (index, layer) in self.layers.iter().enumerate() {
             let wanted = wanted.as_ref().filter(|_| index + 1 == self.layers.len());
-            hidden = layer.forward(operations, hidden, pass, (&all_rows[layer.view], wanted))?;
+            // What a convolution is added to is no operand yet.
+            let next =
+                self.layers.get(index + 1).filter(|_| convolved.is_none()).and_then(Layer::takes_stream);
+            stream = layer.forward(operations, stream, pass, (&all_rows[layer.view], wanted), next)?;
             if let (Some(convolution), Some(convolved)) = (convolution, convolved.take()) {
-                operations.add(&convolved, None, &mut hidden)?;
-                hidden = operations.norm(&hidden, &convolution.norm)?;
+                operations.add(&convolved, None, &mut stream.hidden)?;
+                stream.hidden = operations.norm(&stream.hidden, &convolution.norm)?;
             }
         }
+        let hidden = stream.hidden;
         match &self.norm {
             Some(norm) => operations.norm(&hidden, norm), // [rows, hidden]
             None if self.layers.is_empty() => operations.select(&hidden, rows),

@@ -1,10 +1,11 @@
 //! Inputs to values: the way of a request's texts through tokenizer, queue and device, and back.
 //!
 //! Input: something that knows its [`Input`]s. Output: each one's raw scores or vectors, in the order of the request, and
-//! what all of them cost. What must hold: one permit covers the whole request; the first error ends it; when it ends early, for
-//! whatever reason, what is left of its work is skipped.
+//! what all of them cost. What must hold: one permit covers the whole request; when it ends early, for whatever reason,
+//! nothing more of it is computed. After a text that has no tokens, or too many, the tokenizer still looks at the others,
+//! because each that fails is counted.
 
-use super::{Cost, Service};
+use super::{Cost, Service, request::Failed};
 use crate::{
     error::Error,
     infer::{Announced, Outcome},
@@ -76,7 +77,7 @@ impl Service {
         inputs: &Arc<I>,
         task: Task,
         truncation: Truncation,
-    ) -> Result<Computed, Error> {
+    ) -> Result<Computed, Failed> {
         let arrival = Instant::now();
         let _permit = self.permit().await?;
         // All are announced before the first is sent off: else an idle device could take the first ones for all.
@@ -84,27 +85,45 @@ impl Service {
         let announced: Vec<Announced> = (0..inputs.count()).map(|_| self.engine.announce(&turn)).collect();
         let texts = announced.into_iter().enumerate();
         let texts = texts.map(|text| self.launch(inputs, text, task, truncation));
-        let texts = texts.collect::<Result<Vec<_>, _>>()?;
+        let (encoded, mut outcomes): (Vec<_>, Vec<_>) = texts
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter()
+            .map(|text| (text.encoded, text.outcome))
+            .unzip();
         let mut cost =
-            Cost { texts: texts.len(), characters: characters(inputs.as_ref()), ..Cost::default() };
-        // All encodings before the first outcome: an input that is too long ends the request at once.
-        let mut encoded = Vec::with_capacity(texts.len());
-        for text in texts {
-            let measured =
-                text.encoded.await.map_err(|_| Error::Tokenizer("the tokenizer failed".to_owned()))??;
-            observe_amount(REQUEST_INPUT_LENGTH, measured.tokens);
-            cost.tokens += measured.tokens;
-            if measured.truncated {
-                cost.truncated += 1;
-                count(TRUNCATED_INPUTS);
+            Cost { texts: inputs.count(), characters: characters(inputs.as_ref()), ..Cost::default() };
+        let mut failed: Option<Failed> = None;
+        let mut durations = Vec::with_capacity(encoded.len());
+        // All encodings before the first outcome: an input that is too long ends the request.
+        for encoded in encoded {
+            let failure = Error::Tokenizer("the tokenizer failed".to_owned());
+            match encoded.await.unwrap_or(Err(failure)) {
+                Ok(measured) => {
+                    measured.add_to(&mut cost);
+                    durations.push(measured.duration);
+                }
+                Err(error) => {
+                    // Nobody waits for these any more, so that they are not computed.
+                    outcomes.clear();
+                    match &mut failed {
+                        None => failed = Some(Failed::on_the_way_to_tokens(error, 1)),
+                        Some(failed) => failed.add(),
+                    }
+                }
             }
-            cost.tokenization = cost.tokenization.max(measured.duration);
-            encoded.push((measured, text.outcome));
         }
-        let mut outputs = Vec::with_capacity(encoded.len());
-        for (measured, outcome) in encoded {
-            let outcome = outcome.await.map_err(|_| Error::Unhealthy)??;
-            task.metrics().observe(measured.duration, &outcome);
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        let mut outputs = Vec::with_capacity(outcomes.len());
+        let mut outcomes = outcomes.into_iter();
+        for tokenization in durations {
+            let Some(outcome) = outcomes.next() else { break };
+            let outcome = match outcome.await.unwrap_or(Err(Error::Unhealthy)) {
+                Ok(outcome) => outcome,
+                Err(error) => return Err(Failed::of_texts(error, 1 + failures(outcomes))),
+            };
+            task.metrics().observe(tokenization, &outcome);
             cost.queue = cost.queue.max(outcome.queue);
             cost.inference = cost.inference.max(outcome.inference);
             outputs.push(outcome.output);
@@ -127,7 +146,7 @@ impl Service {
         let start = Instant::now();
         count(task.metrics().count);
         self.tokenization.run(move |encoder| {
-            if reply.is_closed() {
+            if encoding.is_closed() {
                 return;
             }
             let result = encoder.encode(&inputs.input(index), truncation);
@@ -144,6 +163,25 @@ impl Service {
         })?;
         Ok(Launched { encoded, outcome })
     }
+}
+
+impl Measured {
+    /// Counts the text and adds it to what its request cost.
+    fn add_to(&self, cost: &mut Cost) {
+        observe_amount(REQUEST_INPUT_LENGTH, self.tokens);
+        cost.tokens += self.tokens;
+        if self.truncated {
+            cost.truncated += 1;
+            count(TRUNCATED_INPUTS);
+        }
+        cost.tokenization = cost.tokenization.max(self.duration);
+    }
+}
+
+/// How many of the texts behind one that failed are known to have failed, too: those of its batch, which the engine
+/// answers before it.
+fn failures(outcomes: impl Iterator<Item = oneshot::Receiver<Result<Outcome, Error>>>) -> usize {
+    outcomes.map(|mut outcome| usize::from(matches!(outcome.try_recv(), Ok(Err(_))))).sum()
 }
 
 impl Task {

@@ -6,10 +6,11 @@
 use super::{
     Answer, Service,
     compute::{Computed, Inputs, Task},
-    request::{check_length, measured, method},
+    request::{Failed, check_length, measured, method, refused},
 };
 use crate::{
-    error::Error,
+    error::{Error, NOT_A_SPARSE_MODEL},
+    metrics::{EMBED, count_many},
     postprocess::{cosine, normalized},
     tokenization::{Input, TruncationDirection},
 };
@@ -21,8 +22,31 @@ use text_embeddings_backend_core::{ModelType, Output, Pool, SparseValue, TokenVe
 pub enum EmbedInput {
     /// A text, which the tokenizer encodes with its special tokens.
     Text(String),
-    /// Token ids, which are taken as they are.
+    /// Token ids, which are taken as they are, or behind the prompt where there is one.
     Ids(Vec<u32>),
+}
+
+/// The inputs of a request, and how they were sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbedInputs {
+    /// The inputs. Must not be empty.
+    pub inputs: Vec<EmbedInput>,
+    /// Whether they were a list, also one of a single input.
+    pub is_batch: bool,
+}
+
+impl EmbedInputs {
+    /// A single input.
+    #[must_use]
+    pub fn single(input: EmbedInput) -> Self {
+        Self { inputs: vec![input], is_batch: false }
+    }
+
+    /// A list of inputs.
+    #[must_use]
+    pub fn batch(inputs: Vec<EmbedInput>) -> Self {
+        Self { inputs, is_batch: true }
+    }
 }
 
 /// How an input becomes tokens.
@@ -40,7 +64,7 @@ pub struct EmbedEncoding {
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedRequest {
     /// The inputs. Must not be empty.
-    pub inputs: Vec<EmbedInput>,
+    pub inputs: EmbedInputs,
     /// How they become tokens.
     pub encoding: EmbedEncoding,
     /// Whether vectors are scaled to length one.
@@ -53,7 +77,7 @@ pub struct EmbedRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedAllRequest {
     /// The inputs. Must not be empty.
-    pub inputs: Vec<EmbedInput>,
+    pub inputs: EmbedInputs,
     /// How they become tokens.
     pub encoding: EmbedEncoding,
     /// Whether vectors are scaled to length one.
@@ -64,7 +88,7 @@ pub struct EmbedAllRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedOutputsRequest {
     /// The inputs. Must not be empty.
-    pub inputs: Vec<EmbedInput>,
+    pub inputs: EmbedInputs,
     /// How they become tokens.
     pub encoding: EmbedEncoding,
     /// Whether vectors are scaled to length one; weights of vocabulary entries are not.
@@ -88,7 +112,7 @@ pub struct EmbedOutputs {
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedSparseRequest {
     /// The inputs. Must not be empty.
-    pub inputs: Vec<EmbedInput>,
+    pub inputs: EmbedInputs,
     /// How they become tokens.
     pub encoding: EmbedEncoding,
 }
@@ -109,22 +133,23 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`Error::ModelType`] if the model is not an embedding model; [`Error::Splade`] if a SPLADE model's vectors are to
-    /// be scaled; [`Error::Empty`], [`Error::BatchTooLarge`] and [`Error::Validation`] for a request that cannot be
-    /// served, [`Error::TooLong`] for an input that must not be truncated; [`Error::Overloaded`] without a free permit;
-    /// tokenizer and backend failures.
+    /// [`Error::Empty`] and [`Error::BatchTooLarge`] for a list that cannot be served; [`Error::ModelType`] if the model
+    /// is not an embedding model; [`Error::Splade`] if a SPLADE model's vectors are to be scaled; [`Error::EmptyInput`],
+    /// [`Error::Validation`] and [`Error::TooLong`] for an input that cannot be; [`Error::Overloaded`] without a free
+    /// permit; tokenizer and backend failures.
     pub async fn embed(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<f32>>>, Error> {
-        measured(method(request.inputs.len()), async {
+        measured(method(request.inputs.is_batch), async {
             let EmbedRequest { inputs, encoding, normalize, dimensions } = request;
-            self.check_inputs("inputs", inputs.len())?;
             let is_splade = self.is_splade();
-            if is_splade && normalize {
-                return Err(Error::Splade { what: "`normalize`" });
-            }
+            self.check_inputs(&inputs, || {
+                self.require_embedding()?;
+                if is_splade && normalize { Err(Error::Splade { what: "`normalize`" }) } else { Ok(()) }
+            })?;
             let most = self.config.model.dimensions;
-            let dimensions = self.dimensions(dimensions)?;
+            let dimensions =
+                self.dimensions(dimensions).map_err(|error| Failed::of_texts(error, inputs.inputs.len()))?;
             let wanted = if is_splade { Wanted::SPARSE } else { Wanted::WHOLE };
-            let Computed { outputs, cost } = self.vectors(inputs, &encoding, wanted).await?;
+            let Computed { outputs, cost } = self.vectors(inputs.inputs, &encoding, wanted).await?;
             let finish = |output: Output| {
                 let mut vector = if is_splade { dense(&output.sparse, most) } else { output.whole };
                 vector.truncate(dimensions);
@@ -141,10 +166,12 @@ impl Service {
     ///
     /// As [`Service::embed`]; [`Error::Splade`] for every request to a SPLADE model.
     pub async fn embed_all(&self, request: EmbedAllRequest) -> Result<Answer<Vec<Vec<Vec<f32>>>>, Error> {
-        measured(method(request.inputs.len()), async {
-            self.check_inputs("inputs", request.inputs.len())?;
-            self.check_tokens()?;
-            let computed = self.vectors(request.inputs, &request.encoding, Wanted::TOKENS).await?;
+        measured(method(request.inputs.is_batch), async {
+            self.check_inputs(&request.inputs, || {
+                self.require_embedding()?;
+                self.check_tokens()
+            })?;
+            let computed = self.vectors(request.inputs.inputs, &request.encoding, Wanted::TOKENS).await?;
             let rows = |output: Output| token_rows(&output.tokens, request.normalize);
             Ok(Answer { value: computed.outputs.into_iter().map(rows).collect(), cost: computed.cost })
         })
@@ -160,22 +187,22 @@ impl Service {
         &self,
         request: EmbedOutputsRequest,
     ) -> Result<Answer<Vec<EmbedOutputs>>, Error> {
-        measured(method(request.inputs.len()), async {
+        measured(method(request.inputs.is_batch), async {
             let EmbedOutputsRequest { inputs, encoding, normalize, outputs: wanted } = request;
-            self.check_inputs("inputs", inputs.len())?;
+            self.check_inputs(&inputs, || {
+                self.require_embedding()?;
+                if wanted.tokens {
+                    self.check_tokens()?;
+                }
+                if wanted.whole && self.is_splade() {
+                    return Err(Error::Splade { what: "the output `dense`" });
+                }
+                if wanted.sparse { self.check_sparse() } else { Ok(()) }
+            })?;
             if wanted == Wanted::default() {
-                return Err(Error::Empty { field: "outputs" });
+                return Err(Error::Empty { field: "outputs" }.into());
             }
-            if wanted.tokens {
-                self.check_tokens()?;
-            }
-            if wanted.whole && self.is_splade() {
-                return Err(Error::Splade { what: "the output `dense`" });
-            }
-            if wanted.sparse {
-                self.check_sparse()?;
-            }
-            let Computed { outputs, cost } = self.vectors(inputs, &encoding, wanted).await?;
+            let Computed { outputs, cost } = self.vectors(inputs.inputs, &encoding, wanted).await?;
             let finish = |output: Output| EmbedOutputs {
                 dense: wanted.whole.then(|| if normalize { normalized(&output.whole) } else { output.whole }),
                 tokens: wanted.tokens.then(|| token_rows(&output.tokens, normalize)),
@@ -195,11 +222,9 @@ impl Service {
         &self,
         request: EmbedSparseRequest,
     ) -> Result<Answer<Vec<Vec<SparseValue>>>, Error> {
-        measured(method(request.inputs.len()), async {
-            self.require_embedding()?;
-            self.check_sparse()?;
-            self.check_inputs("inputs", request.inputs.len())?;
-            let computed = self.vectors(request.inputs, &request.encoding, Wanted::SPARSE).await?;
+        measured(method(request.inputs.is_batch), async {
+            self.check_inputs(&request.inputs, || self.check_sparse())?;
+            let computed = self.vectors(request.inputs.inputs, &request.encoding, Wanted::SPARSE).await?;
             let value = computed.outputs.into_iter().map(|output| output.sparse).collect();
             Ok(Answer { value, cost: computed.cost })
         })
@@ -210,15 +235,19 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// As [`Service::embed`].
+    /// As [`Service::embed`]. The source sentence is one of the inputs that [`Error::BatchTooLarge`] is about.
     pub async fn similarity(&self, request: SimilarityRequest) -> Result<Answer<Vec<f32>>, Error> {
-        measured(method(request.sentences.len()), async {
-            self.check_inputs("inputs.sentences", request.sentences.len())?;
+        let sentences = request.sentences.len();
+        refused(check_length("inputs.sentences", sentences, usize::MAX))?;
+        refused(check_length("inputs", sentences + 1, self.config.max_client_batch_size))?;
+        measured("batch", async {
             let texts = [request.source_sentence].into_iter().chain(request.sentences);
-            let texts = texts.map(EmbedInput::Text).collect();
-            if self.is_splade() {
-                return Err(Error::Splade { what: "`similarity`" });
-            }
+            let texts = EmbedInputs::batch(texts.map(EmbedInput::Text).collect());
+            self.check_inputs(&texts, || {
+                self.require_embedding()?;
+                if self.is_splade() { Err(Error::Splade { what: "`similarity`" }) } else { Ok(()) }
+            })?;
+            let texts = texts.inputs;
             let Computed { outputs, cost } = self.vectors(texts, &request.encoding, Wanted::WHOLE).await?;
             let source = &outputs[0].whole;
             let value = outputs[1..].iter().map(|output| cosine(source, &output.whole)).collect();
@@ -227,10 +256,14 @@ impl Service {
         .await
     }
 
-    /// Refuses a list of `field` if the model cannot embed it, or not so many.
-    fn check_inputs(&self, field: &'static str, inputs: usize) -> Result<(), Error> {
-        self.require_embedding()?;
-        check_length(field, inputs, self.config.max_client_batch_size)
+    /// Refuses inputs that are too many, and then all of them if `check` says that the model cannot embed them so.
+    fn check_inputs(
+        &self,
+        inputs: &EmbedInputs,
+        check: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Failed> {
+        check_length("inputs", inputs.inputs.len(), self.config.max_client_batch_size)?;
+        check().map_err(|error| Failed::of_texts(error, inputs.inputs.len()))
     }
 
     fn is_splade(&self) -> bool {
@@ -244,11 +277,8 @@ impl Service {
 
     /// Refuses sparse vectors where the model gives none.
     fn check_sparse(&self) -> Result<(), Error> {
-        if self.is_splade() || self.config.model.is_lexical {
-            Ok(())
-        } else {
-            Err(Error::ModelType { wanted: "a splade (sparse embedding)" })
-        }
+        let is_lexical = self.config.model.is_lexical && self.require_embedding().is_ok();
+        if self.is_splade() || is_lexical { Ok(()) } else { Err(NOT_A_SPARSE_MODEL) }
     }
 
     /// How many of a vector's values a request gets.
@@ -257,8 +287,9 @@ impl Service {
         match wanted {
             None => Ok(most),
             Some(wanted) if (1..=most).contains(&wanted) => Ok(wanted),
+            Some(0) => Err(Error::Validation("`dimensions` should be positive".to_owned())),
             Some(wanted) => Err(Error::Validation(format!(
-                "`dimensions` must be between 1 and {most}, the length of this model's vectors. Given: {wanted}"
+                "`dimensions` should be smaller than the maximum embedding dimension. It is {most}; given: {wanted}"
             ))),
         }
     }
@@ -269,14 +300,13 @@ impl Service {
         inputs: Vec<EmbedInput>,
         encoding: &EmbedEncoding,
         wanted: Wanted,
-    ) -> Result<Computed, Error> {
-        let prompt = self.prompt(encoding.prompt_name.as_deref())?.to_owned();
-        let is_ids = |input: &EmbedInput| matches!(input, EmbedInput::Ids(_));
-        if encoding.prompt_name.is_some() && inputs.iter().any(is_ids) {
-            let reason =
-                "`prompt_name` is for texts, but `inputs` holds token ids, which are taken as they are";
-            return Err(Error::Validation(reason.to_owned()));
-        }
+    ) -> Result<Computed, Failed> {
+        let prompt = self.prompt(encoding.prompt_name.as_deref()).map_err(|error| {
+            // They would be found out on the way to tokens, which is where text-embeddings-inference counts them.
+            count_many(EMBED.count, inputs.len());
+            Failed::on_the_way_to_tokens(error, inputs.len())
+        })?;
+        let prompt = prompt.map(str::to_owned);
         let truncation = self.truncation(encoding.truncate, encoding.truncation_direction);
         let inputs = Arc::new(PromptedInputs { prompt, inputs });
         let mut computed = self.compute(&inputs, Task::Embed(wanted), truncation).await?;
@@ -286,7 +316,7 @@ impl Service {
                 output.sparse.retain(|entry| !empty.contains(&entry.index));
             }
         }
-        if computed.outputs.iter().all(is_finite) { Ok(computed) } else { Err(Error::MissingValues) }
+        if computed.outputs.iter().all(is_finite) { Ok(computed) } else { Err(Error::MissingValues.into()) }
     }
 }
 
@@ -312,9 +342,9 @@ fn token_rows(tokens: &TokenVectors, normalize: bool) -> Vec<Vec<f32>> {
     tokens.values.chunks(tokens.width.max(1)).map(row).collect()
 }
 
-/// A request's inputs, and what is put before those that are texts.
+/// A request's inputs, and what is put before them.
 struct PromptedInputs {
-    prompt: String,
+    prompt: Option<String>,
     inputs: Vec<EmbedInput>,
 }
 
@@ -325,8 +355,13 @@ impl Inputs for PromptedInputs {
 
     fn input(&self, index: usize) -> Input<'_> {
         match &self.inputs[index] {
-            EmbedInput::Text(text) => Input::Text { prompt: &self.prompt, text },
-            EmbedInput::Ids(ids) => Input::Ids(ids),
+            EmbedInput::Text(text) => {
+                Input::Text { prompt: self.prompt.as_deref().unwrap_or_default(), text }
+            }
+            EmbedInput::Ids(ids) => match &self.prompt {
+                Some(prompt) => Input::PromptedIds { prompt, ids },
+                None => Input::Ids(ids),
+            },
         }
     }
 }
@@ -356,6 +391,7 @@ mod tests {
     }
 
     fn request(inputs: Vec<EmbedInput>) -> EmbedRequest {
+        let inputs = EmbedInputs::batch(inputs);
         EmbedRequest { inputs, encoding: EmbedEncoding::default(), normalize: false, dimensions: None }
     }
 
@@ -379,7 +415,7 @@ mod tests {
         for budget in [1, 12, 100_000] {
             let fixture = fixture(budget);
             for (prompt_name, prompt) in [(None, ""), (Some("query"), "w700 w701 "), (Some("document"), "")] {
-                let sent = ["w100 w101", "", "행성", "w100 w101"];
+                let sent = ["w100 w101", "w102", "행성", "w100 w101"];
                 let encoding = prompt_name.map(named).unwrap_or_default();
                 let request = EmbedRequest { encoding, ..request(texts(&sent)) };
                 let answer = fixture.service.embed(request).await.unwrap();
@@ -387,7 +423,7 @@ mod tests {
                 assert_eq!(answer.value, expected, "{prompt_name:?} at {budget}");
                 let tokens = sent.map(|text| fixture.ids(&Input::Text { prompt, text }).len());
                 assert_eq!(answer.cost.tokens, tokens.iter().sum::<usize>());
-                assert_eq!(answer.cost.characters, 9 + 2 + 9, "the prompt is not the client's");
+                assert_eq!(answer.cost.characters, 9 + 4 + 2 + 9, "the prompt is not the client's");
                 assert!(
                     answer.cost.total >= answer.cost.inference && answer.cost.tokenization > Duration::ZERO
                 );
@@ -406,9 +442,24 @@ mod tests {
             let expected = fixture.values(&Input::Text { prompt, text: "w100" });
             assert_eq!(fixture.service.embed(request).await.unwrap().value, [expected]);
         }
-        let request = request(vec![EmbedInput::Ids(vec![100])]);
-        let answer = fixture.service.embed(request).await.unwrap();
-        assert_eq!(answer.value, [fixture.values(&Input::Ids(&[100]))], "ids are taken as they are");
+    }
+
+    #[tokio::test]
+    async fn the_prompt_stands_before_ids_too() {
+        let ids = [100, 101];
+        let with_default = |config: &mut ServiceConfig| config.model.prompts.default = "w800 ".to_owned();
+        for (fixture, encoding, expected) in [
+            (fixture(100), EmbedEncoding::default(), vec![100, 101]),
+            (fixture(100), named("query"), vec![CLS, 700, 701, 100, 101]),
+            (fixture(100), named("document"), vec![CLS, 100, 101]),
+            (embedding_fixture(100, with_default), EmbedEncoding::default(), vec![CLS, 800, 100, 101]),
+            (embedding_fixture(100, with_default), named("query"), vec![CLS, 700, 701, 100, 101]),
+        ] {
+            let request = EmbedRequest { encoding, ..request(vec![EmbedInput::Ids(ids.to_vec())]) };
+            let answer = fixture.service.embed(request).await.unwrap();
+            assert_eq!(answer.value, [fixture.values(&Input::Ids(&expected))], "{expected:?}");
+            assert_eq!((answer.cost.characters, answer.cost.tokens), (2, expected.len()));
+        }
     }
 
     #[tokio::test]
@@ -427,13 +478,15 @@ mod tests {
                 }
             }
         }
-        for dimensions in [0, WIDTH + 1, usize::MAX] {
+        let too_many = "should be smaller than the maximum embedding dimension. It is 7; given: ";
+        for (dimensions, problem) in [
+            (0, "should be positive".to_owned()),
+            (WIDTH + 1, format!("{too_many}8")),
+            (usize::MAX, format!("{too_many}{}", usize::MAX)),
+        ] {
             let request = EmbedRequest { dimensions: Some(dimensions), ..request(texts(&["w100"])) };
             let message = fixture.service.embed(request).await.unwrap_err().to_string();
-            let expected = format!(
-                "`dimensions` must be between 1 and 7, the length of this model's vectors. Given: {dimensions}"
-            );
-            assert_eq!(message, expected);
+            assert_eq!(message, format!("Input validation error: `dimensions` {problem}"));
         }
         assert_eq!(fixture.control.batch_sizes().len(), 8, "what is refused is not computed");
     }
@@ -442,6 +495,7 @@ mod tests {
     async fn embed_all_gives_each_token_its_own_vector() {
         let fixture = fixture(100);
         let inputs = vec![EmbedInput::Text("w100 w101".to_owned()), EmbedInput::Ids(vec![5, CLS])];
+        let inputs = EmbedInputs::batch(inputs);
         let request = EmbedAllRequest { inputs, encoding: EmbedEncoding::default(), normalize: false };
         let answer = fixture.service.embed_all(request).await.unwrap();
         let text = Input::Text { prompt: "", text: "w100 w101" };
@@ -454,7 +508,7 @@ mod tests {
     #[tokio::test]
     async fn vectors_of_tokens_are_scaled_where_that_is_asked_for() {
         let fixture = fixture(100);
-        let inputs = texts(&["w100 w101"]);
+        let inputs = EmbedInputs::batch(texts(&["w100 w101"]));
         let request = EmbedAllRequest { inputs, encoding: EmbedEncoding::default(), normalize: true };
         let answer = fixture.service.embed_all(request).await.unwrap().value;
         let expected = fixture.values_of_tokens(&Input::Text { prompt: "", text: "w100 w101" });
@@ -465,6 +519,7 @@ mod tests {
     }
 
     fn outputs(inputs: Vec<EmbedInput>, outputs: Wanted, normalize: bool) -> EmbedOutputsRequest {
+        let inputs = EmbedInputs::batch(inputs);
         EmbedOutputsRequest { inputs, encoding: EmbedEncoding::default(), normalize, outputs }
     }
 
@@ -495,7 +550,8 @@ mod tests {
         let some = Wanted { sparse: true, ..Wanted::default() };
         let answer = fixture.service.embed_outputs(outputs(sent(), some, false)).await.unwrap().value;
         assert_eq!(answer, [EmbedOutputs { sparse: Some(sparse.clone()), ..EmbedOutputs::default() }]);
-        let request = EmbedSparseRequest { inputs: sent(), encoding: EmbedEncoding::default() };
+        let inputs = EmbedInputs::batch(sent());
+        let request = EmbedSparseRequest { inputs, encoding: EmbedEncoding::default() };
         assert_eq!(fixture.service.embed_sparse(request).await.unwrap().value, [sparse]);
         let none = fixture.service.embed_outputs(outputs(sent(), Wanted::default(), false)).await;
         assert_eq!(none, Err(Error::Empty { field: "outputs" }));
@@ -509,14 +565,15 @@ mod tests {
         });
         let (service, sent) = (&fixture.service, || texts(&["w101 w100"]));
         let sparse = entries(&[100, 101, CLS]);
-        let all = |encoding| EmbedSparseRequest { inputs: sent(), encoding };
+        let all = |encoding| EmbedSparseRequest { inputs: EmbedInputs::batch(sent()), encoding };
         let answer = service.embed_sparse(all(EmbedEncoding::default())).await.unwrap().value;
         assert_eq!(answer, std::slice::from_ref(&sparse));
         let vector = &service.embed(request(sent())).await.unwrap().value[0];
         let ones = vector.iter().filter(|value| **value > 0.0).count();
         assert_eq!((vector.len(), ones), (1001, 3), "zeros included");
         let several = Wanted { whole: true, sparse: true, tokens: false };
-        let tokens = EmbedAllRequest { inputs: sent(), encoding: EmbedEncoding::default(), normalize: false };
+        let inputs = EmbedInputs::batch(sent());
+        let tokens = EmbedAllRequest { inputs, encoding: EmbedEncoding::default(), normalize: false };
         let similar = SimilarityRequest {
             source_sentence: "w100".to_owned(),
             sentences: vec!["w101".to_owned()],
@@ -531,7 +588,7 @@ mod tests {
         let what = ["`normalize`", "`embed_all`", "`similarity`", "the output `dense`"];
         for (error, what) in errors.into_iter().zip(what) {
             let message = error.unwrap().to_string();
-            assert_eq!(message, format!("{what} is not available for SPLADE models"));
+            assert_eq!(message, format!("Backend error: {what} is not available for SPLADE models"));
         }
     }
 
@@ -554,10 +611,15 @@ mod tests {
         let of = |sentences| SimilarityRequest { sentences, ..request.clone() };
         let empty = Err(Error::Empty { field: "inputs.sentences" });
         assert_eq!(fixture.service.similarity(of(vec![])).await, empty);
-        let five = vec!["w1".to_owned(); 5];
-        assert_eq!(fixture.service.similarity(of(five)).await, Err(Error::BatchTooLarge { got: 5, max: 4 }));
         let four = vec!["w1".to_owned(); 4];
-        assert_eq!(fixture.service.similarity(of(four)).await.unwrap().value.len(), 4);
+        let too_many = Err(Error::BatchTooLarge { got: 5, max: 4 });
+        assert_eq!(
+            fixture.service.similarity(of(four)).await,
+            too_many,
+            "the source sentence is one of them"
+        );
+        let three = vec!["w1".to_owned(); 3];
+        assert_eq!(fixture.service.similarity(of(three)).await.unwrap().value.len(), 3);
     }
 
     #[tokio::test]
@@ -567,15 +629,16 @@ mod tests {
         let validation = |text: &str| Error::Validation(text.to_owned());
         let long = "w300 ".repeat(MAX_INPUT_LENGTH);
         let strict = EmbedEncoding { truncate: Some(false), ..EmbedEncoding::default() };
-        let unknown = "`prompt_name` `nope` is unknown: this model has `document`, `query`";
-        let not_for_ids =
-            "`prompt_name` is for texts, but `inputs` holds token ids, which are taken as they are";
+        let unknown = "`default-prompt-name` is set to `nope` but it was not found in the Sentence Transformers prompts. Available prompts: [\"document\", \"query\"]. The name is the request's `prompt_name`";
+        let empty = Error::EmptyInput { field: "inputs" };
         let table = [
             (vec![], EmbedEncoding::default(), Error::Empty { field: "inputs" }),
             (texts(&["w100"; 5]), named("nope"), Error::BatchTooLarge { got: 5, max: 4 }),
             (texts(&["w100"]), named("nope"), validation(unknown)),
-            (ids(&[5]), named("query"), validation(not_for_ids)),
-            (ids(&[]), EmbedEncoding::default(), Error::Empty { field: "inputs" }),
+            (ids(&[]), EmbedEncoding::default(), empty.clone()),
+            (ids(&[]), named("query"), empty.clone()),
+            (texts(&[""]), EmbedEncoding::default(), empty.clone()),
+            (texts(&["w100", ""]), named("query"), empty),
             (
                 ids(&[5, 1001]),
                 EmbedEncoding::default(),
@@ -590,8 +653,11 @@ mod tests {
             (texts(&["w100", "nan"]), EmbedEncoding::default(), Error::MissingValues),
         ];
         for (inputs, encoding, expected) in table {
-            let all =
-                EmbedAllRequest { inputs: inputs.clone(), encoding: encoding.clone(), normalize: false };
+            let all = EmbedAllRequest {
+                inputs: EmbedInputs::batch(inputs.clone()),
+                encoding: encoding.clone(),
+                normalize: false,
+            };
             assert_eq!(fixture.service.embed_all(all).await, Err(expected.clone()));
             let request = EmbedRequest { encoding, ..request(inputs) };
             assert_eq!(fixture.service.embed(request).await, Err(expected));
@@ -604,25 +670,30 @@ mod tests {
     async fn another_kind_of_model_is_named_on_every_route() {
         let encoding = EmbedEncoding::default;
         for (service, dense, sparse) in [
-            (fixture(100).service, None, "model is not a splade (sparse embedding) model"),
+            (
+                fixture(100).service,
+                None,
+                "Backend error: Model is not an embedding model with SPLADE pooling",
+            ),
             (
                 fixture_with(100, |config| config.model_type = ModelType::Classifier).service,
-                Some("model is not an embedding model"),
-                "model is not an embedding model",
+                Some("Backend error: Model is not an embedding model"),
+                "Backend error: Model is not an embedding model with SPLADE pooling",
             ),
             (
                 fixture_with(100, |_| ()).service,
-                Some("model is not an embedding model"),
-                "model is not an embedding model",
+                Some("Backend error: Model is not an embedding model"),
+                "Backend error: Model is not an embedding model with SPLADE pooling",
             ),
         ] {
-            let all = EmbedAllRequest { inputs: texts(&["w100"]), encoding: encoding(), normalize: false };
+            let inputs = || EmbedInputs::batch(texts(&["w100"]));
+            let all = EmbedAllRequest { inputs: inputs(), encoding: encoding(), normalize: false };
             let similar = SimilarityRequest {
                 source_sentence: "w100".to_owned(),
                 sentences: vec!["w101".to_owned()],
                 encoding: encoding(),
             };
-            let sparse_request = EmbedSparseRequest { inputs: texts(&["w100"]), encoding: encoding() };
+            let sparse_request = EmbedSparseRequest { inputs: inputs(), encoding: encoding() };
             let answers = [
                 service.embed(request(texts(&["w100"]))).await.err(),
                 service.embed_all(all).await.err(),
@@ -632,7 +703,7 @@ mod tests {
                 assert_eq!(error.map(|error| error.to_string()).as_deref(), dense);
             }
             let error = service.embed_sparse(sparse_request).await.unwrap_err();
-            assert!(matches!(error, Error::ModelType { .. }) && error.to_string() == sparse, "{error}");
+            assert!(matches!(error, Error::ModelType(_)) && error.to_string() == sparse, "{error}");
         }
     }
 
@@ -655,6 +726,7 @@ mod tests {
                         let answer = service.embed(request(inputs)).await;
                         return answer.unwrap().value.into_iter().map(|vector| vec![vector]).collect();
                     }
+                    let inputs = EmbedInputs::batch(inputs);
                     let request =
                         EmbedAllRequest { inputs, encoding: EmbedEncoding::default(), normalize: false };
                     service.embed_all(request).await.unwrap().value
@@ -681,12 +753,13 @@ mod tests {
             encoding: EmbedEncoding::default(),
         };
         let all = || EmbedAllRequest {
-            inputs: texts(&["w100"]),
+            inputs: EmbedInputs::single(EmbedInput::Text("w100".to_owned())),
             encoding: EmbedEncoding::default(),
             normalize: false,
         };
-        let runs: [(&str, usize, &dyn Fn()); 3] = [
-            ("batch", 2, &|| _ = block_on(fixture.service.embed(request(texts(&["w100", "w1"])))).unwrap()),
+        let runs: [(&str, usize, &dyn Fn()); 4] = [
+            ("batch", 2, &|| _ = block_on(fixture.service.embed(request(texts(&["w100", "w6"])))).unwrap()),
+            ("batch", 1, &|| _ = block_on(fixture.service.embed(request(texts(&["w100"])))).unwrap()),
             ("single", 1, &|| _ = block_on(fixture.service.embed_all(all())).unwrap()),
             ("batch", 3, &|| _ = block_on(fixture.service.similarity(similar())).unwrap()),
         ];
@@ -703,6 +776,51 @@ mod tests {
                 assert_eq!(moved[&format!("te_request{step}_duration")].len(), 1);
             }
             assert!(!moved.keys().any(|name| name.starts_with("te_predict")), "{moved:?}");
+        }
+    }
+
+    #[test]
+    fn failures_are_counted_for_each_text_as_text_embeddings_inference_counts_them() {
+        let long = "w300 ".repeat(MAX_INPUT_LENGTH);
+        let strict = || EmbedEncoding { truncate: Some(false), ..EmbedEncoding::default() };
+        let none = EmbedEncoding::default;
+        let wrong_kind = fixture_with(100, |_| ());
+        let embedding = fixture(10_000);
+        let wide = || EmbedRequest { dimensions: Some(WIDTH + 1), ..request(texts(&["w1", "w2"])) };
+        let of = |inputs: &[&str], encoding| EmbedRequest { encoding, ..request(texts(inputs)) };
+        // What is sent, then label and number of failures, then the texts that were given to the model.
+        let table = [
+            (&embedding, of(&["w1"; 5], none()), "batch_size", 1.0, 0),
+            (&embedding, of(&[], none()), "validation", 1.0, 0),
+            (&embedding, of(&["", "w1", ""], none()), "tokenization", 2.0, 3),
+            (&embedding, of(&[&long, "w1", &long, &long], strict()), "tokenization", 3.0, 4),
+            (&embedding, of(&["w1", "w2"], named("nope")), "tokenization", 2.0, 2),
+            (&embedding, wide(), "validation", 2.0, 0),
+            (&embedding, of(&["w1", "fail", "w2"], none()), "inference", 3.0, 3),
+            (&embedding, of(&["w1", "nan", "w2", "nan"], none()), "missing_values", 2.0, 4),
+            (&wrong_kind, of(&["w1", "w2", "w3"], none()), "model_type", 3.0, 0),
+        ];
+        for (fixture, request, label, failures, embedded) in table {
+            let moved = recorded(|| {
+                block_on(fixture.service.embed(request.clone())).unwrap_err();
+            });
+            assert_eq!(moved["te_request_count{method=\"batch\"}"], [1.0], "{label}");
+            assert_eq!(moved[&format!("te_request_failure{{err=\"{label}\"}}")], [failures], "{moved:?}");
+            let counted = moved.get("te_embed_count").map_or(0.0, |values| values[0]);
+            assert!((counted - f64::from(embedded)).abs() < 0.5, "{label}: {counted}");
+            assert!(!moved.keys().any(|name| name.starts_with("te_request_success")), "{moved:?}");
+        }
+        let similar = |sentences: usize| SimilarityRequest {
+            source_sentence: "w100".to_owned(),
+            sentences: vec!["w1".to_owned(); sentences],
+            encoding: none(),
+        };
+        for (sentences, label) in [(0, "validation"), (4, "batch_size")] {
+            let moved = recorded(|| {
+                block_on(embedding.service.similarity(similar(sentences))).unwrap_err();
+            });
+            let names: Vec<_> = moved.keys().map(String::as_str).collect();
+            assert_eq!(names, [format!("te_request_failure{{err=\"{label}\"}}")], "refused before it counts");
         }
     }
 }

@@ -22,7 +22,7 @@ use std::{sync::Arc, time::Duration};
 use text_embeddings_backend_core::ModelType;
 
 pub use embed::{
-    EmbedAllRequest, EmbedEncoding, EmbedInput, EmbedOutputs, EmbedOutputsRequest, EmbedRequest,
+    EmbedAllRequest, EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedOutputsRequest, EmbedRequest,
     EmbedSparseRequest, SimilarityRequest,
 };
 pub use model::{Prompts, ServedModel};

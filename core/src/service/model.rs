@@ -4,7 +4,10 @@
 //! answered. What must hold: a prompt that a request names is one of the model's, or an error that lists them.
 
 use super::Service;
-use crate::{error::Error, families::ScoreRule};
+use crate::{
+    error::{Error, NOT_A_RERANKER, NOT_AN_EMBEDDING_MODEL},
+    families::ScoreRule,
+};
 use std::collections::BTreeMap;
 use text_embeddings_backend_core::ModelType;
 
@@ -53,6 +56,19 @@ impl Prompts {
     }
 }
 
+/// In the words of text-embeddings-inference, which names its flag here, and then the field that the client sent.
+fn unknown_prompt(name: &str, prompts: &Prompts) -> Error {
+    let known: Vec<_> = prompts.named.keys().collect();
+    let problem = if known.is_empty() {
+        "no prompts were found in the Sentence Transformers configuration".to_owned()
+    } else {
+        format!("it was not found in the Sentence Transformers prompts. Available prompts: {known:?}")
+    };
+    Error::Validation(format!(
+        "`default-prompt-name` is set to `{name}` but {problem}. The name is the request's `prompt_name`"
+    ))
+}
+
 impl ServedModel {
     /// The raw score of a re-ranker's pair, from its logits, one for each class.
     ///
@@ -74,14 +90,12 @@ impl ServedModel {
 }
 
 impl Service {
-    /// The prompt that a request names, else the server's default.
-    pub(super) fn prompt(&self, name: Option<&str>) -> Result<&str, Error> {
+    /// The prompt that a request names, else the server's default; none if there is neither.
+    pub(super) fn prompt(&self, name: Option<&str>) -> Result<Option<&str>, Error> {
         let prompts = &self.config.model.prompts;
         match name {
-            None => Ok(&prompts.default),
-            Some(name) => {
-                prompts.find(name).map_err(|reason| Error::Validation(format!("`prompt_name` {reason}")))
-            }
+            None => Ok(Some(prompts.default.as_str()).filter(|prompt| !prompt.is_empty())),
+            Some(name) => prompts.find(name).map(Some).map_err(|_| unknown_prompt(name, prompts)),
         }
     }
 
@@ -89,9 +103,7 @@ impl Service {
     pub(super) fn require_reranker(&self) -> Result<(), Error> {
         match self.config.model_type {
             ModelType::Reranker | ModelType::ListwiseReranker => Ok(()),
-            ModelType::Embedding(_) | ModelType::Classifier => {
-                Err(Error::ModelType { wanted: "a re-ranker" })
-            }
+            ModelType::Embedding(_) | ModelType::Classifier => Err(NOT_A_RERANKER),
         }
     }
 
@@ -100,7 +112,7 @@ impl Service {
         match self.config.model_type {
             ModelType::Embedding(_) => Ok(()),
             ModelType::Classifier | ModelType::Reranker | ModelType::ListwiseReranker => {
-                Err(Error::ModelType { wanted: "an embedding" })
+                Err(NOT_AN_EMBEDDING_MODEL)
             }
         }
     }

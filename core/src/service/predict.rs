@@ -7,10 +7,10 @@
 use super::{
     Answer, Service,
     compute::{Computed, Inputs, Task},
-    request::{check_length, measured, method},
+    request::{Failed, check_length, measured, method},
 };
 use crate::{
-    error::Error,
+    error::{Error, NOT_A_CLASSIFIER},
     postprocess::{order, probabilities},
     tokenization::{Input, PairText, TruncationDirection},
 };
@@ -31,6 +31,8 @@ pub enum PredictInput {
 pub struct PredictRequest {
     /// The inputs. Must not be empty.
     pub inputs: Vec<PredictInput>,
+    /// Whether they were a list, also one of a single input.
+    pub is_batch: bool,
     /// Whether too long inputs are truncated; the server's default if absent.
     pub truncate: Option<bool>,
     /// From which end an input is cut.
@@ -53,20 +55,20 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`Error::ModelType`] if the model has no labels; [`Error::Empty`], [`Error::BatchTooLarge`] and
-    /// [`Error::Validation`] for a request that cannot be served, [`Error::TooLong`] for an input that must not be
-    /// truncated; [`Error::Overloaded`] without a free permit; what goes wrong in the tokenizer or the model.
+    /// [`Error::Empty`] and [`Error::BatchTooLarge`] for a list that cannot be served; [`Error::ModelType`] if the model
+    /// has no labels; [`Error::EmptyInput`], [`Error::Validation`] and [`Error::TooLong`] for an input that cannot be
+    /// served; [`Error::Overloaded`] without a free permit; what goes wrong in the tokenizer or the model.
     pub async fn predict(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Error> {
-        measured(method(request.inputs.len()), self.label(request)).await
+        measured(method(request.is_batch), self.label(request)).await
     }
 
-    async fn label(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Error> {
+    async fn label(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Failed> {
+        check_length("inputs", request.inputs.len(), self.config.max_client_batch_size)?;
         let is_reranker = match self.config.model_type {
-            ModelType::Embedding(_) => return Err(Error::ModelType { wanted: "a classifier" }),
+            ModelType::Embedding(_) => return Err(Failed::of_texts(NOT_A_CLASSIFIER, request.inputs.len())),
             ModelType::Classifier => false,
             ModelType::Reranker | ModelType::ListwiseReranker => true,
         };
-        check_length("inputs", request.inputs.len(), self.config.max_client_batch_size)?;
         if is_reranker {
             let takes_single_texts = self.tokenization.encoder().takes_single_texts();
             request.inputs.iter().try_for_each(|input| check_pair(input, takes_single_texts))?;
@@ -106,7 +108,9 @@ impl Service {
 /// Refuses an input that a re-ranker cannot score.
 fn check_pair(input: &PredictInput, takes_single_texts: bool) -> Result<(), Error> {
     match input {
-        PredictInput::Pair(query, _) if query.trim().is_empty() => Err(Error::Empty { field: "inputs" }),
+        PredictInput::Pair(query, _) if query.trim().is_empty() => {
+            Err(Error::EmptyInput { field: "inputs" })
+        }
         PredictInput::Pair(..) => Ok(()),
         PredictInput::Single(_) if takes_single_texts => Ok(()),
         PredictInput::Single(_) => Err(Error::Validation(
@@ -149,6 +153,7 @@ mod tests {
 
     fn request(inputs: Vec<PredictInput>) -> PredictRequest {
         PredictRequest {
+            is_batch: true,
             inputs,
             truncate: None,
             truncation_direction: TruncationDirection::Right,
@@ -256,23 +261,32 @@ mod tests {
         for (inputs, wanted) in [
             (vec![], Error::Empty { field: "inputs" }),
             (vec![single(); 5], Error::BatchTooLarge { got: 5, max: 4 }),
-            (vec![pair(" ", "w100")], Error::Empty { field: "inputs" }),
+            (vec![pair(" ", "w100")], Error::EmptyInput { field: "inputs" }),
         ] {
             assert_eq!(service.predict(request(inputs)).await.unwrap_err(), wanted);
         }
         let error = service.predict(request(vec![pair("w100", "w101"), single()])).await.unwrap_err();
         assert!(matches!(&error, Error::Validation(text) if text.contains("[query, document]")), "{error:?}");
 
-        let error = embedding_fixture(100, |_| ()).service.predict(request(vec![])).await.unwrap_err();
-        assert_eq!(error.to_string(), "model is not a classifier model");
+        let service = embedding_fixture(100, |_| ()).service;
+        let error = service.predict(request(vec![single()])).await.unwrap_err();
+        assert_eq!(error.to_string(), "Backend error: Model is not a classifier model");
+        let many = service.predict(request(vec![single(); 5])).await.unwrap_err();
+        assert_eq!(many, Error::BatchTooLarge { got: 5, max: 4 }, "too many comes before the wrong kind");
+        let classifier = classifier_fixture(&["a", "b"]).service;
+        for empty in [PredictInput::Single(String::new()), pair("", "")] {
+            let error = classifier.predict(request(vec![single(), empty])).await.unwrap_err();
+            assert_eq!(error, Error::EmptyInput { field: "inputs" });
+        }
     }
 
     #[test]
-    fn one_input_counts_as_single_and_several_as_a_batch() {
+    fn a_list_counts_as_a_batch_and_one_input_alone_as_single() {
         let service = fixture(100).service;
-        for (inputs, method) in [(1, "single"), (3, "batch")] {
+        for (inputs, is_batch, method) in [(1, false, "single"), (1, true, "batch"), (3, true, "batch")] {
             let counts = recorded(|| {
-                block_on(service.predict(request(vec![pair("w100", "w101"); inputs]))).unwrap();
+                let inputs = vec![pair("w100", "w101"); inputs];
+                block_on(service.predict(PredictRequest { is_batch, ..request(inputs) })).unwrap();
             });
             assert_eq!(counts[&format!("te_request_count{{method=\"{method}\"}}")], [1.0]);
             assert_eq!(counts[&format!("te_request_success{{method=\"{method}\"}}")], [1.0]);

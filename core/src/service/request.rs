@@ -1,39 +1,109 @@
 //! What every request goes through, whatever it asks for: it is counted, and its lists are held to the limits.
 //!
 //! Input: the future that does a request's work. Output: its result. What must hold: a request that was begun is
-//! counted once as arrived and once as answered, failed or dropped, also if its client goes away midway.
+//! counted once as arrived, and at its end as answered, failed or dropped, also if its client goes away midway. As in
+//! text-embeddings-inference, a failure counts once for each text that failed, and requests that only need the tokenizer
+//! are not among those that `te_request_count` counts.
 
 use super::{Answer, Service};
 use crate::{
     error::Error,
     infer::Permit,
     metrics::{
-        REQUEST_COUNT, REQUEST_DURATION, REQUEST_FAILURE, REQUEST_INFERENCE_DURATION, REQUEST_QUEUE_DURATION,
-        REQUEST_SUCCESS, REQUEST_TOKENIZATION_DURATION, count_by, observe_duration,
+        REQUEST_DURATION, REQUEST_FAILURE, REQUEST_INFERENCE_DURATION, REQUEST_QUEUE_DURATION,
+        REQUEST_TOKENIZATION_DURATION, REQUESTS, RequestMetrics, TOKENIZER_REQUESTS, count_by, count_many_by,
+        observe_duration,
     },
 };
 
-/// The `method` label of a request of so many inputs.
-pub(super) fn method(inputs: usize) -> &'static str {
-    if inputs == 1 { "single" } else { "batch" }
+/// The `method` label of a request, by its shape: a list is a batch, also one of a single input.
+pub(super) fn method(is_batch: bool) -> &'static str {
+    if is_batch { "batch" } else { "single" }
+}
+
+/// Why a request failed, and how that is counted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Failed {
+    /// What the client reads.
+    pub(super) error: Error,
+    /// The `err` label.
+    label: &'static str,
+    /// How many of the request's texts failed.
+    texts: usize,
+}
+
+impl Failed {
+    /// A failure of `texts` texts.
+    pub(super) fn of_texts(error: Error, texts: usize) -> Self {
+        Self { label: error.metric_label(), error, texts }
+    }
+
+    /// A failure of `texts` texts on their way to tokens, which has one label, whatever the error.
+    pub(super) fn on_the_way_to_tokens(error: Error, texts: usize) -> Self {
+        Self { error, label: "tokenization", texts }
+    }
+
+    /// One more text failed.
+    pub(super) fn add(&mut self) {
+        self.texts += 1;
+    }
+
+    fn count(&self) {
+        count_many_by(REQUEST_FAILURE, "err", self.label, self.texts);
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::of_texts(error, 1)
+    }
+}
+
+/// Counts the failure of a request that is refused before it counts as arrived.
+pub(super) fn refused(result: Result<(), Error>) -> Result<(), Error> {
+    result.inspect_err(|error| Failed::from(error.clone()).count())
 }
 
 /// Does a request's work and counts it. If the returned future is dropped, so is the work.
 pub(super) async fn counted<T>(
     method: &'static str,
-    work: impl Future<Output = Result<T, Error>>,
+    work: impl Future<Output = Result<T, Failed>>,
 ) -> Result<T, Error> {
-    count_by(REQUEST_COUNT, "method", method);
-    let mut request = InFlight { method, failure: Some("dropped") };
-    let result = work.await;
-    request.failure = result.as_ref().err().map(Error::metric_label);
-    result
+    counted_as(REQUESTS, method, work).await
+}
+
+/// As [`counted`], for a request that needs the tokenizer only.
+pub(super) async fn counted_for_tokenizer<T>(
+    method: &'static str,
+    work: impl Future<Output = Result<T, Failed>>,
+) -> Result<T, Error> {
+    counted_as(TOKENIZER_REQUESTS, method, work).await
+}
+
+async fn counted_as<T>(
+    metrics: RequestMetrics,
+    method: &'static str,
+    work: impl Future<Output = Result<T, Failed>>,
+) -> Result<T, Error> {
+    count_by(metrics.count, "method", method);
+    let mut request = InFlight { metrics, method, end: End::Dropped };
+    match work.await {
+        Ok(answer) => {
+            request.end = End::Answered;
+            Ok(answer)
+        }
+        Err(failed) => {
+            let error = failed.error.clone();
+            request.end = End::Failed(failed);
+            Err(error)
+        }
+    }
 }
 
 /// As [`counted`], and observes how long the request and its steps took.
 pub(super) async fn measured<T>(
     method: &'static str,
-    work: impl Future<Output = Result<Answer<T>, Error>>,
+    work: impl Future<Output = Result<Answer<T>, Failed>>,
 ) -> Result<Answer<T>, Error> {
     let answer = counted(method, work).await?;
     observe_duration(REQUEST_DURATION, answer.cost.total);
@@ -45,16 +115,24 @@ pub(super) async fn measured<T>(
 
 /// Counts the end of a request, whichever it is.
 struct InFlight {
+    metrics: RequestMetrics,
     method: &'static str,
-    /// The `err` label if the request ended now; none if it succeeded.
-    failure: Option<&'static str>,
+    /// How the request ends if it ends now.
+    end: End,
+}
+
+enum End {
+    Dropped,
+    Failed(Failed),
+    Answered,
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        match self.failure {
-            Some(label) => count_by(REQUEST_FAILURE, "err", label),
-            None => count_by(REQUEST_SUCCESS, "method", self.method),
+        match &self.end {
+            End::Dropped => count_by(REQUEST_FAILURE, "err", "dropped"),
+            End::Failed(failed) => failed.count(),
+            End::Answered => count_by(self.metrics.success, "method", self.method),
         }
     }
 }
@@ -95,13 +173,26 @@ mod tests {
         assert_eq!(answered["te_request_count{method=\"single\"}"], [1.0]);
         assert_eq!(answered["te_request_success{method=\"single\"}"], [1.0]);
 
-        let failure = || ready(Err::<(), _>(Error::Overloaded));
+        let failure = || ready(Err::<(), _>(Failed::from(Error::Overloaded)));
         let failed = poll(&mut |cx| assert!(pin!(counted("batch", failure())).poll(cx).is_ready()));
         assert_eq!(failed.len(), 2, "{failed:?}");
         assert_eq!(failed["te_request_failure{err=\"overloaded\"}"], [1.0]);
 
+        let texts = || ready(Err::<(), _>(Failed::on_the_way_to_tokens(Error::Validation(String::new()), 3)));
+        let failed = poll(&mut |cx| assert!(pin!(counted("batch", texts())).poll(cx).is_ready()));
+        assert_eq!(failed["te_request_failure{err=\"tokenization\"}"], [3.0], "once for each text");
+
+        let work = || ready(Ok(()));
+        let tokenized =
+            poll(&mut |cx| assert!(pin!(counted_for_tokenizer("single", work())).poll(cx).is_ready()));
+        let names: Vec<_> = tokenized.keys().map(String::as_str).collect();
+        assert_eq!(names, ["te_tokenize_count{method=\"single\"}", "te_tokenize_success{method=\"single\"}"]);
+
+        let rejected = recorded(|| assert!(refused(Err(Error::Overloaded)).is_err()));
+        assert_eq!(rejected.len(), 1, "a request that is refused before it arrived: {rejected:?}");
+
         let dropped = poll(&mut |cx| {
-            assert!(pin!(counted("batch", pending::<Result<(), Error>>())).poll(cx).is_pending());
+            assert!(pin!(counted("batch", pending::<Result<(), Failed>>())).poll(cx).is_pending());
         });
         assert_eq!(dropped.len(), 2, "{dropped:?}");
         assert_eq!(dropped["te_request_failure{err=\"dropped\"}"], [1.0]);

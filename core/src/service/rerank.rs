@@ -7,7 +7,7 @@
 use super::{
     Answer, Cost, Service,
     compute::{Inputs, Task},
-    request::{check_length, measured},
+    request::{Failed, check_length, measured, refused},
 };
 use crate::{
     error::Error,
@@ -72,14 +72,17 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`Error::ModelType`] if the model is not a re-ranker; [`Error::Empty`], [`Error::BatchTooLarge`] and
-    /// [`Error::Validation`] for a request that cannot be served, [`Error::TooLong`] for a text that must not be
-    /// truncated; [`Error::Overloaded`] without a free permit; what goes wrong in the tokenizer or the model.
+    /// [`Error::Empty`] without texts; [`Error::ModelType`] if the model is not a re-ranker; [`Error::Empty`] without a
+    /// query, [`Error::BatchTooLarge`] and [`Error::Validation`] for a request that cannot be served, [`Error::TooLong`]
+    /// for a text that must not be truncated; [`Error::Overloaded`] without a free permit; what goes wrong in the
+    /// tokenizer or the model.
     pub async fn rerank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
+        refused(check_length("texts", request.texts.len(), usize::MAX))?;
+        refused(self.require_reranker())?;
         measured("batch", self.rank(request)).await
     }
 
-    async fn rank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
+    async fn rank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Failed> {
         self.check_rerank(&request)?;
         let request = Arc::new(request);
         let truncation = Truncation {
@@ -102,7 +105,7 @@ impl Service {
         &self,
         pairs: &Arc<I>,
         truncation: Truncation,
-    ) -> Result<(Vec<Score>, Cost), Error> {
+    ) -> Result<(Vec<Score>, Cost), Failed> {
         let computed = self.compute(pairs, Task::Score, truncation).await?;
         let raw = computed.outputs.iter().map(|output| self.config.model.relevance(&output.whole));
         let rule = self.config.model.score;
@@ -115,8 +118,6 @@ impl Service {
     }
 
     fn check_rerank(&self, request: &RerankRequest) -> Result<(), Error> {
-        self.require_reranker()?;
-        check_length("texts", request.texts.len(), usize::MAX)?;
         if request.query.trim().is_empty() {
             return Err(Error::Empty { field: "query" });
         }
@@ -150,7 +151,7 @@ mod tests {
         metrics::{self, testing::recorded},
         postprocess::sigmoid,
         service::{
-            EmbedAllRequest, EmbedEncoding, EmbedInput,
+            DecodeRequest, EmbedAllRequest, EmbedEncoding, EmbedInput, EmbedInputs,
             testing::{
                 Fixture, MAX_INPUT_LENGTH, block_on, embedding_fixture, fixture, fixture_with,
                 fixture_with_permits,
@@ -243,7 +244,9 @@ mod tests {
         for model_type in [ModelType::Embedding(Pool::LastToken), ModelType::Classifier] {
             let service = fixture_with(100, |config| config.model_type = model_type).service;
             let error = service.rerank(request("", &[])).await.unwrap_err();
-            assert_eq!(error.to_string(), "model is not a re-ranker model");
+            assert_eq!(error, Error::Empty { field: "texts" });
+            let error = service.rerank(request("", &many)).await.unwrap_err();
+            assert_eq!(error.to_string(), "Backend error: model is not a re-ranker model");
         }
     }
 
@@ -375,15 +378,31 @@ mod tests {
         assert_eq!(failed["te_request_failure{err=\"missing_values\"}"], [1.0]);
         assert!(!failed.contains_key("te_request_duration") && !failed.contains_key("te_predict_success"));
 
-        let inputs = vec![EmbedInput::Ids(vec![5])];
+        let inputs = EmbedInputs::batch(vec![EmbedInput::Ids(vec![5])]);
         let embed = EmbedAllRequest { inputs, encoding: EmbedEncoding::default(), normalize: false };
         let embedded = recorded(|| {
             block_on(embedding_fixture(100, |_| ()).service.embed_all(embed)).unwrap();
         });
 
+        let decode = DecodeRequest { ids: vec![vec![100]], is_batch: false, skip_special_tokens: true };
+        let decoded = recorded(|| {
+            block_on(fixture.service.decode(decode)).unwrap();
+        });
+
+        // What is refused before it counts as a request is a failure all the same.
+        for request in [request("w200", &[]), request("w200", &["w100"; 17])] {
+            let is_counted = !request.texts.is_empty();
+            let refused = recorded(|| {
+                block_on(fixture.service.rerank(request)).unwrap_err();
+            });
+            assert_eq!(refused.contains_key("te_request_count{method=\"batch\"}"), is_counted);
+            assert_eq!(refused.keys().filter(|name| name.starts_with("te_request_failure")).count(), 1);
+        }
+
         // Together with the queue's own, this is all there is.
         let moved = answered
             .keys()
+            .chain(decoded.keys())
             .chain(embedded.keys())
             .chain(cut.keys())
             .chain(failed.keys())

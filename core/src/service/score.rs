@@ -6,7 +6,7 @@
 use super::{
     Answer, Service,
     compute::Inputs,
-    request::{check_length, measured, method},
+    request::{Failed, check_length, measured, method},
 };
 use crate::{
     error::Error,
@@ -42,22 +42,22 @@ impl Service {
     /// [`Error::Validation`] for a request that cannot be served, [`Error::TooLong`] for a pair that must not be
     /// truncated; [`Error::Overloaded`] without a free permit; what goes wrong in the tokenizer or the model.
     pub async fn score(&self, request: ScoreRequest) -> Result<Answer<Vec<f32>>, Error> {
-        measured(method(request.documents.len()), self.score_pairs(request)).await
+        measured(method(request.documents.len() != 1), self.score_pairs(request)).await
     }
 
-    async fn score_pairs(&self, request: ScoreRequest) -> Result<Answer<Vec<f32>>, Error> {
+    async fn score_pairs(&self, request: ScoreRequest) -> Result<Answer<Vec<f32>>, Failed> {
         self.require_reranker()?;
         check_length("queries", request.queries.len(), usize::MAX)?;
         check_length("documents", request.documents.len(), usize::MAX)?;
         if request.queries.iter().any(|query| query.trim().is_empty()) {
-            return Err(Error::Empty { field: "queries" });
+            return Err(Error::Empty { field: "queries" }.into());
         }
         let counts = (request.queries.len(), request.documents.len());
         if counts.0 != 1 && counts.0 != counts.1 {
             let (queries, documents) = counts;
             let message =
                 format!("Input lengths must be either 1:1, 1:N or N:N. Given: {queries}:{documents}");
-            return Err(Error::Validation(message));
+            return Err(Error::Validation(message).into());
         }
         check_length("documents", counts.1, self.config.max_rerank_texts)?;
         let truncation = Truncation {
@@ -202,7 +202,7 @@ mod tests {
         assert!(matches!(strict.score(request(&["w1"], &[&long])).await, Err(Error::TooLong { .. })));
         let embedder = embedding_fixture(100, |_| ()).service;
         let error = embedder.score(request(&[], &[])).await.unwrap_err();
-        assert_eq!(error.to_string(), "model is not a re-ranker model");
+        assert_eq!(error.to_string(), "Backend error: model is not a re-ranker model");
     }
 
     #[tokio::test]

@@ -3,7 +3,10 @@
 //! Input: a [`ShowRequest`]. Output: a [`ShownPrompt`]. What must hold: the prompt is the one that a re-ranking with the
 //! same fields scores, and what such a re-ranking refuses is refused here in the same words.
 
-use super::{Service, request::counted};
+use super::{
+    Service,
+    request::{Failed, counted_for_tokenizer},
+};
 use crate::{
     error::Error,
     tokenization::{Encoder, PairText, ShownPrompt, TruncationDirection},
@@ -33,13 +36,13 @@ impl Service {
     /// an instruction that cannot be used; [`Error::TooLong`] for a prompt that must not be truncated;
     /// [`Error::Overloaded`] without a free permit; [`Error::Tokenizer`] if the tokenizer fails.
     pub async fn show_prompt(&self, request: ShowRequest) -> Result<ShownPrompt, Error> {
-        counted("single", self.shown(request)).await
+        counted_for_tokenizer("single", self.shown(request)).await
     }
 
-    async fn shown(&self, request: ShowRequest) -> Result<ShownPrompt, Error> {
+    async fn shown(&self, request: ShowRequest) -> Result<ShownPrompt, Failed> {
         self.require_reranker()?;
         if request.query.trim().is_empty() {
-            return Err(Error::Empty { field: "query" });
+            return Err(Error::Empty { field: "query" }.into());
         }
         let truncation = self.truncation(request.truncate, request.truncation_direction);
         let job = move |encoder: &Encoder, ShowRequest { query, text, instruction, .. }: ShowRequest| {
@@ -47,7 +50,7 @@ impl Service {
             encoder.show(&text, truncation)
         };
         let mut shown = self.map(vec![request], job).await?;
-        shown.pop().ok_or_else(|| Error::Tokenizer("the tokenizer failed".to_owned()))
+        Ok(shown.pop().ok_or_else(|| Error::Tokenizer("the tokenizer failed".to_owned()))?)
     }
 }
 
@@ -128,8 +131,8 @@ mod tests {
             block_on(fixture.service.show_prompt(request("w1", "w2"))).unwrap();
         });
         assert_eq!(counts.len(), 2, "{counts:?}");
-        assert_eq!(counts["te_request_count{method=\"single\"}"], [1.0]);
-        assert_eq!(counts["te_request_success{method=\"single\"}"], [1.0]);
+        assert_eq!(counts["te_tokenize_count{method=\"single\"}"], [1.0]);
+        assert_eq!(counts["te_tokenize_success{method=\"single\"}"], [1.0]);
         assert_eq!(fixture.control.batch_sizes(), [0; 0]);
     }
 }

@@ -1,22 +1,32 @@
 //! Texts to tokens and back.
 //!
-//! Input: texts or ids. Output: tokens with their place in the text, or texts. What must hold: offsets count characters
-//! (Unicode scalar values) of the text as the client sent it, with an embedding model's prompt before it; requests take a permit like all others,
-//! so that the work that waits is bounded.
+//! Input: texts or ids. Output: tokens with their place in the text, or texts. What must hold: offsets count bytes of
+//! the text as the client sent it, with an embedding model's prompt before it, and lie between characters; requests take
+//! a permit like all others, so that the work that waits is bounded.
 
 use super::{
     Service,
-    request::{check_length, counted, method},
+    request::{Failed, check_length, counted_for_tokenizer, method},
 };
 use crate::{error::Error, tokenization::Encoder};
-use tokenizers::Tokenizer;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use tokenizers::{Encoding, Tokenizer};
 use tokio::sync::oneshot;
+
+/// The most tokens of an answer, about 35 MB of JSON: a token takes some 70 bytes there, however short its text is, so
+/// that a body of digits would become an answer of 60 times its size.
+const MAX_TOKENS_SHOWN: usize = 500_000;
 
 /// Texts to tokenize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizeRequest {
-    /// The texts. Must not be empty.
+    /// The texts. Must not be empty, nor may one of them.
     pub inputs: Vec<String>,
+    /// Whether they were a list, also one of a single text.
+    pub is_batch: bool,
     /// Whether the tokenizer's post-processor adds its tokens.
     pub add_special_tokens: bool,
     /// Which of an embedding model's prompts is put before each text; the server's default if absent.
@@ -32,17 +42,19 @@ pub struct Token {
     pub text: String,
     /// Whether it is a special token.
     pub special: bool,
-    /// Offset of its first character in the text; absent for special tokens.
+    /// The byte of the text where its first character begins; absent for special tokens.
     pub start: Option<usize>,
-    /// Offset behind its last character; absent for special tokens.
+    /// The byte behind its last character; absent for special tokens.
     pub stop: Option<usize>,
 }
 
 /// Ids to turn into text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeRequest {
-    /// The ids of each text. Must not be empty.
+    /// The ids of each text. Must not be empty, nor may one of them.
     pub ids: Vec<Vec<u32>>,
+    /// Whether they were a list of lists, also one of a single list.
+    pub is_batch: bool,
     /// Leave special tokens out of the text.
     pub skip_special_tokens: bool,
 }
@@ -52,16 +64,42 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`Error::Empty`] without inputs, [`Error::BatchTooLarge`] with too many, [`Error::Validation`] for an unknown
-    /// prompt, [`Error::Overloaded`] without a free permit, [`Error::Tokenizer`] if one cannot be encoded.
+    /// [`Error::Empty`] without inputs, [`Error::BatchTooLarge`] with too many, [`Error::EmptyInput`] for an empty one,
+    /// [`Error::TooManyCharacters`] for one that is too long, [`Error::Validation`] for an unknown prompt and for more
+    /// tokens than an answer holds, [`Error::Overloaded`] without a free permit, [`Error::Tokenizer`] if one cannot be
+    /// encoded.
     pub async fn tokenize(&self, request: TokenizeRequest) -> Result<Vec<Vec<Token>>, Error> {
-        let TokenizeRequest { inputs, add_special_tokens, prompt_name } = request;
-        counted(method(inputs.len()), async move {
+        self.tokenize_at_most(request, MAX_TOKENS_SHOWN).await
+    }
+
+    async fn tokenize_at_most(
+        &self,
+        request: TokenizeRequest,
+        most: usize,
+    ) -> Result<Vec<Vec<Token>>, Error> {
+        let TokenizeRequest { inputs, is_batch, add_special_tokens, prompt_name } = request;
+        counted_for_tokenizer(method(is_batch), async move {
             check_length("inputs", inputs.len(), self.config.max_client_batch_size)?;
-            let prompt = self.prompt(prompt_name.as_deref())?;
+            check_each(&inputs, |text| match text.as_str() {
+                "" => Err(Error::EmptyInput { field: "inputs" }),
+                text => self.tokenization.encoder().check_characters(text.chars().count()),
+            })?;
+            let prompt = self.prompt(prompt_name.as_deref());
+            let prompt = prompt.map_err(|error| Failed::on_the_way_to_tokens(error, inputs.len()))?;
+            let prompt = prompt.unwrap_or_default();
             let texts = inputs.iter().map(|text| [prompt, text].concat()).collect();
-            let job =
-                move |encoder: &Encoder, text: String| tokens(encoder.tokenizer(), &text, add_special_tokens);
+            let left = Arc::new(AtomicUsize::new(most));
+            let job = move |encoder: &Encoder, text: String| {
+                let encoding = encode(encoder.tokenizer(), &text, add_special_tokens)?;
+                let take = |left: usize| left.checked_sub(encoding.len());
+                let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+                taken.map_err(|_| {
+                    Error::Validation(format!(
+                        "`inputs` must have at most {most} tokens in all: send fewer or shorter texts"
+                    ))
+                })?;
+                Ok(tokens(&encoding, &text))
+            };
             self.map(texts, job).await
         })
         .await
@@ -71,12 +109,16 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`Error::Empty`] without lists, [`Error::BatchTooLarge`] with too many, [`Error::Overloaded`] without a free
-    /// permit, [`Error::Tokenizer`] if one cannot be decoded.
+    /// [`Error::Empty`] without lists, [`Error::BatchTooLarge`] with too many, [`Error::EmptyInput`] for an empty one,
+    /// [`Error::Overloaded`] without a free permit, [`Error::Tokenizer`] if one cannot be decoded.
     pub async fn decode(&self, request: DecodeRequest) -> Result<Vec<String>, Error> {
-        let DecodeRequest { ids, skip_special_tokens } = request;
-        counted(method(ids.len()), async move {
+        let DecodeRequest { ids, is_batch, skip_special_tokens } = request;
+        counted_for_tokenizer(method(is_batch), async move {
             check_length("ids", ids.len(), self.config.max_client_batch_size)?;
+            check_each(&ids, |ids| match ids.len() {
+                0 => Err(Error::EmptyInput { field: "input_ids" }),
+                _ => Ok(()),
+            })?;
             let decode = move |encoder: &Encoder, ids: Vec<u32>| {
                 let tokenizer = encoder.tokenizer();
                 tokenizer
@@ -93,7 +135,7 @@ impl Service {
         &self,
         inputs: Vec<I>,
         job: impl Fn(&Encoder, I) -> Result<O, Error> + Clone + Send + 'static,
-    ) -> Result<Vec<O>, Error> {
+    ) -> Result<Vec<O>, Failed> {
         let _permit = self.permit().await?;
         let mut answers = Vec::with_capacity(inputs.len());
         for input in inputs {
@@ -115,10 +157,22 @@ impl Service {
     }
 }
 
-fn tokens(tokenizer: &Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, Error> {
-    let encoding = tokenizer
+/// Refuses inputs of which some fail `check`, with the error of the first.
+fn check_each<I>(inputs: &[I], check: impl Fn(&I) -> Result<(), Error>) -> Result<(), Failed> {
+    let mut errors = inputs.iter().filter_map(|input| check(input).err());
+    match errors.next() {
+        None => Ok(()),
+        Some(error) => Err(Failed::on_the_way_to_tokens(error, 1 + errors.count())),
+    }
+}
+
+fn encode(tokenizer: &Tokenizer, text: &str, add_special_tokens: bool) -> Result<Encoding, Error> {
+    tokenizer
         .encode_char_offsets(text, add_special_tokens)
-        .map_err(|error| Error::Tokenizer(error.to_string()))?;
+        .map_err(|error| Error::Tokenizer(error.to_string()))
+}
+
+fn tokens(encoding: &Encoding, text: &str) -> Vec<Token> {
     let bytes: Vec<usize> = text.char_indices().map(|(byte, _)| byte).chain([text.len()]).collect();
     let token = |index: usize| {
         let id = encoding.get_ids()[index];
@@ -127,10 +181,11 @@ fn tokens(tokenizer: &Tokenizer, text: &str, add_special_tokens: bool) -> Result
             return Token { id, text: name, special: true, start: None, stop: None };
         }
         let (start, stop) = encoding.get_offsets()[index];
-        let text = text[bytes[start]..bytes[stop]].to_owned();
+        let (start, stop) = (bytes[start], bytes[stop]);
+        let text = text[start..stop].to_owned();
         Token { id, text, special: false, start: Some(start), stop: Some(stop) }
     };
-    Ok((0..encoding.len()).map(token).collect())
+    (0..encoding.len()).map(token).collect()
 }
 
 #[cfg(test)]
@@ -141,7 +196,7 @@ mod tests {
         metrics::testing::recorded,
         service::{
             ServiceConfig,
-            testing::{CLS, block_on, embedding_fixture, fixture, fixture_with_permits},
+            testing::{CLS, MAX_INPUT_LENGTH, block_on, embedding_fixture, fixture, fixture_with_permits},
         },
     };
 
@@ -151,18 +206,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tokens_carry_their_place_in_characters() {
+    async fn tokens_carry_their_place_in_bytes() {
         let service = fixture(100).service;
-        let inputs: Vec<String> = ["행성 w100  w101", "", "🦀🦀 w102"].map(str::to_owned).to_vec();
-        let request = TokenizeRequest { inputs, add_special_tokens: false, prompt_name: None };
+        let inputs: Vec<String> = ["행성 w100  w101", " ", "🦀🦀 w102"].map(str::to_owned).to_vec();
+        let request =
+            TokenizeRequest { inputs, is_batch: true, add_special_tokens: false, prompt_name: None };
         let wanted = vec![
             vec![
-                token(5, "행성", Some((0, 2))),
-                token(100, "w100", Some((3, 7))),
-                token(101, "w101", Some((9, 13))),
+                token(5, "행성", Some((0, 6))),
+                token(100, "w100", Some((7, 11))),
+                token(101, "w101", Some((13, 17))),
             ],
             vec![],
-            vec![token(0, "🦀🦀", Some((0, 2))), token(102, "w102", Some((3, 7)))],
+            vec![token(0, "🦀🦀", Some((0, 8))), token(102, "w102", Some((9, 13)))],
         ];
         assert_eq!(service.tokenize(request.clone()).await.unwrap(), wanted);
 
@@ -175,45 +231,51 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_prompt_is_tokenized_with_the_text_and_its_characters_count() {
+    async fn a_prompt_is_tokenized_with_the_text_and_its_bytes_count() {
         let change = |config: &mut ServiceConfig| config.model.prompts.default = "행성 ".to_owned();
         let service = embedding_fixture(100, change).service;
         let text = |start| token(100, "w100", Some((start, start + 4)));
         let prompt = [token(700, "w700", Some((0, 4))), token(701, "w701", Some((5, 9)))];
         for (prompt_name, wanted) in [
-            (None, vec![token(5, "행성", Some((0, 2))), text(3)]),
+            (None, vec![token(5, "행성", Some((0, 6))), text(7)]),
             (Some("query"), [&prompt[..], &[text(10)]].concat()),
             (Some("document"), vec![text(0)]),
         ] {
             let request = TokenizeRequest {
                 inputs: vec!["w100".to_owned()],
+                is_batch: false,
                 add_special_tokens: false,
                 prompt_name: prompt_name.map(str::to_owned),
             };
             assert_eq!(service.tokenize(request).await.unwrap(), [wanted], "{prompt_name:?}");
         }
         for (service, known) in [
-            (service, "this model has `document`, `query`"),
-            (fixture(100).service, "this model has no prompts"),
+            (
+                service,
+                "it was not found in the Sentence Transformers prompts. Available prompts: [\"document\", \"query\"]",
+            ),
+            (fixture(100).service, "no prompts were found in the Sentence Transformers configuration"),
         ] {
             let request = TokenizeRequest {
                 inputs: vec!["w100".to_owned()],
+                is_batch: false,
                 add_special_tokens: false,
                 prompt_name: Some("x".to_owned()),
             };
-            let wanted = Error::Validation(format!("`prompt_name` `x` is unknown: {known}"));
-            assert_eq!(service.tokenize(request).await, Err(wanted));
+            let message = service.tokenize(request).await.unwrap_err().to_string();
+            let wanted = format!("Input validation error: `default-prompt-name` is set to `x` but {known}. ");
+            assert!(message.starts_with(&wanted), "{message}");
         }
     }
 
     #[tokio::test]
     async fn ids_become_text_with_or_without_special_tokens() {
         let service = fixture(100).service;
-        let ids = vec![vec![CLS, 100, 5], vec![101], vec![]];
+        let ids = vec![vec![CLS, 100, 5], vec![101], vec![CLS]];
         for (skip_special_tokens, wanted) in
-            [(true, ["w100 행성", "w101", ""]), (false, ["[CLS] w100 행성", "w101", ""])]
+            [(true, ["w100 행성", "w101", ""]), (false, ["[CLS] w100 행성", "w101", "[CLS]"])]
         {
-            let request = DecodeRequest { ids: ids.clone(), skip_special_tokens };
+            let request = DecodeRequest { ids: ids.clone(), is_batch: true, skip_special_tokens };
             assert_eq!(service.decode(request).await.unwrap(), wanted);
         }
     }
@@ -221,10 +283,14 @@ mod tests {
     #[tokio::test]
     async fn without_a_free_permit_both_are_refused() {
         let service = fixture_with_permits(100, 0).service;
-        let tokenize =
-            TokenizeRequest { inputs: vec!["w100".to_owned()], add_special_tokens: true, prompt_name: None };
+        let tokenize = TokenizeRequest {
+            inputs: vec!["w100".to_owned()],
+            is_batch: false,
+            add_special_tokens: true,
+            prompt_name: None,
+        };
         assert_eq!(service.tokenize(tokenize).await, Err(Error::Overloaded));
-        let decode = DecodeRequest { ids: vec![vec![100]], skip_special_tokens: true };
+        let decode = DecodeRequest { ids: vec![vec![100]], is_batch: false, skip_special_tokens: true };
         assert_eq!(service.decode(decode).await, Err(Error::Overloaded));
     }
 
@@ -232,7 +298,7 @@ mod tests {
     async fn a_patient_request_waits_for_a_permit() {
         let service = fixture_with_permits(100, 1).service;
         let held = service.permit().await.unwrap();
-        let decode = DecodeRequest { ids: vec![vec![100]], skip_special_tokens: true };
+        let decode = DecodeRequest { ids: vec![vec![100]], is_batch: false, skip_special_tokens: true };
         assert_eq!(service.decode(decode.clone()).await, Err(Error::Overloaded));
         let release = async {
             drop(held);
@@ -244,41 +310,76 @@ mod tests {
         assert_eq!((waited.unwrap(), impatient), (vec!["w100".to_owned()], Err(Error::Overloaded)));
     }
 
-    #[test]
-    fn lists_are_limited_and_every_request_is_counted() {
+    #[tokio::test]
+    async fn what_has_too_many_characters_is_refused_before_it_is_tokenized() {
         let service = fixture(100).service;
-        let tokenize = |count| {
-            let inputs = vec!["w100".to_owned(); count];
-            block_on(service.tokenize(TokenizeRequest {
-                inputs,
-                add_special_tokens: true,
-                prompt_name: None,
-            }))
-            .map(|texts| texts.len())
+        let max = 250 * MAX_INPUT_LENGTH;
+        let tokenize = |length| {
+            let inputs = vec!["é".repeat(length)];
+            let request =
+                TokenizeRequest { inputs, is_batch: false, add_special_tokens: true, prompt_name: None };
+            service.tokenize(request)
         };
-        let decode = |count| {
-            let ids = vec![vec![100]; count];
-            block_on(service.decode(DecodeRequest { ids, skip_special_tokens: true }))
-                .map(|texts| texts.len())
+        assert_eq!(tokenize(max).await.map(|texts| texts.len()), Ok(1));
+        let refused = tokenize(max + 1).await.unwrap_err();
+        assert_eq!(refused, Error::TooManyCharacters { got: max + 1, max });
+        let message = format!(
+            "Input validation error: `inputs` must have less than {max} characters. Given: {}",
+            max + 1
+        );
+        assert_eq!(refused.to_string(), message);
+    }
+
+    #[tokio::test]
+    async fn an_answer_holds_so_many_tokens_in_all() {
+        let service = fixture(100).service;
+        let tokenize = |texts: &[&str], most| {
+            let inputs = texts.iter().map(|&text| text.to_owned()).collect();
+            let request =
+                TokenizeRequest { inputs, is_batch: true, add_special_tokens: false, prompt_name: None };
+            service.tokenize_at_most(request, most)
         };
+        for texts in [&["w1 w2 w3 w4"][..], &["w1 w2", "w3 w4"], &["w1", "w2", "w3", "w4"]] {
+            assert_eq!(tokenize(texts, 4).await.unwrap().concat().len(), 4);
+            let refused = tokenize(texts, 3).await.unwrap_err();
+            assert!(matches!(&refused, Error::Validation(text) if text.contains("at most 3 tokens in all")));
+        }
+    }
+
+    #[test]
+    fn lists_and_texts_are_limited_and_counted_under_names_of_their_own() {
+        let service = fixture(100).service;
+        let tokenize = |inputs: &[&str], is_batch| {
+            let inputs = inputs.iter().map(|&text| text.to_owned()).collect();
+            let request = TokenizeRequest { inputs, is_batch, add_special_tokens: true, prompt_name: None };
+            block_on(service.tokenize(request)).map(|texts| texts.len())
+        };
+        let decode = |ids: Vec<Vec<u32>>| {
+            let request = DecodeRequest { ids, is_batch: true, skip_special_tokens: true };
+            block_on(service.decode(request)).map(|texts| texts.len())
+        };
+        let five = Err(Error::BatchTooLarge { got: 5, max: 4 });
         let counts = recorded(|| {
-            assert_eq!(tokenize(0), Err(Error::Empty { field: "inputs" }));
-            assert_eq!(tokenize(1), Ok(1));
-            assert_eq!(tokenize(5), Err(Error::BatchTooLarge { got: 5, max: 4 }));
-            assert_eq!(decode(0), Err(Error::Empty { field: "ids" }));
-            assert_eq!(decode(4), Ok(4));
-            assert_eq!(decode(5), Err(Error::BatchTooLarge { got: 5, max: 4 }));
+            assert_eq!(tokenize(&[], true), Err(Error::Empty { field: "inputs" }));
+            assert_eq!(tokenize(&["w100"], false), Ok(1));
+            assert_eq!(tokenize(&["", "w100", ""], true), Err(Error::EmptyInput { field: "inputs" }));
+            assert_eq!(tokenize(&["w100"; 5], true), five);
+            assert_eq!(decode(vec![]), Err(Error::Empty { field: "ids" }));
+            assert_eq!(decode(vec![vec![100]; 4]), Ok(4));
+            assert_eq!(decode(vec![vec![100], vec![]]), Err(Error::EmptyInput { field: "input_ids" }));
+            assert_eq!(decode(vec![vec![100]; 5]), five);
         });
         for (metric, wanted) in [
-            ("te_request_count{method=\"single\"}", 1.0),
-            ("te_request_count{method=\"batch\"}", 5.0),
-            ("te_request_success{method=\"single\"}", 1.0),
-            ("te_request_success{method=\"batch\"}", 1.0),
+            ("te_tokenize_count{method=\"single\"}", 1.0),
+            ("te_tokenize_count{method=\"batch\"}", 7.0),
+            ("te_tokenize_success{method=\"single\"}", 1.0),
+            ("te_tokenize_success{method=\"batch\"}", 1.0),
             ("te_request_failure{err=\"validation\"}", 2.0),
             ("te_request_failure{err=\"batch_size\"}", 2.0),
+            ("te_request_failure{err=\"tokenization\"}", 3.0),
         ] {
             assert_eq!(counts[metric], [wanted], "{metric}");
         }
-        assert_eq!(counts.len(), 6, "{counts:?}");
+        assert_eq!(counts.len(), 7, "{counts:?}");
     }
 }

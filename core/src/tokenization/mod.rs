@@ -51,7 +51,18 @@ pub enum Input<'a> {
     },
     /// Token ids, taken as they are.
     Ids(&'a [u32]),
+    /// Token ids behind a prompt, which may be empty. As with texts, the tokenizer's special tokens stand around them, for
+    /// which those among the ids are left out.
+    PromptedIds {
+        /// What is put before the ids.
+        prompt: &'a str,
+        /// The client's ids.
+        ids: &'a [u32],
+    },
 }
+
+/// The most characters of an input that is tokenized though it must not be cut, for each token of the longest input.
+const CHARACTERS_PER_TOKEN: usize = 250;
 
 impl Input<'_> {
     /// Characters (Unicode scalar values) of the texts that the client sent for this input; an id counts as one.
@@ -61,7 +72,16 @@ impl Input<'_> {
         match self {
             Self::Pair(PairText { query, document, .. }) => count(query) + count(document),
             Self::Text { text, .. } => count(text),
-            Self::Ids(ids) => ids.len(),
+            Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.len(),
+        }
+    }
+
+    /// Whether the client sent nothing for this input. A re-ranker's document may be empty where its query is not.
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Pair(PairText { query, document, .. }) => query.is_empty() && document.is_empty(),
+            Self::Text { text, .. } => text.is_empty(),
+            Self::Ids(ids) | Self::PromptedIds { ids, .. } => ids.is_empty(),
         }
     }
 }
@@ -71,9 +91,16 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// Those of [`PromptEncoder::encode_prompt`] and of [`TextEncoder`]'s methods; [`Error::Tokenizer`] for an input of
-    /// another kind of model.
+    /// [`Error::EmptyInput`] for an empty text or none; those of [`Encoder::check_characters`] if it must not be cut,
+    /// of [`PromptEncoder::encode_prompt`] and of [`TextEncoder`]'s methods; [`Error::Tokenizer`] for an input of another
+    /// kind of model.
     pub fn encode(&self, input: &Input<'_>, truncation: Truncation) -> Result<Encoded, Error> {
+        if input.is_empty() {
+            return Err(Error::EmptyInput { field: "inputs" });
+        }
+        if !truncation.truncate {
+            self.check_characters(input.characters())?;
+        }
         match (self, input) {
             (Self::Prompt(encoder), Input::Pair(text)) => encoder.encode_prompt(text, truncation),
             (Self::Text(encoder), Input::Text { prompt, text }) => {
@@ -81,10 +108,27 @@ impl Encoder {
             }
             (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair(text, truncation),
             (Self::Text(encoder), Input::Ids(ids)) => encoder.encode_ids(ids, truncation),
-            (Self::Prompt(_), Input::Text { .. } | Input::Ids(_)) => {
+            (Self::Text(encoder), Input::PromptedIds { prompt, ids }) => {
+                encoder.encode_prompted_ids(prompt, ids, truncation)
+            }
+            (Self::Prompt(_), Input::Text { .. } | Input::Ids(_) | Input::PromptedIds { .. }) => {
                 Err(Error::Tokenizer("this input belongs to another kind of model".to_owned()))
             }
         }
+    }
+
+    /// Refuses an input of so many characters that no tokenizer makes few enough tokens of them, before it tries.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooManyCharacters`].
+    pub fn check_characters(&self, got: usize) -> Result<(), Error> {
+        let longest = match self {
+            Self::Prompt(encoder) => encoder.options.max_input_length,
+            Self::Text(encoder) => encoder.options.max_input_length,
+        };
+        let max = longest.saturating_mul(CHARACTERS_PER_TOKEN);
+        if got > max { Err(Error::TooManyCharacters { got, max }) } else { Ok(()) }
     }
 
     /// A re-ranker's input in pieces.

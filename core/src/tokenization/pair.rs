@@ -280,8 +280,7 @@ mod tests {
         }
         let limits = TokenLimits { prompt: Some(2), ..TokenLimits::NONE };
         let error = encoder(99).encode_pair(&text, Truncation { limits, ..STRICT }).unwrap_err().to_string();
-        let expected =
-            "`truncate_prompt_tokens` is too small: the special tokens alone take 3 tokens. Given: 2";
+        let expected = "Input validation error: `truncate_prompt_tokens` is too small: the special tokens alone take 3 tokens. Given: 2";
         assert_eq!(error, expected);
     }
 
@@ -289,7 +288,7 @@ mod tests {
     fn an_instruction_is_refused() {
         let text = PairText { instruction: Some("x"), ..pair("a", "b") };
         let error = encoder(99).encode_pair(&text, RIGHT).unwrap_err().to_string();
-        assert!(error.starts_with("`instruction` cannot be given"), "{error}");
+        assert!(error.starts_with("Input validation error: `instruction` cannot be given"), "{error}");
         assert_eq!(encoder(99).show(&text, RIGHT).unwrap_err().to_string(), error);
     }
 

@@ -527,7 +527,7 @@ mod tests {
         assert_eq!(encode(8192, of_prompt(frame)).unwrap().ids.len(), frame);
         let error = encode(8192, of_prompt(frame - 1)).unwrap_err().to_string();
         let expected = format!(
-            "`truncate_prompt_tokens` is too small: the instruction and template alone take {frame} tokens. Given: {}",
+            "Input validation error: `truncate_prompt_tokens` is too small: the instruction and template alone take {frame} tokens. Given: {}",
             frame - 1
         );
         assert_eq!(error, expected);
@@ -581,11 +581,9 @@ mod tests {
         let error = encoder
             .encode_prompt(&PairText { instruction: Some(&long), ..pair("a", "b") }, RIGHT)
             .unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("`instruction` is too long: the instruction and template alone take")
-        );
+        assert!(error.to_string().starts_with(
+            "Input validation error: `instruction` is too long: the instruction and template alone take"
+        ));
         assert!(encoder.encode_prompt(&pair(&long, &long), RIGHT).is_ok());
     }
 

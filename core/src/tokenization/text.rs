@@ -9,6 +9,7 @@ use super::{
     tokens::{Owner, Tokens},
 };
 use crate::error::Error;
+use std::collections::HashSet;
 use tokenizers::{Encoding, Tokenizer};
 
 // They start and end alike, as a tokenizer that reads only the ends would show here.
@@ -21,6 +22,8 @@ pub struct TextEncoder {
     /// The same, but special tokens in a text are text.
     pub(super) plain: Tokenizer,
     pub(super) options: TextOptions,
+    /// The ids of special tokens.
+    special: HashSet<u32>,
 }
 
 /// The settings of a [`TextEncoder`].
@@ -51,7 +54,9 @@ impl TextEncoder {
         tokenizer.with_padding(None);
         let mut plain = tokenizer.clone();
         plain.set_encode_special_tokens(!options.parse_special_tokens);
-        Ok(Self { full: tokenizer, plain, options })
+        let added = tokenizer.get_added_tokens_decoder();
+        let special = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        Ok(Self { full: tokenizer, plain, options, special })
     }
 
     /// Encodes some texts of its own, `prompt` before them.
@@ -77,10 +82,15 @@ impl TextEncoder {
     /// [`Error::TooLong`] if the input is too long and may not be truncated; [`Error::Validation`] if the prompt alone
     /// is too long; [`Error::Tokenizer`] if the tokenizer fails.
     pub fn encode_text(&self, prompt: &str, text: &str, truncation: Truncation) -> Result<Encoded, Error> {
-        let (tokens, max) = (self.tokens_of_text(prompt, text)?, self.options.max_input_length);
+        self.cut_document(&self.tokens_of_text(prompt, text)?, truncation)
+    }
+
+    /// At most as many tokens as the longest input has; those of the prompt and special tokens stay.
+    fn cut_document(&self, tokens: &Tokens, truncation: Truncation) -> Result<Encoded, Error> {
+        let max = self.options.max_input_length;
         let excess = tokens.excess(max, truncation)?;
         if excess > tokens.count(Owner::Document) {
-            return Err(frame_too_long(&tokens, max));
+            return Err(frame_too_long(tokens, max));
         }
         Ok(tokens.cut(0, excess, truncation.direction))
     }
@@ -89,22 +99,60 @@ impl TextEncoder {
     ///
     /// # Errors
     ///
-    /// [`Error::Empty`] without ids; [`Error::Validation`] for an id that the model does not know; [`Error::TooLong`] as
-    /// for texts.
+    /// [`Error::EmptyInput`] without ids; [`Error::Validation`] for an id that the model does not know;
+    /// [`Error::TooLong`] as for texts.
     pub fn encode_ids(&self, ids: &[u32], truncation: Truncation) -> Result<Encoded, Error> {
-        let limit = self.options.vocabulary;
-        if ids.is_empty() {
-            return Err(Error::Empty { field: "inputs" });
-        }
-        if let Some(id) = ids.iter().find(|id| **id as usize >= limit) {
-            return Err(Error::Validation(format!(
-                "`inputs` holds the token id {id}, but the ids of this model are below {limit}"
-            )));
-        }
+        self.check_ids(ids)?;
         let owners = vec![Owner::Document; ids.len()];
         let tokens = Tokens { ids: ids.to_vec(), owners, ..Tokens::default() };
         let excess = tokens.excess(self.options.max_input_length, truncation)?;
         Ok(tokens.cut(0, excess, truncation.direction))
+    }
+
+    /// Ids of the client's own behind a prompt, between the special tokens that stand around a text. Special tokens among
+    /// `ids` are left out, since clients that tokenize themselves send those around their text.
+    ///
+    /// # Errors
+    ///
+    /// As [`TextEncoder::encode_ids`]; [`Error::Validation`] if the prompt alone is too long.
+    pub fn encode_prompted_ids(
+        &self,
+        prompt: &str,
+        ids: &[u32],
+        truncation: Truncation,
+    ) -> Result<Encoded, Error> {
+        self.check_ids(ids)?;
+        let (before, after) = self.special_tokens()?;
+        let prompt = self.plain.encode(prompt, false).map_err(failed)?;
+        let body = ids.iter().filter(|id| !self.special.contains(id));
+        let frame = |ids: &[u32]| ids.iter().map(|id| (*id, Owner::Frame)).collect::<Vec<_>>();
+        let tokens = frame(&before).into_iter().chain(frame(prompt.get_ids()));
+        let tokens = tokens.chain(body.map(|id| (*id, Owner::Document))).chain(frame(&after));
+        let (ids, owners) = tokens.unzip();
+        self.cut_document(&Tokens { ids, owners, ..Tokens::default() }, truncation)
+    }
+
+    fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
+        let limit = self.options.vocabulary;
+        if ids.is_empty() {
+            return Err(Error::EmptyInput { field: "inputs" });
+        }
+        match ids.iter().find(|id| **id as usize >= limit) {
+            None => Ok(()),
+            Some(id) => Err(Error::Validation(format!(
+                "`inputs` holds the token id {id}, but the ids of this model are below {limit}"
+            ))),
+        }
+    }
+
+    /// The special tokens that the post-processor puts before a text and behind it.
+    fn special_tokens(&self) -> Result<(Vec<u32>, Vec<u32>), Error> {
+        let encoding = self.plain.encode(TEXTS[0], true).map_err(failed)?;
+        let is_text = |index: &usize| !is_special(&encoding, *index);
+        let first = (0..encoding.len()).find(is_text).unwrap_or(encoding.len());
+        let last = (0..encoding.len()).rfind(is_text).map_or(encoding.len(), |last| last + 1);
+        let ids = encoding.get_ids();
+        Ok((ids[..first].to_vec(), ids[last..].to_vec()))
     }
 
     /// The model's tokenizer, with all of its tokens.
@@ -310,11 +358,38 @@ mod tests {
             Ok(Encoded { ids: ids[2..].to_vec(), second: None, truncated: 2, reusable: 0 })
         );
         assert_eq!(encode(&ids, 4, STRICT), Err(Error::TooLong { got: 5, max: 4 }));
-        assert_eq!(encode(&[], 4, RIGHT), Err(Error::Empty { field: "inputs" }));
+        assert_eq!(encode(&[], 4, RIGHT), Err(Error::EmptyInput { field: "inputs" }));
         for id in [vocabulary, u32::MAX] {
             let error = encode(&[0, id, 1], 2, RIGHT).unwrap_err().to_string();
             assert!(error.contains(&format!("id {id}, ")) && error.ends_with(&format!("below {vocabulary}")));
         }
+    }
+
+    #[test]
+    fn ids_behind_a_prompt_stand_where_a_text_would() {
+        let (prompt, text) = ("query: ", "the inner");
+        let ids = tokenizer().encode(text, false).unwrap().get_ids().to_vec();
+        let encode =
+            |prompt, ids: &[u32], max, truncation| encoder(max).encode_prompted_ids(prompt, ids, truncation);
+        let whole = encoder(99).encode_text(prompt, text, STRICT).unwrap();
+        assert_eq!(encode(prompt, &ids, 99, STRICT).unwrap(), whole);
+        let framed = reference(text);
+        assert!(framed.len() == ids.len() + 2 && framed[1..=ids.len()] == ids);
+        assert_eq!(encode(prompt, &framed, 99, STRICT).unwrap(), whole, "special tokens are not doubled");
+        assert_eq!(encode("", &ids, 99, STRICT).unwrap().ids, framed);
+        let max = whole.ids.len() - 1;
+        assert_eq!(encode(prompt, &ids, max, STRICT), Err(Error::TooLong { got: max + 1, max }));
+        for (truncation, kept) in [(RIGHT, &ids[..ids.len() - 1]), (LEFT, &ids[1..])] {
+            let cut = encode(prompt, &ids, max, truncation).unwrap();
+            assert_eq!(
+                (&cut, cut.truncated),
+                (&Encoded { truncated: 1, ..encode(prompt, kept, 99, STRICT).unwrap() }, 1)
+            );
+        }
+        assert!(matches!(encode(prompt, &ids, 3, RIGHT), Err(Error::Validation(_))));
+        assert_eq!(encode(prompt, &[], 99, RIGHT), Err(Error::EmptyInput { field: "inputs" }));
+        let vocabulary = options(9).vocabulary as u32;
+        assert!(matches!(encode(prompt, &[vocabulary], 99, RIGHT), Err(Error::Validation(_))));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use clap::{
 use text_embeddings_core::files::DEMO_MODEL_ID;
 
 use crate::{
-    args::{Args, ModelArgs},
+    args::{Args, ModelArgs, set_aside_service_links},
     config::ServerConfig,
     startup::{self, Started},
     telemetry::logging,
@@ -89,7 +89,7 @@ impl Invocation {
     ///
     /// clap's, for what is unknown, missing or malformed.
     fn try_from(arguments: &[OsString]) -> Result<Self, clap::Error> {
-        let mut command = command_line();
+        let (mut command, ignored_variables) = set_aside_service_links(command_line());
         let is_command = |name: &OsString| command.get_subcommands().any(|c| *name == *c.get_name());
         if arguments.get(1).is_some_and(is_command) {
             // A variable that is meant for the server must not keep a command from running.
@@ -97,7 +97,8 @@ impl Invocation {
         }
         let matches = command.try_get_matches_from(arguments).map_err(point_at_demonstration)?;
         if matches.subcommand_name().is_none() {
-            return Ok(Self::Serve(Box::new(Args::from_matches(&matches)?)));
+            let args = Args { ignored_variables, ..Args::from_matches(&matches)? };
+            return Ok(Self::Serve(Box::new(args)));
         }
         Ok(Self::Run(Box::new(Task::from_arg_matches(&matches)?)))
     }
@@ -114,7 +115,7 @@ pub(crate) fn command_line() -> Command {
         .args_conflicts_with_subcommands(true)
         .subcommand_negates_reqs(true)
         .override_usage(
-            "text-embeddings-router --model-id <MODEL_ID> [OPTIONS]\n       text-embeddings-router <COMMAND>",
+            "text-embeddings-router [--model-id <MODEL_ID>] [OPTIONS]\n       text-embeddings-router <COMMAND>",
         )
 }
 
@@ -181,12 +182,13 @@ mod tests {
     fn without_a_command_it_is_the_server() {
         let Invocation::Serve(args) = parse("router --model-id m --port 80").unwrap() else { unreachable!() };
         assert_eq!((args.model_id.as_str(), args.port), ("m", 80));
+        let Invocation::Serve(args) = parse("router").unwrap() else { unreachable!() };
+        assert_eq!(args.model_id, "BAAI/bge-large-en-v1.5");
         let Invocation::Run(task) = parse("router rerank --model-id m -q x a b --dtype int8").unwrap() else {
             unreachable!()
         };
         assert!(matches!(*task, Task::Rerank(_)));
         for (arguments, expected) in [
-            ("router", "--model-id demo"),
             ("router rerank --query x a", "--model-id demo"),
             ("router --port 80 rerank", "rerank"),
             ("router --model-id m stray", "stray"),

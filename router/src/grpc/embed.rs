@@ -6,8 +6,8 @@
 use futures_util::TryFutureExt;
 use text_embeddings_backend_core::{SparseValue, Wanted};
 use text_embeddings_core::service::{
-    Answer, EmbedEncoding, EmbedInput, EmbedOutputs, EmbedOutputsRequest, EmbedRequest, EmbedSparseRequest,
-    Service,
+    Answer, EmbedEncoding, EmbedInput, EmbedInputs, EmbedOutputs, EmbedOutputsRequest, EmbedRequest,
+    EmbedSparseRequest, Service,
 };
 use text_embeddings_proto::v1::{self, embed_server::Embed};
 use tonic::{Request, Response, Status, Streaming, async_trait};
@@ -32,7 +32,7 @@ fn only<T: Default>(answers: Vec<T>) -> T {
 async fn embed(service: Service, message: v1::EmbedRequest) -> Result<Answer<v1::EmbedResponse>, Status> {
     let request = EmbedRequest {
         encoding: encoding(message.truncate, message.truncation_direction, message.prompt_name)?,
-        inputs: vec![EmbedInput::Text(message.inputs)],
+        inputs: EmbedInputs::single(EmbedInput::Text(message.inputs)),
         normalize: message.normalize.unwrap_or(true),
         dimensions: message.dimensions.map(|dimensions| dimensions as usize),
     };
@@ -66,7 +66,7 @@ async fn embed_all(
 ) -> Result<Answer<v1::EmbedAllResponse>, Status> {
     let request = EmbedOutputsRequest {
         encoding: encoding(message.truncate, message.truncation_direction, message.prompt_name)?,
-        inputs: vec![EmbedInput::Text(message.inputs)],
+        inputs: EmbedInputs::single(EmbedInput::Text(message.inputs)),
         normalize: message.normalize,
         outputs: wanted(&message.outputs)?,
     };
@@ -93,7 +93,7 @@ async fn embed_sparse(
 ) -> Result<Answer<v1::EmbedSparseResponse>, Status> {
     let request = EmbedSparseRequest {
         encoding: encoding(message.truncate, message.truncation_direction, message.prompt_name)?,
-        inputs: vec![EmbedInput::Text(message.inputs)],
+        inputs: EmbedInputs::single(EmbedInput::Text(message.inputs)),
     };
     let Answer { value, cost } = service.embed_sparse(request).await.map_err(status)?;
     cost::log("tei.v1.Embed/EmbedSparse", &cost);
@@ -159,16 +159,22 @@ mod tests {
     async fn another_kind_of_model_says_so() {
         let server = Server::start().await;
         let mut client = EmbedClient::new(server.channel.clone());
-        let expected = (Code::FailedPrecondition, "model is not an embedding model".to_owned());
+        let expected =
+            (Code::FailedPrecondition, "Backend error: Model is not an embedding model".to_owned());
         let (one, all, sparse) =
             (v1::EmbedRequest::default(), v1::EmbedAllRequest::default(), v1::EmbedSparseRequest::default());
         assert_eq!(refusal(client.embed(one.clone()).await), expected);
         assert_eq!(refusal(client.embed_all(all.clone()).await), expected);
-        assert_eq!(refusal(client.embed_sparse(sparse.clone()).await), expected);
+        let no_sparse = "Backend error: Model is not an embedding model with SPLADE pooling".to_owned();
+        let no_sparse = (Code::FailedPrecondition, no_sparse);
+        assert_eq!(refusal(client.embed_sparse(sparse.clone()).await), no_sparse);
         let expected = Some(expected);
         assert_eq!(read(client.embed_stream(messages(vec![one; 3])).await).await.1, expected);
         assert_eq!(read(client.embed_all_stream(messages(vec![all; 3])).await).await.1, expected);
-        assert_eq!(read(client.embed_sparse_stream(messages(vec![sparse; 3])).await).await.1, expected);
+        assert_eq!(
+            read(client.embed_sparse_stream(messages(vec![sparse; 3])).await).await.1,
+            Some(no_sparse)
+        );
     }
 
     fn text(inputs: &str) -> v1::EmbedRequest {
@@ -242,24 +248,32 @@ mod tests {
 
         let invalid = |message: &str| (Code::InvalidArgument, message.to_owned());
         let table = [
-            (text("#"), (Code::FailedPrecondition, "inference failed: the test wants it".to_owned())),
-            (text(&"a".repeat(601)), invalid("`inputs` must have less than 600 tokens. Given: 601")),
+            (
+                text("#"),
+                (Code::FailedPrecondition, "Backend error: inference failed: the test wants it".to_owned()),
+            ),
+            (
+                text(&"a".repeat(601)),
+                invalid("Input validation error: `inputs` must have less than 600 tokens. Given: 601"),
+            ),
             (
                 v1::EmbedRequest { truncation_direction: 3, ..text("a") },
                 invalid("`truncation_direction` 3 is unknown: give 0 (right) or 1 (left)"),
             ),
             (
                 v1::EmbedRequest { prompt_name: Some("q".to_owned()), ..text("a") },
-                invalid("`prompt_name` `q` is unknown: this model has no prompts"),
+                invalid(
+                    "Input validation error: `default-prompt-name` is set to `q` but no prompts were found in the Sentence Transformers configuration. The name is the request's `prompt_name`",
+                ),
             ),
             (
                 v1::EmbedRequest { dimensions: Some(0), ..text("a") },
-                invalid("`dimensions` must be between 1 and 3, the length of this model's vectors. Given: 0"),
+                invalid("Input validation error: `dimensions` should be positive"),
             ),
             (
                 v1::EmbedRequest { dimensions: Some(u32::MAX), ..text("a") },
                 invalid(
-                    "`dimensions` must be between 1 and 3, the length of this model's vectors. Given: 4294967295",
+                    "Input validation error: `dimensions` should be smaller than the maximum embedding dimension. It is 3; given: 4294967295",
                 ),
             ),
         ];
@@ -277,8 +291,10 @@ mod tests {
     async fn sparse_vectors_are_refused_as_no_model_has_them() {
         let server = Server::start_with("--model-type embedding").await;
         let mut client = EmbedClient::new(server.channel.clone());
-        let expected =
-            (Code::FailedPrecondition, "model is not a splade (sparse embedding) model".to_owned());
+        let expected = (
+            Code::FailedPrecondition,
+            "Backend error: Model is not an embedding model with SPLADE pooling".to_owned(),
+        );
         assert_eq!(refusal(client.embed_sparse(v1::EmbedSparseRequest::default()).await), expected);
     }
 }

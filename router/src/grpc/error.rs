@@ -38,13 +38,19 @@ pub(super) fn refuse(status: Status) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use text_embeddings_core::error::NOT_A_RERANKER;
 
     #[test]
     fn every_error_has_its_code_and_message() {
-        let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let nan = "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
         let table = [
             (Error::Empty { field: "texts" }, Code::InvalidArgument, "`texts` cannot be empty"),
-            (Error::Validation("no".to_owned()), Code::InvalidArgument, "no"),
+            (
+                Error::EmptyInput { field: "inputs" },
+                Code::InvalidArgument,
+                "Input validation error: `inputs` cannot be empty",
+            ),
+            (Error::Validation("no".to_owned()), Code::InvalidArgument, "Input validation error: no"),
             (
                 Error::BatchTooLarge { got: 33, max: 32 },
                 Code::InvalidArgument,
@@ -53,15 +59,11 @@ mod tests {
             (
                 Error::TooLong { got: 9, max: 8 },
                 Code::InvalidArgument,
-                "`inputs` must have less than 8 tokens. Given: 9",
+                "Input validation error: `inputs` must have less than 8 tokens. Given: 9",
             ),
-            (Error::Tokenizer("odd".to_owned()), Code::FailedPrecondition, "odd"),
-            (
-                Error::ModelType { wanted: "a re-ranker" },
-                Code::FailedPrecondition,
-                "model is not a re-ranker model",
-            ),
-            (Error::Inference("it broke".to_owned()), Code::FailedPrecondition, "it broke"),
+            (Error::Tokenizer("odd".to_owned()), Code::FailedPrecondition, "tokenizer error odd"),
+            (NOT_A_RERANKER, Code::FailedPrecondition, "Backend error: model is not a re-ranker model"),
+            (Error::Inference("it broke".to_owned()), Code::FailedPrecondition, "Backend error: it broke"),
             (Error::MissingValues, Code::FailedPrecondition, nan),
             (Error::Overloaded, Code::ResourceExhausted, "Model is overloaded"),
             (Error::Unhealthy, Code::Unavailable, "Service is unhealthy"),

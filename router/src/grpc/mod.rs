@@ -36,11 +36,7 @@ use tonic::{
 };
 use tonic_health::pb::health_server::HealthServer;
 
-use crate::{
-    auth::{UNAUTHORIZED, may_pass},
-    secret::Secret,
-    state::AppState,
-};
+use crate::{auth::may_pass, secret::Secret, state::AppState};
 
 /// How often a quiet client is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_mins(1);
@@ -52,6 +48,11 @@ const STREAM_WINDOW: u32 = 256 << 10;
 /// The same for all streams of a connection. HTTP/2's implementation ends a connection whose unread small messages take
 /// more than half of this in bookkeeping, 256 bytes each: ten streams may fill their windows with messages of ten bytes.
 const CONNECTION_WINDOW: u32 = 128 << 20;
+
+/// The largest message that clients of text-embeddings-inference may send, whatever `--payload-limit`: gRPC's own default.
+const MESSAGE_LIMIT: usize = 4 << 20;
+/// What a client without the key is told, in the words of text-embeddings-inference.
+const UNAUTHENTICATED: &str = "No valid auth token";
 
 /// Every service of `tei.proto`; each has its methods in a file of its own.
 #[derive(Clone)]
@@ -86,7 +87,7 @@ fn connections(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream
 }
 
 fn routes(state: AppState) -> io::Result<Routes> {
-    let limit = state.server.payload_limit;
+    let limit = message_limit(state.server.payload_limit);
     let key = Key(state.server.api_key.clone());
     let health = HealthServer::new(health::Probe(state.clone()));
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
@@ -116,6 +117,11 @@ fn routes(state: AppState) -> io::Result<Routes> {
     Ok(routes.routes().into_axum_router().layer(traced).into())
 }
 
+/// The bytes of the largest message that is read.
+fn message_limit(payload_limit: usize) -> usize {
+    payload_limit.max(MESSAGE_LIMIT)
+}
+
 /// What is described to who asks; older clients ask in the words of `v1alpha`.
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
@@ -132,7 +138,7 @@ impl Interceptor for Key {
         if may_pass(request.metadata().as_ref(), self.0.as_ref()) {
             return Ok(request);
         }
-        Err(error::refuse(Status::unauthenticated(UNAUTHORIZED)))
+        Err(error::refuse(Status::unauthenticated(UNAUTHENTICATED)))
     }
 }
 
@@ -144,8 +150,8 @@ mod tests {
     use futures_util::{StreamExt, future::join_all};
     use std::collections::BTreeSet;
     use text_embeddings_proto::v1::{
-        self, info_client::InfoClient, predict_client::PredictClient, rerank_client::RerankClient,
-        tokenize_client::TokenizeClient,
+        self, embed_client::EmbedClient, info_client::InfoClient, predict_client::PredictClient,
+        rerank_client::RerankClient, tokenize_client::TokenizeClient,
     };
     use tokio::sync::mpsc;
     use tonic::Code;
@@ -164,8 +170,7 @@ mod tests {
     #[tokio::test]
     async fn every_service_of_the_interface_wants_the_key() {
         let server = Server::start_with("--api-key k3y").await;
-        let expected =
-            (Code::Unauthenticated, "this server wants its key as `Authorization: Bearer KEY`".to_owned());
+        let expected = (Code::Unauthenticated, "No valid auth token".to_owned());
         let channel = || server.channel.clone();
         for key in ["", "Bearer k3", "Bearer K3Y", "k3y"] {
             let keyed = |mut request: Request<()>| {
@@ -176,7 +181,7 @@ mod tests {
             };
             let info = InfoClient::with_interceptor(channel(), keyed).info(v1::InfoRequest {}).await;
             assert_eq!(refusal(info), expected);
-            let mut embed = v1::embed_client::EmbedClient::with_interceptor(channel(), keyed);
+            let mut embed = EmbedClient::with_interceptor(channel(), keyed);
             assert_eq!(refusal(embed.embed(v1::EmbedRequest::default()).await), expected);
             let mut predict = PredictClient::with_interceptor(channel(), keyed);
             let stream = predict.predict_pair_stream(messages(vec![pair(1)])).await;
@@ -192,23 +197,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_may_have_as_many_bytes_as_the_limit_says() {
+    async fn a_message_may_have_four_mebibytes_or_as_many_bytes_as_the_limit_says() {
+        assert_eq!([0, 4 << 20, 5_000_000].map(message_limit), [4 << 20, 4 << 20, 5_000_000]);
+        // This server's `--payload-limit` is 100000. The field's number and its length take five bytes.
         let server = Server::start().await;
-        let mut client = TokenizeClient::new(server.channel.clone());
-        let message =
-            |length| v1::EncodeRequest { inputs: "a".repeat(length), ..v1::EncodeRequest::default() };
-        // The field's number and its length take four bytes.
-        let fits = client.tokenize(message(100_000 - 4)).await.unwrap().into_inner();
-        assert_eq!(fits.tokens.len(), 100_000 - 4);
-        for length in [100_000 - 3, 5_000_000] {
-            let (code, text) = refusal(client.tokenize(message(length)).await);
+        let mut client = EmbedClient::new(server.channel.clone());
+        let message = |length| v1::EmbedRequest {
+            prompt_name: Some("a".repeat(length - 5)),
+            ..v1::EmbedRequest::default()
+        };
+        let most = MESSAGE_LIMIT;
+        assert_eq!(refusal(client.embed(message(most)).await).0, Code::FailedPrecondition, "it is read");
+        for length in [most + 1, 6_000_000] {
+            let (code, text) = refusal(client.embed(message(length)).await);
             assert_eq!(code, Code::OutOfRange, "{text}");
-            assert!(text.ends_with("the limit is: 100000 bytes"), "{text}");
-            let stream =
-                read(client.tokenize_stream(messages(vec![message(1), message(length)])).await).await;
-            assert_eq!((stream.0.len(), stream.1.unwrap().0), (1, Code::OutOfRange));
+            assert!(text.ends_with("the limit is: 4194304 bytes"), "{text}");
+            let stream = read(client.embed_stream(messages(vec![message(length)])).await).await;
+            assert_eq!(stream.1.unwrap().0, Code::OutOfRange);
         }
-        assert_eq!(client.tokenize(message(1)).await.unwrap().into_inner().tokens.len(), 1);
+        assert_eq!(refusal(client.embed(message(6)).await).0, Code::FailedPrecondition);
     }
 
     #[tokio::test]
@@ -305,7 +312,8 @@ mod tests {
         drop((answers, sender));
         // The batch is still held, but nobody waits for it: the permit comes back. Tokens need no batch.
         let mut tokenize = TokenizeClient::new(server.channel.clone());
-        while let Err(status) = tokenize.tokenize(v1::EncodeRequest::default()).await {
+        let text = || v1::EncodeRequest { inputs: "a".to_owned(), ..v1::EncodeRequest::default() };
+        while let Err(status) = tokenize.tokenize(text()).await {
             assert_eq!(status.code(), Code::ResourceExhausted);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -24,6 +24,7 @@ async fn predict(
 ) -> Result<Answer<v1::PredictResponse>, Status> {
     let request = PredictRequest {
         inputs: vec![PredictInput::Single(message.inputs)],
+        is_batch: false,
         truncate: Some(message.truncate),
         truncation_direction: direction(message.truncation_direction)?,
         raw_scores: message.raw_scores,
@@ -37,6 +38,7 @@ async fn predict_pair(
 ) -> Result<Answer<v1::PredictResponse>, Status> {
     let request = PredictRequest {
         inputs: vec![pair(message.inputs)?],
+        is_batch: false,
         truncate: Some(message.truncate),
         truncation_direction: direction(message.truncation_direction)?,
         raw_scores: message.raw_scores,
@@ -135,7 +137,7 @@ mod tests {
     async fn what_is_no_pair_is_refused() {
         let server = Server::start().await;
         let mut client = PredictClient::new(server.channel.clone());
-        let single = "this re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text";
+        let single = "Input validation error: this re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text";
         let expected = (Code::InvalidArgument, single.to_owned());
         let text = v1::PredictRequest { inputs: "a".to_owned(), ..v1::PredictRequest::default() };
         assert_eq!(refusal(client.predict(text.clone()).await), expected);
@@ -144,7 +146,7 @@ mod tests {
             (&[], "`inputs` cannot be empty"),
             (&["a"], "`inputs` must be a pair of texts, not 1"),
             (&["a", "b", "c"], "`inputs` must be a pair of texts, not 3"),
-            (&["", "b"], "`inputs` cannot be empty"),
+            (&["", "b"], "Input validation error: `inputs` cannot be empty"),
         ];
         for (texts, expected) in table {
             let expected = (Code::InvalidArgument, expected.to_owned());

@@ -215,7 +215,7 @@ mod tests {
     async fn each_error_has_its_code_and_message_and_the_server_goes_on() {
         let server = Server::start().await;
         let mut client = RerankClient::new(server.channel.clone());
-        let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let nan = "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
         let long = "a".repeat(700);
         let uncut = v1::RerankRequest { truncate: false, ..message(&[&long]) };
         let table = [
@@ -226,11 +226,15 @@ mod tests {
                 "`query` cannot be empty",
             ),
             (message(&["a"; 9]), Code::InvalidArgument, "batch size 9 > maximum allowed batch size 8"),
-            (uncut, Code::InvalidArgument, "`inputs` must have less than 600 tokens. Given: 920"),
+            (
+                uncut,
+                Code::InvalidArgument,
+                "Input validation error: `inputs` must have less than 600 tokens. Given: 920",
+            ),
             (
                 v1::RerankRequest { top_n: Some(0), ..message(&["a"]) },
                 Code::InvalidArgument,
-                "`top_n` must be at least 1",
+                "Input validation error: `top_n` must be at least 1",
             ),
             (
                 v1::RerankRequest { truncation_direction: 2, ..message(&["a"]) },
@@ -242,7 +246,11 @@ mod tests {
                 Code::InvalidArgument,
                 "`truncation_direction` -1 is unknown: give 0 (right) or 1 (left)",
             ),
-            (message(&["a", "#"]), Code::FailedPrecondition, "inference failed: the test wants it"),
+            (
+                message(&["a", "#"]),
+                Code::FailedPrecondition,
+                "Backend error: inference failed: the test wants it",
+            ),
             (message(&["a", "%"]), Code::FailedPrecondition, nan),
         ];
         for (request, code, expected) in table {

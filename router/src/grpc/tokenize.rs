@@ -10,7 +10,7 @@ use super::{Grpc, error::status, stream::Answers, wire::number};
 
 async fn encode(service: Service, message: v1::EncodeRequest) -> Result<v1::EncodeResponse, Status> {
     let v1::EncodeRequest { inputs, add_special_tokens, prompt_name } = message;
-    let request = TokenizeRequest { inputs: vec![inputs], add_special_tokens, prompt_name };
+    let request = TokenizeRequest { inputs: vec![inputs], is_batch: false, add_special_tokens, prompt_name };
     let texts = service.tokenize(request).await.map_err(status)?;
     let token = |Token { id, text, special, start, stop }| v1::SimpleToken {
         id,
@@ -25,9 +25,8 @@ async fn encode(service: Service, message: v1::EncodeRequest) -> Result<v1::Enco
 
 async fn decode(service: Service, message: v1::DecodeRequest) -> Result<v1::DecodeResponse, Status> {
     let v1::DecodeRequest { ids, skip_special_tokens } = message;
-    // No ids are no text rather than an empty one, as over HTTP.
-    let ids = if ids.is_empty() { Vec::new() } else { vec![ids] };
-    let texts = service.decode(DecodeRequest { ids, skip_special_tokens }).await.map_err(status)?;
+    let request = DecodeRequest { ids: vec![ids], is_batch: false, skip_special_tokens };
+    let texts = service.decode(request).await.map_err(status)?;
     Ok(v1::DecodeResponse { text: texts.concat() })
 }
 
@@ -90,14 +89,15 @@ mod tests {
     async fn texts_become_tokens() {
         let server = Server::start().await;
         let mut client = TokenizeClient::new(server.channel.clone());
-        let expected =
-            [vec![token(127, "é", 0, 1), token(102, "é", 0, 1), token(257, "<|im_end|>", 1, 11)], vec![]];
+        let expected = [vec![token(127, "é", 0, 2), token(102, "é", 0, 2), token(257, "<|im_end|>", 2, 12)]];
         let answer = client.tokenize(text("é<|im_end|>")).await.unwrap().into_inner();
         assert_eq!(answer.tokens, expected[0]);
         let (answers, end) =
             read(client.tokenize_stream(messages(vec![text("é<|im_end|>"), text("")])).await).await;
         assert_eq!(answers.into_iter().map(|answer| answer.tokens).collect::<Vec<_>>(), expected);
-        assert_eq!(end, None);
+        let empty = (Code::InvalidArgument, "Input validation error: `inputs` cannot be empty".to_owned());
+        assert_eq!(end, Some(empty.clone()));
+        assert_eq!(refusal(client.tokenize(text("")).await), empty);
     }
 
     #[tokio::test]
@@ -109,11 +109,11 @@ mod tests {
         let (answers, end) =
             read(client.decode_stream(messages(vec![plain, ids(&[32]), ids(&[])])).await).await;
         assert_eq!(answers.into_iter().map(|answer| answer.text).collect::<Vec<_>>(), ["B", "A"]);
-        let empty = (Code::InvalidArgument, "`ids` cannot be empty".to_owned());
+        let empty = (Code::InvalidArgument, "Input validation error: `input_ids` cannot be empty".to_owned());
         assert_eq!(end, Some(empty.clone()));
         assert_eq!(refusal(client.decode(ids(&[])).await), empty);
         let unknown = v1::EncodeRequest { prompt_name: Some("query".to_owned()), ..text("a") };
-        let expected = "`prompt_name` `query` is unknown: this model has no prompts";
+        let expected = "Input validation error: `default-prompt-name` is set to `query` but no prompts were found in the Sentence Transformers configuration. The name is the request's `prompt_name`";
         assert_eq!(refusal(client.tokenize(unknown).await), (Code::InvalidArgument, expected.to_owned()));
     }
 }

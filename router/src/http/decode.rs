@@ -36,13 +36,11 @@ enum Ids {
 
 impl From<DecodeBody> for DecodeRequest {
     fn from(body: DecodeBody) -> Self {
-        let ids = match body.ids {
-            // An empty list holds no texts rather than one empty one.
-            Ids::One(ids) if ids.is_empty() => Vec::new(),
-            Ids::One(ids) => vec![ids],
-            Ids::Many(lists) => lists,
+        let (ids, is_batch) = match body.ids {
+            Ids::One(ids) => (vec![ids], false),
+            Ids::Many(lists) => (lists, true),
         };
-        Self { ids, skip_special_tokens: body.skip_special_tokens }
+        Self { ids, is_batch, skip_special_tokens: body.skip_special_tokens }
     }
 }
 
@@ -72,7 +70,16 @@ mod tests {
             (r#"{"ids":[32,33]}"#, 200, r#"["AB"]"#),
             (r#"{"ids":[[32],[33,256]]}"#, 200, r#"["A","B"]"#),
             (r#"{"ids":[33,256],"skip_special_tokens":false}"#, 200, r#"["B<|im_start|>"]"#),
-            (r#"{"ids":[]}"#, 400, r#"{"error":"`ids` cannot be empty","error_type":"Empty"}"#),
+            (
+                r#"{"ids":[]}"#,
+                400,
+                r#"{"error":"Input validation error: `input_ids` cannot be empty","error_type":"Empty"}"#,
+            ),
+            (
+                r#"{"ids":[[1],[]]}"#,
+                400,
+                r#"{"error":"Input validation error: `input_ids` cannot be empty","error_type":"Empty"}"#,
+            ),
             (
                 r#"{"ids":[-1]}"#,
                 422,

@@ -268,7 +268,10 @@ mod tests {
     use super::*;
     use crate::http::{inputs, testing::Server};
     use serde_json::{Value, json};
-    use text_embeddings_core::{service::EmbedInput, tokenization::TruncationDirection};
+    use text_embeddings_core::{
+        service::{EmbedInput, EmbedInputs},
+        tokenization::TruncationDirection,
+    };
 
     fn encoding() -> EmbedEncoding {
         EmbedEncoding { truncate: None, truncation_direction: TruncationDirection::Right, prompt_name: None }
@@ -277,7 +280,7 @@ mod tests {
     #[test]
     fn a_body_has_teis_defaults() {
         let body = r#"{"inputs":"a","unknown":{"x":1}}"#;
-        let inputs = || vec![EmbedInput::Text("a".to_owned())];
+        let inputs = || EmbedInputs::single(EmbedInput::Text("a".to_owned()));
         let request = EmbedRequest::from(serde_json::from_str::<EmbedBody>(body).unwrap());
         let expected =
             EmbedRequest { inputs: inputs(), encoding: encoding(), normalize: true, dimensions: None };
@@ -299,7 +302,7 @@ mod tests {
             truncation_direction: TruncationDirection::Left,
             prompt_name: Some("query".to_owned()),
         };
-        let inputs = vec![EmbedInput::Ids(vec![1, 2])];
+        let inputs = EmbedInputs::single(EmbedInput::Ids(vec![1, 2]));
         let request = EmbedRequest::from(serde_json::from_value::<EmbedBody>(fields.clone()).unwrap());
         let expected = EmbedRequest {
             inputs: inputs.clone(),
@@ -437,10 +440,14 @@ mod tests {
     async fn each_error_has_its_status_and_body_and_the_server_goes_on() {
         let server = Server::start_with("--model-type embedding").await;
         let long = "a".repeat(601);
-        let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let nan = "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let empty = "Input validation error: `inputs` cannot be empty";
         let table = [
-            (json!({"inputs": []}), 400, "`inputs` cannot be empty", "Empty"),
-            (json!({"inputs": ["a", []]}), 400, "`inputs` cannot be empty", "Empty"),
+            (json!({"inputs": []}), 400, empty, "Empty"),
+            (json!({"inputs": [[]]}), 400, empty, "Empty"),
+            (json!({"inputs": ["a", []]}), 400, empty, "Empty"),
+            (json!({"inputs": ""}), 400, empty, "Empty"),
+            (json!({"inputs": ["a", ""]}), 400, empty, "Empty"),
             (
                 json!({"inputs": vec!["a"; 5]}),
                 422,
@@ -450,22 +457,27 @@ mod tests {
             (
                 json!({"inputs": long, "truncate": false}),
                 422,
-                "`inputs` must have less than 600 tokens. Given: 601",
+                "Input validation error: `inputs` must have less than 600 tokens. Given: 601",
                 "Validation",
             ),
             (
                 json!({"inputs": [57, 260]}),
                 422,
-                "`inputs` holds the token id 260, but the ids of this model are below 260",
+                "Input validation error: `inputs` holds the token id 260, but the ids of this model are below 260",
                 "Validation",
             ),
             (
                 json!({"inputs": "a", "prompt_name": "query"}),
                 422,
-                "`prompt_name` `query` is unknown: this model has no prompts",
+                "Input validation error: `default-prompt-name` is set to `query` but no prompts were found in the Sentence Transformers configuration. The name is the request's `prompt_name`",
                 "Validation",
             ),
-            (json!({"inputs": ["a", "#"]}), 424, "inference failed: the test wants it", "Backend"),
+            (
+                json!({"inputs": ["a", "#"]}),
+                424,
+                "Backend error: inference failed: the test wants it",
+                "Backend",
+            ),
             (json!({"inputs": ["a", "%"]}), 424, nan, "Backend"),
         ];
         for path in ["/embed", "/embed_all"] {
@@ -476,16 +488,22 @@ mod tests {
                 assert_eq!(server.post(path, r#"{"inputs":"a"}"#, &[]).await.status, 200);
             }
         }
-        for dimensions in [0, 4, usize::MAX] {
+        let most = usize::MAX;
+        let too_many = "should be smaller than the maximum embedding dimension. It is 3; given: ";
+        for (dimensions, problem) in [
+            (0, "should be positive".to_owned()),
+            (4, format!("{too_many}4")),
+            (most, format!("{too_many}{most}")),
+        ] {
             let body = json!({"inputs": "a", "dimensions": dimensions}).to_string();
             let answer = server.post("/embed", &body, &[]).await;
             let expected = format!(
-                r#"{{"error":"`dimensions` must be between 1 and 3, the length of this model's vectors. Given: {dimensions}","error_type":"Validation"}}"#
+                r#"{{"error":"Input validation error: `dimensions` {problem}","error_type":"Validation"}}"#
             );
             assert_eq!((answer.status, answer.body), (422, expected));
         }
         let answer = server.post("/embed_sparse", r#"{"inputs":"a"}"#, &[]).await;
-        let expected = r#"{"error":"model is not a splade (sparse embedding) model","error_type":"Backend"}"#;
+        let expected = r#"{"error":"Backend error: Model is not an embedding model with SPLADE pooling","error_type":"Backend"}"#;
         assert_eq!((answer.status, answer.body.as_str()), (424, expected));
         for (path, body) in [("/rerank", r#"{"query":"q","texts":["a"]}"#), ("/predict", r#"{"inputs":"a"}"#)]
         {

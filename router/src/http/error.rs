@@ -16,7 +16,9 @@ use text_embeddings_core::error::{Error, ErrorKind};
 use utoipa::ToSchema;
 
 use super::{format::Format, words::Words};
-use crate::auth::UNAUTHORIZED;
+
+/// What a client without the key is told.
+const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
 
 /// An answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,8 +102,13 @@ impl From<Error> for ApiError {
 }
 
 impl ApiError {
-    /// A body that is not what the route wants.
+    /// A body that is not in its format, such as JSON that ends too early.
     pub(crate) fn malformed(message: String) -> Self {
+        Self::validation(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// A body that is well formed and not what the route wants.
+    pub(crate) fn invalid(message: String) -> Self {
         Self::validation(StatusCode::UNPROCESSABLE_ENTITY, message)
     }
 
@@ -186,9 +193,9 @@ impl ApiError {
         Self::validation(StatusCode::METHOD_NOT_ALLOWED, message)
     }
 
-    /// The same error in an element of a list: its message starts with the place.
+    /// The same error in an element of a list: its message ends with the place.
     pub(crate) fn at(self, place: &str) -> Self {
-        Self { message: format!("{place}: {}", self.message), ..self }
+        Self { message: format!("{} (in {place})", self.message), ..self }
     }
 
     fn validation(status: StatusCode, message: String) -> Self {
@@ -226,6 +233,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use http_body_util::BodyExt;
+    use text_embeddings_core::error::NOT_A_RERANKER;
 
     async fn wire(response: Response) -> (u16, String) {
         let status = response.status().as_u16();
@@ -235,10 +243,16 @@ mod tests {
 
     #[tokio::test]
     async fn every_error_has_its_status_and_body() {
-        let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let nan = "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
         let table = [
             (Error::Empty { field: "texts" }, 400, "`texts` cannot be empty", "Empty"),
-            (Error::Validation("no".to_owned()), 422, "no", "Validation"),
+            (
+                Error::EmptyInput { field: "inputs" },
+                400,
+                "Input validation error: `inputs` cannot be empty",
+                "Empty",
+            ),
+            (Error::Validation("no".to_owned()), 422, "Input validation error: no", "Validation"),
             (
                 Error::BatchTooLarge { got: 33, max: 32 },
                 422,
@@ -248,12 +262,12 @@ mod tests {
             (
                 Error::TooLong { got: 9, max: 8 },
                 422,
-                "`inputs` must have less than 8 tokens. Given: 9",
+                "Input validation error: `inputs` must have less than 8 tokens. Given: 9",
                 "Validation",
             ),
-            (Error::Tokenizer("odd".to_owned()), 422, "odd", "Tokenizer"),
-            (Error::ModelType { wanted: "a re-ranker" }, 424, "model is not a re-ranker model", "Backend"),
-            (Error::Inference("it broke".to_owned()), 424, "it broke", "Backend"),
+            (Error::Tokenizer("odd".to_owned()), 422, "tokenizer error odd", "Tokenizer"),
+            (NOT_A_RERANKER, 424, "Backend error: model is not a re-ranker model", "Backend"),
+            (Error::Inference("it broke".to_owned()), 424, "Backend error: it broke", "Backend"),
             (Error::MissingValues, 424, nan, "Backend"),
             (Error::Overloaded, 429, "Model is overloaded", "Overloaded"),
             (Error::Unhealthy, 503, "Service is unhealthy", "Unhealthy"),

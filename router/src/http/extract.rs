@@ -101,7 +101,7 @@ impl FromRequest<AppState> for Unread {
         let content = match given.as_deref().map_or(Some(Format::Json), Format::of_media_type) {
             Some(Format::Json) => Content::Json(bytes),
             Some(Format::MessagePack) => {
-                Content::Value(read_message_pack(&bytes).map_err(|message| malformed(&message))?)
+                Content::Value(read_message_pack(&bytes).map_err(Mistake::Malformed)?)
             }
             None => return Err(ApiError::media_type(&given.unwrap_or_default())),
         };
@@ -123,18 +123,32 @@ impl Unread {
     ///
     /// # Errors
     ///
-    /// If the body is not a `T`: 422 with the place.
+    /// If the body is not a `T`: 400 where it is not JSON, else 422 with the place.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         let parsed = match &self.content {
             Content::Json(bytes) => parse(bytes),
-            Content::Value(value) => parse_value(value),
+            Content::Value(value) => parse_value(value).map_err(Mistake::Invalid),
         };
-        parsed.map_err(|message| malformed(&message))
+        parsed.map_err(ApiError::from)
     }
 }
 
-fn malformed(message: &str) -> ApiError {
-    ApiError::malformed(shorten(message))
+/// What is wrong with a body.
+#[derive(Debug, PartialEq, Eq)]
+enum Mistake {
+    /// It is not in its format.
+    Malformed(String),
+    /// It is, but is not what the route wants.
+    Invalid(String),
+}
+
+impl From<Mistake> for ApiError {
+    fn from(mistake: Mistake) -> Self {
+        match mistake {
+            Mistake::Malformed(message) => Self::malformed(shorten(&message)),
+            Mistake::Invalid(message) => Self::invalid(shorten(&message)),
+        }
+    }
 }
 
 /// The names of an object's fields.
@@ -180,21 +194,27 @@ fn invalid(path: &serde_path_to_error::Path, problem: &impl fmt::Display) -> Str
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    let text = str::from_utf8(bytes)
-        .map_err(|error| format!("the request body is not UTF-8: byte {} is wrong", error.valid_up_to()))?;
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
+    let text = str::from_utf8(bytes).map_err(|error| {
+        Mistake::Malformed(format!("the request body is not UTF-8: byte {} is wrong", error.valid_up_to()))
+    })?;
+    let malformed =
+        |error: &serde_json::Error| Mistake::Malformed(format!("the request body is not JSON: {error}"));
     // A list would be taken for the fields' values in their order.
     if text.trim_start().starts_with(|first| first != '{') {
-        return Err("the request body is not a JSON object".to_owned());
+        return Err(match serde_json::from_str::<IgnoredAny>(text) {
+            Ok(_) => Mistake::Invalid("the request body is not a JSON object".to_owned()),
+            Err(error) => malformed(&error),
+        });
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         match error.inner().classify() {
-            Category::Data => invalid(error.path(), error.inner()),
-            _ => format!("the request body is not JSON: {}", error.inner()),
+            Category::Data => Mistake::Invalid(invalid(error.path(), error.inner())),
+            _ => malformed(error.inner()),
         }
     })?;
-    deserializer.end().map_err(|error| format!("the request body is not JSON: {error}"))?;
+    deserializer.end().map_err(|error| malformed(&error))?;
     Ok(value)
 }
 
@@ -218,11 +238,14 @@ mod tests {
 
     #[test]
     fn a_mistake_is_named_with_field_and_position() {
-        let table: [(&[u8], &str); 12] = [
+        let table: [(&[u8], &str); 15] = [
             (b"", "the request body is not JSON: EOF while parsing a value at line 1 column 0"),
             (b"{\"query\": ", "the request body is not JSON: EOF while parsing a value at line 1 column 10"),
             (b"{query: 1}", "the request body is not JSON: key must be a string at line 1 column 2"),
-            (b"[]{", "the request body is not a JSON object"),
+            (b"[] ", "the request body is not a JSON object"),
+            (b"null", "the request body is not a JSON object"),
+            (b"[]{", "the request body is not JSON: trailing characters at line 1 column 3"),
+            (b"inputs=a", "the request body is not JSON: expected value at line 1 column 1"),
             (b"{\"texts\":[]}", "invalid request: missing field `query` at line 1 column 12"),
             (b"{\"query\":\"q\"}", "invalid request: missing field `texts` at line 1 column 13"),
             (
@@ -248,15 +271,19 @@ mod tests {
             (b"{\"query\":\"\xff\",\"texts\":[]}", "the request body is not UTF-8: byte 10 is wrong"),
         ];
         for (body, expected) in table {
-            let message = parse::<RerankBody>(body).err().unwrap();
-            assert_eq!(message, expected, "{}", String::from_utf8_lossy(body));
+            let expected = expected.to_owned();
+            let is_malformed = expected.contains(" not JSON: ") || expected.contains(" not UTF-8: ");
+            let expected =
+                if is_malformed { Mistake::Malformed(expected) } else { Mistake::Invalid(expected) };
+            assert_eq!(parse::<RerankBody>(body).err(), Some(expected), "{}", String::from_utf8_lossy(body));
         }
     }
 
     #[test]
     fn a_long_message_keeps_both_ends() {
         let body = format!(r#"{{"query":"q","texts":"{}"}}"#, "é".repeat(5000));
-        let message = shorten(&parse::<RerankBody>(body.as_bytes()).err().unwrap());
+        let error = ApiError::from(parse::<RerankBody>(body.as_bytes()).err().unwrap());
+        let message = error.message();
         assert!(
             message.starts_with("invalid request: `texts`") && message.ends_with("line 1 column 10023"),
             "{message}"

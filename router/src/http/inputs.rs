@@ -1,8 +1,8 @@
 //! What an embedding model is asked to embed: a text, token ids, or a list of either.
 //!
 //! Input: `inputs` of TEI's routes, `input` of `OpenAI`'s. Output: [`Inputs`], one [`EmbedInput`] for each vector. What
-//! must hold: a list of numbers is one input, a list with texts or lists in it is several; a mistake is found where it
-//! stands, so that the message can name its place.
+//! must hold: a list of numbers is one input, an empty list one without ids, and a list with texts or lists in it is a
+//! batch; a mistake is found where it stands, so that the message can name its place.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde::{
     Deserialize, Deserializer, Serialize,
     de::{Error, SeqAccess, Unexpected, Visitor, value::SeqAccessDeserializer},
 };
-use text_embeddings_core::service::EmbedInput;
+use text_embeddings_core::service::{EmbedInput, EmbedInputs};
 use utoipa::ToSchema;
 
 /// What [`Inputs`] reads, for the description.
@@ -33,9 +33,9 @@ pub(crate) enum InputShape {
     Ids(Vec<u32>),
 }
 
-/// The inputs in their order; none for an empty list.
+/// The inputs in their order.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Inputs(pub(crate) Vec<EmbedInput>);
+pub(crate) struct Inputs(pub(crate) EmbedInputs);
 
 impl<'de> Deserialize<'de> for Inputs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -53,7 +53,7 @@ impl<'de> Visitor<'de> for InputsVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Inputs, E> {
-        Ok(Inputs(vec![EmbedInput::Text(text.to_owned())]))
+        Ok(Inputs(EmbedInputs::single(EmbedInput::Text(text.to_owned()))))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Inputs, A::Error> {
@@ -69,7 +69,12 @@ impl<'de> Visitor<'de> for InputsVisitor {
                 ));
             }
         }
-        Ok(Inputs(if ids.is_empty() { inputs } else { vec![EmbedInput::Ids(ids)] }))
+        let is_batch = !inputs.is_empty();
+        Ok(Inputs(if is_batch {
+            EmbedInputs::batch(inputs)
+        } else {
+            EmbedInputs::single(EmbedInput::Ids(ids))
+        }))
     }
 }
 
@@ -119,20 +124,23 @@ pub(crate) mod tests {
     }
 
     /// Each way to write inputs, and what it means.
-    pub(crate) fn shapes() -> Vec<(Value, Vec<EmbedInput>)> {
+    pub(crate) fn shapes() -> Vec<(Value, EmbedInputs)> {
+        let ids = |ids: &[u32]| EmbedInput::Ids(ids.to_vec());
+        let (single, batch) = (EmbedInputs::single, EmbedInputs::batch);
         vec![
-            (json!("a"), vec![text("a")]),
-            (json!(""), vec![text("")]),
-            (json!("\u{1F600}\u{0}"), vec![text("\u{1F600}\u{0}")]),
-            (json!(["a"]), vec![text("a")]),
-            (json!(["a", "b", "a"]), vec![text("a"), text("b"), text("a")]),
-            (json!([1, 2, 3]), vec![EmbedInput::Ids(vec![1, 2, 3])]),
-            (json!([0]), vec![EmbedInput::Ids(vec![0])]),
-            (json!([u32::MAX]), vec![EmbedInput::Ids(vec![u32::MAX])]),
-            (json!([[1, 2], [3]]), vec![EmbedInput::Ids(vec![1, 2]), EmbedInput::Ids(vec![3])]),
-            (json!(["a", [1, 2], "b"]), vec![text("a"), EmbedInput::Ids(vec![1, 2]), text("b")]),
-            (json!([[1], "a", []]), vec![EmbedInput::Ids(vec![1]), text("a"), EmbedInput::Ids(vec![])]),
-            (json!([]), vec![]),
+            (json!("a"), single(text("a"))),
+            (json!(""), single(text(""))),
+            (json!("\u{1F600}\u{0}"), single(text("\u{1F600}\u{0}"))),
+            (json!(["a"]), batch(vec![text("a")])),
+            (json!(["a", "b", "a"]), batch(vec![text("a"), text("b"), text("a")])),
+            (json!([1, 2, 3]), single(ids(&[1, 2, 3]))),
+            (json!([0]), single(ids(&[0]))),
+            (json!([u32::MAX]), single(ids(&[u32::MAX]))),
+            (json!([[1, 2], [3]]), batch(vec![ids(&[1, 2]), ids(&[3])])),
+            (json!(["a", [1, 2], "b"]), batch(vec![text("a"), ids(&[1, 2]), text("b")])),
+            (json!([[1], "a", []]), batch(vec![ids(&[1]), text("a"), ids(&[])])),
+            (json!([[]]), batch(vec![ids(&[])])),
+            (json!([]), single(ids(&[]))),
         ]
     }
 

@@ -35,7 +35,7 @@ use std::io;
 use axum::{
     Extension, Router,
     extract::{DefaultBodyLimit, State},
-    http::{Method, StatusCode, Uri},
+    http::{HeaderMap, Method, StatusCode, Uri},
     middleware,
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
@@ -47,7 +47,7 @@ use text_embeddings_core::{service::Answer, tokenization::TruncationDirection};
 use tokio::net::TcpListener;
 use utoipa::ToSchema;
 
-use crate::{cost, state::AppState};
+use crate::{auth::may_pass, cost, state::AppState};
 use error::ApiError;
 use extract::RawBody;
 use format::Format;
@@ -84,9 +84,11 @@ const POST_ROUTES: [&str; 20] = [
 const RERANK_ROUTES: [&str; 5] = ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"];
 /// The paths that answer a probe. `/` is one too.
 const HEALTH_ROUTES: [&str; 3] = ["/health", "/ping", "/"];
+/// The only path of `GET` that wants the key.
+const INFO_ROUTE: &str = "/info";
 /// The paths of `GET` with another meaning.
 const GET_ROUTES: [&str; 7] =
-    ["/info", "/metrics", "/health/live", "/health/ready", "/docs", "/api-doc/openapi.json", PAGE_ROUTE];
+    [INFO_ROUTE, "/metrics", "/health/live", "/health/ready", "/docs", "/api-doc/openapi.json", PAGE_ROUTE];
 
 /// Serves until [`AppState::stop`] says to stop, and then until the requests in flight are answered.
 ///
@@ -113,18 +115,18 @@ fn router(state: AppState) -> Router {
         open = open.route(path, get(health::health));
     }
     let model_type = state.service.config().model_type;
-    let root = if platform.main_task_is_similarity(model_type) {
+    let main_task = if platform.main_task_is_similarity(model_type) {
         post(similarity::similarity)
     } else {
         main_task(model_type)
     };
     let keyed = Router::new()
-        .route("/info", get(info::info))
+        .route(INFO_ROUTE, get(info::info))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/decode", post(decode::decode))
         .route(PROMPT_ROUTE, post(playground::prompt))
-        .route("/invocations", main_task(model_type))
-        .route("/", root)
+        .route("/invocations", main_task.clone())
+        .route("/", main_task)
         .route(VERTEX_ROUTE, post(vertex::vertex))
         .route("/embed", post(embed::embed))
         .route("/embed_all", post(embed::embed_all))
@@ -181,8 +183,21 @@ async fn not_found(uri: Uri, _body: RawBody) -> ApiError {
     ApiError::not_found(uri.path(), &format!("POST {} and GET {gets}", POST_ROUTES.join(", ")))
 }
 
-async fn method_not_allowed(method: Method, uri: Uri, _body: RawBody) -> ApiError {
-    ApiError::method_not_allowed(method.as_str(), uri.path())
+// As in text-embeddings-inference, a client without the key is told that, and not which methods there are.
+async fn method_not_allowed(
+    State(state): State<AppState>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    _body: RawBody,
+) -> ApiError {
+    let (path, predict_route) = (uri.path(), &state.server.http.platform.predict_route);
+    let is_keyed =
+        path == INFO_ROUTE || POST_ROUTES.contains(&path) || predict_route.as_deref() == Some(path);
+    if is_keyed && !may_pass(&headers, state.server.api_key.as_ref()) {
+        return ApiError::unauthorized();
+    }
+    ApiError::method_not_allowed(method.as_str(), path)
 }
 
 /// The default of fields that are on unless a request says otherwise.
@@ -238,7 +253,6 @@ mod tests {
     async fn every_inference_route_tells_its_cost_in_the_headers() {
         let reranker = Server::start().await;
         let embedder = Server::start_with("--model-type embedding").await;
-        let vertex = format!(r#"{{"instances":[{BODY}]}}"#);
         let text = r#"{"inputs":"ab"}"#;
         let sentences = r#"{"inputs":{"source_sentence":"a","sentences":["b"]}}"#;
         let input = r#"{"input":"ab"}"#;
@@ -246,7 +260,6 @@ mod tests {
             (&reranker, "/rerank", BODY, "3"),
             (&reranker, "/", BODY, "3"),
             (&reranker, "/invocations", BODY, "3"),
-            (&reranker, "/vertex", &vertex, "3"),
             (&reranker, "/predict", r#"{"inputs":["q","ab"]}"#, "3"),
             (&embedder, "/embed", text, "2"),
             (&embedder, "/embed_all", text, "2"),
@@ -299,6 +312,16 @@ mod tests {
             );
         }
         assert_eq!(server.get("/info").await.status, 401);
+        for (method, path) in [("GET", "/embed"), ("DELETE", "/v1/rerank"), ("POST", "/info"), ("PUT", "/")] {
+            assert_eq!(
+                server.send(method, path, b"", &[]).await.status,
+                401,
+                "the key comes before the method"
+            );
+            let answer = server.send(method, path, b"", &[("Authorization", "Bearer k3y")]).await;
+            assert_eq!(answer.status, 405, "{method} {path}");
+        }
+        assert_eq!(server.post("/metrics", BODY, &[]).await.status, 405, "an open route tells its methods");
         assert_eq!(server.send("GET", "/info", b"", &[("Authorization", "Bearer k3y")]).await.status, 200);
         assert_eq!(server.post("/rerank", BODY, &[("Authorization", "Bearer k3y")]).await.status, 200);
         for path in ["/health", "/", "/ping", "/metrics"] {
@@ -317,12 +340,16 @@ mod tests {
             ("/similarity", sentences),
         ] {
             let answer = server.post(path, body, &[]).await;
-            let expected = r#"{"error":"model is not an embedding model","error_type":"Backend"}"#;
-            assert_eq!((answer.status, answer.body.as_str()), (424, expected), "{path}");
+            let sparse = if path == "/embed_sparse" { " with SPLADE pooling" } else { "" };
+            let expected = format!(
+                r#"{{"error":"Backend error: Model is not an embedding model{sparse}","error_type":"Backend"}}"#
+            );
+            assert_eq!((answer.status, answer.body), (424, expected), "{path}");
         }
         for path in ["/embeddings", "/v1/embeddings"] {
             let answer = server.post(path, r#"{"input":"a"}"#, &[]).await;
-            let expected = r#"{"message":"model is not an embedding model","code":424,"type":"Backend"}"#;
+            let expected =
+                r#"{"message":"Backend error: Model is not an embedding model","code":424,"type":"Backend"}"#;
             assert_eq!((answer.status, answer.body.as_str()), (424, expected), "{path}");
         }
     }
@@ -357,11 +384,18 @@ mod tests {
         assert_eq!(form.status, 415);
         insta::assert_snapshot!(form.body, @r#"{"error":"the request body must be JSON or MessagePack, with `Content-Type: application/json` or `application/msgpack`, not `application/x-www-form-urlencoded`","error_type":"Validation"}"#);
         let broken = post(br#"{"query":"q","texts":["a"#, "application/json").await;
-        assert_eq!(broken.status, 422);
+        assert_eq!(broken.status, 400);
         insta::assert_snapshot!(broken.body, @r#"{"error":"the request body is not JSON: EOF while parsing a string at line 1 column 24","error_type":"Validation"}"#);
-        for body in [&b"\xff"[..], br#"{"query":"\ud800","texts":["a"]}"#, b"", b"null", b"[1]"] {
+        for (body, status) in [
+            (&b"\xff"[..], 400),
+            (br#"{"query":"\ud800","texts":["a"]}"#, 400),
+            (br#"{"query":"q","texts":["a"],"truncation_direction":null}"#, 400),
+            (b"", 400),
+            (b"null", 422),
+            (b"[1]", 422),
+        ] {
             let answer = post(body, "application/json").await;
-            assert_eq!(answer.status, 422, "{}", answer.body);
+            assert_eq!(answer.status, status, "{}", answer.body);
             assert!(answer.body.ends_with(r#""error_type":"Validation"}"#), "{}", answer.body);
         }
         assert_eq!(post(BODY.as_bytes(), "application/json").await.status, 200);

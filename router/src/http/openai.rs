@@ -6,7 +6,7 @@
 
 use axum::{extract::State, response::Response};
 use base64::{Engine, prelude::BASE64_STANDARD};
-use serde::{Deserialize, Serialize, de::IgnoredAny};
+use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{EmbedEncoding, EmbedRequest};
 use utoipa::ToSchema;
 
@@ -32,13 +32,11 @@ pub(crate) struct OpenAiBody {
     #[schema(default = json!(null))]
     dimensions: Option<usize>,
     /// Without effect: there is one model.
-    #[schema(value_type = Option<String>)]
     #[expect(dead_code, reason = "part of the interface; there is one model, whatever its name")]
-    model: Option<IgnoredAny>,
+    model: Option<String>,
     /// Without effect.
-    #[schema(value_type = Option<String>)]
     #[expect(dead_code, reason = "part of the interface; nothing depends on who asks")]
-    user: Option<IgnoredAny>,
+    user: Option<String>,
 }
 
 /// How a vector is written: as numbers, or as base64 of its little-endian float32 values.
@@ -172,7 +170,7 @@ mod tests {
         );
         assert_eq!((request.dimensions, format), (Some(3), EncodingFormat::Base64));
         let (request, format) = split(
-            json!({"input": "a", "encoding_format": "float", "dimensions": null, "model": null, "user": 7}),
+            json!({"input": "a", "encoding_format": "float", "dimensions": null, "model": null, "user": null}),
         );
         assert_eq!((request.dimensions, format), (None, EncodingFormat::Float));
     }
@@ -192,7 +190,25 @@ mod tests {
         let server = Server::start().await;
         let long = "a".repeat(200_000);
         let table = [
-            (r#"{"input":"a"}"#, 424, "model is not an embedding model", "Backend"),
+            (r#"{"input":"a"}"#, 424, "Backend error: Model is not an embedding model", "Backend"),
+            (
+                r#"{"input":"a","model":5}"#,
+                422,
+                "invalid request: `model`: invalid type: integer `5`, expected a string at line 1 column 22",
+                "Validation",
+            ),
+            (
+                r#"{"input":"a""#,
+                400,
+                "the request body is not JSON: EOF while parsing an object at line 1 column 12",
+                "Validation",
+            ),
+            (
+                r#"{"input":"a","encoding_format":null}"#,
+                400,
+                "the request body is not JSON: expected value at line 1 column 32",
+                "Validation",
+            ),
             (
                 r#"{"inputs":"a"}"#,
                 422,
@@ -278,7 +294,9 @@ mod tests {
     async fn an_embedding_models_errors_are_in_openais_words() {
         let server = Server::start_with("--model-type embedding --max-concurrent-requests 1").await;
         let table = [
-            (json!({"input": []}), 400, "`inputs` cannot be empty", "Empty"),
+            (json!({"input": []}), 400, "Input validation error: `inputs` cannot be empty", "Empty"),
+            (json!({"input": ""}), 400, "Input validation error: `inputs` cannot be empty", "Empty"),
+            (json!({"input": ["a", ""]}), 400, "Input validation error: `inputs` cannot be empty", "Empty"),
             (
                 json!({"input": vec!["a"; 5]}),
                 422,
@@ -288,10 +306,10 @@ mod tests {
             (
                 json!({"input": "a", "dimensions": 4}),
                 422,
-                "`dimensions` must be between 1 and 3, the length of this model's vectors. Given: 4",
+                "Input validation error: `dimensions` should be smaller than the maximum embedding dimension. It is 3; given: 4",
                 "Validation",
             ),
-            (json!({"input": "#"}), 424, "inference failed: the test wants it", "Backend"),
+            (json!({"input": "#"}), 424, "Backend error: inference failed: the test wants it", "Backend"),
         ];
         for (fields, status, message, kind) in table {
             let answer = server.post("/v1/embeddings", &fields.to_string(), &[]).await;

@@ -43,12 +43,14 @@ impl Platform {
         })
     }
 
-    /// Whether `POST /` is `/similarity`. Says so in the log if a task was given that has no effect.
+    /// Whether the model's main task is `/similarity`. Says so in the log if a task was given that has no effect.
     pub(crate) fn main_task_is_similarity(&self, model_type: ModelType) -> bool {
         let Some(task) = &self.task else { return false };
         let similarity = task == SIMILARITY && matches!(model_type, ModelType::Embedding(_));
         if !similarity {
-            tracing::info!("TASK={task} has no effect: `POST /` is this kind of model's own task");
+            tracing::info!(
+                "TASK={task} has no effect: `POST /` and `/invocations` are this kind of model's own task"
+            );
         }
         similarity
     }

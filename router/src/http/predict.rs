@@ -108,7 +108,8 @@ fn classify(elements: Vec<Element>) -> Result<Inputs, String> {
         }
     }
     match (texts.is_empty(), batch.is_empty()) {
-        (true, _) => Ok(Inputs::Batch(batch)),
+        (true, true) => Err("an empty list, which is neither an input nor a batch".to_owned()),
+        (true, false) => Ok(Inputs::Batch(batch)),
         (false, true) => single_or_pair(texts).map(Inputs::One),
         (false, false) => Err("a text beside a list; a batch is a list of lists: [[a], [a, b]]".to_owned()),
     }
@@ -135,6 +136,7 @@ impl PredictBody {
         };
         let request = PredictRequest {
             inputs,
+            is_batch,
             truncate: self.truncate,
             truncation_direction: self.truncation_direction.into(),
             raw_scores: self.raw_scores,
@@ -211,7 +213,6 @@ mod tests {
             (json!([["a"]]), Inputs::Batch(vec![single("a")])),
             (json!([["a", "b"]]), Inputs::Batch(vec![pair("a", "b")])),
             (json!([["a"], ["b", "c"]]), Inputs::Batch(vec![single("a"), pair("b", "c")])),
-            (json!([]), Inputs::Batch(vec![])),
         ];
         for (inputs, expected) in table {
             let body: PredictBody = serde_json::from_str(&json!({ "inputs": inputs }).to_string()).unwrap();
@@ -223,6 +224,7 @@ mod tests {
     #[test]
     fn other_shapes_are_refused() {
         let table = [
+            (json!([]), "an empty list, which is neither an input nor a batch"),
             (json!(["a", "b", "c"]), "an input is one string or a pair, not 3 strings"),
             (json!([["a"], ["b", "c"], "d"]), "a text beside a list; a batch is a list of lists"),
             (json!(["a", ["b"]]), "a text beside a list; a batch is a list of lists"),
@@ -250,11 +252,15 @@ mod tests {
                 200,
                 r#"[[{"score":0.5,"label":"yes"}],[{"score":0.7310586,"label":"yes"}]]"#,
             ),
-            (json!({"inputs": []}), 400, r#"{"error":"`inputs` cannot be empty","error_type":"Empty"}"#),
+            (
+                json!({"inputs": []}),
+                422,
+                r#"{"error":"invalid request: `inputs`: an empty list, which is neither an input nor a batch at line 1 column 13","error_type":"Validation"}"#,
+            ),
             (
                 json!({"inputs": "a"}),
                 422,
-                r#"{"error":"this re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text","error_type":"Validation"}"#,
+                r#"{"error":"Input validation error: this re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text","error_type":"Validation"}"#,
             ),
             (
                 json!({"inputs": ["a", "b", "c"]}),
@@ -292,7 +298,7 @@ mod tests {
             }
         }
         let answer = server.post("/rerank", r#"{"query":"q","texts":["a"]}"#, &[]).await;
-        let expected = r#"{"error":"model is not a re-ranker model","error_type":"Backend"}"#;
+        let expected = r#"{"error":"Backend error: model is not a re-ranker model","error_type":"Backend"}"#;
         assert_eq!((answer.status, answer.body.as_str()), (424, expected));
     }
 }

@@ -123,12 +123,12 @@ struct ScoreDatum {
     responses((status = 200, description = "The scores, in the order of the pairs", body = ScoreAnswer), ScoreErrors))]
 pub(crate) async fn score(State(state): State<AppState>, body: Unread) -> Result<Response, ApiError> {
     let fields = body.fields()?;
-    let names = names(&fields).map_err(ApiError::malformed)?;
+    let names = names(&fields).map_err(ApiError::invalid)?;
     note_misspelled_instruction(&fields);
     let options: Options = body.parse()?;
     let pairs: ScoreBody = body.parse()?;
     options.note_model(&state.info.config.served_model_name);
-    let request = request(pairs, &options).map_err(ApiError::malformed)?;
+    let request = request(pairs, &options).map_err(ApiError::invalid)?;
     let answer = state.service.score(request).await.map_err(|error| in_fields(error, names))?;
     let tokens = answer.cost.tokens;
     Ok(respond(&state, body.answer_format, "score", answer, |scores| {

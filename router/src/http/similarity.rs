@@ -159,17 +159,20 @@ mod tests {
     async fn sentences_are_compared_with_the_source() {
         let body = json!({"inputs": {"source_sentence": "ZZZb", "sentences": ["ZZZb", "aaab", "ZZZbZZZb"]}})
             .to_string();
-        for (flags, paths) in
-            [("", &["/similarity"][..]), ("--task sentence-similarity", &["/similarity", "/"])]
-        {
+        for (flags, paths) in [
+            ("", &["/similarity"][..]),
+            ("--task sentence-similarity", &["/similarity", "/", "/invocations"]),
+        ] {
             let server = Server::start_with(&format!("--model-type embedding {flags}")).await;
             for path in paths {
                 let answer = server.post(path, &body, &[]).await;
                 assert_eq!((answer.status, answer.body.as_str()), (200, "[1.0,0.64,1.0]"), "{flags} {path}");
                 assert_eq!(answer.header("x-compute-tokens"), Some("20"), "{flags} {path}");
             }
-            let answer = server.post("/invocations", r#"{"inputs":"b"}"#, &[]).await;
-            assert_eq!(answer.body, "[[0.0,0.0,1.0]]", "{flags}");
+            for path in ["/", "/invocations"] {
+                let answer = server.post(path, r#"{"inputs":"b"}"#, &[]).await;
+                assert_eq!(answer.status, if flags.is_empty() { 200 } else { 422 }, "{flags} {path}");
+            }
         }
     }
 
@@ -184,7 +187,19 @@ mod tests {
                 "Empty",
             ),
             (
-                json!({"source_sentence": "a", "sentences": vec!["a"; 5]}),
+                json!({"source_sentence": "a", "sentences": ["a", ""]}),
+                400,
+                "Input validation error: `inputs` cannot be empty",
+                "Empty",
+            ),
+            (
+                json!({"source_sentence": "", "sentences": ["a"]}),
+                400,
+                "Input validation error: `inputs` cannot be empty",
+                "Empty",
+            ),
+            (
+                json!({"source_sentence": "a", "sentences": vec!["a"; 4]}),
                 422,
                 "batch size 5 > maximum allowed batch size 4",
                 "Validation",
@@ -192,7 +207,7 @@ mod tests {
             (
                 json!({"source_sentence": "#", "sentences": ["a"]}),
                 424,
-                "inference failed: the test wants it",
+                "Backend error: inference failed: the test wants it",
                 "Backend",
             ),
         ];
@@ -205,8 +220,7 @@ mod tests {
         let inputs = json!({"source_sentence": "a", "sentences": ["b".repeat(601)]});
         let body = json!({"inputs": inputs, "parameters": parameters}).to_string();
         let answer = server.post("/similarity", &body, &[]).await;
-        let expected =
-            r#"{"error":"`inputs` must have less than 600 tokens. Given: 601","error_type":"Validation"}"#;
+        let expected = r#"{"error":"Input validation error: `inputs` must have less than 600 tokens. Given: 601","error_type":"Validation"}"#;
         assert_eq!((answer.status, answer.body.as_str()), (422, expected));
     }
 }

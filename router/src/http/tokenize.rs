@@ -1,7 +1,7 @@
 //! `POST /tokenize`: texts to tokens.
 //!
 //! Input: `inputs` as a string or a list. Output: `[[{id, text, special, start, stop}]]`, one list for each text,
-//! also for a single one; offsets in characters, null for special tokens.
+//! also for a single one; offsets in bytes of the text, null for special tokens.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
@@ -47,19 +47,20 @@ struct TokenBody {
     text: String,
     /// Whether it is one of the tokenizer's control tokens.
     special: bool,
-    /// The place of its first character in the text; null if it stands for none.
+    /// The byte of the text where its first character begins; null if it stands for none.
     start: Option<usize>,
-    /// The place after its last character.
+    /// The byte after its last character.
     stop: Option<usize>,
 }
 
 impl From<TokenizeBody> for TokenizeRequest {
     fn from(body: TokenizeBody) -> Self {
-        let inputs = match body.inputs {
-            Inputs::One(text) => vec![text],
-            Inputs::Many(texts) => texts,
+        let TokenizeBody { inputs, add_special_tokens, prompt_name } = body;
+        let (inputs, is_batch) = match inputs {
+            Inputs::One(text) => (vec![text], false),
+            Inputs::Many(texts) => (texts, true),
         };
-        Self { inputs, add_special_tokens: body.add_special_tokens, prompt_name: body.prompt_name }
+        Self { inputs, is_batch, add_special_tokens, prompt_name }
     }
 }
 
@@ -99,7 +100,7 @@ mod tests {
     async fn texts_come_back_as_lists_of_tokens() {
         let server = Server::start().await;
         let answer = server.post("/tokenize", r#"{"inputs":"é<think>"}"#, &[]).await;
-        insta::assert_snapshot!(answer.body, @r#"[[{"id":127,"text":"é","special":false,"start":0,"stop":1},{"id":102,"text":"é","special":false,"start":0,"stop":1},{"id":258,"text":"<think>","special":false,"start":1,"stop":8}]]"#);
+        insta::assert_snapshot!(answer.body, @r#"[[{"id":127,"text":"é","special":false,"start":0,"stop":2},{"id":102,"text":"é","special":false,"start":0,"stop":2},{"id":258,"text":"<think>","special":false,"start":2,"stop":9}]]"#);
         let answer =
             server.post("/tokenize", r#"{"inputs":["a","b"],"add_special_tokens":false}"#, &[]).await;
         insta::assert_snapshot!(answer.body, @r#"[[{"id":64,"text":"a","special":false,"start":0,"stop":1}],[{"id":65,"text":"b","special":false,"start":0,"stop":1}]]"#);
@@ -110,6 +111,11 @@ mod tests {
         let server = Server::start().await;
         let table = [
             (r#"{"inputs":[]}"#, 400, r#"{"error":"`inputs` cannot be empty","error_type":"Empty"}"#),
+            (
+                r#"{"inputs":["a",""]}"#,
+                400,
+                r#"{"error":"Input validation error: `inputs` cannot be empty","error_type":"Empty"}"#,
+            ),
             (
                 r#"{"inputs":["a","a","a","a","a"]}"#,
                 422,
@@ -123,7 +129,7 @@ mod tests {
             (
                 r#"{"inputs":"a","prompt_name":"query"}"#,
                 422,
-                r#"{"error":"`prompt_name` `query` is unknown: this model has no prompts","error_type":"Validation"}"#,
+                r#"{"error":"Input validation error: `default-prompt-name` is set to `query` but no prompts were found in the Sentence Transformers configuration. The name is the request's `prompt_name`","error_type":"Validation"}"#,
             ),
         ];
         for (body, status, expected) in table {

@@ -106,7 +106,7 @@ mod tests {
         let failing = r##"{"query":"q","texts":["#"]}"##;
         for (path, body, headers, status, kind, is_error) in [
             ("/rerank", failing, &[key][..], "424", "Backend", true),
-            ("/rerank", "{", &[key], "422", "Validation", false),
+            ("/rerank", "{", &[key], "400", "Validation", false),
             ("/v1/embeddings", r#"{"input":"a"}"#, &[key], "424", "Backend", true),
             ("/rerank", BODY, &[], "401", "Unauthorized", false),
         ] {

@@ -14,6 +14,9 @@ use super::{
     format::Format,
 };
 
+/// What text-embeddings-inference puts before the message of an error.
+const TEIS_PREFIXES: [&str; 2] = ["Input validation error: ", "Backend error: "];
+
 /// In whose words an error is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Words {
@@ -43,7 +46,16 @@ impl Words {
 
     /// The body of an error.
     pub(crate) fn say(self, error: &ApiError, format: Format) -> Response {
-        let (status, message) = (error.status(), error.message().to_owned());
+        let status = error.status();
+        let message = match self {
+            Self::Tei | Self::OpenAi => error.message(),
+            // The prefixes are text-embeddings-inference's.
+            Self::Cohere | Self::Message | Self::Nested => TEIS_PREFIXES
+                .iter()
+                .find_map(|prefix| error.message().strip_prefix(prefix))
+                .unwrap_or(error.message()),
+        };
+        let message = message.to_owned();
         let (code, kind) = (status.as_u16(), error.error_type());
         match self {
             Self::Tei => format.respond(status, &ErrorBody::new(message, kind)),

@@ -1,15 +1,22 @@
 //! The log: a server's on standard output, as text or as JSON; a command's on standard error. Filtered by `LOG_LEVEL`.
 //!
 //! Input: `--json-output`, `--disable-spans` and the variable `LOG_LEVEL` (default `info`, for a command `warn`).
-//! Output: the process's subscriber. What must hold: a filter that cannot be parsed is an error, never another level.
+//! Output: the process's subscriber. What must hold: a filter that cannot be parsed is an error, never another level; an
+//! event is one line, whatever a client put into it.
 
 use anyhow::Context;
 use std::{
     env,
+    fmt::{self as text, Write},
     io::{self, IsTerminal},
 };
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry, filter::filter_fn, fmt, layer::SubscriberExt, util::SubscriberInitExt,
+    EnvFilter, Layer, Registry,
+    field::MakeExt,
+    filter::{LevelFilter, filter_fn},
+    fmt::{self, FormatFields},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
 };
 
 const VARIABLE: &str = "LOG_LEVEL";
@@ -24,10 +31,17 @@ pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<()
     let layer: Box<dyn Layer<Registry> + Send + Sync> = if json_output {
         fmt::layer().json().flatten_event(true).with_span_list(false).with_writer(io::stdout).boxed()
     } else {
-        fmt::layer().with_ansi(io::stdout().is_terminal()).with_writer(io::stdout).boxed()
+        fmt::layer()
+            .fmt_fields(fields())
+            .with_ansi(io::stdout().is_terminal())
+            .with_writer(io::stdout)
+            .boxed()
     };
-    let layer =
-        layer.with_filter(filter).with_filter(filter_fn(move |meta| !(disable_spans && meta.is_span())));
+    // Without the hint, every record that a library logs at any level is made and only then dropped: the tokenizer
+    // logs each word.
+    let level = filter.max_level_hint().unwrap_or(LevelFilter::TRACE);
+    let spans = filter_fn(move |meta| !(disable_spans && meta.is_span())).with_max_level_hint(level);
+    let layer = layer.with_filter(filter).with_filter(spans);
     tracing_subscriber::registry().with(layer).try_init().context("the log cannot start")
 }
 
@@ -38,9 +52,40 @@ pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<()
 /// As for a server.
 pub(crate) fn start_on_stderr(default: &str) -> anyhow::Result<()> {
     let filter = parse_filter(env::var(VARIABLE).ok().as_deref(), default)?;
-    let layer = fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).without_time();
+    let layer = fmt::layer().fmt_fields(fields()).with_ansi(io::stderr().is_terminal());
+    let layer = layer.with_writer(io::stderr).without_time();
     let layer = layer.with_target(false).with_filter(filter);
     tracing_subscriber::registry().with(layer).try_init().context("the log cannot start")
+}
+
+/// How fields are written as text: control characters escaped, so that no client can forge a line of the log or send
+/// commands to the terminal that shows it.
+fn fields() -> impl for<'writer> FormatFields<'writer> + 'static {
+    let write =
+        |writer: &mut fmt::format::Writer<'_>, field: &tracing::field::Field, value: &dyn text::Debug| {
+            let value = format!("{value:?}");
+            match field.name() {
+                "message" => write!(writer, "{}", Escaped(&value)),
+                name => write!(writer, "{name}={}", Escaped(&value)),
+            }
+        };
+    fmt::format::debug_fn(write).delimited(" ")
+}
+
+/// Text whose control characters are written as `\n` or `\u{1b}`.
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+
+impl text::Display for Escaped<'_> {
+    fn fmt(&self, formatter: &mut text::Formatter<'_>) -> text::Result {
+        let ends_a_line = |character: char| matches!(character, '\u{2028}' | '\u{2029}');
+        self.0.chars().try_for_each(|character| {
+            if character.is_control() || ends_a_line(character) {
+                write!(formatter, "{}", character.escape_default())
+            } else {
+                formatter.write_char(character)
+            }
+        })
+    }
 }
 
 fn parse_filter(level: Option<&str>, default: &str) -> anyhow::Result<EnvFilter> {
@@ -50,7 +95,7 @@ fn parse_filter(level: Option<&str>, default: &str) -> anyhow::Result<EnvFilter>
     };
     // On its own, any word would be taken for the name of a module.
     if !level.contains(['=', ',']) {
-        level.parse::<tracing::level_filters::LevelFilter>().with_context(advice)?;
+        level.parse::<LevelFilter>().with_context(advice)?;
     }
     EnvFilter::try_new(level).with_context(advice)
 }
@@ -59,6 +104,40 @@ fn parse_filter(level: Option<&str>, default: &str) -> anyhow::Result<EnvFilter>
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn no_text_of_a_client_starts_a_line_or_reaches_the_terminal() {
+        let written = Written::default();
+        let writer = written.clone();
+        let layer = fmt::layer().fmt_fields(fields()).with_ansi(false).without_time();
+        let layer = layer.with_writer(move || writer.clone());
+        let hostile = "a\n INFO forged\r\u{1b}[2J\u{85}\u{2028}감";
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let _span = tracing::info_span!("request", shown = %hostile, debugged = ?hostile).entered();
+            tracing::warn!(status = 422, field = %hostile, "no route `{hostile}`");
+        });
+        let log = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let escaped = r"a\n INFO forged\r\u{1b}[2J\u{85}\u{2028}감";
+        assert_eq!(log.lines().count(), 1, "{log}");
+        assert_eq!(log.matches(escaped).count(), 4, "{log}");
+        assert!(!log.trim_end().contains(char::is_control), "{log:?}");
+        assert!(log.contains(" status=422 ") && log.contains("no route `"), "{log}");
+    }
 
     #[test]
     fn a_filter_is_a_level_or_a_list_of_directives() {

@@ -1,11 +1,13 @@
 //! The Prometheus side of the metrics: buckets, the recorder and the second port that serves them.
 //!
 //! Input: the metrics that `text_embeddings_core::metrics` names. Output: their text form, on `GET /metrics` of the
-//! first port and on every path of the second. What must hold: durations have TEI's buckets, 1.5^k · 10 µs for
-//! k = 1..35; lengths and sizes have powers of two; the queue's gauges are what waits at the moment they are read.
+//! first port and on every path of the second. What must hold: buckets are TEI's, edge for edge and digit for digit,
+//! because rules name them and fleets add them up: durations 10 µs times 1.5, times 1.5, …, 35 times; lengths and sizes
+//! powers of two, lengths up to the longest input. The queue's gauges are what waits at the moment they are read.
 
 use std::{
     io,
+    iter::successors,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -15,7 +17,7 @@ use axum::{Router, http::header::CONTENT_TYPE, response::IntoResponse};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use text_embeddings_core::{
     infer::QueueGauges,
-    metrics::{ALL, Kind, Observed},
+    metrics::{ALL, Kind, Observed, REQUEST_INPUT_LENGTH},
 };
 use tokio::net::TcpListener;
 
@@ -24,8 +26,8 @@ use crate::config::PrometheusPort;
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// How often observations that nobody scraped are folded into their buckets.
 const UPKEEP: Duration = Duration::from_secs(5);
-/// The largest power of two that has a bucket, 2^20: more than any batch or input holds.
-const LARGEST_POWER: i32 = 20;
+/// The number of buckets of a duration.
+const DURATIONS: usize = 35;
 
 /// A re-ranker is sure of most texts: where its scores crowd, near 0 and 1, the steps are small.
 const PROBABILITIES: [f64; 15] =
@@ -36,27 +38,36 @@ const PROBABILITIES: [f64; 15] =
 pub(crate) struct Metrics {
     recorded: PrometheusHandle,
     /// None as long as the model loads.
-    queue: Arc<OnceLock<QueueGauges>>,
+    served: Arc<OnceLock<Served>>,
+}
+
+/// What is known once the model is loaded.
+struct Served {
+    queue: QueueGauges,
+    /// The tokens of the longest input.
+    longest_input: usize,
 }
 
 impl Metrics {
     /// The metrics of a recorder.
     pub(crate) fn new(recorded: PrometheusHandle) -> Self {
-        Self { recorded, queue: Arc::default() }
+        Self { recorded, served: Arc::default() }
     }
 
-    /// Tells what waits, from when there is a queue.
-    pub(crate) fn watch(&self, queue: QueueGauges) {
+    /// Tells what waits, from when there is a queue, and how long inputs can be, in tokens.
+    pub(crate) fn watch(&self, queue: QueueGauges, longest_input: usize) {
         // A second engine in one process would be a mistake that only costs two gauges.
-        let _ = self.queue.set(queue);
+        let _ = self.served.set(Served { queue, longest_input });
     }
 
     /// The metrics in Prometheus' text form.
     pub(crate) fn text(&self) -> String {
-        if let Some(queue) = self.queue.get() {
-            queue.publish();
-        }
-        self.recorded.render()
+        let Some(Served { queue, longest_input }) = self.served.get() else {
+            return self.recorded.render();
+        };
+        queue.publish();
+        let text = self.recorded.render();
+        text.split_inclusive('\n').filter(|line| !is_beyond(line, *longest_input)).collect()
     }
 
     /// The metrics as an answer.
@@ -65,22 +76,31 @@ impl Metrics {
     }
 }
 
+/// Whether a line is a bucket for longer inputs than there are. The buckets are cumulative, so that leaving it out loses
+/// nothing; the recorder has it because it starts before the longest input is known.
+fn is_beyond(line: &str, longest_input: usize) -> bool {
+    let rest = line.strip_prefix(REQUEST_INPUT_LENGTH).and_then(|rest| rest.strip_prefix("_bucket{le=\""));
+    let edge = rest.and_then(|rest| rest.split('"').next());
+    edge.and_then(|edge| edge.parse::<usize>().ok()).is_some_and(|edge| edge > longest_input)
+}
+
 /// A recorder that has its buckets, but is not yet the process's.
 ///
 /// # Errors
 ///
 /// Only if a metric had no buckets.
 pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
-    let durations: Vec<f64> = (1..=35).map(|k| 1.5_f64.powi(k) * 1e-5).collect();
-    let amounts: Vec<f64> = (0..=LARGEST_POWER).map(|k| 2.0_f64.powi(k)).collect();
+    // Each is the one before times 1.5: powers of 1.5 would differ in the last digits, and so in their names.
+    let durations: Vec<f64> = successors(Some(1e-5 * 1.5), |edge| Some(edge * 1.5)).take(DURATIONS).collect();
+    let amounts = |power: i32| -> Vec<f64> { (0..=power).map(|k| 2.0_f64.powi(k)).collect() };
     ALL.iter().try_fold(PrometheusBuilder::new(), |builder, metric| {
         let buckets = match metric.kind {
             Kind::Counter | Kind::Gauge => return Ok(builder),
-            Kind::Histogram(Observed::Durations) => &durations[..],
-            Kind::Histogram(Observed::Amounts) => &amounts,
-            Kind::Histogram(Observed::Probabilities) => &PROBABILITIES,
+            Kind::Histogram(Observed::Durations) => durations.clone(),
+            Kind::Histogram(Observed::Amounts(power)) => amounts(power),
+            Kind::Histogram(Observed::Probabilities) => PROBABILITIES.to_vec(),
         };
-        builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)
+        builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), &buckets)
     })
 }
 
@@ -170,6 +190,13 @@ mod tests {
             edge *= 1.5;
             assert!((duration - edge).abs() < 1e-9 * edge, "{duration} is not {edge}");
         }
+        // As the text has it, not only as a number.
+        for edge in ["0.000015000000000000002", "0.000022500000000000005", "14.561096060497142"] {
+            assert!(
+                text.contains(&format!("te_request_duration_bucket{{le=\"{edge}\"}} ")),
+                "{edge}: {text}"
+            );
+        }
         let amounts = buckets(BATCH_NEXT_TOKENS);
         assert_eq!((amounts[0], amounts[1], amounts[20]), (1.0, 2.0, 1_048_576.0));
         assert!(text.contains("te_batch_next_tokens_bucket{le=\"512\"} 0"), "{text}");
@@ -177,6 +204,23 @@ mod tests {
         assert!(text.contains("te_rerank_score_bucket{le=\"0.99\"} 0"), "{text}");
         assert!(text.contains("te_rerank_score_bucket{le=\"0.999\"} 1"), "{text}");
         assert_eq!(buckets(RERANK_SCORE), PROBABILITIES);
+    }
+
+    #[test]
+    fn buckets_for_longer_inputs_than_there_are_are_left_out() {
+        let line = |edge: &str| format!("te_request_input_length_bucket{{le=\"{edge}\"}} 3\n");
+        for (edge, longest_input, expected) in [
+            ("512", 512, false),
+            ("512", 513, false),
+            ("1024", 513, true),
+            ("1", 0, true),
+            ("+Inf", 513, false),
+        ] {
+            assert_eq!(is_beyond(&line(edge), longest_input), expected, "{edge} {longest_input}");
+        }
+        for other in ["te_request_input_length_sum 9999", "te_batch_next_tokens_bucket{le=\"1024\"} 1", ""] {
+            assert!(!is_beyond(other, 1), "{other}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Where the time of a forward pass goes, operation by operation, and what bounds each.
 //!
-//! Input: a model folder of the 0.6B shape in the variable `MODEL`; `DTYPES`, `WORKLOADS`, `MAX_BATCH_TOKENS`, `THREADS` and
+//! Input: a model folder in the variable `MODEL`, of the 0.6B shape for the workloads that are measured by default; `DTYPES`, `WORKLOADS`, `MAX_BATCH_TOKENS`, `THREADS` and
 //! `INSTRUCTION_SET` as one likes. Output: a table in Markdown for each kind of arithmetic and workload. What must hold: the
 //! rows of a table add up to the pass, of which what is outside of all operations is a row; peaks come from the same
 //! process. `docs/performance.md` says how to read it.
@@ -33,7 +33,7 @@ use text_embeddings_backend_core::{
 
 /// Bytes of keys and values that passes may keep.
 const PREFIX_CACHE_BYTES: usize = 256 << 20;
-/// Texts as numbers of tokens, which are what Qwen3's tokenizer makes of `benches/workloads`.
+/// Texts as numbers of tokens. Those of W1 to W3 are what Qwen3's tokenizer makes of `benches/workloads`.
 struct Workload {
     name: &'static str,
     /// Tokens that all texts begin with.
@@ -48,7 +48,7 @@ struct Workload {
     in_detail: bool,
 }
 
-const WORKLOADS: [Workload; 5] = [
+const WORKLOADS: [Workload; 7] = [
     Workload {
         name: "W1",
         shared: 71,
@@ -71,6 +71,9 @@ const WORKLOADS: [Workload; 5] = [
         in_detail: false,
     },
     Workload { name: "8k", shared: 0, own: &[8192], kept: 0, passes: 1, in_detail: false },
+    // Of encoders, as `benches/encoders.py` has them.
+    Workload { name: "E32", shared: 0, own: &[128; 32], kept: 0, passes: 11, in_detail: true },
+    Workload { name: "E1", shared: 0, own: &[14], kept: 0, passes: 101, in_detail: true },
 ];
 
 impl Workload {

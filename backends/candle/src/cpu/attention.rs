@@ -232,7 +232,8 @@ impl<'a> Tiles<'a> {
     }
 
     fn multiply(&self, a: &[u32], b: &[u32], rows: usize, sums: &mut [[f32; COLUMNS]]) {
-        tile::multiply(self.compute.set, rows, (self.format, self.format), (a, b), Ahead::NOTHING, sums);
+        let formats = (self.format, self.format);
+        tile::multiply(self.compute.set, rows, formats, (a, b), None, Ahead::NOTHING, sums);
     }
 
     /// Makes room for the item's queries and result, for all heads.

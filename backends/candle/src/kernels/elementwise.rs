@@ -326,21 +326,27 @@ dispatch! {
 }
 
 dispatch! {
-    /// Copies the first values of each row to its place in `out`, as many as that has, past the caches where whole registers
-    /// go to aligned memory: results of a product are many, and when they are read, other ones will have taken their place.
-    fn copy_rows(rows: &[[f32; 32]], out: &mut [&mut [f32]]) {
+    /// Copies the first values of each row to its place in `out`, as many as that has. With `stream`, whole registers go past
+    /// the caches to aligned memory: when many results are read, other ones have taken their place in the caches.
+    fn copy_rows(rows: &[[f32; 32]], out: &mut [&mut [f32]], stream: bool) {
         for (row, out) in rows.iter().zip(out) {
-            if out.len().is_multiple_of(S::LANES) && out.as_ptr().addr().is_multiple_of(size_of::<S>()) {
-                for (values, out) in row.chunks_exact(S::LANES).zip(out.chunks_exact_mut(S::LANES)) {
-                    // SAFETY: both have as many values as a register, and the second's place is aligned as one.
-                    unsafe { S::load(values.as_ptr()).stream(out.as_mut_ptr()) };
+            let aligned = out.as_ptr().addr().is_multiple_of(size_of::<S>());
+            let (whole, rest) = out.split_at_mut(out.len() - out.len() % S::LANES);
+            for (values, out) in row.chunks_exact(S::LANES).zip(whole.chunks_exact_mut(S::LANES)) {
+                // SAFETY: both have as many values as a register, and only an aligned place takes a stream.
+                unsafe {
+                    let values = S::load(values.as_ptr());
+                    if stream && aligned { values.stream(out.as_mut_ptr()) } else { values.store(out.as_mut_ptr()) }
                 }
-            } else {
-                out.copy_from_slice(&row[..out.len()]);
+            }
+            for (out, &value) in rest.iter_mut().zip(&row[whole.len()..]) {
+                *out = value;
             }
         }
-        // SAFETY: the CPU has the instruction set.
-        unsafe { S::fence() };
+        if stream {
+            // SAFETY: the CPU has the instruction set.
+            unsafe { S::fence() };
+        }
     }
 }
 
@@ -357,12 +363,14 @@ dispatch! {
 
 dispatch! {
     /// Turns the sums of products of bytes, `i32`s in place of the `f32`s they become, into the products' values: less
-    /// what the offset of the rows' bytes added to each column, times the scales of the rows and of the columns.
-    fn dequantise(rows: &mut [[f32; 32]], scales: &[f32], columns: &([f32; 32], [i32; 32])) {
+    /// what the offset of the rows' bytes added to each column, times the scales of the rows and of the columns, plus the bias.
+    fn dequantise(rows: &mut [[f32; 32]], scales: &[f32], columns: &([f32; 32], [i32; 32]), bias: &[f32; 32]) {
         let (of_columns, corrections) = columns;
         for (sums, &scale) in rows.iter_mut().zip(scales) {
-            for ((sum, &of_column), &correction) in sums.iter_mut().zip(of_columns).zip(corrections) {
-                *sum = (sum.to_bits().cast_signed().wrapping_sub(correction)) as f32 * (scale * of_column);
+            let of_columns = of_columns.iter().zip(corrections).zip(bias);
+            for (sum, ((&of_column, &correction), &bias)) in sums.iter_mut().zip(of_columns) {
+                let products = sum.to_bits().cast_signed().wrapping_sub(correction) as f32;
+                *sum = mul_add::<FUSED>(products, scale * of_column, bias);
             }
         }
     }
@@ -599,9 +607,12 @@ mod tests {
                 let sum = |(&a, &b): (&f32, &f32)| f64::from(a) + f64::from(b);
                 let expected: Vec<f64> = copied.iter().zip(&before).map(sum).collect();
                 assert_close(&out, &expected, &format!("{set} {columns}"));
-                let mut places: Vec<&mut [f32]> = out.chunks_mut(columns).collect();
-                copy_rows(set, &rows, &mut places);
-                assert!(out == copied, "{set} {columns}");
+                for stream in [false, true] {
+                    out.fill(f32::NAN);
+                    let mut places: Vec<&mut [f32]> = out.chunks_mut(columns).collect();
+                    copy_rows(set, &rows, &mut places, stream);
+                    assert!(out == copied, "{set} {columns}");
+                }
             }
         }
     }
@@ -668,15 +679,15 @@ mod tests {
             // Scales of more rows than there are.
             let scales = [0.03, 0.5, 2.0, 7.0];
             let mut out = sums.map(|row| row.map(|sum| f32::from_bits(sum.cast_unsigned())));
-            dequantise(set, &mut out, &scales, &(of_columns, corrections));
+            let bias: [f32; 32] = std::array::from_fn(|_| rng.random_range(-3.0..3.0));
+            dequantise(set, &mut out, &scales, &(of_columns, corrections), &bias);
             for ((row, sums), scale) in out.iter().zip(sums).zip(scales) {
                 for (column, &got) in row.iter().enumerate() {
-                    let expected =
+                    let product =
                         f64::from(sums[column] - corrections[column]) * f64::from(scale * of_columns[column]);
-                    assert!(
-                        (f64::from(got) - expected).abs() <= 2e-7 * expected.abs(),
-                        "{set}: {got} for {expected}"
-                    );
+                    let expected = product + f64::from(bias[column]);
+                    let tolerance = 2e-7 * (product.abs() + expected.abs());
+                    assert!((f64::from(got) - expected).abs() <= tolerance, "{set}: {got} for {expected}");
                 }
             }
         }

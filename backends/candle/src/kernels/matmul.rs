@@ -18,6 +18,8 @@ use std::{cell::RefCell, marker::PhantomData, ops::Range};
 
 /// Bytes of packed rows that meet panel after panel: what a second-level cache holds beside a panel.
 const ROWS_BYTES: usize = 384 * 1024;
+/// Results up to this size stay in the caches until the next operation reads them; larger ones are written past the caches.
+const CACHED_BYTES: usize = 2 * 1024 * 1024;
 /// A thread takes one part in so many of what would be its share of the work that is left.
 const SHARE: usize = 4;
 /// Rows that a thread takes at a time in row-wise operations.
@@ -232,7 +234,10 @@ impl Compute {
 
     /// `out = x · Wᵀ`.
     pub(crate) fn product(&self, x: &Operand, weight: &Matrix, out: &mut [f32]) {
-        self.write_rows(x, weight, COLUMNS, out, |tile, out| elementwise::copy_rows(self.set, tile, out));
+        let stream = size_of_val(out) > CACHED_BYTES;
+        self.write_rows(x, weight, COLUMNS, out, |tile, out| {
+            elementwise::copy_rows(self.set, tile, out, stream);
+        });
     }
 
     /// `out += x · Wᵀ`.
@@ -313,7 +318,12 @@ impl Compute {
                     let used = packed.len().min(row_words.saturating_sub(first + part * WORDS));
                     let start = first_row * row_words + (chunk * in_block + row - first_row) * WORDS + word;
                     // SAFETY: the words are in the row's line, of which this tile's results take a part of their own.
-                    unsafe { words.part(start, used) }.copy_from_slice(&packed[..used]);
+                    let line = unsafe { words.part(start, used) };
+                    match (line.as_chunks_mut::<WORDS>().0, packed.as_chunks::<WORDS>().0) {
+                        // Of a size that the compiler knows.
+                        ([line], [packed]) => *line = *packed,
+                        _ => line.copy_from_slice(&packed[..used]),
+                    }
                 }
             }
         });
@@ -322,9 +332,10 @@ impl Compute {
 
     /// The same as `f32` rows in `out`.
     pub(crate) fn next_values(&self, x: &Operand, weight: &Matrix, step: Step, out: &mut [f32]) {
+        let stream = size_of_val(out) > CACHED_BYTES;
         self.write_rows(x, weight, step.width(), out, |tile, out| {
             step.run(self.set, tile);
-            elementwise::copy_rows(self.set, tile, out);
+            elementwise::copy_rows(self.set, tile, out, stream);
         });
     }
 
@@ -344,6 +355,7 @@ impl Compute {
             let sums = sums.rows();
             for item in items.clone() {
                 let (chunk, panel) = (item / weight.panels, item % weight.panels);
+                let bias = weight.biases.get(panel);
                 let first = chunk * per_chunk;
                 let blocks_of_chunk = first..blocks.min(first + per_chunk);
                 let tiles = blocks_of_chunk.len();
@@ -355,15 +367,20 @@ impl Compute {
                         rows,
                         (x.format, weight.format),
                         (block, weight.panel(panel)),
+                        bias,
                         ahead,
                         sums,
                     );
                     let sums = &mut sums[..rows];
                     if let Some(columns) = weight.scales.get(panel) {
-                        elementwise::dequantise(self.set, sums, &x.scales[first_row..], columns);
-                    }
-                    if let Some(bias) = weight.biases.get(panel) {
-                        elementwise::add_bias(self.set, sums, bias);
+                        let scales = &x.scales[first_row..];
+                        elementwise::dequantise(
+                            self.set,
+                            sums,
+                            scales,
+                            columns,
+                            bias.unwrap_or(&tile::ZEROS),
+                        );
                     }
                     finish(&mut Tile { first_row, panel, sums });
                 }

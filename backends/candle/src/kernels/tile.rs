@@ -13,6 +13,8 @@ mod sums;
 pub(crate) use sums::Sums;
 
 #[cfg(target_arch = "x86_64")]
+use super::elementwise;
+#[cfg(target_arch = "x86_64")]
 use super::{
     amx,
     simd::{Avx2, Avx512},
@@ -50,7 +52,8 @@ pub(crate) fn rows(set: InstructionSet, format: Format) -> usize {
     }
 }
 
-/// One tile: `sums[row][column] = Σ a · b` over the words of a row.
+/// One tile: `sums[row][column] = start[column] + Σ a · b` over the words of a row. Without `start`, and for bytes always,
+/// sums start at zero.
 ///
 /// `a` is a block `[chunk][rows][WORDS]` in the format `formats.0`, `b` a panel `[word][COLUMNS]` in the format
 /// `formats.1`. The pairs of formats there are: equal ones, and `f32` rows with bfloat16 columns, of which a word then
@@ -60,25 +63,35 @@ pub(crate) fn multiply(
     rows: usize,
     formats: (Format, Format),
     (a, b): (&[u32], &[u32]),
+    start: Option<&[f32; COLUMNS]>,
     ahead: Ahead,
     sums: &mut [[f32; COLUMNS]],
 ) {
+    let start = start.filter(|_| formats.0 != Format::Int8);
     let chunks = a.len() / (rows * WORDS);
     let per_word = formats.1.per_word() / formats.0.per_word();
     assert!(rows <= self::rows(set, formats.0) && a.len() == chunks * rows * WORDS && rows <= sums.len());
     assert!(b.len() >= chunks * WORDS / per_word * COLUMNS);
-    let (a, b, sums) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast());
+    let (a, b, to) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast());
     // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU; the sizes were just checked.
     unsafe {
         match set {
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx512Amx if formats.0 != Format::F32 => {
-                amx::multiply(formats.0, (rows, chunks), (a, b), sums);
+                amx::multiply(formats.0, (rows, chunks), (a, b), to);
+                if let Some(start) = start {
+                    elementwise::add_bias(set, &mut sums[..rows], start);
+                }
             }
-            _ => function(set, formats, rows)(chunks, a, b, ahead, sums),
+            _ => {
+                function(set, formats, rows)(chunks, a, b, start.unwrap_or(&ZEROS).as_ptr(), ahead, to);
+            }
         }
     }
 }
+
+/// Where sums start if there is nothing to add to; of bytes, whose sums are `i32`, too.
+pub(super) static ZEROS: [f32; COLUMNS] = [0.0; COLUMNS];
 
 /// Memory that is read soon: so much of it with each chunk comes into the caches. Only a hint, which ARM and AMX don't take.
 #[derive(Debug, Clone, Copy)]
@@ -127,12 +140,13 @@ pub(crate) fn bring_row_near(rows: &[f32], index: usize, width: usize) {
     }
 }
 
-/// `(chunks, a, b, ahead, sums)`.
+/// `(chunks, a, b, start, ahead, sums)`.
 ///
 /// # Safety
 ///
-/// Of the function: the CPU has its instruction set; `a`, `b` and `sums` hold what [`multiply`] says.
-type Function = unsafe fn(usize, *const u32, *const u32, Ahead, *mut f32);
+/// Of the function: the CPU has its instruction set; `a`, `b`, `start` and `sums` hold what [`multiply`] says, and of bytes
+/// `start` holds zeros.
+type Function = unsafe fn(usize, *const u32, *const u32, *const f32, Ahead, *mut f32);
 
 /// A function for each number of rows.
 macro_rules! by_rows {
@@ -187,9 +201,16 @@ fn function(set: InstructionSet, formats: (Format, Format), rows: usize) -> Func
 macro_rules! compiled {
     ($($(#[$target:meta])* $name:ident = $body:ident($($simd:ty, $registers:expr $(, $pairs:literal)?)?);)*) => {$(
         $(#[$target])*
-        unsafe fn $name<const ROWS: usize>(chunks: usize, a: *const u32, b: *const u32, ahead: Ahead, sums: *mut f32) {
+        unsafe fn $name<const ROWS: usize>(
+            chunks: usize,
+            a: *const u32,
+            b: *const u32,
+            start: *const f32,
+            ahead: Ahead,
+            sums: *mut f32,
+        ) {
             // SAFETY: passed on to the caller.
-            unsafe { $body::<ROWS $(, $simd, { $registers } $(, $pairs)?)?>(chunks, a, b, ahead, sums) }
+            unsafe { $body::<ROWS $(, $simd, { $registers } $(, $pairs)?)?>(chunks, a, b, start, ahead, sums) }
         }
     )*};
 }
@@ -231,6 +252,7 @@ unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAI
     chunks: usize,
     a: *const u32,
     mut b: *const u32,
+    start: *const f32,
     mut ahead: Ahead,
     to: *mut f32,
 ) {
@@ -238,7 +260,7 @@ unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAI
     // as many pairs.
     unsafe {
         let mut a = a.cast::<f32>();
-        let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
+        let mut sums = [started::<S, REGISTERS>(start); ROWS];
         for _ in 0..chunks {
             ahead.step();
             for word in 0..WORDS {
@@ -274,12 +296,13 @@ unsafe fn tile_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
     chunks: usize,
     mut a: *const u32,
     mut b: *const u32,
+    start: *const f32,
     mut ahead: Ahead,
     to: *mut f32,
 ) {
     // SAFETY: the caller vouches for the instruction set and for `chunks` chunks behind `a` and `b`.
     unsafe {
-        let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
+        let mut sums = [started::<S, REGISTERS>(start); ROWS];
         for _ in 0..chunks {
             ahead.step();
             for word in 0..WORDS {
@@ -307,10 +330,12 @@ unsafe fn tile_int8<const ROWS: usize>(
     chunks: usize,
     mut a: *const u32,
     mut b: *const u32,
+    start: *const f32,
     mut ahead: Ahead,
     to: *mut f32,
 ) {
-    let mut sums = [[0_i32; COLUMNS]; ROWS];
+    // SAFETY: the caller vouches for as many values.
+    let mut sums = [unsafe { start.cast::<[i32; COLUMNS]>().read_unaligned() }; ROWS];
     for _ in 0..chunks {
         ahead.step();
         for word in 0..WORDS {
@@ -333,6 +358,20 @@ unsafe fn tile_int8<const ROWS: usize>(
     }
     // SAFETY: the caller vouches for the room of as many words.
     unsafe { to.cast::<[[i32; COLUMNS]; ROWS]>().write_unaligned(sums) }
+}
+
+/// A row's sums before the first product.
+#[expect(clippy::needless_range_loop, reason = "see above")]
+#[inline(always)]
+unsafe fn started<S: Simd, const REGISTERS: usize>(start: *const f32) -> [S; REGISTERS] {
+    // SAFETY: the caller vouches for the instruction set and for the values of a row.
+    unsafe {
+        let mut sums = [S::splat(0.0); REGISTERS];
+        for r in 0..REGISTERS {
+            sums[r] = S::load(start.add(r * S::LANES));
+        }
+        sums
+    }
 }
 
 #[inline(always)]
@@ -425,9 +464,15 @@ mod tests {
                         let (a, b, expected) = operands(&mut rng, set, formats, (rows, chunks));
                         let mut sums = Sums::of_tile();
                         sums.rows().fill([7.0; COLUMNS]);
-                        multiply(set, rows, formats, (&a, &b), Ahead::NOTHING, sums.rows());
+                        let start: [f32; COLUMNS] = std::array::from_fn(|_| rng.random_range(-3.0..3.0));
+                        let start = (chunks != 2).then_some(start);
+                        let operands = (&a[..], &b[..]);
+                        multiply(set, rows, formats, operands, start.as_ref(), Ahead::NOTHING, sums.rows());
+                        let start = start.filter(|_| formats.0 != Format::Int8).unwrap_or_default();
                         for (row, expected) in expected.iter().enumerate() {
-                            for (got, expected) in sums.rows()[row].iter().zip(expected) {
+                            for (column, (got, expected)) in sums.rows()[row].iter().zip(expected).enumerate()
+                            {
+                                let expected = expected + f64::from(start[column]);
                                 let (got, tolerance) = match formats.0 {
                                     Format::Int8 => (f64::from(got.to_bits().cast_signed()), 0.0),
                                     _ => (f64::from(*got), 1e-5),
@@ -457,12 +502,12 @@ mod tests {
                 let most = rows(set, formats.0);
                 let (a, b, _) = operands(&mut rng, set, formats, (most, 4));
                 let mut whole = Sums::of_tile();
-                multiply(set, most, formats, (&a, &b), Ahead::NOTHING, whole.rows());
+                multiply(set, most, formats, (&a, &b), None, Ahead::NOTHING, whole.rows());
                 for row in 0..most {
                     let of_row = |chunk: &[u32]| chunk[row * WORDS..(row + 1) * WORDS].to_vec();
                     let alone: Vec<u32> = a.chunks_exact(most * WORDS).flat_map(of_row).collect();
                     let mut sums = Sums::of_tile();
-                    multiply(set, 1, formats, (&alone, &b), Ahead::NOTHING, sums.rows());
+                    multiply(set, 1, formats, (&alone, &b), None, Ahead::NOTHING, sums.rows());
                     assert_eq!(
                         sums.rows()[0].map(f32::to_bits),
                         whole.rows()[row].map(f32::to_bits),

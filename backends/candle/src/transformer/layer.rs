@@ -13,7 +13,7 @@ use text_embeddings_backend_core::Activation;
 pub(super) struct Layer<O: Operations> {
     /// Its kind of attention, among the model's.
     pub(super) view: usize,
-    precision: Precision,
+    precisions: Precisions,
     query: O::Matrix,
     key_value: O::Matrix,
     output: O::Matrix,
@@ -56,6 +56,14 @@ struct Experts<O: Operations> {
     inner: Precision,
 }
 
+/// The residual stream between two layers.
+pub(super) struct Stream<O: Operations> {
+    /// `[computed, hidden]`
+    pub(super) hidden: O::Tensor,
+    /// The same, ready for the next layer's products, where a norm ended the layer before.
+    pub(super) operand: Option<O::Operand>,
+}
+
 /// The rows of a layer's result where these are not all.
 pub(super) struct Wanted<'a, 'r, O: Operations> {
     /// Their places among the rows that are computed.
@@ -75,6 +83,32 @@ impl<O: Operations> Norms<O> {
     }
 }
 
+/// How exact a layer's products are in arithmetic of bytes.
+#[derive(Debug, Clone, Copy)]
+struct Precisions {
+    /// Of products with the residual stream.
+    input: Precision,
+    /// Of attention's output projection.
+    context: Precision,
+    /// Of the MLP's second product.
+    inner: Precision,
+}
+
+impl Precisions {
+    fn of(layer: &plan::Layer, index: usize) -> Self {
+        match (index, &layer.mlp_norms.sum) {
+            // The norm on the residual stream itself keeps a few columns large in every layer, and the errors of the first
+            // layer no larger than those of the others.
+            (_, Some(_)) => {
+                Self { input: Precision::Spread, context: Precision::Low, inner: Precision::Spread }
+            }
+            // Elsewhere all other layers build on the first: its errors are the ones that grow.
+            (0, None) => Self { input: Precision::High, context: Precision::High, inner: Precision::High },
+            (_, None) => Self { input: Precision::Low, context: Precision::Low, inner: Precision::Spread },
+        }
+    }
+}
+
 impl<O: Operations> Layer<O> {
     pub(super) fn load(
         layer: &plan::Layer,
@@ -82,20 +116,16 @@ impl<O: Operations> Layer<O> {
         heads: Heads,
         weights: &mut Weights<'_, O>,
     ) -> Result<Self> {
-        // All others build on the first: its errors are the ones that grow.
-        let (precision, inner) = match index {
-            0 => (Precision::High, Precision::High),
-            _ => (Precision::Low, Precision::Spread),
-        };
+        let precisions = Precisions::of(layer, index);
         let plan::Attention { query, key_value, output, norms, disentangled } = &layer.attention;
         let disentangled =
             disentangled.as_ref().map(|disentangled| weights.disentangled(disentangled, heads));
         Ok(Self {
             view: layer.view,
-            precision,
-            query: weights.matrix(query, precision)?,
-            key_value: weights.matrix(key_value, precision)?,
-            output: weights.matrix(output, precision)?,
+            precisions,
+            query: weights.matrix(query, precisions.input)?,
+            key_value: weights.matrix(key_value, precisions.input)?,
+            output: weights.matrix(output, precisions.context)?,
             head_norms: match norms {
                 plan::HeadNorms::None => HeadNorms::None,
                 plan::HeadNorms::EachHead(query, key) => {
@@ -107,20 +137,30 @@ impl<O: Operations> Layer<O> {
             },
             disentangled: disentangled.transpose()?,
             attention_norms: Norms::load(&layer.attention_norms, weights)?,
-            mlp: Mlp::load(&layer.mlp, precision, inner, weights)?,
+            mlp: Mlp::load(&layer.mlp, precisions, weights)?,
             mlp_norms: Norms::load(&layer.mlp_norms, weights)?,
         })
     }
 
-    /// `hidden` `[computed, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those.
+    /// The precision of its first products, if they take the residual stream as it is.
+    pub(super) fn takes_stream(&self) -> Option<Precision> {
+        self.attention_norms.input.is_none().then_some(self.precisions.input)
+    }
+
+    /// `[computed, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those. With `next`, what
+    /// [`Layer::takes_stream`] says of the next layer, the result may come with its operand.
     pub(super) fn forward<'r>(
         &self,
         operations: &mut O,
-        mut hidden: O::Tensor,
+        Stream { mut hidden, operand }: Stream<O>,
         pass: &mut Pass<'_, O::Kept>,
         (all, wanted): (&O::Rows<'r>, Option<&Wanted<'_, 'r, O>>),
-    ) -> Result<O::Tensor> {
-        let mut operand = self.attention_norms.operand(operations, &hidden, self.precision)?; // [computed, hidden]
+        next: Option<Precision>,
+    ) -> Result<Stream<O>> {
+        let mut operand = match operand {
+            Some(operand) => operand,
+            None => self.attention_norms.operand(operations, &hidden, self.precisions.input)?,
+        }; // [computed, hidden]
         let mut keys_values = operations.linear(&operand, &self.key_value)?; // [computed, 2 · key heads · size]
         let key_norm = match &self.head_norms {
             HeadNorms::None => None,
@@ -135,7 +175,7 @@ impl<O: Operations> Layer<O> {
         let mut rows = all;
         if let Some(wanted) = wanted {
             hidden = operations.select(&hidden, wanted.places)?;
-            operand = self.attention_norms.operand(operations, &hidden, self.precision)?; // [rows, hidden]
+            operand = self.attention_norms.operand(operations, &hidden, self.precisions.input)?; // [rows, hidden]
             rows = wanted.rows;
         }
         let mut queries = operations.linear(&operand, &self.query)?; // [rows, heads · size]
@@ -153,7 +193,7 @@ impl<O: Operations> Layer<O> {
             keys_values: &keys_values,
             disentangled: self.disentangled.as_ref(),
         };
-        let context = operations.attention(attention, rows, self.precision)?; // [rows, heads · size]
+        let context = operations.attention(attention, rows, self.precisions.context)?; // [rows, heads · size]
         drop((operand, keys_values, queries));
         let before =
             self.attention_norms.second_sum.as_ref().map(|_| operations.copy(&hidden)).transpose()?;
@@ -171,10 +211,15 @@ impl<O: Operations> Layer<O> {
                 self.mlp.forward(operations, operand, hidden)
             })?;
         }
-        if let Some(norm) = &self.mlp_norms.sum {
-            hidden = operations.norm(&hidden, norm)?;
-        }
-        Ok(hidden)
+        let operand = match (&self.mlp_norms.sum, next) {
+            (None, _) => None,
+            (Some(norm), Some(precision)) => Some(operations.norm_in_place(&mut hidden, norm, precision)?),
+            (Some(norm), None) => {
+                hidden = operations.norm(&hidden, norm)?;
+                None
+            }
+        };
+        Ok(Stream { hidden, operand })
     }
 
     /// The MLP's input, and the residual that it is added to, from attention's sum.
@@ -184,7 +229,7 @@ impl<O: Operations> Layer<O> {
         hidden: &mut O::Tensor,
         before: Option<&O::Tensor>,
     ) -> Result<O::Operand> {
-        let precision = self.mlp.precision(self.precision);
+        let precision = self.mlp.precision(self.precisions.input);
         let mut operand = None;
         if let Some(norm) = &self.attention_norms.sum {
             operand = Some(operations.norm_in_place(hidden, norm, precision)?);
@@ -230,20 +275,19 @@ impl<O: Operations> Norms<O> {
 impl<O: Operations> Mlp<O> {
     fn load(
         mlp: &plan::Mlp,
-        precision: Precision,
-        inner: Precision,
+        Precisions { input, inner, .. }: Precisions,
         weights: &Weights<'_, O>,
     ) -> Result<Self> {
         Ok(match mlp {
             plan::Mlp::Plain { up, down, activation } => Self::Plain {
-                up: weights.matrix(up, precision)?,
+                up: weights.matrix(up, input)?,
                 down: weights.matrix(down, inner)?,
                 activation: *activation,
                 inner,
             },
             plan::Mlp::Gated { gate, up, down, activation } => {
                 let gate_up =
-                    weights.operations.gated_matrix(weights.part(gate)?, weights.part(up)?, precision)?;
+                    weights.operations.gated_matrix(weights.part(gate)?, weights.part(up)?, input)?;
                 Self::Gated { gate_up, down: weights.matrix(down, inner)?, activation: *activation, inner }
             }
             plan::Mlp::Experts(experts) => {
@@ -262,7 +306,7 @@ impl<O: Operations> Mlp<O> {
         })
     }
 
-    /// What its input must be made for, in a layer of this precision.
+    /// What its input must be made for, in a layer with this precision of inputs.
     fn precision(&self, layer: Precision) -> Precision {
         // A router that errs takes another expert.
         if let Self::Experts(_) = self { Precision::High } else { layer }

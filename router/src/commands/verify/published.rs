@@ -11,7 +11,9 @@ use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
 use text_embeddings_backend_core::{ModelType, Pool};
 use text_embeddings_core::{
-    service::{EmbedEncoding, EmbedInput, EmbedRequest, EmbedSparseRequest, RerankRequest, Service},
+    service::{
+        EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest, EmbedSparseRequest, RerankRequest, Service,
+    },
     sigmoid,
 };
 
@@ -210,7 +212,7 @@ impl Published {
             }
             Item::Vector { text, normalized, starts } => {
                 let request = EmbedRequest {
-                    inputs: vec![EmbedInput::Text(text.clone())],
+                    inputs: EmbedInputs::single(EmbedInput::Text(text.clone())),
                     encoding: EmbedEncoding::default(),
                     normalize: *normalized,
                     dimensions: None,
@@ -221,7 +223,7 @@ impl Published {
                 (starts.clone(), vector.iter().take(starts.len()).map(|&value| value.into()).collect())
             }
             Item::Sparse { text, entries } => {
-                let inputs = vec![EmbedInput::Text(text.clone())];
+                let inputs = EmbedInputs::single(EmbedInput::Text(text.clone()));
                 let request = EmbedSparseRequest { inputs, encoding: EmbedEncoding::default() };
                 let vectors = service.embed_sparse(request).await?.value;
                 let vector = vectors.first().ok_or_else(|| anyhow!("no vector came back"))?;

@@ -16,12 +16,12 @@ use utoipa::{
 
 use crate::{
     cost,
-    http::{format::MESSAGE_PACK, score},
+    http::{format::MESSAGE_PACK, platform::VERTEX_ROUTE, score},
 };
 
 const JSON: &str = "application/json";
 /// Schemas of which a value may fit several, which `oneOf` forbids.
-const OVERLAPPING: [&str; 4] = ["AnyRequest", "RerankAnswer", "MainTaskRequest", "MainTaskAnswer"];
+const OVERLAPPING: [&str; 4] = ["VertexInstance", "RerankAnswer", "MainTaskRequest", "MainTaskAnswer"];
 /// Bodies that take what `RerankOptions` describes beside their own fields.
 const WITH_OPTIONS: [&str; 3] = ["RerankDocumentsRequest", "MixedbreadRerankRequest", "ScoreRequest"];
 const OPTIONS: &str = "RerankOptions";
@@ -127,16 +127,17 @@ fn add_message_pack(description: &mut Document) {
     }
 }
 
-/// Adds the headers of costs to what answers with them: routes that compute, and so may be unable to.
+/// Adds the headers of costs to what answers with them: routes that compute, and so may be unable to. `/vertex` has
+/// none.
 fn describe_costs(description: &mut Document) {
     let header = |name: &str| {
         let kind = if name == "x-compute-type" { Type::String } else { Type::Integer };
         Header::new(Object::with_type(kind))
     };
-    let items = description.paths.paths.values_mut();
-    let operations = items.filter_map(|item| item.post.as_mut());
-    for responses in operations.map(|operation| &mut operation.responses.responses) {
-        let computes = responses.contains_key("503");
+    for (path, item) in &mut description.paths.paths {
+        let Some(operation) = item.post.as_mut() else { continue };
+        let responses = &mut operation.responses.responses;
+        let computes = responses.contains_key("503") && path != VERTEX_ROUTE;
         if let Some(RefOr::T(success)) = responses.get_mut("200").filter(|_| computes) {
             let names = cost::headers(&Cost::default(), "cpu").map(|(name, _)| name.to_string());
             success.headers.extend(names.map(|name| (name.clone(), header(&name).into())));

@@ -23,18 +23,14 @@ use utoipa::{OpenApi, ToSchema};
 use utoipa_swagger_ui::{Config, serve};
 
 use super::{
-    decode::{self, DecodeBody},
-    embed::{self, EmbedAllBody, EmbedBody, EmbedSparseBody},
+    decode, embed,
     error::{ApiError, ErrorBody, OpenAiErrorBody},
-    health, info,
-    openai::{self, OpenAiBody},
-    playground,
-    predict::{self, PredictBody},
-    rerank::{self, AnyAnswer, AnyBody, RerankBody, options::Options},
+    health, info, openai, playground, predict,
+    rerank::{self, AnyAnswer, AnyBody, options::Options},
     score,
-    similarity::{self, SimilarityBody},
-    tokenize::{self, TokenizeBody},
-    vertex::{self, Prediction},
+    similarity::{self, Cosines, SimilarityBody},
+    tokenize,
+    vertex::{self, Instance, Prediction},
     words::{NestedErrorBody, RerankErrorBody},
 };
 use crate::state::AppState;
@@ -59,28 +55,12 @@ const DOCUMENT: &str = "/api-doc/openapi.json";
         super::metrics, openai::embeddings, playground::prompt, predict::predict, rerank::rerank, score::score, similarity::similarity,
         tokenize::tokenize, vertex::vertex, main_task
     ),
-    components(schemas(AnyRequest, ErrorBody, OpenAiErrorBody, RerankErrorBody, NestedErrorBody, Options)),
+    components(schemas(ErrorBody, OpenAiErrorBody, RerankErrorBody, NestedErrorBody, Options)),
     security((), ("key" = [])),
     modifiers(&Additions),
     tags((name = "Text Embeddings Inference", description = "What clients of text-embeddings-inference call"))
 )]
 struct Description;
-
-/// The body of another route. Where the fields leave open which, it is the one of the model's main task.
-#[derive(Deserialize, ToSchema)]
-#[serde(untagged)]
-#[expect(dead_code, reason = "a description, not a value")]
-pub(crate) enum AnyRequest {
-    Rerank(RerankBody),
-    Predict(PredictBody),
-    Embed(EmbedBody),
-    EmbedAll(EmbedAllBody),
-    EmbedSparse(EmbedSparseBody),
-    Similarity(SimilarityBody),
-    OpenAi(OpenAiBody),
-    Tokenize(TokenizeBody),
-    Decode(DecodeBody),
-}
 
 /// The body of the model's main task: that of its route.
 #[derive(Deserialize, ToSchema)]
@@ -89,7 +69,8 @@ pub(crate) enum AnyRequest {
 #[expect(dead_code, reason = "a description, not a value")]
 enum MainTaskBody {
     Rerank(AnyBody),
-    Other(AnyRequest),
+    Similarity(SimilarityBody),
+    Other(Instance),
 }
 
 /// The answer of the model's main task: that of its route.
@@ -99,6 +80,7 @@ enum MainTaskBody {
 #[expect(dead_code, reason = "a description, not a value")]
 enum MainTaskAnswer {
     Rerank(AnyAnswer),
+    Similarity(Cosines),
     Other(Prediction),
 }
 

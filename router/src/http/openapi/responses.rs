@@ -13,7 +13,7 @@ use crate::http::{
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "a description, not a value")]
 pub(crate) enum InferenceErrors {
-    /// A list or text that must not be empty is
+    /// A list or text that must not be empty is, or the body is not in its format
     #[response(status = 400)]
     Empty(ErrorBody),
     /// The key is missing or wrong
@@ -67,7 +67,7 @@ pub(crate) enum TokenizerErrors {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "a description, not a value")]
 pub(crate) enum OpenAiErrors {
-    /// A list or text that must not be empty is
+    /// A list or text that must not be empty is, or the body is not in its format
     #[response(status = 400)]
     Empty(OpenAiErrorBody),
     /// The key is missing or wrong
@@ -97,7 +97,7 @@ pub(crate) enum OpenAiErrors {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "a description, not a value")]
 pub(crate) enum RerankErrors {
-    /// A list or text that must not be empty is
+    /// A list or text that must not be empty is, or the body is not in its format
     #[response(status = 400)]
     Empty(RerankErrorBody),
     /// The key is missing or wrong
@@ -127,7 +127,7 @@ pub(crate) enum RerankErrors {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "a description, not a value")]
 pub(crate) enum ScoreErrors {
-    /// A list or text that must not be empty is
+    /// A list or text that must not be empty is, or the body is not in its format
     #[response(status = 400)]
     Empty(NestedErrorBody),
     /// The key is missing or wrong

@@ -167,7 +167,7 @@ fn the_headers_of_costs_are_described() {
     for (route, expected) in [
         ("/rerank", true),
         ("/embeddings", true),
-        ("/vertex", true),
+        ("/vertex", false),
         ("/tokenize", false),
         ("/playground/prompt", false),
     ] {

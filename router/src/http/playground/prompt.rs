@@ -212,7 +212,7 @@ mod tests {
                 &server,
                 json!({"query": "q", "text": long, "truncate": false}),
                 422,
-                "`inputs` must have less than 600 tokens. Given: 920",
+                "Input validation error: `inputs` must have less than 600 tokens. Given: 920",
                 "Validation",
             ),
             (
@@ -222,7 +222,13 @@ mod tests {
                 "invalid request: missing field `text` at line 1 column 13",
                 "Validation",
             ),
-            (&embedder, json!({"query": "q", "text": "a"}), 424, "model is not a re-ranker model", "Backend"),
+            (
+                &embedder,
+                json!({"query": "q", "text": "a"}),
+                424,
+                "Backend error: model is not a re-ranker model",
+                "Backend",
+            ),
             (
                 &keyed,
                 json!({"query": "q", "text": "a"}),

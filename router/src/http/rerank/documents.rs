@@ -3,7 +3,10 @@
 //! Input: the body of Cohere, Jina, `vLLM`, `llama.cpp`, Infinity, Voyage or Mixedbread. Output: a [`Ranking`]. What must
 //! hold: the text of a document is ranked and nothing else of it; what is no text is refused by its place.
 
-use std::fmt::{self, Write};
+use std::{
+    collections::HashMap,
+    fmt::{self, Write},
+};
 
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -126,17 +129,23 @@ pub(super) struct Ranking {
 }
 
 impl DocumentsBody {
-    /// The request that the body stands for.
+    /// The request that the body stands for. The texts that are built of objects have `limit` bytes in all at most.
     ///
     /// # Errors
     ///
     /// The field or document that cannot be ranked, and why.
-    pub(super) fn request(self, options: &Options, dialect: Dialect) -> Result<Ranking, String> {
+    pub(super) fn request(
+        self,
+        options: &Options,
+        dialect: Dialect,
+        limit: usize,
+    ) -> Result<Ranking, String> {
         options.check()?;
         if self.relevant_spans.is_some() {
             return Err("`relevant_spans` is not supported: documents get a score and no spans".to_owned());
         }
-        let fields = self.rank_fields.unwrap_or_default();
+        let fields = RankFields::new(self.rank_fields.as_deref().unwrap_or_default())?;
+        let mut left = limit;
         let return_text = self.return_documents.unwrap_or(false);
         let mut texts = Vec::with_capacity(self.documents.0.len());
         let mut objects = Vec::new();
@@ -145,7 +154,10 @@ impl DocumentsBody {
                 Document::Text(text) => (text, None),
                 Document::Object(object) => {
                     let place = format!("`{}[{index}]`", dialect.texts_field());
-                    let text = text_of(&object, &fields).map_err(|problem| format!("{place} {problem}"))?;
+                    let text = fields.text_of(&object).map_err(|problem| format!("{place} {problem}"))?;
+                    left = left.checked_sub(text.len()).ok_or_else(|| {
+                        format!("{place} is too much: the texts that are ranked of objects have more than {limit} bytes")
+                    })?;
                     (text, Some(object))
                 }
             };
@@ -170,38 +182,62 @@ impl DocumentsBody {
     }
 }
 
-/// The text of an object that is ranked: its `text`, or lines of the named fields, as in YAML.
-fn text_of(object: &Map<String, Value>, fields: &[String]) -> Result<String, String> {
-    if fields.is_empty() || fields == [TEXT] {
-        return match object.get(TEXT) {
-            Some(Value::String(text)) => Ok(text.clone()),
-            Some(_) => Err("has a `text` that is no string".to_owned()),
-            None if ["content", "image", "image_url", "video", "audio"]
-                .iter()
-                .any(|part| object.contains_key(*part)) =>
-            {
-                Err("has no `text`: only text is ranked, as a string or in a field `text`".to_owned())
+/// The fields of an object that are ranked, each with its place; none for its `text`.
+struct RankFields<'a>(HashMap<&'a str, usize>);
+
+impl<'a> RankFields<'a> {
+    /// Refuses a field that is named twice: a short body could ask for a text without end.
+    fn new(names: &'a [String]) -> Result<Self, String> {
+        let mut places = HashMap::with_capacity(names.len());
+        for (place, name) in names.iter().enumerate() {
+            if places.insert(name.as_str(), place).is_some() {
+                return Err(format!("`rank_fields[{place}]` names a field that it named before"));
             }
-            None => {
-                Err("is an object without `text`: give it one, or name the fields to rank in `rank_fields`"
-                    .to_owned())
-            }
-        };
+        }
+        let is_text_alone = places.len() == 1 && places.contains_key(TEXT);
+        Ok(Self(if is_text_alone { HashMap::new() } else { places }))
     }
-    let mut lines = String::new();
-    for field in fields {
-        let separator = if lines.is_empty() { "" } else { "\n" };
-        let written = match object.get(field) {
-            None | Some(Value::Null) => continue,
-            Some(Value::String(text)) => write!(lines, "{separator}{field}: {text}"),
-            Some(other) => write!(lines, "{separator}{field}: {other}"),
-        };
-        written.map_err(|error| error.to_string())?;
+
+    /// The text of an object that is ranked: its `text`, or lines of the named fields, as in YAML. The work is that of
+    /// reading the object, however many fields are named.
+    fn text_of(&self, object: &Map<String, Value>) -> Result<String, String> {
+        if self.0.is_empty() {
+            return the_text_of(object);
+        }
+        let place = |(name, value)| Some((*self.0.get(String::as_str(name))?, name, value));
+        let mut named: Vec<(usize, &String, &Value)> =
+            object.iter().filter(|(_, value)| !value.is_null()).filter_map(place).collect();
+        named.sort_unstable_by_key(|(place, ..)| *place);
+        let mut lines = String::new();
+        for (_, name, value) in named {
+            let separator = if lines.is_empty() { "" } else { "\n" };
+            let written = match value {
+                Value::String(text) => write!(lines, "{separator}{name}: {text}"),
+                other => write!(lines, "{separator}{name}: {other}"),
+            };
+            written.map_err(|error| error.to_string())?;
+        }
+        if lines.is_empty() {
+            Err("has none of the fields that `rank_fields` names".to_owned())
+        } else {
+            Ok(lines)
+        }
     }
-    if lines.is_empty() {
-        Err("has none of the fields that `rank_fields` names".to_owned())
-    } else {
-        Ok(lines)
+}
+
+/// An object's own text.
+fn the_text_of(object: &Map<String, Value>) -> Result<String, String> {
+    match object.get(TEXT) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(_) => Err("has a `text` that is no string".to_owned()),
+        None if ["content", "image", "image_url", "video", "audio"]
+            .iter()
+            .any(|part| object.contains_key(*part)) =>
+        {
+            Err("has no `text`: only text is ranked, as a string or in a field `text`".to_owned())
+        }
+        None => Err("is an object without `text`: give it one, or name the fields to rank in `rank_fields`"
+            .to_owned()),
     }
 }
 

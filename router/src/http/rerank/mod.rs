@@ -14,6 +14,7 @@ mod tei;
 use axum::{extract::State, http::Uri, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::{error::Error, service::RerankRequest};
+use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
 use super::{
@@ -68,7 +69,7 @@ pub(crate) async fn rerank(
     body: Unread,
 ) -> Result<Response, ApiError> {
     let fields = body.fields()?;
-    let dialect = Dialect::of(&fields).map_err(ApiError::malformed)?;
+    let dialect = Dialect::of(&fields).map_err(ApiError::invalid)?;
     note_misspelled_instruction(&fields);
     let words = dialect.words(uri.path());
     let answer = match dialect {
@@ -93,8 +94,11 @@ async fn rerank_documents(
     let options: Options = body.parse()?;
     let ranking: DocumentsBody = body.parse()?;
     options.note_model(&state.info.config.served_model_name);
-    let Ranking { request, objects, has_data } =
-        ranking.request(&options, dialect).map_err(ApiError::malformed)?;
+    let limit = state.server.payload_limit;
+    // Texts are built of objects, which takes as long as reading the body did.
+    let built = spawn_blocking(move || (ranking.request(&options, dialect, limit), options)).await;
+    let (ranking, options) = built.map_err(|_| Error::Unhealthy)?;
+    let Ranking { request, objects, has_data } = ranking.map_err(ApiError::invalid)?;
     let object = if options.is_infinitys() { "rerank" } else { "list" };
     let returns_documents = request.return_text;
     let names = ["query", dialect.texts_field()];

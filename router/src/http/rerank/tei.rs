@@ -214,7 +214,7 @@ mod tests {
     async fn each_error_has_its_status_and_body_and_the_server_goes_on() {
         let server = Server::start().await;
         let long = "a".repeat(700);
-        let nan = "the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
+        let nan = "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out";
         let table = [
             (json!({"query": "q", "texts": []}), 400, "`texts` cannot be empty", "Empty"),
             (json!({"query": "", "texts": ["a"]}), 400, "`query` cannot be empty", "Empty"),
@@ -227,19 +227,19 @@ mod tests {
             (
                 json!({"query": "q", "texts": [long], "truncate": false}),
                 422,
-                "`inputs` must have less than 600 tokens. Given: 920",
+                "Input validation error: `inputs` must have less than 600 tokens. Given: 920",
                 "Validation",
             ),
             (
                 json!({"query": "q", "texts": ["a"], "top_n": 0}),
                 422,
-                "`top_n` must be at least 1",
+                "Input validation error: `top_n` must be at least 1",
                 "Validation",
             ),
             (
                 json!({"query": "q", "texts": ["a", "#"]}),
                 424,
-                "inference failed: the test wants it",
+                "Backend error: inference failed: the test wants it",
                 "Backend",
             ),
             (json!({"query": "q", "texts": ["a", "%"]}), 424, nan, "Backend"),

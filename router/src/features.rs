@@ -1,0 +1,107 @@
+//! What the Cargo features of this build mean, under the names of text-embeddings-inference.
+//!
+//! Input: the features, and the variable `USE_FLASH_ATTENTION`. Output: lines for the log. What must hold: a feature that
+//! cannot be true ends the build with the reason; one that changes nothing, or less than its name says, is in the log.
+
+#[cfg(feature = "ort")]
+compile_error!("the feature `ort` is not there yet: models in ONNX are not served; build with `candle`");
+#[cfg(not(any(feature = "candle", feature = "ort")))]
+compile_error!("a server needs a backend: build with the feature `candle`");
+#[cfg(not(any(feature = "http", feature = "grpc")))]
+compile_error!("a server needs a transport: build with the feature `http`, `grpc` or both");
+#[cfg(all(feature = "cuda", feature = "metal"))]
+compile_error!("a build computes on one kind of device: choose `candle-cuda` or `metal`");
+#[cfg(all(feature = "candle-cuda", feature = "candle-cuda-turing"))]
+compile_error!("`candle-cuda` and `candle-cuda-turing` are for different cards: choose one");
+
+/// The variable of text-embeddings-inference that switches flash attention off.
+const VARIABLE: &str = "USE_FLASH_ATTENTION";
+
+/// The features whose meaning the log tells.
+#[derive(Debug, Clone, Copy, Default)]
+struct Features {
+    cuda: bool,
+    turing: bool,
+    /// A feature that changes nothing.
+    idle: Option<&'static str>,
+}
+
+/// What the log should say of this build.
+pub(crate) fn notices() -> Vec<String> {
+    let features = Features {
+        cuda: cfg!(feature = "cuda"),
+        turing: cfg!(feature = "candle-cuda-turing"),
+        idle: if cfg!(feature = "mkl") {
+            Some("mkl")
+        } else {
+            cfg!(feature = "accelerate").then_some("accelerate")
+        },
+    };
+    features.notices(std::env::var(VARIABLE).ok().as_deref())
+}
+
+impl Features {
+    fn notices(self, flash_attention: Option<&str>) -> Vec<String> {
+        let mut notices = Vec::new();
+        if let Some(name) = self.idle {
+            notices.push(format!(
+                "built with `{name}`, which changes nothing: the kernels for the CPU are this project's own"
+            ));
+        }
+        if self.cuda {
+            let why = match flash_attention {
+                // As in text-embeddings-inference, everything but `True` switches it off.
+                Some("True") => format!("`{VARIABLE}=True` has no effect, because this build has none"),
+                Some(other) => format!("`{VARIABLE}={other}` switches it off"),
+                None if self.turing => {
+                    "built with `candle-cuda-turing`, for cards before compute capability 8.0".to_owned()
+                }
+                None => "this build has none yet".to_owned(),
+            };
+            notices.push(format!("attention runs without flash attention 2: {why}"));
+        }
+        notices
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_what_a_feature_does_not_do() {
+        let none = Features::default();
+        let cuda = Features { cuda: true, ..none };
+        let turing = Features { turing: true, ..cuda };
+        for (features, variable, expected) in [
+            (none, None, vec![]),
+            (none, Some("False"), vec![]),
+            (Features { idle: Some("mkl"), ..none }, None, vec!["built with `mkl`, which changes nothing"]),
+            (
+                Features { idle: Some("accelerate"), ..cuda },
+                None,
+                vec![
+                    "built with `accelerate`, which changes nothing",
+                    "attention runs without flash attention 2: this build has none yet",
+                ],
+            ),
+            (
+                cuda,
+                Some("True"),
+                vec!["attention runs without flash attention 2: `USE_FLASH_ATTENTION=True` has no"],
+            ),
+            (
+                cuda,
+                Some("False"),
+                vec!["attention runs without flash attention 2: `USE_FLASH_ATTENTION=False` swi"],
+            ),
+            (turing, None, vec!["attention runs without flash attention 2: built with `candle-cuda-turing`"]),
+        ] {
+            let notices = features.notices(variable);
+            assert_eq!(notices.len(), expected.len(), "{notices:?}");
+            for (notice, start) in notices.iter().zip(expected) {
+                assert!(notice.starts_with(start), "{notice}");
+            }
+        }
+    }
+}
