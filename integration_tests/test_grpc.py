@@ -45,6 +45,12 @@ def test_info(connected, model):
     assert kind == MODELS[model].lower() and answer.pooling == details.get("pooling", "")
     same = set(http) & set(fields(answer))
     assert len(same) >= 13 and {"model_id", "max_batch_requests", "max_input_length", "version"} <= same
+    reranker = http.pop("reranker")
+    same.discard("reranker")
+    assert answer.HasField("reranker") == (reranker is not None)
+    for name in reranker or {}:
+        value = getattr(answer.reranker, name)
+        assert value == reranker[name] or (not value and reranker[name] is None), name
     for name in same:
         value = getattr(answer, name)
         assert value == http[name] or (not value and http[name] is None), name

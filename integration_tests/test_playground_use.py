@@ -32,7 +32,7 @@ class TestTexts:
         page = visit(short, statuses=[422])
         page.fill(QUERY, LINES, instruction=HOSTILE[0] * 20)
         page.button("Run").click()
-        expect(page.page.locator("#problem")).to_contain_text("The server refused this: Input validation error: `instruction` is too long")
+        expect(page.page.locator("#problem")).to_contain_text("The server refused this: `instruction` is too long")
         page.fill(" ", LINES)
         page.button("Run").click()
         expect(page.page.locator("#problem")).to_have_text("Write a query first.")

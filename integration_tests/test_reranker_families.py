@@ -208,6 +208,13 @@ class TestStart:
         message = refusal(copied("zerank-1-small", "ERank-4B"))
         assert "chain of reasoning" in message
 
+    @pytest.mark.parametrize(("model_type", "part"), [("cost_wise_gemma", "merges neighbouring tokens"), ("minicpm", "of the caller's choice")])
+    def test_architectures_of_their_own_are_refused_with_a_reason(self, copied, model_type, part):
+        folder = copied("bge-reranker-v2-gemma")
+        edit_json(folder / "config.json", model_type=model_type)
+        message = refusal(folder)
+        assert f'"{model_type}" is not supported' in message and part in message
+
     def test_e2rank_is_an_embedding_model_that_ends_each_text(self, copied, served):
         server = served(copied("zerank-1-small", "E2Rank-0.6B"))
         assert server.get("/info").json()["model_type"] == {"embedding": {"pooling": "last_token"}}

@@ -161,6 +161,7 @@ pub(crate) struct Args {
 
 /// How a model is got, prompted and computed, whatever it is then used for.
 #[derive(Debug, Clone, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "switches that do not exclude each other")]
 pub(crate) struct ModelArgs {
     /// How its files are got.
     #[command(flatten)]
@@ -196,7 +197,7 @@ pub(crate) struct ModelArgs {
     pub(crate) ignore_instruction: bool,
 
     /// The token whose logit is a generative re-ranker's raw score: its text, or its number as `id:9454` [default: by
-    /// 1_LogitScore/config.json, else by the model's family].
+    /// `1_LogitScore/config.json`, else by the model's family].
     #[arg(long, env, help_heading = "Score")]
     pub(crate) rerank_true_token: Option<NamedAnswer>,
 

@@ -6,6 +6,8 @@
 //! setting that is not served is an error that names it; whatever was changed for the user is said in
 //! [`Config::notices`].
 
+mod error;
+
 use std::{net::SocketAddr, num::NonZeroUsize, thread, time::Duration};
 
 use text_embeddings_backend::{InstructionSet, ON_CPU};
@@ -15,6 +17,7 @@ use text_embeddings_core::{
     tokenization::{NamedAnswer, TextLimits},
 };
 
+pub(crate) use self::error::ConfigError;
 use crate::{
     args::{Args, ChatTemplate, parse_hostname},
     secret::Secret,
@@ -31,64 +34,6 @@ const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
 const DEFAULT_PROMETHEUS_PORT: u16 = 9000;
-
-/// A flag, or a combination of flags and files, that cannot be served.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ConfigError {
-    /// A flag that TEI has and this server does not serve yet.
-    #[error("`{flag}` is not supported yet: leave it out")]
-    NotSupportedYet {
-        /// The flag, with its value where only that is the matter.
-        flag: String,
-    },
-    /// A flag whose value makes no sense.
-    #[error("`{flag} {value}` {problem}")]
-    Value {
-        /// The flag.
-        flag: &'static str,
-        /// Its value.
-        value: String,
-        /// What is wrong with it and what to give instead.
-        problem: String,
-    },
-    /// A key that is there but empty: it would look like protection and be none.
-    #[error("`--api-key` is empty: give a key, or leave the flag and the variable API_KEY out")]
-    EmptyKey,
-    /// A flag that is about another kind of model.
-    #[error(
-        "`{flag}` is for {of}, but `{model_id}` is served as {model_type}: leave it out, or see `--model-type`"
-    )]
-    OtherKind {
-        /// The flag.
-        flag: &'static str,
-        /// The kinds of model that it is for.
-        of: &'static str,
-        /// The model.
-        model_id: String,
-        /// Its kind.
-        model_type: ModelType,
-    },
-    /// The flag asks for more than the model's positions allow.
-    #[error(
-        "`--max-input-length {asked}` is more than the {positions} tokens that the model's positions allow: give at most that"
-    )]
-    BeyondPositions {
-        /// The flag's value.
-        asked: usize,
-        /// The tokens that the model described in config.json can tell apart by position.
-        positions: usize,
-    },
-    /// An input that does not fit into a batch and may not be cut.
-    #[error(
-        "with `--auto-truncate false`, `--max-batch-tokens {budget}` must hold the longest input of {longest} tokens: raise it, or give `--max-input-length`"
-    )]
-    BudgetTooSmall {
-        /// `--max-batch-tokens`.
-        budget: usize,
-        /// The longest input.
-        longest: usize,
-    },
-}
 
 /// Where to listen and for whom. Needs no model.
 #[derive(Debug, Clone)]
@@ -207,6 +152,7 @@ pub(crate) struct ModelLimits {
 
 /// How the model is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "switches that do not exclude each other")]
 pub(crate) struct Config {
     /// The model, as the user named it.
     pub(crate) model_id: String,

@@ -98,6 +98,7 @@ impl FromStr for ScoreRule {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
 
     #[test]

@@ -136,7 +136,7 @@ static MXBAI_RERANK_V2: Family = Family {
     ..NONE
 };
 
-/// zerank-1, -1-small and -2 (the vendor's `modeling_zeranker.py`; ContextualAI's and Cohere's reference code): the query is
+/// zerank-1, -1-small and -2 (the vendor's `modeling_zeranker.py`, and Cohere's reference code): the query is
 /// the system's turn. The logit of `Yes`, capital; a fifth of it is the log-odds.
 static ZERANK: Family = Family {
     name: "zerank",
@@ -182,7 +182,7 @@ static CTXL_RERANK_MISTRAL: Family = Family {
     ..NONE
 };
 
-/// bge-reranker-v2-gemma (FlagEmbedding, `inference/reranker/decoder_only/base.py`): pieces encoded one by one. The sentence
+/// bge-reranker-v2-gemma (`FlagEmbedding`, `inference/reranker/decoder_only/base.py`): pieces encoded one by one. The sentence
 /// at the end is the caller's to replace, so it is the instruction.
 static BGE_RERANKER_GEMMA: Family = Family {
     name: "bge-reranker-v2-gemma",

@@ -96,6 +96,9 @@ mod tests {
     use super::*;
     use std::fs;
 
+    /// `tokenizer_config.json`, further files with their texts, and the template that is chosen.
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], Option<&'a str>);
+
     const ROLES: &str = "'query' 'document'";
 
     /// What is chosen of these files; the first is `tokenizer_config.json`, the second `sentence_bert_config.json`.
@@ -118,7 +121,7 @@ mod tests {
     fn a_template_for_reranking_goes_before_the_default() {
         let additional = |name: &str| format!("{ADDITIONAL}/{name}.jinja");
         let (reranker, score) = (additional("reranker"), additional("score"));
-        let table: [(&str, &[(&str, &str)], Option<&str>); 10] = [
+        let table: [Case<'_>; 10] = [
             (r#"{"chat_template":"a"}"#, &[], Some("a")),
             (
                 r#"{"chat_template":[{"name":"tool_use","template":"t"},{"name":"default","template":"d"}]}"#,

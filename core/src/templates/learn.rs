@@ -102,7 +102,9 @@ impl Form<'_> {
             if self.matches(pieces, texts)? {
                 continue;
             }
-            pieces.iter_mut().for_each(|piece| piece.trim_slot(slot));
+            for piece in pieces.iter_mut() {
+                piece.trim_slot(slot);
+            }
             if !self.matches(pieces, texts)? {
                 return Err(TemplateError::Altered { slot });
             }

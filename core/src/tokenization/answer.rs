@@ -47,6 +47,10 @@ pub enum AnswerSource<'a> {
     Family(Answers),
 }
 
+/// The fields of a file that names them.
+const FILE: [&str; 2] =
+    ["`true_token_id` of 1_LogitScore/config.json", "`false_token_id` of 1_LogitScore/config.json"];
+
 /// Finds the answers.
 ///
 /// # Errors
@@ -61,8 +65,6 @@ pub fn answer_tokens(tokenizer: &Tokenizer, source: AnswerSource<'_>) -> Result<
         NamedAnswer::Text(text) => single_token(tokenizer, text),
         NamedAnswer::Id(id) => known(flag, *id),
     };
-    const FILE: [&str; 2] =
-        ["`true_token_id` of 1_LogitScore/config.json", "`false_token_id` of 1_LogitScore/config.json"];
     let (true_id, false_id) = match source {
         AnswerSource::Flags(yes, no) => (
             named("`--rerank-true-token`", yes)?,

@@ -31,7 +31,7 @@ pub(super) struct Tokenizers {
     pub(super) full: Tokenizer,
     pub(super) plain: Tokenizer,
     /// The same behind a control token, for tokenizers that mark the beginning of a text.
-    inner: Option<Tokenizer>,
+    inner: Option<Box<Tokenizer>>,
 }
 
 impl PromptEncoder {
@@ -275,13 +275,13 @@ impl Tokenizers {
         plain.with_normalizer(full.get_normalizer().cloned()).map_err(EncoderError::tokenizer)?;
         plain.with_pre_tokenizer(full.get_pre_tokenizer().cloned());
         plain.with_post_processor(full.get_post_processor().cloned());
-        let inner = without_mark(&plain)?;
+        let inner = without_mark(&plain)?.map(Box::new);
         Ok(Self { full, plain, inner })
     }
 
     /// The tokenizer of a text that begins with this, or that goes on behind a control token.
     pub(super) fn of_text(&self, begins: bool) -> &Tokenizer {
-        self.inner.as_ref().filter(|_| !begins).unwrap_or(&self.plain)
+        self.inner.as_deref().filter(|_| !begins).unwrap_or(&self.plain)
     }
 
     /// Refuses a tokenizer whose model knows a control token by itself, so that leaving the added tokens away is not
@@ -301,8 +301,7 @@ impl Tokenizers {
     }
 }
 
-/// The same tokenizer without the mark that SentencePiece's kin put before the first word of a text; none where there is
-/// no such mark.
+/// The same tokenizer without the mark that some put before the first word of a text; none where there is no such mark.
 fn without_mark(tokenizer: &Tokenizer) -> Result<Option<Tokenizer>, EncoderError> {
     const FIRST: &str = r#""prepend_scheme":"first""#;
     let json = tokenizer.to_string(false).map_err(EncoderError::tokenizer)?;

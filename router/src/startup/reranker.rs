@@ -118,7 +118,6 @@ fn family_by_prompt(template: &PromptTemplate, facts: &ModelFacts) -> Option<(&'
 /// The prompt of a file that the user names, or of the repository.
 fn own_prompt(config: &Config, folder: &ModelFolder) -> anyhow::Result<Option<(PromptTemplate, String)>> {
     match (&config.chat_template, &folder.chat_template) {
-        (Some(ChatTemplate::Builtin(_)), _) => Ok(None),
         (Some(ChatTemplate::File(path)), _) => {
             Ok(Some((template_file(path)?, format!("that of the file {}", path.display()))))
         }
@@ -127,7 +126,7 @@ fn own_prompt(config: &Config, folder: &ModelFolder) -> anyhow::Result<Option<(P
                 .with_context(|| format!("the repository's chat template ({})", chosen.place))?;
             Ok(Some((template, format!("the repository's chat template ({})", chosen.place))))
         }
-        (None, _) => Ok(None),
+        (Some(ChatTemplate::Builtin(_)) | None, _) => Ok(None),
     }
 }
 

@@ -71,6 +71,20 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["jina_embeddings_v3", XLM_ROBERTA_FLASH], plan: jina_flash::plan },
 ];
 
+/// Re-rankers on architectures of their own that are not computed, and why.
+const NOT_COMPUTED: [(&str, &str); 2] = [
+    (
+        "cost_wise_gemma",
+        "bge-reranker-v2.5-gemma2-lightweight merges neighbouring tokens on its way through the layers; choose \
+         bge-reranker-v2-gemma or bge-reranker-v2-m3",
+    ),
+    (
+        "minicpm",
+        "bge-reranker-v2-minicpm-layerwise scores from a layer of the caller's choice; choose bge-reranker-v2-gemma or \
+         bge-reranker-v2-m3",
+    ),
+];
+
 /// Jina's BERT with `ALiBi`, whose `model_type` is BERT's.
 const JINA_BERT: &str = "jina-bert";
 
@@ -99,6 +113,11 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
     let found = ARCHITECTURES
         .iter()
         .find(|architecture| name.is_some_and(|name| architecture.model_types.contains(&name)));
+    if let Some((name, reason)) = NOT_COMPUTED.iter().find(|(known, _)| Some(*known) == name) {
+        return Err(BackendError::Load(format!(
+            "config.json: model_type {name:?} is not supported: {reason}"
+        )));
+    }
     let Some(architecture) = found else {
         let known = ARCHITECTURES.iter().flat_map(|architecture| architecture.model_types).copied();
         let known: Vec<_> = known.filter(|name| ![JINA_BERT, XLM_ROBERTA_FLASH].contains(name)).collect();

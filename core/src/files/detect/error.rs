@@ -1,0 +1,103 @@
+//! Why the kind of a model is not clear: errors of the start-up, each with the flag that decides.
+
+use super::RequestedType;
+use text_embeddings_backend_core::Pool;
+
+/// A model whose kind is not clear, or not the one that the flags ask for.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DetectError {
+    /// A causal language model without any hint.
+    #[error(
+        "nothing in the files of `{name}` says what it is: give `--model-type listwise-reranker` if it is a \
+         generative re-ranker such as Qwen3-Reranker, or `--pooling last-token` (or mean, cls) if it is an \
+         embedding model"
+    )]
+    Ambiguous {
+        /// The model.
+        name: String,
+    },
+    /// An embedding model, by its other files or by exclusion, without a pooling.
+    #[error(
+        "`{name}` ({architecture}) would be an embedding model, but no 1_Pooling/config.json says how it pools: give \
+         `--pooling` (cls, mean, splade or last-token), or the right kind with `--model-type`"
+    )]
+    NoPooling {
+        /// The model.
+        name: String,
+        /// Its architecture.
+        architecture: String,
+    },
+    /// SPLADE is asked for, by flag or file, of a model without the head for it.
+    #[error(
+        "a SPLADE model needs a masked-language-model head (an architecture that ends in ForMaskedLM), but `{name}` is \
+         {architecture}: leave `--pooling splade` out, or choose another model"
+    )]
+    NoMaskedHead {
+        /// The model.
+        name: String,
+        /// Its architecture.
+        architecture: String,
+    },
+    /// A model that ranks in another way than by one forward pass for each pair.
+    #[error("`{name}` cannot be served as a re-ranker: {reason}")]
+    Unserved {
+        /// The model.
+        name: String,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
+    /// A pooling module with modes that this server lacks.
+    #[error(
+        "the pooling of `{name}` is not exactly one of cls, mean and lasttoken in 1_Pooling/config.json: choose one \
+         with `--pooling`, if the model works with it"
+    )]
+    UnsupportedPooling {
+        /// The model.
+        name: String,
+    },
+    /// `--pooling` beside a `--model-type` that does not pool.
+    #[error(
+        "`--pooling {pooling}` makes no sense with `--model-type {model_type}`: leave one of the two out"
+    )]
+    PoolingWithoutEmbedding {
+        /// The kind asked for.
+        model_type: RequestedType,
+        /// The pooling asked for.
+        pooling: Pool,
+    },
+    /// `--model-type` asks for a classification head, and there is none.
+    #[error(
+        "`--model-type {model_type}` needs a classification head, but `{name}` is {architecture}: leave the flag out, \
+         or give `--model-type listwise-reranker` if it is a generative re-ranker"
+    )]
+    NoClassificationHead {
+        /// The kind asked for.
+        model_type: RequestedType,
+        /// The model.
+        name: String,
+        /// Its architecture.
+        architecture: String,
+    },
+    /// `--model-type reranker` for a head with more than two labels.
+    #[error(
+        "`--model-type reranker` needs a head with one or two labels, but `{name}` has {labels}: give `--model-type \
+         classifier`"
+    )]
+    SeveralLabels {
+        /// The model.
+        name: String,
+        /// Its labels.
+        labels: usize,
+    },
+    /// `--model-type listwise-reranker` for a model with a classification head.
+    #[error(
+        "`--model-type listwise-reranker` needs a causal language model, but `{name}` is {architecture}: leave the \
+         flag out, or give `--model-type reranker`"
+    )]
+    NotCausal {
+        /// The model.
+        name: String,
+        /// Its architecture.
+        architecture: String,
+    },
+}
