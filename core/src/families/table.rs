@@ -1,7 +1,7 @@
 //! The rows: one declaration for each family.
 //!
 //! Where the bytes come from is said at each row. To add a family, add a row, a fixture with reference scores
-//! (`integration_tests/reference/architectures/reranker_families.py`) and a line in `docs/rerankers.md`.
+//! (`integration_tests/reference/architectures/rerankers.py`) and a line in `docs/rerankers.md`.
 
 use super::{Answers, Embedder, Family, Limits, QueryLimit, ScoreRule, Unserved};
 use crate::templates::Slot;

@@ -19,9 +19,9 @@ use clap::Args;
 use sha2::{Digest, Sha256};
 use text_embeddings_backend_core::ModelType;
 use text_embeddings_core::{
+    families::ScoreRule,
     files::ModelFolder,
     service::Service,
-    sigmoid,
     templates::{Piece, PromptTemplate},
     tokenization::EncoderError,
 };
@@ -338,7 +338,7 @@ async fn compare_pairs(goldens: &Goldens, started: &Started, checks: &mut Checks
     for golden in &goldens.pairs {
         let expected = goldens.expected(golden, tolerance)?;
         let found = match score(&started.service, golden).await {
-            Ok(raw) => judge(raw, expected, golden),
+            Ok(raw) => judge(raw, started.service.config().model.score, expected, golden),
             Err(error) => Err(error),
         };
         checks.check("golden", found)?;
@@ -351,12 +351,12 @@ async fn score(service: &Service, golden: &Golden) -> anyhow::Result<f32> {
 }
 
 /// Whether a raw score passes.
-fn judge(raw: f32, expected: Expected, golden: &Golden) -> anyhow::Result<((), String)> {
+fn judge(raw: f32, rule: ScoreRule, expected: Expected, golden: &Golden) -> anyhow::Result<((), String)> {
     let Expected { raw: wanted, least, greatest } = expected;
     let pair = format!("{} / {}", shortened(&golden.query), shortened(&golden.document));
     let text = format!(
         "raw {raw:.4} (score {:.6}), expected {wanted:.4}, from {least:.4} to {greatest:.4}: {pair}",
-        sigmoid(raw)
+        rule.apply(raw)
     );
     ensure!((least..=greatest).contains(&f64::from(raw)), "{text}");
     Ok(((), text))
@@ -378,7 +378,7 @@ mod tests {
         for (raw, passes) in
             [(0.5, true), (1.5, true), (1.0, true), (0.499, false), (1.501, false), (f32::NAN, false)]
         {
-            assert_eq!(judge(raw, expected, &golden).is_ok(), passes, "{raw}");
+            assert_eq!(judge(raw, ScoreRule::SIGMOID, expected, &golden).is_ok(), passes, "{raw}");
         }
     }
 }
