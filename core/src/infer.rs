@@ -171,8 +171,8 @@ impl Engine {
         Announced { shared: Arc::clone(&self.shared), turn: Arc::clone(turn) }
     }
 
-    /// Whether the device thread runs and the last batch succeeded; if that failed, whether a probe of one token
-    /// succeeds within a few seconds.
+    /// Whether the device thread runs and the last batch gave a number; otherwise, whether a probe of one token gives one
+    /// within a few seconds.
     pub async fn healthy(&self) -> bool {
         if self.device.as_ref().is_none_or(JoinHandle::is_finished) {
             return false;
@@ -271,7 +271,9 @@ impl Shared {
         if let Err(error) = &result {
             tracing::error!(texts = next.entries.len(), %error, "a batch failed");
         }
-        self.unhealthy.store(result.is_err(), Ordering::Release);
+        // Broken weights give answers, but none that is a number. If it was the text, the probe finds out.
+        let is_useless = result.as_ref().is_ok_and(|found| found.texts.iter().all(Output::has_nan));
+        self.unhealthy.store(result.is_err() || is_useless, Ordering::Release);
         self.lock().last_inference = inference;
         let answer = |entry: Entry, outcome: Result<Outcome, Error>| {
             // A receiver that is gone wants no answer.
@@ -507,6 +509,27 @@ mod tests {
         assert!(engine.healthy().await);
         assert_eq!(control.batch_sizes().len(), batches, "a recovered engine needs no probe");
         assert_eq!(submit(&engine, &[7, 8]).await.unwrap().unwrap().output.whole, [score(&[7, 8])]);
+    }
+
+    #[tokio::test]
+    async fn a_batch_without_a_single_number_is_reason_for_a_probe() {
+        let control = Control::default();
+        let engine = Engine::start(control.backend(), limits(100)).unwrap();
+        control.hold();
+        let answers = [submit(&engine, &[9]), submit(&engine, &[10, NAN])];
+        control.release();
+        for answer in answers {
+            let _ = answer.await.unwrap();
+        }
+        let batches = control.batch_sizes().len();
+        assert_eq!(submit(&engine, &[NAN]).await.unwrap().unwrap_err(), Error::MissingValues);
+        assert!(engine.healthy().await, "it was the text");
+        assert_eq!(control.batch_sizes().len(), batches + 2, "a probe said so");
+        control.answer_nan(true);
+        assert_eq!(submit(&engine, &[9]).await.unwrap().unwrap_err(), Error::MissingValues);
+        assert!(!engine.healthy().await, "so does the probe's answer");
+        control.answer_nan(false);
+        assert!(engine.healthy().await);
     }
 
     #[test]

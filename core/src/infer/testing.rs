@@ -58,6 +58,8 @@ pub(crate) struct Control(Arc<(Mutex<State>, Condvar)>);
 struct State {
     held: bool,
     failing: bool,
+    /// Whether every value is NaN, as of broken weights.
+    nan: bool,
     batch_sizes: Vec<usize>,
 }
 
@@ -87,6 +89,11 @@ impl Control {
         self.change(|state| state.failing = failing);
     }
 
+    /// Whether every value is NaN.
+    pub(crate) fn answer_nan(&self, nan: bool) {
+        self.change(|state| state.nan = nan);
+    }
+
     /// The sizes of the batches that the backend got so far, held ones included.
     pub(crate) fn batch_sizes(&self) -> Vec<usize> {
         self.0.0.lock().unwrap().batch_sizes.clone()
@@ -113,7 +120,8 @@ impl HashBackend {
     fn output(&self, ids: &[u32], wanted: Wanted) -> Output {
         let mut output = Output::default();
         if wanted.whole {
-            output.whole = values(ids, self.width);
+            let nan = self.control.0.0.lock().unwrap().nan;
+            output.whole = if nan { vec![f32::NAN; self.width] } else { values(ids, self.width) };
         }
         if wanted.tokens {
             let rows = (1..=ids.len()).flat_map(|end| values(&ids[..end], self.width));
