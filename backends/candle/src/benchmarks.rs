@@ -17,8 +17,9 @@ use crate::{
     kernels::{
         InstructionSet, elementwise,
         mapped::{self, MappedMatrix},
-        matmul::{Compute, Operand},
+        matmul::Compute,
         matrix::{Matrix, Order},
+        operand::Operand,
         pack::{Format, Stored, Words},
         peak,
         softmax::{self, RunningSoftmax},

@@ -13,7 +13,8 @@ use crate::{
     attention::{Heads, QuerySpan, Scoring},
     kernels::{
         elementwise,
-        matmul::{Compute, Operand, OperandRows},
+        matmul::Compute,
+        operand::{Operand, OperandRows},
         pack::{self, Format, Words},
         softmax::{self, RunningSoftmax},
         tile::{self, Ahead, COLUMNS, MAX_ROWS},

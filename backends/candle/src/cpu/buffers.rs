@@ -1,6 +1,6 @@
 //! Memory of activations, used again from one operation and one forward pass to the next.
 
-use crate::kernels::{lines::Lines, matmul::Operand, pack::Words};
+use crate::kernels::{lines::Lines, operand::Operand, pack::Words};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Buffers that are not in use.

@@ -8,13 +8,14 @@
 use super::{
     elementwise,
     matrix::Matrix,
+    operand::{Operand, OperandRows, Shared},
     pack::{self, Format, Words},
     simd::InstructionSet,
     step::Step,
     threads::Threads,
     tile::{self, Ahead, COLUMNS, MAX_ROWS, Sums, WORDS},
 };
-use std::{cell::RefCell, marker::PhantomData, ops::Range};
+use std::ops::Range;
 
 /// Bytes of packed rows that meet panel after panel: what a second-level cache holds beside a panel.
 const ROWS_BYTES: usize = 384 * 1024;
@@ -25,166 +26,11 @@ const SHARE: usize = 4;
 /// Rows that a thread takes at a time in row-wise operations.
 pub(crate) const ROWS_PER_ITEM: usize = 28;
 
-/// Rows, packed: blocks `[block][chunk][row][WORDS]` of equal height, but for the last.
-#[derive(Debug)]
-pub(crate) struct Operand {
-    format: Format,
-    rows: usize,
-    depth: usize,
-    /// Words of a row, padding included.
-    row_words: usize,
-    block_rows: usize,
-    words: Words,
-    /// The scale of each row of [`Format::Int8`].
-    scales: Vec<f32>,
-}
-
-impl Operand {
-    /// Rows of `depth` values whose content is unspecified, in the memory of `words`.
-    fn new(set: InstructionSet, format: Format, (rows, depth): (usize, usize), mut words: Words) -> Self {
-        let row_words = format.words(depth);
-        let most = tile::rows(set, format);
-        let block_rows = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
-        words.resize(rows * row_words);
-        let scales = vec![1.0; if format == Format::Int8 { rows } else { 0 }];
-        Self { format, rows, depth, row_words, block_rows, words, scales }
-    }
-
-    /// Rows that follow each other, as many as `counts` says each time, for as many threads.
-    fn split(&mut self, set: InstructionSet, counts: impl Iterator<Item = usize>) -> Vec<OperandRows<'_>> {
-        let Self { format, row_words, .. } = *self;
-        let rows = (self.rows, self.block_rows);
-        let words = Shared(self.words.as_mut_slice().as_mut_ptr());
-        let scales = (format == Format::Int8).then_some(Shared(self.scales.as_mut_ptr()));
-        let mut from = 0;
-        let parts = counts.map(|count| {
-            let range = from..from + count;
-            from = range.end;
-            assert!(from <= rows.0);
-            OperandRows { set, format, rows, row_words, range, words, scales, operand: PhantomData }
-        });
-        parts.collect()
-    }
-
-    /// Takes the memory out; no rows are left.
-    pub(crate) fn take_words(&mut self) -> Words {
-        self.rows = 0;
-        std::mem::take(&mut self.words)
-    }
-
-    /// How many there are.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// What its rows were converted to.
-    #[cfg(any(test, feature = "benchmarks"))]
-    pub(crate) fn format(&self) -> Format {
-        self.format
-    }
-
-    /// The values of `f32` rows, one after the other.
-    #[cfg(test)]
-    pub(crate) fn values(&self) -> Vec<f32> {
-        assert!(self.format == Format::F32);
-        self.padded_values().chunks(self.row_words).flat_map(|row| &row[..self.depth]).copied().collect()
-    }
-
-    /// All values of `f32` or bfloat16, padding included, row after row.
-    #[cfg(test)]
-    pub(crate) fn padded_values(&self) -> Vec<f32> {
-        let mut values = Vec::new();
-        for (_, rows, block) in self.blocks(0..self.rows.div_ceil(self.block_rows)) {
-            for row in 0..rows {
-                let lines =
-                    block.chunks(rows * WORDS).flat_map(|chunk| &chunk[row * WORDS..(row + 1) * WORDS]);
-                match self.format {
-                    Format::F32 => values.extend(lines.map(|&word| f32::from_bits(word))),
-                    _ => values
-                        .extend(lines.flat_map(|&word| [word << 16, word & 0xffff_0000]).map(f32::from_bits)),
-                }
-            }
-        }
-        values
-    }
-
-    /// The first row, the number of rows and the words of some blocks.
-    fn blocks(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize, &[u32])> {
-        range.map(|block| {
-            let first = block * self.block_rows;
-            let rows = self.block_rows.min(self.rows - first);
-            (first, rows, &self.words.as_slice()[first * self.row_words..(first + rows) * self.row_words])
-        })
-    }
-}
-
-/// Some rows of an operand, to be written in any order.
-pub(crate) struct OperandRows<'a> {
-    set: InstructionSet,
-    format: Format,
-    /// Rows of the operand, and of its blocks.
-    rows: (usize, usize),
-    row_words: usize,
-    range: Range<usize>,
-    words: Shared<u32>,
-    /// Only of [`Format::Int8`].
-    scales: Option<Shared<f32>>,
-    operand: PhantomData<&'a mut Operand>,
-}
-
-impl OperandRows<'_> {
-    /// Converts `values` to the row `index` of these.
-    pub(crate) fn write(&mut self, index: usize, values: &[f32]) {
-        let row = self.range.start + index;
-        assert!(row < self.range.end && self.format.words(values.len()) == self.row_words);
-        SCRATCH.with_borrow_mut(|words| {
-            words.resize(self.row_words, 0);
-            let mut scale = 1.0;
-            pack::row(self.set, self.format, values, self.set.byte_offset(), words, &mut scale);
-            if let Some(scales) = self.scales {
-                // SAFETY: there is a scale for each row, and the row is this value's own.
-                let of_row = unsafe { scales.part(row, 1) };
-                of_row[0] = scale;
-            }
-            let (rows, block_rows) = self.rows;
-            let first_row = row - row % block_rows;
-            let in_block = block_rows.min(rows - first_row);
-            let lines = first_row * self.row_words + (row - first_row) * WORDS;
-            for (chunk, words) in words.chunks_exact(WORDS).enumerate() {
-                // SAFETY: the line is in the row's block and holds nothing but words of the row, which is this value's own.
-                unsafe { self.words.part(lines + chunk * in_block * WORDS, WORDS) }.copy_from_slice(words);
-            }
-        });
-    }
-}
-
 /// Sums of a tile that are complete: its first row, its rows, its panel.
 struct Tile<'a> {
     first_row: usize,
     panel: usize,
     sums: &'a mut [[f32; COLUMNS]],
-}
-
-/// Memory that threads write disjoint parts of.
-#[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
-
-// SAFETY: each tile belongs to one work item, so no two threads access the same part.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    /// `len` values from `start` on.
-    ///
-    /// # Safety
-    ///
-    /// They exist, and nobody else accesses them meanwhile.
-    #[expect(clippy::mut_from_ref, reason = "the caller vouches for disjoint parts")]
-    unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
-        // SAFETY: passed on to the caller.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
-    }
 }
 
 /// How and with what to compute.
@@ -408,11 +254,6 @@ fn zero_padding(words: &mut [u32], (rows, block_rows): (usize, usize), (row_word
         let rows = block_rows.min(rows - index * block_rows);
         block[first_chunk * rows * WORDS..].fill(0);
     }
-}
-
-thread_local! {
-    /// A row's words.
-    static SCRATCH: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
 #[cfg(test)]

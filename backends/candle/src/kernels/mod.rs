@@ -21,6 +21,7 @@ pub(crate) mod lines;
 pub(crate) mod mapped;
 pub(crate) mod matmul;
 pub(crate) mod matrix;
+pub(crate) mod operand;
 pub(crate) mod pack;
 pub(crate) mod pages;
 #[cfg(feature = "benchmarks")]

@@ -6,8 +6,9 @@ use super::*;
 use crate::bias::{DistanceBias, DistanceRule};
 use crate::kernels::{
     mapped::MappedMatrix,
-    matmul::{Compute, Operand},
+    matmul::Compute,
     matrix::{Matrix, Order},
+    operand::Operand,
     pack::{Words, round_to_bf16},
     threads::Threads,
 };
