@@ -6,15 +6,13 @@ when it is ready, then for each request {"seconds", "values"}: a normalised vect
 The graphs of onnxruntime and OpenVINO are made from the model in float32 and kept in WORK.
 usage: encoder_peer.py MODEL_FOLDER KIND ARITHMETIC WORK THREADS"""
 
-import json
-import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from peer import answer_requests, answers_only
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 Run = Callable[[dict[str, np.ndarray]], np.ndarray]
@@ -95,9 +93,8 @@ def values(output: np.ndarray, mask: np.ndarray) -> np.ndarray:
 def main() -> None:
     folder, kind, dtype, work, threads = sys.argv[1:]
     torch.set_num_threads(int(threads))
-    # Libraries print what they like; the answers go where the standard output was.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    # Before the libraries load: they print what they like.
+    answers = answers_only()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     Path(work).mkdir(parents=True, exist_ok=True)
     if kind == "transformers":
@@ -105,20 +102,14 @@ def main() -> None:
     else:
         run = {"openvino": with_openvino, "onnxruntime": with_onnxruntime}[kind](folder, dtype, Path(work), int(threads))
 
-    def answer(content: dict) -> None:
-        answers.write(json.dumps(content) + "\n")
-        answers.flush()
-
-    answer({"ready": True})
-    for line in sys.stdin:
-        request = json.loads(line)
-        start = time.perf_counter()
+    def respond(request: dict) -> dict:
         texts = request["texts"]
         pair = [[request["query"]] * len(texts), texts] if "query" in request else [texts]
         encoded = tokenizer(*pair, padding=True, return_tensors="np")
         inputs = {name: encoded[name].astype(np.int64) for name in INPUTS}
-        results = values(run(inputs), inputs["attention_mask"])
-        answer({"seconds": time.perf_counter() - start, "values": results.tolist()})
+        return {"values": values(run(inputs), inputs["attention_mask"])}
+
+    answer_requests(answers, respond)
 
 
 if __name__ == "__main__":

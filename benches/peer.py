@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "integration_tests" / "reference"))
 from prompt import Prompt  # noqa: E402
@@ -56,19 +57,32 @@ def batched(ids: list[list[int]], size: int, score: Callable[[list[list[int]]], 
     return scores
 
 
-def serve(prompts: Prompts, score: Callable[[list[list[int]], int], list[float]]) -> None:
-    """Answers requests until there are no more. `score` takes ids and how many of them a batch may hold."""
-    # Libraries print what they like; the answers go where the standard output was.
+def answers_only() -> TextIO:
+    """The standard output, for answers only: from now on, whatever else is printed goes to the standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    return answers
+
+
+def answer_requests(answers: TextIO, respond: Callable[[dict], dict]) -> None:
+    """Says that this peer is ready, then answers requests until there are no more: what `respond` gives, and its seconds."""
 
     def answer(content: dict) -> None:
-        answers.write(json.dumps(content) + "\n")
+        answers.write(json.dumps(content, default=lambda array: array.tolist()) + "\n")
         answers.flush()
 
     answer({"ready": True})
     for line in sys.stdin:
         request = json.loads(line)
         start = time.perf_counter()
-        scores = score(prompts.ids(request["query"], request["documents"]), request["batch"])
-        answer({"seconds": time.perf_counter() - start, "scores": scores})
+        content = respond(request)
+        answer({"seconds": time.perf_counter() - start} | content)
+
+
+def serve(prompts: Prompts, score: Callable[[list[list[int]], int], list[float]]) -> None:
+    """Answers requests until there are no more. `score` takes ids and how many of them a batch may hold."""
+
+    def respond(request: dict) -> dict:
+        return {"scores": score(prompts.ids(request["query"], request["documents"]), request["batch"])}
+
+    answer_requests(answers_only(), respond)

@@ -14,11 +14,17 @@ LONG = CASES["over-default-limit"]["document"]
 SLOW = [f"{number} {LONG}" for number in range(8)]
 
 
+def begun(server: Server, texts: list[str]) -> Background:
+    """A request that is being computed."""
+    request = Background(server.rerank, "q", texts)
+    wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+    return request
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_requests_in_flight_finish(number):
     with Server("tied-bf16") as server:
-        slow = Background(server.rerank, "q", SLOW)
-        wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+        slow = begun(server, SLOW)
         server.process.send_signal(number)
         server.wait_for_log("stopping", 10)
 
@@ -57,8 +63,7 @@ def test_with_a_delay_it_serves_on_but_is_not_ready():
 
 def test_requests_that_take_longer_than_the_drain_are_dropped():
     with Server("tied-bf16", "--drain-timeout", "1") as server:
-        slow = Background(server.rerank, "q", [f"{number} {LONG}" for number in range(60)])
-        wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+        slow = begun(server, [f"{number} {LONG}" for number in range(60)])
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log("some requests are not answered after 1s: they are dropped", 10)
         assert server.process.wait(10) == 0
@@ -79,8 +84,7 @@ def test_half_a_header_holds_the_end_no_longer_than_the_drain():
 
 def test_a_second_signal_drops_the_requests_in_flight():
     with Server("tied-bf16") as server:
-        slow = Background(server.rerank, "q", [f"{number} {LONG}" for number in range(60)])
-        wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+        slow = begun(server, [f"{number} {LONG}" for number in range(60)])
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_log("stopping", 10)
         server.process.send_signal(signal.SIGTERM)

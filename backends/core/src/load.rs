@@ -1,16 +1,16 @@
-//! What a model is loaded from, and what becomes of it: the same for every backend.
+//! The options and the result of loading a model: the same for every backend.
 
 use crate::{Backend, DType, Head};
 use std::path::PathBuf;
 
-/// What a model is loaded from, and how.
+/// The files and settings that a model is loaded with.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
     /// The content of `config.json`.
     pub config: serde_json::Value,
     /// The files of weights.
     pub weights: Vec<PathBuf>,
-    /// What becomes of the last hidden states, which the model is served for.
+    /// The head: it turns the last hidden states into answers.
     pub head: Head,
     /// The arithmetic. If absent: what the checkpoint is stored in where the CPU multiplies that natively, else `f32`.
     pub dtype: Option<DType>,

@@ -216,17 +216,6 @@ dispatch! {
 }
 
 dispatch! {
-    /// Adds a panel's biases to each row.
-    fn add_bias(rows: &mut [[f32; 32]], bias: &[f32; 32]) {
-        for row in rows {
-            for (value, bias) in row.iter_mut().zip(bias) {
-                *value += bias;
-            }
-        }
-    }
-}
-
-dispatch! {
     /// `value = cap · tanh(value / cap)`
     fn soft_cap(values: &mut [f32], cap: f32) {
         let inverse = 1.0 / cap;
@@ -527,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn caps_biases_and_sums_equal_their_definitions() {
+    fn caps_and_sums_equal_their_definitions() {
         let mut rng = StdRng::seed_from_u64(17);
         for set in InstructionSet::available() {
             for length in 1..=70 {
@@ -547,11 +536,6 @@ mod tests {
                         .all(|(sum, (a, b))| sum.to_bits() == (a + b).to_bits())
                 );
             }
-            let bias: [f32; 32] = std::array::from_fn(|i| i as f32);
-            let mut rows = [[0.5; 32]; 3];
-            add_bias(set, &mut rows, &bias);
-            let has_bias = |(value, bias): (&f32, &f32)| value.to_bits() == (0.5 + bias).to_bits();
-            assert!(rows.iter().all(|row| row.iter().zip(&bias).all(has_bias)));
         }
     }
 

@@ -80,7 +80,7 @@ pub(crate) fn multiply(
             InstructionSet::Avx512Amx if formats.0 != Format::F32 => {
                 amx::multiply(formats.0, (rows, chunks), (a, b), to);
                 if let Some(start) = start {
-                    elementwise::add_bias(set, &mut sums[..rows], start);
+                    sums[..rows].iter_mut().for_each(|row| elementwise::add(set, row, start));
                 }
             }
             _ => {
