@@ -163,6 +163,11 @@ pub(crate) struct Args {
     #[arg(long, env, default_value = "25", value_name = "SECONDS", help_heading = "Network")]
     pub(crate) drain_timeout: u32,
 
+    /// Stop, as on SIGTERM, when standard input ends: for a program that starts the server as its child and keeps a pipe to
+    /// it open, so that the server ends with the program however that ends.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Network")]
+    pub(crate) stop_with_stdin: bool,
+
     /// The value of the variable `HOSTNAME` where it was set aside (see [`set_aside_container_name`]).
     #[arg(skip)]
     pub(crate) ignored_hostname: Option<String>,
