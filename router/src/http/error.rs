@@ -16,6 +16,7 @@ use text_embeddings_core::error::{Error, ErrorKind};
 use utoipa::ToSchema;
 
 use super::{format::Format, words::Words};
+use crate::door::Cut;
 
 /// What a client without the key is told.
 const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
@@ -119,6 +120,15 @@ impl ApiError {
         Self::validation(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
+    /// A body that ended too early by the server's own decision.
+    pub(crate) fn cut(cut: Cut) -> Self {
+        let (status, kind) = match cut {
+            Cut::TooSlow => (StatusCode::REQUEST_TIMEOUT, ErrorType::Validation),
+            Cut::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Overloaded),
+        };
+        Self { status, kind, message: cut.to_string(), words: None }
+    }
+
     /// A body that says it is not JSON.
     pub(crate) fn media_type(given: &str) -> Self {
         let message = format!(
@@ -214,7 +224,7 @@ impl IntoResponse for ApiError {
         let mut response = Words::Tei.say(&self, Format::Json);
         let headers = response.headers_mut();
         match *status {
-            StatusCode::TOO_MANY_REQUESTS => {
+            _ if *kind == ErrorType::Overloaded => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             StatusCode::UNAUTHORIZED => {
