@@ -10,6 +10,7 @@ mod answer;
 mod check;
 mod error;
 mod frame;
+mod load;
 mod pair;
 mod pool;
 mod prompt;
@@ -24,6 +25,7 @@ use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
+pub use load::load_tokenizer;
 pub use pool::Tokenization;
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
