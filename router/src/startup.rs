@@ -11,6 +11,7 @@ pub(crate) mod reranker;
 
 use std::{fmt, time::Instant};
 
+use anyhow::Context;
 use serde_json::Value;
 use text_embeddings_backend::{LoadOptions, ModelType};
 use text_embeddings_backend_core::{BackendError, Description};
@@ -18,7 +19,7 @@ use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
     service::{ServedModel, Service, ServiceConfig},
-    tokenization::Tokenization,
+    tokenization::{Tokenization, load_tokenizer},
 };
 use tokenizers::Tokenizer;
 
@@ -232,10 +233,7 @@ pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Conf
 
 /// The tokenizer of a model.
 pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
-    let path = &folder.tokenizer;
-    Tokenizer::from_file(path).map_err(|error| {
-        anyhow::anyhow!("{} is not a tokenizer ({error}): download it again", path.display())
-    })
+    load_tokenizer(&folder.tokenizer).with_context(|| folder.tokenizer.display().to_string())
 }
 
 /// Says what the answers look like, where that depends on the model.

@@ -39,7 +39,9 @@ impl Available {
         let machine = meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
         let machine = Self { bytes: machine, source: "this machine has" };
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let limits = limit_files(&groups).into_iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
+        let limits = limit_files(&groups)
+            .into_iter()
+            .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
         let limit = limits.min().map(|bytes| Self { bytes, source: "this container may use" });
         Some(limit.filter(|limit| limit.bytes < machine.bytes).unwrap_or(machine))
     }
@@ -126,14 +128,20 @@ fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else { continue };
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
         let (root, file) = match controllers {
             "" => ("/sys/fs/cgroup", "memory.max"),
-            list if list.split(',').any(|it| it == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            list if list.split(',').any(|it| it == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
             _ => continue,
         };
         let group = Path::new(root).join(path.trim_start_matches('/'));
-        files.extend(group.ancestors().take_while(|group| group.starts_with(root)).map(|group| group.join(file)));
+        files.extend(
+            group.ancestors().take_while(|group| group.starts_with(root)).map(|group| group.join(file)),
+        );
     }
     files
 }
@@ -154,9 +162,8 @@ mod tests {
 
     #[test]
     fn a_control_groups_limit_may_be_its_own_or_that_of_a_group_around_it() {
-        let files = |groups| {
-            limit_files(groups).iter().map(|file| file.display().to_string()).collect::<Vec<_>>()
-        };
+        let files =
+            |groups| limit_files(groups).iter().map(|file| file.display().to_string()).collect::<Vec<_>>();
         assert_eq!(
             files("0::/kubepods/pod1\n"),
             [
