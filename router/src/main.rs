@@ -18,6 +18,7 @@ mod grpc;
 mod http;
 mod info;
 mod listener;
+mod parent;
 mod reload;
 mod secret;
 mod serve;
@@ -44,6 +45,7 @@ use crate::{
     config::{ServerConfig, Shutdown},
     door::{Certificate, ClientLimits, Door, Listener},
     listener::{Reserved, ReservedPath},
+    parent::Parent,
     serve::{Listeners, Stop},
     startup::Started,
     state::AppState,
@@ -102,21 +104,29 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance).await?;
     }
     tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
+    let parent =
+        Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
     let started = tokio::select! {
         started = tokio::spawn(async move { startup::start(&args).await }) => started.context("start-up broke off")??,
         () = stop_signal() => return Ok(()),
+        () = parent.clone().gone() => return Ok(()),
     };
     let Started { service, info, compute_type } = started;
-    metrics.watch(service.queue_gauges(), info.config.max_input_length);
+    metrics.watch(service.gauges(), info.config.max_input_length);
     let Shutdown { delay, drain } = server.shutdown;
     let asked = async move {
-        stop_signal().await;
+        let reason = tokio::select! {
+            () = stop_signal() => "",
+            () = parent.gone() => "standard input ended, ",
+        };
         let first = if delay.is_zero() {
             String::new()
         } else {
             format!("serving on for {delay:?}, not ready; then ")
         };
-        tracing::info!("stopping: {first}no new connections, up to {drain:?} for the requests in flight");
+        tracing::info!(
+            "{reason}stopping: {first}no new connections, up to {drain:?} for the requests in flight"
+        );
     };
     let stop = Stop::on(asked, delay);
     let server = Arc::new(server);
