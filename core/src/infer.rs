@@ -4,15 +4,23 @@
 //! channel. What must hold: everything submitted is answered, also if the engine is dropped meanwhile; a failed batch fails its own
 //! texts and no others; the backend is called from one thread only.
 
+mod admission;
+mod watchdog;
+
+pub use admission::Permit;
+
 use crate::{
     error::Error,
     metrics::{
-        BATCH_TOKENS_COMPUTED, PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS, PREFIX_CACHE_TOKENS, count_many, set,
+        BATCH_TOKENS_COMPUTED, DEVICE_BUSY, PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS, PREFIX_CACHE_TOKENS,
+        QUEUE_OLDEST_AGE, count_many, set, set_seconds,
     },
-    queue::{BatchLimits, Entry, NextBatch, Queue, Turn},
+    queue::{self, BatchLimits, NextBatch, Queue, Turn},
 };
+use admission::Admission;
 use std::{
     any::Any,
+    collections::{BTreeMap, btree_map::Entry},
     ops::RangeInclusive,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -23,13 +31,18 @@ use std::{
     time::{Duration, Instant},
 };
 use text_embeddings_backend_core::{Backend, Batch, Output, Predictions, Reused, Text, Wanted};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
+use watchdog::Watchdog;
 
 /// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch without them
 /// would compute their shared prefix a second time. It is a tenth of the last batch's forward pass, within bounds.
 const ENCODING_GRACE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_millis(100);
 /// How long a health probe may take, what waits before it in the queue included.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time after which a client is told to come back, in seconds.
+const MAX_RETRY_AFTER: f64 = 600.0;
+/// How much less a batch counts for the speed of the last batches with each that comes after it.
+const FADING: f64 = 0.9;
 /// The text of a health probe: every vocabulary has this id.
 const PROBE: [u32; 1] = [0];
 
@@ -42,6 +55,10 @@ pub struct EngineLimits {
     pub max_batch_requests: Option<usize>,
     /// Requests that may be in flight at once (`--max-concurrent-requests`).
     pub max_concurrent_requests: usize,
+    /// Their tokens, all of them together (`--max-queue-tokens`). A request that has more is taken while no other is there.
+    pub max_queue_tokens: usize,
+    /// How long a batch may take before the device counts as hung (`--device-timeout`); for ever if absent.
+    pub device_timeout: Option<Duration>,
 }
 
 /// What the device thread computed for one text.
@@ -59,14 +76,10 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
-    permits: Arc<Semaphore>,
+    admission: Admission,
     device: Option<JoinHandle<()>>,
-}
-
-/// The right of one request to be in flight; given back when dropped.
-#[derive(Debug)]
-pub struct Permit {
-    _permit: OwnedSemaphorePermit,
+    /// Ends its thread when dropped.
+    watchdog: Option<Watchdog>,
 }
 
 /// A text that will be submitted soon, which the device thread waits for a moment if it is idle.
@@ -76,14 +89,19 @@ pub struct Announced {
     turn: Arc<Turn>,
 }
 
-/// The engine's queue as the metrics see it. It keeps no engine alive.
+/// The engine as the metrics see it. It keeps no engine alive.
 #[derive(Debug, Clone)]
-pub struct QueueGauges(Arc<Shared>);
+pub struct EngineGauges(Arc<Shared>);
 
-impl QueueGauges {
-    /// Sets `te_queue_size` and `te_queue_tokens` to what waits now; for whoever is about to read them.
+impl EngineGauges {
+    /// Sets the metrics of what waits now and of what the device did until now; for whoever is about to read them.
     pub fn publish(&self) {
-        self.0.lock().queue.publish();
+        let mut state = self.0.lock();
+        let announced = state.announced.count;
+        state.queue.publish(announced);
+        let age = state.oldest().map_or(Duration::ZERO, |came| came.elapsed());
+        set_seconds(QUEUE_OLDEST_AGE, age);
+        set_seconds(DEVICE_BUSY, state.busy());
     }
 }
 
@@ -97,9 +115,48 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     queue: Queue,
-    announced: usize,
+    announced: AnnouncedTexts,
     closed: bool,
     last_inference: Duration,
+    /// The time that all finished batches took.
+    busy: Duration,
+    /// What the device computes now.
+    computing: Option<Computing>,
+    /// Tokens of the last batches and how long they took: the older a batch, the less it counts.
+    recent: (f64, f64),
+}
+
+/// A batch on the device.
+#[derive(Debug)]
+struct Computing {
+    start: Instant,
+    /// Who waits for its texts, in its order; nobody any more once the device was found to hang.
+    entries: Vec<queue::Entry>,
+}
+
+/// The texts that are announced and not in the queue yet.
+#[derive(Debug, Default)]
+struct AnnouncedTexts {
+    count: usize,
+    /// How many of each request, by its number, and when that came; no request without one.
+    requests: BTreeMap<u64, (usize, Instant)>,
+}
+
+impl AnnouncedTexts {
+    fn add(&mut self, turn: &Turn) {
+        self.count += 1;
+        self.requests.entry(turn.number()).or_insert((0, turn.came())).0 += 1;
+    }
+
+    fn remove(&mut self, turn: &Turn) {
+        self.count -= 1;
+        if let Entry::Occupied(mut request) = self.requests.entry(turn.number()) {
+            request.get_mut().0 -= 1;
+            if request.get().0 == 0 {
+                request.remove();
+            }
+        }
+    }
 }
 
 /// What the device thread does next.
@@ -118,8 +175,9 @@ impl Engine {
     /// [`Error::Inference`] if the system gives no thread.
     pub fn start(mut backend: Box<dyn Backend>, limits: EngineLimits) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
-        let EngineLimits { max_batch_tokens, max_batch_requests, max_concurrent_requests } = limits;
-        let permits = Arc::new(Semaphore::new(max_concurrent_requests.min(Semaphore::MAX_PERMITS)));
+        let EngineLimits { max_batch_tokens, max_batch_requests, device_timeout, .. } = limits;
+        let admission = Admission::new(limits.max_concurrent_requests, limits.max_queue_tokens);
+        let watchdog = device_timeout.map(|most| Watchdog::start(&shared, most)).transpose()?;
         let device = thread::Builder::new()
             .name("device".to_owned())
             .spawn({
@@ -129,33 +187,48 @@ impl Engine {
                 move || shared.run(backend.as_mut(), limits)
             })
             .map_err(|error| Error::Inference(format!("the device thread did not start: {error}")))?;
-        Ok(Self { shared, permits, device: Some(device) })
+        Ok(Self { shared, admission, device: Some(device), watchdog })
     }
 
-    /// One permit for a whole request, of however many texts.
+    /// One permit for a whole request of at most so many tokens.
     ///
     /// # Errors
     ///
-    /// [`Error::Overloaded`] if all are in use.
-    pub fn try_acquire(&self) -> Result<Permit, Error> {
-        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| Error::Overloaded)?;
-        Ok(Permit { _permit: permit })
+    /// [`Error::Overloaded`] if too much is in flight; [`Error::Unhealthy`] while the device hangs.
+    pub fn try_acquire(&self, tokens: usize) -> Result<Permit, Error> {
+        if self.is_hung() {
+            return Err(Error::Unhealthy);
+        }
+        let retry_after = || self.retry_after();
+        self.admission.try_acquire(tokens).ok_or_else(|| Error::Overloaded { retry_after: retry_after() })
     }
 
-    /// The same, and waits for one if all are in use: first come, first served.
+    /// The same, and waits for one if too much is in flight: first come, first served.
     ///
     /// # Errors
     ///
-    /// [`Error::Unhealthy`] if there never will be one.
-    pub async fn acquire(&self) -> Result<Permit, Error> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Error::Unhealthy)?;
-        Ok(Permit { _permit: permit })
+    /// [`Error::Unhealthy`] if there never will be one, or while the device hangs.
+    pub async fn acquire(&self, tokens: usize) -> Result<Permit, Error> {
+        if self.is_hung() {
+            return Err(Error::Unhealthy);
+        }
+        self.admission.acquire(tokens).await.ok_or(Error::Unhealthy)
     }
 
-    /// What the metrics need of the queue.
+    /// In how many seconds what waits now will be computed, by the speed of the last batches.
     #[must_use]
-    pub fn queue_gauges(&self) -> QueueGauges {
-        QueueGauges(Arc::clone(&self.shared))
+    pub fn retry_after(&self) -> u64 {
+        self.shared.lock().backlog().as_secs_f64().ceil().clamp(1.0, MAX_RETRY_AFTER) as u64
+    }
+
+    fn is_hung(&self) -> bool {
+        self.watchdog.as_ref().is_some_and(Watchdog::is_barking)
+    }
+
+    /// What the metrics need of the engine.
+    #[must_use]
+    pub fn gauges(&self) -> EngineGauges {
+        EngineGauges(Arc::clone(&self.shared))
     }
 
     /// The place, among those that wait, of a request that comes now.
@@ -167,14 +240,14 @@ impl Engine {
     /// Announces a text of the request with this place, whose tokens are not known yet.
     #[must_use]
     pub fn announce(&self, turn: &Arc<Turn>) -> Announced {
-        self.shared.lock().announced += 1;
+        self.shared.lock().announced.add(turn);
         Announced { shared: Arc::clone(&self.shared), turn: Arc::clone(turn) }
     }
 
-    /// Whether the device thread runs and the last batch gave a number; otherwise, whether a probe of one token gives one
+    /// Whether the device thread runs, does not hang and the last batch gave a number; otherwise, whether a probe of one token gives one
     /// within a few seconds.
     pub async fn healthy(&self) -> bool {
-        if self.device.as_ref().is_none_or(JoinHandle::is_finished) {
+        if self.device.as_ref().is_none_or(JoinHandle::is_finished) || self.is_hung() {
             return false;
         }
         if !self.shared.unhealthy.load(Ordering::Acquire) {
@@ -207,25 +280,46 @@ impl Announced {
         }
         // `self` is dropped behind this, which wakes the device thread.
         let turn = Arc::clone(&self.turn);
-        self.shared.lock().queue.push(Entry { text, turn, reply, enqueued: Instant::now() });
+        self.shared.lock().queue.push(queue::Entry { text, turn, reply, enqueued: Instant::now() });
     }
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        self.shared.lock().announced -= 1;
+        self.shared.lock().announced.remove(&self.turn);
         self.shared.changed.notify_one();
     }
 }
 
 impl State {
+    /// When the earliest request came of which a text waits for a tokenizer or a batch.
+    fn oldest(&self) -> Option<Instant> {
+        let announced = self.announced.requests.values().next().map(|(_, came)| *came);
+        announced.into_iter().chain(self.queue.first_turn().map(Turn::came)).min()
+    }
+
+    /// How long the device has computed, the batch at hand included.
+    fn busy(&self) -> Duration {
+        self.busy + self.computing.as_ref().map_or(Duration::ZERO, |now| now.start.elapsed())
+    }
+
+    /// How long what waits now takes, by the speed of the last batches.
+    fn backlog(&self) -> Duration {
+        let (tokens, seconds) = self.recent;
+        if tokens > 0.0 {
+            Duration::from_secs_f64(self.queue.tokens() as f64 * seconds / tokens)
+        } else {
+            Duration::ZERO
+        }
+    }
+
     fn next(&self, limits: BatchLimits) -> Next {
         let Some(oldest) = self.queue.oldest() else {
-            return if self.closed && self.announced == 0 { Next::End } else { Next::Wait };
+            return if self.closed && self.announced.count == 0 { Next::End } else { Next::Wait };
         };
         let grace = (self.last_inference / 10).clamp(*ENCODING_GRACE.start(), *ENCODING_GRACE.end());
         let grace = grace.saturating_sub(oldest.elapsed());
-        if self.announced == 0 || grace.is_zero() || self.queue.fills(limits) {
+        if self.announced.count == 0 || grace.is_zero() || self.queue.fills(limits) {
             Next::Compute
         } else {
             Next::WaitAtMost(grace)
@@ -264,37 +358,67 @@ impl Shared {
         }
     }
 
-    fn compute(&self, backend: &mut dyn Backend, next: NextBatch) {
+    fn compute(&self, backend: &mut dyn Backend, NextBatch { batch, entries }: NextBatch) {
         let start = Instant::now();
-        let result = predict(backend, &next.batch);
+        let (texts, tokens) =
+            (entries.len(), entries.iter().map(|entry| entry.text.ids.len()).sum::<usize>());
+        self.lock().computing = Some(Computing { start, entries });
+        let result = predict(backend, &batch);
         let inference = start.elapsed();
         if let Err(error) = &result {
-            tracing::error!(texts = next.entries.len(), %error, "a batch failed");
+            tracing::error!(texts, %error, "a batch failed");
         }
         // Broken weights give answers, but none that is a number. If it was the text, the probe finds out.
         let is_useless = result.as_ref().is_ok_and(|found| found.texts.iter().all(Output::has_nan));
         self.unhealthy.store(result.is_err() || is_useless, Ordering::Release);
-        self.lock().last_inference = inference;
-        let answer = |entry: Entry, outcome: Result<Outcome, Error>| {
-            // A receiver that is gone wants no answer.
-            let _ = entry.reply.send(outcome);
+        let entries = {
+            let mut state = self.lock();
+            state.last_inference = inference;
+            state.busy += inference;
+            let (before, seconds) = state.recent;
+            state.recent = (before * FADING + tokens as f64, seconds * FADING + inference.as_secs_f64());
+            state.computing.take().map(|computing| computing.entries).unwrap_or_default()
         };
         // The last text first: who hears of the failure of a request's first text in a batch can count all of them.
         match result {
             Ok(predictions) => {
-                observe(&next.batch, predictions.reused);
-                for (entry, output) in next.entries.into_iter().zip(predictions.texts).rev() {
+                observe(&batch, predictions.reused);
+                for (entry, output) in entries.into_iter().zip(predictions.texts).rev() {
                     let is_nan = output.has_nan();
                     let queue = start.saturating_duration_since(entry.enqueued);
                     let outcome = Outcome { output, queue, inference };
                     answer(entry, if is_nan { Err(Error::MissingValues) } else { Ok(outcome) });
                 }
             }
-            Err(error) => {
-                next.entries.into_iter().rev().for_each(|entry| answer(entry, Err(error.clone())));
-            }
+            Err(error) => fail(entries, &error),
         }
     }
+
+    /// Answers whoever waits for a batch that does not end, and for those behind it: nobody should wait for ever.
+    fn give_up(&self, error: &Error) {
+        let (entries, waiting) = {
+            let mut state = self.lock();
+            let entries = state.computing.as_mut().map(|computing| std::mem::take(&mut computing.entries));
+            (entries.unwrap_or_default(), state.queue.drain())
+        };
+        fail(entries, error);
+        fail(waiting, error);
+    }
+
+    /// How long the device has been computing the batch at hand.
+    fn computes_for(&self) -> Option<Duration> {
+        self.lock().computing.as_ref().map(|computing| computing.start.elapsed())
+    }
+}
+
+fn answer(entry: queue::Entry, outcome: Result<Outcome, Error>) {
+    // A receiver that is gone wants no answer.
+    let _ = entry.reply.send(outcome);
+}
+
+/// Tells everyone the same, the last first.
+fn fail(entries: Vec<queue::Entry>, error: &Error) {
+    entries.into_iter().rev().for_each(|entry| answer(entry, Err(error.clone())));
 }
 
 /// Counts what a batch computed, and what it did not have to.
@@ -333,13 +457,19 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::testing::{BREAK, Control, FAIL, KNOWN, NAN, PANIC, score};
     use super::*;
-    use crate::metrics::testing::recorded;
+    use crate::metrics::{QUEUE_SIZE, QUEUE_TOKENS, testing::recorded};
     use text_embeddings_backend_core::{BatchBuilder, Packing, TokenVectors};
 
     type Answer = oneshot::Receiver<Result<Outcome, Error>>;
 
     fn limits(max_batch_tokens: usize) -> EngineLimits {
-        EngineLimits { max_batch_tokens, max_batch_requests: None, max_concurrent_requests: 2 }
+        EngineLimits {
+            max_batch_tokens,
+            max_batch_requests: None,
+            max_concurrent_requests: 2,
+            max_queue_tokens: usize::MAX,
+            device_timeout: None,
+        }
     }
 
     fn submit(engine: &Engine, ids: &[u32]) -> Answer {
@@ -366,19 +496,50 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn permits_are_refused_when_all_are_in_use_and_come_back() {
-        let engine = Engine::start(Control::default().backend(), limits(10)).unwrap();
-        let first = engine.try_acquire().unwrap();
-        let second = engine.acquire().await.unwrap();
-        assert_eq!(engine.try_acquire().unwrap_err(), Error::Overloaded);
-        drop(first);
-        let third = engine.try_acquire().unwrap();
-        let (fourth, ()) = tokio::join!(engine.acquire(), async { drop(second) });
-        assert_eq!(engine.try_acquire().unwrap_err(), Error::Overloaded);
-        drop((third, fourth));
-        assert!(engine.try_acquire().is_ok());
-        let unlimited = EngineLimits { max_concurrent_requests: usize::MAX, ..limits(10) };
-        assert!(Engine::start(Control::default().backend(), unlimited).unwrap().try_acquire().is_ok());
+    async fn without_a_permit_the_client_learns_when_the_backlog_is_computed() {
+        let control = Control::default();
+        let (engine, blocker) = busy(&control, 4);
+        let permits = [engine.try_acquire(1).unwrap(), engine.acquire(1).await.unwrap()];
+        assert_eq!(engine.try_acquire(1).unwrap_err(), Error::Overloaded { retry_after: 1 });
+        let refused = |tokens, seconds, waiting| {
+            engine.shared.lock().recent = (tokens, seconds);
+            let answers: Vec<_> = (0..waiting).map(|_| submit(&engine, &[7; 100])).collect();
+            let refused = engine.try_acquire(1).unwrap_err();
+            drop(answers);
+            engine.shared.lock().queue.publish(0);
+            refused
+        };
+        assert_eq!(refused(200.0, 1.0, 10), Error::Overloaded { retry_after: 5 });
+        assert_eq!(refused(1.0, 1.0, 10), Error::Overloaded { retry_after: 600 });
+        drop(permits);
+        assert!(engine.try_acquire(1).is_ok());
+        control.release();
+        blocker.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_device_that_hangs_fails_what_waits_for_it_and_recovers() {
+        let control = Control::default();
+        let limits = EngineLimits { device_timeout: Some(Duration::from_millis(50)), ..limits(4) };
+        let engine = Engine::start(control.backend(), limits).unwrap();
+        control.hold();
+        let computed = submit(&engine, &[9]);
+        control.wait_for_batches(1);
+        let waiting = submit(&engine, &[10, 11, 12, 13]);
+        for answer in [computed, waiting] {
+            let error = answer.await.unwrap().unwrap_err();
+            let Error::Inference(message) = &error else { unreachable!("{error}") };
+            assert!(message.contains("the device has computed one batch for"), "{message}");
+        }
+        assert!(!engine.healthy().await);
+        assert_eq!(engine.try_acquire(1).unwrap_err(), Error::Unhealthy);
+        assert_eq!(engine.acquire(1).await.unwrap_err(), Error::Unhealthy);
+        control.release();
+        while engine.is_hung() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(engine.healthy().await && engine.try_acquire(1).is_ok());
+        assert_eq!(submit(&engine, &[7, 8]).await.unwrap().unwrap().output.whole, [score(&[7, 8])]);
     }
 
     #[test]
@@ -566,6 +727,35 @@ mod tests {
         closing.join().unwrap();
     }
 
+    fn announced_texts(count: usize) -> AnnouncedTexts {
+        AnnouncedTexts { count, ..AnnouncedTexts::default() }
+    }
+
+    #[test]
+    fn what_waits_for_a_tokenizer_is_in_the_gauges_too() {
+        let control = Control::default();
+        let (engine, blocker) = busy(&control, 4);
+        let gauges = || {
+            let read = recorded(|| engine.gauges().publish());
+            [QUEUE_SIZE, QUEUE_TOKENS, QUEUE_OLDEST_AGE, DEVICE_BUSY].map(|name| read[name][0])
+        };
+        let [size, tokens, age, busy] = gauges();
+        assert!([size, tokens, age].iter().all(|gauge| *gauge == 0.0) && busy > 0.0, "{busy}");
+        let (first, second) = (engine.turn(), engine.turn());
+        thread::sleep(Duration::from_millis(2));
+        let [early, late] = [engine.announce(&first), engine.announce(&second)];
+        let (reply, answer) = oneshot::channel();
+        late.submit(Text::new([7, 8], Wanted::WHOLE), reply);
+        let [size, tokens, age, later] = gauges();
+        assert!((size, tokens) == (2.0, 2.0) && age >= 0.002 && later > busy, "{age} {busy} {later}");
+        drop(early);
+        assert!((gauges()[0] - 1.0).abs() < f64::EPSILON);
+        control.release();
+        raw(blocker).unwrap();
+        raw(answer).unwrap();
+        assert!(gauges()[..3].iter().all(|gauge| *gauge == 0.0));
+    }
+
     #[test]
     fn a_batch_waits_for_announced_texts_unless_it_is_full_or_waited_enough() {
         let limits =
@@ -582,11 +772,11 @@ mod tests {
             (vec![vec![1, 2, 3, 4, 5]], 5, now, 1, true),
             (vec![vec![1], vec![2]], 1, now, 1, false),
         ] {
-            let mut state = State { announced, ..State::default() };
+            let mut state = State { announced: announced_texts(announced), ..State::default() };
             for ids in &texts {
                 let (turn, (reply, _)) = (state.queue.turn(), oneshot::channel());
                 let text = Text { reusable, ..Text::new(&ids[..], Wanted::WHOLE) };
-                state.queue.push(Entry { text, turn, reply, enqueued });
+                state.queue.push(queue::Entry { text, turn, reply, enqueued });
             }
             match state.next(limits) {
                 Next::Compute => assert!(!waits, "{texts:?}"),
@@ -595,7 +785,7 @@ mod tests {
             }
         }
         for (closed, announced, ends) in [(false, 0, false), (true, 1, false), (true, 0, true)] {
-            let state = State { announced, closed, ..State::default() };
+            let state = State { announced: announced_texts(announced), closed, ..State::default() };
             assert_eq!(matches!(state.next(limits), Next::End), ends);
         }
     }

@@ -17,6 +17,7 @@ mod grpc;
 mod http;
 mod info;
 mod listener;
+mod parent;
 mod secret;
 mod serve;
 mod startup;
@@ -39,6 +40,7 @@ use crate::{
     commands::Invocation,
     config::{ServerConfig, Shutdown},
     listener::Reserved,
+    parent::Parent,
     serve::{Listeners, Stop},
     startup::Started,
     state::AppState,
@@ -95,21 +97,29 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     if let Some(port) = server.prometheus {
         telemetry::metrics::listen(port, first.address().ip(), metrics.clone()).await?;
     }
+    let parent =
+        Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
     let started = tokio::select! {
         started = tokio::spawn(async move { startup::start(&args).await }) => started.context("start-up broke off")??,
         () = stop_signal() => return Ok(()),
+        () = parent.clone().gone() => return Ok(()),
     };
     let Started { service, info, compute_type } = started;
-    metrics.watch(service.queue_gauges(), info.config.max_input_length);
+    metrics.watch(service.gauges(), info.config.max_input_length);
     let Shutdown { delay, drain } = server.shutdown;
     let asked = async move {
-        stop_signal().await;
+        let reason = tokio::select! {
+            () = stop_signal() => "",
+            () = parent.gone() => "standard input ended, ",
+        };
         let first = if delay.is_zero() {
             String::new()
         } else {
             format!("serving on for {delay:?}, not ready; then ")
         };
-        tracing::info!("stopping: {first}no new connections, up to {drain:?} for the requests in flight");
+        tracing::info!(
+            "{reason}stopping: {first}no new connections, up to {drain:?} for the requests in flight"
+        );
     };
     let stop = Stop::on(asked, delay);
     let server = Arc::new(server);

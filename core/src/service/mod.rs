@@ -15,7 +15,7 @@ mod show;
 mod tokenize;
 
 use crate::{
-    infer::{Engine, QueueGauges},
+    infer::{Engine, EngineGauges},
     tokenization::Tokenization,
 };
 use std::{sync::Arc, time::Duration};
@@ -45,6 +45,8 @@ pub struct ServiceConfig {
     pub max_client_batch_size: usize,
     /// Whether an input that is too long is truncated when the request does not say (`--auto-truncate`).
     pub auto_truncate: bool,
+    /// How long a request may wait before the first of its texts is computed (`--queue-timeout`); for ever if absent.
+    pub queue_timeout: Option<Duration>,
 }
 
 /// The result of a request with what it cost.
@@ -115,10 +117,10 @@ impl Service {
         &self.config
     }
 
-    /// What the metrics need of the queue.
+    /// What the metrics need of the engine.
     #[must_use]
-    pub fn queue_gauges(&self) -> QueueGauges {
-        self.engine.queue_gauges()
+    pub fn gauges(&self) -> EngineGauges {
+        self.engine.gauges()
     }
 
     /// Whether the server can compute: the device thread runs, and the last batch, or a probe of one token if that

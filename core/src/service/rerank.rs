@@ -141,6 +141,10 @@ impl Inputs for RerankRequest {
             document: &self.texts[index],
         })
     }
+
+    fn have_one_query(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]
@@ -298,7 +302,10 @@ mod tests {
         let kept = request("w201", &["w101", "w102"]);
         let stayer = spawn(&kept);
         begin().await;
-        assert_eq!(fixture.service.rerank(kept.clone()).await.unwrap_err(), Error::Overloaded);
+        assert_eq!(
+            fixture.service.rerank(kept.clone()).await.unwrap_err(),
+            Error::Overloaded { retry_after: 1 }
+        );
         leaver.abort();
         assert!(leaver.await.unwrap_err().is_cancelled());
         let third = spawn(&kept);
@@ -410,6 +417,8 @@ mod tests {
         let of_the_queue = [
             metrics::QUEUE_SIZE,
             metrics::QUEUE_TOKENS,
+            metrics::QUEUE_OLDEST_AGE,
+            metrics::DEVICE_BUSY,
             metrics::BATCH_NEXT_SIZE,
             metrics::BATCH_NEXT_TOKENS,
             metrics::BATCH_TOKENS_COMPUTED,
