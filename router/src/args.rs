@@ -4,7 +4,7 @@
 //! or on other flags is still an `Option`. What must hold: every flag has a variable of the same name in capitals;
 //! no secret appears in `Debug` or in the help; what a flag means together with others is `config`'s business.
 
-use std::{env, ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf};
+use std::{env, ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use clap::{
     Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches, Id, Parser,
@@ -77,6 +77,19 @@ pub(crate) struct Args {
     /// The bytes of one request's body; more is refused with status 413.
     #[arg(long, env, default_value = "2000000", help_heading = "Limits")]
     pub(crate) payload_limit: NonZeroUsize,
+
+    /// The tokens of all requests in flight; more are refused with status 429. A larger request is taken while no other is there.
+    #[arg(long, env, default_value = "33554432", help_heading = "Limits")]
+    pub(crate) max_queue_tokens: NonZeroUsize,
+
+    /// The seconds, such as `0.5`, that a request may wait before it is begun; then it is refused with status 429 and not computed
+    /// [default: any number].
+    #[arg(long, env, value_parser = seconds, value_name = "SECONDS", help_heading = "Limits")]
+    pub(crate) queue_timeout: Option<Duration>,
+
+    /// The seconds that one batch may take; then the device counts as hung, `/health` says 503, and what waits fails. 0: any number.
+    #[arg(long, env, default_value = "600", value_name = "SECONDS", help_heading = "Limits")]
+    pub(crate) device_timeout: u32,
 
     /// The address to listen on: an IPv4 or IPv6 address, or `localhost`.
     #[arg(long, env, default_value = "0.0.0.0", help_heading = "Network")]
@@ -358,6 +371,14 @@ pub(crate) fn parse_hostname(hostname: &str) -> Option<Vec<IpAddr>> {
     }
     let unbracketed = hostname.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(hostname);
     unbracketed.parse().ok().map(|address| vec![address])
+}
+
+/// A time in seconds, more than none and less than a year.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 3.2e7);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.filter(|time| !time.is_zero())
+        .ok_or_else(|| "must be a number of seconds above 0, such as `2.5`".to_owned())
 }
 
 fn parse_dtype(text: &str) -> Result<DType, String> {

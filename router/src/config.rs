@@ -8,7 +8,12 @@
 
 mod error;
 
-use std::{net::SocketAddr, num::NonZeroUsize, thread, time::Duration};
+use std::{
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    thread,
+    time::Duration,
+};
 
 use text_embeddings_backend::{InstructionSet, ON_CPU};
 use text_embeddings_backend_core::{DType, ModelType};
@@ -196,6 +201,12 @@ pub(crate) struct Config {
     pub(crate) max_batch_requests: Option<usize>,
     /// The requests in flight.
     pub(crate) max_concurrent_requests: usize,
+    /// Their tokens.
+    pub(crate) max_queue_tokens: usize,
+    /// How long a request waits before it is begun.
+    pub(crate) queue_timeout: Option<Duration>,
+    /// How long a batch takes before the device counts as hung.
+    pub(crate) device_timeout: Option<Duration>,
     /// The inputs of a request, except for re-ranking.
     pub(crate) max_client_batch_size: usize,
     /// The texts of a re-rank request.
@@ -264,6 +275,10 @@ impl Config {
             max_batch_tokens,
             max_batch_requests: args.model.max_batch_requests.map(NonZeroUsize::get),
             max_concurrent_requests: args.max_concurrent_requests.get(),
+            max_queue_tokens: args.max_queue_tokens.get(),
+            queue_timeout: args.queue_timeout,
+            device_timeout: NonZeroU32::new(args.device_timeout)
+                .map(|seconds| Duration::from_secs(seconds.get().into())),
             max_client_batch_size: or(args.max_client_batch_size, DEFAULT_MAX_CLIENT_BATCH_SIZE),
             // Who limits a request's inputs the way TEI knows means re-ranking too.
             max_rerank_texts: or(

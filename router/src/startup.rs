@@ -101,6 +101,8 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         max_batch_tokens: config.max_batch_tokens,
         max_batch_requests: config.max_batch_requests,
         max_concurrent_requests: config.max_concurrent_requests,
+        max_queue_tokens: config.max_queue_tokens,
+        device_timeout: config.device_timeout,
     };
     let service = Service::new(
         Tokenization::start(encoder, config.tokenization_workers)?,
@@ -111,6 +113,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
             max_rerank_texts: config.max_rerank_texts,
             max_client_batch_size: config.max_client_batch_size,
             auto_truncate: config.auto_truncate,
+            queue_timeout: config.queue_timeout,
         },
     );
     Ok(Started { service, info: Info::new(config, details), compute_type: loaded.device })

@@ -141,6 +141,8 @@ fn service(config: &Config, control: &Control) -> Service {
         max_batch_tokens: config.max_batch_tokens,
         max_batch_requests: config.max_batch_requests,
         max_concurrent_requests: config.max_concurrent_requests,
+        max_queue_tokens: config.max_queue_tokens,
+        device_timeout: config.device_timeout,
     };
     let service_config = ServiceConfig {
         model_type: config.model_type,
@@ -148,6 +150,7 @@ fn service(config: &Config, control: &Control) -> Service {
         max_rerank_texts: config.max_rerank_texts,
         max_client_batch_size: config.max_client_batch_size,
         auto_truncate: config.auto_truncate,
+        queue_timeout: config.queue_timeout,
     };
     let tokenization = Tokenization::start(encoder(config, tokenizer), config.tokenization_workers).unwrap();
     Service::new(tokenization, Engine::start(Box::new(backend), limits).unwrap(), service_config)

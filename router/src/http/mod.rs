@@ -4,6 +4,7 @@
 //! every answer that is not a success has an error body.
 
 mod auth;
+mod deadline;
 mod decode;
 mod embed;
 mod error;
@@ -150,7 +151,12 @@ fn router(state: AppState) -> Router {
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
     open.merge(openapi::routes())
         .merge(playground::routes())
-        .merge(keyed.route_layer(require_key).route_layer(traced))
+        .merge(
+            keyed
+                .route_layer(middleware::from_fn(deadline::keep))
+                .route_layer(require_key)
+                .route_layer(traced),
+        )
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         // `RawBody` has its own limit, which reads on so that the client can read the answer.

@@ -69,7 +69,9 @@ impl Metrics {
         let text = self.recorded.render();
         let text: String =
             text.split_inclusive('\n').filter(|line| !is_beyond(line, *longest_input)).collect();
-        ALL.iter().filter(|metric| metric.kind == Kind::CounterOfSeconds).fold(text, as_counter)
+        ALL.iter()
+            .filter(|metric| metric.kind == Kind::CounterOfSeconds)
+            .fold(text, |text, metric| as_counter(&text, metric))
     }
 
     /// The metrics as an answer.
@@ -79,7 +81,7 @@ impl Metrics {
 }
 
 /// Says that this metric, which the recorder takes for a gauge, is a counter.
-fn as_counter(text: String, Metric { name, .. }: &Metric) -> String {
+fn as_counter(text: &str, Metric { name, .. }: &Metric) -> String {
     text.replace(&format!("# TYPE {name} gauge"), &format!("# TYPE {name} counter"))
 }
 
@@ -242,7 +244,10 @@ mod tests {
             }
         });
         let text = recorder.handle().render();
-        let text = ALL.iter().filter(|metric| metric.kind == Kind::CounterOfSeconds).fold(text, as_counter);
+        let text = ALL
+            .iter()
+            .filter(|metric| metric.kind == Kind::CounterOfSeconds)
+            .fold(text, |text, metric| as_counter(&text, metric));
         for metric in ALL {
             let kind = match metric.kind {
                 Kind::Counter | Kind::CounterOfSeconds => "counter",
