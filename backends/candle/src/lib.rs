@@ -166,7 +166,8 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     };
     let budget = if packing.shares_prefixes { options.prefix_cache_bytes } else { 0 };
     let cache = PrefixCache::new(budget, shape);
-    let mut backend = CandleBackend { operations, model, head, cache, packing, values_per_token: plan.values_per_token() };
+    let mut backend =
+        CandleBackend { operations, model, head, cache, packing, values_per_token: plan.values_per_token() };
     refuse_nan(&mut backend, options)?;
     Ok(Box::new(backend))
 }
