@@ -377,6 +377,16 @@ pub(crate) fn parse_hostname(hostname: &str) -> Option<Vec<IpAddr>> {
     unbracketed.parse().ok().map(|address| vec![address])
 }
 
+impl Args {
+    /// The bytes that bodies, texts, tokens and answers take if every limit on them is reached.
+    pub(crate) fn most_bytes_of_requests(&self) -> u64 {
+        let unread = self.door.max_unread_bytes.map_or(crate::door::DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
+        let texts = self.max_concurrent_requests.get().saturating_mul(self.payload_limit.get());
+        let tokens = self.max_queue_tokens.get().saturating_mul(size_of::<u32>());
+        [unread, texts, tokens, self.door.max_unsent_bytes.get()].iter().map(|bytes| *bytes as u64).sum()
+    }
+}
+
 /// A time in seconds, more than none and less than a year.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 3.2e7);

@@ -236,6 +236,13 @@ impl Config {
     pub(crate) fn resolve(args: &Args, limits: &ModelLimits) -> Result<Self, ConfigError> {
         refuse_other_kinds(args, limits.model_type)?;
         let mut notices = Vec::new();
+        if args.model.parse_special_tokens {
+            notices.push(
+                "control tokens in the texts of clients take effect (`--parse-special-tokens`): a document can speak in \
+                 the template's name, and so decide its own score"
+                    .to_owned(),
+            );
+        }
         if let Some(name) = &args.ignored_hostname {
             notices.push(format!(
                 "the variable HOSTNAME holds a name ({name}), not an address: listening on 0.0.0.0"
@@ -421,6 +428,7 @@ mod tests {
             ("", Some(1000), Some(40_960), (1000, 512), 0),
             ("", Some(1000), Some(512), (512, 512), 1),
             ("", Some(30_000), Some(40_960), (16_384, 512), 1),
+            ("--parse-special-tokens", None, Some(512), (512, 512), 1),
             ("--auto-truncate false", Some(30_000), Some(40_960), (30_000, 512), 0),
             ("--max-input-length 40960", None, Some(40_960), (40_960, 512), 0),
             ("--max-input-length 300", Some(1000), Some(512), (300, 512), 0),

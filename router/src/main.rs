@@ -103,9 +103,9 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         let entrance = Entrance { door: door.clone(), keys };
         telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance).await?;
     }
-    tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let parent =
         Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
+    tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let started = tokio::select! {
         started = tokio::spawn(async move { startup::start(&args).await }) => started.context("start-up broke off")??,
         () = stop_signal() => return Ok(()),

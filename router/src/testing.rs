@@ -290,6 +290,10 @@ impl Backend for LetterBackend {
         Ok(Predictions { texts, ..Predictions::default() })
     }
 
+    fn bytes_per_token(&self) -> usize {
+        0
+    }
+
     fn packing(&self) -> Packing {
         Packing::SHARED
     }

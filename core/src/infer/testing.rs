@@ -155,6 +155,10 @@ impl Backend for HashBackend {
         Ok(Predictions { texts, ..Predictions::default() })
     }
 
+    fn bytes_per_token(&self) -> usize {
+        0
+    }
+
     fn packing(&self) -> Packing {
         Packing::SHARED
     }

@@ -11,6 +11,7 @@ mod borders;
 mod check;
 mod error;
 mod frame;
+mod load;
 mod pair;
 mod pool;
 mod prompt;
@@ -29,6 +30,7 @@ use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
+pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};

@@ -11,7 +11,7 @@ use crate::{args::DoorArgs, config::ConfigError};
 
 /// Enough for several times `--max-concurrent-requests` and a fleet of idle clients; 4096 half-sent heads are 256 MiB.
 const DEFAULT_CONNECTIONS: usize = 4096;
-const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
+pub(crate) const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
 /// Descriptors that are not for connections: the log, model files, the runtime's own, the Hub, connections that are
 /// about to be refused or closed.
 const SPARE_DESCRIPTORS: usize = 64;

@@ -40,7 +40,7 @@ use crate::serve::Stop;
 
 pub(crate) use self::{
     exchange::Keeping,
-    limits::{ClientLimits, descriptors},
+    limits::{ClientLimits, DEFAULT_UNREAD_BYTES, descriptors},
     socket::Listener,
     tls::Certificate,
     upload::Cut,
