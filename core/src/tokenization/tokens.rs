@@ -74,8 +74,8 @@ impl Tokens {
         let kept: Vec<usize> = (0..self.ids.len()).filter(|&index| kept[index]).collect();
         let ids = kept.iter().map(|&index| self.ids[index]).collect();
         // Also where all of the document was cut: then the inputs of a query are all the same.
-        let document = self.owners.iter().position(|owner| *owner == Owner::Document);
-        let reusable = document.map_or(0, |first| kept.partition_point(|&index| index < first));
+        let first = self.owners.iter().position(|owner| *owner == Owner::Document);
+        let reusable = first.map_or(0, |first| kept.partition_point(|&index| index < first));
         let second = self.second.and_then(|second| kept.iter().position(|&index| index >= second));
         Encoded { ids, second, truncated: query + document, reusable }
     }
