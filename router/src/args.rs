@@ -4,6 +4,8 @@
 //! or on other flags is still an `Option`. What must hold: every flag has a variable of the same name in capitals;
 //! no secret appears in `Debug` or in the help; what a flag means together with others is `config`'s business.
 
+mod door;
+
 use std::{env, ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use clap::{
@@ -19,6 +21,8 @@ use text_embeddings_core::{
 };
 
 use crate::{secret::Secret, telemetry::collector::Endpoint};
+
+pub(crate) use self::door::DoorArgs;
 
 /// The model that is served where none is named, as in text-embeddings-inference.
 pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
@@ -112,9 +116,9 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Network")]
     pub(crate) cors_allow_origin: Vec<String>,
 
-    /// The socket of out-of-process backends: accepted and not used, as this server has none.
-    #[arg(long, env, default_value = "/tmp/text-embeddings-inference-server", help_heading = "Network")]
-    pub(crate) uds_path: PathBuf,
+    /// How clients connect, and what each of them may take.
+    #[command(flatten)]
+    pub(crate) door: DoorArgs,
 
     /// The port to listen on in the place of `--port`, as Vertex AI asks for it.
     #[arg(long, env, help_heading = "Hosting platforms")]
@@ -373,6 +377,16 @@ pub(crate) fn parse_hostname(hostname: &str) -> Option<Vec<IpAddr>> {
     unbracketed.parse().ok().map(|address| vec![address])
 }
 
+impl Args {
+    /// The bytes that bodies, texts, tokens and answers take if every limit on them is reached.
+    pub(crate) fn most_bytes_of_requests(&self) -> u64 {
+        let unread = self.door.max_unread_bytes.map_or(crate::door::DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
+        let texts = self.max_concurrent_requests.get().saturating_mul(self.payload_limit.get());
+        let tokens = self.max_queue_tokens.get().saturating_mul(size_of::<u32>());
+        [unread, texts, tokens, self.door.max_unsent_bytes.get()].iter().map(|bytes| *bytes as u64).sum()
+    }
+}
+
 /// A time in seconds, more than none and less than a year.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 3.2e7);
@@ -459,7 +473,6 @@ mod tests {
                 && !args.disable_spans
                 && !args.model.parse_special_tokens
         );
-        assert_eq!(args.uds_path, PathBuf::from("/tmp/text-embeddings-inference-server"));
         assert_eq!(args.otlp_service_name, "text-embeddings-inference.server");
     }
 

@@ -25,7 +25,6 @@ use text_embeddings_core::{
 pub(crate) use self::error::ConfigError;
 use crate::{
     args::{Args, ChatTemplate, parse_hostname},
-    secret::Secret,
     telemetry::collector::{Collector, Endpoint},
 };
 
@@ -53,8 +52,8 @@ pub(crate) struct ServerConfig {
     pub(crate) prometheus: Option<PrometheusPort>,
     /// The most bytes of a body.
     pub(crate) payload_limit: usize,
-    /// The key that clients must send.
-    pub(crate) api_key: Option<Secret>,
+    /// Whether all routes but probes want the key.
+    pub(crate) key_everywhere: bool,
     /// How it ends.
     pub(crate) shutdown: Shutdown,
     /// What only HTTP is told.
@@ -91,6 +90,9 @@ impl ServerConfig {
         if args.api_key.as_ref().is_some_and(|key| key.expose().is_empty()) {
             return Err(ConfigError::EmptyKey);
         }
+        if args.door.api_key_everywhere && args.api_key.is_none() && args.door.api_key_file.is_none() {
+            return Err(ConfigError::NoKey);
+        }
         let addresses = parse_hostname(&args.hostname).ok_or_else(|| ConfigError::Value {
             flag: "--hostname",
             value: args.hostname.clone(),
@@ -109,7 +111,7 @@ impl ServerConfig {
             collector,
             prometheus: (!served_on(listen, prometheus.port)).then_some(prometheus),
             payload_limit: args.payload_limit.get(),
-            api_key: args.api_key.clone(),
+            key_everywhere: args.door.api_key_everywhere,
             shutdown: Shutdown {
                 delay: Duration::from_secs(args.shutdown_delay.into()),
                 drain: Duration::from_secs(args.drain_timeout.into()),

@@ -4,6 +4,7 @@
 //! here, and keeps the server from starting with a sentence that names the file or flag.
 
 mod check;
+mod memory;
 mod parts;
 mod prompts;
 pub(crate) mod reranker;
@@ -60,6 +61,10 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let Parts { encoder, head, mut model, default_instruction, score_activation, reranker } =
         parts::parts(&config, &folder)?;
     steps.done("tokenizer");
+    let available = memory::Available::read();
+    if let Some(available) = available {
+        available.check_weights(memory::size(&folder.weights), config.dtype)?;
+    }
     let mut loaded = text_embeddings_backend::load(&LoadOptions {
         config: with_task(&folder.config.raw, config.lora_task.as_deref()),
         weights: folder.weights.clone(),
@@ -87,6 +92,19 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         loaded.dtype,
         loaded.prefix_cache_bytes >> 20
     );
+    if loaded.device == "cpu"
+        && let (Some(available), Some(held)) = (available, memory::held())
+    {
+        let longest_batch = config.max_batch_tokens.max(config.max_input_length);
+        let plan = memory::Plan {
+            loaded: held,
+            batch: loaded.backend.batch_bytes(longest_batch) as u64,
+            prefixes: loaded.prefix_cache_bytes as u64,
+            requests: args.most_bytes_of_requests(),
+        };
+        plan.check(available)?;
+        tracing::info!("Memory: {plan}; {available}");
+    }
     log_answers(&config, &model, score_activation.as_deref(), reranker.as_ref());
     let details = ModelDetails {
         sha: folder.revision_sha.clone(),

@@ -16,6 +16,7 @@ use text_embeddings_core::error::{Error, ErrorKind};
 use utoipa::ToSchema;
 
 use super::{format::Format, words::Words};
+use crate::door::Cut;
 
 /// What a client without the key is told.
 const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
@@ -121,6 +122,15 @@ impl ApiError {
         let message =
             format!("the request body has more than {limit} bytes: send less, or raise `--payload-limit`");
         Self::validation(StatusCode::PAYLOAD_TOO_LARGE, message)
+    }
+
+    /// A body that ended too early by the server's own decision.
+    pub(crate) fn cut(cut: Cut) -> Self {
+        let (status, kind) = match cut {
+            Cut::TooSlow => (StatusCode::REQUEST_TIMEOUT, ErrorType::Validation),
+            Cut::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Overloaded),
+        };
+        Self { status, kind, message: cut.to_string(), words: None, retry_after: None }
     }
 
     /// A body that says it is not JSON.
@@ -230,7 +240,9 @@ impl IntoResponse for ApiError {
         let mut response = Words::Tei.say(&self, Format::Json);
         let headers = response.headers_mut();
         match *status {
-            StatusCode::TOO_MANY_REQUESTS => {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+                if *kind == ErrorType::Overloaded =>
+            {
                 headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after.unwrap_or(1)));
             }
             StatusCode::UNAUTHORIZED => {
