@@ -98,7 +98,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         let longest_batch = config.max_batch_tokens.max(config.max_input_length);
         let plan = memory::Plan {
             loaded: held,
-            batch: (longest_batch * loaded.backend.bytes_per_token()) as u64,
+            batch: loaded.backend.batch_bytes(longest_batch) as u64,
             prefixes: loaded.prefix_cache_bytes as u64,
             requests: args.most_bytes_of_requests(),
         };

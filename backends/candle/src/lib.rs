@@ -54,7 +54,7 @@ struct CandleBackend<O: Operations> {
     head: LoadedHead<O>,
     cache: PrefixCache<O::Kept>,
     packing: Packing,
-    bytes_per_token: usize,
+    values_per_token: usize,
 }
 
 impl<O: Operations> Backend for CandleBackend<O> {
@@ -83,8 +83,10 @@ impl<O: Operations> Backend for CandleBackend<O> {
         self.packing
     }
 
-    fn bytes_per_token(&self) -> usize {
-        self.bytes_per_token
+    fn batch_bytes(&self, tokens: usize) -> usize {
+        // Of what may be kept, no more is taken out of the layers than the cache has room for.
+        let kept = self.cache.most_tokens().min(tokens) * self.cache.token_bytes();
+        tokens * self.values_per_token * size_of::<f32>() + kept
     }
 }
 
@@ -163,11 +165,9 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
         value_bytes: operations.kept_bytes(),
     };
     let budget = if packing.shares_prefixes { options.prefix_cache_bytes } else { 0 };
-    // What may be kept is taken out of each layer, and thrown out of the cache at the end.
-    let kept = if budget > 0 { shape.layers * shape.values * shape.value_bytes } else { 0 };
-    let bytes_per_token = plan.values_per_token() * size_of::<f32>() + kept;
     let cache = PrefixCache::new(budget, shape);
-    let mut backend = CandleBackend { operations, model, head, cache, packing, bytes_per_token };
+    let mut backend =
+        CandleBackend { operations, model, head, cache, packing, values_per_token: plan.values_per_token() };
     refuse_nan(&mut backend, options)?;
     Ok(Box::new(backend))
 }

@@ -119,8 +119,8 @@ pub trait Backend: Send {
     /// How texts must be packed.
     fn packing(&self) -> Packing;
 
-    /// The most bytes that each token of a batch takes while the batch is computed.
-    fn bytes_per_token(&self) -> usize;
+    /// The most bytes that a batch of so many tokens takes while it is computed.
+    fn batch_bytes(&self, tokens: usize) -> usize;
 
     /// The number of a text's first tokens that the next batch need not compute, because an earlier one did and the
     /// results are cached.
