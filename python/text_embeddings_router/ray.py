@@ -157,10 +157,16 @@ def _mapped(
         fn_constructor_kwargs={"settings": settings, **options},
         batch_format="pyarrow",
         batch_size=ROWS,
-        concurrency=replicas,
+        compute=_pool(replicas),
         num_cpus=settings.cpus,
         num_gpus=gpus,
     )
+
+
+def _pool(replicas: int | tuple[int, int]) -> ray.data.ActorPoolStrategy:
+    if isinstance(replicas, tuple):
+        return ray.data.ActorPoolStrategy(min_size=replicas[0], max_size=replicas[1])
+    return ray.data.ActorPoolStrategy(size=replicas)
 
 
 class _Actor:
