@@ -36,13 +36,14 @@ struct Row {
 }
 
 /// The folders, and the families and kinds that they are of.
-const FOLDERS: [(&str, &str, ModelType); 10] = [
+const FOLDERS: [(&str, &str, ModelType); 11] = [
     ("mxbai-rerank-base-v2", "mxbai-rerank-v2", ModelType::ListwiseReranker),
     ("zerank-1-small", "zerank", ModelType::ListwiseReranker),
     ("zerank-2-reranker", "zerank", ModelType::ListwiseReranker),
     ("ctxl-rerank-v2-instruct-multilingual-1b", "ctxl-rerank", ModelType::ListwiseReranker),
     ("ctxl-rerank-v2-instruct-multilingual-6b", "ctxl-rerank-6b", ModelType::ListwiseReranker),
     ("bge-reranker-v2-gemma", "bge-reranker-v2-gemma", ModelType::ListwiseReranker),
+    ("bge-reranker-v2-minicpm-layerwise", "bge-reranker-v2-minicpm-layerwise", ModelType::Reranker),
     ("llama-nemotron-rerank-1b-v2", "llama-nemotron-rerank", ModelType::Reranker),
     ("Qwen3-VL-Reranker-2B", "qwen3-vl-reranker", ModelType::ListwiseReranker),
     ("Qwen3-VL-Reranker-8B", "qwen3-vl-reranker", ModelType::ListwiseReranker),
@@ -61,6 +62,7 @@ fn describe(_: &Value) -> Result<Description, BackendError> {
         is_causal: true,
         hidden: 24,
         vocabulary: 999_999,
+        cutoff_layers: None,
     })
 }
 

@@ -192,6 +192,11 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, value_parser = parse_chat_template, help_heading = "Prompt")]
     pub(crate) chat_template: Option<ChatTemplate>,
 
+    /// The layers that a layer-wise re-ranker goes through before it scores, fewer of which are faster and less exact: 8 to 40
+    /// of bge-reranker-v2-minicpm-layerwise [default: 28, as its authors' card, or all if the model has no score there].
+    #[arg(long, env, help_heading = "Model", value_name = "LAYERS")]
+    pub(crate) cutoff_layers: Option<NonZeroUsize>,
+
     /// Leave a request's instruction out where the model's prompt has no place for one, rather than refuse it.
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
     pub(crate) ignore_instruction: bool,

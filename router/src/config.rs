@@ -168,6 +168,8 @@ pub(crate) struct Config {
     pub(crate) dense_path: Option<String>,
     /// The task whose adapter is added to the weights.
     pub(crate) lora_task: Option<String>,
+    /// The layers of a layer-wise re-ranker to go through; none stands for its authors' choice.
+    pub(crate) cutoff_layers: Option<usize>,
     /// What is put before embedded texts where a request names no prompt.
     pub(crate) default_prompt: Option<String>,
     /// The name of that prompt; with neither, it is the model's own default.
@@ -243,6 +245,7 @@ impl Config {
             instruction_set: args.model.instruction_set,
             dense_path: not_empty(args.dense_path.as_ref()),
             lora_task: not_empty(args.lora_task.as_ref()),
+            cutoff_layers: args.model.cutoff_layers.map(NonZeroUsize::get),
             default_prompt: args.default_prompt.clone(),
             default_prompt_name: not_empty(args.default_prompt_name.as_ref()),
             default_instruction: args.model.default_instruction.clone(),
@@ -292,6 +295,7 @@ fn refuse_other_kinds(args: &Args, model_type: ModelType) -> Result<(), ConfigEr
         ("--default-instruction", rerankers, !is_reranker && is_set(&args.model.default_instruction)),
         ("--chat-template", rerankers, !is_reranker && args.model.chat_template.is_some()),
         ("--rerank-activation", rerankers, !is_reranker && args.model.rerank_activation.is_some()),
+        ("--cutoff-layers", rerankers, !is_reranker && args.model.cutoff_layers.is_some()),
         ("--rerank-true-token", generative, !is_generative && args.model.rerank_true_token.is_some()),
         ("--default-prompt", embeddings, !is_embedding && is_set(&args.default_prompt)),
         ("--default-prompt-name", embeddings, !is_embedding && is_set(&args.default_prompt_name)),

@@ -57,6 +57,8 @@ pub(crate) struct RerankerDetails {
     pub(crate) prompt: String,
     /// A generative re-ranker's answers, and where they come from.
     pub(crate) answers: Option<String>,
+    /// Layers gone through before a layer-wise re-ranker scores; none for other models.
+    pub(crate) cutoff_layers: Option<usize>,
     /// What scores are of raw ones, such as `sigmoid(x/5)`.
     pub(crate) score: String,
     /// What says so.
@@ -79,6 +81,7 @@ impl RerankerDetails {
             family_reason,
             prompt: resolved.prompt.as_ref().map_or(joined, |(_, origin)| origin).to_owned(),
             answers,
+            cutoff_layers: resolved.cutoff_layers,
             score: resolved.score.0.to_string(),
             score_reason: resolved.score.1.clone(),
         }
@@ -94,6 +97,9 @@ impl fmt::Display for RerankerDetails {
         write!(f, "the prompt is {}; ", self.prompt)?;
         if let Some(answers) = &self.answers {
             write!(f, "raw scores are the logit of {answers}; ")?;
+        }
+        if let Some(layers) = self.cutoff_layers {
+            write!(f, "it scores after {layers} layers; ")?;
         }
         write!(f, "scores are {} of the raw score x, by {}", self.score, self.score_reason)
     }

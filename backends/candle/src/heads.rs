@@ -331,9 +331,9 @@ fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) ->
 
 /// The classes of a classification head.
 fn classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -> Result<Classes> {
-    let &Classification { logits, logits_bias, width, divisor, .. } = head;
+    let Classification { logits, logits_bias, width, divisor, .. } = head;
     let name = format!("{logits}.weight");
-    let weight = checkpoint.tensor(&name, &[labels, width])?;
+    let weight = checkpoint.tensor(&name, &[labels, *width])?;
     let vectors: Vec<Vec<f32>> = (0..labels).map(|label| weight.row(label)).collect();
     if vectors.iter().flatten().all(|&value| value == 0.0) {
         return Err(BackendError::Load(format!(
@@ -342,5 +342,5 @@ fn classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -> Res
         )));
     }
     let bias = logits_bias.then(|| checkpoint.vector(&format!("{logits}.bias"), labels)).transpose()?;
-    Ok(Classes { vectors, bias: bias.unwrap_or_else(|| vec![0.0; labels]), divisor })
+    Ok(Classes { vectors, bias: bias.unwrap_or_else(|| vec![0.0; labels]), divisor: *divisor })
 }

@@ -39,7 +39,7 @@ use crate::{
 };
 pub use device::ON_CPU;
 pub use kernels::InstructionSet;
-pub use models::{LORA_TASK, describe};
+pub use models::{CUTOFF_LAYERS, LORA_TASK, describe};
 use safetensors::Dtype;
 use std::path::PathBuf;
 use text_embeddings_backend_core::{

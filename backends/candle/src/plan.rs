@@ -23,7 +23,7 @@ pub(crate) struct Plan {
     pub(crate) prefixes: &'static [&'static str],
     /// Beginnings of the names of tensors that may be in the checkpoint without being asked for: other heads than the one
     /// served, buffers.
-    pub(crate) ignored: Vec<&'static str>,
+    pub(crate) ignored: Vec<String>,
     /// Values of a hidden state.
     pub(crate) hidden: usize,
     /// Rows of the token embedding.
@@ -54,6 +54,8 @@ pub(crate) struct Plan {
     pub(crate) vector_steps: Vec<Step>,
     /// Whether vectors end as whole numbers from -128 to 127, after a hyperbolic tangent (pplx-embed).
     pub(crate) quantised_vectors: bool,
+    /// Layers that are gone through, of a layer-wise re-ranker, which scores after one of several.
+    pub(crate) cutoff_layers: Option<usize>,
     /// The adapters with which all matrices and tables are stored, if they are.
     pub(crate) adapters: Option<Adapters>,
 }

@@ -104,6 +104,8 @@ pub struct Description {
     pub hidden: usize,
     /// Rows of the token embedding.
     pub vocabulary: usize,
+    /// Layers that a layer-wise re-ranker goes through before it scores; absent for other models.
+    pub cutoff_layers: Option<usize>,
 }
 
 /// A loaded model. It lives on one thread, which calls it for batch after batch.

@@ -15,6 +15,7 @@ pub static ALL: &[&Family] = &[
     &CTXL_RERANK,
     &CTXL_RERANK_MISTRAL,
     &BGE_RERANKER_GEMMA,
+    &BGE_RERANKER_MINICPM,
     &LLAMA_NEMOTRON,
     &QWEN3_VL_RERANKER,
     &JINA_RERANKER_M0,
@@ -197,6 +198,20 @@ static BGE_RERANKER_GEMMA: Family = Family {
     answers: Some(Answers::One("Yes")),
     limits: Limits { query: Some(QueryLimit::ThreeQuarters), ..Limits::DEFAULT },
     ..NONE
+};
+
+/// bge-reranker-v2-minicpm-layerwise (`FlagEmbedding`, `inference/reranker/decoder_only/layerwise.py`): the pieces of
+/// bge-reranker-v2-gemma, each encoded on its own, which matters to a tokenizer that marks the beginning of a text. A head
+/// behind one of the layers scores.
+static BGE_RERANKER_MINICPM: Family = Family {
+    name: "bge-reranker-v2-minicpm-layerwise",
+    names: &["bge-reranker-v2-minicpm"],
+    architectures: &["LayerWiseMiniCPMForCausalLM"],
+    model_types: &["minicpm"],
+    prompt: &["<s>", "A: {query}", "\n", "B: {document}", "\n", "{instruction}"],
+    control_tokens: &["<s>"],
+    answers: None,
+    ..BGE_RERANKER_GEMMA
 };
 
 /// llama-nemotron-rerank-1b-v2 and llama-3.2-nv-rerankqa-1b-v2 (NVIDIA's card): a head on the mean of all states.

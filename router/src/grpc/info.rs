@@ -48,9 +48,17 @@ impl From<&info::Info> for v1::InfoResponse {
 
 impl From<&info::RerankerDetails> for v1::RerankerInfo {
     fn from(details: &info::RerankerDetails) -> Self {
-        let info::RerankerDetails { family, family_reason, prompt, answers, score, score_reason } =
-            details.clone();
-        Self { family, family_reason, prompt, answers, score, score_reason }
+        let info::RerankerDetails {
+            family,
+            family_reason,
+            prompt,
+            answers,
+            cutoff_layers,
+            score,
+            score_reason,
+        } = details.clone();
+        let cutoff_layers = cutoff_layers.map(number);
+        Self { family, family_reason, prompt, answers, cutoff_layers, score, score_reason }
     }
 }
 

@@ -80,6 +80,8 @@ pub(crate) struct RerankerBody<'a> {
     prompt: &'a str,
     /// The tokens whose logits are the raw score, and where they come from; null for a model with a head.
     answers: Option<&'a str>,
+    /// The layers that a layer-wise re-ranker goes through before it scores; null for other models.
+    cutoff_layers: Option<usize>,
     /// What a score is of the raw score x, where a request does not ask for raw scores.
     #[schema(example = "sigmoid(x/5)")]
     score: &'a str,
@@ -94,6 +96,7 @@ impl<'a> From<&'a RerankerDetails> for RerankerBody<'a> {
             family_reason: details.family_reason.as_deref(),
             prompt: &details.prompt,
             answers: details.answers.as_deref(),
+            cutoff_layers: details.cutoff_layers,
             score: &details.score,
             score_reason: &details.score_reason,
         }

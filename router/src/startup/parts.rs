@@ -134,7 +134,7 @@ fn reranker(
 ) -> anyhow::Result<Parts> {
     let resolved = reranker::resolve(config, folder, &tokenizer)?;
     let details = RerankerDetails::new(&resolved, &tokenizer);
-    let Resolved { family, prompt, answers, score: (score, _) } = resolved;
+    let Resolved { family, prompt, answers, score: (score, _), .. } = resolved;
     let model = ServedModel { score, ..model };
     let answers = || answers.map(|(answers, _)| Head::Answers(answers)).context("no answers were found");
     let head = head.map_or_else(answers, Ok)?;

@@ -34,6 +34,8 @@ pub(crate) struct Resolved {
     pub(crate) prompt: Option<(PromptTemplate, String)>,
     /// A generative re-ranker's answers, and where they come from.
     pub(crate) answers: Option<(AnswerTokens, String)>,
+    /// Layers gone through before a layer-wise re-ranker scores.
+    pub(crate) cutoff_layers: Option<usize>,
     /// From raw scores to those between 0 and 1, and what says so.
     pub(crate) score: (ScoreRule, String),
 }
@@ -85,6 +87,7 @@ pub(crate) fn resolve(
     Ok(Resolved {
         answers: answers(config, folder, family.as_ref().map(|(family, _)| *family), tokenizer)?,
         score: score_rule(config, family.as_ref().map(|(family, _)| *family)),
+        cutoff_layers: folder.description.cutoff_layers,
         family,
         prompt,
     })

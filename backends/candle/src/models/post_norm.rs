@@ -120,6 +120,7 @@ pub(super) fn encoder(value: &Value, config: &Config, offset: usize, names: &Nam
         masked_lm: None,
         vector_steps: Vec::new(),
         quantised_vectors: false,
+        cutoff_layers: None,
         adapters: None,
     })
 }
