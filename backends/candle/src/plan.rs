@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) classification: Option<Classification>,
     /// The masked-language-model head of this architecture, if it has one.
     pub(crate) masked_lm: Option<MaskedLm>,
+    /// What the state of a marked token goes through, in a listwise re-ranker; empty for other models.
+    pub(crate) projector: Vec<Step>,
     /// What a pooled vector goes through in the model itself, before the modules of its repository.
     pub(crate) vector_steps: Vec<Step>,
     /// Whether vectors end as whole numbers from -128 to 127, after a hyperbolic tangent (pplx-embed).

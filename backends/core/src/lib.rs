@@ -41,7 +41,7 @@ pub struct Predictions {
 pub struct Output {
     /// The raw scores (logits), one for each class, or the pooled vector; not normalised.
     pub whole: Vec<f32>,
-    /// The vectors of its tokens.
+    /// The vectors of its tokens, or of the marked ones.
     pub tokens: TokenVectors,
     /// Weights of vocabulary entries: above zero, by ascending index, each index once.
     pub sparse: Vec<SparseValue>,

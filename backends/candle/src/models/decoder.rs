@@ -194,6 +194,7 @@ pub(super) fn plan(value: &Value, config: &Config, family: &Family) -> Result<Pl
         output_embedding: if tied { WORDS } else { "lm_head.weight" },
         classification: Some(score_on_last_token(hidden)),
         masked_lm: None,
+        projector: Vec::new(),
         vector_steps: Vec::new(),
         quantised_vectors: false,
         cutoff_layers: None,

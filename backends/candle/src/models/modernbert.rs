@@ -101,6 +101,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         output_embedding: WORDS,
         classification: Some(classification),
         masked_lm: Some(masked_lm),
+        projector: Vec::new(),
         vector_steps: Vec::new(),
         quantised_vectors: false,
         cutoff_layers: None,

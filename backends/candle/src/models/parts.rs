@@ -65,6 +65,7 @@ pub(super) fn encoder(
         output_embedding: words,
         classification: None,
         masked_lm: None,
+        projector: Vec::new(),
         vector_steps: Vec::new(),
         quantised_vectors: false,
         cutoff_layers: None,
