@@ -7,12 +7,14 @@
 use crate::{
     error::Error,
     metrics::{
-        BATCH_TOKENS_COMPUTED, PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS, PREFIX_CACHE_TOKENS, count_many, set,
+        BATCH_TOKENS_COMPUTED, DEVICE_BUSY, PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS, PREFIX_CACHE_TOKENS,
+        QUEUE_OLDEST_AGE, count_many, set, set_seconds,
     },
-    queue::{BatchLimits, Entry, NextBatch, Queue, Turn},
+    queue::{self, BatchLimits, NextBatch, Queue, Turn},
 };
 use std::{
     any::Any,
+    collections::{BTreeMap, btree_map::Entry},
     ops::RangeInclusive,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -76,14 +78,19 @@ pub struct Announced {
     turn: Arc<Turn>,
 }
 
-/// The engine's queue as the metrics see it. It keeps no engine alive.
+/// The engine as the metrics see it. It keeps no engine alive.
 #[derive(Debug, Clone)]
-pub struct QueueGauges(Arc<Shared>);
+pub struct EngineGauges(Arc<Shared>);
 
-impl QueueGauges {
-    /// Sets `te_queue_size` and `te_queue_tokens` to what waits now; for whoever is about to read them.
+impl EngineGauges {
+    /// Sets the metrics of what waits now and of what the device did until now; for whoever is about to read them.
     pub fn publish(&self) {
-        self.0.lock().queue.publish();
+        let mut state = self.0.lock();
+        let announced = state.announced.count;
+        state.queue.publish(announced);
+        let age = state.oldest().map_or(Duration::ZERO, |came| came.elapsed());
+        set_seconds(QUEUE_OLDEST_AGE, age);
+        set_seconds(DEVICE_BUSY, state.busy());
     }
 }
 
@@ -97,9 +104,38 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     queue: Queue,
-    announced: usize,
+    announced: AnnouncedTexts,
     closed: bool,
     last_inference: Duration,
+    /// The time that all finished batches took.
+    busy: Duration,
+    /// When the batch began that is computed now.
+    computing: Option<Instant>,
+}
+
+/// The texts that are announced and not in the queue yet.
+#[derive(Debug, Default)]
+struct AnnouncedTexts {
+    count: usize,
+    /// How many of each request, by its number, and when that came; no request without one.
+    requests: BTreeMap<u64, (usize, Instant)>,
+}
+
+impl AnnouncedTexts {
+    fn add(&mut self, turn: &Turn) {
+        self.count += 1;
+        self.requests.entry(turn.number()).or_insert((0, turn.came())).0 += 1;
+    }
+
+    fn remove(&mut self, turn: &Turn) {
+        self.count -= 1;
+        if let Entry::Occupied(mut request) = self.requests.entry(turn.number()) {
+            request.get_mut().0 -= 1;
+            if request.get().0 == 0 {
+                request.remove();
+            }
+        }
+    }
 }
 
 /// What the device thread does next.
@@ -152,10 +188,10 @@ impl Engine {
         Ok(Permit { _permit: permit })
     }
 
-    /// What the metrics need of the queue.
+    /// What the metrics need of the engine.
     #[must_use]
-    pub fn queue_gauges(&self) -> QueueGauges {
-        QueueGauges(Arc::clone(&self.shared))
+    pub fn gauges(&self) -> EngineGauges {
+        EngineGauges(Arc::clone(&self.shared))
     }
 
     /// The place, among those that wait, of a request that comes now.
@@ -167,7 +203,7 @@ impl Engine {
     /// Announces a text of the request with this place, whose tokens are not known yet.
     #[must_use]
     pub fn announce(&self, turn: &Arc<Turn>) -> Announced {
-        self.shared.lock().announced += 1;
+        self.shared.lock().announced.add(turn);
         Announced { shared: Arc::clone(&self.shared), turn: Arc::clone(turn) }
     }
 
@@ -207,25 +243,36 @@ impl Announced {
         }
         // `self` is dropped behind this, which wakes the device thread.
         let turn = Arc::clone(&self.turn);
-        self.shared.lock().queue.push(Entry { text, turn, reply, enqueued: Instant::now() });
+        self.shared.lock().queue.push(queue::Entry { text, turn, reply, enqueued: Instant::now() });
     }
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        self.shared.lock().announced -= 1;
+        self.shared.lock().announced.remove(&self.turn);
         self.shared.changed.notify_one();
     }
 }
 
 impl State {
+    /// When the earliest request came of which a text waits for a tokenizer or a batch.
+    fn oldest(&self) -> Option<Instant> {
+        let announced = self.announced.requests.values().next().map(|(_, came)| *came);
+        announced.into_iter().chain(self.queue.first_turn().map(Turn::came)).min()
+    }
+
+    /// How long the device has computed, the batch at hand included.
+    fn busy(&self) -> Duration {
+        self.busy + self.computing.map_or(Duration::ZERO, |start| start.elapsed())
+    }
+
     fn next(&self, limits: BatchLimits) -> Next {
         let Some(oldest) = self.queue.oldest() else {
-            return if self.closed && self.announced == 0 { Next::End } else { Next::Wait };
+            return if self.closed && self.announced.count == 0 { Next::End } else { Next::Wait };
         };
         let grace = (self.last_inference / 10).clamp(*ENCODING_GRACE.start(), *ENCODING_GRACE.end());
         let grace = grace.saturating_sub(oldest.elapsed());
-        if self.announced == 0 || grace.is_zero() || self.queue.fills(limits) {
+        if self.announced.count == 0 || grace.is_zero() || self.queue.fills(limits) {
             Next::Compute
         } else {
             Next::WaitAtMost(grace)
@@ -266,6 +313,7 @@ impl Shared {
 
     fn compute(&self, backend: &mut dyn Backend, next: NextBatch) {
         let start = Instant::now();
+        self.lock().computing = Some(start);
         let result = predict(backend, &next.batch);
         let inference = start.elapsed();
         if let Err(error) = &result {
@@ -274,8 +322,13 @@ impl Shared {
         // Broken weights give answers, but none that is a number. If it was the text, the probe finds out.
         let is_useless = result.as_ref().is_ok_and(|found| found.texts.iter().all(Output::has_nan));
         self.unhealthy.store(result.is_err() || is_useless, Ordering::Release);
-        self.lock().last_inference = inference;
-        let answer = |entry: Entry, outcome: Result<Outcome, Error>| {
+        {
+            let mut state = self.lock();
+            state.last_inference = inference;
+            state.busy += inference;
+            state.computing = None;
+        }
+        let answer = |entry: queue::Entry, outcome: Result<Outcome, Error>| {
             // A receiver that is gone wants no answer.
             let _ = entry.reply.send(outcome);
         };
@@ -333,7 +386,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::testing::{BREAK, Control, FAIL, KNOWN, NAN, PANIC, score};
     use super::*;
-    use crate::metrics::testing::recorded;
+    use crate::metrics::{QUEUE_SIZE, QUEUE_TOKENS, testing::recorded};
     use text_embeddings_backend_core::{BatchBuilder, Packing, TokenVectors};
 
     type Answer = oneshot::Receiver<Result<Outcome, Error>>;
@@ -566,6 +619,35 @@ mod tests {
         closing.join().unwrap();
     }
 
+    fn announced_texts(count: usize) -> AnnouncedTexts {
+        AnnouncedTexts { count, ..AnnouncedTexts::default() }
+    }
+
+    #[test]
+    fn what_waits_for_a_tokenizer_is_in_the_gauges_too() {
+        let control = Control::default();
+        let (engine, blocker) = busy(&control, 4);
+        let gauges = || {
+            let read = recorded(|| engine.gauges().publish());
+            [QUEUE_SIZE, QUEUE_TOKENS, QUEUE_OLDEST_AGE, DEVICE_BUSY].map(|name| read[name][0])
+        };
+        let [size, tokens, age, busy] = gauges();
+        assert!([size, tokens, age].iter().all(|gauge| *gauge == 0.0) && busy > 0.0, "{busy}");
+        let (first, second) = (engine.turn(), engine.turn());
+        thread::sleep(Duration::from_millis(2));
+        let [early, late] = [engine.announce(&first), engine.announce(&second)];
+        let (reply, answer) = oneshot::channel();
+        late.submit(Text::new([7, 8], Wanted::WHOLE), reply);
+        let [size, tokens, age, later] = gauges();
+        assert!((size, tokens) == (2.0, 2.0) && age >= 0.002 && later > busy, "{age} {busy} {later}");
+        drop(early);
+        assert!((gauges()[0] - 1.0).abs() < f64::EPSILON);
+        control.release();
+        raw(blocker).unwrap();
+        raw(answer).unwrap();
+        assert!(gauges()[..3].iter().all(|gauge| *gauge == 0.0));
+    }
+
     #[test]
     fn a_batch_waits_for_announced_texts_unless_it_is_full_or_waited_enough() {
         let limits =
@@ -582,11 +664,11 @@ mod tests {
             (vec![vec![1, 2, 3, 4, 5]], 5, now, 1, true),
             (vec![vec![1], vec![2]], 1, now, 1, false),
         ] {
-            let mut state = State { announced, ..State::default() };
+            let mut state = State { announced: announced_texts(announced), ..State::default() };
             for ids in &texts {
                 let (turn, (reply, _)) = (state.queue.turn(), oneshot::channel());
                 let text = Text { reusable, ..Text::new(&ids[..], Wanted::WHOLE) };
-                state.queue.push(Entry { text, turn, reply, enqueued });
+                state.queue.push(queue::Entry { text, turn, reply, enqueued });
             }
             match state.next(limits) {
                 Next::Compute => assert!(!waits, "{texts:?}"),
@@ -595,7 +677,7 @@ mod tests {
             }
         }
         for (closed, announced, ends) in [(false, 0, false), (true, 1, false), (true, 0, true)] {
-            let state = State { announced, closed, ..State::default() };
+            let state = State { announced: announced_texts(announced), closed, ..State::default() };
             assert_eq!(matches!(state.next(limits), Next::End), ends);
         }
     }

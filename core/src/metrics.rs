@@ -51,6 +51,10 @@ pub const BATCH_NEXT_TOKENS: &str = "te_batch_next_tokens";
 pub const QUEUE_SIZE: &str = "te_queue_size";
 /// Tokens of the texts in the queue.
 pub const QUEUE_TOKENS: &str = "te_queue_tokens";
+/// How long the request has waited that came first of those with texts in the queue.
+pub const QUEUE_OLDEST_AGE: &str = "te_queue_oldest_age_seconds";
+/// How long the device has computed.
+pub const DEVICE_BUSY: &str = "te_device_busy_seconds_total";
 /// Tokens of batches that were computed once for several texts, less those once.
 pub const PREFIX_SHARED_TOKENS: &str = "te_prefix_shared_tokens";
 /// Tokens that batches computed.
@@ -95,8 +99,10 @@ pub struct TextMetrics {
 /// How a metric moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only upwards.
+    /// Only upwards, by whole numbers.
     Counter,
+    /// Only upwards, in seconds and parts of them. The recorder, whose counters are whole numbers, takes it for a gauge.
+    CounterOfSeconds,
     /// Up and down.
     Gauge,
     /// By single observations, of what kind.
@@ -145,6 +151,14 @@ const fn probabilities(name: &'static str, description: &'static str) -> Metric 
 
 const fn gauge(name: &'static str, description: &'static str) -> Metric {
     Metric { name, kind: Kind::Gauge, unit: Unit::Count, description }
+}
+
+const fn gauge_of_seconds(name: &'static str, description: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, unit: Unit::Seconds, description }
+}
+
+const fn counter_of_seconds(name: &'static str, description: &'static str) -> Metric {
+    Metric { name, kind: Kind::CounterOfSeconds, unit: Unit::Seconds, description }
 }
 
 /// Every metric that is emitted.
@@ -202,8 +216,16 @@ pub const ALL: &[Metric] = &[
         20,
         "Tokens of a batch: a prefix that several of its texts share counts once.",
     ),
-    gauge(QUEUE_SIZE, "Texts that wait in the queue for a batch."),
-    gauge(QUEUE_TOKENS, "Tokens of the texts in the queue, each text counted in full."),
+    gauge(QUEUE_SIZE, "Texts that wait for a tokenizer, or in the queue for a batch."),
+    gauge(QUEUE_TOKENS, "Tokens of the texts in the queue that are encoded, each text counted in full."),
+    gauge_of_seconds(
+        QUEUE_OLDEST_AGE,
+        "How long the earliest request has waited of which a text waits for a tokenizer or a batch.",
+    ),
+    counter_of_seconds(
+        DEVICE_BUSY,
+        "How long the device has computed. Its rate is the share of the time in which it was busy.",
+    ),
     counter(
         BATCH_TOKENS_COMPUTED,
         "Tokens that batches computed: a prefix that several texts share counts once, one in the prefix cache not.",
@@ -233,7 +255,7 @@ pub fn describe() {
     for Metric { name, kind, unit, description } in ALL.iter().copied() {
         match kind {
             Kind::Counter => metrics::describe_counter!(name, unit, description),
-            Kind::Gauge => metrics::describe_gauge!(name, unit, description),
+            Kind::Gauge | Kind::CounterOfSeconds => metrics::describe_gauge!(name, unit, description),
             Kind::Histogram(_) => metrics::describe_histogram!(name, unit, description),
         }
     }
@@ -279,6 +301,11 @@ pub(crate) fn set(name: &'static str, amount: usize) {
     metrics::gauge!(name).set(amount as f64);
 }
 
+/// Sets a gauge, or a counter of seconds, to a duration.
+pub(crate) fn set_seconds(name: &'static str, duration: Duration) {
+    metrics::gauge!(name).set(duration.as_secs_f64());
+}
+
 #[cfg(test)]
 pub(crate) mod testing {
     //! A recorder for tests: every metric's values, read off a `DebuggingRecorder`.
@@ -319,7 +346,8 @@ mod tests {
         assert_eq!(names.len(), ALL.len());
         for metric in ALL {
             assert!(metric.name.starts_with("te_") && metric.description.ends_with('.'), "{metric:?}");
-            assert_eq!(metric.name.ends_with("_duration"), metric.unit == Unit::Seconds, "{metric:?}");
+            let is_named = metric.name.ends_with("_duration") || metric.name.contains("_seconds");
+            assert_eq!(is_named, metric.unit == Unit::Seconds, "{metric:?}");
         }
     }
 

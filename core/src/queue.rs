@@ -2,7 +2,8 @@
 //!
 //! Input: encoded texts with the channel that awaits their answer. Output: packed batches within a budget. What must
 //! hold: every text whose receiver still waits leaves once, after the earlier ones of its request; a text that nobody
-//! waits for is never computed; when metrics are read, `te_queue_size` is the number of texts that somebody waits for. A
+//! waits for is never computed; when metrics are read, `te_queue_size` is the number of texts that somebody waits for, with
+//! those that a tokenizer has not encoded yet. A
 //! plain struct: no runtime, no lock, no clock but the tokens that have left.
 //!
 //! The order is that of the requests' [`Turn`]s: a small request need not wait for the end of a large one that came
@@ -33,7 +34,7 @@ use tokio::sync::oneshot;
 /// 1, every request waits behind the backlog as soon as there is one; with more than 8, hardly any answer comes sooner,
 /// and large requests wait longer (simulated: short pairs among requests of 32 and of 8 long texts, at half and four
 /// fifths of the load that the device can bear).
-const PATIENCE: u64 = 8;
+pub(crate) const PATIENCE: u64 = 8;
 
 /// A request's place in the order in which texts are computed. Its texts share it.
 #[derive(Debug)]
@@ -44,9 +45,21 @@ pub struct Turn {
     arrived: u64,
     /// The tokens of its texts, as far as they are known.
     tokens: AtomicU64,
+    /// When it came.
+    came: Instant,
 }
 
 impl Turn {
+    /// How many requests came before it.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// When the request came.
+    pub(crate) fn came(&self) -> Instant {
+        self.came
+    }
+
     /// Small requests that arrive until this many tokens have left the queue may come before it.
     fn due(&self) -> u64 {
         self.arrived + PATIENCE * self.tokens.load(Ordering::Relaxed)
@@ -106,7 +119,8 @@ impl Queue {
     /// The place of a request that comes now.
     pub fn turn(&mut self) -> Arc<Turn> {
         self.arrivals += 1;
-        Arc::new(Turn { number: self.arrivals, arrived: self.left, tokens: AtomicU64::new(0) })
+        let (number, arrived) = (self.arrivals, self.left);
+        Arc::new(Turn { number, arrived, tokens: AtomicU64::new(0), came: Instant::now() })
     }
 
     /// Appends a text to those of its request. `entry.ids` must not be empty.
@@ -187,9 +201,16 @@ impl Queue {
         self.requests.values().filter_map(|waiting| Some(waiting.front()?.enqueued)).min()
     }
 
-    /// Throws out the texts that nobody waits for, and sets the gauges to what is left: for the moment at which they
-    /// are read.
-    pub fn publish(&mut self) {
+    /// The earliest request of which a text waits.
+    #[must_use]
+    pub(crate) fn first_turn(&self) -> Option<&Turn> {
+        let (_, waiting) = self.requests.first_key_value()?;
+        waiting.front().map(|entry| &*entry.turn)
+    }
+
+    /// Throws out the texts that nobody waits for, and sets the gauges to what is left and to the `announced` texts that
+    /// are not encoded yet: for the moment at which they are read.
+    pub fn publish(&mut self, announced: usize) {
         self.requests.retain(|_, waiting| {
             waiting.retain(|entry| !entry.reply.is_closed());
             !waiting.is_empty()
@@ -197,7 +218,7 @@ impl Queue {
         self.texts = self.requests.values().map(VecDeque::len).sum();
         let waiting = self.requests.values().flatten();
         self.tokens = waiting.map(|entry| entry.text.ids.len()).sum();
-        set(QUEUE_SIZE, self.texts);
+        set(QUEUE_SIZE, self.texts + announced);
         set(QUEUE_TOKENS, self.tokens);
     }
 }
@@ -343,7 +364,7 @@ mod tests {
 
     /// Sets the gauges and gives their values.
     fn scrape(queue: &mut Queue) -> [usize; 2] {
-        let read = recorded(|| queue.publish());
+        let read = recorded(|| queue.publish(0));
         [QUEUE_SIZE, QUEUE_TOKENS].map(|name| read[name][0] as usize)
     }
 

@@ -100,7 +100,7 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         () = stop_signal() => return Ok(()),
     };
     let Started { service, info, compute_type } = started;
-    metrics.watch(service.queue_gauges(), info.config.max_input_length);
+    metrics.watch(service.gauges(), info.config.max_input_length);
     let Shutdown { delay, drain } = server.shutdown;
     let asked = async move {
         stop_signal().await;

@@ -13,7 +13,7 @@ use crate::{
         EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, observe_amount,
         observe_duration,
     },
-    tokenization::{Encoded, Input, TokenLimits, Truncation, TruncationDirection},
+    tokenization::{Encoded, Input, Place, SharedQuery, TokenLimits, Truncation, TruncationDirection},
 };
 use std::{
     sync::Arc,
@@ -29,6 +29,21 @@ pub(super) trait Inputs: Send + Sync + 'static {
 
     /// The input at an index below `count`.
     fn input(&self, index: usize) -> Input<'_>;
+
+    /// Whether all inputs are pairs with one query and one instruction.
+    fn have_one_query(&self) -> bool {
+        false
+    }
+}
+
+/// What a request is, for those who encode it.
+struct Encoding<I> {
+    inputs: Arc<I>,
+    task: Task,
+    truncation: Truncation,
+    /// There if its inputs have one query.
+    shared: Option<Arc<SharedQuery>>,
+    place: Place,
 }
 
 /// What the model has to do with each input.
@@ -83,15 +98,15 @@ impl Service {
         // All are announced before the first is sent off: else an idle device could take the first ones for all.
         let turn = self.engine.turn();
         let announced: Vec<Announced> = (0..inputs.count()).map(|_| self.engine.announce(&turn)).collect();
-        let texts = announced.into_iter().enumerate();
-        let texts = texts.map(|text| self.launch(inputs, text, task, truncation));
-        let (encoded, mut outcomes): (Vec<_>, Vec<_>) = texts
-            .collect::<Result<Vec<_>, _>>()?
-            .into_iter()
-            .map(|text| (text.encoded, text.outcome))
-            .unzip();
-        let mut cost =
-            Cost { texts: inputs.count(), characters: characters(inputs.as_ref()), ..Cost::default() };
+        let Sizes { characters, bytes } = Sizes::of(inputs.as_ref());
+        let shared = inputs.have_one_query().then(Arc::default);
+        let place = self.tokenization.place(bytes.iter().sum());
+        let encoding = Encoding { inputs: Arc::clone(inputs), task, truncation, shared, place };
+        let texts = announced.into_iter().zip(bytes).enumerate();
+        let texts = texts.map(|(index, (announced, bytes))| self.launch(&encoding, index, announced, bytes));
+        let (encoded, mut outcomes): (Vec<_>, Vec<_>) =
+            texts.map(|text| (text.encoded, text.outcome)).unzip();
+        let mut cost = Cost { texts: inputs.count(), characters, ..Cost::default() };
         let mut failed: Option<Failed> = None;
         let mut durations = Vec::with_capacity(encoded.len());
         // All encodings before the first outcome: an input that is too long ends the request.
@@ -132,24 +147,25 @@ impl Service {
         Ok(Computed { outputs, cost })
     }
 
-    /// Sends one text off: a tokenizer encodes it and passes it on to the queue.
+    /// Sends one text of so many bytes off: a tokenizer encodes it and passes it on to the queue.
     fn launch<I: Inputs>(
         &self,
-        inputs: &Arc<I>,
-        (index, announced): (usize, Announced),
-        task: Task,
-        truncation: Truncation,
-    ) -> Result<Launched, Error> {
-        let (encoding, encoded) = oneshot::channel();
+        encoding: &Encoding<I>,
+        index: usize,
+        announced: Announced,
+        bytes: usize,
+    ) -> Launched {
+        let (answer, encoded) = oneshot::channel();
         let (reply, outcome) = oneshot::channel();
-        let inputs = Arc::clone(inputs);
+        let &Encoding { task, truncation, place, .. } = encoding;
+        let (inputs, shared) = (Arc::clone(&encoding.inputs), encoding.shared.clone());
         let start = Instant::now();
         count(task.metrics().count);
-        self.tokenization.run(move |encoder| {
-            if encoding.is_closed() {
+        self.tokenization.run(place, bytes, move |encoder| {
+            if answer.is_closed() {
                 return;
             }
-            let result = encoder.encode(&inputs.input(index), truncation);
+            let result = encoder.encode(&inputs.input(index), truncation, shared.as_deref());
             let duration = start.elapsed();
             let measured = result.map(|encoded| {
                 let measured =
@@ -159,9 +175,9 @@ impl Service {
                 measured
             });
             // A receiver that is gone wants no answer.
-            let _ = encoding.send(measured);
-        })?;
-        Ok(Launched { encoded, outcome })
+            let _ = answer.send(measured);
+        });
+        Launched { encoded, outcome }
     }
 }
 
@@ -211,7 +227,32 @@ impl TextMetrics {
     }
 }
 
-/// Characters of all texts that the client sent.
-fn characters(inputs: &impl Inputs) -> usize {
-    (0..inputs.count()).map(|index| inputs.input(index).characters()).sum()
+/// How long the texts of a request are.
+struct Sizes {
+    /// Characters of all inputs, a query counted with each.
+    characters: usize,
+    /// Bytes to encode of each input: those of the one query with the first.
+    bytes: Vec<usize>,
+}
+
+impl Sizes {
+    fn of(inputs: &impl Inputs) -> Self {
+        let count = inputs.count();
+        let query = match inputs.have_one_query().then(|| inputs.input(0)) {
+            Some(Input::Pair(pair)) => pair.query,
+            _ => "",
+        };
+        let of_query = Input::Text { prompt: "", text: query }.characters();
+        let mut sizes = Self { characters: of_query * count, bytes: Vec::with_capacity(count) };
+        for index in 0..count {
+            let input = match inputs.input(index) {
+                // Not counted once more for each of a thousand documents.
+                Input::Pair(pair) if !query.is_empty() => Input::Text { prompt: "", text: pair.document },
+                input => input,
+            };
+            sizes.characters += input.characters();
+            sizes.bytes.push(input.bytes() + if index == 0 { query.len() } else { 0 });
+        }
+        sizes
+    }
 }

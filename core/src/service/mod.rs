@@ -15,7 +15,7 @@ mod show;
 mod tokenize;
 
 use crate::{
-    infer::{Engine, QueueGauges},
+    infer::{Engine, EngineGauges},
     tokenization::Tokenization,
 };
 use std::{sync::Arc, time::Duration};
@@ -115,10 +115,10 @@ impl Service {
         &self.config
     }
 
-    /// What the metrics need of the queue.
+    /// What the metrics need of the engine.
     #[must_use]
-    pub fn queue_gauges(&self) -> QueueGauges {
-        self.engine.queue_gauges()
+    pub fn gauges(&self) -> EngineGauges {
+        self.engine.gauges()
     }
 
     /// Whether the server can compute: the device thread runs, and the last batch, or a probe of one token if that

@@ -141,6 +141,10 @@ impl Inputs for RerankRequest {
             document: &self.texts[index],
         })
     }
+
+    fn have_one_query(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]
@@ -410,6 +414,8 @@ mod tests {
         let of_the_queue = [
             metrics::QUEUE_SIZE,
             metrics::QUEUE_TOKENS,
+            metrics::QUEUE_OLDEST_AGE,
+            metrics::DEVICE_BUSY,
             metrics::BATCH_NEXT_SIZE,
             metrics::BATCH_NEXT_TOKENS,
             metrics::BATCH_TOKENS_COMPUTED,

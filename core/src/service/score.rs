@@ -83,6 +83,10 @@ impl Inputs for ScoreRequest {
             document: &self.documents[index],
         })
     }
+
+    fn have_one_query(&self) -> bool {
+        self.queries.len() == 1
+    }
 }
 
 #[cfg(test)]

@@ -49,7 +49,8 @@ impl Service {
             let text = PairText { instruction: instruction.as_deref(), query: &query, document: &text };
             encoder.show(&text, truncation)
         };
-        let mut shown = self.map(vec![request], job).await?;
+        let bytes = |request: &ShowRequest| request.query.len() + request.text.len();
+        let mut shown = self.map(vec![request], bytes, job).await?;
         Ok(shown.pop().ok_or_else(|| Error::Tokenizer("the tokenizer failed".to_owned()))?)
     }
 }

@@ -113,7 +113,7 @@ impl Fixture {
     pub(crate) fn ids(&self, input: &Input<'_>) -> Vec<u32> {
         let truncation =
             Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
-        self.service.tokenization.encoder().encode(input, truncation).unwrap().ids
+        self.service.tokenization.encoder().encode(input, truncation, None).unwrap().ids
     }
 }
 

@@ -100,7 +100,7 @@ impl Service {
                 })?;
                 Ok(tokens(&encoding, &text))
             };
-            self.map(texts, job).await
+            self.map(texts, String::len, job).await
         })
         .await
     }
@@ -125,28 +125,30 @@ impl Service {
                     .decode(&ids, skip_special_tokens)
                     .map_err(|error| Error::Tokenizer(error.to_string()))
             };
-            self.map(ids, decode).await
+            self.map(ids, |ids| size_of_val(ids.as_slice()), decode).await
         })
         .await
     }
 
-    /// Does `job` for each input, on the tokenizer's threads.
+    /// Does `job` for each input, of so many bytes, on the tokenizer's threads.
     pub(super) async fn map<I: Send + 'static, O: Send + 'static>(
         &self,
         inputs: Vec<I>,
+        bytes: impl Fn(&I) -> usize,
         job: impl Fn(&Encoder, I) -> Result<O, Error> + Clone + Send + 'static,
     ) -> Result<Vec<O>, Failed> {
         let _permit = self.permit().await?;
+        let place = self.tokenization.place(inputs.iter().map(&bytes).sum());
         let mut answers = Vec::with_capacity(inputs.len());
         for input in inputs {
             let (reply, answer) = oneshot::channel();
             let job = job.clone();
-            self.tokenization.run(move |encoder: &Encoder| {
+            self.tokenization.run(place, bytes(&input), move |encoder: &Encoder| {
                 if !reply.is_closed() {
                     // A receiver that is gone wants no answer.
                     let _ = reply.send(job(encoder, input));
                 }
-            })?;
+            });
             answers.push(answer);
         }
         let mut outputs = Vec::with_capacity(answers.len());

@@ -2,9 +2,10 @@
 //!
 //! Input: the pieces of a template and the two tokenizers. Output: [`Part`]s. What must hold: the control tokens of
 //! the literals stand as ids of their own; between two of them all text, of the template and of the request, is one
-//! run that is encoded as one string, because a tokenizer may join what meets at the border.
+//! run that is encoded as one string, because a tokenizer may join what meets at the border. A run ends at a line break of
+//! the template only where the tokenizer is known to cut there: then what comes before it is the same for all documents.
 
-use super::{EncoderError, prompt::Tokenizers};
+use super::{EncoderError, borders::Borders, prompt::Tokenizers};
 use crate::templates::{Piece, Slot};
 use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 
@@ -22,16 +23,30 @@ pub(super) enum Part {
     },
 }
 
+impl Part {
+    /// The texts of a request that stand in it.
+    pub(super) fn slots(&self) -> Vec<Slot> {
+        match self {
+            Self::Fixed { .. } => Vec::new(),
+            Self::Run { pieces, .. } => pieces.iter().filter_map(slot_of).collect(),
+        }
+    }
+}
+
 /// A piece of a literal.
 enum Item {
     Control(u32, String),
-    Plain(Piece),
+    Plain(String),
 }
 
-/// Cuts a template into parts.
-pub(super) fn parts(pieces: &[Piece], tokenizers: &Tokenizers) -> Result<Vec<Part>, EncoderError> {
+/// Cuts a template into parts, and its runs at these borders.
+pub(super) fn parts(
+    pieces: &[Piece],
+    tokenizers: &Tokenizers,
+    borders: Borders,
+) -> Result<Vec<Part>, EncoderError> {
     let controls = Controls::new(&tokenizers.full);
-    let mut builder = PartsBuilder { tokenizers, parts: Vec::new(), run: Vec::new(), begins: true };
+    let mut builder = PartsBuilder { tokenizers, borders, parts: Vec::new(), run: Vec::new(), begins: true };
     for piece in pieces {
         match piece {
             Piece::Slot { .. } => builder.run.push(piece.clone()),
@@ -46,7 +61,10 @@ pub(super) fn parts(pieces: &[Piece], tokenizers: &Tokenizers) -> Result<Vec<Par
             }
             Piece::Literal(text) => {
                 for item in controls.split(text, &tokenizers.full)? {
-                    builder.push(item)?;
+                    match item {
+                        Item::Control(id, text) => builder.push_control(id, &text)?,
+                        Item::Plain(text) => builder.push_plain(&text)?,
+                    }
                 }
             }
         }
@@ -65,6 +83,7 @@ pub(super) fn slot_of(piece: &Piece) -> Option<Slot> {
 
 struct PartsBuilder<'a> {
     tokenizers: &'a Tokenizers,
+    borders: Borders,
     parts: Vec<Part>,
     run: Vec<Piece>,
     /// Whether the next run begins a text.
@@ -72,15 +91,23 @@ struct PartsBuilder<'a> {
 }
 
 impl PartsBuilder<'_> {
-    fn push(&mut self, item: Item) -> Result<(), EncoderError> {
-        match item {
-            Item::Plain(piece) => self.run.push(piece),
-            Item::Control(id, text) => {
-                self.end_run()?;
-                self.begins = false;
-                self.push_fixed(&[id], &text);
-            }
+    fn push_control(&mut self, id: u32, text: &str) -> Result<(), EncoderError> {
+        self.end_run()?;
+        self.begins = false;
+        self.push_fixed(&[id], text);
+        Ok(())
+    }
+
+    fn push_plain(&mut self, text: &str) -> Result<(), EncoderError> {
+        let mut rest = text;
+        if let Some(border) = self.borders.line(text) {
+            let (line, behind) = text.split_at(border);
+            self.run.push(Piece::Literal(line.to_owned()));
+            self.end_run()?;
+            self.begins = false;
+            rest = behind;
         }
+        self.run.push(Piece::Literal(rest.to_owned()));
         Ok(())
     }
 
@@ -131,13 +158,13 @@ impl Controls {
         while let Some((start, id, token)) = self.first_in(rest) {
             check_token(token, tokenizer)?;
             if start > 0 {
-                items.push(Item::Plain(Piece::Literal(rest[..start].to_owned())));
+                items.push(Item::Plain(rest[..start].to_owned()));
             }
             items.push(Item::Control(id, token.content.clone()));
             rest = &rest[start + token.content.len()..];
         }
         if !rest.is_empty() {
-            items.push(Item::Plain(Piece::Literal(rest.to_owned())));
+            items.push(Item::Plain(rest.to_owned()));
         }
         Ok(items)
     }

@@ -7,6 +7,7 @@
 //! instruction or special tokens.
 
 mod answer;
+mod borders;
 mod check;
 mod error;
 mod frame;
@@ -14,17 +15,21 @@ mod pair;
 mod pool;
 mod prompt;
 mod shown;
+mod stretch;
 #[cfg(test)]
 mod test_tokenizer;
 mod text;
 mod tokens;
 
 use crate::{error::Error, families::QueryLimit};
+use pair::Sequence;
+use std::sync::OnceLock;
+use stretch::SharedRuns;
 use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
-pub use pool::Tokenization;
+pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
 pub use text::{TextEncoder, TextOptions};
@@ -76,6 +81,16 @@ impl Input<'_> {
         }
     }
 
+    /// Bytes of the texts that the client sent for this input, and of its ids.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Pair(PairText { query, document, .. }) => query.len() + document.len(),
+            Self::Text { text, .. } => text.len(),
+            Self::Ids(ids) | Self::PromptedIds { ids, .. } => size_of_val(*ids),
+        }
+    }
+
     /// Whether the client sent nothing for this input. A re-ranker's document may be empty where its query is not.
     fn is_empty(&self) -> bool {
         match self {
@@ -87,14 +102,19 @@ impl Input<'_> {
 }
 
 impl Encoder {
-    /// The ids of an input.
+    /// The ids of an input. `shared` is that of its request, if all inputs of that have one query and one instruction.
     ///
     /// # Errors
     ///
     /// [`Error::EmptyInput`] for an empty text or none; those of [`Encoder::check_characters`] if it must not be cut,
     /// of [`PromptEncoder::encode_prompt`] and of [`TextEncoder`]'s methods; [`Error::Tokenizer`] for an input of another
     /// kind of model.
-    pub fn encode(&self, input: &Input<'_>, truncation: Truncation) -> Result<Encoded, Error> {
+    pub fn encode(
+        &self,
+        input: &Input<'_>,
+        truncation: Truncation,
+        shared: Option<&SharedQuery>,
+    ) -> Result<Encoded, Error> {
         if input.is_empty() {
             return Err(Error::EmptyInput { field: "inputs" });
         }
@@ -102,11 +122,11 @@ impl Encoder {
             self.check_characters(input.characters())?;
         }
         match (self, input) {
-            (Self::Prompt(encoder), Input::Pair(text)) => encoder.encode_prompt(text, truncation),
+            (Self::Prompt(encoder), Input::Pair(text)) => encoder.encode_prompt_of(text, truncation, shared),
             (Self::Text(encoder), Input::Text { prompt, text }) => {
                 encoder.encode_text(prompt, text, truncation)
             }
-            (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair(text, truncation),
+            (Self::Text(encoder), Input::Pair(text)) => encoder.encode_pair_of(text, truncation, shared),
             (Self::Text(encoder), Input::Ids(ids)) => encoder.encode_ids(ids, truncation),
             (Self::Text(encoder), Input::PromptedIds { prompt, ids }) => {
                 encoder.encode_prompted_ids(prompt, ids, truncation)
@@ -157,6 +177,15 @@ impl Encoder {
             Self::Text(encoder) => encoder.tokenizer(),
         }
     }
+}
+
+/// The query of a request's inputs, and what else stands before their documents, encoded once: by the first input that is.
+#[derive(Default)]
+pub struct SharedQuery {
+    /// Of a prompt.
+    runs: SharedRuns,
+    /// Of a pair without template.
+    first: OnceLock<Result<Sequence, Error>>,
 }
 
 impl From<PromptEncoder> for Encoder {
@@ -227,7 +256,7 @@ pub struct Encoded {
     pub ids: Vec<u32>,
     /// Of a pair, the index of the first token of type 1. Absent where the model has no token types.
     pub second: Option<usize>,
-    /// How many tokens truncation removed.
+    /// How many tokens truncation removed, not counting those of bytes that were not even encoded.
     pub truncated: usize,
     /// How many tokens come before the first of the document, or of the only text: other inputs may begin with them, too.
     pub reusable: usize,

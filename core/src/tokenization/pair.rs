@@ -5,8 +5,10 @@
 //! a pair that is too long the longer text is cut first (`longest_first`), and special tokens never.
 
 use super::{
-    Encoded, EncoderError, PairText, PromptPiece, ShownPrompt, TextEncoder, TokenLimits, Truncation,
+    Encoded, EncoderError, PairText, PromptPiece, SharedQuery, ShownPrompt, TextEncoder, TokenLimits,
+    Truncation, TruncationDirection,
     shown::Pieces,
+    stretch::Needed,
     text::{failed, frame_too_long, is_special},
     tokens::{Owner, Tokens},
 };
@@ -19,6 +21,29 @@ const PAIRS: [[&str; 2]; 3] = [
     ["What is the capital of China?", "The city of Beijing is in China."],
     ["What is a city of China?", "The capital of China is Beijing."],
 ];
+
+/// A text of an input, encoded without special tokens.
+pub(super) struct Sequence {
+    pub(super) encoding: Encoding,
+    /// Whether all of its bytes were encoded.
+    pub(super) is_whole: bool,
+    /// How many tokens of those bytes are not in `encoding`.
+    pub(super) missing: usize,
+}
+
+impl Sequence {
+    pub(super) fn whole(encoding: Encoding) -> Self {
+        Self { encoding, is_whole: true, missing: 0 }
+    }
+}
+
+/// How many tokens of a pair's texts are too many.
+struct PairCut {
+    query: usize,
+    document: usize,
+    /// Whether both are too long for their half of an odd number of tokens, so that the longer one has one more.
+    is_uneven: bool,
+}
 
 impl TextEncoder {
     /// Encodes some pairs of its own.
@@ -53,9 +78,57 @@ impl TextEncoder {
     /// [`Error::TooLong`] if the pair is too long and may not be truncated; [`Error::Validation`] if there is an
     /// instruction, or if the special tokens alone are too long; [`Error::Tokenizer`] if the tokenizer fails.
     pub fn encode_pair(&self, text: &PairText<'_>, truncation: Truncation) -> Result<Encoded, Error> {
-        let tokens = self.tokens_of_pair(&self.encoding_of_pair(text)?);
-        let [query, document] = self.pair_to_cut(&tokens, truncation)?;
-        Ok(tokens.cut(query, document, truncation.direction))
+        self.encode_pair_of(text, truncation, None)
+    }
+
+    /// The same; the query comes from `shared` where another pair of the request has been encoded.
+    pub(super) fn encode_pair_of(
+        &self,
+        text: &PairText<'_>,
+        truncation: Truncation,
+        shared: Option<&SharedQuery>,
+    ) -> Result<Encoded, Error> {
+        self.check_instruction(text)?;
+        let needed = Needed::of(truncation, self.options.max_input_length);
+        let encode_query = || self.query(text.query, needed);
+        let own;
+        let query = if let Some(shared) = shared {
+            shared.first.get_or_init(encode_query).as_ref().map_err(Clone::clone)?
+        } else {
+            own = encode_query()?;
+            &own
+        };
+        let mut most = needed.document;
+        loop {
+            let document = self.sequence(["", text.document], 1, most, truncation.direction)?;
+            let pair = (query.encoding.clone(), document.encoding);
+            let encoding = self.plain.post_process(pair.0, Some(pair.1), true).map_err(failed)?;
+            let tokens = self.tokens_of_pair(&encoding);
+            let cut = self.pair_to_cut(&tokens, query.missing, truncation)?;
+            if document.is_whole || !cut.is_uneven {
+                let mut encoded = tokens.cut(cut.query, cut.document, truncation.direction);
+                encoded.truncated += query.missing;
+                return Ok(encoded);
+            }
+            // Which of the two is longer decides who gets the odd token.
+            most = usize::MAX;
+        }
+    }
+
+    /// A query, encoded as a whole, of which the tokens stay that are needed.
+    fn query(&self, text: &str, needed: Needed) -> Result<Sequence, Error> {
+        let mut sequence = self.sequence(["", text], 0, usize::MAX, needed.direction)?;
+        let tokens = sequence.encoding.len();
+        if tokens > needed.query.max(1) {
+            let direction = match needed.direction {
+                TruncationDirection::Right => tokenizers::TruncationDirection::Right,
+                TruncationDirection::Left => tokenizers::TruncationDirection::Left,
+            };
+            sequence.encoding.truncate(needed.query.max(1), 0, direction);
+            sequence.encoding.set_overflowing(Vec::new());
+            sequence.missing = tokens - sequence.encoding.len();
+        }
+        Ok(sequence)
     }
 
     /// The pair in pieces: special tokens, query, document.
@@ -66,7 +139,7 @@ impl TextEncoder {
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         let encoding = self.encoding_of_pair(text)?;
         let tokens = self.tokens_of_pair(&encoding);
-        let [query, document] = self.pair_to_cut(&tokens, truncation)?;
+        let PairCut { query, document, .. } = self.pair_to_cut(&tokens, 0, truncation)?;
         let kept = tokens.kept(query, document, truncation.direction);
         let shared = tokens.cut(query, document, truncation.direction).reusable;
         let pieces = self.pieces(text, &encoding, &tokens, &kept);
@@ -74,6 +147,11 @@ impl TextEncoder {
     }
 
     fn encoding_of_pair(&self, text: &PairText<'_>) -> Result<Encoding, Error> {
+        self.check_instruction(text)?;
+        self.plain.encode((text.query, text.document), true).map_err(failed)
+    }
+
+    fn check_instruction(&self, text: &PairText<'_>) -> Result<(), Error> {
         if text.instruction.is_some() && !self.options.ignore_instruction {
             return Err(Error::Validation(
                 "`instruction` cannot be given: this model reads the query and the document without a prompt; leave it \
@@ -81,7 +159,7 @@ impl TextEncoder {
                     .to_owned(),
             ));
         }
-        self.plain.encode((text.query, text.document), true).map_err(failed)
+        Ok(())
     }
 
     fn tokens_of_pair(&self, encoding: &Encoding) -> Tokens {
@@ -94,12 +172,12 @@ impl TextEncoder {
     }
 
     /// How many tokens of the query and of the document are too many: for the request's limits on each, and then for
-    /// the longest input.
-    fn pair_to_cut(&self, tokens: &Tokens, truncation: Truncation) -> Result<[usize; 2], Error> {
+    /// the longest input. The query has `missing` more than there are in `tokens`.
+    fn pair_to_cut(&self, tokens: &Tokens, missing: usize, truncation: Truncation) -> Result<PairCut, Error> {
         let [frame, query, document] =
             [Owner::Frame, Owner::Query, Owner::Document].map(|owner| tokens.count(owner));
         let TokenLimits { query: query_limit, document: document_limit, prompt } = truncation.limits;
-        let wanted = [(query, query_limit), (document, document_limit)]
+        let wanted = [(query + missing, query_limit), (document, document_limit)]
             .map(|(tokens, limit)| tokens.min(limit.unwrap_or(usize::MAX)));
         let longest = self.options.max_input_length;
         let got = frame + wanted[0] + wanted[1];
@@ -115,7 +193,8 @@ impl TextEncoder {
             });
         };
         let kept = longest_first(wanted, room);
-        Ok([query - kept[0], document - kept[1]])
+        let is_uneven = wanted[0].min(wanted[1]) > room / 2 && room % 2 == 1;
+        Ok(PairCut { query: query - kept[0], document: document - kept[1], is_uneven })
     }
 
     /// The pieces of a pair. What no token stands for, such as white space, is in the piece before it.

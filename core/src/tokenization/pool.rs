@@ -1,17 +1,16 @@
 //! The threads that encode, so that long texts do not hold up the server's other work.
 //!
-//! Input: jobs. Output: whatever a job sends on. What must hold: a job that panics takes no thread with it, and what
-//! it held is dropped, so that whoever waits for its answer learns that there is none; the threads end with the
-//! [`Tokenization`], after the jobs that it took.
+//! Input: jobs, each with the place of its request. Output: whatever a job sends on. What must hold: jobs are taken in
+//! the order in which texts are computed, so that a small request does not wait for a large one to be encoded; a job that
+//! panics takes no thread with it, and what it held is dropped, so that whoever waits for its answer learns that there is
+//! none; the threads end with the [`Tokenization`], after the jobs that it took.
 
 use super::Encoder;
-use crate::error::Error;
+use crate::{error::Error, queue::PATIENCE};
 use std::{
+    collections::{BTreeMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, PoisonError,
-        mpsc::{self, Receiver, Sender},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
 };
 
@@ -20,7 +19,39 @@ type Job = Box<dyn FnOnce(&Encoder) + Send>;
 /// The worker threads that encode.
 pub struct Tokenization {
     encoder: Arc<Encoder>,
-    jobs: Sender<Job>,
+    line: Arc<Line>,
+}
+
+/// A request's place among the jobs that wait: see [`crate::queue`], with bytes in place of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Smaller requests that arrive until this many bytes were taken come before it.
+    due: u64,
+    /// How many requests came before it.
+    number: u64,
+}
+
+#[derive(Default)]
+struct Line {
+    jobs: Mutex<Jobs>,
+    changed: Condvar,
+}
+
+/// The jobs that wait.
+#[derive(Default)]
+struct Jobs {
+    /// By the place of their request; no place without a job.
+    waiting: BTreeMap<Place, VecDeque<SizedJob>>,
+    /// Requests that ever came.
+    arrivals: u64,
+    /// Bytes of all jobs that were ever taken.
+    taken: u64,
+    closed: bool,
+}
+
+struct SizedJob {
+    bytes: usize,
+    job: Job,
 }
 
 impl Tokenization {
@@ -30,26 +61,30 @@ impl Tokenization {
     ///
     /// [`Error::Tokenizer`] if the system gives no thread.
     pub fn start(encoder: impl Into<Encoder>, workers: usize) -> Result<Self, Error> {
-        let encoder = Arc::new(encoder.into());
-        let (jobs, waiting) = mpsc::channel();
-        let waiting = Arc::new(Mutex::new(waiting));
+        // Dropped on failure, this ends the threads that did start.
+        let tokenization = Self { encoder: Arc::new(encoder.into()), line: Arc::default() };
         for index in 0..workers.max(1) {
-            let (encoder, waiting) = (Arc::clone(&encoder), Arc::clone(&waiting));
+            let (encoder, line) = (Arc::clone(&tokenization.encoder), Arc::clone(&tokenization.line));
             let thread = thread::Builder::new().name(format!("tokenizer-{index}"));
-            let started = thread.spawn(move || run_jobs(&encoder, &waiting));
+            let started = thread.spawn(move || run_jobs(&encoder, &line));
             started.map_err(|error| Error::Tokenizer(format!("cannot start a tokenizer thread: {error}")))?;
         }
-        Ok(Self { encoder, jobs })
+        Ok(tokenization)
     }
 
-    /// Runs `job` on a worker, after the jobs that came before it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Tokenizer`] if there are no workers any more.
-    pub fn run(&self, job: impl FnOnce(&Encoder) + Send + 'static) -> Result<(), Error> {
-        let sent = self.jobs.send(Box::new(job));
-        sent.map_err(|_| Error::Tokenizer("the tokenizer threads have ended".to_owned()))
+    /// The place of a request that comes now and has so many bytes to encode.
+    #[must_use]
+    pub fn place(&self, bytes: usize) -> Place {
+        let mut jobs = self.line.lock();
+        jobs.arrivals += 1;
+        Place { due: jobs.taken + PATIENCE * bytes as u64, number: jobs.arrivals }
+    }
+
+    /// Runs `job`, which encodes so many bytes, on a worker, after the earlier jobs of its request.
+    pub fn run(&self, place: Place, bytes: usize, job: impl FnOnce(&Encoder) + Send + 'static) {
+        let job = SizedJob { bytes, job: Box::new(job) };
+        self.line.lock().waiting.entry(place).or_default().push_back(job);
+        self.line.changed.notify_one();
     }
 
     /// What the workers encode with.
@@ -59,11 +94,50 @@ impl Tokenization {
     }
 }
 
-fn run_jobs(encoder: &Encoder, waiting: &Mutex<Receiver<Job>>) {
-    loop {
-        // The lock is free again before the job runs.
-        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = next else { return };
+impl Drop for Tokenization {
+    fn drop(&mut self) {
+        self.line.lock().closed = true;
+        self.line.changed.notify_all();
+    }
+}
+
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        // Nothing that runs under the lock leaves the jobs half changed.
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a job; none once the line is closed and empty.
+    fn next(&self) -> Option<Job> {
+        let mut jobs = self.lock();
+        loop {
+            if let Some(job) = jobs.pop() {
+                return Some(job);
+            }
+            if jobs.closed {
+                return None;
+            }
+            jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Jobs {
+    fn pop(&mut self) -> Option<Job> {
+        let mut first = self.waiting.first_entry()?;
+        let next = first.get_mut().pop_front();
+        if first.get().is_empty() {
+            first.remove();
+        }
+        next.map(|SizedJob { bytes, job }| {
+            self.taken += bytes as u64;
+            job
+        })
+    }
+}
+
+fn run_jobs(encoder: &Encoder, line: &Line) {
+    while let Some(job) = line.next() {
         // The encoder cannot be left half-changed: nothing changes it.
         if catch_unwind(AssertUnwindSafe(|| job(encoder))).is_err() {
             tracing::error!("a tokenizer job panicked; its request gets an error");
@@ -78,23 +152,58 @@ mod tests {
     use super::*;
     use crate::tokenization::test_tokenizer::small_encoder;
     use std::{
-        sync::mpsc::RecvTimeoutError,
+        sync::mpsc::{self, RecvTimeoutError},
         time::{Duration, Instant},
     };
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
+
+    /// A job of a request of its own.
+    fn run(tokenization: &Tokenization, job: impl FnOnce(&Encoder) + Send + 'static) {
+        tokenization.run(tokenization.place(1), 1, job);
+    }
+
+    #[test]
+    fn a_small_request_comes_before_the_rest_of_a_large_one_but_not_for_ever() {
+        let mut jobs = Jobs::default();
+        let (reply, taken) = mpsc::channel();
+        let push = |jobs: &mut Jobs, name: &'static str, all: u64, bytes: &[usize]| {
+            jobs.arrivals += 1;
+            let place = Place { due: jobs.taken + PATIENCE * all, number: jobs.arrivals };
+            for &bytes in bytes {
+                let reply = reply.clone();
+                let job: Job = Box::new(move |_| reply.send(name).unwrap());
+                jobs.waiting.entry(place).or_default().push_back(SizedJob { bytes, job });
+            }
+        };
+        let encoder = small_encoder(100).into();
+        push(&mut jobs, "large", 300, &[100; 3]);
+        jobs.pop().unwrap()(&encoder);
+        push(&mut jobs, "small", 10, &[10]);
+        push(&mut jobs, "equal", 300, &[100; 3]);
+        for _ in 0..2 {
+            jobs.pop().unwrap()(&encoder);
+        }
+        // The large one has waited while enough others came.
+        jobs.taken += PATIENCE * 300;
+        push(&mut jobs, "late", 1, &[1]);
+        while let Some(job) = jobs.pop() {
+            job(&encoder);
+        }
+        let order: Vec<_> = taken.try_iter().collect();
+        assert_eq!(order, ["large", "small", "large", "large", "equal", "equal", "equal", "late"]);
+        assert!(jobs.waiting.is_empty());
+    }
 
     #[test]
     fn jobs_run_on_named_threads_with_the_encoder() {
         let tokenization = Tokenization::start(small_encoder(1000), 2).unwrap();
         let (reply, answer) = mpsc::channel();
-        tokenization
-            .run(move |encoder| {
-                let yes = encoder.tokenizer().token_to_id("yes");
-                reply.send((thread::current().name().unwrap().to_owned(), yes)).unwrap();
-            })
-            .unwrap();
-        let (name, yes) = answer.recv_timeout(PATIENCE).unwrap();
+        run(&tokenization, move |encoder| {
+            let yes = encoder.tokenizer().token_to_id("yes");
+            reply.send((thread::current().name().unwrap().to_owned(), yes)).unwrap();
+        });
+        let (name, yes) = answer.recv_timeout(TIMEOUT).unwrap();
         assert!(name.starts_with("tokenizer-"), "{name}");
         assert_eq!(yes, tokenization.encoder().tokenizer().token_to_id("yes"));
     }
@@ -105,7 +214,7 @@ mod tests {
         let meeting = Arc::new(std::sync::Barrier::new(3));
         for _ in 0..2 {
             let meeting = Arc::clone(&meeting);
-            tokenization.run(move |_| _ = meeting.wait()).unwrap();
+            run(&tokenization, move |_| _ = meeting.wait());
         }
         meeting.wait();
     }
@@ -119,12 +228,12 @@ mod tests {
                 let _reply = reply;
                 panic!("as the test wants");
             };
-            tokenization.run(panics).unwrap();
-            assert_eq!(answer.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+            run(&tokenization, panics);
+            assert_eq!(answer.recv_timeout(TIMEOUT), Err(RecvTimeoutError::Disconnected));
         }
         let (reply, answer) = mpsc::channel();
-        tokenization.run(move |_| reply.send(()).unwrap()).unwrap();
-        assert_eq!(answer.recv_timeout(PATIENCE), Ok(()));
+        run(&tokenization, move |_| reply.send(()).unwrap());
+        assert_eq!(answer.recv_timeout(TIMEOUT), Ok(()));
     }
 
     #[test]
@@ -134,7 +243,7 @@ mod tests {
         let (reply, answers) = mpsc::channel();
         for index in 0..50 {
             let reply = reply.clone();
-            tokenization.run(move |_| reply.send(index).unwrap()).unwrap();
+            run(&tokenization, move |_| reply.send(index).unwrap());
         }
         drop((tokenization, reply));
         let mut all: Vec<i32> = answers.iter().collect();
@@ -142,7 +251,7 @@ mod tests {
         assert_eq!(all, (0..50).collect::<Vec<_>>());
         let start = Instant::now();
         while encoder.upgrade().is_some() {
-            assert!(start.elapsed() < PATIENCE, "the threads hold the encoder still");
+            assert!(start.elapsed() < TIMEOUT, "the threads hold the encoder still");
             thread::sleep(Duration::from_millis(2));
         }
     }

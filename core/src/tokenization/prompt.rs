@@ -4,23 +4,25 @@
 //! above; the rule of truncation is specified in `integration_tests/reference/README.md`.
 
 use super::{
-    Encoded, EncoderError, EncoderOptions, PairText, TokenLimits, Truncation,
-    frame::{self, Part, slot_of},
+    Encoded, EncoderError, EncoderOptions, PairText, SharedQuery, TextLimits, TokenLimits, Truncation,
+    borders::Borders,
+    frame::{self, Part},
+    stretch::{Needed, Stretch},
     tokens::{Owner, Tokens},
 };
 use crate::{
     error::Error,
     families::QueryLimit,
-    templates::{Piece, PromptTemplate, Slot},
+    templates::{Piece, PromptTemplate},
 };
-use std::ops::Range;
-use tokenizers::{Encoding, Tokenizer};
+use tokenizers::Tokenizer;
 
 /// Encodes prompts. Pure: threads are `Tokenization`'s business.
 pub struct PromptEncoder {
     pub(super) tokenizers: Tokenizers,
     pub(super) template: PromptTemplate,
     pub(super) options: EncoderOptions,
+    pub(super) borders: Borders,
     parts: Vec<Part>,
     /// Of requests without an instruction, where the template has another form for them.
     bare: Option<Vec<Part>>,
@@ -51,12 +53,18 @@ impl PromptEncoder {
             return Err(EncoderError::EmptyInstruction);
         }
         let tokenizers = Tokenizers::new(tokenizer)?;
-        let parts = frame::parts(template.pieces(), &tokenizers)?;
-        let bare = template.bare_pieces().map(|pieces| frame::parts(pieces, &tokenizers)).transpose()?;
+        let borders =
+            Borders::of(if options.parse_special_tokens { &tokenizers.full } else { &tokenizers.plain });
+        // Limits of the model's own count tokens of whole runs.
+        let has_limits = options.limits != TextLimits::default();
+        let lines = if has_limits { Borders::default() } else { borders };
+        let parts = frame::parts(template.pieces(), &tokenizers, lines)?;
+        let bare =
+            template.bare_pieces().map(|pieces| frame::parts(pieces, &tokenizers, lines)).transpose()?;
         if !options.parse_special_tokens {
             tokenizers.check_leaks(template)?;
         }
-        Ok(Self { tokenizers, template: template.clone(), options, parts, bare })
+        Ok(Self { tokenizers, template: template.clone(), options, borders, parts, bare })
     }
 
     /// The ids of the whole prompt.
@@ -67,7 +75,20 @@ impl PromptEncoder {
     /// instruction alone are too long, for the model or for the request's own limit, or if the template has no place
     /// for the instruction; [`Error::Tokenizer`] if the tokenizer fails.
     pub fn encode_prompt(&self, text: &PairText<'_>, truncation: Truncation) -> Result<Encoded, Error> {
-        self.fit(&self.encode_whole(text)?, truncation)
+        self.encode_prompt_of(text, truncation, None)
+    }
+
+    /// The same; what stands before the document comes from `shared` where another text of the request has been encoded.
+    pub(super) fn encode_prompt_of(
+        &self,
+        text: &PairText<'_>,
+        truncation: Truncation,
+        shared: Option<&SharedQuery>,
+    ) -> Result<Encoded, Error> {
+        let (parts, texts) = self.parts_of(text)?;
+        let needed = Needed::of(truncation, self.options.max_input_length);
+        let tokens = self.tokens(parts, texts, needed, shared.map(|shared| &shared.runs))?;
+        self.fit(&tokens, truncation)
     }
 
     /// Cuts what is too long.
@@ -131,27 +152,17 @@ impl PromptEncoder {
 
     /// The prompt before truncation.
     pub(super) fn encode_whole(&self, text: &PairText<'_>) -> Result<Tokens, Error> {
-        Ok(Stretch::join(&self.stretches(text)?))
+        let (parts, texts) = self.parts_of(text)?;
+        Ok(Stretch::join(&self.stretches(parts, texts)?))
     }
 
-    /// The prompt before truncation, stretch by stretch.
-    pub(super) fn stretches<'s>(&'s self, text: &PairText<'_>) -> Result<Vec<Stretch<'s>>, Error> {
+    /// The parts of the form that a request with this instruction gets, and what stands in their slots.
+    pub(super) fn parts_of<'a>(&'a self, text: &PairText<'a>) -> Result<(&'a [Part], [&'a str; 3]), Error> {
         let instruction = self.instruction(text.instruction)?;
-        let texts = [instruction.unwrap_or_default(), text.query, text.document];
-        let stretch = |part: &'s Part| match part {
-            Part::Fixed { ids, text } => Ok(Stretch::Fixed { ids, text }),
-            Part::Run { pieces, begins } => {
-                Ok(Stretch::Run(Box::new(self.encode_run(pieces, *begins, texts)?)))
-            }
-        };
-        self.parts_of(instruction).iter().map(stretch).collect()
-    }
-
-    /// The parts of the form that a request with this instruction gets.
-    fn parts_of(&self, instruction: Option<&str>) -> &[Part] {
         let is_bare = self.template.form(instruction).map(<[Piece]>::as_ptr)
             == self.template.bare_pieces().map(<[Piece]>::as_ptr);
-        self.bare.as_deref().filter(|_| is_bare).unwrap_or(&self.parts)
+        let parts = self.bare.as_deref().filter(|_| is_bare).unwrap_or(&self.parts);
+        Ok((parts, [instruction.unwrap_or_default(), text.query, text.document]))
     }
 
     fn instruction<'a>(&'a self, requested: Option<&'a str>) -> Result<Option<&'a str>, Error> {
@@ -167,92 +178,6 @@ impl PromptEncoder {
                 refuse("empty: the chat template of this model has another form without one")
             }
             Some(_) => Ok(requested),
-        }
-    }
-
-    /// Encodes literals and texts that no control token separates as one string; `texts` in the order of [`Slot`].
-    fn encode_run(&self, pieces: &[Piece], begins: bool, texts: [&str; 3]) -> Result<Run, Error> {
-        let mut text = String::new();
-        let mut spans = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            let start = text.len();
-            text.push_str(piece.text(texts));
-            spans.push((start..text.len(), slot_of(piece)));
-        }
-        let parses = self.options.parse_special_tokens;
-        let tokenizer = if parses { &self.tokenizers.full } else { self.tokenizers.of_text(begins) };
-        let encoding =
-            tokenizer.encode(text.as_str(), false).map_err(|error| Error::Tokenizer(error.to_string()))?;
-        Ok(Run { text, spans, encoding })
-    }
-}
-
-/// A stretch of a prompt, encoded.
-pub(super) enum Stretch<'a> {
-    /// Of the template alone.
-    Fixed { ids: &'a [u32], text: &'a str },
-    /// With texts of the request in it.
-    Run(Box<Run>),
-}
-
-/// Literals and texts that were encoded as one string.
-pub(super) struct Run {
-    pub(super) text: String,
-    /// Which bytes of `text` are whose, in order and without gaps; none stands for the template.
-    pub(super) spans: Vec<(Range<usize>, Option<Slot>)>,
-    /// Its offsets are bytes of `text`.
-    pub(super) encoding: Encoding,
-}
-
-impl Stretch<'_> {
-    /// The tokens of all stretches of a prompt.
-    pub(super) fn join(stretches: &[Self]) -> Tokens {
-        let mut prompt = Tokens::default();
-        let is_text = |stretch: &Self| match stretch {
-            Self::Fixed { .. } => false,
-            Self::Run(run) => {
-                run.spans.iter().any(|(_, slot)| matches!(slot, Some(Slot::Query | Slot::Document)))
-            }
-        };
-        let tokens = |stretch: &Self| match stretch {
-            Self::Fixed { ids, .. } => ids.len(),
-            Self::Run(run) => run.encoding.len(),
-        };
-        let before = stretches.iter().take_while(|stretch| !is_text(stretch));
-        let behind = stretches.iter().rev().take_while(|stretch| !is_text(stretch));
-        prompt.outer = before.chain(behind).map(tokens).sum();
-        for stretch in stretches {
-            match stretch {
-                Self::Fixed { ids, .. } => {
-                    prompt.ids.extend_from_slice(ids);
-                    prompt.owners.extend(ids.iter().map(|_| Owner::Frame));
-                }
-                Self::Run(run) => {
-                    if run.spans.iter().any(|(_, slot)| *slot == Some(Slot::Query)) {
-                        let ends = run.encoding.get_offsets().iter().map(|(_, end)| run.owner(*end));
-                        prompt.before_query = ends.take_while(|owner| *owner == Owner::Frame).count();
-                    }
-                    prompt.ids.extend_from_slice(run.encoding.get_ids());
-                    prompt.owners.extend(run.encoding.get_offsets().iter().map(|(_, end)| run.owner(*end)));
-                }
-            }
-        }
-        prompt
-    }
-}
-
-impl Run {
-    /// Whose the character before this byte is.
-    pub(super) fn slot_before(&self, end: usize) -> Option<Slot> {
-        self.spans.iter().find(|(span, _)| span.start < end && end <= span.end).and_then(|(_, slot)| *slot)
-    }
-
-    /// To whom a token belongs that ends at this byte.
-    fn owner(&self, end: usize) -> Owner {
-        match self.slot_before(end) {
-            Some(Slot::Query) => Owner::Query,
-            Some(Slot::Document) => Owner::Document,
-            Some(Slot::Instruction) | None => Owner::Frame,
         }
     }
 }
@@ -327,6 +252,7 @@ mod tests {
         },
     };
     use serde_json::json;
+    use std::ops::Range;
 
     const RIGHT: Truncation =
         Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };

@@ -6,7 +6,7 @@
 
 use super::{
     PairText, PromptEncoder, Truncation,
-    prompt::{Run, Stretch},
+    stretch::{Run, Stretch},
 };
 use crate::{error::Error, templates::Slot};
 use std::ops::Range;
@@ -60,7 +60,8 @@ impl PromptEncoder {
     ///
     /// Those of [`PromptEncoder::encode_prompt`].
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
-        let stretches = self.stretches(text)?;
+        let (parts, texts) = self.parts_of(text)?;
+        let stretches = self.stretches(parts, texts)?;
         let tokens = Stretch::join(&stretches);
         let [query, document] = self.to_cut(&tokens, truncation)?;
         let shared = tokens.cut(query, document, truncation.direction).reusable;

@@ -5,12 +5,15 @@
 //! token stays text, as far as the tokenizer's own vocabulary does not spell it; when an input is too long its texts are cut, and never the prompt nor the special tokens.
 
 use super::{
-    Encoded, EncoderError, Truncation,
+    Encoded, EncoderError, TokenLimits, Truncation, TruncationDirection,
+    borders::Borders,
+    pair::Sequence,
+    stretch::Needed,
     tokens::{Owner, Tokens},
 };
 use crate::error::Error;
 use std::collections::HashSet;
-use tokenizers::{Encoding, Tokenizer};
+use tokenizers::{Encoding, Model, OffsetType, PreTokenizer, Tokenizer};
 
 // They start and end alike, as a tokenizer that reads only the ends would show here.
 const TEXTS: [&str; 2] = ["What is the capital of China?", "What is gravity, and where is it?"];
@@ -24,6 +27,7 @@ pub struct TextEncoder {
     pub(super) options: TextOptions,
     /// The ids of special tokens.
     special: HashSet<u32>,
+    pub(super) borders: Borders,
 }
 
 /// The settings of a [`TextEncoder`].
@@ -56,7 +60,8 @@ impl TextEncoder {
         plain.set_encode_special_tokens(!options.parse_special_tokens);
         let added = tokenizer.get_added_tokens_decoder();
         let special = added.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        Ok(Self { full: tokenizer, plain, options, special })
+        let borders = Borders::of(&plain);
+        Ok(Self { full: tokenizer, plain, options, special, borders })
     }
 
     /// Encodes some texts of its own, `prompt` before them.
@@ -65,7 +70,8 @@ impl TextEncoder {
     ///
     /// [`EncoderError`] if different texts get the same ids, or if the longest input leaves no room for a text.
     pub fn self_check(&self, prompt: &str) -> Result<(), EncoderError> {
-        let encode = |text| self.tokens_of_text(prompt, text).map_err(EncoderError::tokenizer);
+        let tokens = |text| self.tokens_of_text([prompt, text], usize::MAX, TruncationDirection::Right);
+        let encode = |text| tokens(text).map_err(EncoderError::tokenizer);
         let [first, second] = TEXTS.map(encode);
         let (first, second) = (first?, second?);
         if first.ids == second.ids {
@@ -82,7 +88,11 @@ impl TextEncoder {
     /// [`Error::TooLong`] if the input is too long and may not be truncated; [`Error::Validation`] if the prompt alone
     /// is too long; [`Error::Tokenizer`] if the tokenizer fails.
     pub fn encode_text(&self, prompt: &str, text: &str, truncation: Truncation) -> Result<Encoded, Error> {
-        self.cut_document(&self.tokens_of_text(prompt, text)?, truncation)
+        // A request's own limits are those of a pair.
+        let truncation = Truncation { limits: TokenLimits::NONE, ..truncation };
+        let needed = Needed::of(truncation, self.options.max_input_length);
+        let tokens = self.tokens_of_text([prompt, text], needed.document, truncation.direction)?;
+        self.cut_document(&tokens, truncation)
     }
 
     /// At most as many tokens as the longest input has; those of the prompt and special tokens stay.
@@ -161,8 +171,15 @@ impl TextEncoder {
         &self.full
     }
 
-    fn tokens_of_text(&self, prompt: &str, text: &str) -> Result<Tokens, Error> {
-        let encoding = self.plain.encode([prompt, text].concat(), true).map_err(failed)?;
+    /// The tokens of a prompt and a text behind it, of which at most `needed` stay.
+    fn tokens_of_text(
+        &self,
+        [prompt, text]: [&str; 2],
+        needed: usize,
+        direction: TruncationDirection,
+    ) -> Result<Tokens, Error> {
+        let sequence = self.sequence([prompt, text], 0, needed, direction)?;
+        let encoding = self.plain.post_process(sequence.encoding, None, true).map_err(failed)?;
         let in_prompt = |end: usize| (1..=prompt.len()).contains(&end);
         let owner = |index: usize| {
             let is_frame = is_special(&encoding, index) || in_prompt(encoding.get_offsets()[index].1);
@@ -174,6 +191,49 @@ impl TextEncoder {
             tokens.owners.push(Owner::Frame);
         }
         Ok(tokens)
+    }
+
+    /// A text behind a prompt as the input's first sequence, 0, or second, 1. Of a text of which at most `needed` tokens stay,
+    /// bytes whose tokens are cut in any case are left out.
+    pub(super) fn sequence(
+        &self,
+        [prompt, text]: [&str; 2],
+        place: u32,
+        needed: usize,
+        direction: TruncationDirection,
+    ) -> Result<Sequence, Error> {
+        let mut attempt = 0;
+        loop {
+            let Some(gap) = self.borders.gap(text, needed, direction, attempt) else {
+                let encoding = self.encode_sequence(&[prompt, text].concat(), place)?;
+                return Ok(Sequence::whole(encoding));
+            };
+            let mut before = self.encode_sequence(&[prompt, &text[..gap.start]].concat(), place)?;
+            let behind = self.encode_sequence(&text[gap.end..], place)?;
+            let kept = match direction {
+                TruncationDirection::Right => {
+                    before.get_offsets().iter().filter(|(_, end)| *end > prompt.len()).count()
+                }
+                TruncationDirection::Left => behind.len(),
+            };
+            if kept >= needed {
+                before.merge_with(behind, true);
+                return Ok(Sequence { is_whole: false, ..Sequence::whole(before) });
+            }
+            attempt += 1;
+        }
+    }
+
+    /// What `Tokenizer::encode` does with a sequence before its post-processor.
+    fn encode_sequence(&self, text: &str, place: u32) -> Result<Encoding, Error> {
+        let tokenizer = &self.plain;
+        let added = tokenizer.get_added_vocabulary();
+        let mut words = added.extract_and_normalize(tokenizer.get_normalizer(), text);
+        if let Some(splitter) = tokenizer.get_pre_tokenizer() {
+            splitter.pre_tokenize(&mut words).map_err(failed)?;
+        }
+        words.tokenize(|word| tokenizer.get_model().tokenize(word.get())).map_err(failed)?;
+        words.into_encoding(None, place, OffsetType::Byte).map_err(failed)
     }
 
     /// The tokens of an encoding, each with its owner.
@@ -211,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::tokenization::{
-        PairText, TokenLimits, TruncationDirection,
+        PairText,
         test_tokenizer::{ADDED_TOKENS, qwen_tokenizer, small_tokenizer_json, tokenizer_from},
     };
     use serde_json::{Value, json};

@@ -123,7 +123,7 @@ fn compute(
     for input in &inputs {
         let truncation =
             Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
-        let encoded = encoder.encode(input, truncation)?;
+        let encoded = encoder.encode(input, truncation, None)?;
         ensure!(
             !encoded.ids.is_empty(),
             "the tokenizer (tokenizer.json) gives a text no tokens: download it again"

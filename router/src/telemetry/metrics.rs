@@ -16,8 +16,8 @@ use anyhow::Context;
 use axum::{Router, http::header::CONTENT_TYPE, response::IntoResponse};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use text_embeddings_core::{
-    infer::QueueGauges,
-    metrics::{ALL, Kind, Observed, REQUEST_INPUT_LENGTH},
+    infer::EngineGauges,
+    metrics::{ALL, Kind, Metric, Observed, REQUEST_INPUT_LENGTH},
 };
 use tokio::net::TcpListener;
 
@@ -43,7 +43,7 @@ pub(crate) struct Metrics {
 
 /// What is known once the model is loaded.
 struct Served {
-    queue: QueueGauges,
+    engine: EngineGauges,
     /// The tokens of the longest input.
     longest_input: usize,
 }
@@ -54,26 +54,33 @@ impl Metrics {
         Self { recorded, served: Arc::default() }
     }
 
-    /// Tells what waits, from when there is a queue, and how long inputs can be, in tokens.
-    pub(crate) fn watch(&self, queue: QueueGauges, longest_input: usize) {
+    /// Tells what waits and what the device does, from when there is an engine, and how long inputs can be, in tokens.
+    pub(crate) fn watch(&self, engine: EngineGauges, longest_input: usize) {
         // A second engine in one process would be a mistake that only costs two gauges.
-        let _ = self.served.set(Served { queue, longest_input });
+        let _ = self.served.set(Served { engine, longest_input });
     }
 
     /// The metrics in Prometheus' text form.
     pub(crate) fn text(&self) -> String {
-        let Some(Served { queue, longest_input }) = self.served.get() else {
+        let Some(Served { engine, longest_input }) = self.served.get() else {
             return self.recorded.render();
         };
-        queue.publish();
+        engine.publish();
         let text = self.recorded.render();
-        text.split_inclusive('\n').filter(|line| !is_beyond(line, *longest_input)).collect()
+        let text: String =
+            text.split_inclusive('\n').filter(|line| !is_beyond(line, *longest_input)).collect();
+        ALL.iter().filter(|metric| metric.kind == Kind::CounterOfSeconds).fold(text, as_counter)
     }
 
     /// The metrics as an answer.
     pub(crate) fn answer(&self) -> impl IntoResponse + use<> {
         ([(CONTENT_TYPE, TEXT_FORMAT)], self.text())
     }
+}
+
+/// Says that this metric, which the recorder takes for a gauge, is a counter.
+fn as_counter(text: String, Metric { name, .. }: &Metric) -> String {
+    text.replace(&format!("# TYPE {name} gauge"), &format!("# TYPE {name} counter"))
 }
 
 /// Whether a line is a bucket for longer inputs than there are. The buckets are cumulative, so that leaving it out loses
@@ -95,7 +102,7 @@ pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
     let amounts = |power: i32| -> Vec<f64> { (0..=power).map(|k| 2.0_f64.powi(k)).collect() };
     ALL.iter().try_fold(PrometheusBuilder::new(), |builder, metric| {
         let buckets = match metric.kind {
-            Kind::Counter | Kind::Gauge => return Ok(builder),
+            Kind::Counter | Kind::CounterOfSeconds | Kind::Gauge => return Ok(builder),
             Kind::Histogram(Observed::Durations) => durations.clone(),
             Kind::Histogram(Observed::Amounts(power)) => amounts(power),
             Kind::Histogram(Observed::Probabilities) => PROBABILITIES.to_vec(),
@@ -159,9 +166,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use std::net::{IpAddr, Ipv4Addr};
-    use text_embeddings_core::metrics::{
-        BATCH_NEXT_TOKENS, Metric, REQUEST_DURATION, RERANK_SCORE, describe,
-    };
+    use text_embeddings_core::metrics::{BATCH_NEXT_TOKENS, REQUEST_DURATION, RERANK_SCORE, describe};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -231,15 +236,16 @@ mod tests {
             for metric in ALL {
                 match metric.kind {
                     Kind::Counter => metrics::counter!(metric.name).increment(1),
-                    Kind::Gauge => metrics::gauge!(metric.name).set(1.0),
+                    Kind::CounterOfSeconds | Kind::Gauge => metrics::gauge!(metric.name).set(1.0),
                     Kind::Histogram(_) => metrics::histogram!(metric.name).record(1.0),
                 }
             }
         });
         let text = recorder.handle().render();
+        let text = ALL.iter().filter(|metric| metric.kind == Kind::CounterOfSeconds).fold(text, as_counter);
         for metric in ALL {
             let kind = match metric.kind {
-                Kind::Counter => "counter",
+                Kind::Counter | Kind::CounterOfSeconds => "counter",
                 Kind::Gauge => "gauge",
                 Kind::Histogram(_) => "histogram",
             };
@@ -255,7 +261,7 @@ mod tests {
         let page = include_str!("../../../docs/telemetry.md");
         for Metric { name, kind, description, .. } in ALL {
             let kind = match kind {
-                Kind::Counter => "counter",
+                Kind::Counter | Kind::CounterOfSeconds => "counter",
                 Kind::Gauge => "gauge",
                 Kind::Histogram(_) => "histogram",
             };

@@ -1,0 +1,402 @@
+//! Where a text can be cut in two without changing a token, and which bytes of a long one need no encoding at all.
+//!
+//! Input: a tokenizer, then texts. Output: places in a text. What must hold: at such a place the ids of both parts,
+//! encoded alone and put one behind the other, are those of the whole. That is known only of tokenizers that cut texts
+//! into words before anything else, by the rules that are listed here; of any other tokenizer no place is named.
+
+use super::TruncationDirection;
+use serde_json::Value;
+use std::ops::Range;
+use tokenizers::{AddedToken, Tokenizer};
+
+/// How many bytes of a text are encoded at first for each token that may stay of it.
+const BYTES_PER_TOKEN: usize = 8;
+/// Texts of no more bytes than this are encoded whole: nothing is to be gained.
+const SHORT: usize = 4096;
+/// How much longer the next attempt is if that gave too few tokens.
+const GROWTH: usize = 3;
+
+/// The patterns of Qwen and of Llama 3, in which a line break ends a word whatever follows it.
+const PATTERNS: [&str; 2] = [
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+];
+
+/// The places at which a tokenizer cuts every text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Borders {
+    /// Whether it cuts before the space of a letter or digit, a space and a letter, all of ASCII.
+    words: bool,
+    /// Whether it cuts behind a line break that two ASCII characters follow, the first of them visible.
+    lines: bool,
+    /// The least bytes that are encoded of a text.
+    least: usize,
+}
+
+impl Borders {
+    /// The borders of a tokenizer.
+    pub(super) fn of(tokenizer: &Tokenizer) -> Self {
+        let json = |part: Result<Value, serde_json::Error>| part.unwrap_or(Value::Bool(false));
+        let normalizer = json(serde_json::to_value(tokenizer.get_normalizer()));
+        let splitter = json(serde_json::to_value(tokenizer.get_pre_tokenizer()));
+        let splitters = steps(&splitter, "pretokenizers");
+        let is_known = steps(&normalizer, "normalizers").into_iter().all(is_local)
+            && splitters.iter().all(|step| splits_words(step) || keeps_words_apart(step));
+        let added = tokenizer.get_added_tokens_decoder();
+        Self {
+            words: is_known
+                && splitters.iter().any(|step| splits_words(step))
+                && !added.values().any(joins_words),
+            least: SHORT,
+            lines: is_known
+                && splitters.iter().any(|step| is_pattern(step))
+                && !added.values().any(|token| token.content.contains('\n')),
+        }
+    }
+
+    /// The place behind the last line break of `text`, a template's own, at which it can be cut.
+    pub(super) fn line(self, text: &str) -> Option<usize> {
+        let bytes = text.as_bytes();
+        let is_border =
+            |at: &usize| bytes[at - 1] == b'\n' && bytes[*at].is_ascii_graphic() && bytes[at + 1].is_ascii();
+        if self.lines { (1..bytes.len().saturating_sub(1)).rfind(is_border) } else { None }
+    }
+
+    /// The bytes of a text that need no encoding if at most `tokens` of its tokens stay, at the end that `direction` does
+    /// not cut; fewer with each attempt, 0 being the first. None if all are needed. The first and the last word always
+    /// are: they stand beside other text.
+    pub(super) fn gap(
+        self,
+        text: &str,
+        tokens: usize,
+        direction: TruncationDirection,
+        attempt: u32,
+    ) -> Option<Range<usize>> {
+        let kept = tokens.saturating_mul(BYTES_PER_TOKEN).max(self.least);
+        let kept = kept.saturating_mul(GROWTH.saturating_pow(attempt));
+        if !self.words || kept >= text.len() {
+            return None;
+        }
+        let bytes = text.as_bytes();
+        let is_border = |at: &usize| {
+            bytes[at - 1].is_ascii_alphanumeric() && bytes[*at] == b' ' && bytes[at + 1].is_ascii_alphabetic()
+        };
+        let (first, last) = match direction {
+            TruncationDirection::Right => (kept, bytes.len() - 1),
+            TruncationDirection::Left => (1, bytes.len() - kept),
+        };
+        let start = (first..last).find(is_border)?;
+        let end = (start + 1..last).rfind(is_border)?;
+        Some(start..end)
+    }
+}
+
+/// The steps of a normalizer or pre-tokenizer; none where there is none.
+fn steps<'a>(part: &'a Value, list: &str) -> Vec<&'a Value> {
+    match part {
+        Value::Null => Vec::new(),
+        part if part["type"] == "Sequence" => {
+            part[list].as_array().into_iter().flatten().flat_map(|step| steps(step, list)).collect()
+        }
+        part => vec![part],
+    }
+}
+
+/// Whether what a normalizer makes of the text on one side of a border does not depend on the other side, and whether it
+/// leaves the border's three characters as they are, but for case. It puts nothing before a text, and takes nothing off.
+fn is_local(step: &Value) -> bool {
+    match step["type"].as_str().unwrap_or_default() {
+        "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "StripAccents" | "BertNormalizer" | "Nmt"
+        | "Precompiled" => true,
+        "Strip" => step["strip_left"] == false,
+        "Replace" => {
+            let pattern = &step["pattern"];
+            let is_bare = |text: &str| !text.is_ascii() && !text.contains(' ');
+            pattern["Regex"] == " {2,}" || pattern["String"].as_str().is_some_and(is_bare)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a pre-tokenizer cuts at every border between words.
+fn splits_words(step: &Value) -> bool {
+    match step["type"].as_str().unwrap_or_default() {
+        "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit" => true,
+        "Metaspace" => step["split"] == true,
+        "ByteLevel" => step["use_regex"] == true,
+        _ => is_pattern(step),
+    }
+}
+
+/// Whether a pre-tokenizer only cuts further, each piece by itself.
+fn keeps_words_apart(step: &Value) -> bool {
+    matches!(step["type"].as_str(), Some("ByteLevel" | "Digits" | "Punctuation" | "Metaspace"))
+}
+
+fn is_pattern(step: &Value) -> bool {
+    let pattern = step["pattern"]["Regex"].as_str();
+    step["type"] == "Split"
+        && step["behavior"] == "Isolated"
+        && step["invert"] == false
+        && pattern.is_some_and(|pattern| PATTERNS.contains(&pattern))
+}
+
+/// Whether an added token can lie on both sides of a border between words, or take its space.
+fn joins_words(token: &AddedToken) -> bool {
+    let content = token.content.as_bytes();
+    let has_border = content.windows(2).any(|pair| pair[0].is_ascii_alphanumeric() && pair[1] == b' ');
+    has_border
+        || content.starts_with(b" ")
+        || (token.rstrip && content.last().is_some_and(u8::is_ascii_alphanumeric))
+        || (token.lstrip && content.first().is_some_and(u8::is_ascii_alphabetic))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+    use super::*;
+    use crate::{
+        families::QWEN3_RERANKER,
+        templates::{MessageStyle, PromptTemplate},
+        tokenization::{
+            Encoder, EncoderOptions, Input, PairText, PromptEncoder, SharedQuery, TextEncoder, TextOptions,
+            TokenLimits, Truncation,
+            test_tokenizer::{small_tokenizer_json, tokenizer_from},
+        },
+    };
+    use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+    use serde_json::json;
+
+    /// Words whose tokens depend on what stands beside them in one tokenizer or another.
+    const WORDS: [&str; 24] = [
+        "the",
+        "other",
+        "in",
+        "er",
+        "x",
+        "7",
+        "2024",
+        "it's",
+        "end.",
+        "(the",
+        "  ",
+        " ",
+        "\n",
+        "\n\n",
+        "\t",
+        "?\n",
+        "é",
+        "e\u{301}",
+        "서울",
+        "中文",
+        "😀",
+        "<|im_end|>",
+        "\u{2581}a",
+        "A-B",
+    ];
+
+    fn text(rng: &mut StdRng, words: usize) -> String {
+        let mut text = String::new();
+        for _ in 0..words {
+            text.push_str(WORDS.choose(rng).unwrap());
+            if rng.random_bool(0.8) {
+                text.push(' ');
+            }
+        }
+        text
+    }
+
+    /// Tokenizers that cut texts into words in the ways that are known, each under a name.
+    fn tokenizers() -> Vec<(&'static str, Tokenizer)> {
+        let split = |pattern: &str| json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
+        let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
+        let patterns = PATTERNS.map(|pattern| {
+            (
+                json!({ "type": "NFC" }),
+                json!({ "type": "Sequence", "pretokenizers": [split(pattern), bytes] }),
+            )
+        });
+        let gpt2 =
+            json!({ "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true });
+        let bert = json!({
+            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true
+        });
+        let xlmr = json!({ "type": "Sequence", "normalizers": [
+            { "type": "Nmt" }, { "type": "NFKC" }, { "type": "Strip", "strip_left": false, "strip_right": true },
+            { "type": "Replace", "pattern": { "Regex": " {2,}" }, "content": " " }
+        ] });
+        let mark = json!({ "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": true });
+        let marks = json!({ "type": "Sequence", "pretokenizers": [{ "type": "WhitespaceSplit" }, mark] });
+        let [qwen, llama] = patterns;
+        let kinds = [
+            ("Qwen", qwen),
+            ("Llama 3", llama),
+            ("GPT-2", (Value::Null, gpt2)),
+            ("BERT", (bert, json!({ "type": "BertPreTokenizer" }))),
+            ("XLM-R", (xlmr, marks)),
+            ("Metaspace", (Value::Null, mark)),
+        ];
+        let tokenizer = |(name, (normalizer, splitter)): (&'static str, (Value, Value))| {
+            let mut json = small_tokenizer_json(&["t h", "th e", "i n", "e r", "Ġ the", "Ġ in"]);
+            json["normalizer"] = normalizer;
+            json["pre_tokenizer"] = splitter;
+            json["truncation"] = Value::Null;
+            (name, tokenizer_from(&json))
+        };
+        kinds.into_iter().map(tokenizer).collect()
+    }
+
+    #[test]
+    fn a_text_may_be_cut_at_its_borders() {
+        let mut rng = StdRng::from_os_rng();
+        for (name, tokenizer) in tokenizers() {
+            let borders = Borders { least: 1, ..Borders::of(&tokenizer) };
+            assert!(borders.words, "{name}");
+            assert_eq!(borders.lines, ["Qwen", "Llama 3"].contains(&name), "{name}");
+            let ids = |text: &str| tokenizer.encode(text, false).unwrap().get_ids().to_vec();
+            let mut cuts = 0;
+            for _ in 0..300 {
+                let words = rng.random_range(1..30);
+                let text = text(&mut rng, words);
+                let whole = ids(&text);
+                for direction in [TruncationDirection::Left, TruncationDirection::Right] {
+                    // Both ends of a gap are borders.
+                    if let Some(gap) = borders.gap(&text, 1, direction, 0) {
+                        for at in [gap.start, gap.end] {
+                            let parts = [ids(&text[..at]), ids(&text[at..])].concat();
+                            assert_eq!(parts, whole, "{name}: {:?} {:?}", &text[..at], &text[at..]);
+                            cuts += 1;
+                        }
+                    }
+                }
+                let line = format!("{text}\n<Document>: ");
+                if let Some(at) = borders.line(&line) {
+                    assert!(line[at..].starts_with("<Document>: "));
+                    let behind = format!("<Document>: {text}");
+                    let whole = ids(&format!("{text}\n{behind}"));
+                    assert_eq!([ids(&line[..at]), ids(&behind)].concat(), whole, "{name}: {text:?}");
+                    cuts += 1;
+                }
+            }
+            assert!(cuts > 100, "{name}: {cuts}");
+        }
+    }
+
+    #[test]
+    fn of_other_tokenizers_no_border_is_known() {
+        let borders = |change: &dyn Fn(&mut Value)| {
+            let mut json = small_tokenizer_json(&["t h"]);
+            json["normalizer"] = json!({ "type": "NFC" });
+            json["pre_tokenizer"] = json!({ "type": "WhitespaceSplit" });
+            change(&mut json);
+            Borders::of(&tokenizer_from(&json)).words
+        };
+        assert!(borders(&|_| ()));
+        let pattern = json!({
+            "type": "Split", "pattern": { "Regex": "\\w+ \\w+" }, "behavior": "Isolated", "invert": false
+        });
+        for splitter in [
+            Value::Null,
+            pattern.clone(),
+            json!({ "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "first", "split": false }),
+            json!({ "type": "Sequence", "pretokenizers": [pattern, { "type": "WhitespaceSplit" }] }),
+        ] {
+            assert!(!borders(&|json| json["pre_tokenizer"] = splitter.clone()), "{splitter}");
+        }
+        for normalizer in [
+            json!({ "type": "Prepend", "prepend": "\u{2581}" }),
+            json!({ "type": "Strip", "strip_left": true, "strip_right": false }),
+            json!({ "type": "Replace", "pattern": { "String": " " }, "content": "\u{2581}" }),
+        ] {
+            assert!(!borders(&|json| json["normalizer"] = normalizer.clone()), "{normalizer}");
+        }
+        for (content, setting) in [("a b", ""), (" b", ""), ("the", "rstrip"), ("the", "lstrip")] {
+            let change = |json: &mut Value| {
+                json["added_tokens"][0]["content"] = json!(content);
+                json["added_tokens"][0]["normalized"] = json!(false);
+                if !setting.is_empty() {
+                    json["added_tokens"][0][setting] = json!(true);
+                }
+            };
+            assert!(!borders(&change), "{content:?} {setting}");
+        }
+    }
+
+    /// Every input has the ids that it has when all of its bytes are encoded, whatever is cut and shared.
+    #[test]
+    fn what_is_left_out_and_what_is_shared_changes_no_id() {
+        let mut rng = StdRng::from_os_rng();
+        let chat = "{% for m in messages %}{% if m.role == 'document' %}the {{ m.content | trim }}\n\
+            {% endif %}{% endfor %}\n{% for m in messages %}{% if m.role == 'query' %}?{{ m.content }}!{% endif %}{% endfor %}";
+        let templates = [
+            PromptTemplate::builtin(&QWEN3_RERANKER),
+            PromptTemplate::from_chat_template(chat, &MessageStyle::plain()).unwrap(),
+        ];
+        let mut left_out = 0;
+        for (name, tokenizer) in tokenizers() {
+            for max in [200, 201, 240] {
+                let mut encoders: Vec<(Encoder, Encoder)> = Vec::new();
+                for template in &templates {
+                    let encoder = || {
+                        let options = EncoderOptions { max_input_length: max, ..EncoderOptions::default() };
+                        PromptEncoder::new(tokenizer.clone(), template, options)
+                    };
+                    let (Ok(mut fast), Ok(mut slow)) = (encoder(), encoder()) else { continue };
+                    fast.borders.least = 1;
+                    slow.borders = Borders::default();
+                    encoders.push((fast.into(), slow.into()));
+                }
+                let encoder = || {
+                    let options = TextOptions {
+                        max_input_length: max - 180,
+                        vocabulary: 999,
+                        ..TextOptions::default()
+                    };
+                    TextEncoder::new(tokenizer.clone(), options).unwrap()
+                };
+                let (mut fast, mut slow) = (encoder(), encoder());
+                fast.borders.least = 1;
+                slow.borders = Borders::default();
+                encoders.push((fast.into(), slow.into()));
+                for (fast, slow) in &encoders {
+                    for round in 0..12 {
+                        let lengths = [rng.random_range(1..60), rng.random_range(1..200)];
+                        let query = text(&mut rng, lengths[0]);
+                        let limit = |rng: &mut StdRng| rng.random_bool(0.2).then(|| rng.random_range(1..30));
+                        let limits =
+                            TokenLimits { query: limit(&mut rng), document: limit(&mut rng), prompt: None };
+                        let direction = [TruncationDirection::Left, TruncationDirection::Right][round % 2];
+                        let truncation = Truncation { truncate: true, direction, limits };
+                        let shared = SharedQuery::default();
+                        for _ in 0..3 {
+                            let document = text(&mut rng, lengths[1]);
+                            let pair = Input::Pair(PairText {
+                                instruction: None,
+                                query: &query,
+                                document: &document,
+                            });
+                            let single = Input::Text { prompt: "the in ", text: &document };
+                            let wanted = slow.encode(&pair, truncation, None).unwrap();
+                            for shared in [None, Some(&shared)] {
+                                let found = fast.encode(&pair, truncation, shared).unwrap();
+                                assert_eq!(
+                                    (&found.ids, found.reusable, found.truncated > 0),
+                                    (&wanted.ids, wanted.reusable, wanted.truncated > 0),
+                                    "{name} {truncation:?}: {query:?} {document:?}"
+                                );
+                                left_out += usize::from(found.truncated < wanted.truncated);
+                            }
+                            if fast.takes_single_texts() {
+                                let found = fast.encode(&single, truncation, None).unwrap();
+                                let wanted = slow.encode(&single, truncation, None).unwrap();
+                                assert_eq!(found.ids, wanted.ids, "{name} {truncation:?}: {document:?}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(left_out > 100, "{left_out}");
+    }
+}
