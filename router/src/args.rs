@@ -211,7 +211,7 @@ pub(crate) struct ModelArgs {
     pub(crate) rerank_false_token: Option<NamedAnswer>,
 
     /// What a re-ranker's score is of its raw one, x, where a request does not ask for raw scores: `sigmoid`, `sigmoid(x/5)`,
-    /// `sigmoid(x-2.65)` or `identity` [default: by the model's family, else `sigmoid`].
+    /// `sigmoid(x-2.65)`, `(x+1)/2` or `identity` [default: by the model's family, else `sigmoid`].
     #[arg(long, env, help_heading = "Score")]
     pub(crate) rerank_activation: Option<ScoreRule>,
 
@@ -220,7 +220,8 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
     pub(crate) parse_special_tokens: bool,
 
-    /// The longest input in tokens, prompt included [default: by the model's files; 8192 for generative re-rankers].
+    /// The longest input in tokens, prompt included [default: by the model's files; 8192 for generative re-rankers,
+    /// 131072 for jina-reranker-v3, whose prompts hold many documents].
     #[arg(long, env, help_heading = "Limits")]
     pub(crate) max_input_length: Option<NonZeroUsize>,
 

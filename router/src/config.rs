@@ -235,8 +235,9 @@ impl Config {
         let or = |given: Option<NonZeroUsize>, default| given.map_or(default, NonZeroUsize::get);
         let threads = or(args.model.threads, cores);
         let default_budget = default_budget(ON_CPU, threads, args.model.prefix_cache_bytes);
+        let is_list = limits.recommended.is_some_and(|of| of.document.is_some());
         let (max_input_length, max_batch_tokens) =
-            fit_into_batch(args, longest, default_budget, &mut notices)?;
+            fit_into_batch(args, (longest, is_list), default_budget, &mut notices)?;
         Ok(Self {
             model_id: args.model_id.clone(),
             served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
@@ -263,6 +264,7 @@ impl Config {
                     .and_then(|of| of.texts)
                     .filter(|_| args.model.max_input_length.is_none()),
                 query: limits.recommended.and_then(|of| of.query),
+                document: limits.recommended.and_then(|of| of.document),
             },
             max_batch_tokens,
             max_batch_requests: args.model.max_batch_requests.map(NonZeroUsize::get),
@@ -349,10 +351,11 @@ fn default_budget(on_cpu: bool, threads: usize, prefix_cache_bytes: usize) -> us
 }
 
 /// The longest input and the token budget. A budget that is given bounds the inputs, too, unless `--max-input-length`
-/// does: what is longer than a batch and accepted is computed alone.
+/// does: what is longer than a batch and accepted is computed alone. The prompts of a listwise re-ranker (`is_list`) are not
+/// bounded by the default budget on the CPU: they are as long as its authors', because their length decides scores.
 fn fit_into_batch(
     args: &Args,
-    longest: usize,
+    (longest, is_list): (usize, bool),
     default_budget: usize,
     notices: &mut Vec<String>,
 ) -> Result<(usize, usize), ConfigError> {
@@ -364,12 +367,14 @@ fn fit_into_batch(
             return Err(ConfigError::BudgetTooSmall { budget, longest });
         }
         Some(budget) => budget,
-        None if may_cut => DEFAULT_MAX_BATCH_TOKENS,
+        None if may_cut && !(is_list && ON_CPU) => DEFAULT_MAX_BATCH_TOKENS,
         None => longest,
     };
     if most < longest {
+        let what = if is_list { "documents that need more than" } else { "inputs longer than" };
+        let then = if is_list { "tokens are read in several prompts" } else { "are cut to it" };
         notices.push(format!(
-            "inputs longer than `--max-batch-tokens` {most} are cut to it, although the model takes {longest} tokens"
+            "{what} `--max-batch-tokens` {most} {then}, although the model takes {longest} tokens"
         ));
     }
     Ok((longest.min(most), explicit.unwrap_or(default_budget)))

@@ -13,7 +13,9 @@ use crate::{
         EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, observe_amount,
         observe_duration,
     },
-    tokenization::{Encoded, Input, Place, SharedQuery, TokenLimits, Truncation, TruncationDirection},
+    tokenization::{
+        Encoded, Encoder, Input, Place, SharedQuery, TokenLimits, Truncation, TruncationDirection,
+    },
 };
 use std::{
     sync::Arc,
@@ -93,6 +95,9 @@ impl Service {
         task: Task,
         truncation: Truncation,
     ) -> Result<Computed, Failed> {
+        if matches!(self.tokenization.encoder(), Encoder::Listwise(_)) {
+            return self.compute_lists(inputs, truncation).await;
+        }
         let arrival = Instant::now();
         let _permit = self.permit().await?;
         // All are announced before the first is sent off: else an idle device could take the first ones for all.
@@ -171,7 +176,8 @@ impl Service {
                 let measured =
                     Measured { tokens: encoded.ids.len(), truncated: encoded.truncated > 0, duration };
                 let Encoded { ids, second, reusable, .. } = encoded;
-                announced.submit(Text { ids, second, wanted: task.wanted(), reusable }, reply);
+                let text = Text { second, reusable, ..Text::new(ids, task.wanted()) };
+                announced.submit(text, reply);
                 measured
             });
             // A receiver that is gone wants no answer.
@@ -196,7 +202,7 @@ impl Measured {
 
 /// How many of the texts behind one that failed are known to have failed, too: those of its batch, which the engine
 /// answers before it.
-fn failures(outcomes: impl Iterator<Item = oneshot::Receiver<Result<Outcome, Error>>>) -> usize {
+pub(super) fn failures(outcomes: impl Iterator<Item = oneshot::Receiver<Result<Outcome, Error>>>) -> usize {
     outcomes.map(|mut outcome| usize::from(matches!(outcome.try_recv(), Ok(Err(_))))).sum()
 }
 
@@ -218,7 +224,7 @@ impl Task {
 
 impl TextMetrics {
     /// Counts a text that was computed, and how long each step took.
-    fn observe(&self, tokenization: Duration, outcome: &Outcome) {
+    pub(super) fn observe(&self, tokenization: Duration, outcome: &Outcome) {
         count(self.success);
         observe_duration(self.tokenization_duration, tokenization);
         observe_duration(self.queue_duration, outcome.queue);
@@ -228,15 +234,15 @@ impl TextMetrics {
 }
 
 /// How long the texts of a request are.
-struct Sizes {
+pub(super) struct Sizes {
     /// Characters of all inputs, a query counted with each.
-    characters: usize,
+    pub(super) characters: usize,
     /// Bytes to encode of each input: those of the one query with the first.
-    bytes: Vec<usize>,
+    pub(super) bytes: Vec<usize>,
 }
 
 impl Sizes {
-    fn of(inputs: &impl Inputs) -> Self {
+    pub(super) fn of(inputs: &impl Inputs) -> Self {
         let count = inputs.count();
         let query = match inputs.have_one_query().then(|| inputs.input(0)) {
             Some(Input::Pair(pair)) => pair.query,

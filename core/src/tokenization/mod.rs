@@ -11,6 +11,7 @@ mod borders;
 mod check;
 mod error;
 mod frame;
+mod listwise;
 mod pair;
 mod pool;
 mod prompt;
@@ -29,6 +30,7 @@ use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
+pub use listwise::{EncodedList, ListText, ListwiseEncoder, Prompt};
 pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
@@ -38,6 +40,8 @@ pub use text::{TextEncoder, TextOptions};
 pub enum Encoder {
     /// Query and document in a template: generative re-rankers, and conversions of them.
     Prompt(PromptEncoder),
+    /// A query and many documents in one prompt: listwise re-rankers.
+    Listwise(ListwiseEncoder),
     /// Texts as they are, and pairs as the tokenizer's own post-processor joins them: every other model.
     Text(TextEncoder),
 }
@@ -131,7 +135,9 @@ impl Encoder {
             (Self::Text(encoder), Input::PromptedIds { prompt, ids }) => {
                 encoder.encode_prompted_ids(prompt, ids, truncation)
             }
-            (Self::Prompt(_), Input::Text { .. } | Input::Ids(_) | Input::PromptedIds { .. }) => {
+            // A listwise re-ranker's pairs are encoded together: [`ListwiseEncoder::encode_list`].
+            (Self::Listwise(_), _)
+            | (Self::Prompt(_), Input::Text { .. } | Input::Ids(_) | Input::PromptedIds { .. }) => {
                 Err(Error::Tokenizer("this input belongs to another kind of model".to_owned()))
             }
         }
@@ -145,6 +151,7 @@ impl Encoder {
     pub fn check_characters(&self, got: usize) -> Result<(), Error> {
         let longest = match self {
             Self::Prompt(encoder) => encoder.options.max_input_length,
+            Self::Listwise(encoder) => encoder.options.max_input_length,
             Self::Text(encoder) => encoder.options.max_input_length,
         };
         let max = longest.saturating_mul(CHARACTERS_PER_TOKEN);
@@ -159,6 +166,10 @@ impl Encoder {
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         match self {
             Self::Prompt(encoder) => encoder.show(text, truncation),
+            Self::Listwise(_) => Err(Error::Validation(
+                "the prompt of a listwise re-ranker holds all documents of a request, so that it cannot be shown for one"
+                    .to_owned(),
+            )),
             Self::Text(encoder) => encoder.show(text, truncation),
         }
     }
@@ -174,6 +185,7 @@ impl Encoder {
     pub fn tokenizer(&self) -> &Tokenizer {
         match self {
             Self::Prompt(encoder) => encoder.tokenizer(),
+            Self::Listwise(encoder) => encoder.tokenizer(),
             Self::Text(encoder) => encoder.tokenizer(),
         }
     }
@@ -191,6 +203,12 @@ pub struct SharedQuery {
 impl From<PromptEncoder> for Encoder {
     fn from(encoder: PromptEncoder) -> Self {
         Self::Prompt(encoder)
+    }
+}
+
+impl From<ListwiseEncoder> for Encoder {
+    fn from(encoder: ListwiseEncoder) -> Self {
+        Self::Listwise(encoder)
     }
 }
 
@@ -286,4 +304,6 @@ pub struct TextLimits {
     pub texts: Option<usize>,
     /// The tokens of the query.
     pub query: Option<QueryLimit>,
+    /// The tokens of each document of a prompt with many.
+    pub document: Option<usize>,
 }

@@ -54,11 +54,20 @@ impl From<&info::RerankerDetails> for v1::RerankerInfo {
             prompt,
             answers,
             cutoff_layers,
+            scores_depend_on_request,
             score,
             score_reason,
         } = details.clone();
-        let cutoff_layers = cutoff_layers.map(number);
-        Self { family, family_reason, prompt, answers, cutoff_layers, score, score_reason }
+        Self {
+            family,
+            family_reason,
+            prompt,
+            answers,
+            cutoff_layers: cutoff_layers.map(number),
+            scores_depend_on_request,
+            score,
+            score_reason,
+        }
     }
 }
 

@@ -36,7 +36,10 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let mut plan = decoder::plan(value, &config, &family)?;
     if value["architectures"].as_array().is_some_and(|names| names.iter().any(|name| name == JINA_RANKING)) {
         // jina-reranker-v3.5, whose prompt is another one.
-        refuse(value, &[(family.sliding.contains(&true), "a sliding window of a listwise re-ranker (JinaForRanking)")])?;
+        refuse(
+            value,
+            &[(family.sliding.contains(&true), "a sliding window of a listwise re-ranker (JinaForRanking)")],
+        )?;
         let half = config.hidden_size / 2;
         let part = |name: &str, shape| MatrixPart::new(name, shape).biased(false).into();
         plan.projector = vec![
