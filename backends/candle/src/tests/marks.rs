@@ -51,7 +51,9 @@ fn prompts() -> Vec<(Text, Vec<f64>)> {
 
 fn vectors(backend: &mut dyn Backend, texts: &[Text]) -> Vec<Vec<f32>> {
     let mut builder = BatchBuilder::new(backend.packing());
-    texts.iter().for_each(|text| builder.push(text));
+    for text in texts {
+        builder.push(text);
+    }
     let outputs = backend.predict(&builder.build()).unwrap().texts;
     let check = |(output, text): (Output, &Text)| {
         assert_eq!(output.tokens.width, 512);

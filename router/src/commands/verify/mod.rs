@@ -344,10 +344,9 @@ fn describe_start(started: &Started, is_reranker: bool) -> String {
 async fn compare_pairs(goldens: &Goldens, started: &Started, checks: &mut Checks) -> anyhow::Result<()> {
     let tolerance = golden::tolerances(&started.info.model.dtype)?.score;
     checks.note("golden", &format!("{} pairs from {}:", goldens.pairs.len(), goldens.source))?;
-    let mut together = match goldens.together {
-        true => scores(&started.service, &goldens.pairs).await?.into_iter(),
-        false => Vec::new().into_iter(),
-    };
+    let together =
+        if goldens.together { scores(&started.service, &goldens.pairs).await? } else { Vec::new() };
+    let mut together = together.into_iter();
     for golden in &goldens.pairs {
         let expected = goldens.expected(golden, tolerance)?;
         let raw = match together.next() {
