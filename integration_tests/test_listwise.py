@@ -70,7 +70,7 @@ def test_a_score_depends_on_the_other_documents_and_the_server_says_so(serving, 
     assert serving.scores(alone["query"], alone["documents"], raw_scores=True) == close(alone["raw"])
     server, client = connected(FOLDER)
     info = server.get("/info").json()
-    assert info["model_kind"] == "listwise-reranker" and info["max_input_length"] == 131072
+    assert info["model_kind"] == "listwise-reranker" and info["max_input_length"] == 32768
     reranker = info["reranker"]
     assert (reranker["family"], reranker["score"], reranker["answers"]) == ("jina-reranker-v3", "(x+1)/2", None)
     assert reranker["scores_depend_on_request"] is True

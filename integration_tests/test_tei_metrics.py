@@ -121,7 +121,7 @@ REQUESTS = {
     "tokens of too long a text": ("embedder", "/tokenize", {"inputs": "a" * 128_001}, failed("tokenization")),
 }
 # What only ours counts.
-OURS = re.compile(r"te_(tokenize|batch_tokens|prefix|truncated|queue_tokens|rerank)")
+OURS = re.compile(r"te_(tokenize|batch_tokens|prefix|truncated|queue_tokens|queue_oldest|device|rerank)")
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -4,6 +4,8 @@
 //! text-embeddings-inference has the same error, the message is its own, or starts with its sentence, because clients
 //! and alerts search for it.
 
+use std::time::Duration;
+
 /// Why a request was not answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -66,9 +68,29 @@ pub enum Error {
         "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out"
     )]
     MissingValues,
-    /// Every permit is in use.
+    /// Too much is in flight.
     #[error("Model is overloaded")]
-    Overloaded,
+    Overloaded {
+        /// When what waits now will be computed, in seconds.
+        retry_after: u64,
+    },
+    /// None of the request's texts left the queue in time.
+    #[error(
+        "Model is overloaded: the request waited {:.1} s and nothing of it was computed, which is the most that `--queue-timeout` allows",
+        waited.as_secs_f64()
+    )]
+    QueueTimeout {
+        /// How long it waited.
+        waited: Duration,
+        /// When what waits now will be computed, in seconds.
+        retry_after: u64,
+    },
+    /// The client's own time for its request is up.
+    #[error("the {} s that the request allowed for its answer are over: what is left of it is not computed", allowed.as_secs_f64())]
+    DeadlineExceeded {
+        /// The time that the request allowed.
+        allowed: Duration,
+    },
     /// The server cannot compute at present.
     #[error("Service is unhealthy")]
     Unhealthy,
@@ -83,6 +105,8 @@ pub enum ErrorKind {
     Backend,
     /// Too many requests at once: try again later.
     Overloaded,
+    /// The client's time for its request is up.
+    DeadlineExceeded,
     /// The request is not valid.
     Validation,
     /// The tokenizer failed.
@@ -114,8 +138,18 @@ impl Error {
             Self::ModelType(_) | Self::Splade { .. } | Self::Inference(_) | Self::MissingValues => {
                 ErrorKind::Backend
             }
-            Self::Overloaded => ErrorKind::Overloaded,
+            Self::Overloaded { .. } | Self::QueueTimeout { .. } => ErrorKind::Overloaded,
+            Self::DeadlineExceeded { .. } => ErrorKind::DeadlineExceeded,
             Self::Unhealthy => ErrorKind::Unhealthy,
+        }
+    }
+
+    /// When to try again, in seconds, if the server is overloaded.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::Overloaded { retry_after } | Self::QueueTimeout { retry_after, .. } => Some(*retry_after),
+            _ => None,
         }
     }
 
@@ -132,7 +166,9 @@ impl Error {
             Self::ModelType(_) | Self::Splade { .. } => "model_type",
             Self::Inference(_) => "inference",
             Self::MissingValues => "missing_values",
-            Self::Overloaded => "overloaded",
+            Self::Overloaded { .. } => "overloaded",
+            Self::QueueTimeout { .. } => "queue_timeout",
+            Self::DeadlineExceeded { .. } => "dropped",
             Self::Unhealthy => "unhealthy",
         }
     }

@@ -4,6 +4,11 @@
 //! channel. What must hold: everything submitted is answered, also if the engine is dropped meanwhile; a failed batch fails its own
 //! texts and no others; the backend is called from one thread only.
 
+mod admission;
+mod watchdog;
+
+pub use admission::Permit;
+
 use crate::{
     error::Error,
     metrics::{
@@ -12,6 +17,7 @@ use crate::{
     },
     queue::{self, BatchLimits, NextBatch, Queue, Turn},
 };
+use admission::Admission;
 use std::{
     any::Any,
     collections::{BTreeMap, btree_map::Entry},
@@ -25,13 +31,18 @@ use std::{
     time::{Duration, Instant},
 };
 use text_embeddings_backend_core::{Backend, Batch, Output, Predictions, Reused, Text, Wanted};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
+use watchdog::Watchdog;
 
 /// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch without them
 /// would compute their shared prefix a second time. It is a tenth of the last batch's forward pass, within bounds.
 const ENCODING_GRACE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_millis(100);
 /// How long a health probe may take, what waits before it in the queue included.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time after which a client is told to come back, in seconds.
+const MAX_RETRY_AFTER: f64 = 600.0;
+/// How much less a batch counts for the speed of the last batches with each that comes after it.
+const FADING: f64 = 0.9;
 /// The text of a health probe: every vocabulary has this id.
 const PROBE: [u32; 1] = [0];
 
@@ -44,6 +55,10 @@ pub struct EngineLimits {
     pub max_batch_requests: Option<usize>,
     /// Requests that may be in flight at once (`--max-concurrent-requests`).
     pub max_concurrent_requests: usize,
+    /// Their tokens, all of them together (`--max-queue-tokens`). A request that has more is taken while no other is there.
+    pub max_queue_tokens: usize,
+    /// How long a batch may take before the device counts as hung (`--device-timeout`); for ever if absent.
+    pub device_timeout: Option<Duration>,
 }
 
 /// What the device thread computed for one text.
@@ -61,14 +76,10 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
-    permits: Arc<Semaphore>,
+    admission: Admission,
     device: Option<JoinHandle<()>>,
-}
-
-/// The right of one request to be in flight; given back when dropped.
-#[derive(Debug)]
-pub struct Permit {
-    _permit: OwnedSemaphorePermit,
+    /// Ends its thread when dropped.
+    watchdog: Option<Watchdog>,
 }
 
 /// A text that will be submitted soon, which the device thread waits for a moment if it is idle.
@@ -109,8 +120,18 @@ struct State {
     last_inference: Duration,
     /// The time that all finished batches took.
     busy: Duration,
-    /// When the batch began that is computed now.
-    computing: Option<Instant>,
+    /// What the device computes now.
+    computing: Option<Computing>,
+    /// Tokens of the last batches and how long they took: the older a batch, the less it counts.
+    recent: (f64, f64),
+}
+
+/// A batch on the device.
+#[derive(Debug)]
+struct Computing {
+    start: Instant,
+    /// Who waits for its texts, in its order; nobody any more once the device was found to hang.
+    entries: Vec<queue::Entry>,
 }
 
 /// The texts that are announced and not in the queue yet.
@@ -154,8 +175,9 @@ impl Engine {
     /// [`Error::Inference`] if the system gives no thread.
     pub fn start(mut backend: Box<dyn Backend>, limits: EngineLimits) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
-        let EngineLimits { max_batch_tokens, max_batch_requests, max_concurrent_requests } = limits;
-        let permits = Arc::new(Semaphore::new(max_concurrent_requests.min(Semaphore::MAX_PERMITS)));
+        let EngineLimits { max_batch_tokens, max_batch_requests, device_timeout, .. } = limits;
+        let admission = Admission::new(limits.max_concurrent_requests, limits.max_queue_tokens);
+        let watchdog = device_timeout.map(|most| Watchdog::start(&shared, most)).transpose()?;
         let device = thread::Builder::new()
             .name("device".to_owned())
             .spawn({
@@ -165,27 +187,42 @@ impl Engine {
                 move || shared.run(backend.as_mut(), limits)
             })
             .map_err(|error| Error::Inference(format!("the device thread did not start: {error}")))?;
-        Ok(Self { shared, permits, device: Some(device) })
+        Ok(Self { shared, admission, device: Some(device), watchdog })
     }
 
-    /// One permit for a whole request, of however many texts.
+    /// One permit for a whole request of at most so many tokens.
     ///
     /// # Errors
     ///
-    /// [`Error::Overloaded`] if all are in use.
-    pub fn try_acquire(&self) -> Result<Permit, Error> {
-        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| Error::Overloaded)?;
-        Ok(Permit { _permit: permit })
+    /// [`Error::Overloaded`] if too much is in flight; [`Error::Unhealthy`] while the device hangs.
+    pub fn try_acquire(&self, tokens: usize) -> Result<Permit, Error> {
+        if self.is_hung() {
+            return Err(Error::Unhealthy);
+        }
+        let retry_after = || self.retry_after();
+        self.admission.try_acquire(tokens).ok_or_else(|| Error::Overloaded { retry_after: retry_after() })
     }
 
-    /// The same, and waits for one if all are in use: first come, first served.
+    /// The same, and waits for one if too much is in flight: first come, first served.
     ///
     /// # Errors
     ///
-    /// [`Error::Unhealthy`] if there never will be one.
-    pub async fn acquire(&self) -> Result<Permit, Error> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Error::Unhealthy)?;
-        Ok(Permit { _permit: permit })
+    /// [`Error::Unhealthy`] if there never will be one, or while the device hangs.
+    pub async fn acquire(&self, tokens: usize) -> Result<Permit, Error> {
+        if self.is_hung() {
+            return Err(Error::Unhealthy);
+        }
+        self.admission.acquire(tokens).await.ok_or(Error::Unhealthy)
+    }
+
+    /// In how many seconds what waits now will be computed, by the speed of the last batches.
+    #[must_use]
+    pub fn retry_after(&self) -> u64 {
+        self.shared.lock().backlog().as_secs_f64().ceil().clamp(1.0, MAX_RETRY_AFTER) as u64
+    }
+
+    fn is_hung(&self) -> bool {
+        self.watchdog.as_ref().is_some_and(Watchdog::is_barking)
     }
 
     /// What the metrics need of the engine.
@@ -207,10 +244,10 @@ impl Engine {
         Announced { shared: Arc::clone(&self.shared), turn: Arc::clone(turn) }
     }
 
-    /// Whether the device thread runs and the last batch gave a number; otherwise, whether a probe of one token gives one
+    /// Whether the device thread runs, does not hang and the last batch gave a number; otherwise, whether a probe of one token gives one
     /// within a few seconds.
     pub async fn healthy(&self) -> bool {
-        if self.device.as_ref().is_none_or(JoinHandle::is_finished) {
+        if self.device.as_ref().is_none_or(JoinHandle::is_finished) || self.is_hung() {
             return false;
         }
         if !self.shared.unhealthy.load(Ordering::Acquire) {
@@ -263,7 +300,17 @@ impl State {
 
     /// How long the device has computed, the batch at hand included.
     fn busy(&self) -> Duration {
-        self.busy + self.computing.map_or(Duration::ZERO, |start| start.elapsed())
+        self.busy + self.computing.as_ref().map_or(Duration::ZERO, |now| now.start.elapsed())
+    }
+
+    /// How long what waits now takes, by the speed of the last batches.
+    fn backlog(&self) -> Duration {
+        let (tokens, seconds) = self.recent;
+        if tokens > 0.0 {
+            Duration::from_secs_f64(self.queue.tokens() as f64 * seconds / tokens)
+        } else {
+            Duration::ZERO
+        }
     }
 
     fn next(&self, limits: BatchLimits) -> Next {
@@ -311,43 +358,67 @@ impl Shared {
         }
     }
 
-    fn compute(&self, backend: &mut dyn Backend, next: NextBatch) {
+    fn compute(&self, backend: &mut dyn Backend, NextBatch { batch, entries }: NextBatch) {
         let start = Instant::now();
-        self.lock().computing = Some(start);
-        let result = predict(backend, &next.batch);
+        let (texts, tokens) =
+            (entries.len(), entries.iter().map(|entry| entry.text.ids.len()).sum::<usize>());
+        self.lock().computing = Some(Computing { start, entries });
+        let result = predict(backend, &batch);
         let inference = start.elapsed();
         if let Err(error) = &result {
-            tracing::error!(texts = next.entries.len(), %error, "a batch failed");
+            tracing::error!(texts, %error, "a batch failed");
         }
         // Broken weights give answers, but none that is a number. If it was the text, the probe finds out.
         let is_useless = result.as_ref().is_ok_and(|found| found.texts.iter().all(Output::has_nan));
         self.unhealthy.store(result.is_err() || is_useless, Ordering::Release);
-        {
+        let entries = {
             let mut state = self.lock();
             state.last_inference = inference;
             state.busy += inference;
-            state.computing = None;
-        }
-        let answer = |entry: queue::Entry, outcome: Result<Outcome, Error>| {
-            // A receiver that is gone wants no answer.
-            let _ = entry.reply.send(outcome);
+            let (before, seconds) = state.recent;
+            state.recent = (before * FADING + tokens as f64, seconds * FADING + inference.as_secs_f64());
+            state.computing.take().map(|computing| computing.entries).unwrap_or_default()
         };
         // The last text first: who hears of the failure of a request's first text in a batch can count all of them.
         match result {
             Ok(predictions) => {
-                observe(&next.batch, predictions.reused);
-                for (entry, output) in next.entries.into_iter().zip(predictions.texts).rev() {
+                observe(&batch, predictions.reused);
+                for (entry, output) in entries.into_iter().zip(predictions.texts).rev() {
                     let is_nan = output.has_nan();
                     let queue = start.saturating_duration_since(entry.enqueued);
                     let outcome = Outcome { output, queue, inference };
                     answer(entry, if is_nan { Err(Error::MissingValues) } else { Ok(outcome) });
                 }
             }
-            Err(error) => {
-                next.entries.into_iter().rev().for_each(|entry| answer(entry, Err(error.clone())));
-            }
+            Err(error) => fail(entries, &error),
         }
     }
+
+    /// Answers whoever waits for a batch that does not end, and for those behind it: nobody should wait for ever.
+    fn give_up(&self, error: &Error) {
+        let (entries, waiting) = {
+            let mut state = self.lock();
+            let entries = state.computing.as_mut().map(|computing| std::mem::take(&mut computing.entries));
+            (entries.unwrap_or_default(), state.queue.drain())
+        };
+        fail(entries, error);
+        fail(waiting, error);
+    }
+
+    /// How long the device has been computing the batch at hand.
+    fn computes_for(&self) -> Option<Duration> {
+        self.lock().computing.as_ref().map(|computing| computing.start.elapsed())
+    }
+}
+
+fn answer(entry: queue::Entry, outcome: Result<Outcome, Error>) {
+    // A receiver that is gone wants no answer.
+    let _ = entry.reply.send(outcome);
+}
+
+/// Tells everyone the same, the last first.
+fn fail(entries: Vec<queue::Entry>, error: &Error) {
+    entries.into_iter().rev().for_each(|entry| answer(entry, Err(error.clone())));
 }
 
 /// Counts what a batch computed, and what it did not have to.
@@ -392,7 +463,13 @@ mod tests {
     type Answer = oneshot::Receiver<Result<Outcome, Error>>;
 
     fn limits(max_batch_tokens: usize) -> EngineLimits {
-        EngineLimits { max_batch_tokens, max_batch_requests: None, max_concurrent_requests: 2 }
+        EngineLimits {
+            max_batch_tokens,
+            max_batch_requests: None,
+            max_concurrent_requests: 2,
+            max_queue_tokens: usize::MAX,
+            device_timeout: None,
+        }
     }
 
     fn submit(engine: &Engine, ids: &[u32]) -> Answer {
@@ -419,19 +496,50 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn permits_are_refused_when_all_are_in_use_and_come_back() {
-        let engine = Engine::start(Control::default().backend(), limits(10)).unwrap();
-        let first = engine.try_acquire().unwrap();
-        let second = engine.acquire().await.unwrap();
-        assert_eq!(engine.try_acquire().unwrap_err(), Error::Overloaded);
-        drop(first);
-        let third = engine.try_acquire().unwrap();
-        let (fourth, ()) = tokio::join!(engine.acquire(), async { drop(second) });
-        assert_eq!(engine.try_acquire().unwrap_err(), Error::Overloaded);
-        drop((third, fourth));
-        assert!(engine.try_acquire().is_ok());
-        let unlimited = EngineLimits { max_concurrent_requests: usize::MAX, ..limits(10) };
-        assert!(Engine::start(Control::default().backend(), unlimited).unwrap().try_acquire().is_ok());
+    async fn without_a_permit_the_client_learns_when_the_backlog_is_computed() {
+        let control = Control::default();
+        let (engine, blocker) = busy(&control, 4);
+        let permits = [engine.try_acquire(1).unwrap(), engine.acquire(1).await.unwrap()];
+        assert_eq!(engine.try_acquire(1).unwrap_err(), Error::Overloaded { retry_after: 1 });
+        let refused = |tokens, seconds, waiting| {
+            engine.shared.lock().recent = (tokens, seconds);
+            let answers: Vec<_> = (0..waiting).map(|_| submit(&engine, &[7; 100])).collect();
+            let refused = engine.try_acquire(1).unwrap_err();
+            drop(answers);
+            engine.shared.lock().queue.publish(0);
+            refused
+        };
+        assert_eq!(refused(200.0, 1.0, 10), Error::Overloaded { retry_after: 5 });
+        assert_eq!(refused(1.0, 1.0, 10), Error::Overloaded { retry_after: 600 });
+        drop(permits);
+        assert!(engine.try_acquire(1).is_ok());
+        control.release();
+        blocker.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_device_that_hangs_fails_what_waits_for_it_and_recovers() {
+        let control = Control::default();
+        let limits = EngineLimits { device_timeout: Some(Duration::from_millis(50)), ..limits(4) };
+        let engine = Engine::start(control.backend(), limits).unwrap();
+        control.hold();
+        let computed = submit(&engine, &[9]);
+        control.wait_for_batches(1);
+        let waiting = submit(&engine, &[10, 11, 12, 13]);
+        for answer in [computed, waiting] {
+            let error = answer.await.unwrap().unwrap_err();
+            let Error::Inference(message) = &error else { unreachable!("{error}") };
+            assert!(message.contains("the device has computed one batch for"), "{message}");
+        }
+        assert!(!engine.healthy().await);
+        assert_eq!(engine.try_acquire(1).unwrap_err(), Error::Unhealthy);
+        assert_eq!(engine.acquire(1).await.unwrap_err(), Error::Unhealthy);
+        control.release();
+        while engine.is_hung() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(engine.healthy().await && engine.try_acquire(1).is_ok());
+        assert_eq!(submit(&engine, &[7, 8]).await.unwrap().unwrap().output.whole, [score(&[7, 8])]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 pub mod error;
 pub mod families;
 pub mod files;
+pub mod guard;
 pub mod infer;
 pub mod metrics;
 mod postprocess;

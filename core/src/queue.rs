@@ -23,7 +23,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,
 };
@@ -47,6 +47,8 @@ pub struct Turn {
     tokens: AtomicU64,
     /// When it came.
     came: Instant,
+    /// Whether a text of it has left the queue.
+    begun: AtomicBool,
 }
 
 impl Turn {
@@ -58,6 +60,11 @@ impl Turn {
     /// When the request came.
     pub(crate) fn came(&self) -> Instant {
         self.came
+    }
+
+    /// Whether a text of the request has left the queue to be computed.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// Small requests that arrive until this many tokens have left the queue may come before it.
@@ -120,7 +127,13 @@ impl Queue {
     pub fn turn(&mut self) -> Arc<Turn> {
         self.arrivals += 1;
         let (number, arrived) = (self.arrivals, self.left);
-        Arc::new(Turn { number, arrived, tokens: AtomicU64::new(0), came: Instant::now() })
+        Arc::new(Turn {
+            number,
+            arrived,
+            tokens: AtomicU64::new(0),
+            came: Instant::now(),
+            begun: AtomicBool::new(false),
+        })
     }
 
     /// Appends a text to those of its request. `entry.ids` must not be empty.
@@ -156,6 +169,7 @@ impl Queue {
                         limits.max_batch_tokens = budget.saturating_add(known(&entry.text));
                     }
                     builder.push(&entry.text);
+                    entry.turn.begun.store(true, Ordering::Relaxed);
                     entries.push(entry);
                 }
             }
@@ -199,6 +213,18 @@ impl Queue {
     #[must_use]
     pub fn oldest(&self) -> Option<Instant> {
         self.requests.values().filter_map(|waiting| Some(waiting.front()?.enqueued)).min()
+    }
+
+    /// The tokens of the texts that wait.
+    #[must_use]
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Takes all texts out, which are not going to be computed.
+    pub(crate) fn drain(&mut self) -> Vec<Entry> {
+        (self.texts, self.tokens) = (0, 0);
+        std::mem::take(&mut self.requests).into_values().flatten().collect()
     }
 
     /// The earliest request of which a text waits.

@@ -494,4 +494,41 @@ mod tests {
             assert!(text.contains(reason) && text.contains("--chat-template"), "{source}: {text}");
         }
     }
+
+    #[test]
+    fn a_template_that_would_take_all_time_or_memory_is_refused() {
+        // What takes memory here ends by itself at 500 MB to 1 GB, because nothing stops its thread.
+        let double = "{% set it = namespace(x='aaaaaaaaaaaaaaaa') %}{% for _ in range(25) %}{% set it.x = it.x ~ it.x %}{% endfor %}";
+        let square = "{% set x = 'a' * 32768 %}{% set x = x | replace('a', x) %}";
+        let cases = [
+            (
+                "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}".to_owned(),
+                "steps",
+            ),
+            (double.to_owned(), "MiB of memory"),
+            (square.to_owned(), "MiB of memory"),
+            ("{{ [1] | batch(30000000, 'x') | length }}".to_owned(), "MiB of memory"),
+            ("{{ 'x' * 1000000000 }}".to_owned(), "too large"),
+            ("{{ [1] * 1000000000 }}".to_owned(), "too large"),
+            (
+                "{% for a in range(9999) %}{{ 'x' * 100000 }}{% endfor %}".to_owned(),
+                "more than 4194304 bytes",
+            ),
+            ("{{ 'x' | indent(1000000000000) }}".to_owned(), "indent"),
+            ("{{ '{:>1000000000000}'.format('x') }}".to_owned(), "a width"),
+            ("{{ '%1000000000000d' | format(3) }}".to_owned(), "a width"),
+            ("{{ '%*d' | format(1000000000000, 3) }}".to_owned(), "a width"),
+            ("{% macro m(n) %}{{ m(n) }}{% endmacro %}{{ m(0) }}".to_owned(), "recursion"),
+            (format!("{{{{ {}1{} }}}}", "(".repeat(100_000), ")".repeat(100_000)), "recursion"),
+        ];
+        for (bomb, reason) in cases {
+            let source = format!("{bomb}{}", walking("", "{{ m.content }}", "{{ m.content }}"));
+            let message = learn(&source).unwrap_err().to_string();
+            assert!(message.contains(reason) && message.contains("--chat-template"), "{bomb}: {message}");
+        }
+        let (query, document) =
+            ("{{ '%s 123456' | format(m.content) }}", "{{ '**{:<3}**'.format(m.content) }}");
+        let rendered = learn(&walking("", query, document)).unwrap().render(None, "query", "text");
+        assert_eq!(rendered, "query 123456**text**END");
+    }
 }

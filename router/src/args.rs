@@ -4,7 +4,9 @@
 //! or on other flags is still an `Option`. What must hold: every flag has a variable of the same name in capitals;
 //! no secret appears in `Debug` or in the help; what a flag means together with others is `config`'s business.
 
-use std::{env, ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf};
+mod door;
+
+use std::{env, ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use clap::{
     Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches, Id, Parser,
@@ -19,6 +21,8 @@ use text_embeddings_core::{
 };
 
 use crate::{secret::Secret, telemetry::collector::Endpoint};
+
+pub(crate) use self::door::DoorArgs;
 
 /// The model that is served where none is named, as in text-embeddings-inference.
 pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
@@ -78,6 +82,19 @@ pub(crate) struct Args {
     #[arg(long, env, default_value = "2000000", help_heading = "Limits")]
     pub(crate) payload_limit: NonZeroUsize,
 
+    /// The tokens of all requests in flight; more are refused with status 429. A larger request is taken while no other is there.
+    #[arg(long, env, default_value = "33554432", help_heading = "Limits")]
+    pub(crate) max_queue_tokens: NonZeroUsize,
+
+    /// The seconds, such as `0.5`, that a request may wait before it is begun; then it is refused with status 429 and not computed
+    /// [default: any number].
+    #[arg(long, env, value_parser = seconds, value_name = "SECONDS", help_heading = "Limits")]
+    pub(crate) queue_timeout: Option<Duration>,
+
+    /// The seconds that one batch may take; then the device counts as hung, `/health` says 503, and what waits fails. 0: any number.
+    #[arg(long, env, default_value = "600", value_name = "SECONDS", help_heading = "Limits")]
+    pub(crate) device_timeout: u32,
+
     /// The address to listen on: an IPv4 or IPv6 address, or `localhost`.
     #[arg(long, env, default_value = "0.0.0.0", help_heading = "Network")]
     pub(crate) hostname: String,
@@ -99,9 +116,9 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Network")]
     pub(crate) cors_allow_origin: Vec<String>,
 
-    /// The socket of out-of-process backends: accepted and not used, as this server has none.
-    #[arg(long, env, default_value = "/tmp/text-embeddings-inference-server", help_heading = "Network")]
-    pub(crate) uds_path: PathBuf,
+    /// How clients connect, and what each of them may take.
+    #[command(flatten)]
+    pub(crate) door: DoorArgs,
 
     /// The port to listen on in the place of `--port`, as Vertex AI asks for it.
     #[arg(long, env, help_heading = "Hosting platforms")]
@@ -149,6 +166,11 @@ pub(crate) struct Args {
     /// The seconds that requests in flight may then take before they are dropped; new connections are refused.
     #[arg(long, env, default_value = "25", value_name = "SECONDS", help_heading = "Network")]
     pub(crate) drain_timeout: u32,
+
+    /// Stop, as on SIGTERM, when standard input ends: for a program that starts the server as its child and keeps a pipe to
+    /// it open, so that the server ends with the program however that ends.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Network")]
+    pub(crate) stop_with_stdin: bool,
 
     /// The value of the variable `HOSTNAME` where it was set aside (see [`set_aside_container_name`]).
     #[arg(skip)]
@@ -221,7 +243,7 @@ pub(crate) struct ModelArgs {
     pub(crate) parse_special_tokens: bool,
 
     /// The longest input in tokens, prompt included [default: by the model's files; 8192 for generative re-rankers,
-    /// 131072 for jina-reranker-v3, whose prompts hold many documents].
+    /// 32768 for jina-reranker-v3, whose prompts hold many documents].
     #[arg(long, env, help_heading = "Limits")]
     pub(crate) max_input_length: Option<NonZeroUsize>,
 
@@ -361,6 +383,24 @@ pub(crate) fn parse_hostname(hostname: &str) -> Option<Vec<IpAddr>> {
     unbracketed.parse().ok().map(|address| vec![address])
 }
 
+impl Args {
+    /// The bytes that bodies, texts, tokens and answers take if every limit on them is reached.
+    pub(crate) fn most_bytes_of_requests(&self) -> u64 {
+        let unread = self.door.max_unread_bytes.map_or(crate::door::DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
+        let texts = self.max_concurrent_requests.get().saturating_mul(self.payload_limit.get());
+        let tokens = self.max_queue_tokens.get().saturating_mul(size_of::<u32>());
+        [unread, texts, tokens, self.door.max_unsent_bytes.get()].iter().map(|bytes| *bytes as u64).sum()
+    }
+}
+
+/// A time in seconds, more than none and less than a year.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 3.2e7);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.filter(|time| !time.is_zero())
+        .ok_or_else(|| "must be a number of seconds above 0, such as `2.5`".to_owned())
+}
+
 fn parse_dtype(text: &str) -> Result<DType, String> {
     let found = DType::ALL.into_iter().find(|dtype| dtype.to_string() == text);
     found.ok_or_else(|| "expected float32, float16, bfloat16 or int8".to_owned())
@@ -439,7 +479,6 @@ mod tests {
                 && !args.disable_spans
                 && !args.model.parse_special_tokens
         );
-        assert_eq!(args.uds_path, PathBuf::from("/tmp/text-embeddings-inference-server"));
         assert_eq!(args.otlp_service_name, "text-embeddings-inference.server");
     }
 

@@ -1,33 +1,120 @@
-//! The API key: does a request carry it?
+//! The API keys: does a request carry one?
 //!
 //! Input: a request's headers, which are gRPC's metadata too. Output: yes or no. What must hold: the time of the
-//! comparison does not depend on how much of the key is right.
+//! comparison depends neither on how much of a key is right nor on which of them it is; a file of keys that cannot be used
+//! is an error at the start, and leaves the old keys in force later.
 
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use anyhow::Context;
 use axum::http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
-use subtle::ConstantTimeEq;
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
 
 use crate::secret::Secret;
 
-/// Whether a request with these headers may pass: it carries the key, or the server has none.
-pub(crate) fn may_pass(headers: &HeaderMap, key: Option<&Secret>) -> bool {
-    key.is_none_or(|key| carries(headers, key.expose()))
+/// A key's SHA-256: keys of any lengths compare in one time.
+type Fingerprint = [u8; 32];
+
+/// The keys in force; any request may pass if there are none. Cheap to clone; all clones change together.
+#[derive(Clone, Default)]
+pub(crate) struct Keys(Option<Arc<Shared>>);
+
+struct Shared {
+    /// The key of `--api-key`.
+    flag: Option<Fingerprint>,
+    /// The file of further ones.
+    file: Option<PathBuf>,
+    in_force: RwLock<Vec<Fingerprint>>,
 }
 
-fn carries(headers: &HeaderMap, key: &str) -> bool {
-    let credentials = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-    let Some((scheme, token)) = credentials.and_then(|bytes| bytes.split_at_checked(b"Bearer ".len())) else {
-        return false;
-    };
-    scheme.eq_ignore_ascii_case(b"Bearer ") && token.ct_eq(key.as_bytes()).into()
+impl Keys {
+    /// The keys of `--api-key` and of the file of `--api-key-file`.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or holds no key.
+    pub(crate) fn load(flag: Option<&Secret>, file: Option<&Path>) -> anyhow::Result<Self> {
+        if flag.is_none() && file.is_none() {
+            return Ok(Self(None));
+        }
+        let flag = flag.map(|key| fingerprint(key.expose().as_bytes()));
+        let in_force = RwLock::new(all(flag, file)?);
+        Ok(Self(Some(Arc::new(Shared { flag, file: file.map(Path::to_owned), in_force }))))
+    }
+
+    /// Reads the file again. Whether the keys changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Keys::load`]; then the old ones stay in force.
+    pub(crate) fn reload(&self) -> anyhow::Result<bool> {
+        let Some(Shared { flag, file: Some(file), in_force }) = self.0.as_deref() else { return Ok(false) };
+        let keys = all(*flag, Some(file))?;
+        let mut in_force = in_force.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = *in_force != keys;
+        *in_force = keys;
+        Ok(changed)
+    }
+
+    /// Whether some of them come from a file.
+    pub(crate) fn has_file(&self) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.file.is_some())
+    }
+
+    /// Whether a request with these headers may pass: it carries a key, or the server has none.
+    pub(crate) fn may_pass(&self, headers: &HeaderMap) -> bool {
+        let Some(shared) = &self.0 else { return true };
+        let credentials = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let Some((scheme, token)) = credentials.and_then(|bytes| bytes.split_at_checked(b"Bearer ".len()))
+        else {
+            return false;
+        };
+        let (token, keys) =
+            (fingerprint(token), shared.in_force.read().unwrap_or_else(PoisonError::into_inner));
+        // All keys are compared, also behind the right one.
+        let found = keys.iter().fold(Choice::from(0), |found, key| found | key.ct_eq(&token));
+        scheme.eq_ignore_ascii_case(b"Bearer ") && found.into()
+    }
+}
+
+fn fingerprint(key: &[u8]) -> Fingerprint {
+    Sha256::digest(key).into()
+}
+
+fn all(flag: Option<Fingerprint>, file: Option<&Path>) -> anyhow::Result<Vec<Fingerprint>> {
+    let mut keys: Vec<Fingerprint> = flag.into_iter().collect();
+    if let Some(path) = file {
+        let name = path.display();
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("`--api-key-file {name}` cannot be read"))?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let before = keys.len();
+        keys.extend(lines.map(|line| fingerprint(line.as_bytes())));
+        anyhow::ensure!(
+            keys.len() > before,
+            "`--api-key-file {name}` holds no key: give one on each line, or leave the flag out"
+        );
+    }
+    Ok(keys)
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use std::fs;
+
+    fn carries(keys: &Keys, value: &str) -> bool {
+        keys.may_pass(&HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]))
+    }
 
     #[test]
     fn only_the_whole_key_as_a_bearer_token_counts() {
+        let keys = Keys::load(Some(&Secret::new("key-1".to_owned())), None).unwrap();
         let table = [
             ("Bearer key-1", true),
             ("bearer key-1", true),
@@ -42,9 +129,38 @@ mod tests {
             ("", false),
         ];
         for (value, expected) in table {
-            let headers = HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]);
-            assert_eq!(carries(&headers, "key-1"), expected, "{value}");
+            assert_eq!(carries(&keys, value), expected, "{value}");
         }
-        assert!(!carries(&HeaderMap::new(), "key-1"));
+        assert!(!keys.may_pass(&HeaderMap::new()));
+        assert!(Keys::load(None, None).unwrap().may_pass(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn a_file_holds_further_keys_and_may_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        fs::write(&path, "# for the search\n one \r\n\ntwo\n").unwrap();
+        let keys = Keys::load(Some(&Secret::new("flag".to_owned())), Some(&path)).unwrap();
+        let held = |expected: &[&str]| {
+            for key in ["flag", "one", "two", "three", "", "# for the search"] {
+                assert_eq!(carries(&keys, &format!("Bearer {key}")), expected.contains(&key), "{key}");
+            }
+        };
+        held(&["flag", "one", "two"]);
+        assert!(!keys.reload().unwrap());
+        fs::write(&path, "three").unwrap();
+        assert!(keys.reload().unwrap());
+        held(&["flag", "three"]);
+        fs::write(&path, "\n# nobody\n").unwrap();
+        let message = format!(
+            "`--api-key-file {}` holds no key: give one on each line, or leave the flag out",
+            path.display()
+        );
+        assert_eq!(keys.reload().unwrap_err().to_string(), message);
+        held(&["flag", "three"]);
+        fs::remove_file(&path).unwrap();
+        assert!(keys.reload().is_err());
+        held(&["flag", "three"]);
+        assert!(Keys::load(None, Some(&path)).is_err());
     }
 }

@@ -8,7 +8,12 @@
 
 mod error;
 
-use std::{net::SocketAddr, num::NonZeroUsize, thread, time::Duration};
+use std::{
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    thread,
+    time::Duration,
+};
 
 use text_embeddings_backend::{InstructionSet, ON_CPU};
 use text_embeddings_backend_core::{DType, ModelType};
@@ -20,13 +25,15 @@ use text_embeddings_core::{
 pub(crate) use self::error::ConfigError;
 use crate::{
     args::{Args, ChatTemplate, parse_hostname},
-    secret::Secret,
     telemetry::collector::{Collector, Endpoint},
 };
 
 /// TEI's, for devices that compute so many in a moment. Without `--max-batch-tokens`, no longer input is taken either
 /// unless it is asked for.
 const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
+/// The longest prompt of a listwise re-ranker on the CPU: some minutes of two threads at 0.6B parameters, during which nothing
+/// else is computed. Its authors' own, 131,072, would take longer than a batch may (`--device-timeout`).
+const DEFAULT_LIST_TOKENS: usize = 32_768;
 /// On the CPU, the default is this for each thread that computes. All that arrives waits for the forward pass that runs:
 /// at about 200 tokens a second and thread (0.6B parameters, bfloat16) these take 1.3 s, where 16,384 on two threads take
 /// 40 s. Twice as many are up to 4 % faster, half as many up to 6 % slower (`docs/performance.md` has the readings).
@@ -48,8 +55,8 @@ pub(crate) struct ServerConfig {
     pub(crate) prometheus: Option<PrometheusPort>,
     /// The most bytes of a body.
     pub(crate) payload_limit: usize,
-    /// The key that clients must send.
-    pub(crate) api_key: Option<Secret>,
+    /// Whether all routes but probes want the key.
+    pub(crate) key_everywhere: bool,
     /// How it ends.
     pub(crate) shutdown: Shutdown,
     /// What only HTTP is told.
@@ -86,6 +93,9 @@ impl ServerConfig {
         if args.api_key.as_ref().is_some_and(|key| key.expose().is_empty()) {
             return Err(ConfigError::EmptyKey);
         }
+        if args.door.api_key_everywhere && args.api_key.is_none() && args.door.api_key_file.is_none() {
+            return Err(ConfigError::NoKey);
+        }
         let addresses = parse_hostname(&args.hostname).ok_or_else(|| ConfigError::Value {
             flag: "--hostname",
             value: args.hostname.clone(),
@@ -104,7 +114,7 @@ impl ServerConfig {
             collector,
             prometheus: (!served_on(listen, prometheus.port)).then_some(prometheus),
             payload_limit: args.payload_limit.get(),
-            api_key: args.api_key.clone(),
+            key_everywhere: args.door.api_key_everywhere,
             shutdown: Shutdown {
                 delay: Duration::from_secs(args.shutdown_delay.into()),
                 drain: Duration::from_secs(args.drain_timeout.into()),
@@ -198,6 +208,12 @@ pub(crate) struct Config {
     pub(crate) max_batch_requests: Option<usize>,
     /// The requests in flight.
     pub(crate) max_concurrent_requests: usize,
+    /// Their tokens.
+    pub(crate) max_queue_tokens: usize,
+    /// How long a request waits before it is begun.
+    pub(crate) queue_timeout: Option<Duration>,
+    /// How long a batch takes before the device counts as hung.
+    pub(crate) device_timeout: Option<Duration>,
     /// The inputs of a request, except for re-ranking.
     pub(crate) max_client_batch_size: usize,
     /// The texts of a re-rank request.
@@ -225,6 +241,13 @@ impl Config {
     pub(crate) fn resolve(args: &Args, limits: &ModelLimits) -> Result<Self, ConfigError> {
         refuse_other_kinds(args, limits.model_type)?;
         let mut notices = Vec::new();
+        if args.model.parse_special_tokens {
+            notices.push(
+                "control tokens in the texts of clients take effect (`--parse-special-tokens`): a document can speak in \
+                 the template's name, and so decide its own score"
+                    .to_owned(),
+            );
+        }
         if let Some(name) = &args.ignored_hostname {
             notices.push(format!(
                 "the variable HOSTNAME holds a name ({name}), not an address: listening on 0.0.0.0"
@@ -269,6 +292,10 @@ impl Config {
             max_batch_tokens,
             max_batch_requests: args.model.max_batch_requests.map(NonZeroUsize::get),
             max_concurrent_requests: args.max_concurrent_requests.get(),
+            max_queue_tokens: args.max_queue_tokens.get(),
+            queue_timeout: args.queue_timeout,
+            device_timeout: NonZeroU32::new(args.device_timeout)
+                .map(|seconds| Duration::from_secs(seconds.get().into())),
             max_client_batch_size: or(args.max_client_batch_size, DEFAULT_MAX_CLIENT_BATCH_SIZE),
             // Who limits a request's inputs the way TEI knows means re-ranking too.
             max_rerank_texts: or(
@@ -351,8 +378,8 @@ fn default_budget(on_cpu: bool, threads: usize, prefix_cache_bytes: usize) -> us
 }
 
 /// The longest input and the token budget. A budget that is given bounds the inputs, too, unless `--max-input-length`
-/// does: what is longer than a batch and accepted is computed alone. The prompts of a listwise re-ranker (`is_list`) are not
-/// bounded by the default budget on the CPU: they are as long as its authors', because their length decides scores.
+/// does: what is longer than a batch and accepted is computed alone. The prompts of a listwise re-ranker (`is_list`) may be
+/// longer, because how many documents one holds decides their scores.
 fn fit_into_batch(
     args: &Args,
     (longest, is_list): (usize, bool),
@@ -367,15 +394,21 @@ fn fit_into_batch(
             return Err(ConfigError::BudgetTooSmall { budget, longest });
         }
         Some(budget) => budget,
-        None if may_cut && !(is_list && ON_CPU) => DEFAULT_MAX_BATCH_TOKENS,
+        None if is_list && ON_CPU => DEFAULT_LIST_TOKENS,
+        None if may_cut => DEFAULT_MAX_BATCH_TOKENS,
         None => longest,
     };
     if most < longest {
-        let what = if is_list { "documents that need more than" } else { "inputs longer than" };
-        let then = if is_list { "tokens are read in several prompts" } else { "are cut to it" };
-        notices.push(format!(
-            "{what} `--max-batch-tokens` {most} {then}, although the model takes {longest} tokens"
-        ));
+        notices.push(if is_list {
+            format!(
+                "documents of a request that need more than {most} tokens are read in several prompts, although the model takes \
+                 {longest}: `--max-input-length` sets another length"
+            )
+        } else {
+            format!(
+                "inputs longer than `--max-batch-tokens` {most} are cut to it, although the model takes {longest} tokens"
+            )
+        });
     }
     Ok((longest.min(most), explicit.unwrap_or(default_budget)))
 }
@@ -403,6 +436,22 @@ mod tests {
     }
 
     #[test]
+    fn the_prompts_of_a_listwise_re_ranker_have_a_longest_length_of_their_own() {
+        let recommended = Limits { prompt: 131_072, document: Some(2048), ..Limits::DEFAULT };
+        let limits = ModelLimits { longest_input: Some(131_072), recommended: Some(recommended), ..QWEN };
+        for (flags, longest, notices) in [
+            ("", if ON_CPU { 32_768 } else { 16_384 }, 1),
+            ("--max-input-length 131072", 131_072, 0),
+            ("--max-input-length 999", 999, 0),
+            ("--max-batch-tokens 4096", 4096, 1),
+        ] {
+            let config = Config::resolve(&args(flags), &limits).unwrap();
+            assert_eq!((config.max_input_length, config.notices.len()), (longest, notices), "{flags}");
+            assert_eq!(config.text_limits.document, Some(2048));
+        }
+    }
+
+    #[test]
     fn the_longest_input_and_the_budget_fit_each_other() {
         // flags, max_seq_length, longest_input, (longest, budget), notices
         let table = [
@@ -413,6 +462,7 @@ mod tests {
             ("", Some(1000), Some(40_960), (1000, 512), 0),
             ("", Some(1000), Some(512), (512, 512), 1),
             ("", Some(30_000), Some(40_960), (16_384, 512), 1),
+            ("--parse-special-tokens", None, Some(512), (512, 512), 1),
             ("--auto-truncate false", Some(30_000), Some(40_960), (30_000, 512), 0),
             ("--max-input-length 40960", None, Some(40_960), (40_960, 512), 0),
             ("--max-input-length 300", Some(1000), Some(512), (300, 512), 0),

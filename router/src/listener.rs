@@ -1,11 +1,16 @@
-//! The server's ports: taken at the start, opened when the model is ready.
+//! The server's ports and its Unix socket: taken at the start, opened when the model is ready.
 //!
-//! Input: the addresses to try. Output: a [`Reserved`] port, then a listener. What must hold: a port in use fails
+//! Input: the addresses to try, or a path. Output: a [`Reserved`] port or a [`ReservedPath`], then a listener. What must hold: a port in use fails
 //! before the model is loaded; until [`Reserved::listen`] clients are refused rather than left waiting.
 
-use std::{io::ErrorKind, net::SocketAddr};
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    os::unix::{fs::FileTypeExt, net::UnixStream},
+    path::{Path, PathBuf},
+};
 
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket};
 
 /// Connections that the system holds until they are accepted.
 const BACKLOG: u32 = 1024;
@@ -66,6 +71,68 @@ impl Reserved {
     }
 }
 
+/// The file of a Unix socket, removed in the end.
+pub(crate) struct SocketFile(PathBuf);
+
+impl SocketFile {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // A file that somebody else removed needs no removing.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A Unix socket that is taken but not open.
+pub(crate) struct ReservedPath {
+    socket: UnixSocket,
+    file: SocketFile,
+}
+
+/// Takes the path of `--uds-path`. The file that a server left which was killed is replaced.
+///
+/// # Errors
+///
+/// If another process listens there, if the file is not a socket, or if it cannot be made.
+pub(crate) fn reserve_path(path: &Path) -> anyhow::Result<ReservedPath> {
+    let problem = |problem: &str| {
+        anyhow::anyhow!("cannot listen on `--uds-path {}`: {problem}; give another path", path.display())
+    };
+    if let Ok(found) = path.symlink_metadata() {
+        if !found.file_type().is_socket() {
+            return Err(problem("there is a file that is not a socket"));
+        }
+        if UnixStream::connect(path).is_ok() {
+            return Err(problem("another process does"));
+        }
+        std::fs::remove_file(path)
+            .map_err(|error| problem(&format!("an old one cannot be removed ({error})")))?;
+    }
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path).map_err(|error| problem(&error.to_string()))?;
+    Ok(ReservedPath { socket, file: SocketFile(path.to_owned()) })
+}
+
+impl ReservedPath {
+    /// Opens the socket.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not let it.
+    pub(crate) fn listen(self) -> anyhow::Result<(UnixListener, SocketFile)> {
+        let Self { socket, file } = self;
+        let listener = socket.listen(BACKLOG).map_err(|error| {
+            anyhow::anyhow!("cannot listen on `--uds-path {}` ({error}): give another path", file.0.display())
+        })?;
+        Ok((listener, file))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -84,6 +151,25 @@ mod tests {
         let listener = reserved.listen().unwrap();
         assert_eq!(listener.local_addr().unwrap(), address);
         TcpStream::connect(address).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_taken_from_the_dead_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let message = || reserve_path(&path).err().unwrap().to_string();
+        let about = format!("cannot listen on `--uds-path {}`: ", path.display());
+        std::fs::write(&path, "x").unwrap();
+        assert_eq!(message(), format!("{about}there is a file that is not a socket; give another path"));
+        std::fs::remove_file(&path).unwrap();
+        // A process that is killed leaves its file.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let reserved = reserve_path(&path).unwrap();
+        assert!(UnixStream::connect(&path).is_err(), "not open yet");
+        let listening = reserved.listen().unwrap();
+        assert_eq!(message(), format!("{about}another process does; give another path"));
+        drop(listening);
+        assert!(!path.exists());
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ mod cli_docs;
 mod commands;
 mod config;
 mod cost;
+mod door;
 mod features;
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -17,6 +18,8 @@ mod grpc;
 mod http;
 mod info;
 mod listener;
+mod parent;
+mod reload;
 mod secret;
 mod serve;
 mod startup;
@@ -26,6 +29,7 @@ mod telemetry;
 mod testing;
 
 use std::{
+    fmt::Write as _,
     io::{self, Write},
     process::ExitCode,
     sync::Arc,
@@ -36,13 +40,16 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     args::Args,
+    auth::Keys,
     commands::Invocation,
     config::{ServerConfig, Shutdown},
-    listener::Reserved,
+    door::{Certificate, ClientLimits, Door, Listener},
+    listener::{Reserved, ReservedPath},
+    parent::Parent,
     serve::{Listeners, Stop},
     startup::Started,
     state::AppState,
-    telemetry::{logging::Escaped, traces::Traces},
+    telemetry::{logging::Escaped, metrics::Entrance, traces::Traces},
 };
 
 fn main() -> ExitCode {
@@ -87,50 +94,100 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     for variable in &args.ignored_variables {
         tracing::warn!("the variable {variable} holds the address of a service, not a port: it is ignored");
     }
+    let keys = Keys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref())?;
+    let door = Door::new(ClientLimits::resolve(&args.door, server.payload_limit, door::descriptors())?);
     let metrics = telemetry::metrics::start()?;
-    let first = listener::reserve(&server.addresses, "--port")?;
-    let second =
-        server.grpc_addresses.as_deref().map(|addresses| listener::reserve(addresses, "--grpc-port"));
-    let second = second.transpose()?;
+    let ports = Ports::take(&args, &server)?;
     if let Some(port) = server.prometheus {
-        telemetry::metrics::listen(port, first.address().ip(), metrics.clone()).await?;
+        let keys = if server.key_everywhere { keys.clone() } else { Keys::default() };
+        let entrance = Entrance { door: door.clone(), keys };
+        telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance).await?;
     }
+    let parent =
+        Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
+    tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let started = tokio::select! {
         started = tokio::spawn(async move { startup::start(&args).await }) => started.context("start-up broke off")??,
         () = stop_signal() => return Ok(()),
+        () = parent.clone().gone() => return Ok(()),
     };
     let Started { service, info, compute_type } = started;
     metrics.watch(service.gauges(), info.config.max_input_length);
     let Shutdown { delay, drain } = server.shutdown;
     let asked = async move {
-        stop_signal().await;
+        let reason = tokio::select! {
+            () = stop_signal() => "",
+            () = parent.gone() => "standard input ended, ",
+        };
         let first = if delay.is_zero() {
             String::new()
         } else {
             format!("serving on for {delay:?}, not ready; then ")
         };
-        tracing::info!("stopping: {first}no new connections, up to {drain:?} for the requests in flight");
+        tracing::info!(
+            "{reason}stopping: {first}no new connections, up to {drain:?} for the requests in flight"
+        );
     };
     let stop = Stop::on(asked, delay);
     let server = Arc::new(server);
-    let state = AppState { service, info: Arc::new(info), server, metrics, traces, compute_type, stop };
-    let listeners = Listeners { first: first.listen()?, second: second.map(Reserved::listen).transpose()? };
-    let address = listeners.first.local_addr()?;
-    if let Some(second) = &listeners.second {
-        tracing::info!("Ready: listening on {address}, gRPC on {}", second.local_addr()?);
-    } else {
-        tracing::info!("Ready: listening on {address}");
-    }
+    let state = AppState { service, info: Arc::new(info), server, keys, metrics, traces, compute_type, stop };
+    let listeners = ports.listen()?;
     let impatient = async {
         stop_signal().await;
         stop_signal().await;
     };
     tokio::select! {
-        served = serve::serve(state, listeners, drain) => served.context("the listener failed"),
+        served = serve::serve(state, listeners, &door, drain) => served.context("the listener failed"),
         () = impatient => {
             tracing::warn!("a second signal: requests in flight are dropped");
             Ok(())
         }
+    }
+}
+
+/// Where the server will listen, taken and not open.
+struct Ports {
+    first: Reserved,
+    second: Option<Reserved>,
+    socket: Option<ReservedPath>,
+    certificate: Option<Certificate>,
+}
+
+impl Ports {
+    fn take(args: &Args, server: &ServerConfig) -> anyhow::Result<Self> {
+        let files = args.door.tls_cert.as_deref().zip(args.door.tls_key.as_deref());
+        let certificate = files.map(|(certificate, key)| Certificate::load(certificate, key)).transpose()?;
+        let first = listener::reserve(&server.addresses, "--port")?;
+        let second = server.grpc_addresses.as_deref();
+        let second = second.map(|addresses| listener::reserve(addresses, "--grpc-port")).transpose()?;
+        let socket = args.door.uds_path.as_deref().map(listener::reserve_path).transpose()?;
+        Ok(Self { first, second, socket, certificate })
+    }
+
+    /// Opens all of them, and says so.
+    fn listen(self) -> anyhow::Result<Listeners> {
+        let Self { first, second, socket, certificate } = self;
+        let (tls, at) = (if certificate.is_some() { " with TLS" } else { "" }, first.address());
+        let mut ready = format!("Ready: listening on {at}");
+        if let Some(second) = &second {
+            write!(ready, ", gRPC on {}", second.address())?;
+        }
+        ready.push_str(tls);
+        let open = |reserved: Reserved| -> anyhow::Result<Listener> {
+            let listener = reserved.listen()?;
+            Ok(match &certificate {
+                Some(certificate) => Listener::Tls(listener, certificate.clone()),
+                None => Listener::Tcp(listener),
+            })
+        };
+        let (first, second) = (open(first)?, second.map(open).transpose()?);
+        let socket = socket.map(ReservedPath::listen).transpose()?;
+        if let Some((_, file)) = &socket {
+            write!(ready, ", and on {}", file.path().display())?;
+        }
+        tracing::info!("{ready}");
+        let socket = socket.map(|(listener, file)| Listener::Unix(listener, file));
+        Ok(Listeners { first, second, socket })
     }
 }
 

@@ -1,13 +1,17 @@
 //! Serving: every transport on its port, until the process is asked to stop, and an orderly end.
 //!
-//! Input: an [`AppState`] and open listeners. Output: none, once everything is answered or the time for it is up. What
-//! must hold: after the signal no connection is accepted and requests in flight finish, but no later than the bound.
+//! Input: an [`AppState`], open listeners and a door. Output: none, once everything is answered or the time for it is up.
+//! What must hold: after the signal no connection is accepted, those without a request are closed and requests in flight
+//! finish, but no later than the bound.
 
 use std::{future::Future, io, time::Duration};
 
-use tokio::{net::TcpListener, sync::watch};
+use tokio::sync::watch;
 
-use crate::state::AppState;
+use crate::{
+    door::{Door, Listener},
+    state::AppState,
+};
 
 // What is served on `--port`, and what on `--grpc-port`, which only a build with both transports has.
 #[cfg(not(feature = "http"))]
@@ -48,6 +52,11 @@ impl Stop {
         Self(receiver)
     }
 
+    /// One that is never asked.
+    pub(crate) fn never() -> Self {
+        Self(watch::channel(Phase::Serving).1)
+    }
+
     /// Whether the server was asked to stop.
     pub(crate) fn is_asked(&self) -> bool {
         *self.0.borrow() >= Phase::Leaving
@@ -71,13 +80,14 @@ impl Stop {
     }
 }
 
-/// The ports that are open.
-#[derive(Debug)]
+/// Where clients connect.
 pub(crate) struct Listeners {
-    /// That of `--port`.
-    pub(crate) first: TcpListener,
-    /// That of `--grpc-port`.
-    pub(crate) second: Option<TcpListener>,
+    /// The port of `--port`.
+    pub(crate) first: Listener,
+    /// The port of `--grpc-port`.
+    pub(crate) second: Option<Listener>,
+    /// The socket of `--uds-path`, which speaks what the first port speaks.
+    pub(crate) socket: Option<Listener>,
 }
 
 /// Serves until [`AppState::stop`] is due, and then until the requests in flight are answered, but no longer
@@ -85,27 +95,39 @@ pub(crate) struct Listeners {
 ///
 /// # Errors
 ///
-/// If a listener fails.
-pub(crate) async fn serve(state: AppState, listeners: Listeners, drain: Duration) -> io::Result<()> {
-    let stop = state.stop.clone();
+/// If a transport cannot be set up.
+pub(crate) async fn serve(
+    state: AppState,
+    listeners: Listeners,
+    door: &Door,
+    drain: Duration,
+) -> io::Result<()> {
+    let stop = &state.stop;
     let overdue = async {
-        stop.due().await;
+        stop.clone().due().await;
         tokio::time::sleep(drain).await;
     };
-    let second = async {
-        match listeners.second {
-            Some(listener) => second::serve(state.clone(), listener).await,
-            None => Ok(()),
-        }
+    let (app, second_app) = (first::app(state.clone())?, second::app(state.clone())?);
+    let open = async |listener, speech, app| match listener {
+        Some(listener) => door.open(listener, speech, app, stop.clone()).await,
+        None => {}
     };
-    let both = async { tokio::try_join!(first::serve(state.clone(), listeners.first), second) };
+    let served = async {
+        tokio::join!(
+            open(Some(listeners.first), first::SPEECH, app.clone()),
+            open(listeners.second, second::SPEECH, second_app),
+            open(listeners.socket, first::SPEECH, app),
+        );
+        door.close().await;
+    };
     tokio::select! {
-        served = both => served.map(|_| ()),
+        never = door.sweep() => match never {},
+        () = served => {}
         () = overdue => {
             tracing::warn!("some requests are not answered after {drain:?}: they are dropped");
-            Ok(())
         }
     }
+    Ok(())
 }
 
 #[cfg(all(test, feature = "http", feature = "grpc"))]
@@ -121,7 +143,7 @@ mod tests {
     use tonic::{Code, Response, Status, transport::Channel};
 
     async fn both(flags: &str) -> (Server, Channel) {
-        let second = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let second = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let channel = grpc::testing::connect(second.local_addr().unwrap());
         (Server::start_beside(flags, Some(second), Duration::from_secs(30)).await, channel)
     }

@@ -4,12 +4,14 @@
 //! here, and keeps the server from starting with a sentence that names the file or flag.
 
 mod check;
+mod memory;
 mod parts;
 mod prompts;
 pub(crate) mod reranker;
 
 use std::{fmt, num::NonZeroUsize, time::Instant};
 
+use anyhow::Context;
 use serde_json::Value;
 use text_embeddings_backend::{LoadOptions, ModelType};
 use text_embeddings_backend_core::{BackendError, Description};
@@ -17,7 +19,7 @@ use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
     service::{ServedModel, Service, ServiceConfig},
-    tokenization::Tokenization,
+    tokenization::{Tokenization, load_tokenizer},
 };
 use tokenizers::Tokenizer;
 
@@ -58,6 +60,10 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let Parts { encoder, head, mut model, default_instruction, score_activation, reranker } =
         parts::parts(&config, &folder)?;
     steps.done("tokenizer");
+    let available = memory::Available::read();
+    if let Some(available) = available {
+        available.check_weights(memory::size(&folder.weights), config.dtype)?;
+    }
     let mut loaded = text_embeddings_backend::load(&LoadOptions {
         config: Choices::of(args).applied(&folder.config.raw),
         weights: folder.weights.clone(),
@@ -85,6 +91,19 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         loaded.dtype,
         loaded.prefix_cache_bytes >> 20
     );
+    if loaded.device == "cpu"
+        && let (Some(available), Some(held)) = (available, memory::held())
+    {
+        let longest_batch = config.max_batch_tokens.max(config.max_input_length);
+        let plan = memory::Plan {
+            loaded: held,
+            batch: loaded.backend.batch_bytes(longest_batch) as u64,
+            prefixes: loaded.prefix_cache_bytes as u64,
+            requests: args.most_bytes_of_requests(),
+        };
+        plan.check(available)?;
+        tracing::info!("Memory: {plan}; {available}");
+    }
     log_answers(&config, &model, score_activation.as_deref(), reranker.as_ref());
     let details = ModelDetails {
         sha: folder.revision_sha.clone(),
@@ -100,6 +119,8 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         max_batch_tokens: config.max_batch_tokens,
         max_batch_requests: config.max_batch_requests,
         max_concurrent_requests: config.max_concurrent_requests,
+        max_queue_tokens: config.max_queue_tokens,
+        device_timeout: config.device_timeout,
     };
     let service = Service::new(
         Tokenization::start(encoder, config.tokenization_workers)?,
@@ -110,6 +131,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
             max_rerank_texts: config.max_rerank_texts,
             max_client_batch_size: config.max_client_batch_size,
             auto_truncate: config.auto_truncate,
+            queue_timeout: config.queue_timeout,
         },
     );
     Ok(Started { service, info: Info::new(config, details), compute_type: loaded.device })
@@ -231,10 +253,7 @@ pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Conf
 
 /// The tokenizer of a model.
 pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
-    let path = &folder.tokenizer;
-    Tokenizer::from_file(path).map_err(|error| {
-        anyhow::anyhow!("{} is not a tokenizer ({error}): download it again", path.display())
-    })
+    load_tokenizer(&folder.tokenizer).with_context(|| folder.tokenizer.display().to_string())
 }
 
 /// Says what the answers look like, where that depends on the model.

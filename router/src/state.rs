@@ -5,6 +5,7 @@ use std::sync::Arc;
 use text_embeddings_core::service::Service;
 
 use crate::{
+    auth::Keys,
     config::ServerConfig,
     info::Info,
     serve::Stop,
@@ -18,8 +19,10 @@ pub(crate) struct AppState {
     pub(crate) service: Service,
     /// What is served, and within which limits.
     pub(crate) info: Arc<Info>,
-    /// Limits, key and origins.
+    /// Limits and origins.
     pub(crate) server: Arc<ServerConfig>,
+    /// The keys that clients may send.
+    pub(crate) keys: Keys,
     /// What `GET /metrics` says.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC leaves them to the second port"))]
     pub(crate) metrics: Metrics,

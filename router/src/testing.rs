@@ -30,7 +30,9 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
     args::Args,
+    auth::Keys,
     config::{Config, ModelLimits, ServerConfig},
+    door::{ClientLimits, Door},
     info::{Info, ModelDetails},
     serve::{Listeners, Stop, serve},
     state::AppState,
@@ -58,9 +60,11 @@ impl Running {
             let _ = stopped.await;
         };
         let stopped = Stop::on(asked, Duration::ZERO);
-        let state = state(flags, &control, stopped);
+        let args = Args::try_from(FLAGS.split_whitespace().chain(flags.split_whitespace())).unwrap();
+        let door = Door::new(ClientLimits::resolve(&args.door, args.payload_limit.get(), None).unwrap());
+        let state = state(&args, &control, stopped);
         let traces = state.traces.clone();
-        let served = tokio::spawn(serve(state, listeners, drain));
+        let served = tokio::spawn(async move { serve(state, listeners, &door, drain).await });
         Self { control, traces, stop: Some(stop), served }
     }
 
@@ -83,8 +87,7 @@ impl Drop for Running {
 }
 
 /// The state of a server with these flags.
-fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
-    let args = Args::try_from(FLAGS.split_whitespace().chain(flags.split_whitespace())).unwrap();
+fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
     let model_type = match args.model.model_type {
         Some(RequestedType::Embedding) => ModelType::Embedding(Pool::LastToken),
         Some(RequestedType::Classifier) => ModelType::Classifier,
@@ -97,7 +100,7 @@ fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
         longest_input: Some(40_960),
         recommended: Some(Limits::DEFAULT),
     };
-    let config = Config::resolve(&args, &limits).unwrap();
+    let config = Config::resolve(args, &limits).unwrap();
     let details = ModelDetails {
         dtype: "float32".to_owned(),
         instruction_set: Some("portable".to_owned()),
@@ -106,12 +109,13 @@ fn state(flags: &str, control: &Control, stop: Stop) -> AppState {
         prefix_cache_bytes: config.prefix_cache_bytes,
         ..ModelDetails::default()
     };
-    let server = ServerConfig::resolve(&args).unwrap();
+    let server = ServerConfig::resolve(args).unwrap();
     let traces = Traces::start(server.collector.as_ref(), &args.otlp_service_name).unwrap();
     AppState {
         service: service(&config, control),
         info: Arc::new(Info::new(config, details)),
         server: Arc::new(server),
+        keys: Keys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref()).unwrap(),
         traces,
         metrics: Metrics::new(telemetry::metrics::builder().unwrap().build_recorder().handle()),
         compute_type: "cpu",
@@ -141,6 +145,8 @@ fn service(config: &Config, control: &Control) -> Service {
         max_batch_tokens: config.max_batch_tokens,
         max_batch_requests: config.max_batch_requests,
         max_concurrent_requests: config.max_concurrent_requests,
+        max_queue_tokens: config.max_queue_tokens,
+        device_timeout: config.device_timeout,
     };
     let service_config = ServiceConfig {
         model_type: config.model_type,
@@ -148,6 +154,7 @@ fn service(config: &Config, control: &Control) -> Service {
         max_rerank_texts: config.max_rerank_texts,
         max_client_batch_size: config.max_client_batch_size,
         auto_truncate: config.auto_truncate,
+        queue_timeout: config.queue_timeout,
     };
     let tokenization = Tokenization::start(encoder(config, tokenizer), config.tokenization_workers).unwrap();
     Service::new(tokenization, Engine::start(Box::new(backend), limits).unwrap(), service_config)
@@ -281,6 +288,10 @@ impl Backend for LetterBackend {
         };
         let texts = batch.wanted().iter().enumerate().map(output).collect();
         Ok(Predictions { texts, ..Predictions::default() })
+    }
+
+    fn batch_bytes(&self, _tokens: usize) -> usize {
+        0
     }
 
     fn packing(&self) -> Packing {

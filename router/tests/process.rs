@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use std::{
+    io::Write,
     net::TcpListener,
     process::{Command, Output, Stdio},
 };
@@ -140,4 +141,40 @@ fn a_signal_ends_a_server_that_is_still_loading() {
         assert!(Command::new("kill").args([signal, &server.id().to_string()]).status().unwrap().success());
         assert_eq!(server.wait().unwrap().code(), Some(0), "{signal}");
     }
+}
+
+#[test]
+fn a_server_that_watches_standard_input_ends_with_it_while_it_is_still_loading() {
+    let hub = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", hub.local_addr().unwrap());
+    let cache = tempfile::tempdir().unwrap();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_text-embeddings-router"))
+        .args("--model-id a/b --hostname 127.0.0.1 --port 0 --prometheus-port 0 --stop-with-stdin".split(' '))
+        .env_clear()
+        .envs([("HF_ENDPOINT", endpoint.as_str()), ("HF_HOME", cache.path().to_str().unwrap())])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _connection = hub.accept().unwrap();
+    // More than a pipe holds: what is written is read and has no meaning.
+    server.stdin.as_mut().unwrap().write_all(&[b'x'; 1 << 20]).unwrap();
+    assert!(server.try_wait().unwrap().is_none());
+    drop(server.stdin.take());
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn health_says_why_a_server_is_not_ready() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let flags = format!("health --url http://127.0.0.1:{nobody}/");
+    let port = nobody.to_string();
+    for (flags, variables) in [(flags.as_str(), ("PORT", "1")), ("health", ("PORT", port.as_str()))] {
+        let output = run(flags, &[variables]);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        let expected = format!("Error: no answer from http://127.0.0.1:{nobody}/health/ready");
+        assert!(message.starts_with(&expected) && message.lines().count() == 1, "{message}");
+    }
+    assert_eq!(run("health --port many", &[]).status.code(), Some(2));
 }

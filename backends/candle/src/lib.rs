@@ -54,6 +54,7 @@ struct CandleBackend<O: Operations> {
     head: LoadedHead<O>,
     cache: PrefixCache<O::Kept>,
     packing: Packing,
+    values_per_token: usize,
 }
 
 impl<O: Operations> Backend for CandleBackend<O> {
@@ -84,6 +85,12 @@ impl<O: Operations> Backend for CandleBackend<O> {
 
     fn packing(&self) -> Packing {
         self.packing
+    }
+
+    fn batch_bytes(&self, tokens: usize) -> usize {
+        // Of what may be kept, no more is taken out of the layers than the cache has room for.
+        let kept = self.cache.most_tokens().min(tokens) * self.cache.token_bytes();
+        tokens * self.values_per_token * size_of::<f32>() + kept
     }
 }
 
@@ -163,7 +170,8 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     };
     let budget = if packing.shares_prefixes { options.prefix_cache_bytes } else { 0 };
     let cache = PrefixCache::new(budget, shape);
-    let mut backend = CandleBackend { operations, model, head, cache, packing };
+    let mut backend =
+        CandleBackend { operations, model, head, cache, packing, values_per_token: plan.values_per_token() };
     refuse_nan(&mut backend, options)?;
     Ok(Box::new(backend))
 }

@@ -88,6 +88,14 @@ impl Plan {
         Packing { shares_prefixes: self.views.iter().all(is_causal) && !self.has_token_types() }
     }
 
+    /// Values that exist for a token at once, at most: the residual stream and its operand, a copy of each in the norms
+    /// between, queries, keys and values, the context, and what the MLP has inside.
+    pub(crate) fn values_per_token(&self) -> usize {
+        let Heads { queries, keys, size } = self.heads;
+        let inner = self.layers.iter().map(|layer| layer.mlp.inner()).max().unwrap_or(0);
+        4 * self.hidden + 2 * queries * size + 2 * keys * size + 2 * inner
+    }
+
     /// Whether the second text of a pair has another token type than the first.
     pub(crate) fn has_token_types(&self) -> bool {
         self.embeddings.tables.iter().any(|table| table.index == Index::Type)
@@ -328,6 +336,17 @@ pub(crate) enum Mlp {
     },
     /// The sum of the MLPs of some experts, each times its share of the router's softmax, and of a bias.
     Experts(Experts),
+}
+
+impl Mlp {
+    /// Values that it has inside for a token.
+    fn inner(&self) -> usize {
+        match self {
+            Self::Plain { up, .. } => up.outputs(),
+            Self::Gated { up, .. } => up.rows.len(),
+            Self::Experts(experts) => experts.mlps.iter().map(|[up, _]| up.outputs()).max().unwrap_or(0),
+        }
+    }
 }
 
 /// A mixture of experts.

@@ -121,6 +121,9 @@ pub trait Backend: Send {
     /// How texts must be packed.
     fn packing(&self) -> Packing;
 
+    /// The most bytes that a batch of so many tokens takes while it is computed.
+    fn batch_bytes(&self, tokens: usize) -> usize;
+
     /// The number of a text's first tokens that the next batch need not compute, because an earlier one did and the
     /// results are cached.
     fn known_tokens(&self, _text: &Text) -> usize {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use text_embeddings_backend_core::Pool;
 
 use super::error::FilesError;
+use super::reading;
 use super::weights::starts_as_lfs_pointer;
 use crate::templates::MessageStyle;
 
@@ -317,8 +318,8 @@ pub(super) fn read_optional_json<T: DeserializeOwned>(path: &Path) -> Result<Opt
 
 /// Reads a text file that must be there and be UTF-8.
 pub(super) fn read_text(path: &Path) -> Result<String, FilesError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| FilesError::Io { path: path.into(), source })?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let text = reading::text(path, reading::longest(&name))?;
     if starts_as_lfs_pointer(text.as_bytes()) {
         return Err(FilesError::LfsPointer { path: path.into() });
     }

@@ -128,11 +128,37 @@ pub enum FilesError {
         reason: String,
     },
     /// A transfer ended before the file did.
-    #[error("the download of `{file}` broke off ({reason}): nothing of it is used; start again to repeat it")]
+    #[error("the download of `{file}` broke off ({reason}): start again to continue it")]
     Dropped {
         /// The file in the repository.
         file: String,
         /// What happened.
+        reason: String,
+    },
+    /// A name in the Hub's answer or in a file from it that could lead out of the cache.
+    #[error(
+        "the Hub names the file {name:?}, which cannot be a file of a model: check HF_ENDPOINT and `--model-id`"
+    )]
+    HubName {
+        /// The name.
+        name: String,
+    },
+    /// A revision that cannot be a path of the Hub or of the cache.
+    #[error(
+        "`--revision {revision}` cannot be a revision: give a branch, a tag, a full commit id or refs/pr/N"
+    )]
+    InvalidRevision {
+        /// What was given.
+        revision: String,
+    },
+    /// More bytes than the Hub or the model's own files announce.
+    #[error(
+        "the Hub sends more of `{file}` than it may ({reason}): nothing of it is kept; check HF_ENDPOINT"
+    )]
+    HubLength {
+        /// The file in the repository.
+        file: String,
+        /// Which bound it exceeds.
         reason: String,
     },
     /// Any other answer of the Hub.
@@ -299,14 +325,37 @@ pub enum FilesError {
         /// Its labels.
         labels: String,
     },
-    /// The operating system refuses a file.
+    /// A directory, a pipe or a device where a file should be.
+    #[error("{path} is {kind}, not a file: put the file itself there")]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// A file other than weights that is longer than any such file.
     #[error(
-        "cannot read or write {path}: {source}; check that it exists, its permissions and the free space"
+        "`{file}` is longer than {longest} bytes, the most that this server reads of such a file: check that it is \
+         what its name says"
     )]
+    TooLong {
+        /// The file or its path.
+        file: String,
+        /// The limit in bytes.
+        longest: u64,
+    },
+    /// The operating system refuses a file.
+    #[error("cannot read or write {path}: {cause}; check that it exists, its permissions and the free space")]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's answer.
-        source: std::io::Error,
+        /// The system's answer. It is not the `source` of this error, which would be printed a second time.
+        cause: std::io::Error,
     },
+}
+
+impl FilesError {
+    pub(super) fn io(path: impl Into<PathBuf>, cause: std::io::Error) -> Self {
+        Self::Io { path: path.into(), cause }
+    }
 }

@@ -1,4 +1,4 @@
-//! A small server on loopback that speaks the Hub's routes as `hf-hub` uses them, and files of a small model.
+//! A small server on loopback that speaks the Hub's routes, and files of a small model.
 //!
 //! It is written on bare sockets because the tests need answers that no HTTP library would send: fewer bytes than
 //! announced, a close in the middle, silence.
@@ -101,6 +101,10 @@ pub(super) enum Fault {
     Status(u16),
     /// Nothing comes after half of the bytes, but the connection stays open.
     Stall,
+    /// Bytes come without end, and without an announced length.
+    Endless,
+    /// A byte comes every 20 ms.
+    Drip,
 }
 
 /// What the server answers; tests change it as they go.
@@ -115,6 +119,12 @@ pub(super) struct Repository {
     pub(super) refuse_files: Option<(u16, &'static str)>,
     /// File → what goes wrong, and how often.
     pub(super) faults: BTreeMap<String, (Fault, usize)>,
+    /// File → its ETag, where that is not a plain one.
+    pub(super) etags: BTreeMap<String, String>,
+    /// File → the length that its metadata announce, where that is not its own.
+    pub(super) lengths: BTreeMap<String, Option<u64>>,
+    /// `X-Repo-Commit`, where that is not the commit.
+    pub(super) commit: Option<String>,
 }
 
 /// The server. It ends when it is dropped.
@@ -164,12 +174,16 @@ struct Answer {
     status: u16,
     headers: Vec<(&'static str, String)>,
     body: Vec<u8>,
+    /// What it announces.
+    length: Option<u64>,
     fault: Option<Fault>,
 }
 
 impl Answer {
     fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Self { status, headers: Vec::new(), body: body.into(), fault: None }
+        let body = body.into();
+        let length = Some(body.len() as u64);
+        Self { status, headers: Vec::new(), body, length, fault: None }
     }
 
     fn error(status: u16, code: &str) -> Self {
@@ -195,11 +209,20 @@ fn serve(
         let (name, value) = line.split_once(": ")?;
         name.eq_ignore_ascii_case("authorization").then(|| value.trim_start_matches("Bearer ").to_owned())
     });
+    let from = head.iter().find_map(|line| line.strip_prefix("range: bytes=")?.strip_suffix('-'));
     let mut words = request.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split('?').next().unwrap_or_default().replace("%2F", "/");
-    requests.lock().unwrap().push(format!("{method} {path}"));
-    let answer = answer(&mut repository.lock().unwrap(), address, method, &path, token.as_deref());
+    let range = from.map(|from| format!(" from {from}")).unwrap_or_default();
+    requests.lock().unwrap().push(format!("{method} {path}{range}"));
+    let mut answer = answer(&mut repository.lock().unwrap(), address, method, &path, token.as_deref());
+    if let Some(from) = from.and_then(|from| from.parse::<usize>().ok()).filter(|_| answer.status == 200) {
+        let (all, last) = (answer.body.len(), answer.body.len() - 1);
+        answer =
+            Answer { status: 206, ..answer }.header("content-range", format!("bytes {from}-{last}/{all}"));
+        answer.body.drain(..from);
+        answer.length = Some(answer.body.len() as u64);
+    }
     drop(send(connection, method, &answer));
 }
 
@@ -229,17 +252,24 @@ fn answer(
     if let Some((status, code)) = repository.refuse_files {
         return Answer::error(status, code);
     }
-    let etag = format!("\"{file}-{}\"", body.len()).replace('/', "-");
+    let etag = format!("\"{}-{}\"", file.replace(|c: char| !c.is_ascii_alphanumeric(), "-"), body.len());
+    let etag = repository.etags.get(file).cloned().unwrap_or(etag);
+    let length = repository.lengths.get(file).copied().unwrap_or(Some(body.len() as u64));
+    let commit = repository.commit.clone().unwrap_or_else(|| revision.to_owned());
     if file.ends_with(".safetensors") {
         // Large files lie elsewhere: the metadata comes with the redirect.
-        return Answer::new(302, "moved")
+        let answer = Answer::new(302, "moved")
             .header("location", format!("http://{address}/cdn/{file}"))
-            .header("x-linked-size", body.len().to_string())
             .header("x-linked-etag", etag)
-            .header("x-repo-commit", revision);
+            .header("x-repo-commit", commit);
+        return match length {
+            Some(length) => answer.header("x-linked-size", length.to_string()),
+            None => answer,
+        };
     }
     let answer = if method == "HEAD" { Answer::new(200, body.clone()) } else { content(repository, file) };
-    answer.header("etag", etag).header("x-repo-commit", revision)
+    let answer = answer.header("etag", etag).header("x-repo-commit", commit);
+    Answer { length: if method == "HEAD" { length } else { answer.length }, ..answer }
 }
 
 fn listing(repository: &Repository, revision: &str) -> Answer {
@@ -274,12 +304,26 @@ fn send(mut connection: &TcpStream, method: &str, answer: &Answer) -> std::io::R
     for (name, value) in &answer.headers {
         write!(connection, "{name}: {value}\r\n")?;
     }
-    if answer.fault != Some(Fault::Short) {
-        write!(connection, "content-length: {}\r\n", answer.body.len())?;
+    let is_open = matches!(answer.fault, Some(Fault::Short | Fault::Endless));
+    if let Some(length) = answer.length.filter(|_| !is_open) {
+        write!(connection, "content-length: {length}\r\n")?;
     }
     write!(connection, "\r\n")?;
     if method == "HEAD" {
         return Ok(());
+    }
+    match answer.fault {
+        // Until the client has enough.
+        Some(Fault::Endless) => loop {
+            connection.write_all(&[b' '; 1 << 16])?;
+        },
+        Some(Fault::Drip) => {
+            for byte in &answer.body {
+                connection.write_all(&[*byte])?;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        _ => {}
     }
     let sent = if answer.fault.is_some() { answer.body.len() / 2 } else { answer.body.len() };
     connection.write_all(&answer.body[..sent])?;

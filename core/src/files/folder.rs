@@ -21,7 +21,7 @@ use super::error::FilesError;
 use super::head::BGE_M3_FILES;
 use super::modules;
 use super::templates::{self, CHAT_TEMPLATE};
-use super::weights::{check_not_lfs_pointer, check_weights, tensor_shape, weight_files};
+use super::weights::{check_small_file, check_weights, tensor_shape, weight_files};
 use crate::templates::MessageStyle;
 
 pub(super) const CONFIG: &str = "config.json";
@@ -131,7 +131,7 @@ impl ModelFolder {
         let config = ModelConfig::load(&required(root, CONFIG)?)?;
         let description = describe(&config.raw).map_err(FilesError::Unsupported)?;
         let tokenizer = required(root, TOKENIZER)?;
-        check_not_lfs_pointer(&tokenizer)?;
+        check_small_file(&tokenizer)?;
         let weights = weight_files(root)?;
         for file in &weights {
             check_weights(file)?;

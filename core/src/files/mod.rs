@@ -16,6 +16,7 @@ mod hub;
 mod layer_norm;
 mod modules;
 mod progress;
+mod reading;
 mod source;
 mod templates;
 mod weights;

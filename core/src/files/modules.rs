@@ -28,6 +28,9 @@ const ORDER: [(&str, usize); 6] = [
     ("FlexibleQuantizer", 3),
 ];
 
+/// The most modules with weights: a Hub that lists more would have this server download without end.
+const MOST: usize = 64;
+
 /// A module with weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
@@ -54,6 +57,10 @@ pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<
             Some(step) => path.clone_into(&mut step.path),
             None => steps.push(Step { is_norm: false, path: path.to_owned() }),
         }
+    }
+    if steps.len() > MOST {
+        let after = format!(" and others with weights more than {MOST} times");
+        return Err(FilesError::UnsupportedModule { class: "Dense".to_owned(), after });
     }
     match steps.iter().find(|step| !is_inside(&step.path)) {
         Some(Step { path, .. }) => Err(FilesError::DensePath { path: path.clone() }),
@@ -142,6 +149,8 @@ mod tests {
         }
         let message = steps(&modules(&["2_Dense", "3_Dense"]), Some("x")).unwrap_err().to_string();
         assert!(message.contains("`--dense-path x`") && message.contains("2_Dense, 3_Dense"), "{message}");
+        let message = steps(&modules(&["2_Dense"; 65]), None).unwrap_err().to_string();
+        assert!(message.contains("more than 64 times"), "{message}");
         assert_eq!(module_files("2_Dense/"), ["2_Dense/config.json", "2_Dense/model.safetensors"]);
     }
 

@@ -2,13 +2,14 @@
 //!
 //! Input: `--model-id`, `--revision`, `--hf-token`, the cache folder, and the Hub's environment variables. Output: plain
 //! values for [`super::fetch`]. What must hold: this crate reads the environment here only, so that tests need not change
-//! it; `hf-hub` reads its own variables where these values leave something open.
+//! it; the variables mean what they mean to Python's `huggingface_hub`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::FilesError;
+use super::reading;
 
 /// Which model to serve.
 #[derive(Clone)]
@@ -38,14 +39,19 @@ impl fmt::Debug for ModelSource {
     }
 }
 
-/// How to reach the Hub. Where it leaves something open, `hf-hub` reads `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN` and
-/// the token file.
-#[derive(Debug, Clone)]
+/// How to reach the Hub, and where its files are kept.
+#[derive(Clone)]
 pub struct HubOptions {
     /// The Hub's address; none for the public one.
     pub endpoint: Option<String>,
     /// Whether only the cache may be used.
     pub offline: bool,
+    /// The token where the source has none.
+    pub token: Option<String>,
+    /// The cache where the source has none.
+    pub cache: PathBuf,
+    /// What the Hub is told of who asks.
+    pub user_agent: String,
     /// How often a request or a transfer is tried before it counts as failed.
     pub attempts: usize,
     /// The pause before the second attempt; later ones are longer.
@@ -54,11 +60,26 @@ pub struct HubOptions {
     pub patience: Duration,
 }
 
+impl fmt::Debug for HubOptions {
+    /// As for [`ModelSource`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HubOptions")
+            .field("endpoint", &self.endpoint)
+            .field("offline", &self.offline)
+            .field("token", &self.token.as_ref().map(|_| "REDACTED"))
+            .field("cache", &self.cache)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Default for HubOptions {
     fn default() -> Self {
         Self {
             endpoint: None,
             offline: false,
+            token: None,
+            cache: PathBuf::from("huggingface/hub"),
+            user_agent: concat!("text-embeddings-router/", env!("CARGO_PKG_VERSION")).to_owned(),
             attempts: 3,
             pause: Duration::from_millis(500),
             patience: Duration::from_secs(30),
@@ -66,13 +87,42 @@ impl Default for HubOptions {
     }
 }
 
+/// The longest token file, in bytes.
+const LONGEST_TOKEN: u64 = 4096;
+
 impl HubOptions {
-    /// The defaults with `HF_ENDPOINT` and `HF_HUB_OFFLINE` of the environment. The only place that reads them.
+    /// The defaults with the Hub's variables of the environment. The only place that reads them.
     #[must_use]
     pub fn from_environment() -> Self {
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let offline = variable("HF_HUB_OFFLINE").is_some_and(|value| is_switched_on(&value));
-        Self { endpoint: variable("HF_ENDPOINT"), offline, ..Self::default() }
+        Self::from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let path = |name| variable(name).map(PathBuf::from);
+        let is_on = |name| variable(name).is_some_and(|value| is_switched_on(&value));
+        let caches = || path("HOME").unwrap_or_else(|| PathBuf::from("/tmp")).join(".cache");
+        let home = path("HF_HOME");
+        let home = home.unwrap_or_else(|| path("XDG_CACHE_HOME").unwrap_or_else(caches).join("huggingface"));
+        let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
+        let token_file = || {
+            let path = path("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
+            let token = reading::text(&path, LONGEST_TOKEN).ok()?.trim().to_owned();
+            Some(token).filter(|token| !token.is_empty())
+        };
+        let is_implicit = !is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN");
+        let defaults = Self::default();
+        let user_agent = match variable("HF_HUB_USER_AGENT_ORIGIN") {
+            Some(origin) => format!("{}; {origin}", defaults.user_agent),
+            None => defaults.user_agent.clone(),
+        };
+        Self {
+            endpoint: variable("HF_ENDPOINT"),
+            offline: is_on("HF_HUB_OFFLINE"),
+            token: is_implicit.then(|| variable("HF_TOKEN").or_else(token_file)).flatten(),
+            cache: cache.unwrap_or_else(|| home.join("hub")),
+            user_agent,
+            ..defaults
+        }
     }
 }
 
@@ -102,6 +152,7 @@ pub(super) fn local_directory(model_id: &str) -> Result<Option<PathBuf>, FilesEr
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
 
     #[test]
@@ -111,5 +162,39 @@ mod tests {
         {
             assert_eq!(is_switched_on(value), expected, "{value}");
         }
+    }
+
+    #[test]
+    fn token_and_cache_are_where_pythons_library_has_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().display().to_string();
+        std::fs::write(folder.path().join("token"), "hf_file\n").unwrap();
+        let read = |variables: &[(&str, &str)]| {
+            let find = |name: &str| Some(variables.iter().find(|(known, _)| *known == name)?.1.to_owned());
+            let HubOptions { token, cache, .. } = HubOptions::from_variables(find);
+            (token.unwrap_or_default(), cache.display().to_string())
+        };
+        let table: [(&[(&str, &str)], &str, &str); 7] = [
+            (&[], "", "/tmp/.cache/huggingface/hub"),
+            (&[("HOME", "/h")], "", "/h/.cache/huggingface/hub"),
+            (&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")], "", "/x/huggingface/hub"),
+            (&[("HF_HOME", &home), ("XDG_CACHE_HOME", "/x")], "hf_file", &format!("{home}/hub")),
+            (&[("HF_HOME", &home), ("HF_TOKEN", "hf_own"), ("HF_HUB_CACHE", "/c")], "hf_own", "/c"),
+            (
+                &[("HUGGINGFACE_HUB_CACHE", "/c"), ("HF_TOKEN_PATH", &format!("{home}/token"))],
+                "hf_file",
+                "/c",
+            ),
+            (
+                &[("HF_HOME", &home), ("HF_TOKEN", "x"), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")],
+                "",
+                &format!("{home}/hub"),
+            ),
+        ];
+        for (variables, token, cache) in table {
+            assert_eq!(read(variables), (token.to_owned(), cache.to_owned()), "{variables:?}");
+        }
+        let options = HubOptions { token: Some("hf_secret".to_owned()), ..HubOptions::default() };
+        assert!(!format!("{options:?}").contains("hf_secret"));
     }
 }

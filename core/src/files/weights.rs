@@ -5,15 +5,16 @@
 //! and not as an odd number later.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use super::config::read_json;
 use super::error::FilesError;
+use super::reading;
 
 /// The weights of a model in one file.
 pub(super) const SINGLE_FILE: &str = "model.safetensors";
@@ -45,8 +46,24 @@ const NEEDS_SAFETENSORS: &str = "this server reads only safetensors weights (mod
 /// `model.safetensors.index.json`.
 #[derive(Deserialize)]
 struct Index {
+    #[serde(default)]
+    metadata: Option<Value>,
     weight_map: BTreeMap<String, String>,
 }
+
+/// What a model in several files consists of.
+pub(super) struct Shards {
+    /// The files, in name order; each is a plain file name below the index's folder.
+    pub(super) names: BTreeSet<String>,
+    /// The most bytes of all of them together, by the index's own account.
+    pub(super) most: u64,
+}
+
+/// How many times the bytes that an index states its shards may have. The statement is often of another type of numbers
+/// than that in which the weights are stored, and it leaves out shared tensors and headers.
+const STATED_TIMES: f64 = 4.0;
+/// What is added to that for headers, in bytes for each shard.
+const SHARD_ALLOWANCE: u64 = 16 << 20;
 
 /// One tensor of a safetensors header; its type is the backend's business.
 #[derive(Deserialize)]
@@ -76,7 +93,7 @@ pub(super) fn weight_files(root: &Path) -> Result<Vec<PathBuf>, FilesError> {
         return Err(no_weights(format!("{}", root.display()), names));
     }
     let mut files = Vec::new();
-    for name in shard_names(&index)? {
+    for name in shards(&index)?.names {
         let path = root.join(&name);
         if !path.exists() {
             return Err(missing_shard(format!("{}", root.display()), name));
@@ -109,9 +126,9 @@ pub(super) fn missing_shard(place: String, file: String) -> FilesError {
     FilesError::Missing { place, file, remedy }
 }
 
-/// The shards that an index names, in name order; each is a plain file name below the index's folder.
-pub(super) fn shard_names(index: &Path) -> Result<BTreeSet<String>, FilesError> {
-    let Index { weight_map } = read_json(index)?;
+/// The shards that an index names.
+pub(super) fn shards(index: &Path) -> Result<Shards, FilesError> {
+    let Index { metadata, weight_map } = read_json(index)?;
     let names: BTreeSet<String> = weight_map.into_values().collect();
     let damaged = |reason: String| FilesError::Damaged { path: index.into(), reason };
     if names.is_empty() {
@@ -120,10 +137,13 @@ pub(super) fn shard_names(index: &Path) -> Result<BTreeSet<String>, FilesError> 
     for name in &names {
         let stays_inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
         if name.is_empty() || !stays_inside || !name.ends_with(".safetensors") {
-            return Err(damaged(format!("it names `{name}`, which is no safetensors file of this model")));
+            return Err(damaged(format!("it names {name:?}, which is no safetensors file of this model")));
         }
     }
-    Ok(names)
+    let stated = metadata.as_ref().and_then(|metadata| metadata["total_size"].as_f64());
+    let allowance = SHARD_ALLOWANCE.saturating_mul(names.len() as u64);
+    let most = stated.map_or(u64::MAX, |stated| ((stated * STATED_TIMES) as u64).saturating_add(allowance));
+    Ok(Shards { names, most })
 }
 
 /// A safetensors file's header, and the length of the file.
@@ -158,10 +178,9 @@ pub(super) fn tensor_shape(files: &[PathBuf], name: &str) -> Result<Option<Vec<u
 
 /// Reads a safetensors file's header.
 fn header(path: &Path) -> Result<Header, FilesError> {
-    let unreadable = |source| FilesError::Io { path: path.into(), source };
+    let unreadable = |error| FilesError::io(path, error);
     let damaged = |reason: String| FilesError::Damaged { path: path.into(), reason };
-    let mut file = File::open(path).map_err(unreadable)?;
-    let actual = file.metadata().map_err(unreadable)?.len();
+    let (mut file, actual) = reading::open(path)?;
     let mut start = Vec::new();
     file.by_ref().take(LENGTH_BYTES).read_to_end(&mut start).map_err(unreadable)?;
     if LFS_PREFIX.starts_with(&start) && start.len() == LENGTH_BYTES as usize {
@@ -198,11 +217,15 @@ fn data_end(entries: &BTreeMap<String, Entry>) -> Result<u64, String> {
     Ok(end)
 }
 
-/// Checks that a file other than weights is no Git LFS pointer.
-pub(super) fn check_not_lfs_pointer(path: &Path) -> Result<(), FilesError> {
-    let unreadable = |source| FilesError::Io { path: path.into(), source };
+/// Checks that a file other than safetensors is a file of possible length, and no Git LFS pointer.
+pub(super) fn check_small_file(path: &Path) -> Result<(), FilesError> {
+    let unreadable = |error| FilesError::io(path, error);
     let mut start = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
+    let (file, length) = reading::open(path)?;
+    let longest = reading::longest(&path.file_name().unwrap_or_default().to_string_lossy());
+    if length > longest {
+        return Err(FilesError::TooLong { file: path.display().to_string(), longest });
+    }
     file.take(LFS_PREFIX.len() as u64).read_to_end(&mut start).map_err(unreadable)?;
     if starts_as_lfs_pointer(&start) { Err(FilesError::LfsPointer { path: path.into() }) } else { Ok(()) }
 }
@@ -254,10 +277,10 @@ mod tests {
         let index = folder.path().join(INDEX_FILE);
         for name in ["../other.safetensors", "/etc/passwd", "", "pytorch_model.bin"] {
             std::fs::write(&index, serde_json::json!({ "weight_map": { "w": name } }).to_string()).unwrap();
-            let message = shard_names(&index).unwrap_err().to_string();
-            assert!(message.contains(INDEX_FILE) && message.contains(name), "{message}");
+            let message = shards(&index).err().unwrap().to_string();
+            assert!(message.contains(INDEX_FILE) && message.contains(&format!("{name:?}")), "{message}");
         }
         std::fs::write(&index, r#"{"weight_map":{}}"#).unwrap();
-        assert!(shard_names(&index).unwrap_err().to_string().contains("empty"));
+        assert!(shards(&index).err().unwrap().to_string().contains("empty"));
     }
 }

@@ -155,6 +155,10 @@ impl Backend for HashBackend {
         Ok(Predictions { texts, ..Predictions::default() })
     }
 
+    fn batch_bytes(&self, _tokens: usize) -> usize {
+        0
+    }
+
     fn packing(&self) -> Packing {
         Packing::SHARED
     }

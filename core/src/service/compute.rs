@@ -8,11 +8,12 @@
 use super::{Cost, Service, request::Failed};
 use crate::{
     error::Error,
-    infer::{Announced, Outcome},
+    infer::{Announced, Outcome, Permit},
     metrics::{
         EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, observe_amount,
         observe_duration,
     },
+    queue::Turn,
     tokenization::{
         Encoded, Encoder, Input, Place, SharedQuery, TokenLimits, Truncation, TruncationDirection,
     },
@@ -95,15 +96,39 @@ impl Service {
         task: Task,
         truncation: Truncation,
     ) -> Result<Computed, Failed> {
-        if matches!(self.tokenization.encoder(), Encoder::Listwise(_)) {
-            return self.compute_lists(inputs, truncation).await;
-        }
         let arrival = Instant::now();
-        let _permit = self.permit().await?;
-        // All are announced before the first is sent off: else an idle device could take the first ones for all.
+        let sizes = Sizes::of(inputs.as_ref());
+        let permit = self.permit(sizes.most_tokens(self.tokenization.encoder().max_input_length())).await?;
         let turn = self.engine.turn();
-        let announced: Vec<Announced> = (0..inputs.count()).map(|_| self.engine.announce(&turn)).collect();
-        let Sizes { characters, bytes } = Sizes::of(inputs.as_ref());
+        let work = async {
+            let permitted = (permit, &turn);
+            match self.tokenization.encoder() {
+                Encoder::Listwise(_) => self.compute_lists(inputs, sizes, truncation, permitted).await,
+                _ => self.compute_permitted(inputs, sizes, task, truncation, permitted).await,
+            }
+        };
+        let Some(patience) = self.config.queue_timeout else { return with_total(work.await, arrival) };
+        tokio::select! {
+            computed = work => with_total(computed, arrival),
+            // Dropped, the work is not done.
+            () = waited_in_vain(&turn, patience) => {
+                let (waited, retry_after) = (turn.came().elapsed(), self.engine.retry_after());
+                Err(Error::QueueTimeout { waited, retry_after }.into())
+            }
+        }
+    }
+
+    async fn compute_permitted<I: Inputs>(
+        &self,
+        inputs: &Arc<I>,
+        sizes: Sizes,
+        task: Task,
+        truncation: Truncation,
+        (mut permit, turn): (Permit, &Arc<Turn>),
+    ) -> Result<Computed, Failed> {
+        // All are announced before the first is sent off: else an idle device could take the first ones for all.
+        let announced: Vec<Announced> = (0..inputs.count()).map(|_| self.engine.announce(turn)).collect();
+        let Sizes { characters, bytes, .. } = sizes;
         let shared = inputs.have_one_query().then(Arc::default);
         let place = self.tokenization.place(bytes.iter().sum());
         let encoding = Encoding { inputs: Arc::clone(inputs), task, truncation, shared, place };
@@ -135,6 +160,7 @@ impl Service {
         if let Some(failed) = failed {
             return Err(failed);
         }
+        permit.settle(cost.tokens);
         let mut outputs = Vec::with_capacity(outcomes.len());
         let mut outcomes = outcomes.into_iter();
         for tokenization in durations {
@@ -148,7 +174,6 @@ impl Service {
             cost.inference = cost.inference.max(outcome.inference);
             outputs.push(outcome.output);
         }
-        cost.total = arrival.elapsed();
         Ok(Computed { outputs, cost })
     }
 
@@ -200,6 +225,22 @@ impl Measured {
     }
 }
 
+/// The same, and how long it took in all.
+fn with_total(computed: Result<Computed, Failed>, arrival: Instant) -> Result<Computed, Failed> {
+    computed.map(|Computed { outputs, cost }| Computed {
+        outputs,
+        cost: Cost { total: arrival.elapsed(), ..cost },
+    })
+}
+
+/// Ends when a request has waited so long and none of its texts is computed.
+async fn waited_in_vain(turn: &Turn, patience: Duration) {
+    tokio::time::sleep_until((turn.came() + patience).into()).await;
+    if turn.has_begun() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// How many of the texts behind one that failed are known to have failed, too: those of its batch, which the engine
 /// answers before it.
 pub(super) fn failures(outcomes: impl Iterator<Item = oneshot::Receiver<Result<Outcome, Error>>>) -> usize {
@@ -239,6 +280,8 @@ pub(super) struct Sizes {
     pub(super) characters: usize,
     /// Bytes to encode of each input: those of the one query with the first.
     pub(super) bytes: Vec<usize>,
+    /// Bytes of the one query.
+    query: usize,
 }
 
 impl Sizes {
@@ -249,7 +292,8 @@ impl Sizes {
             _ => "",
         };
         let of_query = Input::Text { prompt: "", text: query }.characters();
-        let mut sizes = Self { characters: of_query * count, bytes: Vec::with_capacity(count) };
+        let mut sizes =
+            Self { characters: of_query * count, bytes: Vec::with_capacity(count), query: query.len() };
         for index in 0..count {
             let input = match inputs.input(index) {
                 // Not counted once more for each of a thousand documents.
@@ -260,5 +304,75 @@ impl Sizes {
             sizes.bytes.push(input.bytes() + if index == 0 { query.len() } else { 0 });
         }
         sizes
+    }
+
+    /// The tokens that all inputs have at most, if none has more than `longest`: hardly ever is a token less than a byte.
+    fn most_tokens(&self, longest: usize) -> usize {
+        self.bytes.iter().map(|bytes| (bytes + self.query).min(longest)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::{
+        infer::EngineLimits,
+        service::{
+            RerankRequest,
+            testing::{MAX_INPUT_LENGTH, fixture_of_limits, fixture_with, limits},
+        },
+    };
+
+    fn request(texts: &[&str]) -> RerankRequest {
+        RerankRequest {
+            query: "w200".to_owned(),
+            texts: texts.iter().map(|&text| text.to_owned()).collect(),
+            ..RerankRequest::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_of_which_nothing_is_begun_in_time_is_refused_and_not_computed() {
+        let patience = Duration::from_millis(50);
+        let fixture = fixture_with(1, |config| config.queue_timeout = Some(patience));
+        fixture.control.hold();
+        let begun = tokio::spawn({
+            let service = fixture.service.clone();
+            async move { service.rerank(request(&["w100", "w101"])).await }
+        });
+        while fixture.control.batch_sizes().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let error = fixture.service.rerank(request(&["w102"; 3])).await.unwrap_err();
+        let Error::QueueTimeout { waited, retry_after: 1 } = error else { unreachable!("{error:?}") };
+        assert!(waited >= patience);
+        tokio::time::sleep(patience).await;
+        fixture.control.release();
+        assert_eq!(begun.await.unwrap().unwrap().value.len(), 2, "it had begun");
+        assert_eq!(fixture.service.rerank(request(&["w103"])).await.unwrap().value.len(), 1);
+        assert_eq!(fixture.control.batch_sizes(), [1; 3]);
+    }
+
+    #[tokio::test]
+    async fn requests_are_admitted_by_their_tokens() {
+        let most = 2 * MAX_INPUT_LENGTH;
+        let fixture = fixture_of_limits(EngineLimits { max_queue_tokens: most, ..limits(1, 512) });
+        let long = "w300 ".repeat(MAX_INPUT_LENGTH);
+        fixture.control.hold();
+        let rerank = |texts: Vec<&str>| {
+            let (service, request) = (fixture.service.clone(), request(&texts));
+            tokio::spawn(async move { service.rerank(request).await })
+        };
+        // More than there is room for, but alone; then what fits beside it.
+        let large = rerank(vec![&long, &long, &long]);
+        while fixture.control.batch_sizes().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let refused = rerank(vec!["w100"]).await.unwrap().unwrap_err();
+        assert!(matches!(refused, Error::Overloaded { .. }), "{refused:?}");
+        fixture.control.release();
+        assert_eq!(large.await.unwrap().unwrap().value.len(), 3);
+        assert_eq!(rerank(vec!["w100"]).await.unwrap().unwrap().value.len(), 1);
     }
 }

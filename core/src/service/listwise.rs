@@ -12,8 +12,9 @@ use super::{
 };
 use crate::{
     error::Error,
-    infer::{Announced, Outcome},
+    infer::{Announced, Outcome, Permit},
     metrics::{PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, count, count_many, observe_amount},
+    queue::Turn,
     tokenization::{EncodedList, Encoder, Input, ListText, Prompt, Truncation},
 };
 use std::{
@@ -34,18 +35,17 @@ impl Service {
     pub(super) async fn compute_lists<I: Inputs>(
         &self,
         inputs: &Arc<I>,
+        Sizes { characters, bytes, .. }: Sizes,
         truncation: Truncation,
+        (mut permit, turn): (Permit, &Arc<Turn>),
     ) -> Result<Computed, Failed> {
-        let arrival = Instant::now();
-        let _permit = self.permit().await?;
-        let turn = self.engine.turn();
-        let Sizes { characters, bytes } = Sizes::of(inputs.as_ref());
+        let start = Instant::now();
         let (answer, encoded) = oneshot::channel();
         let (pairs, bytes) = (Arc::clone(inputs), bytes.iter().sum());
         self.tokenization.run(self.tokenization.place(bytes), bytes, move |encoder| {
             let lists = encode(encoder, pairs.as_ref(), truncation, &|| answer.is_closed());
             // A receiver that is gone wants no answer.
-            let _ = answer.send(lists.map(|lists| Encoded { lists, duration: arrival.elapsed() }));
+            let _ = answer.send(lists.map(|lists| Encoded { lists, duration: start.elapsed() }));
         });
         let failure = Error::Tokenizer("the tokenizer failed".to_owned());
         let Encoded { lists, duration } =
@@ -55,7 +55,7 @@ impl Service {
         count_many(TRUNCATED_INPUTS, cost.truncated);
         // Each list with its documents, and where they stand in its prompts.
         let prompts: Vec<Prompt> = lists.iter().flat_map(|list| list.prompts.iter().cloned()).collect();
-        let announced: Vec<Announced> = prompts.iter().map(|_| self.engine.announce(&turn)).collect();
+        let announced: Vec<Announced> = prompts.iter().map(|_| self.engine.announce(turn)).collect();
         let outcomes: Vec<_> = announced
             .into_iter()
             .zip(prompts)
@@ -70,6 +70,7 @@ impl Service {
                 outcome
             })
             .collect();
+        permit.settle(cost.tokens);
         let mut vectors = Vec::with_capacity(outcomes.len());
         let mut outcomes = outcomes.into_iter();
         while let Some(outcome) = outcomes.next() {
@@ -92,7 +93,6 @@ impl Service {
             let message = "the backend gave other vectors than those of the documents";
             return Err(Error::Inference(message.to_owned()).into());
         }
-        cost.total = arrival.elapsed();
         Ok(Computed { outputs, cost })
     }
 }

@@ -46,6 +46,8 @@ pub struct ServiceConfig {
     pub max_client_batch_size: usize,
     /// Whether an input that is too long is truncated when the request does not say (`--auto-truncate`).
     pub auto_truncate: bool,
+    /// How long a request may wait before the first of its texts is computed (`--queue-timeout`); for ever if absent.
+    pub queue_timeout: Option<Duration>,
 }
 
 /// The result of a request with what it cost.

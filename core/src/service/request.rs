@@ -147,9 +147,9 @@ pub(super) fn check_length(field: &'static str, got: usize, max: usize) -> Resul
 }
 
 impl Service {
-    /// The right of a request to be in flight.
-    pub(super) async fn permit(&self) -> Result<Permit, Error> {
-        if self.patient { self.engine.acquire().await } else { self.engine.try_acquire() }
+    /// The right of a request of at most so many tokens to be in flight.
+    pub(super) async fn permit(&self, tokens: usize) -> Result<Permit, Error> {
+        if self.patient { self.engine.acquire(tokens).await } else { self.engine.try_acquire(tokens) }
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(answered["te_request_count{method=\"single\"}"], [1.0]);
         assert_eq!(answered["te_request_success{method=\"single\"}"], [1.0]);
 
-        let failure = || ready(Err::<(), _>(Failed::from(Error::Overloaded)));
+        let failure = || ready(Err::<(), _>(Failed::from(Error::Overloaded { retry_after: 1 })));
         let failed = poll(&mut |cx| assert!(pin!(counted("batch", failure())).poll(cx).is_ready()));
         assert_eq!(failed.len(), 2, "{failed:?}");
         assert_eq!(failed["te_request_failure{err=\"overloaded\"}"], [1.0]);
@@ -188,7 +188,7 @@ mod tests {
         let names: Vec<_> = tokenized.keys().map(String::as_str).collect();
         assert_eq!(names, ["te_tokenize_count{method=\"single\"}", "te_tokenize_success{method=\"single\"}"]);
 
-        let rejected = recorded(|| assert!(refused(Err(Error::Overloaded)).is_err()));
+        let rejected = recorded(|| assert!(refused(Err(Error::Overloaded { retry_after: 1 })).is_err()));
         assert_eq!(rejected.len(), 1, "a request that is refused before it arrived: {rejected:?}");
 
         let dropped = poll(&mut |cx| {

@@ -302,7 +302,10 @@ mod tests {
         let kept = request("w201", &["w101", "w102"]);
         let stayer = spawn(&kept);
         begin().await;
-        assert_eq!(fixture.service.rerank(kept.clone()).await.unwrap_err(), Error::Overloaded);
+        assert_eq!(
+            fixture.service.rerank(kept.clone()).await.unwrap_err(),
+            Error::Overloaded { retry_after: 1 }
+        );
         leaver.abort();
         assert!(leaver.await.unwrap_err().is_cancelled());
         let third = spawn(&kept);

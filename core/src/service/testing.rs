@@ -51,8 +51,13 @@ pub(crate) fn fixture_with(max_batch_tokens: usize, change: impl FnOnce(&mut Ser
 
 /// As [`fixture`], with so many requests in flight at most.
 pub(crate) fn fixture_with_permits(max_batch_tokens: usize, max_concurrent_requests: usize) -> Fixture {
+    fixture_of_limits(limits(max_batch_tokens, max_concurrent_requests))
+}
+
+/// As [`fixture`], with these limits of the engine.
+pub(crate) fn fixture_of_limits(limits: EngineLimits) -> Fixture {
     let config = config(ModelType::ListwiseReranker, ServedModel::default());
-    fixture_of(limits(max_batch_tokens, max_concurrent_requests), prompt_encoder().into(), 1, config)
+    fixture_of(limits, prompt_encoder().into(), 1, config)
 }
 
 /// An embedding model with vectors of seven values and two prompts.
@@ -76,12 +81,26 @@ pub(crate) fn classifier_fixture(labels: &[&str]) -> Fixture {
     fixture_of(limits(100, 512), text_encoder().into(), width, config)
 }
 
-fn limits(max_batch_tokens: usize, max_concurrent_requests: usize) -> EngineLimits {
-    EngineLimits { max_batch_tokens, max_batch_requests: None, max_concurrent_requests }
+/// The limits of an engine, in tokens of a batch and in requests.
+pub(crate) fn limits(max_batch_tokens: usize, max_concurrent_requests: usize) -> EngineLimits {
+    EngineLimits {
+        max_batch_tokens,
+        max_batch_requests: None,
+        max_concurrent_requests,
+        max_queue_tokens: usize::MAX,
+        device_timeout: None,
+    }
 }
 
 fn config(model_type: ModelType, model: ServedModel) -> ServiceConfig {
-    ServiceConfig { model_type, model, max_rerank_texts: 16, max_client_batch_size: 4, auto_truncate: true }
+    ServiceConfig {
+        model_type,
+        model,
+        max_rerank_texts: 16,
+        max_client_batch_size: 4,
+        auto_truncate: true,
+        queue_timeout: None,
+    }
 }
 
 fn fixture_of(limits: EngineLimits, encoder: Encoder, width: usize, config: ServiceConfig) -> Fixture {

@@ -137,7 +137,8 @@ impl Service {
         bytes: impl Fn(&I) -> usize,
         job: impl Fn(&Encoder, I) -> Result<O, Error> + Clone + Send + 'static,
     ) -> Result<Vec<O>, Failed> {
-        let _permit = self.permit().await?;
+        // The device has no part in this.
+        let _permit = self.permit(0).await?;
         let place = self.tokenization.place(inputs.iter().map(&bytes).sum());
         let mut answers = Vec::with_capacity(inputs.len());
         for input in inputs {
@@ -291,17 +292,17 @@ mod tests {
             add_special_tokens: true,
             prompt_name: None,
         };
-        assert_eq!(service.tokenize(tokenize).await, Err(Error::Overloaded));
+        assert_eq!(service.tokenize(tokenize).await, Err(Error::Overloaded { retry_after: 1 }));
         let decode = DecodeRequest { ids: vec![vec![100]], is_batch: false, skip_special_tokens: true };
-        assert_eq!(service.decode(decode).await, Err(Error::Overloaded));
+        assert_eq!(service.decode(decode).await, Err(Error::Overloaded { retry_after: 1 }));
     }
 
     #[tokio::test]
     async fn a_patient_request_waits_for_a_permit() {
         let service = fixture_with_permits(100, 1).service;
-        let held = service.permit().await.unwrap();
+        let held = service.permit(0).await.unwrap();
         let decode = DecodeRequest { ids: vec![vec![100]], is_batch: false, skip_special_tokens: true };
-        assert_eq!(service.decode(decode.clone()).await, Err(Error::Overloaded));
+        assert_eq!(service.decode(decode.clone()).await, Err(Error::Overloaded { retry_after: 1 }));
         let release = async {
             drop(held);
             // The permit goes to who waits, not to who comes after.
@@ -309,7 +310,10 @@ mod tests {
         };
         let patient = service.patient();
         let (waited, impatient) = tokio::join!(patient.decode(decode.clone()), release);
-        assert_eq!((waited.unwrap(), impatient), (vec!["w100".to_owned()], Err(Error::Overloaded)));
+        assert_eq!(
+            (waited.unwrap(), impatient),
+            (vec!["w100".to_owned()], Err(Error::Overloaded { retry_after: 1 }))
+        );
     }
 
     #[tokio::test]

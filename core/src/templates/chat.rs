@@ -2,11 +2,26 @@
 //!
 //! Input: a template's source, then messages. Output: the rendered prompt, or [`TemplateError::Render`] with Jinja's
 //! words. What must hold: what comes out equals what `transformers` renders, else it is an error; only start-up
-//! renders templates, and only with texts of our own.
+//! renders templates, and only with texts of our own. A template may come from anybody: its steps, its output and the
+//! widths that it asks for are bounded here, its time and its memory by `learn.rs`.
 
 use super::TemplateError;
-use minijinja::{Environment, Error as JinjaError, ErrorKind, Value, context, syntax::SyntaxConfig};
+use minijinja::{
+    Environment, Error as JinjaError, ErrorKind, State, Value, context,
+    formatting::{self, FormatStyle},
+    syntax::SyntaxConfig,
+    value::Rest,
+};
+use minijinja_contrib::pycompat;
 use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// The most steps of a rendering. Official templates take some hundred.
+const MOST_STEPS: u64 = 1_000_000;
+/// The longest prompt in bytes, with texts of our own.
+const LONGEST_PROMPT: usize = 4 << 20;
+/// The most digits of a width in a format.
+const WIDTH_DIGITS: usize = 4;
 
 /// How a template wants its messages, as sentence-transformers writes it into `sentence_bert_config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +70,11 @@ impl ChatTemplate {
             .keep_trailing_newline(false)
             .build();
         environment.set_syntax(syntax.map_err(render_error)?);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_fuel(Some(MOST_STEPS));
+        environment.set_unknown_method_callback(method);
+        environment.add_filter("format", format);
+        // Its width would be memory that is taken at once.
+        environment.remove_filter("indent");
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", to_json);
@@ -84,7 +103,25 @@ impl ChatTemplate {
             self.style.variables.iter().map(|(name, value)| (name.clone(), of_json(value))).collect();
         variables.insert("messages".to_owned(), messages.into());
         variables.insert("add_generation_prompt".to_owned(), self.style.add_generation_prompt.into());
-        template.render(Value::from(variables)).map_err(render_error)
+        let mut prompt = Prompt(Vec::new());
+        template.render_captured_to(Value::from(variables), &mut prompt).map_err(render_error)?;
+        String::from_utf8(prompt.0).map_err(|error| TemplateError::Render { reason: error.to_string() })
+    }
+}
+
+/// A prompt while it is written.
+struct Prompt(Vec<u8>);
+
+impl Write for Prompt {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.0.len() + text.len() > LONGEST_PROMPT {
+            return Err(io::Error::other(format!("it writes more than {LONGEST_PROMPT} bytes")));
+        }
+        self.0.write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -100,11 +137,45 @@ fn of_json(value: &serde_json::Value) -> Value {
 
 #[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
 fn render_error(error: JinjaError) -> TemplateError {
-    TemplateError::Render { reason: error.to_string() }
+    let reason = match error.kind() {
+        ErrorKind::OutOfFuel => format!("it takes more than {MOST_STEPS} steps"),
+        _ => std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string),
+    };
+    TemplateError::Render { reason }
 }
 
 fn refuse(reason: String) -> JinjaError {
     JinjaError::new(ErrorKind::InvalidOperation, reason)
+}
+
+/// Python's methods of texts, lists and maps.
+fn method(state: &mut State, value: &Value, method: &str, given: &[Value]) -> Result<Value, JinjaError> {
+    if let Some(format) = value.as_str().filter(|_| method == "format") {
+        check_widths(format.split('{').skip(1).filter_map(|field| field.split('}').next()))?;
+    }
+    pycompat::unknown_method_callback(state, value, method, given)
+}
+
+/// Python's `%`.
+#[expect(clippy::needless_pass_by_value, reason = "the form of a template's filter")]
+fn format(format: String, values: Rest<Value>) -> Result<String, JinjaError> {
+    check_widths(format.split('%').skip(1).filter_map(|field| field.split(char::is_alphabetic).next()))?;
+    formatting::format(FormatStyle::Printf, &format, &values)
+}
+
+/// Refuses a format that asks for widths of any size, which is memory that is taken at once. `specifications` begin where
+/// one of the format's fields does.
+fn check_widths<'a>(mut specifications: impl Iterator<Item = &'a str>) -> Result<(), JinjaError> {
+    let is_wide = |specification: &str| {
+        let numbers = specification.split(|character: char| !character.is_ascii_digit());
+        specification.contains('*') || numbers.map(str::len).any(|digits| digits > WIDTH_DIGITS)
+    };
+    match specifications.find(|specification| is_wide(specification)) {
+        Some(_) => {
+            Err(refuse(format!("a format has a width of more than {WIDTH_DIGITS} digits, or one by `*`")))
+        }
+        None => Ok(()),
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the form of a template's function")]

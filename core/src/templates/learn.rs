@@ -7,7 +7,14 @@ use super::{
     EmptyInstruction, MessageStyle, Piece, PromptTemplate, Slot, TemplateError,
     chat::{ChatTemplate, Message},
 };
-use crate::files::template_has_roles;
+use crate::{
+    files::template_has_roles,
+    guard::{self, Bounds},
+};
+use std::time::Duration;
+
+/// What learning a template may take. Those in use take milliseconds and some hundred kilobytes.
+const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), memory: 256 << 20 };
 
 impl PromptTemplate {
     /// Learns the prompt of a Jinja chat template, which gets up to three messages: `system` (the instruction), `query` and
@@ -21,6 +28,12 @@ impl PromptTemplate {
         if !template_has_roles(source) {
             return Err(TemplateError::General);
         }
+        let (source, style) = (source.to_owned(), style.clone());
+        guard::run(BOUNDS, move || Self::learn(&source, &style))
+            .unwrap_or_else(|exceeded| Err(TemplateError::Render { reason: exceeded.to_string() }))
+    }
+
+    fn learn(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
         let chat = ChatTemplate::new(source, style)?;
         let all = Form { chat: &chat, slots: &Slot::ALL };
         let mut template = Self {

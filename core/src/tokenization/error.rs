@@ -9,6 +9,16 @@ pub enum EncoderError {
         /// The library's words.
         reason: String,
     },
+    /// A rule of the tokenizer takes more than a tokenizer may.
+    #[error(
+        "the {part} of tokenizer.json is refused: {reason}; take the tokenizer from a source that you trust"
+    )]
+    Bomb {
+        /// Where the rule is.
+        part: &'static str,
+        /// What it would do.
+        reason: String,
+    },
     /// The template uses a token whose meaning depends on the text around it.
     #[error(
         "the template's token `{token}` has `{setting}` set in tokenizer.json, which is not supported: take it back \

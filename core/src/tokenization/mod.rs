@@ -12,6 +12,7 @@ mod check;
 mod error;
 mod frame;
 mod listwise;
+mod load;
 mod pair;
 mod pool;
 mod prompt;
@@ -31,6 +32,7 @@ use tokenizers::Tokenizer;
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
 pub use listwise::{EncodedList, ListText, ListwiseEncoder, Prompt};
+pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
@@ -143,18 +145,23 @@ impl Encoder {
         }
     }
 
+    /// The most tokens of an input.
+    #[must_use]
+    pub fn max_input_length(&self) -> usize {
+        match self {
+            Self::Prompt(encoder) => encoder.options.max_input_length,
+            Self::Listwise(encoder) => encoder.options.max_input_length,
+            Self::Text(encoder) => encoder.options.max_input_length,
+        }
+    }
+
     /// Refuses an input of so many characters that no tokenizer makes few enough tokens of them, before it tries.
     ///
     /// # Errors
     ///
     /// [`Error::TooManyCharacters`].
     pub fn check_characters(&self, got: usize) -> Result<(), Error> {
-        let longest = match self {
-            Self::Prompt(encoder) => encoder.options.max_input_length,
-            Self::Listwise(encoder) => encoder.options.max_input_length,
-            Self::Text(encoder) => encoder.options.max_input_length,
-        };
-        let max = longest.saturating_mul(CHARACTERS_PER_TOKEN);
+        let max = self.max_input_length().saturating_mul(CHARACTERS_PER_TOKEN);
         if got > max { Err(Error::TooManyCharacters { got, max }) } else { Ok(()) }
     }
 

@@ -7,6 +7,7 @@
 mod bench;
 mod download;
 mod generated;
+mod health;
 mod rerank;
 mod screen;
 mod verify;
@@ -47,6 +48,8 @@ pub(crate) enum Task {
     Bench(Box<bench::BenchArgs>),
     /// Check a model: its files, kind, prompt and tokens, and its scores against published ones.
     Verify(Box<verify::VerifyArgs>),
+    /// Say whether a running server is ready, by the exit code: for containers without curl.
+    Health(health::HealthArgs),
     /// Print a script for a shell, with which it completes commands and flags.
     Completions(generated::CompletionsArgs),
     /// Print the manual page, or that of a command, in roff.
@@ -65,6 +68,7 @@ impl Task {
             Self::Download(args) => download::run(&args),
             Self::Bench(args) => bench::run(&args),
             Self::Verify(args) => verify::run(*args),
+            Self::Health(args) => health::run(&args),
             Self::Completions(args) => generated::completions(&args),
             Self::Man(args) => generated::man(&args),
         }

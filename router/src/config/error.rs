@@ -24,6 +24,9 @@ pub(crate) enum ConfigError {
     /// A key that is there but empty: it would look like protection and be none.
     #[error("`--api-key` is empty: give a key, or leave the flag and the variable API_KEY out")]
     EmptyKey,
+    /// Routes that are to want a key, of which there is none.
+    #[error("`--api-key-everywhere` needs a key: give `--api-key` or `--api-key-file`")]
+    NoKey,
     /// A flag that is about another kind of model.
     #[error(
         "`{flag}` is for {of}, but `{model_id}` is served as {model_type}: leave it out, or see `--model-type`"

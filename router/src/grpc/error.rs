@@ -13,6 +13,7 @@ pub(super) fn status(error: Error) -> Status {
         ErrorKind::Unhealthy => Code::Unavailable,
         ErrorKind::Backend | ErrorKind::Tokenizer => Code::FailedPrecondition,
         ErrorKind::Overloaded => Code::ResourceExhausted,
+        ErrorKind::DeadlineExceeded => Code::DeadlineExceeded,
         ErrorKind::Validation | ErrorKind::Empty => Code::InvalidArgument,
     };
     let server_side = matches!(error.kind(), ErrorKind::Unhealthy | ErrorKind::Backend);
@@ -65,7 +66,7 @@ mod tests {
             (NOT_A_RERANKER, Code::FailedPrecondition, "Backend error: model is not a re-ranker model"),
             (Error::Inference("it broke".to_owned()), Code::FailedPrecondition, "Backend error: it broke"),
             (Error::MissingValues, Code::FailedPrecondition, nan),
-            (Error::Overloaded, Code::ResourceExhausted, "Model is overloaded"),
+            (Error::Overloaded { retry_after: 1 }, Code::ResourceExhausted, "Model is overloaded"),
             (Error::Unhealthy, Code::Unavailable, "Service is unhealthy"),
         ];
         for (error, code, message) in table {

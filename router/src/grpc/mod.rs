@@ -1,9 +1,10 @@
 //! gRPC: the services of `tei.proto`, health and reflection, on one port.
 //!
-//! Input: an [`AppState`] and a listener. Output: answers as `docs/wire-compatibility.md` lists them. What must hold:
+//! Input: an [`AppState`]. Output: answers as `docs/wire-compatibility.md` lists them. What must hold:
 //! every method asks the same `Service` as its HTTP twin; no message is larger than the limit; without the key, where
 //! one is set, only health and reflection answer.
 
+mod deadline;
 mod embed;
 mod error;
 mod health;
@@ -17,10 +18,9 @@ mod tokenize;
 mod trace;
 mod wire;
 
-use std::{io, time::Duration};
+use std::io;
 
-use axum::{middleware, serve::Listener};
-use futures_util::{Stream, stream::unfold};
+use axum::{Router, middleware};
 use text_embeddings_proto::{
     FILE_DESCRIPTOR_SET,
     v1::{
@@ -28,29 +28,18 @@ use text_embeddings_proto::{
         rerank_server::RerankServer, tokenize_server::TokenizeServer,
     },
 };
-use tokio::net::{TcpListener, TcpStream};
 use tonic::{
     Request, Status,
     service::{Interceptor, Routes, interceptor::InterceptedService},
-    transport::Server,
 };
 use tonic_health::pb::health_server::HealthServer;
 
-use crate::{auth::may_pass, secret::Secret, state::AppState};
-
-/// How often a quiet client is asked whether it is still there.
-const KEEPALIVE: Duration = Duration::from_mins(1);
-/// Calls of one connection at a time: as gRPC's own servers, no limit. Permits limit the work.
-const CONCURRENT_CALLS: u32 = u32::MAX;
-
-/// What a client may send of a stream before it is read.
-const STREAM_WINDOW: u32 = 256 << 10;
-/// The same for all streams of a connection. HTTP/2's implementation ends a connection whose unread small messages take
-/// more than half of this in bookkeeping, 256 bytes each: ten streams may fill their windows with messages of ten bytes.
-const CONNECTION_WINDOW: u32 = 128 << 20;
+use crate::{auth::Keys, door::Speech, state::AppState};
 
 /// The largest message that clients of text-embeddings-inference may send, whatever `--payload-limit`: gRPC's own default.
 const MESSAGE_LIMIT: usize = 4 << 20;
+/// The largest message to health and reflection, which take a name.
+const SMALL_MESSAGE_LIMIT: usize = 4 << 10;
 /// What a client without the key is told, in the words of text-embeddings-inference.
 const UNAUTHENTICATED: &str = "No valid auth token";
 
@@ -58,39 +47,27 @@ const UNAUTHENTICATED: &str = "No valid auth token";
 #[derive(Clone)]
 struct Grpc(AppState);
 
-/// Serves until [`AppState::stop`] says to stop, and then until the calls in flight are answered.
+/// What this module's clients speak.
+pub(crate) const SPEECH: Speech = Speech::Grpc;
+
+/// What answers them.
 ///
 /// # Errors
 ///
-/// If the server fails.
-pub(crate) async fn serve(state: AppState, listener: TcpListener) -> io::Result<()> {
-    let stop = state.stop.clone();
-    Server::builder()
-        .max_concurrent_streams(CONCURRENT_CALLS)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_routes(routes(state)?)
-        .serve_with_incoming_shutdown(connections(listener), stop.due())
-        .await
-        .map_err(io::Error::other)
-}
-
-/// Accepts for ever: what fails to be accepted, as when the process has no file handle left, is tried again.
-fn connections(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> {
-    unfold(listener, |mut listener| async {
-        let (connection, _) = Listener::accept(&mut listener).await;
-        // Small answers should not wait for more to send.
-        let _ = connection.set_nodelay(true);
-        Some((Ok(connection), listener))
-    })
+/// If the description of the services, which is part of the binary, cannot be read.
+pub(crate) fn app(state: AppState) -> io::Result<Router> {
+    let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
+    let routes = routes(state)?;
+    Ok(routes.into_axum_router().layer(traced).layer(middleware::from_fn(deadline::hold)))
 }
 
 fn routes(state: AppState) -> io::Result<Routes> {
     let limit = message_limit(state.server.payload_limit);
-    let key = Key(state.server.api_key.clone());
-    let health = HealthServer::new(health::Probe(state.clone()));
-    let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
+    let key = Key(state.keys.clone());
+    let health =
+        HealthServer::new(health::Probe(state.clone())).max_decoding_message_size(SMALL_MESSAGE_LIMIT);
+    // Without `--api-key-everywhere` whoever may connect may ask which services there are.
+    let open = Key(if state.server.key_everywhere { state.keys.clone() } else { Keys::default() });
     let grpc = Grpc(state);
     let mut routes = Routes::builder();
     routes
@@ -112,9 +89,18 @@ fn routes(state: AppState) -> io::Result<Routes> {
         ))
         .add_service(InterceptedService::new(TokenizeServer::new(grpc).max_decoding_message_size(limit), key))
         .add_service(health)
-        .add_service(reflection().build_v1().map_err(io::Error::other)?)
-        .add_service(reflection().build_v1alpha().map_err(io::Error::other)?);
-    Ok(routes.routes().into_axum_router().layer(traced).into())
+        .add_service(InterceptedService::new(
+            reflection().build_v1().map_err(io::Error::other)?.max_decoding_message_size(SMALL_MESSAGE_LIMIT),
+            open.clone(),
+        ))
+        .add_service(InterceptedService::new(
+            reflection()
+                .build_v1alpha()
+                .map_err(io::Error::other)?
+                .max_decoding_message_size(SMALL_MESSAGE_LIMIT),
+            open,
+        ));
+    Ok(routes.routes())
 }
 
 /// The bytes of the largest message that is read.
@@ -131,11 +117,11 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
 
 /// Lets calls pass that carry the key, or any call if the server has none.
 #[derive(Clone)]
-struct Key(Option<Secret>);
+struct Key(Keys);
 
 impl Interceptor for Key {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        if may_pass(request.metadata().as_ref(), self.0.as_ref()) {
+        if self.0.may_pass(request.metadata().as_ref()) {
             return Ok(request);
         }
         Err(error::refuse(Status::unauthenticated(UNAUTHENTICATED)))
@@ -147,13 +133,13 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::testing::{Server, connect, messages, read, refusal};
     use super::*;
-    use futures_util::{StreamExt, future::join_all};
-    use std::collections::BTreeSet;
+    use futures_util::{StreamExt, future::join_all, stream::unfold};
+    use std::{collections::BTreeSet, time::Duration};
     use text_embeddings_proto::v1::{
         self, embed_client::EmbedClient, info_client::InfoClient, predict_client::PredictClient,
         rerank_client::RerankClient, tokenize_client::TokenizeClient,
     };
-    use tokio::sync::mpsc;
+    use tokio::{net::TcpStream, sync::mpsc};
     use tonic::Code;
     use tonic_reflection::pb;
 

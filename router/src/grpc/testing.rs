@@ -43,7 +43,11 @@ impl Server {
         let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let second = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = second.local_addr().unwrap();
-        let running = Running::start(flags, Listeners { first, second: Some(second) }, drain);
+        let running = Running::start(
+            flags,
+            Listeners { first: first.into(), second: Some(second.into()), socket: None },
+            drain,
+        );
         let control = running.control.clone();
         Self { address, channel: connect(address), control, running }
     }

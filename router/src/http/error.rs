@@ -16,6 +16,7 @@ use text_embeddings_core::error::{Error, ErrorKind};
 use utoipa::ToSchema;
 
 use super::{format::Format, words::Words};
+use crate::door::Cut;
 
 /// What a client without the key is told.
 const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
@@ -28,6 +29,8 @@ pub(crate) struct ApiError {
     message: String,
     /// Whose, if the body of the request said so.
     words: Option<Words>,
+    /// When to try again, in seconds.
+    retry_after: Option<u64>,
 }
 
 /// The kinds of errors that clients tell apart.
@@ -93,11 +96,13 @@ impl From<Error> for ApiError {
             ErrorKind::Unhealthy => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Unhealthy),
             ErrorKind::Backend => (StatusCode::FAILED_DEPENDENCY, ErrorType::Backend),
             ErrorKind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, ErrorType::Overloaded),
+            ErrorKind::DeadlineExceeded => (StatusCode::GATEWAY_TIMEOUT, ErrorType::Overloaded),
             ErrorKind::Validation => (StatusCode::UNPROCESSABLE_ENTITY, ErrorType::Validation),
             ErrorKind::Tokenizer => (StatusCode::UNPROCESSABLE_ENTITY, ErrorType::Tokenizer),
             ErrorKind::Empty => (StatusCode::BAD_REQUEST, ErrorType::Empty),
         };
-        Self { status, kind, message: error.to_string(), words: None }
+        let retry_after = error.retry_after();
+        Self { status, kind, message: error.to_string(), words: None, retry_after }
     }
 }
 
@@ -119,6 +124,15 @@ impl ApiError {
         Self::validation(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
+    /// A body that ended too early by the server's own decision.
+    pub(crate) fn cut(cut: Cut) -> Self {
+        let (status, kind) = match cut {
+            Cut::TooSlow => (StatusCode::REQUEST_TIMEOUT, ErrorType::Validation),
+            Cut::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Overloaded),
+        };
+        Self { status, kind, message: cut.to_string(), words: None, retry_after: None }
+    }
+
     /// A body that says it is not JSON.
     pub(crate) fn media_type(given: &str) -> Self {
         let message = format!(
@@ -130,13 +144,25 @@ impl ApiError {
     /// A key that is missing or wrong.
     pub(crate) fn unauthorized() -> Self {
         let message = UNAUTHORIZED.to_owned();
-        Self { status: StatusCode::UNAUTHORIZED, kind: ErrorType::Unauthorized, message, words: None }
+        Self {
+            status: StatusCode::UNAUTHORIZED,
+            kind: ErrorType::Unauthorized,
+            message,
+            words: None,
+            retry_after: None,
+        }
     }
 
     /// A server that answers what it has begun and no more.
     pub(crate) fn stopping() -> Self {
         let message = "the server is stopping: send requests elsewhere".to_owned();
-        Self { status: StatusCode::SERVICE_UNAVAILABLE, kind: ErrorType::Unhealthy, message, words: None }
+        Self {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            kind: ErrorType::Unhealthy,
+            message,
+            words: None,
+            retry_after: None,
+        }
     }
 
     /// What the body calls the kind of error.
@@ -199,7 +225,7 @@ impl ApiError {
     }
 
     fn validation(status: StatusCode, message: String) -> Self {
-        Self { status, kind: ErrorType::Validation, message, words: None }
+        Self { status, kind: ErrorType::Validation, message, words: None, retry_after: None }
     }
 }
 
@@ -214,8 +240,8 @@ impl IntoResponse for ApiError {
         let mut response = Words::Tei.say(&self, Format::Json);
         let headers = response.headers_mut();
         match *status {
-            StatusCode::TOO_MANY_REQUESTS => {
-                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            _ if *kind == ErrorType::Overloaded => {
+                headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after.unwrap_or(1)));
             }
             StatusCode::UNAUTHORIZED => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -269,7 +295,7 @@ mod tests {
             (NOT_A_RERANKER, 424, "Backend error: model is not a re-ranker model", "Backend"),
             (Error::Inference("it broke".to_owned()), 424, "Backend error: it broke", "Backend"),
             (Error::MissingValues, 424, nan, "Backend"),
-            (Error::Overloaded, 429, "Model is overloaded", "Overloaded"),
+            (Error::Overloaded { retry_after: 1 }, 429, "Model is overloaded", "Overloaded"),
             (Error::Unhealthy, 503, "Service is unhealthy", "Unhealthy"),
         ];
         for (error, status, message, kind) in table {
@@ -283,7 +309,7 @@ mod tests {
 
     #[test]
     fn some_errors_have_a_header_too() {
-        let response = ApiError::from(Error::Overloaded).into_response();
+        let response = ApiError::from(Error::Overloaded { retry_after: 1 }).into_response();
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         let response = ApiError::unauthorized().into_response();
         assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");

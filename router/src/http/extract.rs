@@ -8,7 +8,7 @@
 use std::{fmt, str};
 
 use axum::{
-    body::Body,
+    body::{Body, Bytes},
     extract::{FromRequest, Request},
     http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT},
 };
@@ -23,10 +23,15 @@ use super::{
     error::ApiError,
     format::{Format, read_message_pack},
 };
-use crate::state::AppState;
+use crate::{
+    door::{Cut, Keeping},
+    state::AppState,
+};
 
 /// How much of a body over the limit is read and thrown away before the answer goes out.
 const MAX_DISCARDED: usize = 64 << 20;
+/// The bytes that a body gets room for before any of it has arrived.
+const MAX_RESERVED: usize = 64 << 10;
 /// The longest message in characters: the parser's words repeat a client's text in full.
 const MAX_MESSAGE: usize = 400;
 
@@ -44,25 +49,51 @@ impl FromRequest<AppState> for RawBody {
         if waits && declared.is_some_and(|length: usize| length > limit) {
             return Err(ApiError::too_large(limit));
         }
+        if let Some(keeping) = request.extensions().get::<Keeping>() {
+            keeping.keep();
+        }
         read(request.into_body(), limit, declared.unwrap_or_default()).await.map(Self)
     }
 }
 
-async fn read(mut body: Body, limit: usize, expected: usize) -> Result<Vec<u8>, ApiError> {
-    let mut kept = Vec::with_capacity(expected.min(limit));
-    let mut received = 0;
+async fn read(mut body: Body, limit: usize, declared: usize) -> Result<Vec<u8>, ApiError> {
+    // Room for what is declared is made only once it begins to arrive in full.
+    let mut kept = Vec::with_capacity(declared.min(limit).min(MAX_RESERVED));
     while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|error| ApiError::malformed(format!("the request body broke off: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
-        received += data.len();
-        if received <= limit {
-            kept.extend_from_slice(&data);
-        } else if received > limit.saturating_add(MAX_DISCARDED) {
+        let Ok(data) = frame.map_err(broken_off)?.into_data() else { continue };
+        if kept.len() + data.len() > limit {
+            drop(kept);
+            discard_rest(body).await;
+            return Err(ApiError::too_large(limit));
+        }
+        kept.extend_from_slice(&data);
+    }
+    Ok(kept)
+}
+
+/// Reads a request's body and keeps nothing of it, so that its client, which may still be sending, gets to read the
+/// answer. A client that waits to be asked for the body is not asked.
+pub(crate) async fn discard(request: Request) {
+    if !request.headers().contains_key(EXPECT) {
+        discard_rest(request.into_body()).await;
+    }
+}
+
+async fn discard_rest(mut body: Body) {
+    let mut discarded = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        discarded += frame.data_ref().map_or(0, Bytes::len);
+        if discarded > MAX_DISCARDED {
             break;
         }
     }
-    if received > limit { Err(ApiError::too_large(limit)) } else { Ok(kept) }
+}
+
+fn broken_off(error: axum::Error) -> ApiError {
+    match Cut::of(&error) {
+        Some(cut) => ApiError::cut(cut),
+        None => ApiError::malformed(format!("the request body broke off: {error}")),
+    }
 }
 
 /// A body as `T`, and what its answer is to be written in. Unknown fields are ignored.
@@ -234,7 +265,6 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::http::{rerank::RerankBody, testing};
-    use axum::body::Bytes;
 
     #[test]
     fn a_mistake_is_named_with_field_and_position() {

@@ -1,9 +1,10 @@
-//! HTTP: the routes, what every one of them passes through, and how long the server listens.
+//! HTTP: the routes, and what every one of them passes through.
 //!
-//! Input: an [`AppState`] and a listener. Output: answers as `docs/wire-compatibility.md` lists them. What must hold:
+//! Input: an [`AppState`]. Output: answers as `docs/wire-compatibility.md` lists them. What must hold:
 //! every answer that is not a success has an error body.
 
 mod auth;
+mod deadline;
 mod decode;
 mod embed;
 mod error;
@@ -30,26 +31,22 @@ mod trace;
 mod vertex;
 mod words;
 
-use std::io;
-
 use axum::{
     Extension, Router,
-    extract::{DefaultBodyLimit, State},
-    http::{HeaderMap, Method, StatusCode, Uri},
+    extract::{DefaultBodyLimit, Request, State},
+    http::StatusCode,
     middleware,
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
-    serve::ListenerExt,
 };
 use serde::{Deserialize, Serialize};
 use text_embeddings_backend_core::{ModelType, Pool};
 use text_embeddings_core::{service::Answer, tokenization::TruncationDirection};
-use tokio::net::TcpListener;
 use utoipa::ToSchema;
 
-use crate::{auth::may_pass, cost, state::AppState};
+use crate::{cost, door::Speech, state::AppState};
 use error::ApiError;
-use extract::RawBody;
+use extract::discard;
 use format::Format;
 use openapi::TAG;
 use platform::{PREDICT_ROUTE, VERTEX_ROUTE};
@@ -90,27 +87,24 @@ const INFO_ROUTE: &str = "/info";
 const GET_ROUTES: [&str; 7] =
     [INFO_ROUTE, "/metrics", "/health/live", "/health/ready", "/docs", "/api-doc/openapi.json", PAGE_ROUTE];
 
-/// Serves until [`AppState::stop`] says to stop, and then until the requests in flight are answered.
+/// What this module's clients speak.
+pub(crate) const SPEECH: Speech = Speech::Http;
+
+/// What answers them.
 ///
 /// # Errors
 ///
-/// If the listener fails.
-pub(crate) async fn serve(state: AppState, listener: TcpListener) -> io::Result<()> {
-    let stop = state.stop.clone();
-    let listener = listener.tap_io(|stream| {
-        // Small answers should not wait for more to send.
-        let _ = stream.set_nodelay(true);
-    });
-    axum::serve(listener, router(state)).with_graceful_shutdown(stop.due()).await
+/// None.
+#[expect(clippy::unnecessary_wraps, reason = "that of gRPC can fail")]
+pub(crate) fn app(state: AppState) -> std::io::Result<Router> {
+    Ok(router(state))
 }
 
 /// The route table.
 fn router(state: AppState) -> Router {
     let platform = &state.server.http.platform;
-    let mut open = Router::new()
-        .route("/metrics", get(metrics))
-        .route("/health/live", get(health::live))
-        .route("/health/ready", get(health::ready));
+    let mut open =
+        Router::new().route("/health/live", get(health::live)).route("/health/ready", get(health::ready));
     for path in HEALTH_ROUTES.into_iter().chain(platform.health_route.as_deref()) {
         open = open.route(path, get(health::health));
     }
@@ -148,8 +142,12 @@ fn router(state: AppState) -> Router {
         .route("/v1/embeddings", post(openai::embeddings));
     let require_key = middleware::from_fn_with_state(state.clone(), auth::require_key);
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
-    open.merge(openapi::routes())
-        .merge(playground::routes())
+    let documents =
+        Router::new().route("/metrics", get(metrics)).merge(openapi::routes()).merge(playground::routes());
+    let documents =
+        if state.server.key_everywhere { documents.route_layer(require_key.clone()) } else { documents };
+    let keyed = keyed.route_layer(middleware::from_fn(deadline::keep));
+    open.merge(documents)
         .merge(keyed.route_layer(require_key).route_layer(traced))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -178,26 +176,23 @@ async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
 }
 
 // The body is read here too: left unread, it would close the connection under the client's next request.
-async fn not_found(uri: Uri, _body: RawBody) -> ApiError {
+async fn not_found(request: Request) -> ApiError {
+    let path = request.uri().path().to_owned();
+    discard(request).await;
     let gets = [&HEALTH_ROUTES[..], &GET_ROUTES].concat().join(", ");
-    ApiError::not_found(uri.path(), &format!("POST {} and GET {gets}", POST_ROUTES.join(", ")))
+    ApiError::not_found(&path, &format!("POST {} and GET {gets}", POST_ROUTES.join(", ")))
 }
 
 // As in text-embeddings-inference, a client without the key is told that, and not which methods there are.
-async fn method_not_allowed(
-    State(state): State<AppState>,
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    _body: RawBody,
-) -> ApiError {
-    let (path, predict_route) = (uri.path(), &state.server.http.platform.predict_route);
+async fn method_not_allowed(State(state): State<AppState>, request: Request) -> ApiError {
+    let (path, method) = (request.uri().path().to_owned(), request.method().clone());
+    let path = path.as_str();
+    let predict_route = &state.server.http.platform.predict_route;
     let is_keyed =
         path == INFO_ROUTE || POST_ROUTES.contains(&path) || predict_route.as_deref() == Some(path);
-    if is_keyed && !may_pass(&headers, state.server.api_key.as_ref()) {
-        return ApiError::unauthorized();
-    }
-    ApiError::method_not_allowed(method.as_str(), path)
+    let may_pass = !is_keyed || state.keys.may_pass(request.headers());
+    discard(request).await;
+    if may_pass { ApiError::method_not_allowed(method.as_str(), path) } else { ApiError::unauthorized() }
 }
 
 /// The default of fields that are on unless a request says otherwise.
@@ -235,7 +230,7 @@ fn respond<T, B: Serialize>(
 ) -> Response {
     let Answer { value, cost } = answer;
     cost::log(route, &cost);
-    let headers: HeaderMap = cost::headers(&cost, state.compute_type).into_iter().collect();
+    let headers: axum::http::HeaderMap = cost::headers(&cost, state.compute_type).into_iter().collect();
     // The cost once more, for the request's span.
     (headers, Extension(cost), format.respond(StatusCode::OK, &body(value))).into_response()
 }

@@ -77,7 +77,11 @@ impl Server {
     pub(crate) async fn start_beside(flags: &str, second: Option<TcpListener>, drain: Duration) -> Self {
         let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = first.local_addr().unwrap();
-        let running = Running::start(flags, Listeners { first, second }, drain);
+        let running = Running::start(
+            flags,
+            Listeners { first: first.into(), second: second.map(Into::into), socket: None },
+            drain,
+        );
         Self { address, control: running.control.clone(), running }
     }
 

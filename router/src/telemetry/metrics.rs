@@ -13,7 +13,14 @@ use std::{
 };
 
 use anyhow::Context;
-use axum::{Router, http::header::CONTENT_TYPE, response::IntoResponse};
+use axum::{
+    Router,
+    http::{
+        HeaderMap, StatusCode,
+        header::{CONTENT_TYPE, WWW_AUTHENTICATE},
+    },
+    response::IntoResponse,
+};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use text_embeddings_core::{
     infer::EngineGauges,
@@ -21,8 +28,15 @@ use text_embeddings_core::{
 };
 use tokio::net::TcpListener;
 
-use crate::config::PrometheusPort;
+use crate::{
+    auth::Keys,
+    config::PrometheusPort,
+    door::{Door, Speech},
+    serve::Stop,
+};
 
+/// What a scraper without the key is told.
+const UNAUTHORIZED: &str = "the metrics of this server want its key as `Authorization: Bearer KEY`\n";
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// How often observations that nobody scraped are folded into their buckets.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -69,7 +83,9 @@ impl Metrics {
         let text = self.recorded.render();
         let text: String =
             text.split_inclusive('\n').filter(|line| !is_beyond(line, *longest_input)).collect();
-        ALL.iter().filter(|metric| metric.kind == Kind::CounterOfSeconds).fold(text, as_counter)
+        ALL.iter()
+            .filter(|metric| metric.kind == Kind::CounterOfSeconds)
+            .fold(text, |text, metric| as_counter(&text, metric))
     }
 
     /// The metrics as an answer.
@@ -79,7 +95,7 @@ impl Metrics {
 }
 
 /// Says that this metric, which the recorder takes for a gauge, is a counter.
-fn as_counter(text: String, Metric { name, .. }: &Metric) -> String {
+fn as_counter(text: &str, Metric { name, .. }: &Metric) -> String {
     text.replace(&format!("# TYPE {name} gauge"), &format!("# TYPE {name} counter"))
 }
 
@@ -131,6 +147,14 @@ pub(crate) fn start() -> anyhow::Result<Metrics> {
     Ok(Metrics::new(handle))
 }
 
+/// Through what, and with which keys, the second port is reached.
+pub(crate) struct Entrance {
+    /// The door of all ports.
+    pub(crate) door: Door,
+    /// The keys, if the metrics want one.
+    pub(crate) keys: Keys,
+}
+
 /// Opens the second port and serves the metrics there until the process ends. A port in use is an error if the user
 /// asked for it; with the default port it is only logged, because several servers may share a machine.
 ///
@@ -141,6 +165,7 @@ pub(crate) async fn listen(
     port: PrometheusPort,
     address: std::net::IpAddr,
     metrics: Metrics,
+    Entrance { door, keys }: Entrance,
 ) -> anyhow::Result<()> {
     let opened = TcpListener::bind((address, port.port)).await;
     let listener = match opened {
@@ -148,8 +173,14 @@ pub(crate) async fn listen(
         Err(error) => return unopened(port, &error),
     };
     tracing::info!("metrics are served on port {}", listener.local_addr()?.port());
-    let app = Router::new().fallback(move || async move { metrics.answer() });
-    tokio::spawn(async move { axum::serve(listener, app).await });
+    let app = Router::new().fallback(move |headers: HeaderMap| async move {
+        if keys.may_pass(&headers) {
+            metrics.answer().into_response()
+        } else {
+            (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], UNAUTHORIZED).into_response()
+        }
+    });
+    tokio::spawn(async move { door.open(listener.into(), Speech::Http, app, Stop::never()).await });
     Ok(())
 }
 
@@ -165,11 +196,20 @@ fn unopened(PrometheusPort { port, explicit }: PrometheusPort, error: &io::Error
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
+    use crate::{args::Args, door::ClientLimits};
     use std::net::{IpAddr, Ipv4Addr};
     use text_embeddings_core::metrics::{BATCH_NEXT_TOKENS, REQUEST_DURATION, RERANK_SCORE, describe};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn entrance() -> Entrance {
+        let args = Args::try_from(["text-embeddings-router"]).unwrap();
+        Entrance {
+            door: Door::new(ClientLimits::resolve(&args.door, 1, None).unwrap()),
+            keys: Keys::default(),
+        }
+    }
 
     #[test]
     fn durations_and_amounts_have_their_buckets() {
@@ -242,7 +282,10 @@ mod tests {
             }
         });
         let text = recorder.handle().render();
-        let text = ALL.iter().filter(|metric| metric.kind == Kind::CounterOfSeconds).fold(text, as_counter);
+        let text = ALL
+            .iter()
+            .filter(|metric| metric.kind == Kind::CounterOfSeconds)
+            .fold(text, |text, metric| as_counter(&text, metric));
         for metric in ALL {
             let kind = match metric.kind {
                 Kind::Counter | Kind::CounterOfSeconds => "counter",
@@ -278,9 +321,9 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let metrics = Metrics::new(builder().unwrap().build_recorder().handle());
         let asked = PrometheusPort { port, explicit: true };
-        let message = listen(asked, HERE, metrics.clone()).await.unwrap_err().to_string();
+        let message = listen(asked, HERE, metrics.clone(), entrance()).await.unwrap_err().to_string();
         assert!(message.starts_with(&format!("`--prometheus-port {port}` cannot be opened")), "{message}");
-        listen(PrometheusPort { explicit: false, ..asked }, HERE, metrics).await.unwrap();
+        listen(PrometheusPort { explicit: false, ..asked }, HERE, metrics, entrance()).await.unwrap();
     }
 
     #[tokio::test]
@@ -289,7 +332,8 @@ mod tests {
         let port = TcpListener::bind((HERE, 0)).await.unwrap().local_addr().unwrap().port();
         let recorder = builder().unwrap().build_recorder();
         metrics::with_local_recorder(&recorder, || metrics::counter!("te_request_count").increment(3));
-        listen(PrometheusPort { port, explicit: true }, HERE, Metrics::new(recorder.handle())).await.unwrap();
+        let metrics = Metrics::new(recorder.handle());
+        listen(PrometheusPort { port, explicit: true }, HERE, metrics, entrance()).await.unwrap();
         let mut stream = tokio::net::TcpStream::connect((HERE, port)).await.unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
         let mut answer = String::new();

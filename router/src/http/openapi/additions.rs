@@ -143,8 +143,14 @@ fn describe_costs(description: &mut Document) {
             let names = headers.into_iter().map(|(name, _)| name.to_string());
             success.headers.extend(names.map(|name| (name.clone(), header(&name).into())));
         }
+        let mut late = None;
         if let Some(RefOr::T(overloaded)) = responses.get_mut("429") {
+            late = Some(overloaded.clone());
             overloaded.headers.insert("retry-after".to_owned(), header("retry-after").into());
+        }
+        if let Some(mut late) = late {
+            "The seconds of the request's `x-request-timeout` are over".clone_into(&mut late.description);
+            responses.insert("504".to_owned(), late.into());
         }
     }
 }

@@ -1,0 +1,598 @@
+//! Downloads from a small server on loopback, which is as broken or hostile as a test wants.
+#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+use std::time::{Duration, Instant};
+
+use super::super::fake_hub::{
+    FakeHub, Fault, Repository, describe, reranker_files, safetensors, write_files,
+};
+use super::*;
+use std::collections::BTreeSet;
+
+const SHA: &str = "0123456789abcdef0123456789abcdef01234567";
+const ID: &str = "Qwen/Qwen3-Reranker-0.6B";
+
+/// A Hub with one repository, and a cache for it.
+struct Setup {
+    hub: FakeHub,
+    cache: tempfile::TempDir,
+    source: ModelSource,
+    options: HubOptions,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let hub = FakeHub::start(Repository {
+            id: ID.to_owned(),
+            revisions: ["main", "v1", "refs/pr/3"].map(|name| (name.to_owned(), SHA.to_owned())).into(),
+            files: reranker_files(),
+            token: None,
+            refuse_files: None,
+            faults: [].into(),
+            etags: [].into(),
+            lengths: [].into(),
+            commit: None,
+        });
+        let cache = tempfile::tempdir().unwrap();
+        let source = ModelSource {
+            model_id: ID.to_owned(),
+            revision: "main".to_owned(),
+            token: Some("hf_good".to_owned()),
+            cache_dir: Some(cache.path().to_owned()),
+            dense_path: None,
+        };
+        let options = HubOptions {
+            endpoint: Some(hub.endpoint()),
+            pause: Duration::from_millis(1),
+            patience: Duration::from_secs(20),
+            ..HubOptions::default()
+        };
+        Self { hub, cache, source, options }
+    }
+
+    /// Shards instead of the one weight file.
+    fn sharded() -> Self {
+        let setup = Self::new();
+        setup.change(|repository| {
+            repository.files.remove(SINGLE_FILE);
+            let map = r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
+            repository.files.insert(INDEX_FILE.to_owned(), map.into());
+            for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+                repository.files.insert(shard.to_owned(), safetensors(32));
+            }
+        });
+        setup
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Repository)) {
+        change(&mut self.hub.repository.lock().unwrap());
+    }
+
+    fn fault(&self, file: &str, fault: Fault, times: usize) {
+        self.change(|repository| repository.faults.extend([(file.to_owned(), (fault, times))]));
+    }
+
+    async fn fetch(&self) -> Result<LocalModel, FilesError> {
+        fetch(&self.source, &self.options, &describe).await
+    }
+
+    async fn message(&self) -> String {
+        self.fetch().await.unwrap_err().to_string()
+    }
+
+    /// The files of the snapshot, by name.
+    fn snapshot(&self) -> BTreeSet<String> {
+        let root = self.cache.path().join("models--Qwen--Qwen3-Reranker-0.6B/snapshots").join(SHA);
+        let mut names = BTreeSet::new();
+        let mut folders = vec![root.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    names.insert(path.strip_prefix(&root).unwrap().display().to_string());
+                }
+            }
+        }
+        names
+    }
+
+    /// The lengths of all blobs that have their final name.
+    fn blobs(&self) -> Vec<u64> {
+        let blobs = self.cache.path().join("models--Qwen--Qwen3-Reranker-0.6B/blobs");
+        let entries = std::fs::read_dir(blobs).into_iter().flatten().map(Result::unwrap);
+        let whole = entries.filter(|entry| !entry.file_name().to_string_lossy().ends_with(".incomplete"));
+        whole.map(|entry| entry.metadata().unwrap().len()).collect()
+    }
+}
+
+fn names(files: &super::super::fake_hub::ModelFiles) -> BTreeSet<String> {
+    files.keys().cloned().collect()
+}
+
+#[tokio::test]
+async fn only_the_files_that_are_needed_are_downloaded() {
+    let setup = Setup::new();
+    setup.change(|repository| {
+        for name in
+            ["pytorch_model.bin", "README.md", "onnx/model.onnx", "vocab.json", "model-00001-of-00001.gguf"]
+        {
+            repository.files.insert(name.to_owned(), vec![0; 10]);
+        }
+        repository.files.insert("sentence_xlnet_config.json".to_owned(), b"{}".to_vec());
+    });
+    let folder = super::super::load(&setup.source, &setup.options, &describe).await.unwrap();
+    assert_eq!((folder.model_id.as_str(), folder.revision_sha.as_deref()), (ID, Some(SHA)));
+    assert_eq!(folder.name(), "Qwen3-Reranker-0.6B");
+    let mut expected = names(&reranker_files());
+    expected.insert("sentence_xlnet_config.json".to_owned());
+    assert_eq!(setup.snapshot(), expected);
+    assert_eq!(std::fs::read(&folder.weights[0]).unwrap(), safetensors(64));
+    let requests = setup.hub.requests.lock().unwrap().clone();
+    assert_eq!(requests[0], format!("GET /api/models/{ID}/revision/main"));
+    assert_eq!(requests.iter().filter(|request| request.contains("/api/")).count(), 1, "{requests:?}");
+    assert_eq!(requests.last().unwrap(), "GET /cdn/model.safetensors", "weights come last");
+}
+
+#[tokio::test]
+async fn the_files_of_dense_modules_come_before_the_weights() {
+    let modules = r#"[{"type":"x.Transformer","path":""},{"type":"x.Dense","path":"2_Dense"}]"#;
+    let files = |folder: &str| [format!("{folder}/config.json"), format!("{folder}/model.safetensors")];
+    for (flag, wanted) in [(None, "2_Dense"), (Some("2_Dense_64/"), "2_Dense_64")] {
+        let mut setup = Setup::new();
+        setup.source.dense_path = flag.map(str::to_owned);
+        setup.change(|repository| {
+            repository.files.insert("modules.json".to_owned(), modules.into());
+            for file in ["2_Dense", "2_Dense_64"].into_iter().flat_map(files) {
+                repository.files.insert(file, safetensors(16));
+            }
+        });
+        setup.fetch().await.unwrap();
+        let mut expected = names(&reranker_files());
+        expected.extend(files(wanted));
+        assert_eq!(setup.snapshot(), expected);
+        let requests = setup.hub.requests.lock().unwrap().clone();
+        assert_eq!(requests.last().unwrap(), "GET /cdn/model.safetensors");
+    }
+    for (flag, part) in
+        [(None, "`2_Dense/config.json` is missing"), (Some("../x"), "not a folder below the model's")]
+    {
+        let mut setup = Setup::new();
+        setup.source.dense_path = flag.map(str::to_owned);
+        setup.change(|repository| {
+            repository.files.insert("modules.json".to_owned(), modules.into());
+        });
+        let message = setup.message().await;
+        assert!(message.contains(part) && !setup.snapshot().contains(SINGLE_FILE), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_served_is_refused_before_its_weights_are_fetched() {
+    let mamba = r#"{"architectures":["MambaForCausalLM"],"model_type":"mamba"}"#;
+    let without_weights = ["pytorch_model.bin", "onnx/model.onnx"];
+    let table: [(&str, &[&str], &str); 3] = [
+        (mamba, &[], "mamba is not supported"),
+        (mamba, &without_weights, "mamba is not supported"),
+        (
+            "{}",
+            &without_weights,
+            "are in the format of `onnx/model.onnx`, but this server reads safetensors only",
+        ),
+    ];
+    for (config, others, part) in table {
+        let setup = Setup::new();
+        setup.change(|repository| {
+            repository.files.insert(CONFIG.to_owned(), config.into());
+            if !others.is_empty() {
+                repository.files.retain(|name, _| name != SINGLE_FILE && name != TOKENIZER);
+                repository.files.extend(others.iter().map(|&name| (name.to_owned(), vec![0; 10])));
+            }
+            if config == "{}" {
+                repository.files.insert(TOKENIZER.to_owned(), b"{}".to_vec());
+            }
+        });
+        let message = setup.message().await;
+        assert!(message.contains(part), "{message}");
+        assert_eq!(setup.snapshot(), BTreeSet::from([CONFIG.to_owned()]), "{part}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_start_downloads_nothing_again() {
+    let setup = Setup::new();
+    setup.fetch().await.unwrap();
+    setup.hub.requests.lock().unwrap().clear();
+    setup.fetch().await.unwrap();
+    assert_eq!(*setup.hub.requests.lock().unwrap(), [format!("GET /api/models/{ID}/revision/main")]);
+}
+
+#[tokio::test]
+async fn shards_are_those_that_the_index_names() {
+    let setup = Setup::sharded();
+    let local = setup.fetch().await.unwrap();
+    assert_eq!(weight_files(&local.root).unwrap().len(), 2);
+    setup.change(|repository| drop(repository.files.remove("model-00002-of-00002.safetensors")));
+    let setup = Setup { cache: tempfile::tempdir().unwrap(), ..setup };
+    let source = ModelSource { cache_dir: Some(setup.cache.path().to_owned()), ..setup.source.clone() };
+    let message = fetch(&source, &setup.options, &describe).await.unwrap_err().to_string();
+    assert!(message.contains("`model-00002-of-00002.safetensors` is missing"), "{message}");
+}
+
+#[tokio::test]
+async fn every_kind_of_revision_works_online_and_then_offline() {
+    for revision in ["main", "v1", "refs/pr/3", SHA] {
+        let mut setup = Setup::new();
+        setup.source.revision = revision.to_owned();
+        let online = setup.fetch().await.unwrap();
+        assert_eq!(online.revision_sha.as_deref(), Some(SHA));
+        setup.hub.requests.lock().unwrap().clear();
+        setup.options.offline = true;
+        assert_eq!(setup.fetch().await.unwrap(), online, "{revision}");
+        assert!(setup.hub.requests.lock().unwrap().is_empty(), "offline means no request");
+    }
+}
+
+#[tokio::test]
+async fn without_the_hub_a_complete_copy_is_used_and_no_other() {
+    let setup = Setup::sharded();
+    let online = setup.fetch().await.unwrap();
+    let Setup { hub, cache, source, mut options } = setup;
+    drop(hub);
+    assert_eq!(fetch(&source, &options, &describe).await.unwrap(), online);
+    let other = ModelSource { revision: "v1".to_owned(), ..source.clone() };
+    let message = fetch(&other, &options, &describe).await.unwrap_err().to_string();
+    for part in ["cannot reach the Hub at http://127.0.0.1", "refused", "HF_ENDPOINT", "local directory"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    std::fs::remove_file(online.root.join("model-00002-of-00002.safetensors")).unwrap();
+    assert!(matches!(fetch(&source, &options, &describe).await, Err(FilesError::Unreachable { .. })));
+    options.offline = true;
+    let message = fetch(&source, &options, &describe).await.unwrap_err().to_string();
+    for part in ["HF_HUB_OFFLINE", "model-00002-of-00002.safetensors", &cache.path().display().to_string()] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn a_transfer_that_breaks_off_leaves_nothing_and_the_next_start_succeeds() {
+    for (fault, reason) in
+        [(Fault::Drop, ""), (Fault::Short, "bytes arrived"), (Fault::Status(403), "answers 403")]
+    {
+        for file in ["model.safetensors", "tokenizer_config.json"] {
+            let mut setup = Setup::new();
+            setup.options.attempts = 1;
+            setup.fault(file, fault, 1);
+            let message = setup.message().await;
+            assert!(message.contains(&format!("download of `{file}` broke off")), "{fault:?}: {message}");
+            assert!(message.contains(reason), "{fault:?}: {message}");
+            assert!(!setup.snapshot().contains(file), "{fault:?} left {file}");
+            let lengths: Vec<u64> = reranker_files().values().map(|content| content.len() as u64).collect();
+            assert!(setup.blobs().iter().all(|length| lengths.contains(length)), "{fault:?}");
+            setup.options.offline = true;
+            assert!(
+                matches!(setup.fetch().await, Err(FilesError::NotCached { .. })),
+                "not complete, not used"
+            );
+            setup.options.offline = false;
+            let local = setup.fetch().await.unwrap();
+            assert_eq!(std::fs::read(local.root.join(file)).unwrap(), reranker_files()[file]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_broken_transfer_is_tried_again_as_often_as_allowed() {
+    let setup = Setup::new();
+    setup.fault("model.safetensors", Fault::Drop, 2);
+    setup.fault("config.json", Fault::Short, 2);
+    setup.fetch().await.unwrap();
+    let setup = Setup::new();
+    setup.fault("model.safetensors", Fault::Drop, 3);
+    assert!(matches!(setup.fetch().await, Err(FilesError::Dropped { .. })));
+}
+
+#[tokio::test]
+async fn a_transfer_that_stands_still_is_given_up() {
+    let mut setup = Setup::new();
+    setup.options.attempts = 2;
+    setup.options.patience = Duration::from_millis(500);
+    setup.fault("model.safetensors", Fault::Stall, 1);
+    let start = Instant::now();
+    setup.fetch().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(4), "it did not wait for the stalled connection");
+}
+
+#[tokio::test]
+async fn each_refusal_says_what_to_do() {
+    type Change = fn(&mut Setup);
+    let table: [(&str, Change, &[&str]); 10] = [
+        (
+            "no login",
+            |s| s.change(|r| r.token = Some("other".to_owned())),
+            &["401", "--hf-token", "HF_TOKEN", ID],
+        ),
+        (
+            "gated, no access",
+            |s| s.change(|r| r.refuse_files = Some((403, "GatedRepo"))),
+            &["`config.json`", "accept its conditions", "/Qwen/Qwen3-Reranker-0.6B"],
+        ),
+        (
+            "gated, no token",
+            |s| s.change(|r| r.refuse_files = Some((401, "GatedRepo"))),
+            &["`config.json`", "accept its conditions", "--hf-token"],
+        ),
+        (
+            "file wants a login",
+            |s| s.change(|r| r.refuse_files = Some((401, "Unauthorized"))),
+            &["`config.json`", "401", "--hf-token"],
+        ),
+        (
+            "unknown model",
+            |s| s.source.model_id = "Qwen/Typo".to_owned(),
+            &["no model `Qwen/Typo`", "private"],
+        ),
+        ("unknown revision", |s| s.source.revision = "v9".to_owned(), &["no revision `v9`", "--revision"]),
+        (
+            "no config",
+            |s| s.change(|r| drop(r.files.remove("config.json"))),
+            &["`config.json` is missing", SHA],
+        ),
+        (
+            "no tokenizer",
+            |s| s.change(|r| drop(r.files.remove("tokenizer.json"))),
+            &["`tokenizer.json` is missing", "save_pretrained"],
+        ),
+        (
+            "no weights",
+            |s| s.change(|r| drop(r.files.remove("model.safetensors"))),
+            &["`model.safetensors` is missing", "only safetensors"],
+        ),
+        ("no URL", |s| s.options.endpoint = Some("nonsense".to_owned()), &["HF_ENDPOINT"]),
+    ];
+    for (row, change, parts) in table {
+        let mut setup = Setup::new();
+        change(&mut setup);
+        let message = setup.message().await;
+        for part in parts {
+            assert!(message.contains(part), "{row}: {part}: {message}");
+        }
+        assert!(!setup.snapshot().contains("model.safetensors"), "{row}");
+    }
+}
+
+#[tokio::test]
+async fn the_token_is_sent_and_never_shown() {
+    let setup = Setup::new();
+    setup.change(|repository| repository.token = Some("hf_good".to_owned()));
+    setup.fetch().await.unwrap();
+    assert!(!format!("{:?}", setup.source).contains("hf_good"));
+}
+
+#[tokio::test]
+async fn a_directory_is_used_as_it_is_and_other_paths_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write_files(folder.path(), &reranker_files());
+    let file = folder.path().join("config.json").display().to_string();
+    let source = |model_id: &str| ModelSource {
+        model_id: model_id.to_owned(),
+        revision: "main".to_owned(),
+        token: None,
+        cache_dir: Some(folder.path().join("cache")),
+        dense_path: None,
+    };
+    let options = HubOptions { offline: true, ..HubOptions::default() };
+    let here = source(&folder.path().display().to_string());
+    let expected = LocalModel { root: folder.path().to_owned(), revision_sha: None };
+    assert_eq!(fetch(&here, &options, &describe).await.unwrap(), expected);
+    let table = [
+        ("/no/such/folder", "no such directory"),
+        ("./model", "no such directory"),
+        ("../model", "no such directory"),
+        ("~/model", "no such directory"),
+        ("a/b/c", "no such directory"),
+        (&file, "is a file"),
+        ("a b", "nor a Hub id"),
+        ("a/", "nor a Hub id"),
+        ("", "nor a Hub id"),
+        ("owner/name", "HF_HUB_OFFLINE"),
+    ];
+    for (model_id, expected) in table {
+        let message = fetch(&source(model_id), &options, &describe).await.unwrap_err().to_string();
+        assert!(message.contains(expected), "{model_id}: {message}");
+    }
+}
+
+/// What is in a folder and below, by path, without the cache that is in it.
+fn everything(root: &std::path::Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            found.insert(path.strip_prefix(root).unwrap().display().to_string());
+            if path.is_dir() && !path.is_symlink() {
+                folders.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn no_name_of_a_hostile_hub_leads_out_of_the_cache() {
+    type Change = fn(&mut Repository);
+    let table: [(&str, Change, &str); 9] = [
+        (
+            "sha up",
+            |r| drop(r.revisions.insert("main".to_owned(), "../../../../escaped".to_owned())),
+            "40 hexadecimal digits",
+        ),
+        (
+            "sha absolute",
+            |r| drop(r.revisions.insert("main".to_owned(), "/tmp/escaped".to_owned())),
+            "40 hexadecimal digits",
+        ),
+        (
+            "etag of a small file",
+            |r| drop(r.etags.insert(CONFIG.to_owned(), "\"../../../escaped\"".to_owned())),
+            "`config.json` of the model",
+        ),
+        (
+            "etag of weights",
+            |r| drop(r.etags.insert(SINGLE_FILE.to_owned(), "\"../../../escaped\"".to_owned())),
+            "`model.safetensors` of the model",
+        ),
+        ("no etag", |r| drop(r.etags.insert(CONFIG.to_owned(), String::new())), "its ETag is \"\""),
+        (
+            "module",
+            |r| {
+                let modules = r#"[{"type":"x.Dense","path":"../../../../escaped"}]"#;
+                r.files.insert(MODULES.to_owned(), modules.into());
+                r.files.insert("../../../../escaped/config.json".to_owned(), b"{}".to_vec());
+            },
+            "not a folder below the model's",
+        ),
+        (
+            "template",
+            |r| {
+                let name = "additional_chat_templates/..\\..\\escaped.jinja";
+                r.files.insert(name.to_owned(), b"x".to_vec());
+            },
+            "the Hub names the file",
+        ),
+        (
+            "shard",
+            |r| {
+                r.files.remove(SINGLE_FILE);
+                let index = r#"{"weight_map":{"w":"../../../../escaped.safetensors"}}"#;
+                r.files.insert(INDEX_FILE.to_owned(), index.into());
+            },
+            "which is no safetensors file of this model",
+        ),
+        // Nobody reads it.
+        ("commit", |r| r.commit = Some("../../../../escaped".to_owned()), ""),
+    ];
+    for (row, change, part) in table {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("a/b");
+        std::fs::create_dir_all(&cache).unwrap();
+        let setup = Setup::new();
+        setup.change(change);
+        let source = ModelSource { cache_dir: Some(cache), ..setup.source.clone() };
+        let message = fetch(&source, &setup.options, &describe).await.err().map(|error| error.to_string());
+        let message = message.unwrap_or_default();
+        assert!(message.contains(part) && message.is_empty() == part.is_empty(), "{row}: {message}");
+        let found = everything(folder.path());
+        assert!(found.iter().all(|path| path == "a" || path.starts_with("a/b")), "{row}: {found:?}");
+        assert!(!found.iter().any(|path| path.contains("escaped")), "{row}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_revision_that_is_no_path_is_refused() {
+    for revision in ["../main", "/etc", "a//b", "", "a\nb"] {
+        let mut setup = Setup::new();
+        setup.source.revision = revision.to_owned();
+        assert!(matches!(setup.fetch().await, Err(FilesError::InvalidRevision { .. })), "{revision}");
+    }
+}
+
+#[tokio::test]
+async fn no_more_is_kept_than_was_announced_or_may_be() {
+    type Change = fn(&mut Setup);
+    let table: [(&str, &str, Change, &str); 6] = [
+        ("announced", CONFIG, |s| s.fault(CONFIG, Fault::Endless, 9), "more than 79 bytes"),
+        (
+            "not announced",
+            CONFIG,
+            |s| {
+                s.change(|r| drop(r.lengths.insert(CONFIG.to_owned(), None)));
+                s.fault(CONFIG, Fault::Endless, 9);
+            },
+            "more than 16777216 bytes",
+        ),
+        (
+            "announced too long",
+            CONFIG,
+            |s| s.change(|r| drop(r.lengths.insert(CONFIG.to_owned(), Some(1 << 40)))),
+            "longer than 16777216 bytes",
+        ),
+        ("weights", SINGLE_FILE, |s| s.fault(SINGLE_FILE, Fault::Endless, 9), "more than 159 bytes"),
+        (
+            "weights not announced",
+            SINGLE_FILE,
+            |s| s.change(|r| drop(r.lengths.insert(SINGLE_FILE.to_owned(), None))),
+            "does not say how many",
+        ),
+        (
+            "more than the index says",
+            "model-00001-of-00002.safetensors",
+            |s| {
+                s.change(|r| {
+                    r.files.remove(SINGLE_FILE);
+                    let shard = "model-00001-of-00002.safetensors";
+                    let index =
+                        format!(r#"{{"metadata":{{"total_size":1e3}},"weight_map":{{"a":"{shard}"}}}}"#);
+                    r.files.insert(INDEX_FILE.to_owned(), index.into());
+                    r.files.insert(shard.to_owned(), safetensors(32));
+                    r.lengths.insert(shard.to_owned(), Some(17 << 20));
+                });
+            },
+            "where the list of shards leaves 16781216",
+        ),
+    ];
+    for (row, file, change, part) in table {
+        let mut setup = Setup::new();
+        change(&mut setup);
+        let message = setup.message().await;
+        assert!(message.contains(part) && message.contains(file), "{row}: {message}");
+        assert!(!setup.snapshot().contains(file), "{row}");
+        let blobs = setup.cache.path().join("models--Qwen--Qwen3-Reranker-0.6B/blobs");
+        let kept = everything(&blobs);
+        assert!(!kept.iter().any(|name| name.ends_with("incomplete")), "{row}: {kept:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_download_that_broke_off_goes_on_where_it_was() {
+    let setup = Setup::new();
+    setup.fault(SINGLE_FILE, Fault::Drop, 2);
+    let local = setup.fetch().await.unwrap();
+    assert_eq!(std::fs::read(local.root.join(SINGLE_FILE)).unwrap(), safetensors(64));
+    let requests = setup.hub.requests.lock().unwrap().clone();
+    let of_weights: Vec<&str> =
+        requests.iter().filter_map(|request| request.strip_prefix("GET /cdn/model.safetensors")).collect();
+    assert_eq!(of_weights, ["", " from 79", " from 119"], "{requests:?}");
+    let blobs = setup.cache.path().join("models--Qwen--Qwen3-Reranker-0.6B/blobs");
+    assert!(!everything(&blobs).iter().any(|name| name.ends_with("incomplete")));
+}
+
+#[tokio::test]
+async fn a_transfer_that_only_drips_is_given_up() {
+    let mut setup = Setup::new();
+    setup.options.attempts = 1;
+    setup.options.patience = Duration::from_millis(500);
+    setup.fault(SINGLE_FILE, Fault::Drip, 1);
+    let message = setup.message().await;
+    assert!(message.contains("bytes came in 500ms"), "{message}");
+}
+
+#[tokio::test]
+async fn what_was_in_the_cache_before_is_not_overwritten() {
+    let setup = Setup::new();
+    setup.fetch().await.unwrap();
+    let folder = setup.cache.path().join("models--Qwen--Qwen3-Reranker-0.6B");
+    std::fs::remove_dir_all(folder.join("snapshots")).unwrap();
+    let blob = folder.join("blobs/tokenizer-json-2");
+    // Of the announced length: it is taken for the content. Of another: it is not.
+    std::fs::write(&blob, "[]").unwrap();
+    let local = setup.fetch().await.unwrap();
+    assert_eq!(std::fs::read_to_string(local.root.join(TOKENIZER)).unwrap(), "[]");
+    std::fs::remove_dir_all(folder.join("snapshots")).unwrap();
+    std::fs::write(&blob, "mine").unwrap();
+    let message = setup.message().await;
+    assert!(message.contains("it has 4 bytes, and the Hub's file has 2"), "{message}");
+    assert_eq!(std::fs::read_to_string(&blob).unwrap(), "mine");
+}

@@ -1,0 +1,285 @@
+//! Downloads one file into the cache.
+//!
+//! Input: a commit and a file name. Output: its path in the snapshot. What must hold: the content gets its name among the
+//! blobs only when all of it is on the disk; no more is kept than was announced or than such a file may have; a download
+//! that breaks off continues where it was, one that is refused leaves nothing.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::super::error::FilesError;
+use super::super::progress::TransferProgress;
+use super::super::reading;
+use super::Hub;
+use super::cache::Lock;
+use super::client::{Body, Failure, Metadata};
+use super::names::stays_below;
+
+/// How often the lock of another process is tried.
+const LOCK_PAUSE: Duration = Duration::from_millis(200);
+/// How often a message says that this one waits.
+const LOCK_MESSAGE: Duration = Duration::from_secs(30);
+
+/// The most that a file may have.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Bound {
+    /// Weights: bytes that the Hub announces, and at most so many.
+    Weights(u64),
+    /// Any other file: bytes by its name.
+    Small,
+}
+
+/// Why a file did not arrive.
+enum Transfer {
+    /// The connection broke off; worth another attempt.
+    Broken(String),
+    /// The Hub or the disk refuses; another attempt would fare no better.
+    Refused(FilesError),
+}
+
+impl From<FilesError> for Transfer {
+    fn from(error: FilesError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// A content that is on its way to the disk.
+struct Unfinished {
+    file: File,
+    path: PathBuf,
+    /// Bytes written so far.
+    length: u64,
+}
+
+impl Hub<'_> {
+    /// Downloads a file that is not yet in the cache, again and again if the transfer breaks off. Gives its path, and its
+    /// length in bytes.
+    pub(super) async fn file(&self, sha: &str, file: &str, bound: Bound) -> Result<PathBuf, FilesError> {
+        if !stays_below(file) {
+            return Err(FilesError::HubName { name: file.to_owned() });
+        }
+        let path = self.cache.snapshot(sha).join(file);
+        if path.exists() {
+            return Ok(path);
+        }
+        let mut attempt = 1;
+        loop {
+            match self.attempt(sha, file, bound).await {
+                Err(Transfer::Broken(reason)) if attempt < self.options.attempts => {
+                    tracing::warn!("the download of {file} broke off ({reason}); trying again");
+                    tokio::time::sleep(self.options.pause * attempt as u32).await;
+                    attempt += 1;
+                }
+                Err(Transfer::Broken(reason)) => {
+                    return Err(FilesError::Dropped { file: file.to_owned(), reason });
+                }
+                Err(Transfer::Refused(error)) => return Err(error),
+                Ok(path) => return Ok(path),
+            }
+        }
+    }
+
+    async fn attempt(&self, sha: &str, file: &str, bound: Bound) -> Result<PathBuf, Transfer> {
+        let failed = |failure| self.transfer(file, failure);
+        let metadata = self.client.metadata(sha, file).await.map_err(failed)?;
+        let most = most(file, bound, metadata.length)?;
+        let _lock = self.lock(file, &metadata.blob).await?;
+        let blob = self.cache.blob(&metadata.blob);
+        if !is_there(&blob, metadata.length)? {
+            self.cache.prepare()?;
+            let mut unfinished = Unfinished::open(self.cache.unfinished(&metadata.blob), metadata.length)?;
+            let ended = self.receive(sha, file, &metadata, most, &mut unfinished).await;
+            unfinished.end(ended, &blob, metadata.length)?;
+        }
+        Ok(self.cache.link(sha, file, &metadata.blob)?)
+    }
+
+    /// Waits until no other process downloads the same content.
+    async fn lock(&self, file: &str, blob: &str) -> Result<Lock, FilesError> {
+        let mut said: Option<Instant> = None;
+        loop {
+            if let Some(lock) = self.cache.try_lock(blob)? {
+                return Ok(lock);
+            }
+            if said.is_none_or(|said| said.elapsed() >= LOCK_MESSAGE) {
+                tracing::info!("another process is downloading {file}; waiting for it");
+                said = Some(Instant::now());
+            }
+            tokio::time::sleep(LOCK_PAUSE).await;
+        }
+    }
+
+    /// Writes what the Hub sends, at most `most` bytes.
+    async fn receive(
+        &self,
+        sha: &str,
+        file: &str,
+        metadata: &Metadata,
+        most: u64,
+        unfinished: &mut Unfinished,
+    ) -> Result<(), Transfer> {
+        let Metadata { length, .. } = *metadata;
+        if length.is_some_and(|length| unfinished.length == length) {
+            return Ok(());
+        }
+        let content = self.client.content(sha, file, unfinished.length).await;
+        let (mut body, start) = content.map_err(|failure| self.transfer_of_content(file, failure))?;
+        check_announced(&body, start, length)?;
+        unfinished.start_at(start)?;
+        let mut progress = TransferProgress::new(file, length.unwrap_or_default());
+        let copied = copy(&mut body, most, unfinished, &mut progress).await;
+        if length.is_some_and(|length| unfinished.length != length) && body.length().is_none() {
+            // What came of an answer without a length may be somebody else's page: it is not continued.
+            let arrived = unfinished.length;
+            unfinished.start_at(0)?;
+            copied?;
+            return Err(Transfer::Broken(format!("{arrived} bytes arrived")));
+        }
+        copied?;
+        progress.finish();
+        Ok(())
+    }
+
+    fn transfer(&self, file: &str, failure: Failure) -> Transfer {
+        match failure {
+            Failure::Unreachable(reason) => Transfer::Broken(reason),
+            failure => Transfer::Refused(self.refusal(Some(file), failure)),
+        }
+    }
+
+    /// As [`Self::transfer`]; the content may come from another server, whose refusals are not about the model: the
+    /// address it was given may have expired.
+    fn transfer_of_content(&self, file: &str, failure: Failure) -> Transfer {
+        match failure {
+            Failure::Refused(status, _) => Transfer::Broken(format!("the Hub answers {status}")),
+            failure => self.transfer(file, failure),
+        }
+    }
+}
+
+/// Writes what comes, at most `most` bytes.
+async fn copy(
+    body: &mut Body,
+    most: u64,
+    unfinished: &mut Unfinished,
+    progress: &mut TransferProgress,
+) -> Result<(), Transfer> {
+    while let Some(chunk) = body.next().await.map_err(Transfer::Broken)? {
+        let chunk = chunk.as_ref();
+        if unfinished.length + chunk.len() as u64 > most {
+            let (file, reason) = (progress.file().to_owned(), format!("more than {most} bytes"));
+            return Err(Transfer::Refused(FilesError::HubLength { file, reason }));
+        }
+        unfinished.write(chunk)?;
+        progress.advance(unfinished.length);
+    }
+    Ok(())
+}
+
+/// The most bytes that a file of this announced length may have, or why it is refused.
+fn most(file: &str, bound: Bound, announced: Option<u64>) -> Result<u64, FilesError> {
+    let refused = |reason: String| FilesError::HubLength { file: file.to_owned(), reason };
+    match (bound, announced) {
+        (Bound::Small, announced) => {
+            let longest = reading::longest(file);
+            if announced.is_some_and(|length| length > longest) {
+                return Err(FilesError::TooLong { file: file.to_owned(), longest });
+            }
+            Ok(announced.unwrap_or(longest))
+        }
+        (Bound::Weights(_), None) => Err(refused("it does not say how many bytes there are".to_owned())),
+        (Bound::Weights(most), Some(length)) if length > most => {
+            Err(refused(format!("it announces {length} bytes, where the list of shards leaves {most}")))
+        }
+        (Bound::Weights(_), Some(length)) => Ok(length),
+    }
+}
+
+/// Whether the content is in the cache; an error where it is of another length.
+fn is_there(blob: &Path, announced: Option<u64>) -> Result<bool, FilesError> {
+    if !blob.exists() {
+        return Ok(false);
+    }
+    let (_, actual) = reading::open(blob)?;
+    match announced {
+        Some(expected) if actual != expected => {
+            let reason = format!("it has {actual} bytes, and the Hub's file has {expected}");
+            Err(FilesError::Damaged { path: blob.into(), reason })
+        }
+        _ => Ok(true),
+    }
+}
+
+/// Refuses an answer whose own length is another than that of the file, such as a page with a form to log in.
+fn check_announced(body: &Body, start: u64, length: Option<u64>) -> Result<(), Transfer> {
+    match (body.length(), length) {
+        (Some(rest), Some(length)) if start + rest != length => {
+            Err(Transfer::Broken(format!("the answer has {rest} bytes and the file has {length}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Unfinished {
+    /// Opens a new content, or one that a broken transfer left.
+    fn open(path: PathBuf, announced: Option<u64>) -> Result<Self, FilesError> {
+        let failed = |error| FilesError::io(path.clone(), error);
+        let mut options = File::options();
+        options.append(true);
+        let file = match path.symlink_metadata() {
+            Ok(metadata) if metadata.is_file() => options.open(&path),
+            Ok(_) => return Err(FilesError::NotAFile { path, kind: "no file of this server" }),
+            Err(_) => options.create_new(true).open(&path),
+        };
+        let file = file.map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        let mut unfinished = Self { file, path: path.clone(), length };
+        // Without a length there is no way to tell what is missing.
+        if announced.is_none_or(|announced| length > announced) {
+            unfinished.start_at(0)?;
+        }
+        Ok(unfinished)
+    }
+
+    fn start_at(&mut self, start: u64) -> Result<(), FilesError> {
+        if start != self.length {
+            self.file.set_len(start).map_err(|error| FilesError::io(self.path.clone(), error))?;
+            self.length = start;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, chunk: &[u8]) -> Result<(), FilesError> {
+        self.file.write_all(chunk).map_err(|error| FilesError::io(self.path.clone(), error))?;
+        self.length += chunk.len() as u64;
+        Ok(())
+    }
+
+    /// Gives a whole content its name, keeps the beginning of one that broke off, and removes one that is refused.
+    fn end(
+        self,
+        received: Result<(), Transfer>,
+        blob: &Path,
+        announced: Option<u64>,
+    ) -> Result<(), Transfer> {
+        let Self { file, path, length } = self;
+        match received {
+            Ok(()) if announced.is_none_or(|announced| length == announced) => {
+                let named = file.sync_all().and_then(|()| fs::rename(&path, blob));
+                named.map_err(|error| FilesError::io(path, error).into())
+            }
+            Ok(()) => {
+                let announced = announced.unwrap_or_default();
+                Err(Transfer::Broken(format!("{length} of {announced} bytes arrived")))
+            }
+            Err(Transfer::Refused(error)) => {
+                // The error says what to do; what cannot be removed is only space on the disk.
+                drop(fs::remove_file(&path));
+                Err(Transfer::Refused(error))
+            }
+            Err(broken) => Err(broken),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Opens and reads the files of a model, from whomever they come.
+//!
+//! Input: a path. Output: the open file, or its text. What must hold: only regular files are opened, because opening a
+//! pipe waits until somebody writes to it and a device never ends; no more than the limit is read.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::error::FilesError;
+
+const MIB: u64 = 1 << 20;
+/// The longest `tokenizer.json`, in bytes. The largest in use have 35 MB.
+const LONGEST_TOKENIZER: u64 = 256 * MIB;
+/// The longest list of shards, in bytes. One has about 100 bytes for each tensor.
+const LONGEST_INDEX: u64 = 64 * MIB;
+/// The longest of all other files than weights: configurations and templates. The largest have many labels.
+const LONGEST_OTHER: u64 = 16 * MIB;
+
+/// The most bytes of a file other than weights, by its name.
+pub(super) fn longest(file: &str) -> u64 {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    match name {
+        super::folder::TOKENIZER => LONGEST_TOKENIZER,
+        super::weights::INDEX_FILE => LONGEST_INDEX,
+        _ => LONGEST_OTHER,
+    }
+}
+
+/// Opens a regular file and gives its length in bytes with it.
+pub(super) fn open(path: &Path) -> Result<(File, u64), FilesError> {
+    let unreadable = |error| FilesError::io(path, error);
+    let metadata = path.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        let kind = if metadata.is_dir() { "a directory" } else { "a pipe, a socket or a device" };
+        return Err(FilesError::NotAFile { path: path.into(), kind });
+    }
+    Ok((File::open(path).map_err(unreadable)?, metadata.len()))
+}
+
+/// Reads a UTF-8 text of at most `longest` bytes.
+pub(super) fn text(path: &Path, longest: u64) -> Result<String, FilesError> {
+    let (file, length) = open(path)?;
+    let too_long = || Err(FilesError::TooLong { file: path.display().to_string(), longest });
+    if length > longest {
+        return too_long();
+    }
+    let mut text = String::with_capacity(length as usize);
+    file.take(longest + 1).read_to_string(&mut text).map_err(|error| FilesError::io(path, error))?;
+    // A file of /proc has no length, and others may grow.
+    if text.len() as u64 > longest { too_long() } else { Ok(text) }
+}

@@ -1,0 +1,217 @@
+//! Reads `tokenizer.json`, from whomever it comes.
+//!
+//! Input: its path. Output: a tokenizer that neither pads nor truncates. What must hold: no rule of the file makes much
+//! more of a text than there was, nor takes time that grows with the square of a long word. Requests bound their texts,
+//! not what a tokenizer makes of them.
+
+use super::EncoderError;
+use crate::guard::{self, Bounds};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+use tokenizers::{ModelWrapper, Tokenizer};
+
+/// What reading the file may take. The largest in use take a second and some hundred megabytes.
+const BOUNDS: Bounds = Bounds { time: Duration::from_secs(120), memory: 4 << 30 };
+/// The most bytes that may come of one byte of a text, in the worst case. The normalizers in use make up to 100.
+const MOST_GROWTH: usize = 256;
+/// What Unicode's compatibility forms make of one byte in the worst case: of U+FDFA, 33 bytes of 3.
+const UNICODE_GROWTH: usize = 11;
+/// The longest text that a rule puts before each text, in bytes.
+const LONGEST_PREFIX: usize = 64;
+/// The longest token, in bytes. Those in use have up to some hundred.
+const LONGEST_TOKEN: usize = 4096;
+/// The longest word that a WordPiece model cuts, in characters: the time grows with its square. Models have 100 to 200.
+const LONGEST_WORD: usize = 1000;
+
+/// Reads the tokenizer at `path`.
+///
+/// # Errors
+///
+/// [`EncoderError::Tokenizer`] where the library does not understand the file, and [`EncoderError::Bomb`] where a rule of
+/// it is refused.
+pub fn load_tokenizer(path: &Path) -> Result<Tokenizer, EncoderError> {
+    let path = path.to_owned();
+    let read = move || Tokenizer::from_file(path).map_err(EncoderError::tokenizer);
+    let mut tokenizer = guard::run(BOUNDS, read).map_err(EncoderError::tokenizer)??;
+    tokenizer.with_truncation(None).map_err(EncoderError::tokenizer)?;
+    tokenizer.with_padding(None);
+    check(&tokenizer)?;
+    Ok(tokenizer)
+}
+
+fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
+    let normalizer = serde_json::to_value(tokenizer.get_normalizer()).map_err(EncoderError::tokenizer)?;
+    let decoder = serde_json::to_value(tokenizer.get_decoder()).map_err(EncoderError::tokenizer)?;
+    for (part, rules) in [("normalizer", normalizer), ("decoder", decoder)] {
+        let Growth { times, unicode } =
+            growth(&rules).map_err(|reason| EncoderError::Bomb { part, reason })?;
+        let times = times.saturating_mul(unicode);
+        if times > MOST_GROWTH {
+            let reason =
+                format!("it makes up to {times} bytes of one, and at most {MOST_GROWTH} are supported");
+            return Err(EncoderError::Bomb { part, reason });
+        }
+    }
+    let bomb = |reason: String| EncoderError::Bomb { part: "model", reason };
+    if let ModelWrapper::WordPiece(model) = tokenizer.get_model()
+        && model.max_input_chars_per_word > LONGEST_WORD
+    {
+        let longest = model.max_input_chars_per_word;
+        return Err(bomb(format!(
+            "`max_input_chars_per_word` is {longest}, and at most {LONGEST_WORD} is supported"
+        )));
+    }
+    let longest = tokenizer.get_vocab(true).keys().map(String::len).max().unwrap_or_default();
+    if longest > LONGEST_TOKEN {
+        return Err(bomb(format!("a token has {longest} bytes, and at most {LONGEST_TOKEN} are supported")));
+    }
+    Ok(())
+}
+
+/// What rules make of a text.
+struct Growth {
+    /// Bytes for each byte, by replacements one after the other.
+    times: usize,
+    /// The same by Unicode's forms: several forms after each other make no more of a text than the strongest.
+    unicode: usize,
+}
+
+/// What a normalizer or a decoder makes of a text in the worst case, by its description in the file.
+fn growth(rules: &Value) -> Result<Growth, String> {
+    let by = |times| Growth { times, unicode: 1 };
+    let of_list = |list: &Value| {
+        let mut all = by(1);
+        for rule in list.as_array().into_iter().flatten() {
+            let Growth { times, unicode } = growth(rule)?;
+            all = Growth { times: all.times.saturating_mul(times), unicode: all.unicode.max(unicode) };
+        }
+        Ok(all)
+    };
+    match rules["type"].as_str().unwrap_or_default() {
+        "Sequence" => {
+            of_list(if rules["normalizers"].is_array() { &rules["normalizers"] } else { &rules["decoders"] })
+        }
+        "Replace" => {
+            let content = rules["content"].as_str().map_or(0, str::len);
+            let pattern = rules["pattern"]["String"].as_str().map_or(1, str::len).max(1);
+            Ok(by(content.div_ceil(pattern).max(1)))
+        }
+        "Prepend" => match rules["prepend"].as_str().map_or(0, str::len) {
+            length if length > LONGEST_PREFIX => Err(format!(
+                "it puts {length} bytes before each text, and at most {LONGEST_PREFIX} are supported"
+            )),
+            _ => Ok(by(1)),
+        },
+        "NFKC" | "NFKD" | "NFC" | "NFD" => Ok(Growth { times: 1, unicode: UNICODE_GROWTH }),
+        "Precompiled" => {
+            let unicode = longest_replacement(rules["precompiled_charsmap"].as_str().unwrap_or_default());
+            Ok(Growth { times: 1, unicode: unicode.max(UNICODE_GROWTH) })
+        }
+        _ => Ok(by(1)),
+    }
+}
+
+/// The longest text by which SentencePiece's table replaces one, in bytes. The table is the length of its index in four
+/// bytes, the index, then the texts with a zero behind each.
+fn longest_replacement(table: &str) -> usize {
+    let table = BASE64_STANDARD.decode(table).unwrap_or_default();
+    let Some((length, rest)) = table.split_first_chunk::<4>() else { return 0 };
+    let texts = rest.get(u32::from_le_bytes(*length) as usize..).unwrap_or_default();
+    texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::tokenization::test_tokenizer::small_tokenizer_json;
+    use serde_json::json;
+
+    fn loaded(part: &str, value: Value) -> Result<Tokenizer, String> {
+        let mut file = small_tokenizer_json(&[]);
+        file[part] = value;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        std::fs::write(&path, file.to_string()).unwrap();
+        load_tokenizer(&path).map_err(|error| error.to_string())
+    }
+
+    fn replace(pattern: Value, length: usize) -> Value {
+        json!({"type": "Replace", "pattern": pattern, "content": "a".repeat(length)})
+    }
+
+    #[test]
+    fn padding_and_truncation_of_the_file_are_left_out() {
+        let padding = json!({"strategy": {"Fixed": 1_000_000_000_000_u64}, "direction": "Right", "pad_to_multiple_of": null,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": "x"});
+        let truncation =
+            json!({"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0});
+        for (part, value) in [("padding", padding), ("truncation", truncation)] {
+            let tokenizer = loaded(part, value).unwrap();
+            assert_eq!(tokenizer.encode("a b c", false).unwrap().len(), 5, "{part}");
+        }
+    }
+
+    #[test]
+    fn rules_that_make_much_more_of_a_text_are_refused() {
+        let string = |text: &str| json!({"String": text});
+        let normalizers = |rules: &[Value]| json!({"type": "Sequence", "normalizers": rules});
+        let decoders = |rules: &[Value]| json!({"type": "Sequence", "decoders": rules});
+        let twenty = replace(string("a"), 20);
+        let table = |longest: usize| {
+            let texts = format!("ab\0{}\0", "x".repeat(longest));
+            BASE64_STANDARD.encode([&8_u32.to_le_bytes(), &[0; 8][..], texts.as_bytes()].concat())
+        };
+        let precompiled = |longest| json!({"type": "Precompiled", "precompiled_charsmap": table(longest)});
+        let cases = [
+            ("normalizer", replace(string("a"), 257), Some("up to 257 bytes of one")),
+            ("normalizer", replace(string("aaaa"), 257), None),
+            ("normalizer", replace(json!({"Regex": "a+"}), 300), Some("up to 300")),
+            ("normalizer", normalizers(&[twenty.clone(), twenty.clone()]), Some("up to 400")),
+            ("normalizer", normalizers(&[normalizers(&[twenty.clone()]), twenty.clone()]), Some("up to 400")),
+            ("decoder", decoders(&[twenty.clone(), twenty.clone()]), Some("the decoder")),
+            ("decoder", replace(string("\u{2581}"), 1), None),
+            ("normalizer", json!({"type": "Prepend", "prepend": "a".repeat(65)}), Some("puts 65 bytes")),
+            ("normalizer", precompiled(300), Some("up to 300")),
+            // The strongest of those in use: SentencePiece's own table, and spaces that become one sign of three bytes.
+            (
+                "normalizer",
+                normalizers(&[
+                    json!({"type": "NFKD"}),
+                    precompiled(33),
+                    replace(json!({"Regex": " {2,}"}), 3),
+                ]),
+                None,
+            ),
+        ];
+        for (part, value, expected) in cases {
+            let found = loaded(part, value.clone()).err();
+            assert_eq!(found.is_some(), expected.is_some(), "{value}: {found:?}");
+            let (found, expected) = (found.unwrap_or_default(), expected.unwrap_or_default());
+            assert!(
+                found.contains(expected) && (found.is_empty() || found.contains("tokenizer.json")),
+                "{found}"
+            );
+        }
+    }
+
+    #[test]
+    fn models_of_long_words_and_tokens_are_refused() {
+        let model = |longest: usize, token: &str| {
+            json!({"type": "WordPiece", "unk_token": "x", "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": longest, "vocab": {"x": 0, token: 1}})
+        };
+        let long = "y".repeat(4097);
+        for (longest, token, part) in [(1001, "y", "is 1001"), (100, long.as_str(), "4097 bytes")] {
+            let message = loaded("model", model(longest, token)).unwrap_err();
+            assert!(message.contains(part) && message.contains("the model of tokenizer.json"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_tokenizer_or_makes_the_library_panic_is_an_error() {
+        assert!(loaded("model", json!({"type": "none"})).unwrap_err().contains("tokenizer.json"));
+    }
+}

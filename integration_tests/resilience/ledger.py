@@ -1,0 +1,35 @@
+"""What was tried and what was lost: the table of docs/reliability.md, written by the tests from their own results.
+
+Input: one row for each attack. Output: the rows between the two marks in the document. What must hold: with UPDATE_DOCS=1
+a test writes its row; without, it fails if the document says anything else. Rows hold counts that are the same in
+each run; an attack's row is named by what was tried.
+"""
+
+import os
+from pathlib import Path
+
+from server import ROOT
+
+PAGE = ROOT / "docs/reliability.md"
+BEGIN, END = "<!-- begin: resilience -->\n", "<!-- end: resilience -->"
+
+
+def record(what: str, tried: int, lost: int, holds: str) -> None:
+    """Adds the row of an attack: what was tried, how often, how many requests of others were lost, what holds."""
+    row = f"| {what} | {tried:,} | {lost or 'nothing'} | {holds} |\n"
+    before, rows, after = _parts(PAGE)
+    if row in rows:
+        return
+    assert os.environ.get("UPDATE_DOCS") == "1", f"docs/reliability.md lacks {row}run the test with UPDATE_DOCS=1"
+    same = [index for index, old in enumerate(rows) if old.startswith(f"| {what} |")]
+    if same:
+        rows[same[0]] = row
+    else:
+        rows.append(row)
+    PAGE.write_text(before + BEGIN + "".join(rows) + END + after, encoding="utf-8")
+
+
+def _parts(page: Path) -> tuple[str, list[str], str]:
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+    rows, after = rest.split(END)
+    return before, rows.splitlines(keepends=True), after

@@ -1,0 +1,99 @@
+"""Model folders that somebody made to do harm: the server says in one line what is wrong, and ends with 1."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from server import MODELS, refusal
+
+ROLES = "".join(
+    "{%- set @ = messages | selectattr('role', 'eq', '@') | map(attribute='content') | first -%}".replace("@", role)
+    for role in ("query", "document")
+)
+GROW = "{% set it = namespace(x='aaaaaaaaaaaaaaaa') %}{% for _ in range(60) %}{% set it.x = STEP %}{% endfor %}{{ it.x }}"
+
+# What a chat template does before it writes its texts, and a part of the server's words.
+TEMPLATES = {
+    "loops": ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "steps"),
+    "doubles": (GROW.replace("STEP", "it.x ~ it.x"), "MiB of memory"),
+    "squares": (GROW.replace("STEP", "it.x | replace('a', it.x)"), "MiB of memory"),
+    "pads": ("{{ '{:>1000000000000}'.format('x') }}", "a width"),
+    "indents": ("{{ 'x' | indent(1000000000000) }}", "indent"),
+    "repeats": ("{{ 'x' * 1000000000 }}", "too large"),
+    "writes without end": ("{% for a in range(99999) %}{{ 'x' * 100000 }}{% endfor %}", "more than 4194304 bytes"),
+    "calls itself": ("{% macro m(n) %}{{ m(n) }}{% endmacro %}{{ m(0) }}", "recursion"),
+}
+
+TIMES_1000 = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+# What a tokenizer.json says, and a part of the server's words.
+TOKENIZERS = {
+    "a normalizer bomb": ("normalizer", {"type": "Sequence", "normalizers": [TIMES_1000] * 4}, "the normalizer of"),
+    "a decoder bomb": ("decoder", {"type": "Sequence", "decoders": [TIMES_1000] * 4}, "the decoder of"),
+    "a long prefix": ("normalizer", {"type": "Prepend", "prepend": "a" * 10_000_000}, "before each text"),
+}
+
+# What is in a file's place, and a part of the server's words.
+PLACES = {
+    "a pipe": (os.mkfifo, "not a file"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "not a file"),
+    "a directory": (Path.mkdir, "a directory"),
+}
+
+
+def changed(folder: Path, change: Callable[[Path], None]) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(MODELS / "tied-bf16", folder)
+    change(folder)
+    return folder
+
+
+def refused(folder: Path, change: Callable[[Path], None]) -> str:
+    return refusal(changed(folder, change), "--model-type", "listwise-reranker")
+
+
+def test_templates(tmp_path, record):
+    for name, (bomb, part) in TEMPLATES.items():
+        source = ROLES + bomb + "{{ query }}{{ document }}"
+        sentence = refused(tmp_path / "model", lambda folder: (folder / "chat_template.jinja").write_text(source))
+        assert part in sentence and "chat_template.jinja" in sentence, f"{name}: {sentence}"
+    record("chat templates that loop, double or pad", len(TEMPLATES), 0, "exit 1 with a sentence")
+
+
+def test_tokenizers(tmp_path, record):
+    for name, (part, value, words) in TOKENIZERS.items():
+
+        def change(folder: Path) -> None:
+            path = folder / "tokenizer.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), part: value}))
+
+        sentence = refused(tmp_path / "model", change)
+        assert words in sentence and "tokenizer.json" in sentence, f"{name}: {sentence}"
+    record("tokenizers whose rules make gigabytes of a word", len(TOKENIZERS), 0, "exit 1 with a sentence")
+
+
+def test_padding_of_a_tokenizer_is_left_out(tmp_path, target, record):
+    def change(folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        padding = {"strategy": {"Fixed": 10**12}, "direction": "Right", "pad_to_multiple_of": None}
+        padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "padding": padding}))
+
+    folder = changed(tmp_path / "model", change)
+    assert target("--model-type", "listwise-reranker", model=folder).is_alive()
+    record("tokenizers that pad to 10¹² tokens", 1, 0, "they do not pad")
+
+
+def test_what_is_no_file(tmp_path, record):
+    names = ("config.json", "tokenizer.json", "model.safetensors", "chat_template.jinja", "modules.json")
+    for place, (put, part) in PLACES.items():
+        for name in names:
+
+            def change(folder: Path) -> None:
+                (folder / name).unlink()
+                put(folder / name)
+
+            sentence = refused(tmp_path / "model", change)
+            assert part in sentence and name in sentence, f"{place} for {name}: {sentence}"
+    record("pipes, devices and folders in the place of a model's files", len(names) * len(PLACES), 0, "exit 1 with a sentence")

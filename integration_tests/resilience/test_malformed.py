@@ -1,0 +1,20 @@
+"""Bytes that are not requests: the server answers or closes, and goes on."""
+
+import random
+
+from target import read_answer
+
+GARBAGE = 100
+
+
+def test_bytes_that_are_no_request(target, bystander, record):
+    aim = target()
+    generator = random.Random(20)
+    with bystander(aim) as others:
+        for _ in range(GARBAGE):
+            with aim.connect() as connection:
+                connection.sendall(b"\x00" + generator.randbytes(generator.randrange(1, 5000)))
+                assert b" 200 " not in read_answer(connection)[:16]
+    assert not others.lost, others.lost
+    assert aim.is_alive()
+    record("connections that send random bytes", GARBAGE, len(others.lost), "each is closed")

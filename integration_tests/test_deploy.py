@@ -1,0 +1,306 @@
+"""deploy/: manifests, rules and the dashboard, held to the tools that read them and to what the server exposes.
+
+What must hold: every flag that deploy/ sets is one of the server's; every panel and rule asks for metrics that there are,
+and gets an answer from a Prometheus that scrapes the real server; manifests are valid for current versions of Kubernetes.
+A tool that the machine lacks skips its tests by name; `make deploy-check` says how to get it.
+"""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+import requests
+import yaml
+from kubernetes_validate import utils as kubernetes
+from server import ROOT, Server, run, wait_until
+
+DEPLOY = ROOT / "deploy"
+COMPOSE = DEPLOY / "compose"
+RULES = COMPOSE / "prometheus/rules.yaml"
+DASHBOARD = json.loads((COMPOSE / "grafana/dashboards/text-embeddings-router.json").read_text(encoding="utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+TEIS = json.loads((ROOT / "integration_tests/tei_metrics.json").read_text(encoding="utf-8"))["families"]
+KUBERNETES = DEPLOY / "kubernetes"
+# Variables of other programs that the containers read.
+FOREIGN_VARIABLES = {"HF_HUB_OFFLINE", "HF_TOKEN"}
+
+
+def tool(name: str, package: str) -> str:
+    """The path of a program, or a skip that says where it comes from."""
+    found = shutil.which(name) or shutil.which(name, path=str(ROOT / "target/tools"))
+    if not found:
+        pytest.skip(f"{name} is not installed: {package}")
+    return found
+
+
+def run_tool(*command: str) -> str:
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+@pytest.fixture(scope="module")
+def variables() -> set[str]:
+    """The server's own variables."""
+    return set(re.findall(r"\[env: (\w+)", run("--help").stdout))
+
+
+@pytest.fixture(scope="module", params=["cpu", "gpu"])
+def manifests(request) -> dict[str, dict]:
+    """The manifests of an overlay by kind and name."""
+    kubectl = tool("kubectl", "`make deploy-check` installs it")
+    built = subprocess.run(
+        [kubectl, "kustomize", KUBERNETES / "overlays" / request.param], capture_output=True, text=True, timeout=120
+    )
+    assert built.returncode == 0, built.stderr
+    # What is deprecated is a warning.
+    assert built.stderr == "", built.stderr
+    documents = list(yaml.safe_load_all(built.stdout))
+    return {f"{document['kind']}/{document['metadata']['name']}": document for document in documents}
+
+
+class TestKubernetes:
+    def test_they_are_valid(self, manifests):
+        unknown = []
+        for manifest in manifests.values():
+            try:
+                kubernetes.validate(manifest, kubernetes.latest_version(), strict=True)
+            except kubernetes.SchemaNotFoundError:
+                unknown.append(manifest["kind"])
+        # The Prometheus operator's, whose schemas are its own.
+        assert sorted(unknown) == ["PrometheusRule", "ServiceMonitor"]
+
+    @staticmethod
+    def pod(manifests: dict[str, dict]) -> dict:
+        return manifests["Deployment/text-embeddings-router"]["spec"]["template"]["spec"]
+
+    @staticmethod
+    def settings(manifests: dict[str, dict]) -> dict[str, str]:
+        (settings,) = [manifest["data"] for manifest in manifests.values() if manifest["kind"] == "ConfigMap"]
+        return settings
+
+    def test_what_is_set_are_flags_of_the_server(self, manifests, variables):
+        pod = self.pod(manifests)
+        named = set(self.settings(manifests))
+        for container in (*pod["initContainers"], *pod["containers"]):
+            named |= {variable["name"] for variable in container.get("env", ())}
+        assert named - FOREIGN_VARIABLES <= variables
+
+    def test_a_pod_has_the_time_to_end(self, manifests):
+        pod, settings = self.pod(manifests), self.settings(manifests)
+        before = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+        needed = before + int(settings["SHUTDOWN_DELAY"]) + int(settings["DRAIN_TIMEOUT"])
+        assert needed < pod["terminationGracePeriodSeconds"]
+        readiness = pod["containers"][0]["readinessProbe"]
+        # Before the port closes, who asks the pod itself has heard of it.
+        assert readiness["periodSeconds"] < int(settings["SHUTDOWN_DELAY"])
+
+    def test_ports_and_probes_are_the_servers(self, manifests, served):
+        pod, settings = self.pod(manifests), self.settings(manifests)
+        (container,) = pod["containers"]
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert ports == {"http": int(settings["PORT"]), "grpc": int(settings["GRPC_PORT"]), "metrics": int(settings["PROMETHEUS_PORT"])}
+        server = served("demo")
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert container[probe]["httpGet"]["port"] == "http"
+            assert server.get(container[probe]["httpGet"]["path"]).status_code == 200
+        for name in ("text-embeddings-router", "text-embeddings-router-pods"):
+            assert {port["targetPort"] for port in manifests[f"Service/{name}"]["spec"]["ports"]} <= set(ports)
+
+    def test_nothing_runs_as_root_or_writes_but_to_its_volumes(self, manifests):
+        pod = self.pod(manifests)
+        assert pod["securityContext"]["runAsNonRoot"] is True and pod["automountServiceAccountToken"] is False
+        for container in (*pod["initContainers"], *pod["containers"]):
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"], container["name"]
+            assert security["capabilities"]["drop"] == ["ALL"]
+            assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/data", "/tmp"}
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"]) and "memory" in container["resources"]["limits"]
+
+    def test_every_selector_finds_the_pods(self, manifests):
+        labels = manifests["Deployment/text-embeddings-router"]["spec"]["template"]["metadata"]["labels"].items()
+        pods = "Service/text-embeddings-router-pods"
+        selectors = [manifest["spec"]["selector"] for name, manifest in manifests.items() if name.startswith("Service/")]
+        selectors += [manifests[f"{kind}/text-embeddings-router"]["spec"]["selector"]["matchLabels"] for kind in ("Deployment", "PodDisruptionBudget")]
+        spreading = self.pod(manifests)["topologySpreadConstraints"]
+        selectors += [constraint["labelSelector"]["matchLabels"] for constraint in spreading]
+        assert len(selectors) == 6 and all(selector.items() <= labels for selector in selectors), selectors
+        monitor = manifests["ServiceMonitor/text-embeddings-router"]["spec"]
+        assert monitor["selector"]["matchLabels"].items() <= manifests[pods]["metadata"]["labels"].items()
+        (other,) = [name for name in manifests if name.startswith("Service/") and name != pods]
+        # Not scraped twice.
+        assert not monitor["selector"]["matchLabels"].items() <= manifests[other]["metadata"].get("labels", {}).items()
+        ports = {port["name"] for port in manifests[pods]["spec"]["ports"]}
+        assert {endpoint["port"] for endpoint in monitor["endpoints"]} <= ports
+
+    def test_the_autoscaler_reads_what_the_adapter_gives(self, manifests):
+        rules = yaml.safe_load((KUBERNETES / "adapter-rules.yaml").read_text())["rules"]
+        given = {rule["name"]["as"] for rule in rules}
+        scaled = manifests["HorizontalPodAutoscaler/text-embeddings-router"]["spec"]
+        assert {metric["pods"]["metric"]["name"] for metric in scaled["metrics"]} == given
+        assert scaled["scaleTargetRef"]["name"] == "text-embeddings-router"
+        assert "replicas" not in manifests["Deployment/text-embeddings-router"]["spec"]
+
+    def test_one_volume_for_all_pods(self, tmp_path):
+        kubectl = tool("kubectl", "`make deploy-check` installs it")
+        copy = tmp_path / "kubernetes"
+        shutil.copytree(KUBERNETES, copy)
+        overlay = copy / "overlays/cpu/kustomization.yaml"
+        overlay.write_text(re.sub(r"# (components:|  - \.\./\.\./components)", r"\1", overlay.read_text()))
+        documents = list(yaml.safe_load_all(run_tool(kubectl, "kustomize", str(overlay.parent))))
+        for document in documents:
+            if document["kind"] not in ("PrometheusRule", "ServiceMonitor"):
+                kubernetes.validate(document, kubernetes.latest_version(), strict=True)
+        (deployment,) = [document for document in documents if document["kind"] == "Deployment"]
+        volumes = {volume.pop("name"): volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+        assert volumes["models"] == {"persistentVolumeClaim": {"claimName": "text-embeddings-router-models"}}
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, dict]:
+    return yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+
+
+class TestCompose:
+    def test_what_is_set_are_flags_of_the_server(self, services, variables):
+        assert set(services["server"]["environment"]) <= variables
+
+    def test_the_server_has_the_time_to_end(self, services):
+        drain = int(services["server"]["environment"]["DRAIN_TIMEOUT"])
+        assert drain < int(services["server"]["stop_grace_period"].removesuffix("s"))
+
+    def test_what_is_mounted_is_there(self, services):
+        for name, service in services.items():
+            sources = [volume.split(":")[0] for volume in service["volumes"]]
+            assert all((COMPOSE / source).exists() for source in sources if source.startswith("./")), name
+
+
+class TestRules:
+    def test_they_fire_when_they_should(self):
+        promtool = tool("promtool", "Debian's package `prometheus` has it")
+        run_tool(promtool, "check", "rules", str(RULES))
+        run_tool(promtool, "check", "config", str(COMPOSE / "prometheus/prometheus.yaml"))
+        run_tool(promtool, "test", "rules", str(COMPOSE / "prometheus/rules_test.yaml"))
+
+    def test_the_operator_gets_the_same(self):
+        rules = yaml.safe_load(RULES.read_text())
+        assert yaml.safe_load((KUBERNETES / "base/rules.yaml").read_text())["spec"] == rules
+        names = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+        tested = yaml.safe_load((COMPOSE / "prometheus/rules_test.yaml").read_text())["tests"]
+        assert {case["alertname"] for test in tested for case in test["alert_rule_test"]} == names
+
+
+class Prometheus:
+    """Debian's Prometheus with the configuration of deploy/compose, but for whom it scrapes and how often."""
+
+    def __init__(self, folder: Path, servers: list[Server]):
+        self._binary = tool("prometheus", "Debian's package `prometheus` has it")
+        config = yaml.safe_load((COMPOSE / "prometheus/prometheus.yaml").read_text())
+        config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        (job,) = config["scrape_configs"]
+        job.pop("dns_sd_configs")
+        job["static_configs"] = [{"targets": [f"127.0.0.1:{server.port}" for server in servers]}]
+        shutil.copy(RULES, folder)
+        (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+        self._folder = folder
+
+    def __enter__(self) -> "Prometheus":
+        log = self._folder / "log"
+        with log.open("wb") as file:
+            flags = [f"--config.file={self._folder}/prometheus.yaml", f"--storage.tsdb.path={self._folder}/data"]
+            self._process = subprocess.Popen(
+                [self._binary, *flags, "--web.listen-address=127.0.0.1:0"], stdout=file, stderr=file
+            )
+        found = wait_until(lambda: re.search(r"Listening on.*address=\S*?:(\d+)", log.read_text()), 60, "Prometheus does not listen")
+        self.url = f"http://127.0.0.1:{found[1]}"
+        wait_until(lambda: requests.get(f"{self.url}/-/ready", timeout=10).ok, 60, f"Prometheus is not ready:\n{log.read_text()}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+
+    def query(self, expression: str) -> list[float]:
+        """The values of an expression now, without those that are no number."""
+        answer = requests.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=60).json()
+        assert answer["status"] == "success", f"{expression}: {answer}"
+        values = [float(series["value"][1]) for series in answer["data"]["result"]]
+        return [value for value in values if math.isfinite(value)]
+
+
+def ask_everything(reranker: Server, embedder: Server, stop: Event) -> None:
+    """Requests that move every metric, until `stop`."""
+    number = 0
+    while not stop.is_set():
+        number += 1
+        texts = [f"{number} Mars is red.", "Mars is red. " * 400, "Bread is baked."]
+        for _ in range(2):
+            reranker.rerank(f"red planet {number}", texts)
+        reranker.post("/predict", {"inputs": ["red planet", f"{number}"]})
+        reranker.post("/embed", {"inputs": "a"})
+        reranker.post("/tokenize", {"inputs": ["a"]})
+        reranker.post("/rerank", {"query": "q", "texts": []})
+        embedder.post("/embed", {"inputs": f"{number}"})
+        embedder.post("/embed", {"inputs": ["a", ""]})
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory) -> Iterator[Prometheus]:
+    stop = Event()
+    with Server("demo", "--max-input-length", "128") as reranker, Server("embedding-last") as embedder:
+        with Prometheus(tmp_path_factory.mktemp("prometheus"), [reranker, embedder]) as prometheus:
+            asking = Thread(target=ask_everything, args=(reranker, embedder, stop))
+            asking.start()
+            try:
+                # A rate wants several scrapes.
+                wait_until(lambda: prometheus.query("min(count_over_time(te_request_count[1m])) > 5"), 60, "nothing is scraped")
+                yield prometheus
+            finally:
+                stop.set()
+                asking.join()
+
+
+class TestMonitoring:
+    @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+    def test_every_panel_shows_something(self, prometheus, panel):
+        assert panel["description"] and panel["fieldConfig"]["defaults"]["unit"]
+        for target in panel["targets"]:
+            expression = target["expr"].replace("$__rate_interval", "1m").replace("$job", ".*").replace("$instance", ".*")
+            assert "$" not in expression
+            values = prometheus.query(expression)
+            assert values, f"no value of {expression}"
+            if panel["fieldConfig"]["defaults"]["unit"] == "percentunit":
+                assert all(0 <= value <= 1.05 for value in values), f"{expression}: {values}"
+
+    def test_the_panels_choices_are_answered(self, prometheus):
+        for variable in DASHBOARD["templating"]["list"]:
+            if variable["type"] == "query":
+                metric = re.match(r"label_values\((\w+)", variable["definition"])[1]
+                assert len(prometheus.query(metric)) == 2
+
+    def test_every_rule_asks_for_metrics_that_there_are(self, prometheus):
+        rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+        adapter = yaml.safe_load((KUBERNETES / "adapter-rules.yaml").read_text())["rules"]
+        asked = " ".join([rule["expr"] for rule in rules] + [rule["seriesQuery"] for rule in adapter])
+        for name in sorted(set(re.findall(r"\bte_\w+", asked))):
+            assert prometheus.query(f"count({name})"), name
+        state = requests.get(f"{prometheus.url}/api/v1/rules", timeout=60).json()["data"]["groups"]
+        assert {rule["health"] for group in state for rule in group["rules"]} == {"ok"}, state
+
+    @pytest.mark.parametrize("family", TEIS)
+    def test_a_dashboard_made_for_tei_finds_its_series(self, prometheus, family):
+        forms = {
+            "counter": "sum(rate({}[1m]))",
+            "gauge": "max({})",
+            "histogram": "histogram_quantile(0.95, sum by (le) (rate({}_bucket[1m])))",
+        }
+        expression = forms[TEIS[family]["type"]].format(family)
+        assert prometheus.query(expression), expression

@@ -1,0 +1,354 @@
+"""The Python package's module, from its source, with the development build of the server.
+
+What must hold: answers are those of the server over plain HTTP; every error is one sentence of its own type; a busy server
+is asked again when it says so; the server ends with the program that started it, however that ends.
+"""
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import requests
+from busy_stub import Stub
+from server import BINARY, DEMO, ROOT, Server, wait_until
+
+PYTHON = ROOT / "python"
+sys.path.insert(0, str(PYTHON))
+os.environ["TEXT_EMBEDDINGS_ROUTER"] = str(BINARY)
+
+import text_embeddings_router as ter  # noqa: E402
+
+QUERY, TEXTS = "red planet", ["Bread is baked.", "Mars is red.", "화성은 붉다."]
+# A program that holds a server, tells its process id and address, and does what follows.
+HOLDER = """
+    import os, sys, threading, time
+    import text_embeddings_router as ter
+    server = ter.Server("demo")
+    {start}
+    print(server.pid, server.url, flush=True)
+    {then}
+"""
+
+
+@pytest.fixture(scope="module")
+def demo(served) -> Server:
+    return served(DEMO)
+
+
+def scores_of(server: Server) -> dict[int, float]:
+    return {rank["index"]: rank["score"] for rank in server.rerank(QUERY, TEXTS)}
+
+
+def test_answers_are_those_of_plain_requests(demo):
+    with ter.Client(demo.url) as client:
+        expected = demo.rerank(QUERY, TEXTS, return_text=True)
+        assert client.rerank(QUERY, TEXTS, return_text=True) == [ter.Rank(**rank) for rank in expected]
+        assert [rank.index for rank in client.rerank(QUERY, TEXTS, top_n=1)] == [expected[0]["index"]]
+        raw = client.rerank(QUERY, TEXTS, raw_scores=True, instruction="Find the same words")
+        assert [rank.score for rank in raw] != pytest.approx([rank["score"] for rank in expected], abs=1e-2)
+        pairs = client.score([QUERY] * 3, TEXTS)
+        assert dict(enumerate(pairs)) == pytest.approx(scores_of(demo), abs=1e-5)
+        (label,), *_ = client.predict([(QUERY, text) for text in TEXTS])
+        assert (label.label, label.score) == ("yes", pytest.approx(pairs[0], abs=1e-5))
+        assert client.info()["model_id"] == DEMO
+
+
+def test_vectors_and_labels(served):
+    embedder, classifier = served("embedding-last"), served("seq-cls-3")
+    with ter.Client(embedder.url) as client:
+        for options in ({}, {"normalize": False}, {"dimensions": 4}):
+            expected = embedder.post("/embed", {"inputs": TEXTS, **options}).json()
+            assert client.embed(TEXTS, **options) == expected
+    with ter.Client(classifier.url) as client:
+        expected = classifier.post("/predict", {"inputs": [["a"], ["b", "c"]]}).json()
+        assert client.predict(["a", ("b", "c")]) == [[ter.Prediction(**label) for label in row] for row in expected]
+
+
+def test_both_clients_answer_alike(demo):
+    async def ask() -> list:
+        async with ter.AsyncClient(demo.url) as client:
+            return await asyncio.gather(
+                client.rerank(QUERY, TEXTS, return_text=True),
+                client.score([QUERY] * 3, TEXTS),
+                client.predict([(QUERY, text) for text in TEXTS]),
+                client.info(),
+            )
+
+    with ter.Client(demo.url) as client:
+        ranks, pairs, labels, info = asyncio.run(ask())
+        assert [rank.text for rank in ranks] == [rank.text for rank in client.rerank(QUERY, TEXTS, return_text=True)]
+        assert pairs == pytest.approx(client.score([QUERY] * 3, TEXTS), abs=1e-6)
+        assert [row[0].score for row in labels] == pytest.approx(pairs, abs=1e-6)
+        assert info == client.info()
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "status", "words"),
+    [
+        (lambda client: client.embed(["a"]), ter.BackendError, 424, "not an embedding model"),
+        (lambda client: client.rerank("", ["a"]), ter.EmptyInputError, 400, "`query`"),
+        (lambda client: client.rerank("q", []), ter.EmptyInputError, 400, "texts"),
+        (lambda client: client.score(["q"] * 1001, ["a"] * 1001), ter.ValidationError, 422, "1000"),
+        (lambda client: client.rerank("q", ["a" * 3_000_000]), ter.ValidationError, 413, "2000000"),
+        (lambda client: client.rerank("q", ["a"] * 2, top_n=0), ter.ValidationError, 422, "top_n"),
+    ],
+)
+def test_each_error_has_its_type_and_the_servers_sentence(demo, ask, kind, status, words):
+    with ter.Client(demo.url) as client, pytest.raises(kind) as found:
+        ask(client)
+    error = found.value
+    assert error.status == status and words in error.message and words in str(error), str(error)
+    # Errors travel between processes.
+    assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
+
+
+def test_what_is_no_list_or_no_pairs_is_refused_before_it_is_sent():
+    client = ter.Client("http://127.0.0.1:1")
+    for ask in (lambda: client.rerank("q", "a"), lambda: client.embed("a"), lambda: client.predict("a"), lambda: client.score("q", "a")):
+        with pytest.raises(TypeError, match="must be a list"):
+            ask()
+    with pytest.raises(ValueError, match="1 queries and 2 texts"):
+        client.score(["q"], ["a", "b"])
+    with pytest.raises(ValueError, match="at least 1"):
+        ter.Client(attempts=0)
+
+
+def test_the_key(served):
+    server = served("tied-bf16", "--api-key", "k")
+    with ter.Client(server.url) as client, pytest.raises(ter.UnauthorizedError):
+        client.rerank("q", ["a"])
+    with ter.Client(server.url, api_key="k") as client:
+        assert len(client.rerank("q", ["a"])) == 1
+
+
+class TestPatience:
+    """What both clients do while a server is busy."""
+
+    @pytest.fixture(autouse=True)
+    def pauses(self, monkeypatch) -> list[float]:
+        pauses: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+
+        monkeypatch.setattr("text_embeddings_router._client.time.sleep", pauses.append)
+        monkeypatch.setattr("text_embeddings_router._client.asyncio.sleep", sleep)
+        return pauses
+
+    @staticmethod
+    def ask(kind: str, url: str, **settings: float) -> list[ter.Rank]:
+        if kind == "sync":
+            with ter.Client(url, **settings) as client:
+                return client.rerank(QUERY, TEXTS)
+
+        async def ask() -> list[ter.Rank]:
+            async with ter.AsyncClient(url, **settings) as client:
+                return await client.rerank(QUERY, TEXTS)
+
+        return asyncio.run(ask())
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_it_comes_back_when_the_server_says(self, demo, pauses, kind):
+        with Stub(demo, [(429, {"Retry-After": "3"}), (503, {"Retry-After": "0"}), (429, {})]) as stub:
+            ranks = self.ask(kind, stub.url)
+        assert {rank.index: rank.score for rank in ranks} == pytest.approx(scores_of(demo), abs=1e-5)
+        assert pauses[:2] == [3, 0] and 1 <= pauses[2] <= 2 and len(pauses) == 3
+        assert len(stub.requests) == 4 and len(set(stub.requests)) == 1
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    @pytest.mark.parametrize(
+        ("refusals", "error", "sent", "words"),
+        [
+            ([(429, {"Retry-After": "1"})] * 3, ter.OverloadedError, 3, "Model is overloaded (429 Overloaded after 3 attempts)"),
+            ([(503, {})] * 3, ter.UnhealthyError, 3, "stopping"),
+            ([(429, {"Retry-After": "21"})], ter.OverloadedError, 1, "overloaded (429 Overloaded)"),
+            ([(502, {})], ter.RequestError, 1, "Bad Gateway"),
+        ],
+    )
+    def test_it_gives_up(self, demo, pauses, kind, refusals, error, sent, words):
+        with Stub(demo, refusals) as stub, pytest.raises(error) as found:
+            self.ask(kind, stub.url, attempts=3)
+        assert words in str(found.value) and len(stub.requests) == sent and len(pauses) == sent - 1
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_nobody_there(self, pauses, kind):
+        with pytest.raises(ter.ServerUnreachableError, match="no answer from http://127.0.0.1:1"):
+            self.ask(kind, "http://127.0.0.1:1", attempts=2)
+        assert len(pauses) == 1
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_a_server_that_is_silent_is_not_asked_again(self, pauses, kind):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            with pytest.raises(ter.AnswerTimeoutError, match="within 0.2 s"):
+                self.ask(kind, f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
+        assert pauses == []
+
+
+def test_serve_gives_a_client_and_stops_the_server():
+    with ter.serve(DEMO, dtype="float32") as client:
+        best, *_ = client.rerank(QUERY, TEXTS)
+        assert TEXTS[best.index] == "Mars is red."
+    with pytest.raises(ter.ServerUnreachableError):
+        ter.Client(client.url, attempts=1).info()
+
+
+def test_serve_for_asyncio_with_flags_of_every_kind():
+    async def ask() -> dict:
+        flags = {"auto_truncate": False, "pin_threads": True, "max_rerank_texts": 2, "served_model_name": "-name", "revision": None}
+        async with ter.serve(DEMO, api_key="k", cors_allow_origin=["http://a", "http://b"], **flags) as client:
+            with pytest.raises(ter.ValidationError):
+                await client.rerank(QUERY, TEXTS)
+            return await client.info()
+
+    info = asyncio.run(ask())
+    assert (info["auto_truncate"], info["pin_threads"], info["max_rerank_texts"]) == (False, True, 2)
+
+
+def test_a_key_is_in_no_list_of_processes():
+    server = ter.Server(DEMO, api_key="s3cret").start()
+    try:
+        assert "s3cret" not in Path(f"/proc/{server.pid}/cmdline").read_text()
+        with server.client() as client:
+            assert client.rerank(QUERY, TEXTS)
+    finally:
+        server.stop()
+    assert not server.is_running
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "kind", "words"),
+    [
+        (DEMO, {"prot": 1}, ter.FlagError, "no flag `prot`: did you mean `port`?"),
+        (DEMO, {"json_output": True}, ter.FlagError, "`json_output` is set by `serve` itself"),
+        (DEMO, {"max_batch_tokens": "many"}, ter.FlagError, "invalid value 'many' for '--max-batch-tokens"),
+        (DEMO, {"dtype": "float16"}, ter.ServerStartError, "`--dtype float16` is not supported yet: leave it out"),
+        ("/nowhere", {}, ter.ServerStartError, "there is no such directory"),
+        (str(ROOT / "docs"), {}, ter.ServerStartError, "config.json"),
+    ],
+)
+def test_a_start_that_fails_is_one_clear_error(model, flags, kind, words):
+    with pytest.raises(kind) as found, ter.serve(model, **flags):
+        pass
+    message = str(found.value)
+    assert words in message and "\n" not in message, message
+    assert vars(pickle.loads(pickle.dumps(found.value))) == vars(found.value)
+
+
+def test_a_port_in_use_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ter.ServerStartError, match=rf"cannot listen on 127.0.0.1:{port} \("):
+            ter.Server(DEMO, port=port).start()
+
+
+def test_a_start_that_takes_too_long_is_ended():
+    with socket.create_server(("127.0.0.1", 0)) as silent_hub:
+        hub = {"HF_ENDPOINT": f"http://127.0.0.1:{silent_hub.getsockname()[1]}", "HF_HUB_OFFLINE": ""}
+        code = """
+            import text_embeddings_router as ter
+            try:
+                ter.Server("a/b", start_timeout=1).start()
+            except ter.ServerStartError as error:
+                print(error)
+        """
+        ended = subprocess.run(program(code), capture_output=True, text=True, timeout=60, env=environment(hub))
+    assert ended.stdout.startswith("the server did not start: it was not ready within 1 s"), ended
+
+
+def test_the_log_goes_to_logging(caplog):
+    with caplog.at_level(logging.INFO, "text_embeddings_router.server"), ter.serve(DEMO) as client:
+        client.rerank(QUERY, TEXTS)
+        wait_until(lambda: "Success" in caplog.text, 10, "the request is not in the log")
+    assert "Ready: listening on" in caplog.text
+    caplog.clear()
+    with ter.serve(DEMO, max_rerank_texts=1) as client, pytest.raises(ter.ValidationError):
+        client.rerank(QUERY, TEXTS)
+    assert [record.levelname for record in caplog.records] == ["WARNING"], caplog.text
+
+
+def test_no_binary(monkeypatch):
+    monkeypatch.setenv("TEXT_EMBEDDINGS_ROUTER", "/nowhere/router")
+    with pytest.raises(ter.BinaryNotFoundError, match="names /nowhere/router"):
+        ter.serve(DEMO)
+    monkeypatch.delenv("TEXT_EMBEDDINGS_ROUTER")
+    with pytest.raises(ter.BinaryNotFoundError, match="install the package again"):
+        ter.serve(DEMO)
+
+
+def program(code: str) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(code)]
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(PYTHON), "HOME": "/nowhere", **(extra or {})}
+
+
+def is_there(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    # In a container whose first process reaps nobody, an orphan stays as a zombie.
+    return state != "Z"
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "then", "number"),
+    [
+        ("killed", "server.start()", "time.sleep(600)", signal.SIGKILL),
+        ("ended by a signal", "server.start()", "time.sleep(600)", signal.SIGTERM),
+        ("ended in order without stopping it", "server.start()", "sys.exit()", None),
+        ("crashed", "server.start()", "os.abort()", None),
+        # The thread that started the server is gone, and the server is not.
+        (
+            "killed, started by a thread that has ended",
+            "thread = threading.Thread(target=server.start); thread.start(); thread.join()",
+            "time.sleep(600)",
+            signal.SIGKILL,
+        ),
+        # A child without an exec has a copy of everything that its parent has open.
+        ("killed, survived by a child", "server.start(); os.fork() or (time.sleep(5), os._exit(0))", "time.sleep(600)", signal.SIGKILL),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " in value and "." not in value and "(" not in value else None,
+)
+def test_the_server_ends_with_the_program_that_started_it(name, start, then, number):
+    code = HOLDER.format(start=start, then=then)
+    with subprocess.Popen(program(code), stdout=subprocess.PIPE, text=True, env=environment()) as holder:
+        pid, url = holder.stdout.readline().split()
+        if number is not None:
+            assert requests.get(f"{url}/health", timeout=30).status_code == 200
+            started = time.monotonic()
+            holder.send_signal(number)
+            wait_until(lambda: not is_there(int(pid)), 30, f"the server outlived its parent, which was {name}")
+            if "survived" in name:
+                assert time.monotonic() - started < 4.5, "the server ended with the child, not with its parent"
+        wait_until(lambda: not is_there(int(pid)), 30, f"the server outlived its parent, which {name}")
+        holder.kill()
+
+
+def test_a_forked_child_does_not_stop_the_server():
+    server = ter.Server(DEMO)
+    with server as client:
+        child = os.fork()
+        if child == 0:
+            # As at the end of a `with` block that the child is in, too.
+            try:
+                server.stop()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert client.rerank(QUERY, TEXTS)
+
+
+def test_the_types_hold():
+    ended = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -1,0 +1,52 @@
+"""Where the server's binary is, and which flags it has."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from ._errors import BinaryNotFoundError
+
+NAME = "text-embeddings-router"
+# Names a binary of one's own, such as a build for a GPU.
+VARIABLE = "TEXT_EMBEDDINGS_ROUTER"
+HELP_LIMIT = 30
+
+
+def find_binary() -> Path:
+    """The binary of this installation, or the one that the variable `TEXT_EMBEDDINGS_ROUTER` names.
+
+    A binary elsewhere on PATH is not looked for: it may be of another version.
+    """
+    if named := os.environ.get(VARIABLE):
+        path = Path(named)
+        if not path.is_file():
+            raise BinaryNotFoundError(f"the variable {VARIABLE} names {named}, which is not a file")
+        return path.resolve()
+    folders = [
+        sysconfig.get_path("scripts"),
+        sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")),
+        # `pip install --target` and `--prefix`.
+        str(Path(__file__).resolve().parent.parent / "bin"),
+        str(Path(sys.prefix) / "bin"),
+    ]
+    for folder in folders:
+        path = Path(folder) / NAME
+        if path.is_file():
+            return path
+    tried = ", ".join(dict.fromkeys(folders))
+    raise BinaryNotFoundError(
+        f"the binary {NAME} is in none of {tried}: install the package again, or name a binary in the variable {VARIABLE}"
+    )
+
+
+@functools.cache
+def known_flags(binary: Path) -> frozenset[str]:
+    """The server's flags as Python names, such as `max_batch_tokens`."""
+    shown = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=HELP_LIMIT, check=True).stdout
+    return frozenset(name.replace("-", "_") for name in re.findall(r"^\s+(?:-\w, )?--([a-z0-9-]+)", shown, re.MULTILINE))

@@ -1,0 +1,50 @@
+//! `health`: asks a running server whether it should be sent requests, for containers that have no curl.
+//!
+//! Input: the server's address. Output: nothing, and exit code 0; else one line that says why not, and exit code 1.
+//! What must hold: it ends within [`LIMIT`], so that a server that hangs is found too.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use reqwest::Client;
+
+use super::block_on;
+
+/// How long the server may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The arguments of `health`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  text-embeddings-router health
+  text-embeddings-router health --url http://localhost:8080
+
+Asks `/health/ready`, and prints nothing if the server is ready. Exit codes: 0 ready, 1 not ready or no answer within
+5 seconds, 2 wrong arguments.")]
+pub(crate) struct HealthArgs {
+    /// The port of a server on this machine.
+    #[arg(long, env, default_value = "3000")]
+    port: u16,
+
+    /// The server's address, such as `http://localhost:3000` [default: `--port` of this machine].
+    // No conflict with `--port`: a container's `PORT` would be one.
+    #[arg(long)]
+    url: Option<String>,
+}
+
+/// Asks.
+pub(super) fn run(args: &HealthArgs) -> anyhow::Result<()> {
+    let server = args.url.clone().unwrap_or_else(|| format!("http://127.0.0.1:{}", args.port));
+    let address = format!("{}/health/ready", server.trim_end_matches('/'));
+    block_on("warn", async {
+        // A proxy for the world outside must not be asked for a server on this machine.
+        let client = Client::builder().timeout(LIMIT).no_proxy().build().context("cannot make a request")?;
+        let answer = client.get(&address).send().await.map_err(reqwest::Error::without_url);
+        let answer = answer.with_context(|| format!("no answer from {address}"))?;
+        if !answer.status().is_success() {
+            bail!("{address} says {}: the server is not ready", answer.status());
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,193 @@
+//! Bytes that many connections hold together, within one limit.
+//!
+//! Input: [`Lease`]s that grow. Output: whose lease must go when there is no more room: the oldest. What must hold: the
+//! leases that were not evicted never exceed the limit; nobody waits, so that nothing can be locked up by clients that
+//! promise bytes and do not send or read them. A body that arrives as fast as the network goes is never the oldest for
+//! long.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// What holds the bytes of a lease.
+pub(crate) trait Holder: Send + Sync {
+    /// Lets go of the bytes soon, because others need the room.
+    fn evict(&self);
+
+    /// Whether it has had its time at `now` (milliseconds of the door's clock).
+    fn is_overdue(&self, now: u64) -> bool;
+}
+
+/// A limit of bytes. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Budget(Arc<Shared>);
+
+struct Shared {
+    limit: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    used: usize,
+    next: u64,
+    /// By age: the first is the oldest.
+    entries: BTreeMap<u64, Entry>,
+}
+
+struct Entry {
+    bytes: usize,
+    holder: Arc<dyn Holder>,
+}
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self(Arc::new(Shared { limit, state: Mutex::default() }))
+    }
+
+    /// A lease of no bytes yet.
+    pub(crate) fn lease(&self, holder: Arc<dyn Holder>) -> Lease {
+        let mut state = self.0.lock();
+        let id = state.next;
+        state.next += 1;
+        state.entries.insert(id, Entry { bytes: 0, holder });
+        Lease { budget: self.clone(), id }
+    }
+
+    /// Evicts the holders that have had their time.
+    pub(crate) fn sweep(&self, now: u64) {
+        let mut state = self.0.lock();
+        let overdue = state.entries.iter().filter(|(_, entry)| entry.holder.is_overdue(now));
+        let overdue: Vec<u64> = overdue.map(|(id, _)| *id).collect();
+        for id in overdue {
+            state.evict(id);
+        }
+    }
+
+    /// The bytes that are leased.
+    #[cfg(test)]
+    pub(crate) fn used(&self) -> usize {
+        self.0.lock().used
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that runs under the lock can leave the state half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn evict(&mut self, id: u64) {
+        if let Some(Entry { bytes, holder }) = self.entries.remove(&id) {
+            self.used -= bytes;
+            holder.evict();
+        }
+    }
+}
+
+/// Bytes of a budget, given back when dropped.
+pub(crate) struct Lease {
+    budget: Budget,
+    id: u64,
+}
+
+impl Lease {
+    /// Sets the bytes that are held. Without room for them the oldest lease is evicted, and then the next; in the end
+    /// this one. An evicted lease holds nothing.
+    pub(crate) fn set(&self, bytes: usize) {
+        let mut state = self.budget.0.lock();
+        let Some(entry) = state.entries.get_mut(&self.id) else { return };
+        let before = std::mem::replace(&mut entry.bytes, bytes);
+        state.used = state.used - before + bytes;
+        while state.used > self.budget.0.limit {
+            let Some(oldest) = state.entries.first_key_value().map(|(id, _)| *id) else { return };
+            state.evict(oldest);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut state = self.budget.0.lock();
+        if let Some(entry) = state.entries.remove(&self.id) {
+            state.used -= entry.bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[derive(Default)]
+    struct Client {
+        evicted: AtomicBool,
+        overdue: AtomicBool,
+    }
+
+    impl Holder for Client {
+        fn evict(&self) {
+            self.evicted.store(true, Ordering::Relaxed);
+        }
+
+        fn is_overdue(&self, _: u64) -> bool {
+            self.overdue.load(Ordering::Relaxed)
+        }
+    }
+
+    fn clients<const N: usize>(budget: &Budget) -> [(Arc<Client>, Lease); N] {
+        std::array::from_fn(|_| {
+            let client = Arc::<Client>::default();
+            let lease = budget.lease(client.clone());
+            (client, lease)
+        })
+    }
+
+    fn evicted<const N: usize>(clients: &[(Arc<Client>, Lease); N]) -> [bool; N] {
+        std::array::from_fn(|index| clients[index].0.evicted.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn the_oldest_goes_when_there_is_no_room() {
+        let budget = Budget::new(100);
+        let clients = clients::<4>(&budget);
+        clients[2].1.set(40);
+        clients[0].1.set(30);
+        clients[1].1.set(30);
+        assert_eq!((evicted(&clients), budget.used()), ([false; 4], 100));
+        clients[3].1.set(1);
+        assert_eq!((evicted(&clients), budget.used()), ([true, false, false, false], 71));
+        clients[0].1.set(50);
+        assert_eq!(budget.used(), 71, "who was evicted holds nothing");
+        clients[3].1.set(90);
+        assert_eq!((evicted(&clients), budget.used()), ([true, true, true, false], 90));
+        clients[3].1.set(10);
+        assert_eq!(budget.used(), 10);
+        drop(clients);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_never_fits_goes_itself() {
+        let budget = Budget::new(10);
+        let clients = clients::<2>(&budget);
+        clients[0].1.set(10);
+        clients[1].1.set(11);
+        assert_eq!((evicted(&clients), budget.used()), ([true, true], 0));
+    }
+
+    #[test]
+    fn who_has_had_its_time_goes_too() {
+        let budget = Budget::new(100);
+        let clients = clients::<3>(&budget);
+        clients.iter().for_each(|(_, lease)| lease.set(20));
+        clients[1].0.overdue.store(true, Ordering::Relaxed);
+        budget.sweep(0);
+        assert_eq!((evicted(&clients), budget.used()), ([false, true, false], 40));
+    }
+}

@@ -1,0 +1,75 @@
+//! One request and its answer, as their connection sees them.
+//!
+//! Input: the beginning of a request. Output: an [`Exchange`] that both bodies share. What must hold: whatever the end of
+//! a request, its connection counts it once as begun and once as ended.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+};
+
+use super::{Budgets, Speech, watch::Watch};
+
+/// A request on its way to its answer, from its head to the last byte that was taken of its answer.
+pub(super) struct Exchange {
+    pub(super) watch: Arc<Watch>,
+    pub(super) budgets: Arc<Budgets>,
+    pub(super) speech: Speech,
+    /// Messages that are not answered yet.
+    owed: AtomicUsize,
+    /// Whether somebody keeps the bytes of the request's body.
+    kept: AtomicBool,
+}
+
+impl Exchange {
+    pub(super) fn begin(watch: &Arc<Watch>, budgets: &Arc<Budgets>, speech: Speech) -> Arc<Self> {
+        watch.begin();
+        Arc::new(Self {
+            watch: Arc::clone(watch),
+            budgets: Arc::clone(budgets),
+            speech,
+            owed: AtomicUsize::new(0),
+            // Over gRPC nobody can read a body without keeping it.
+            kept: AtomicBool::new(matches!(speech, Speech::Grpc)),
+        })
+    }
+
+    /// A message is complete.
+    pub(super) fn owe(&self) {
+        self.owed.fetch_add(1, Relaxed);
+        self.watch.owe();
+    }
+
+    /// An answer begins: over HTTP the only one.
+    pub(super) fn answer(&self) {
+        let settled = self.owed.fetch_update(Relaxed, Relaxed, |owed| owed.checked_sub(1)).is_ok();
+        self.watch.settle(usize::from(settled));
+    }
+
+    /// Whether the bytes of the body count.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept.load(Relaxed)
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.watch.settle(self.owed.load(Relaxed));
+        self.watch.end();
+    }
+}
+
+/// Part of a request's extensions, by which a handler says what it does with the body.
+#[derive(Clone)]
+pub(crate) struct Keeping(Arc<Exchange>);
+
+impl Keeping {
+    pub(super) fn new(exchange: &Arc<Exchange>) -> Self {
+        Self(Arc::clone(exchange))
+    }
+
+    /// From here on the bytes of the body are kept, and count against the room for all bodies.
+    pub(crate) fn keep(&self) {
+        self.0.kept.store(true, Relaxed);
+    }
+}

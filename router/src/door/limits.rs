@@ -1,0 +1,147 @@
+//! What a client may take: connections, time and memory.
+//!
+//! Input: [`DoorArgs`] and the process's limit of descriptors. Output: [`ClientLimits`]. What must hold: there are always
+//! descriptors left for files and for connections that are refused; a flag that cannot be honoured is an error.
+
+use std::{num::NonZeroUsize, time::Duration};
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::{args::DoorArgs, config::ConfigError};
+
+/// Enough for several times `--max-concurrent-requests` and a fleet of idle clients; 4096 half-sent heads are 256 MiB.
+const DEFAULT_CONNECTIONS: usize = 4096;
+pub(crate) const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
+/// Descriptors that are not for connections: the log, model files, the runtime's own, the Hub, connections that are
+/// about to be refused or closed.
+const SPARE_DESCRIPTORS: usize = 64;
+
+/// What clients may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClientLimits {
+    /// Connections of all ports.
+    pub(crate) connections: usize,
+    /// For the head of a request, from its first byte or from connecting.
+    pub(crate) header: Duration,
+    /// For a body, before the time that its size gives it.
+    pub(crate) body: Duration,
+    /// For a client that does not read.
+    pub(crate) write: Duration,
+    /// For a connection without a request.
+    pub(crate) idle: Duration,
+    /// Bytes of unfinished bodies.
+    pub(crate) unread_bytes: usize,
+    /// Bytes of answers that are not read yet.
+    pub(crate) unsent_bytes: usize,
+}
+
+impl ClientLimits {
+    /// Checks the flags against each other and against `descriptors`, if that is known.
+    ///
+    /// # Errors
+    ///
+    /// For more connections than descriptors, or less room for bodies than for the largest one.
+    pub(crate) fn resolve(
+        args: &DoorArgs,
+        payload_limit: usize,
+        descriptors: Option<usize>,
+    ) -> Result<Self, ConfigError> {
+        let seconds = |flag: std::num::NonZeroU32| Duration::from_secs(flag.get().into());
+        let unread_bytes =
+            args.max_unread_bytes.map_or_else(|| DEFAULT_UNREAD_BYTES.max(payload_limit), NonZeroUsize::get);
+        if unread_bytes < payload_limit {
+            return Err(ConfigError::Value {
+                flag: "--max-unread-bytes",
+                value: unread_bytes.to_string(),
+                problem: format!(
+                    "is less than one body may have: give at least `--payload-limit`, {payload_limit}"
+                ),
+            });
+        }
+        Ok(Self {
+            connections: connections(args.max_connections, descriptors)?,
+            header: seconds(args.header_timeout),
+            body: seconds(args.body_timeout),
+            write: seconds(args.write_timeout),
+            idle: seconds(args.idle_timeout),
+            unread_bytes,
+            unsent_bytes: args.max_unsent_bytes.get(),
+        })
+    }
+}
+
+fn connections(asked: Option<NonZeroUsize>, descriptors: Option<usize>) -> Result<usize, ConfigError> {
+    // A process with very few descriptors serves few clients rather than none.
+    let most =
+        descriptors.map_or(usize::MAX, |all| all.saturating_sub(SPARE_DESCRIPTORS).max(all / 4).max(1));
+    match asked.map(NonZeroUsize::get) {
+        Some(asked) if asked > most => Err(ConfigError::Value {
+            flag: "--max-connections",
+            value: asked.to_string(),
+            problem: format!(
+                "is more than the {most} that this process has descriptors for: raise its limit (`ulimit -n`), or give less"
+            ),
+        }),
+        Some(asked) => Ok(asked),
+        None => Ok(DEFAULT_CONNECTIONS.min(most)),
+    }
+}
+
+/// Raises the process's limit of open descriptors as far as it may, and gives it; none if there is no limit.
+pub(crate) fn descriptors() -> Option<usize> {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let most = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+        // Some systems refuse "no limit" for descriptors: then the limit stays as it was.
+        if setrlimit(Resource::Nofile, most).is_ok() {
+            limit = getrlimit(Resource::Nofile);
+        }
+    }
+    limit.current.map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::args::Args;
+
+    fn resolve(flags: &str, descriptors: Option<usize>) -> Result<ClientLimits, String> {
+        let start = ["text-embeddings-router", "--model-id", "m"];
+        let args = Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap();
+        ClientLimits::resolve(&args.door, args.payload_limit.get(), descriptors)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn connections_leave_descriptors_to_spare() {
+        let table = [
+            ("", None, 4096),
+            ("", Some(1 << 20), 4096),
+            ("", Some(4096), 4032),
+            ("", Some(1024), 960),
+            ("", Some(64), 16),
+            ("", Some(2), 1),
+            ("--max-connections 10000", Some(20_000), 10_000),
+            ("--max-connections 5", Some(64), 5),
+        ];
+        for (flags, descriptors, expected) in table {
+            assert_eq!(resolve(flags, descriptors).unwrap().connections, expected, "{flags} {descriptors:?}");
+        }
+        assert_eq!(
+            resolve("--max-connections 1000", Some(1024)).unwrap_err(),
+            "`--max-connections 1000` is more than the 960 that this process has descriptors for: raise its limit \
+             (`ulimit -n`), or give less"
+        );
+    }
+
+    #[test]
+    fn the_largest_body_fits_into_the_room_for_bodies() {
+        assert_eq!(resolve("", None).unwrap().unread_bytes, 256 << 20);
+        assert_eq!(resolve("--payload-limit 1000000000", None).unwrap().unread_bytes, 1_000_000_000);
+        assert_eq!(
+            resolve("--max-unread-bytes 1000000", None).unwrap_err(),
+            "`--max-unread-bytes 1000000` is less than one body may have: give at least `--payload-limit`, 2000000"
+        );
+    }
+}

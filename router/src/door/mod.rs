@@ -1,0 +1,271 @@
+//! The door: every connection of every port comes in here, and goes again.
+//!
+//! Input: listeners, and what answers requests. Output: none, until the server ends. What must hold: whatever clients do,
+//! the process holds a bounded number of connections, of unfinished requests' bytes and of unread answers' bytes; a client
+//! that stops in the middle of anything is gone after a while; where there is no place for a new client, one that only
+//! waits makes way.
+
+mod budget;
+mod download;
+mod exchange;
+mod limits;
+mod places;
+mod socket;
+mod tls;
+mod upload;
+mod watch;
+
+use std::{convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use axum::{Router, body::Body, extract::Request, response::Response};
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use tokio::sync::Semaphore;
+use tower_service::Service;
+
+use self::{
+    budget::Budget,
+    download::Download,
+    exchange::Exchange,
+    places::{Place, Places},
+    socket::{Socket, Watched},
+    tls::Inside,
+    upload::Upload,
+    watch::{Clock, Watch},
+};
+use crate::serve::Stop;
+
+pub(crate) use self::{
+    exchange::Keeping,
+    limits::{ClientLimits, DEFAULT_UNREAD_BYTES, descriptors},
+    socket::Listener,
+    tls::Certificate,
+    upload::Cut,
+};
+
+/// How often connections are looked at, at most and at least.
+const TICKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Bytes of a head over HTTP/1 and of what is read ahead of a body.
+const BUFFER: usize = 64 << 10;
+/// Bytes of a head over HTTP/2.
+const HEADER_LIST: u32 = 16 << 10;
+/// What a client may send of a stream before it is read.
+const STREAM_WINDOW: u32 = 64 << 10;
+/// The same for all streams of a connection, over HTTP.
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// Over gRPC, where many calls of a connection wait at a time. HTTP/2's implementation ends a connection whose unread small
+/// messages take more than half of this in bookkeeping, 256 bytes each: fifteen streams may fill their windows with
+/// messages of ten bytes.
+const GRPC_CONNECTION_WINDOW: u32 = 32 << 20;
+/// Requests of a connection at a time; clients keep further ones back.
+const STREAMS: u32 = 100;
+/// The same over gRPC: a client has one connection, and a stream may last as long as it likes.
+const GRPC_STREAMS: u32 = 512;
+/// How often a quiet client of HTTP/2 is asked whether it is still there, and how long it may take to say so.
+const PING: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
+/// Connections that are being told that there is no place, and for how long.
+const REFUSALS: usize = 16;
+const REFUSAL: Duration = Duration::from_millis(500);
+/// What they are told.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+    content-length: 127\r\nconnection: close\r\n\r\n\
+    {\"error\":\"every connection of this server is in use: come back later, or raise `--max-connections`\",\"error_type\":\"Overloaded\"}\n";
+
+/// What a listener speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speech {
+    /// HTTP/1.1 and HTTP/2.
+    Http,
+    /// HTTP/2 with the messages of gRPC.
+    Grpc,
+}
+
+/// What all connections share. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Door {
+    clock: Clock,
+    places: Arc<Places>,
+    budgets: Arc<Budgets>,
+    refusals: Arc<Semaphore>,
+}
+
+/// The room for what is not finished.
+struct Budgets {
+    limits: ClientLimits,
+    /// For bodies of requests.
+    unread: Budget,
+    /// For answers.
+    unsent: Budget,
+}
+
+impl Door {
+    /// A door with these limits.
+    pub(crate) fn new(limits: ClientLimits) -> Self {
+        let clock = Clock::new();
+        let (unread, unsent) = (Budget::new(limits.unread_bytes), Budget::new(limits.unsent_bytes));
+        Self {
+            clock,
+            places: Arc::new(Places::new(clock, limits.clone())),
+            budgets: Arc::new(Budgets { limits, unread, unsent }),
+            refusals: Arc::new(Semaphore::new(REFUSALS)),
+        }
+    }
+
+    /// Looks at all connections at intervals, for ever, and closes those that have had their time.
+    pub(crate) async fn sweep(&self) -> Infallible {
+        let limits = &self.budgets.limits;
+        let shortest = limits.header.min(limits.write).min(limits.idle);
+        let mut ticks = tokio::time::interval((shortest / 8).clamp(TICKS.0, TICKS.1));
+        loop {
+            ticks.tick().await;
+            let now = self.clock.now();
+            self.places.sweep(now);
+            self.budgets.unsent.sweep(now);
+        }
+    }
+
+    /// Lets clients of `listener` in, to be answered by `app`, until `stop` is due.
+    pub(crate) async fn open(&self, listener: Listener, speech: Speech, app: Router, stop: Stop) {
+        let builder = Arc::new(builder(speech));
+        let mut due = std::pin::pin!(stop.clone().due());
+        loop {
+            let socket = tokio::select! {
+                socket = listener.accept() => socket,
+                () = &mut due => return,
+            };
+            let Some(place) = self.places.take() else {
+                self.refuse(socket, &listener, speech);
+                continue;
+            };
+            let connection = Connection {
+                place,
+                budgets: Arc::clone(&self.budgets),
+                app: app.clone(),
+                speech,
+                builder: Arc::clone(&builder),
+            };
+            let certificate = listener.certificate().cloned();
+            tokio::spawn(connection.serve(socket, certificate, stop.clone()));
+        }
+    }
+
+    /// Waits until all connections have ended. Those without a request are closed.
+    pub(crate) async fn close(&self) {
+        self.places.close();
+        self.places.emptied().await;
+    }
+
+    /// Tells a client that there is no place, if it can be told before it has said anything.
+    fn refuse(&self, socket: Socket, listener: &Listener, speech: Speech) {
+        tracing::warn!("a connection is refused: all {} are in use", self.budgets.limits.connections);
+        let can_be_told = speech == Speech::Http && listener.certificate().is_none();
+        if let (true, Ok(refusal)) = (can_be_told, Arc::clone(&self.refusals).try_acquire_owned()) {
+            tokio::spawn(async move {
+                socket.refuse(FULL, REFUSAL).await;
+                drop(refusal);
+            });
+        }
+    }
+}
+
+fn builder(speech: Speech) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(BUFFER);
+    let (streams, window) = match speech {
+        Speech::Http => (STREAMS, CONNECTION_WINDOW),
+        Speech::Grpc => (GRPC_STREAMS, GRPC_CONNECTION_WINDOW),
+    };
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(streams)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(window)
+        .max_header_list_size(HEADER_LIST)
+        .keep_alive_interval(PING.0)
+        .keep_alive_timeout(PING.1);
+    match speech {
+        Speech::Http => builder,
+        Speech::Grpc => builder.http2_only(),
+    }
+}
+
+/// A connection that has its place.
+struct Connection {
+    place: Place,
+    budgets: Arc<Budgets>,
+    app: Router,
+    speech: Speech,
+    builder: Arc<Builder<TokioExecutor>>,
+}
+
+impl Connection {
+    /// Serves it to its end, or until it has to go.
+    async fn serve(self, socket: Socket, certificate: Option<Certificate>, stop: Stop) {
+        let watch = Arc::clone(&self.place.watch);
+        tokio::select! {
+            () = self.answer(socket, certificate, stop) => {}
+            () = watch.evicted() => {}
+        }
+    }
+
+    async fn answer(&self, socket: Socket, certificate: Option<Certificate>, stop: Stop) {
+        let socket = match (certificate, socket) {
+            (Some(certificate), Socket::Tcp(stream)) => {
+                let inside = if self.speech == Speech::Http { Inside::Http } else { Inside::Grpc };
+                match certificate.accept(stream, inside).await {
+                    Ok(stream) => Socket::Tls(Box::new(stream)),
+                    Err(error) => return tracing::debug!("a client does not agree on TLS: {error}"),
+                }
+            }
+            (_, socket) => socket,
+        };
+        let watched = Watched { socket, watch: Arc::clone(&self.place.watch) };
+        let answers = Answers {
+            app: self.app.clone(),
+            watch: Arc::clone(&self.place.watch),
+            budgets: Arc::clone(&self.budgets),
+            speech: self.speech,
+        };
+        let mut connection = std::pin::pin!(self.builder.serve_connection(TokioIo::new(watched), answers));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.due() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!("a connection ended early: {error}");
+        }
+    }
+}
+
+/// What answers the requests of a connection.
+struct Answers {
+    app: Router,
+    watch: Arc<Watch>,
+    budgets: Arc<Budgets>,
+    speech: Speech,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Answers {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let exchange = Exchange::begin(&self.watch, &self.budgets, self.speech);
+        let keeping = Keeping::new(&exchange);
+        let mut request = request.map(|body| Body::new(Upload::new(body, Arc::clone(&exchange))));
+        request.extensions_mut().insert(keeping);
+        let answer = self.app.clone().call(request);
+        Box::pin(async move {
+            let answer = answer.await?;
+            Ok(answer.map(|body| Body::new(Download::new(body, exchange))))
+        })
+    }
+}

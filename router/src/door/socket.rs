@@ -1,0 +1,207 @@
+//! Where connections come from, and the bytes of one.
+//!
+//! Input: a port or a Unix socket. Output: [`Socket`]s, and [`Watched`] ones that report what they read and write. What must
+//! hold: an accept that fails is tried again; small answers do not wait for more to send.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+};
+use tokio_rustls::server::TlsStream;
+
+use super::{tls::Certificate, watch::Watch};
+use crate::listener::SocketFile;
+
+/// How long to wait when the system has no descriptor left: others may be closed by then.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// Where connections come from.
+pub(crate) enum Listener {
+    /// A port.
+    Tcp(TcpListener),
+    /// A port whose connections are encrypted.
+    Tls(TcpListener, Certificate),
+    /// A Unix socket.
+    Unix(UnixListener, #[expect(dead_code, reason = "removes the file in the end")] SocketFile),
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+impl Listener {
+    /// The next connection, not encrypted yet.
+    pub(super) async fn accept(&self) -> Socket {
+        loop {
+            let accepted = match self {
+                Self::Tcp(listener) | Self::Tls(listener, _) => listener.accept().await.map(|(stream, _)| {
+                    // Small answers should not wait for more to send.
+                    let _ = stream.set_nodelay(true);
+                    Socket::Tcp(stream)
+                }),
+                Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Socket::Unix(stream)),
+            };
+            match accepted {
+                Ok(socket) => return socket,
+                // The client has gone already.
+                Err(error) if is_of_client(&error) => {}
+                Err(error) => {
+                    tracing::error!("a connection cannot be accepted ({error}): trying again");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// What encrypts its connections.
+    pub(super) fn certificate(&self) -> Option<&Certificate> {
+        match self {
+            Self::Tls(_, certificate) => Some(certificate),
+            Self::Tcp(_) | Self::Unix(..) => None,
+        }
+    }
+}
+
+fn is_of_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// The bytes of a connection.
+pub(super) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Socket {
+    /// Says `words` and nothing more, and listens for a moment, so that a client that is still sending can read them.
+    pub(super) async fn refuse(mut self, words: &[u8], patience: Duration) {
+        let said = async {
+            self.write_all(words).await?;
+            self.shutdown().await?;
+            let mut rest = [0; 1024];
+            while tokio::io::AsyncReadExt::read(&mut self, &mut rest).await? > 0 {}
+            io::Result::Ok(())
+        };
+        // Who does not listen need not be told.
+        let _ = tokio::time::timeout(patience, said).await;
+    }
+}
+
+/// Calls a method of whichever socket it is.
+macro_rules! each {
+    ($socket:expr, $stream:ident => $call:expr) => {
+        match $socket {
+            Socket::Tcp($stream) => $call,
+            Socket::Unix($stream) => $call,
+            Socket::Tls($stream) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), stream => Pin::new(stream).poll_read(cx, buffer))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), stream => Pin::new(stream).poll_write(cx, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), stream => Pin::new(stream).poll_write_vectored(cx, parts))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        each!(self, stream => stream.is_write_vectored())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), stream => Pin::new(stream).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), stream => Pin::new(stream).poll_shutdown(cx))
+    }
+}
+
+/// A socket that reports what it reads and writes.
+pub(super) struct Watched {
+    pub(super) socket: Socket,
+    pub(super) watch: Arc<Watch>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(cx, buffer))?;
+        let received = &buffer.filled()[before..];
+        if !received.is_empty() {
+            self.watch.received(received);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Watched {
+    fn report<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.watch.wrote(outcome.is_ready());
+        outcome
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.socket).poll_write(cx, bytes);
+        self.report(outcome)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.socket).poll_write_vectored(cx, parts);
+        self.report(outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.socket).poll_flush(cx);
+        // Without TLS nothing is held back, and a flush says nothing about whether the client reads.
+        if matches!(self.socket, Socket::Tls(_)) { self.report(outcome) } else { outcome }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.socket).poll_shutdown(cx);
+        self.report(outcome)
+    }
+}

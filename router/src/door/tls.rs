@@ -1,0 +1,126 @@
+//! TLS: a certificate and its key, which may be replaced while the server runs.
+//!
+//! Input: two files in PEM. Output: a [`Certificate`] that gives each new connection what is in force. What must hold:
+//! files that are not a certificate and its key are an error at the start; later they leave the old ones in force.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use anyhow::Context;
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::aws_lc_rs,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+    server::TlsStream,
+};
+
+/// The bytes of the two files, by which a change is noticed.
+type Files = (Vec<u8>, Vec<u8>);
+
+/// What a port speaks inside TLS.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Inside {
+    /// HTTP/1.1 or HTTP/2.
+    Http,
+    /// HTTP/2 only.
+    Grpc,
+}
+
+/// The certificate in force. Cheap to clone; all clones change together.
+#[derive(Clone)]
+pub(crate) struct Certificate(Arc<Shared>);
+
+struct Shared {
+    certificate: PathBuf,
+    key: PathBuf,
+    in_force: RwLock<InForce>,
+}
+
+struct InForce {
+    files: Files,
+    http: Arc<ServerConfig>,
+    grpc: Arc<ServerConfig>,
+}
+
+impl Certificate {
+    /// Reads the files of `--tls-cert` and `--tls-key`.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be read, or if they are not a certificate and its key.
+    pub(crate) fn load(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
+        let in_force = InForce::of(read(certificate, key)?).with_context(|| {
+            format!("`--tls-cert {}` and `--tls-key {}` cannot be used", certificate.display(), key.display())
+        })?;
+        let (certificate, key) = (certificate.to_owned(), key.to_owned());
+        Ok(Self(Arc::new(Shared { certificate, key, in_force: RwLock::new(in_force) })))
+    }
+
+    /// Reads the files again. Whether they changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Certificate::load`]; then the old ones stay in force.
+    pub(crate) fn reload(&self) -> anyhow::Result<bool> {
+        let files = read(&self.0.certificate, &self.0.key)?;
+        if self.0.in_force.read().unwrap_or_else(PoisonError::into_inner).files == files {
+            return Ok(false);
+        }
+        let in_force = InForce::of(files)?;
+        *self.0.in_force.write().unwrap_or_else(PoisonError::into_inner) = in_force;
+        Ok(true)
+    }
+
+    /// Encrypts a new connection.
+    ///
+    /// # Errors
+    ///
+    /// If the client does not agree.
+    pub(super) async fn accept(
+        &self,
+        stream: TcpStream,
+        inside: Inside,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let config = {
+            let in_force = self.0.in_force.read().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(match inside {
+                Inside::Http => &in_force.http,
+                Inside::Grpc => &in_force.grpc,
+            })
+        };
+        TlsAcceptor::from(config).accept(stream).await
+    }
+}
+
+fn read(certificate: &Path, key: &Path) -> anyhow::Result<Files> {
+    let read = |flag: &str, path: &Path| {
+        std::fs::read(path).with_context(|| format!("`{flag} {}` cannot be read", path.display()))
+    };
+    Ok((read("--tls-cert", certificate)?, read("--tls-key", key)?))
+}
+
+impl InForce {
+    fn of(files: Files) -> anyhow::Result<Self> {
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&files.0)
+            .collect::<Result<_, _>>()
+            .context("the certificate is not PEM")?;
+        anyhow::ensure!(!chain.is_empty(), "the first file holds no certificate in PEM");
+        let key =
+            PrivateKeyDer::from_pem_slice(&files.1).context("the second file holds no private key in PEM")?;
+        let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .context("the key does not belong to the certificate")?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let grpc = Arc::new(config.clone());
+        config.alpn_protocols.push(b"http/1.1".to_vec());
+        Ok(Self { files, http: Arc::new(config), grpc })
+    }
+}

@@ -1,0 +1,298 @@
+//! The body of a request: how long it may take, and how much of all bodies is there unfinished.
+//!
+//! Input: a body from the network. Output: the same body, or the error with which it ends too early. What must hold: a
+//! body that is complete with its first bytes, as small ones are, costs neither a timer nor a lock; a call of gRPC may
+//! pause between two messages as long as it likes, but not within one.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::BoxError;
+use bytes::{Buf, Bytes};
+use futures_util::task::AtomicWaker;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+
+use super::{
+    Speech,
+    budget::{Holder, Lease},
+    exchange::Exchange,
+};
+
+/// A body that comes in has a second more for each so many bytes.
+const BYTES_PER_SECOND: usize = 16 << 10;
+/// The bytes before a message of gRPC: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+
+/// Why a body ended too early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Cut {
+    /// It took too long.
+    #[error(
+        "the rest of the request did not arrive in time: send it without pauses, or raise `--body-timeout`"
+    )]
+    TooSlow,
+    /// Others needed the room.
+    #[error(
+        "too many requests are arriving at once, and this one took the longest: send it again, or raise `--max-unread-bytes`"
+    )]
+    NoRoom,
+}
+
+impl Cut {
+    /// Whether, and why, a body ended too early by the server's own decision.
+    pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
+        let mut chain = std::iter::successors(Some(error), |error| error.source());
+        chain.find_map(|error| error.downcast_ref()).copied()
+    }
+
+    fn into_error(self, speech: Speech) -> BoxError {
+        match (speech, self) {
+            (Speech::Http, cut) => cut.into(),
+            (Speech::Grpc, Self::TooSlow) => tonic::Status::deadline_exceeded(self.to_string()).into(),
+            (Speech::Grpc, Self::NoRoom) => tonic::Status::resource_exhausted(self.to_string()).into(),
+        }
+    }
+}
+
+/// The body of a request.
+pub(super) struct Upload {
+    body: Incoming,
+    exchange: Arc<Exchange>,
+    part: Part,
+    /// When what is arriving began.
+    since: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+    lease: Option<(Lease, Arc<Unfinished>)>,
+    is_over: bool,
+}
+
+/// How much of what is arriving, a body or a message, is there.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Part {
+    /// Its bytes that have arrived.
+    arrived: usize,
+    /// Over gRPC: its length, and the bytes of the prefix that say so.
+    prefix: [u8; PREFIX],
+}
+
+impl Part {
+    /// Over gRPC, follows the messages in the next bytes. How many of them ended.
+    fn messages(&mut self, mut bytes: &[u8]) -> usize {
+        let mut ended = 0;
+        while !bytes.is_empty() {
+            if self.arrived < PREFIX {
+                self.prefix[self.arrived] = bytes.get_u8();
+                self.arrived += 1;
+            }
+            if self.arrived >= PREFIX {
+                let missing = (PREFIX + self.length()).saturating_sub(self.arrived);
+                let taken = missing.min(bytes.len());
+                bytes.advance(taken);
+                self.arrived += taken;
+                if taken == missing {
+                    ended += 1;
+                    *self = Self::default();
+                }
+            }
+        }
+        ended
+    }
+
+    fn length(&self) -> usize {
+        let [_, length @ ..] = self.prefix;
+        u32::from_be_bytes(length) as usize
+    }
+}
+
+/// What a lease of unfinished bytes wakes when it must go.
+#[derive(Default)]
+struct Unfinished {
+    evicted: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Holder for Unfinished {
+    fn evict(&self) {
+        self.evicted.store(true, Relaxed);
+        self.waker.wake();
+    }
+
+    fn is_overdue(&self, _: u64) -> bool {
+        false
+    }
+}
+
+impl Upload {
+    pub(super) fn new(body: Incoming, exchange: Arc<Exchange>) -> Self {
+        let is_over = body.is_end_stream();
+        if is_over {
+            exchange.owe();
+        }
+        let (part, since) = (Part::default(), Instant::now());
+        Self { body, exchange, part, since, timer: None, lease: None, is_over }
+    }
+
+    fn is_grpc(&self) -> bool {
+        matches!(self.exchange.speech, Speech::Grpc)
+    }
+
+    /// Bytes have arrived.
+    fn account(&mut self, bytes: &Bytes) {
+        if self.is_grpc() {
+            let ended = self.part.messages(bytes);
+            for _ in 0..ended {
+                self.exchange.owe();
+            }
+            if ended > 0 || self.since_first(bytes.len()) {
+                self.begin_part();
+            }
+        } else {
+            self.part.arrived += bytes.len();
+        }
+        let is_whole = self.body.is_end_stream() || self.part.arrived == 0;
+        match &self.lease {
+            Some((lease, _)) => lease.set(if self.exchange.is_kept() { self.part.arrived } else { 0 }),
+            None if is_whole || !self.exchange.is_kept() => {}
+            None => {
+                let unfinished = Arc::<Unfinished>::default();
+                let lease = self.exchange.budgets.unread.lease(unfinished.clone());
+                lease.set(self.part.arrived);
+                self.lease = Some((lease, unfinished));
+            }
+        }
+        if self.body.is_end_stream() {
+            self.finish();
+        }
+    }
+
+    /// Whether the bytes that just arrived are the first of a message.
+    fn since_first(&self, count: usize) -> bool {
+        self.part.arrived <= count
+    }
+
+    fn begin_part(&mut self) {
+        self.since = Instant::now();
+        (self.lease, self.timer) = (None, None);
+    }
+
+    fn finish(&mut self) {
+        if !std::mem::replace(&mut self.is_over, true) && !self.is_grpc() {
+            self.exchange.owe();
+        }
+        (self.lease, self.timer) = (None, None);
+    }
+
+    /// Whether the body must end here, while it is waited for.
+    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<Cut> {
+        // A call may wait for its next message.
+        if self.is_over || (self.is_grpc() && self.part.arrived == 0) {
+            return Poll::Pending;
+        }
+        if let Some((_, unfinished)) = &self.lease {
+            unfinished.waker.register(cx.waker());
+            if unfinished.evicted.load(Relaxed) {
+                return Poll::Ready(Cut::NoRoom);
+            }
+        }
+        let earned = Duration::from_secs((self.part.arrived / BYTES_PER_SECOND) as u64);
+        let deadline = self.since + self.exchange.budgets.limits.body + earned;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if timer.deadline() != deadline {
+            timer.as_mut().reset(deadline);
+        }
+        timer.as_mut().poll(cx).map(|()| Cut::TooSlow)
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                match frame.data_ref() {
+                    Some(bytes) => self.account(bytes),
+                    None => self.finish(),
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
+            Poll::Ready(None) => {
+                self.finish();
+                Poll::Ready(None)
+            }
+            Poll::Pending => self.poll_cut(cx).map(|cut| {
+                let error = cut.into_error(self.exchange.speech);
+                self.finish();
+                Some(Err(error))
+            }),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    fn message(length: usize) -> Vec<u8> {
+        let mut bytes = vec![0];
+        bytes.extend(u32::try_from(length).unwrap().to_be_bytes());
+        bytes.resize(PREFIX + length, 7);
+        bytes
+    }
+
+    #[test]
+    fn messages_are_followed_however_they_are_cut() {
+        let mut rng = StdRng::seed_from_u64(rand::rng().random());
+        for _ in 0..200 {
+            let lengths: Vec<usize> = (0..rng.random_range(0..8)).map(|_| rng.random_range(0..40)).collect();
+            let bytes: Vec<u8> = lengths.iter().flat_map(|length| message(*length)).collect();
+            let ends: Vec<usize> = lengths
+                .iter()
+                .scan(0, |end, length| {
+                    *end += PREFIX + length;
+                    Some(*end)
+                })
+                .collect();
+            let (mut part, mut at) = (Part::default(), 0);
+            while at < bytes.len() {
+                let next = rng.random_range(at + 1..=bytes.len());
+                let ended = part.messages(&bytes[at..next]);
+                assert_eq!(ended, ends.iter().filter(|&&end| at < end && end <= next).count(), "{lengths:?}");
+                let begun = ends.iter().rev().find(|&&end| end <= next).copied().unwrap_or(0);
+                assert_eq!(part.arrived, next - begun, "{lengths:?}");
+                at = next;
+            }
+        }
+    }
+
+    #[test]
+    fn a_cut_is_found_below_other_errors() {
+        let error = axum::Error::new(Cut::NoRoom);
+        assert_eq!(Cut::of(&error), Some(Cut::NoRoom));
+        assert_eq!(Cut::of(&std::io::Error::other("gone")), None);
+    }
+}

@@ -1,0 +1,289 @@
+//! What is known of one connection: whom it waits for, and since when.
+//!
+//! Input: what its socket, its requests and its answers report. Output: whether it has had its time, how soon it may be
+//! closed for another, and a signal to close it. What must hold: reports cost a few atomic operations, because every
+//! request makes some; nothing here wakes up on its own (`places.rs` looks at all connections in turn).
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    time::Instant,
+};
+
+use tokio::sync::Notify;
+
+use super::{budget::Holder, limits::ClientLimits};
+
+/// The first bytes of a connection that speaks HTTP/2.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// No point in time.
+const NEVER: u64 = 0;
+
+/// Milliseconds since the door was made, from 1: 0 is [`NEVER`]. Cheap to copy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// The time.
+    pub(crate) fn now(self) -> u64 {
+        self.0.elapsed().as_millis() as u64 + 1
+    }
+}
+
+/// A connection as the others see it.
+pub(crate) struct Watch {
+    clock: Clock,
+    /// How many bytes of [`PREFACE`] came, and nothing else.
+    preface: AtomicU8,
+    /// Requests that are begun and not answered in full.
+    open: AtomicUsize,
+    /// Messages of clients that are complete and not answered yet: as long as there is one, others wait for the server.
+    owed: AtomicUsize,
+    /// When the connection was last owed something, or made.
+    waiting_since: AtomicU64,
+    /// When the last request ended, or the connection was made.
+    idle_since: AtomicU64,
+    /// When the head that is being read began; when the connection was made, if none has come.
+    head_since: AtomicU64,
+    /// Since when the socket takes no more bytes.
+    blocked_since: AtomicU64,
+    evicted: AtomicBool,
+    evict: Notify,
+}
+
+impl Watch {
+    /// A connection that was just accepted.
+    pub(crate) fn new(clock: Clock) -> Self {
+        let now = clock.now();
+        Self {
+            clock,
+            preface: AtomicU8::new(0),
+            open: AtomicUsize::new(0),
+            owed: AtomicUsize::new(0),
+            waiting_since: AtomicU64::new(now),
+            idle_since: AtomicU64::new(now),
+            head_since: AtomicU64::new(now),
+            blocked_since: AtomicU64::new(NEVER),
+            evicted: AtomicBool::new(false),
+            evict: Notify::new(),
+        }
+    }
+
+    /// The door's time.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    /// Bytes came. What comes between two requests begins the next one's head; over HTTP/2 it may as well be a ping.
+    pub(super) fn received(&self, bytes: &[u8]) {
+        if self.open.load(Relaxed) > 0 || self.is_http2() {
+            return;
+        }
+        let seen = usize::from(self.preface.load(Relaxed));
+        let expected = &PREFACE[seen..];
+        let common = expected.len().min(bytes.len());
+        if common > 0 && bytes[..common] == expected[..common] {
+            self.preface.store((seen + common) as u8, Relaxed);
+        } else if seen > 0 {
+            self.preface.store(0, Relaxed);
+        }
+        let _ = self.head_since.compare_exchange(NEVER, self.now(), Relaxed, Relaxed);
+    }
+
+    fn is_http2(&self) -> bool {
+        usize::from(self.preface.load(Relaxed)) == PREFACE.len()
+    }
+
+    /// The socket took bytes, or takes none at present.
+    pub(super) fn wrote(&self, went_through: bool) {
+        if !went_through {
+            let _ = self.blocked_since.compare_exchange(NEVER, self.now(), Relaxed, Relaxed);
+        } else if self.blocked_since.load(Relaxed) != NEVER {
+            self.blocked_since.store(NEVER, Relaxed);
+        }
+    }
+
+    /// A request's head is complete.
+    pub(super) fn begin(&self) {
+        self.open.fetch_add(1, Relaxed);
+        self.head_since.store(NEVER, Relaxed);
+    }
+
+    /// A request is answered in full, or its client has gone.
+    pub(super) fn end(&self) {
+        if self.open.fetch_sub(1, Relaxed) == 1 {
+            self.idle_since.store(self.now(), Relaxed);
+        }
+    }
+
+    /// A client's message is complete: it waits for the server.
+    pub(super) fn owe(&self) {
+        self.owed.fetch_add(1, Relaxed);
+    }
+
+    /// `messages` of them are answered, or nobody wants that any more.
+    pub(super) fn settle(&self, messages: usize) {
+        if messages > 0 && self.owed.fetch_sub(messages, Relaxed) == messages {
+            self.waiting_since.store(self.now(), Relaxed);
+        }
+    }
+
+    /// Whether no request is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.open.load(Relaxed) == 0
+    }
+
+    /// Since when there is no request; none while there is one.
+    pub(super) fn idle_since(&self) -> Option<u64> {
+        self.is_idle().then(|| self.idle_since.load(Relaxed))
+    }
+
+    /// How readily it is closed for another connection, the smallest first: one without a request before one that waits
+    /// for the rest of a request or for the reading of an answer, and the one that has waited longest before others. None
+    /// while its client waits for the server.
+    pub(super) fn rank(&self) -> Option<(bool, u64)> {
+        let waits = self.owed.load(Relaxed) == 0 && !self.evicted.load(Relaxed);
+        waits.then(|| match self.idle_since() {
+            Some(since) => (false, since),
+            None => (true, self.waiting_since.load(Relaxed)),
+        })
+    }
+
+    /// Whether it has had its time at `now`.
+    pub(super) fn is_overdue(&self, now: u64, limits: &ClientLimits) -> bool {
+        let is_past = |since: u64, limit: std::time::Duration| {
+            since != NEVER && now.saturating_sub(since) > limit.as_millis() as u64
+        };
+        if is_past(self.blocked_since.load(Relaxed), limits.write) {
+            return true;
+        }
+        let Some(idle_since) = self.idle_since() else { return false };
+        let head_since = self.head_since.load(Relaxed);
+        is_past(idle_since, limits.idle) || (!self.is_http2() && is_past(head_since, limits.header))
+    }
+
+    /// Has the connection closed.
+    pub(crate) fn evict(&self) {
+        self.evicted.store(true, Relaxed);
+        self.evict.notify_one();
+    }
+
+    /// Completes when the connection is to be closed. For the connection's own task.
+    pub(super) async fn evicted(&self) {
+        self.evict.notified().await;
+    }
+}
+
+/// An answer that its client has not read yet.
+pub(super) struct Answer {
+    watch: std::sync::Arc<Watch>,
+    /// When a part of it was last taken.
+    taken_at: AtomicU64,
+    /// How long it may wait for that, in milliseconds; an answer of a stream may wait as long as its client likes.
+    limit: Option<u64>,
+}
+
+impl Answer {
+    pub(super) fn new(watch: std::sync::Arc<Watch>, limit: Option<std::time::Duration>) -> Self {
+        let taken_at = AtomicU64::new(watch.now());
+        Self { watch, taken_at, limit: limit.map(|limit| limit.as_millis() as u64) }
+    }
+
+    /// A part of it was taken.
+    pub(super) fn taken(&self) {
+        self.taken_at.store(self.watch.now(), Relaxed);
+    }
+}
+
+impl Holder for Answer {
+    fn evict(&self) {
+        self.watch.evict();
+    }
+
+    fn is_overdue(&self, now: u64) -> bool {
+        self.limit.is_some_and(|limit| now.saturating_sub(self.taken_at.load(Relaxed)) > limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const LIMITS: ClientLimits = ClientLimits {
+        connections: 1,
+        header: Duration::from_millis(100),
+        body: Duration::from_millis(100),
+        write: Duration::from_millis(200),
+        idle: Duration::from_millis(1000),
+        unread_bytes: 1,
+        unsent_bytes: 1,
+    };
+
+    fn watch() -> Watch {
+        Watch::new(Clock::new())
+    }
+
+    fn is_overdue(watch: &Watch, after: u64) -> bool {
+        watch.is_overdue(watch.now() + after, &LIMITS)
+    }
+
+    #[test]
+    fn a_head_has_its_time_and_an_idle_connection_a_longer_one() {
+        let watch = watch();
+        assert!(!is_overdue(&watch, 50) && is_overdue(&watch, 150), "a client that says nothing");
+        watch.received(b"POST");
+        assert!(!is_overdue(&watch, 50) && is_overdue(&watch, 150), "half a head");
+        watch.begin();
+        assert!(!is_overdue(&watch, 1_000_000), "a request");
+        watch.received(b"its body");
+        watch.end();
+        assert!(!is_overdue(&watch, 900) && is_overdue(&watch, 1100), "between two requests");
+        watch.received(b"P");
+        assert!(!is_overdue(&watch, 50) && is_overdue(&watch, 150), "half of the next head");
+    }
+
+    #[test]
+    fn http_2_may_ping_between_requests() {
+        for parts in [vec![PREFACE], vec![&PREFACE[..3], &PREFACE[3..]], vec![&PREFACE[..23], b"\nrest"]] {
+            let watch = watch();
+            parts.iter().for_each(|part| watch.received(part));
+            watch.received(b"ping");
+            assert!(!is_overdue(&watch, 900) && is_overdue(&watch, 1100), "{parts:?}");
+        }
+        let watch = watch();
+        for part in [&PREFACE[..5], b"x", &PREFACE[5..]] {
+            watch.received(part);
+        }
+        assert!(is_overdue(&watch, 150), "no preface");
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_has_its_time() {
+        let watch = watch();
+        watch.begin();
+        watch.wrote(false);
+        assert!(!is_overdue(&watch, 150) && is_overdue(&watch, 250));
+        watch.wrote(true);
+        assert!(!is_overdue(&watch, 250));
+    }
+
+    #[test]
+    fn who_waits_for_the_server_is_not_closed_for_others() {
+        let watch = watch();
+        assert!(watch.rank().is_some_and(|(busy, _)| !busy));
+        watch.begin();
+        assert!(watch.rank().is_some_and(|(busy, _)| busy), "half a body");
+        watch.owe();
+        assert_eq!(watch.rank(), None);
+        watch.settle(1);
+        assert!(watch.rank().is_some(), "an answer that nobody reads");
+        watch.end();
+        assert!(watch.rank().is_some_and(|(busy, _)| !busy) && watch.is_idle());
+        watch.evict();
+        assert_eq!(watch.rank(), None, "it goes already");
+    }
+}

@@ -1,0 +1,204 @@
+//! How much memory the server takes at most, and how much there is.
+//!
+//! Input: the loaded model and the limits on requests. Output: a [`Plan`], for the log, or an error. What must hold: a
+//! model whose largest batch cannot fit is refused at start, not killed under load. What clients can fill is told, and
+//! only warned of: hardly any server meets all its limits at once.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::ensure;
+use text_embeddings_backend_core::DType;
+
+/// Memory that a process may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Available {
+    bytes: u64,
+    /// What sets it.
+    source: &'static str,
+}
+
+/// What the server holds at most, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// What the process holds once the model is loaded.
+    pub(super) loaded: u64,
+    /// The activations of the largest batch.
+    pub(super) batch: u64,
+    /// Kept prefixes.
+    pub(super) prefixes: u64,
+    /// Bodies, texts, tokens and answers of clients, if every limit on them is reached.
+    pub(super) requests: u64,
+}
+
+impl Available {
+    /// The container's limit if there is one, else the machine's memory; none where neither can be read.
+    pub(super) fn read() -> Option<Self> {
+        let machine = meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
+        let machine = Self { bytes: machine, source: "this machine has" };
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let limits = limit_files(&groups)
+            .into_iter()
+            .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
+        let limit = limits.min().map(|bytes| Self { bytes, source: "this container may use" });
+        Some(limit.filter(|limit| limit.bytes < machine.bytes).unwrap_or(machine))
+    }
+
+    /// Refuses weights that cannot fit whatever else there is, before they are read. `stored` is the size of their files.
+    ///
+    /// # Errors
+    ///
+    /// A sentence with both sizes and what to do.
+    pub(super) fn check_weights(self, stored: u64, dtype: Option<DType>) -> anyhow::Result<()> {
+        // Files hold 32 or 16 bits for each weight.
+        let least = match dtype {
+            Some(DType::Int8) => stored / 4,
+            Some(DType::Float32) => stored,
+            _ => stored / 2,
+        };
+        ensure!(
+            least <= self.bytes,
+            "the model's weights take at least {} and {}: choose a smaller model{}",
+            megabytes(least),
+            self,
+            if dtype == Some(DType::Int8) { "" } else { ", or `--dtype int8`" }
+        );
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// Refuses what cannot fit.
+    ///
+    /// # Errors
+    ///
+    /// A sentence with the sizes and the flags that make them smaller.
+    pub(super) fn check(&self, available: Available) -> anyhow::Result<()> {
+        let certain = self.loaded + self.batch + self.prefixes;
+        ensure!(
+            certain <= available.bytes,
+            "{self} are more than {available}: lower `--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, \
+             choose `--dtype int8`, or give it more memory"
+        );
+        if certain + self.requests > available.bytes {
+            tracing::warn!(
+                "Clients can send so much at once that memory runs out: with {} for their requests the server takes {}, and \
+                 {available}; lower `--max-concurrent-requests`, `--payload-limit` or `--max-queue-tokens`",
+                megabytes(self.requests),
+                megabytes(certain + self.requests)
+            );
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { loaded, batch, prefixes, .. } = self;
+        let [loaded, batch, prefixes] = [*loaded, *batch, *prefixes].map(megabytes);
+        write!(f, "{loaded} loaded, at most {batch} for a batch and {prefixes} of prefixes")
+    }
+}
+
+impl fmt::Display for Available {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.source, megabytes(self.bytes))
+    }
+}
+
+/// The memory of this process that no file backs, in bytes; none where that cannot be read.
+pub(super) fn held() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    Some((field("RssAnon:")? + field("RssShmem:").unwrap_or(0)) * 1024)
+}
+
+/// The size of files, in bytes; of those that can be read.
+pub(super) fn size(files: &[PathBuf]) -> u64 {
+    files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum()
+}
+
+/// Where the limits of these control groups, of version 2 or 1, are written, those of the groups around them included.
+fn limit_files(groups: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            list if list.split(',').any(|it| it == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let group = Path::new(root).join(path.trim_start_matches('/'));
+        files.extend(
+            group.ancestors().take_while(|group| group.starts_with(root)).map(|group| group.join(file)),
+        );
+    }
+    files
+}
+
+/// The bytes of memory of a machine, from its `/proc/meminfo`.
+fn meminfo(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{} MB", bytes.div_ceil(1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_groups_limit_may_be_its_own_or_that_of_a_group_around_it() {
+        let files =
+            |groups| limit_files(groups).iter().map(|file| file.display().to_string()).collect::<Vec<_>>();
+        assert_eq!(
+            files("0::/kubepods/pod1\n"),
+            [
+                "/sys/fs/cgroup/kubepods/pod1/memory.max",
+                "/sys/fs/cgroup/kubepods/memory.max",
+                "/sys/fs/cgroup/memory.max"
+            ]
+        );
+        assert_eq!(
+            files("3:cpuset:/a\n4:memory:/a\nnonsense\n"),
+            ["/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        );
+        assert_eq!(meminfo("MemFree: 1 kB\nMemTotal:       2048 kB\n"), Some(2 << 20));
+        assert_eq!(meminfo(""), None);
+    }
+
+    #[test]
+    fn what_cannot_fit_is_refused_with_its_sizes() {
+        let available = |bytes| Available { bytes, source: "this container may use" };
+        let plan = Plan { loaded: 700_000_000, batch: 100_000_000, prefixes: 200_000_000, requests: 1 };
+        assert!(plan.check(available(1_000_000_000)).is_ok(), "and a warning");
+        let message = plan.check(available(999_999_999)).map_err(|error| error.to_string());
+        let wanted = "700 MB loaded, at most 100 MB for a batch and 200 MB of prefixes are more than this container may \
+            use 1000 MB: lower `--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose \
+            `--dtype int8`, or give it more memory";
+        assert_eq!(message, Err(wanted.to_owned()));
+        for (stored, dtype, fits) in [
+            (1000, Some(DType::Float32), true),
+            (1001, Some(DType::Float32), false),
+            (2000, None, true),
+            (2002, Some(DType::BFloat16), false),
+            (4000, Some(DType::Int8), true),
+            (4004, Some(DType::Int8), false),
+        ] {
+            assert_eq!(available(1000).check_weights(stored, dtype).is_ok(), fits, "{stored} {dtype:?}");
+        }
+    }
+}
