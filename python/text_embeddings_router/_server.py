@@ -103,6 +103,15 @@ class Server:
         """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
+    def wait(self, timeout: float) -> int | None:
+        """The process's exit code if it ends within `timeout` seconds, else None."""
+        if self._process is None:
+            return None
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
     def start(self) -> Server:
         """Starts the server and returns once it is ready.
 

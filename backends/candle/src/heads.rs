@@ -324,7 +324,6 @@ fn no_head(kind: &str) -> BackendError {
 /// The true answer's row of the output embedding less the false answer's.
 fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<f32>> {
     let Plan { vocabulary, hidden, output_embedding, .. } = plan;
-    let output = checkpoint.tensor(output_embedding, &[*vocabulary, *hidden])?;
     for id in [Some(answers.true_id), answers.false_id].into_iter().flatten() {
         if id as usize >= *vocabulary {
             return Err(BackendError::Load(format!(
@@ -332,9 +331,14 @@ fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) ->
             )));
         }
     }
-    let mut answer = output.row(answers.true_id as usize);
+    // Only these rows are read of a table that may have gigabytes.
+    let row = |id: u32| {
+        let row = id as usize..id as usize + 1;
+        Ok::<_, BackendError>(checkpoint.tensor_rows(output_embedding, &[*vocabulary, *hidden], row)?.row(0))
+    };
+    let mut answer = row(answers.true_id)?;
     if let Some(id) = answers.false_id {
-        answer.iter_mut().zip(output.row(id as usize)).for_each(|(yes, no)| *yes -= no);
+        answer.iter_mut().zip(row(id)?).for_each(|(yes, no)| *yes -= no);
     }
     if answer.iter().all(|&value| value == 0.0) {
         return Err(BackendError::Load(

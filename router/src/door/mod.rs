@@ -30,7 +30,7 @@ use self::{
     budget::Budget,
     download::Download,
     exchange::Exchange,
-    places::{Place, Places},
+    places::{Place, Places, Room},
     socket::{Socket, Watched},
     tls::Inside,
     upload::Upload,
@@ -133,10 +133,10 @@ impl Door {
         let mut due = std::pin::pin!(stop.clone().due());
         loop {
             let socket = tokio::select! {
-                socket = listener.accept() => socket,
+                socket = listener.accept(|| self.places.make_way()) => socket,
                 () = &mut due => return,
             };
-            let Some(place) = self.places.take() else {
+            let Some(place) = self.place().await else {
                 self.refuse(socket, &listener, speech);
                 continue;
             };
@@ -149,6 +149,17 @@ impl Door {
             };
             let certificate = listener.certificate().cloned();
             tokio::spawn(connection.serve(socket, certificate, stop.clone()));
+        }
+    }
+
+    /// A place, as soon as there is one; none if all have clients that wait for the server.
+    async fn place(&self) -> Option<Place> {
+        loop {
+            match self.places.take() {
+                Room::Taken(place) => return Some(place),
+                Room::Soon(wait) => tokio::time::sleep(wait).await,
+                Room::None => return None,
+            }
         }
     }
 
@@ -267,5 +278,71 @@ impl hyper::service::Service<Request<Incoming>> for Answers {
             let answer = answer.await?;
             Ok(answer.map(|body| Body::new(Download::new(body, exchange))))
         })
+    }
+}
+
+#[cfg(all(test, feature = "http"))]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::http::testing::Server;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+    };
+
+    const BODY: &str = r#"{"query":"q","texts":["ZZ"]}"#;
+
+    fn request() -> String {
+        format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len())
+    }
+
+    async fn read(stream: &mut TcpStream) -> String {
+        let mut answer = Vec::new();
+        // A connection that is refused while its client is still sending may end with a reset.
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8(answer).unwrap()
+    }
+
+    #[test]
+    fn the_refusal_is_an_answer() {
+        let (head, body) = std::str::from_utf8(FULL).unwrap().split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("\r\ncontent-length: {}\r\n", body.len())), "{}", body.len());
+        assert!(serde_json::from_str::<serde_json::Value>(body).unwrap().is_object());
+    }
+
+    #[tokio::test]
+    async fn who_finds_no_place_is_told_and_those_who_work_go_on() {
+        let server = Server::start_with("--max-connections 1").await;
+        server.control.hold(true);
+        let mut working = TcpStream::connect(server.address).await.unwrap();
+        let closing = request().replace("Host: a", "Host: a\r\nConnection: close");
+        working.write_all(closing.as_bytes()).await.unwrap();
+        server.control.batches(1).await;
+        let refused = server.send("GET", "/health", b"", &[]).await;
+        assert_eq!(refused.status, 503);
+        assert!(refused.body.contains("`--max-connections`"), "{}", refused.body);
+        assert_eq!(refused.header("retry-after"), Some("1"));
+        server.control.hold(false);
+        assert!(read(&mut working).await.starts_with("HTTP/1.1 200"));
+        assert_eq!(server.get("/health").await.status, 200);
+    }
+
+    #[tokio::test]
+    async fn half_a_head_does_not_hold_the_end_up() {
+        let mut server = Server::start().await;
+        let mut half = TcpStream::connect(server.address).await.unwrap();
+        half.write_all(b"POST /rerank HTTP/1.1\r\n").await.unwrap();
+        let mut idle = TcpStream::connect(server.address).await.unwrap();
+        idle.write_all(request().as_bytes()).await.unwrap();
+        let mut some = [0; 12];
+        idle.read_exact(&mut some).await.unwrap();
+        assert_eq!(&some, b"HTTP/1.1 200");
+        let start = std::time::Instant::now();
+        server.stop();
+        server.ended().await;
+        assert!(start.elapsed() < Duration::from_secs(10), "not the drain's 30 s, nor the head's");
+        read(&mut half).await;
+        read(&mut idle).await;
     }
 }

@@ -40,8 +40,8 @@ impl From<TcpListener> for Listener {
 }
 
 impl Listener {
-    /// The next connection, not encrypted yet.
-    pub(super) async fn accept(&self) -> Socket {
+    /// The next connection, not encrypted yet. `make_way` is called where the system has no descriptor for it.
+    pub(super) async fn accept(&self, make_way: impl Fn()) -> Socket {
         loop {
             let accepted = match self {
                 Self::Tcp(listener) | Self::Tls(listener, _) => listener.accept().await.map(|(stream, _)| {
@@ -57,6 +57,7 @@ impl Listener {
                 Err(error) if is_of_client(&error) => {}
                 Err(error) => {
                     tracing::error!("a connection cannot be accepted ({error}): trying again");
+                    make_way();
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                 }
             }

@@ -1,0 +1,63 @@
+"""More connections than there are places, and a process with few descriptors: the others are served all the same."""
+
+import resource
+
+import pytest
+from server import Server, wait_until
+from target import head, is_closed
+
+CROWD = 200
+
+
+@pytest.fixture
+def few_descriptors():
+    """The servers of this test may open 100 descriptors; this process as many as before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit(server: Server) -> None:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (100, 100))
+
+    assert soft > 2 * CROWD, f"these tests need {2 * CROWD} descriptors (`ulimit -n`)"
+    return limit
+
+
+@pytest.mark.parametrize(
+    ("what", "sent"),
+    [
+        ("idle connections", b""),
+        ("unfinished heads", b"POST / HTTP/1.1\r\n"),
+        ("unfinished bodies", head("/rerank", 1000) + b"{"),
+    ],
+)
+def test_who_only_waits_makes_way(target, bystander, record, what, sent):
+    aim = target("--max-connections", "20")
+    connections = []
+    with bystander(aim) as others:
+        for _ in range(CROWD):
+            connection = aim.connect()
+            connection.sendall(sent)
+            connections.append(connection)
+        asked = others.asked
+        wait_until(lambda: others.asked > asked + 5, 30, "small requests get no further")
+    held = sum(not is_closed(connection) for connection in connections)
+    assert held <= 20, f"{held} are open"
+    assert not others.lost, others.lost
+    for connection in connections:
+        connection.close()
+    record(f"{what} where there are 20 places", CROWD, len(others.lost), "the oldest makes way")
+
+
+def test_a_process_with_few_descriptors_is_not_locked_up(target, bystander, few_descriptors, record):
+    # The limit comes after the start, so that the server does not know of it: accepting must go on all the same.
+    aim = target("--idle-timeout", "2", "--header-timeout", "2")
+    few_descriptors(aim.process("the limit of descriptors"))
+    connections = []
+    with bystander(aim) as others:
+        for _ in range(CROWD):
+            connections.append(aim.connect())
+        wait_until(lambda: aim.descriptors() < 60, 60, "descriptors are not given back")
+    assert aim.is_alive()
+    assert not others.lost, others.lost
+    for connection in connections:
+        connection.close()
+    record("idle connections with 100 descriptors that were taken away later", CROWD, len(others.lost), "the oldest makes way")
