@@ -92,7 +92,7 @@ pub fn resident() -> Option<u64> {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { time: Duration::from_secs(60), memory: 1 << 40 };
+    const BOUNDS: Bounds = Bounds { time: Duration::from_mins(1), memory: 1 << 40 };
 
     #[test]
     fn work_gives_its_result_or_panics() {
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn work_without_end_is_left() {
         let bounds = Bounds { time: Duration::from_millis(50), ..BOUNDS };
-        let exceeded = run(bounds, || std::thread::sleep(Duration::from_secs(3600)));
+        let exceeded = run(bounds, || std::thread::sleep(Duration::from_hours(1)));
         assert_eq!(exceeded, Err(Exceeded::Time(bounds.time)));
         assert!(exceeded.is_err_and(|exceeded| exceeded.to_string().contains("50ms")));
     }

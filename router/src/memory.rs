@@ -14,7 +14,7 @@ const GROWTH: u64 = 64 << 20;
 /// A change since the last time, in bytes, that is a reason to give back again.
 const CHANGE: u64 = 16 << 20;
 /// How long it takes until it is tried again without a change: what was in use then may be free now.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// From now on, memory beyond what is resident now is given back once it is free.
 ///
