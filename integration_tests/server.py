@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import requests
@@ -45,7 +46,7 @@ class Server:
             raise FileNotFoundError(f"{BINARY}: run `cargo build -p text-embeddings-router`, or set TEXT_EMBEDDINGS_ROUTER")
         self._log = tempfile.NamedTemporaryFile(prefix="router-", suffix=".log")
         self.process = subprocess.Popen(
-            command(model, *LISTEN, *flags), stdout=self._log, stderr=self._log, env=variables(environment)
+            command(model, *listening(flags), *flags), stdout=self._log, stderr=self._log, env=variables(environment)
         )
         self.session = requests.Session()
         try:
@@ -168,6 +169,12 @@ class Background:
         return self._outcome
 
 
+def listening(flags: Sequence[str]) -> list[str]:
+    """`LISTEN` without what `flags` have: a flag given twice is an error."""
+    pairs = zip(LISTEN[::2], LISTEN[1::2], strict=True)
+    return [part for pair in pairs if pair[0] not in flags for part in pair]
+
+
 def command(model: str | Path, *flags: str) -> list[str]:
     """The command line that serves `model`."""
     own = MODEL_FLAGS.get(model, ()) if isinstance(model, str) else ()
@@ -192,11 +199,8 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
 
 def refusal(model: str | Path, *flags: str, environment: dict[str, str] | None = None) -> str:
     """The one line with which a server that cannot start says why."""
-    # Flags given twice are an error of their own: a test's flag replaces that of `LISTEN`.
-    pairs = zip(LISTEN[::2], LISTEN[1::2], strict=True)
-    listen = [part for pair in pairs if pair[0] not in flags for part in pair]
     try:
-        ended = run(*command(model, *listen, *flags)[1:], environment=environment)
+        ended = run(*command(model, *listening(flags), *flags)[1:], environment=environment)
     except subprocess.TimeoutExpired as error:
         raise AssertionError(f"the server started:\n{COLOURS.sub('', (error.stdout or b'').decode())}") from None
     assert ended.returncode == 1, f"exit code {ended.returncode}:\n{ended.stdout}{ended.stderr}"

@@ -228,6 +228,7 @@ def test_a_key_is_in_no_list_of_processes():
     ("model", "flags", "kind", "words"),
     [
         (DEMO, {"prot": 1}, ter.FlagError, "no flag `prot`: did you mean `port`?"),
+        (DEMO, {"tls_cert": "cert.pem"}, ter.FlagError, "without TLS"),
         (DEMO, {"json_output": True}, ter.FlagError, "`json_output` is set by `serve` itself"),
         (DEMO, {"max_batch_tokens": "many"}, ter.FlagError, "invalid value 'many' for '--max-batch-tokens"),
         (DEMO, {"dtype": "float16"}, ter.ServerStartError, "`--dtype float16` is not supported yet: leave it out"),

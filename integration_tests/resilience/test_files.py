@@ -97,3 +97,24 @@ def test_what_is_no_file(tmp_path, record):
             sentence = refused(tmp_path / "model", change)
             assert part in sentence and name in sentence, f"{place} for {name}: {sentence}"
     record("pipes, devices and folders in the place of a model's files", len(names) * len(PLACES), 0, "exit 1 with a sentence")
+
+
+def test_weights_that_change_while_they_are_served(tmp_path, target, record):
+    """Nothing is read from the files any more: neither a shorter nor another file changes an answer."""
+    folder = changed(tmp_path / "model", lambda folder: None)
+    weights = folder / "model.safetensors"
+    aim = target("--model-type", "listwise-reranker", "--prefix-cache-bytes", "0", model=folder)
+    # Other words each time, so that other rows of the embedding are read.
+    bodies = [{"query": "red planet", "texts": [f"Mars number {n} {'abcdefghij' * n}"]} for n in range(20)]
+    ask = lambda: [aim.post("/rerank", body).json() for body in bodies[10:]]  # noqa: E731
+    aim.post("/rerank", bodies[0])
+    with weights.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.truncate(0)
+        short = ask()
+        file.truncate(size)
+        zeros = ask()
+        file.seek(0)
+        file.write(b"\xff" * size)
+    assert short == zeros == ask() and aim.is_alive()
+    record("weights cut and overwritten while they are served", 3, 0, "the same answers as before")

@@ -290,7 +290,7 @@ impl Backend for LetterBackend {
         Ok(Predictions { texts, ..Predictions::default() })
     }
 
-    fn bytes_per_token(&self) -> usize {
+    fn batch_bytes(&self, _tokens: usize) -> usize {
         0
     }
 

@@ -16,13 +16,13 @@ use crate::{
     },
     kernels::{
         InstructionSet, elementwise,
-        mapped::{self, MappedMatrix},
         matmul::Compute,
         matrix::{Matrix, Order},
         operand::Operand,
-        pack::{Format, Stored, Words},
+        pack::{Format, Words},
         peak,
         softmax::{self, RunningSoftmax},
+        stored::StoredMatrix,
         threads::Threads,
     },
 };
@@ -32,7 +32,6 @@ use std::{
     env,
     error::Error,
     io::{self, Write},
-    sync::Arc,
     time::{Duration, Instant},
 };
 use text_embeddings_backend_core::{Activation, BatchBuilder, Packing, Text, Wanted};
@@ -171,11 +170,7 @@ pub fn run() -> Outcome {
 
 /// A weight of random values.
 fn weight(bench: &mut Bench, depth: usize, outputs: usize, format: Format) -> Result<Matrix, Box<dyn Error>> {
-    let mut file = tempfile::NamedTempFile::new()?;
-    let bytes: Vec<u8> = bench.random(depth * outputs).iter().flat_map(|value| value.to_le_bytes()).collect();
-    file.write_all(&bytes)?;
-    let map = Arc::new(mapped::map(file.path())?);
-    let values = MappedMatrix::new(map, 0..bytes.len(), Stored::F32, depth);
+    let values = StoredMatrix::from_values(&bench.random(depth * outputs), depth);
     Ok(Matrix::pack(&bench.compute, &[values], format, Order::Plain))
 }
 

@@ -39,7 +39,7 @@ use crate::{
 };
 pub use device::ON_CPU;
 pub use kernels::InstructionSet;
-pub use models::{LORA_TASK, describe};
+pub use models::{CUTOFF_LAYERS, LORA_TASK, describe};
 use safetensors::Dtype;
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
@@ -54,7 +54,7 @@ struct CandleBackend<O: Operations> {
     head: LoadedHead<O>,
     cache: PrefixCache<O::Kept>,
     packing: Packing,
-    bytes_per_token: usize,
+    values_per_token: usize,
 }
 
 impl<O: Operations> Backend for CandleBackend<O> {
@@ -75,6 +75,10 @@ impl<O: Operations> Backend for CandleBackend<O> {
         match text.ids.split_last() {
             // The last token is computed in any case.
             Some((_, before)) if text.wanted == Wanted::WHOLE => self.cache.known(before),
+            // Neither is the first marked one.
+            _ if text.wanted == Wanted::TOKENS => {
+                text.marks.first().map_or(0, |&mark| self.cache.known(&text.ids[..mark]))
+            }
             _ => 0,
         }
     }
@@ -83,8 +87,10 @@ impl<O: Operations> Backend for CandleBackend<O> {
         self.packing
     }
 
-    fn bytes_per_token(&self) -> usize {
-        self.bytes_per_token
+    fn batch_bytes(&self, tokens: usize) -> usize {
+        // Of what may be kept, no more is taken out of the layers than the cache has room for.
+        let kept = self.cache.most_tokens().min(tokens) * self.cache.token_bytes();
+        tokens * self.values_per_token * size_of::<f32>() + kept
     }
 }
 
@@ -163,11 +169,9 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
         value_bytes: operations.kept_bytes(),
     };
     let budget = if packing.shares_prefixes { options.prefix_cache_bytes } else { 0 };
-    // What may be kept is taken out of each layer, and thrown out of the cache at the end.
-    let kept = if budget > 0 { shape.layers * shape.values * shape.value_bytes } else { 0 };
-    let bytes_per_token = plan.values_per_token() * size_of::<f32>() + kept;
     let cache = PrefixCache::new(budget, shape);
-    let mut backend = CandleBackend { operations, model, head, cache, packing, bytes_per_token };
+    let mut backend =
+        CandleBackend { operations, model, head, cache, packing, values_per_token: plan.values_per_token() };
     refuse_nan(&mut backend, options)?;
     Ok(Box::new(backend))
 }
@@ -176,12 +180,16 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
 /// a GPU's queue, which another thread would not (`kernels/cuda.rs`).
 fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
     let mut builder = BatchBuilder::new(backend.packing());
-    let wanted = if options.head == Head::Splade { Wanted::SPARSE } else { Wanted::WHOLE };
+    let wanted = match options.head {
+        Head::Splade => Wanted::SPARSE,
+        Head::Marks => Wanted::TOKENS,
+        _ => Wanted::WHOLE,
+    };
     builder.push(&Text::new([0; 2], wanted));
     let predictions = backend.predict(&builder.build())?;
     let is_finite = |output: &Output| {
         let sparse = output.sparse.iter().map(|entry| &entry.value);
-        output.whole.iter().chain(sparse).all(|value| value.is_finite())
+        output.whole.iter().chain(&output.tokens.values).chain(sparse).all(|value| value.is_finite())
     };
     if predictions.texts.iter().all(is_finite) {
         return Ok(());

@@ -1,27 +1,26 @@
 //! A checkpoint's tensors by name.
 //!
-//! Input: safetensors files. Output: [`Weight`]s, views of the mapped files. Spellings end here: some checkpoints name
+//! Input: safetensors files. Output: [`Weight`]s, read when they are requested. Spellings end here: some checkpoints name
 //! their tensors `bert.encoder…`, some `encoder…`, and old ones write `gamma` for `weight`; models ask for
 //! `encoder….weight`. What must hold: a tensor that is missing, has another shape or a type that cannot be computed with,
 //! and one that no model asked for, is an error that names tensor and file.
 
 mod adapters;
 
-pub(crate) use crate::kernels::mapped::MappedMatrix as Weight;
+pub(crate) use crate::kernels::stored::StoredMatrix as Weight;
 use crate::{
-    kernels::{
-        mapped,
-        pack::{self, Stored},
-    },
+    kernels::pack::{self, Stored},
     plan::Adapters,
 };
 use candle_core::DType;
-use memmap2::Mmap;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype, tensor::Metadata};
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{self, Read},
     ops::Range,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -30,6 +29,10 @@ use text_embeddings_backend_core::BackendError;
 
 /// How often a long load says how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
+/// The longest header of a safetensors file, in bytes, by the format's own definition.
+const LONGEST_HEADER: u64 = 100_000_000;
+/// How many bytes are searched for a NaN at once: whole values of each type.
+const SEARCHED: usize = 1 << 20;
 
 /// How far the loading of a model's layers is, in the log of one that takes long.
 pub(crate) struct Progress {
@@ -72,16 +75,43 @@ pub(crate) struct Checkpoint {
 
 struct Entry {
     path: Arc<PathBuf>,
-    file: Arc<Mmap>,
-    bytes: Range<usize>,
+    values: Values,
     dtype: Dtype,
     shape: Vec<usize>,
-    /// Whether its values can be read again from the file.
-    in_file: bool,
+}
+
+/// Where a tensor's values are.
+enum Values {
+    /// In a file, at these bytes.
+    File(Arc<File>, Range<u64>),
+    Memory(Vec<u8>),
+}
+
+impl Entry {
+    /// Some bytes of the values. The file may have become shorter since it was opened.
+    fn read(&self, bytes: Range<usize>) -> Result<Vec<u8>, BackendError> {
+        match &self.values {
+            Values::Memory(values) => Ok(values[bytes].to_vec()),
+            Values::File(file, place) => {
+                let mut values = vec![0; bytes.len()];
+                let read = file.read_exact_at(&mut values, place.start + bytes.start as u64);
+                read.map_err(|error| unreadable(&self.path, &error))?;
+                Ok(values)
+            }
+        }
+    }
+
+    /// The bytes of all values.
+    fn len(&self) -> usize {
+        match &self.values {
+            Values::Memory(values) => values.len(),
+            Values::File(_, place) => (place.end - place.start) as usize,
+        }
+    }
 }
 
 impl Checkpoint {
-    /// Maps the files and reads their headers.
+    /// Opens the files and reads their headers.
     ///
     /// # Errors
     ///
@@ -90,9 +120,7 @@ impl Checkpoint {
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, BackendError> {
         let mut tensors = BTreeMap::new();
         for path in paths {
-            let file = mapped::map(path)
-                .map_err(|error| BackendError::Load(format!("cannot read {}: {error}", path.display())))?;
-            add_tensors(&mut tensors, path, &Arc::new(file))?;
+            add_tensors(&mut tensors, path)?;
         }
         Ok(Self::of(tensors))
     }
@@ -103,23 +131,18 @@ impl Checkpoint {
     ///
     /// [`BackendError::Load`] naming the file if it cannot be read so.
     pub(crate) fn open_pickle(path: &Path) -> Result<Self, BackendError> {
-        let failed = |error: &dyn std::fmt::Display| {
-            BackendError::Load(format!("cannot read {}: {error}", path.display()))
-        };
+        let failed = |error: &dyn std::fmt::Display| unreadable(path, error);
         let mut tensors = BTreeMap::new();
         for (name, tensor) in candle_core::pickle::read_all(path).map_err(|error| failed(&error))? {
             let values =
                 tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
             let values = values.map_err(|error| failed(&error))?;
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            let file = mapped::anonymous(&bytes).map_err(|error| failed(&error))?;
             let entry = Entry {
                 path: Arc::new(path.to_path_buf()),
-                file: Arc::new(file),
-                bytes: 0..bytes.len(),
+                values: Values::Memory(bytes),
                 dtype: Dtype::F32,
                 shape: tensor.dims().to_vec(),
-                in_file: false,
             };
             insert(&mut tensors, &name, entry)?;
         }
@@ -183,12 +206,27 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] if it is missing, or has another shape or an unsupported type.
+    /// [`BackendError::Load`] if it is missing, has another shape or an unsupported type, or cannot be read.
     pub(crate) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Weight, BackendError> {
+        let columns = shape.last().copied().unwrap_or(1).max(1);
+        self.tensor_rows(name, shape, 0..shape.iter().product::<usize>() / columns)
+    }
+
+    /// Some rows of the tensor `name`, which must have this shape: of several dimensions, all but the last count rows.
+    ///
+    /// # Errors
+    ///
+    /// As [`Checkpoint::tensor`].
+    pub(crate) fn tensor_rows(
+        &self,
+        name: &str,
+        shape: &[usize],
+        rows: Range<usize>,
+    ) -> Result<Weight, BackendError> {
         if let Some(adapters) = &self.adapters
             && let Some(adapted) = self.adapted(name, shape, adapters)?
         {
-            return Ok(adapted);
+            return Ok(adapted.narrow(rows));
         }
         let Some(entry) = self.tensors.get(name) else {
             return Err(missing(name));
@@ -212,8 +250,8 @@ impl Checkpoint {
             }
         };
         let columns = shape.last().copied().unwrap_or(1);
-        let weight = Weight::new(entry.file.clone(), entry.bytes.clone(), stored, columns);
-        Ok(if entry.in_file { weight } else { weight.not_in_file() })
+        let size = columns * stored.size();
+        Ok(Weight::new(entry.read(rows.start * size..rows.end * size)?, stored, columns))
     }
 
     /// Ends the loading: every tensor must have been asked for, but for those whose names begin with one of `ignored`.
@@ -221,9 +259,9 @@ impl Checkpoint {
     /// # Errors
     ///
     /// [`BackendError::Load`] naming a tensor that the model does not know: ignoring it would change scores silently.
-    pub(crate) fn finish(self, ignored: &[&str]) -> Result<(), BackendError> {
+    pub(crate) fn finish(self, ignored: &[String]) -> Result<(), BackendError> {
         let unused = self.unused.into_inner();
-        match unused.iter().find(|name| !ignored.iter().any(|ignored| name.starts_with(ignored))) {
+        match unused.iter().find(|name| !ignored.iter().any(|ignored| name.starts_with(ignored.as_str()))) {
             Some(name) => Err(BackendError::Load(format!(
                 "tensor `{name}` in {} is not part of this architecture: the model needs something that is not supported",
                 self.tensors[name].path.display()
@@ -233,15 +271,17 @@ impl Checkpoint {
     }
 
     /// The file and the name of a tensor that holds a value which is not a number, if there is one: the explanation
-    /// of a score that is none either. Reads everything.
+    /// of a score that is none either. Reads everything; what cannot be read explains it too.
     pub(crate) fn find_nan(&self) -> Option<(PathBuf, String)> {
         let has_nan = |entry: &&Entry| {
-            let bytes = &entry.file[entry.bytes.clone()];
             let nan = |stored: Stored| {
-                bytes.chunks(4096).any(|bytes| {
-                    let mut values = vec![0.0; bytes.len() / stored.size()];
-                    pack::widen(stored, bytes, &mut values);
-                    values.iter().any(|value| value.is_nan())
+                (0..entry.len()).step_by(SEARCHED).any(|start| {
+                    let bytes = entry.read(start..entry.len().min(start + SEARCHED));
+                    bytes.is_ok_and(|bytes| {
+                        let mut values = vec![0.0; bytes.len() / stored.size()];
+                        pack::widen(stored, &bytes, &mut values);
+                        values.iter().any(|value| value.is_nan())
+                    })
                 })
             };
             match entry.dtype {
@@ -256,34 +296,49 @@ impl Checkpoint {
     }
 }
 
-fn add_tensors(
-    tensors: &mut BTreeMap<String, Entry>,
-    path: &Path,
-    file: &Arc<Mmap>,
-) -> Result<(), BackendError> {
-    let broken = |error| {
+fn add_tensors(tensors: &mut BTreeMap<String, Entry>, path: &Path) -> Result<(), BackendError> {
+    let file = File::open(path).map_err(|error| unreadable(path, &error))?;
+    let (start, metadata) = header(&file).map_err(|error| {
         BackendError::Load(format!(
             "{} is not a complete safetensors file ({error}): download it again",
             path.display()
         ))
-    };
-    let (header, metadata) = SafeTensors::read_metadata(file).map_err(broken)?;
-    // The header's length in 8 bytes, the header, the values: `read_metadata` checked that these are the whole file.
-    let start = 8 + header;
-    let path = Arc::new(path.to_path_buf());
+    })?;
+    let (file, path) = (Arc::new(file), Arc::new(path.to_path_buf()));
     for (name, info) in metadata.tensors() {
-        let bytes = start + info.data_offsets.0..start + info.data_offsets.1;
+        let (first, end) = info.data_offsets;
         let entry = Entry {
             path: path.clone(),
-            file: file.clone(),
-            bytes,
+            values: Values::File(file.clone(), start + first as u64..start + end as u64),
             dtype: info.dtype,
             shape: info.shape.clone(),
-            in_file: true,
         };
         insert(tensors, &name, entry)?;
     }
     Ok(())
+}
+
+/// Where a safetensors file's values begin, and what they are: together they are the whole file.
+fn header(mut file: &File) -> io::Result<(u64, Metadata)> {
+    let mut length = [0; 8];
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > LONGEST_HEADER {
+        return Err(io::Error::other("its header is too long"));
+    }
+    let mut header = vec![0; length as usize];
+    file.read_exact(&mut header)?;
+    // This checks that the tensors follow each other without a gap, and that each has the bytes of its shape and type.
+    let metadata: Metadata = serde_json::from_slice(&header)?;
+    let start = 8 + length;
+    if file.metadata()?.len() != start + metadata.data_len() as u64 {
+        return Err(io::Error::other("its length is not that of its header and its tensors"));
+    }
+    Ok((start, metadata))
+}
+
+fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> BackendError {
+    BackendError::Load(format!("cannot read {}: {error}", path.display()))
 }
 
 /// Adds a tensor.
@@ -311,6 +366,7 @@ fn missing(name: &str) -> BackendError {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
 
     #[test]
@@ -320,5 +376,41 @@ mod tests {
         let mut long = Progress { every: Duration::ZERO, ..Progress::new(2) };
         let lines = [(); 2].map(|()| long.line());
         assert_eq!(lines, ["Loaded 1 of 2 layers", "Loaded 2 of 2 layers"].map(|line| Some(line.to_owned())));
+    }
+
+    /// A checkpoint of one tensor `[2, 2]` in a file that can be changed.
+    fn checkpoint() -> (tempfile::NamedTempFile, Checkpoint) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let values: Vec<u8> = [1.0_f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+        let view = safetensors::tensor::TensorView::new(Dtype::F32, vec![2, 2], &values).unwrap();
+        safetensors::serialize_to_file([("w", view)], None, file.path()).unwrap();
+        let checkpoint = Checkpoint::open(&[file.path().to_owned()]).unwrap();
+        (file, checkpoint)
+    }
+
+    #[test]
+    fn a_tensor_that_was_read_survives_whatever_happens_to_its_file() {
+        let (file, checkpoint) = checkpoint();
+        let rows = checkpoint.tensor_rows("w", &[2, 2], 1..2).unwrap();
+        let whole = checkpoint.tensor("w", &[2, 2]).unwrap();
+        File::options().write(true).open(file.path()).unwrap().set_len(0).unwrap();
+        assert_eq!((rows.rows(), rows.row(0), whole.row(1)), (1, vec![3.0, 4.0], vec![3.0, 4.0]));
+        let message = checkpoint.tensor("w", &[2, 2]).err().unwrap().to_string();
+        assert!(
+            message.contains("cannot read") && message.contains(&*file.path().to_string_lossy()),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_not_whole_is_refused() {
+        let (file, _) = checkpoint();
+        let whole = std::fs::read(file.path()).unwrap();
+        let longer = [whole.as_slice(), &[0]].concat();
+        for content in [&whole[..whole.len() - 1], &longer, &whole[..20], &whole[..3], &[0xff; 16]] {
+            std::fs::write(file.path(), content).unwrap();
+            let message = Checkpoint::open(&[file.path().to_owned()]).err().unwrap().to_string();
+            assert!(message.contains("is not a complete safetensors file"), "{message}");
+        }
     }
 }

@@ -205,7 +205,7 @@ impl<K: Kept> PrefixCache<K> {
     }
 
     /// Bytes of a token's id, keys and values.
-    fn token_bytes(&self) -> usize {
+    pub(crate) fn token_bytes(&self) -> usize {
         let TokenShape { layers, values, value_bytes } = self.shape;
         size_of::<u32>() + layers * values * value_bytes
     }

@@ -155,7 +155,7 @@ impl Backend for HashBackend {
         Ok(Predictions { texts, ..Predictions::default() })
     }
 
-    fn bytes_per_token(&self) -> usize {
+    fn batch_bytes(&self, _tokens: usize) -> usize {
         0
     }
 

@@ -240,7 +240,9 @@ impl IntoResponse for ApiError {
         let mut response = Words::Tei.say(&self, Format::Json);
         let headers = response.headers_mut();
         match *status {
-            _ if *kind == ErrorType::Overloaded => {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+                if *kind == ErrorType::Overloaded =>
+            {
                 headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after.unwrap_or(1)));
             }
             StatusCode::UNAUTHORIZED => {

@@ -230,7 +230,7 @@ fn respond<T, B: Serialize>(
 ) -> Response {
     let Answer { value, cost } = answer;
     cost::log(route, &cost);
-    let headers = cost::headers(&cost, state.compute_type);
+    let headers: axum::http::HeaderMap = cost::headers(&cost, state.compute_type).into_iter().collect();
     // The cost once more, for the request's span.
     (headers, Extension(cost), format.respond(StatusCode::OK, &body(value))).into_response()
 }

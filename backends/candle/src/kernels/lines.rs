@@ -23,11 +23,12 @@ impl<T: Copy + Default> Lines<T> {
 
     /// Changes the number of values. What was never written is zero.
     pub(crate) fn resize(&mut self, values: usize) {
-        self.used = values;
         let lines = values.div_ceil(LINE);
         if self.lines.len() < lines {
             self.lines.resize(lines, Line([T::default(); LINE]));
         }
+        // Last, because more than there are lines for must not count, even after a panic.
+        self.used = values;
     }
 
     /// How many values there is room for.

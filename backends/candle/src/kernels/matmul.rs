@@ -118,7 +118,8 @@ impl Compute {
             let mut places: [&mut [f32]; MAX_ROWS] = std::array::from_fn(|_| Default::default());
             let places = &mut places[..tile.sums.len()];
             for (row, place) in places.iter_mut().enumerate() {
-                // SAFETY: the row and the panel's columns are in `out`, whose size was checked, and are this tile's own.
+                // SAFETY: the row and the panel's columns are in `out`, whose size was checked: rows are below `x.rows`, and
+                // `first + width` is at most `columns`. A pair of rows and panel is one item's, so they are this tile's own.
                 *place = unsafe { out.part((tile.first_row + row) * columns + first, width) };
             }
             write(tile.sums, places);
@@ -137,7 +138,7 @@ impl Compute {
     ) -> Operand {
         let (width, per_word) = (step.width(), format.per_word());
         let inner = step.outputs(weight);
-        debug_assert!(format != Format::Int8);
+        assert!(format != Format::Int8);
         let mut out = Operand::new(self.set, format, (x.rows, inner), words);
         let Operand { rows, block_rows, row_words, .. } = out;
         let words = out.words.as_mut_slice();
@@ -163,7 +164,9 @@ impl Compute {
                     let (chunk, word) = ((first + part * WORDS) / WORDS, (first + part * WORDS) % WORDS);
                     let used = packed.len().min(row_words.saturating_sub(first + part * WORDS));
                     let start = first_row * row_words + (chunk * in_block + row - first_row) * WORDS + word;
-                    // SAFETY: the words are in the row's line, of which this tile's results take a part of their own.
+                    // SAFETY: the words are in the row's line, of which this tile's results take a part of their own: `first`
+                    // is below `inner / per_word`, hence below `row_words`, which are whole lines, and a part that begins in
+                    // a line ends in it, because widths are 16 or 32 values.
                     let line = unsafe { words.part(start, used) };
                     match (line.as_chunks_mut::<WORDS>().0, packed.as_chunks::<WORDS>().0) {
                         // Of a size that the compiler knows.
@@ -260,13 +263,11 @@ fn zero_padding(words: &mut [u32], (rows, block_rows): (usize, usize), (row_word
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::{
-        super::{mapped::MappedMatrix, matrix::Order, pack::Stored},
+        super::{matrix::Order, stored::StoredMatrix},
         *,
     };
     use half::bf16;
-    use memmap2::Mmap;
     use rand::{Rng, SeedableRng, rngs::StdRng};
-    use std::{io::Write, sync::Arc};
     use text_embeddings_backend_core::Activation;
 
     const FORMATS: [(Format, Format); 4] = [
@@ -278,16 +279,6 @@ mod tests {
 
     fn random(rng: &mut StdRng, len: usize) -> Vec<f32> {
         (0..len).map(|_| rng.random_range(-1.0..1.0)).collect()
-    }
-
-    fn in_file(values: &[f32], columns: usize) -> MappedMatrix {
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&[0; 3]).unwrap();
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        file.write_all(&bytes).unwrap();
-        // SAFETY: nobody else has the file.
-        let map = unsafe { Mmap::map(&file) }.unwrap();
-        MappedMatrix::new(Arc::new(map), 3..3 + 4 * values.len(), Stored::F32, columns)
     }
 
     /// What `format` keeps of a row's values.
@@ -352,7 +343,8 @@ mod tests {
             for (threads, rows, depth, parts) in cases {
                 let compute = Compute { set, threads: Threads::start(threads).unwrap() };
                 let weights: Vec<Vec<f32>> = parts.iter().map(|&n| random(&mut rng, n * depth)).collect();
-                let parts: Vec<MappedMatrix> = weights.iter().map(|values| in_file(values, depth)).collect();
+                let parts: Vec<StoredMatrix> =
+                    weights.iter().map(|values| StoredMatrix::from_values(values, depth)).collect();
                 let x = random(&mut rng, rows * depth);
                 for (left, right) in FORMATS {
                     let matrix = Matrix::pack(&compute, &parts, right, Order::Plain);
@@ -391,7 +383,10 @@ mod tests {
                 let gated = number % 2 == 0;
                 let compute = Compute { set, threads: Threads::start(threads).unwrap() };
                 let values = [(); 2].map(|()| random(&mut rng, inner * depth));
-                let parts = [in_file(&values[0], depth), in_file(&values[1], depth)];
+                let parts = [
+                    StoredMatrix::from_values(&values[0], depth),
+                    StoredMatrix::from_values(&values[1], depth),
+                ];
                 let x = random(&mut rng, rows * depth);
                 for (left, right) in FORMATS {
                     let (order, step, parts) = if gated {
@@ -454,7 +449,7 @@ mod tests {
     fn a_row_has_the_same_bits_in_every_batch_and_on_any_number_of_threads() {
         let mut rng = StdRng::seed_from_u64(12);
         let (depth, columns) = (48, 70);
-        let weights = [in_file(&random(&mut rng, columns * depth), depth)];
+        let weights = [StoredMatrix::from_values(&random(&mut rng, columns * depth), depth)];
         let x = random(&mut rng, 130 * depth);
         for set in InstructionSet::available() {
             for (left, right) in FORMATS {

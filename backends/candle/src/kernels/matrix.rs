@@ -1,13 +1,13 @@
 //! Weights, packed once when a model is loaded.
 //!
-//! Input: parts of a weight in a mapped checkpoint. Output: panels of columns in a [`Format`]. What must hold: a panel
+//! Input: parts of a weight. Output: panels of columns in a [`Format`]. What must hold: a panel
 //! that is not full is filled with columns of zeros.
 
 use super::{
-    mapped::MappedMatrix,
     matmul::Compute,
     pack::{self, Format},
     pages::Pages,
+    stored::StoredMatrix,
     tile::COLUMNS,
 };
 
@@ -70,7 +70,7 @@ impl Order {
 
 impl Matrix {
     /// Packs the parts of a weight, which stand one below the other and have the same number of columns.
-    pub(crate) fn pack(compute: &Compute, parts: &[MappedMatrix], format: Format, order: Order) -> Self {
+    pub(crate) fn pack(compute: &Compute, parts: &[StoredMatrix], format: Format, order: Order) -> Self {
         Self::pack_prepared(compute, parts, Packing { format, order }, |_| {})
     }
 
@@ -86,13 +86,13 @@ impl Matrix {
     /// The same of rows that `prepare` has changed.
     pub(crate) fn pack_prepared(
         compute: &Compute,
-        parts: &[MappedMatrix],
+        parts: &[StoredMatrix],
         Packing { format, order }: Packing,
         prepare: impl Fn(&mut [f32]) + Sync,
     ) -> Self {
         let depth = parts[0].columns();
         assert!(parts.iter().all(|part| part.columns() == depth));
-        let outputs = parts.iter().map(MappedMatrix::rows).sum();
+        let outputs = parts.iter().map(StoredMatrix::rows).sum();
         let row = |mut row: usize, out: &mut [f32]| {
             for part in parts {
                 if row < part.rows() {
@@ -127,7 +127,6 @@ impl Matrix {
             }
             pack::panel(compute.set, &rows, row_words, words);
         });
-        parts.iter().for_each(MappedMatrix::release);
         Self { format, depth, outputs, panels, words, scales, biases: Vec::new() }
     }
 

@@ -96,6 +96,7 @@ dispatch! {
     /// `totals = totals · factor + x`, with a factor for each row.
     fn scale_and_add(x: &[[f32; COLUMNS]], factors: &[f32], totals: &mut [[f32; COLUMNS]]) {
         for ((totals, x), &factor) in totals.iter_mut().zip(x).zip(factors) {
+            // SAFETY: as in `step`.
             let factor = unsafe { S::splat(factor) };
             for (total, x) in totals.chunks_exact_mut(S::LANES).zip(x.chunks_exact(S::LANES)) {
                 // SAFETY: as in `step`.

@@ -67,13 +67,18 @@ pub(crate) fn multiply(
     ahead: Ahead,
     sums: &mut [[f32; COLUMNS]],
 ) {
+    // Of another pair, the function of `formats.0` would read more words of `b` than are checked below.
+    assert!(formats.0 == formats.1 || formats == (Format::F32, Format::Bf16));
     let start = start.filter(|_| formats.0 != Format::Int8);
     let chunks = a.len() / (rows * WORDS);
     let per_word = formats.1.per_word() / formats.0.per_word();
     assert!(rows <= self::rows(set, formats.0) && a.len() == chunks * rows * WORDS && rows <= sums.len());
     assert!(b.len() >= chunks * WORDS / per_word * COLUMNS);
     let (a, b, to) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast());
-    // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU; the sizes were just checked.
+    // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU; the sizes were just checked: there is a
+    // function for each number of rows up to `rows(set, …)` (else `function` panics), it reads `chunks · rows · WORDS`
+    // words of `a`, `chunks · WORDS / per_word` lines of `b` and a row of `start`, and writes `rows` rows of `sums`. `ZEROS`
+    // are zeros as `i32`, too. `ahead` is only prefetched.
     unsafe {
         match set {
             #[cfg(target_arch = "x86_64")]
@@ -516,5 +521,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "formats")]
+    fn a_pair_of_formats_that_there_is_not_is_refused() {
+        let mut sums = Sums::of_tile();
+        let (a, b) = ([0; WORDS], [0; WORDS * COLUMNS]);
+        let formats = (Format::F32, Format::Int8);
+        multiply(InstructionSet::Portable, 1, formats, (&a, &b), None, Ahead::NOTHING, sums.rows());
     }
 }

@@ -5,11 +5,11 @@
 use super::*;
 use crate::bias::{DistanceBias, DistanceRule};
 use crate::kernels::{
-    mapped::MappedMatrix,
     matmul::Compute,
     matrix::{Matrix, Order},
     operand::Operand,
     pack::{Words, round_to_bf16},
+    stored::StoredMatrix,
     threads::Threads,
 };
 use std::time::{Duration, Instant};
@@ -133,8 +133,8 @@ fn kept(format: Format, row: &[f32]) -> Vec<(f64, f64)> {
     row.iter().map(keep).collect()
 }
 
-pub(super) fn in_memory(values: &[f32], columns: usize) -> MappedMatrix {
-    MappedMatrix::from_values(values, columns).unwrap()
+pub(super) fn in_memory(values: &[f32], columns: usize) -> StoredMatrix {
+    StoredMatrix::from_values(values, columns)
 }
 
 fn product_case(rng: &mut StdRng, compute: &Compute, number: u64) {

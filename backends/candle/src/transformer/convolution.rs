@@ -12,7 +12,6 @@ use crate::{
     pass::Pass,
     plan,
 };
-use text_embeddings_backend_core::BackendError;
 
 /// A convolution with its weights.
 pub(super) struct Convolution<O: Operations> {
@@ -36,8 +35,7 @@ impl<O: Operations> Convolution<O> {
                 }
             }
         }
-        let weight = Weight::from_values(&values, taps * hidden)
-            .map_err(|error| BackendError::Load(format!("no memory for a weight: {error}")))?;
+        let weight = Weight::from_values(&values, taps * hidden);
         let bias = Some(weights.checkpoint.vector(&format!("{name}.bias"), hidden)?);
         let matrix = weights.operations.matrix(vec![Part { weight, bias }], Precision::High)?;
         let step = Step::Dense { matrix, outputs: hidden, activation };

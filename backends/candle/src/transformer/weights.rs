@@ -79,7 +79,7 @@ impl<O: Operations> Weights<'_, O> {
             let of_head = |head: usize| {
                 let row = |row: &[f32]| row[head * heads.size..][..heads.size].to_vec();
                 let values: Vec<f32> = rows.clone().flat_map(row).collect();
-                let weight = Weight::from_values(&values, heads.size).map_err(no_memory)?;
+                let weight = Weight::from_values(&values, heads.size);
                 self.operations.matrix(vec![Part { weight, bias: None }], Precision::High)
             };
             (0..heads.queries).map(of_head).collect::<Result<_>>().map(Some)
@@ -90,8 +90,8 @@ impl<O: Operations> Weights<'_, O> {
 
     /// A part of a matrix.
     pub(crate) fn part(&self, part: &plan::MatrixPart) -> Result<Part> {
-        let stored = self.checkpoint.tensor(&part.weight, &part.shape)?.narrow(part.rows.clone());
-        let weight = if part.transposed { transposed(&stored)? } else { stored };
+        let stored = self.checkpoint.tensor_rows(&part.weight, &part.shape, part.rows.clone())?;
+        let weight = if part.transposed { transposed(&stored) } else { stored };
         let bias = part.bias.as_ref().map(|bias| {
             Ok::<_, BackendError>(self.checkpoint.vector(bias, part.shape[0])?[part.rows.clone()].to_vec())
         });
@@ -100,7 +100,7 @@ impl<O: Operations> Weights<'_, O> {
 }
 
 /// The columns of a matrix as rows.
-fn transposed(matrix: &Weight) -> Result<Weight> {
+fn transposed(matrix: &Weight) -> Weight {
     let (rows, columns) = (matrix.rows(), matrix.columns());
     let mut values = vec![0.0; rows * columns];
     for row in 0..rows {
@@ -108,12 +108,7 @@ fn transposed(matrix: &Weight) -> Result<Weight> {
             values[column * rows + row] = value;
         }
     }
-    Weight::from_values(&values, rows).map_err(no_memory)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
-fn no_memory(error: std::io::Error) -> BackendError {
-    BackendError::Load(format!("no memory for a weight: {error}"))
+    Weight::from_values(&values, rows)
 }
 
 /// The rows of DeBERTa's table by distance, query less key (transformers, `make_log_bucket_position`).

@@ -1,0 +1,82 @@
+//! Matrices as they are stored in a checkpoint, read into memory of this process.
+//!
+//! Input: bytes of a file, or values. Output: rows, widened to `f32`. What must hold: nothing here refers to a file. A
+//! mapped file would end the process once somebody shortens it, and change the model once somebody overwrites it.
+
+use super::pack::{self, Stored};
+use std::{ops::Range, sync::Arc};
+
+/// A tensor `[rows, columns]`, row after row, as it is stored; of one dimension, a single row.
+#[derive(Clone)]
+pub(crate) struct StoredMatrix {
+    values: Arc<Vec<u8>>,
+    /// Its part of the values.
+    bytes: Range<usize>,
+    stored: Stored,
+    columns: usize,
+}
+
+impl StoredMatrix {
+    /// The matrix of these bytes; their number must be a multiple of a row's.
+    pub(crate) fn new(values: Vec<u8>, stored: Stored, columns: usize) -> Self {
+        assert!(columns > 0 && values.len().is_multiple_of(columns * stored.size()));
+        Self { bytes: 0..values.len(), values: Arc::new(values), stored, columns }
+    }
+
+    /// A matrix of values.
+    pub(crate) fn from_values(values: &[f32], columns: usize) -> Self {
+        Self::new(values.iter().flat_map(|value| value.to_le_bytes()).collect(), Stored::F32, columns)
+    }
+
+    /// A matrix `[rows, columns]`; `fill` writes all values of a row.
+    pub(crate) fn from_rows([rows, columns]: [usize; 2], mut fill: impl FnMut(usize, &mut [f32])) -> Self {
+        let mut values = vec![0.0; columns];
+        let mut bytes = Vec::with_capacity(rows * columns * Stored::F32.size());
+        for row in 0..rows {
+            fill(row, &mut values);
+            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        Self::new(bytes, Stored::F32, columns)
+    }
+
+    /// Some of its rows.
+    pub(crate) fn narrow(&self, rows: Range<usize>) -> Self {
+        let size = self.row_size();
+        let bytes = self.bytes.start + rows.start * size..self.bytes.start + rows.end * size;
+        assert!(rows.start <= rows.end && bytes.end <= self.bytes.end);
+        Self { bytes, ..self.clone() }
+    }
+
+    /// Rows (outputs).
+    pub(crate) fn rows(&self) -> usize {
+        self.bytes.len() / self.row_size()
+    }
+
+    /// Columns (inputs).
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// How the values are stored.
+    pub(crate) fn stored(&self) -> Stored {
+        self.stored
+    }
+
+    /// One row, widened into `out`, which holds [`StoredMatrix::columns`] values.
+    pub(crate) fn widen_row(&self, row: usize, out: &mut [f32]) {
+        let size = self.row_size();
+        pack::widen(self.stored, &self.values[self.bytes.clone()][row * size..(row + 1) * size], out);
+    }
+
+    /// One row as `f32`.
+    pub(crate) fn row(&self, row: usize) -> Vec<f32> {
+        let mut out = vec![0.0; self.columns];
+        self.widen_row(row, &mut out);
+        out
+    }
+
+    /// Bytes of a row.
+    fn row_size(&self) -> usize {
+        self.columns * self.stored.size()
+    }
+}
