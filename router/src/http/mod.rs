@@ -10,6 +10,8 @@ mod embed;
 mod error;
 mod extract;
 mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod health;
 mod info;
 mod inputs;
