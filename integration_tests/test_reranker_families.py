@@ -16,12 +16,15 @@ from models import edit_json
 from server import MODELS, refusal
 
 FOLDER = MODELS.parent / "rerankers"
-ROWS = {path.name.removesuffix(".expected.json"): json.loads(path.read_text())["rows"] for path in FOLDER.glob("*.expected.json")}
+ROWS = {path.name.removesuffix(".expected.json"): json.loads(path.read_text())["rows"] for path in FOLDER.glob("*.expected.json") if path.stem != "jina-reranker-v3.expected"}
 NAMES = sorted(ROWS)
 # The default score of a raw one, and how /info writes it.
 FIFTH, SHIFTED, PLAIN = (lambda x: x / 5, "sigmoid(x/5)"), (lambda x: x - 2.65, "sigmoid(x-2.65)"), (lambda x: x, "sigmoid")
 RULES = {"zerank-1-small": FIFTH, "zerank-2-reranker": FIFTH, "jina-reranker-m0": SHIFTED}
 WITHOUT_INSTRUCTION = ["llama-nemotron-rerank-1b-v2", "jina-reranker-m0"]
+LAYER_WISE = "bge-reranker-v2-minicpm-layerwise"
+# A head of the checkpoint scores; their architectures tell them.
+WITH_HEAD = [*WITHOUT_INSTRUCTION, LAYER_WISE]
 
 
 def close(expected: object) -> object:
@@ -93,13 +96,15 @@ def test_info_says_which_family_and_why(connected, name):
     assert reranker["score"] == rule and reranker["family"] in reranker["score_reason"]
     has_files = name in ("zerank-2-reranker", "Qwen3-VL-Reranker-8B")
     assert ("repository's chat template" in reranker["prompt"]) == has_files
-    reason = "architecture" if name in WITHOUT_INSTRUCTION else name.lower()
+    reason = "architecture" if name in WITH_HEAD else name.lower()
     assert reason in reranker["family_reason"]
     answers = reranker["answers"]
-    assert (answers is None) == (name in WITHOUT_INSTRUCTION)
+    assert (answers is None) == (name in WITH_HEAD)
+    assert reranker["cutoff_layers"] == (6 if name == LAYER_WISE else None)
     assert answers is None or ("1_LogitScore" in answers) == has_files
     over_grpc = client.call(client.info.Info, messages.InfoRequest()).reranker
     assert (over_grpc.family, over_grpc.prompt, over_grpc.score) == (reranker["family"], reranker["prompt"], rule)
+    assert over_grpc.HasField("cutoff_layers") == (name == LAYER_WISE)
     assert (info["default_instruction"] is None) == (name in WITHOUT_INSTRUCTION)
 
 
@@ -114,7 +119,7 @@ def test_an_instruction_without_a_place_is_refused_unless_it_may_be_ignored(serv
     assert "--default-instruction" in refusal(FOLDER / name, "--default-instruction", "x")
 
 
-@pytest.mark.parametrize("name", ["mxbai-rerank-base-v2", "bge-reranker-v2-gemma"])
+@pytest.mark.parametrize("name", ["mxbai-rerank-base-v2", "bge-reranker-v2-gemma", LAYER_WISE])
 def test_only_the_document_is_cut(served, name):
     for row in [row for row in ROWS[name] if row["max_length"]]:
         server = served(FOLDER / name, "--max-input-length", str(row["max_length"]))
@@ -123,6 +128,25 @@ def test_only_the_document_is_cut(served, name):
         assert int(answer.headers["x-compute-tokens"]) == len(row["ids"]) == row["max_length"]
         assert answer.json()[0]["score"] == close(row["raw"])
         assert server.post("/rerank", body | {"truncate": False}).status_code == 422
+
+
+@pytest.mark.parametrize("layers", [2, 3, 6])
+def test_a_layer_wise_re_ranker_scores_after_the_layers_that_are_asked_for(served, connected, layers):
+    server, client = connected(FOLDER / LAYER_WISE, "--cutoff-layers", str(layers))
+    for row in usable(LAYER_WISE)[:4]:
+        body = {"query": row["query"], "texts": [row["document"]], "raw_scores": True}
+        assert server.post("/rerank", body).json()[0]["score"] == close(row["cutoffs"][str(layers)])
+    assert server.get("/info").json()["reranker"]["cutoff_layers"] == layers
+    assert client.call(client.info.Info, messages.InfoRequest()).reranker.cutoff_layers == layers
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "part"),
+    [(LAYER_WISE, "1", "after 2 to 6 layers"), (LAYER_WISE, "7", "after 2 to 6 layers"), ("zerank-1-small", "2", "last layer only")],
+)
+def test_a_number_of_layers_without_a_score_is_refused(name, layers, part):
+    message = refusal(FOLDER / name, "--cutoff-layers", layers)
+    assert f"`--cutoff-layers {layers}`" in message and part in message
 
 
 @pytest.fixture
@@ -208,12 +232,16 @@ class TestStart:
         message = refusal(copied("zerank-1-small", "ERank-4B"))
         assert "chain of reasoning" in message
 
-    @pytest.mark.parametrize(("model_type", "part"), [("cost_wise_gemma", "merges neighbouring tokens"), ("minicpm", "of the caller's choice")])
-    def test_architectures_of_their_own_are_refused_with_a_reason(self, copied, model_type, part):
+    def test_architectures_of_their_own_are_refused_with_a_reason(self, copied):
         folder = copied("bge-reranker-v2-gemma")
-        edit_json(folder / "config.json", model_type=model_type)
+        edit_json(folder / "config.json", model_type="cost_wise_gemma")
         message = refusal(folder)
-        assert f'"{model_type}" is not supported' in message and part in message
+        assert '"cost_wise_gemma" is not supported' in message and "merges neighbouring tokens" in message
+
+    def test_minicpm_without_heads_is_refused(self, copied):
+        folder = copied(LAYER_WISE)
+        edit_json(folder / "config.json", architectures=["MiniCPMForCausalLM"])
+        assert "an architecture other than LayerWiseMiniCPMForCausalLM is not supported for minicpm" in refusal(folder)
 
     def test_e2rank_is_an_embedding_model_that_ends_each_text(self, copied, served):
         server = served(copied("zerank-1-small", "E2Rank-0.6B"))

@@ -80,7 +80,8 @@ pub fn run<T: Send + 'static>(
 }
 
 /// The resident memory of this process in bytes, where the system says it.
-fn resident() -> Option<u64> {
+#[must_use]
+pub fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;

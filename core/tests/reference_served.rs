@@ -46,6 +46,7 @@ fn describe(config: &Value) -> Result<Description, BackendError> {
         is_causal: false,
         hidden: number("hidden_size").or(number("dim")).unwrap(),
         vocabulary: number("vocab_size").unwrap(),
+        cutoff_layers: None,
     })
 }
 

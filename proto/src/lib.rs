@@ -65,7 +65,9 @@ mod tests {
             prefix_cache_bytes=27 uint64, instruction_set=28 string?, threads=29 uint32, pin_threads=30 bool, \
             score_activation=31 string?, reranker=32 RerankerInfo
         RerankerInfo: family=20 string?, family_reason=21 string?, prompt=22 string, answers=23 string?, \
-            score=24 string, score_reason=25 string
+            score=24 string, score_reason=25 string, cutoff_layers=26 uint32?, \
+            scores_depend_on_request=27 bool
+        Metadata: listwise_prompts=20 uint32
         EmbedAllRequest: normalize=20 bool, outputs=21 EmbedOutput*
         EmbedAllResponse: embeddings=20 float*, sparse_embeddings=21 SparseValue*
         RerankRequest: instruction=20 string?, top_n=21 uint32?

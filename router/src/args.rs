@@ -214,6 +214,11 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, value_parser = parse_chat_template, help_heading = "Prompt")]
     pub(crate) chat_template: Option<ChatTemplate>,
 
+    /// The layers that a layer-wise re-ranker goes through before it scores, fewer of which are faster and less exact: 8 to 40
+    /// of bge-reranker-v2-minicpm-layerwise [default: 28, as its authors' card, or all if the model has no score there].
+    #[arg(long, env, help_heading = "Model", value_name = "LAYERS")]
+    pub(crate) cutoff_layers: Option<NonZeroUsize>,
+
     /// Leave a request's instruction out where the model's prompt has no place for one, rather than refuse it.
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
     pub(crate) ignore_instruction: bool,
@@ -228,7 +233,7 @@ pub(crate) struct ModelArgs {
     pub(crate) rerank_false_token: Option<NamedAnswer>,
 
     /// What a re-ranker's score is of its raw one, x, where a request does not ask for raw scores: `sigmoid`, `sigmoid(x/5)`,
-    /// `sigmoid(x-2.65)` or `identity` [default: by the model's family, else `sigmoid`].
+    /// `sigmoid(x-2.65)`, `(x+1)/2` or `identity` [default: by the model's family, else `sigmoid`].
     #[arg(long, env, help_heading = "Score")]
     pub(crate) rerank_activation: Option<ScoreRule>,
 
@@ -237,7 +242,8 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
     pub(crate) parse_special_tokens: bool,
 
-    /// The longest input in tokens, prompt included [default: by the model's files; 8192 for generative re-rankers].
+    /// The longest input in tokens, prompt included [default: by the model's files; 8192 for generative re-rankers,
+    /// 32768 for jina-reranker-v3, whose prompts hold many documents].
     #[arg(long, env, help_heading = "Limits")]
     pub(crate) max_input_length: Option<NonZeroUsize>,
 

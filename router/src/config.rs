@@ -31,6 +31,9 @@ use crate::{
 /// TEI's, for devices that compute so many in a moment. Without `--max-batch-tokens`, no longer input is taken either
 /// unless it is asked for.
 const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
+/// The longest prompt of a listwise re-ranker on the CPU: some minutes of two threads at 0.6B parameters, during which nothing
+/// else is computed. Its authors' own, 131,072, would take longer than a batch may (`--device-timeout`).
+const DEFAULT_LIST_TOKENS: usize = 32_768;
 /// On the CPU, the default is this for each thread that computes. All that arrives waits for the forward pass that runs:
 /// at about 200 tokens a second and thread (0.6B parameters, bfloat16) these take 1.3 s, where 16,384 on two threads take
 /// 40 s. Twice as many are up to 4 % faster, half as many up to 6 % slower (`docs/performance.md` has the readings).
@@ -175,6 +178,8 @@ pub(crate) struct Config {
     pub(crate) dense_path: Option<String>,
     /// The task whose adapter is added to the weights.
     pub(crate) lora_task: Option<String>,
+    /// The layers of a layer-wise re-ranker to go through; none stands for its authors' choice.
+    pub(crate) cutoff_layers: Option<usize>,
     /// What is put before embedded texts where a request names no prompt.
     pub(crate) default_prompt: Option<String>,
     /// The name of that prompt; with neither, it is the model's own default.
@@ -253,8 +258,9 @@ impl Config {
         let or = |given: Option<NonZeroUsize>, default| given.map_or(default, NonZeroUsize::get);
         let threads = or(args.model.threads, cores);
         let default_budget = default_budget(ON_CPU, threads, args.model.prefix_cache_bytes);
+        let is_list = limits.recommended.is_some_and(|of| of.document.is_some());
         let (max_input_length, max_batch_tokens) =
-            fit_into_batch(args, longest, default_budget, &mut notices)?;
+            fit_into_batch(args, (longest, is_list), default_budget, &mut notices)?;
         Ok(Self {
             model_id: args.model_id.clone(),
             served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
@@ -263,6 +269,7 @@ impl Config {
             instruction_set: args.model.instruction_set,
             dense_path: not_empty(args.dense_path.as_ref()),
             lora_task: not_empty(args.lora_task.as_ref()),
+            cutoff_layers: args.model.cutoff_layers.map(NonZeroUsize::get),
             default_prompt: args.default_prompt.clone(),
             default_prompt_name: not_empty(args.default_prompt_name.as_ref()),
             default_instruction: args.model.default_instruction.clone(),
@@ -280,6 +287,7 @@ impl Config {
                     .and_then(|of| of.texts)
                     .filter(|_| args.model.max_input_length.is_none()),
                 query: limits.recommended.and_then(|of| of.query),
+                document: limits.recommended.and_then(|of| of.document),
             },
             max_batch_tokens,
             max_batch_requests: args.model.max_batch_requests.map(NonZeroUsize::get),
@@ -316,6 +324,7 @@ fn refuse_other_kinds(args: &Args, model_type: ModelType) -> Result<(), ConfigEr
         ("--default-instruction", rerankers, !is_reranker && is_set(&args.model.default_instruction)),
         ("--chat-template", rerankers, !is_reranker && args.model.chat_template.is_some()),
         ("--rerank-activation", rerankers, !is_reranker && args.model.rerank_activation.is_some()),
+        ("--cutoff-layers", rerankers, !is_reranker && args.model.cutoff_layers.is_some()),
         ("--rerank-true-token", generative, !is_generative && args.model.rerank_true_token.is_some()),
         ("--default-prompt", embeddings, !is_embedding && is_set(&args.default_prompt)),
         ("--default-prompt-name", embeddings, !is_embedding && is_set(&args.default_prompt_name)),
@@ -369,10 +378,11 @@ fn default_budget(on_cpu: bool, threads: usize, prefix_cache_bytes: usize) -> us
 }
 
 /// The longest input and the token budget. A budget that is given bounds the inputs, too, unless `--max-input-length`
-/// does: what is longer than a batch and accepted is computed alone.
+/// does: what is longer than a batch and accepted is computed alone. The prompts of a listwise re-ranker (`is_list`) may be
+/// longer, because how many documents one holds decides their scores.
 fn fit_into_batch(
     args: &Args,
-    longest: usize,
+    (longest, is_list): (usize, bool),
     default_budget: usize,
     notices: &mut Vec<String>,
 ) -> Result<(usize, usize), ConfigError> {
@@ -384,13 +394,21 @@ fn fit_into_batch(
             return Err(ConfigError::BudgetTooSmall { budget, longest });
         }
         Some(budget) => budget,
+        None if is_list && ON_CPU => DEFAULT_LIST_TOKENS,
         None if may_cut => DEFAULT_MAX_BATCH_TOKENS,
         None => longest,
     };
     if most < longest {
-        notices.push(format!(
-            "inputs longer than `--max-batch-tokens` {most} are cut to it, although the model takes {longest} tokens"
-        ));
+        notices.push(if is_list {
+            format!(
+                "documents of a request that need more than {most} tokens are read in several prompts, although the model takes \
+                 {longest}: `--max-input-length` sets another length"
+            )
+        } else {
+            format!(
+                "inputs longer than `--max-batch-tokens` {most} are cut to it, although the model takes {longest} tokens"
+            )
+        });
     }
     Ok((longest.min(most), explicit.unwrap_or(default_budget)))
 }
@@ -415,6 +433,22 @@ mod tests {
 
     fn resolve(flags: &str) -> Result<Config, ConfigError> {
         Config::resolve(&args(flags), &QWEN)
+    }
+
+    #[test]
+    fn the_prompts_of_a_listwise_re_ranker_have_a_longest_length_of_their_own() {
+        let recommended = Limits { prompt: 131_072, document: Some(2048), ..Limits::DEFAULT };
+        let limits = ModelLimits { longest_input: Some(131_072), recommended: Some(recommended), ..QWEN };
+        for (flags, longest, notices) in [
+            ("", if ON_CPU { 32_768 } else { 16_384 }, 1),
+            ("--max-input-length 131072", 131_072, 0),
+            ("--max-input-length 999", 999, 0),
+            ("--max-batch-tokens 4096", 4096, 1),
+        ] {
+            let config = Config::resolve(&args(flags), &limits).unwrap();
+            assert_eq!((config.max_input_length, config.notices.len()), (longest, notices), "{flags}");
+            assert_eq!(config.text_limits.document, Some(2048));
+        }
     }
 
     #[test]

@@ -8,11 +8,12 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue};
 use text_embeddings_core::service::Cost;
 
-/// TEI's headers, times in whole milliseconds, and the number of texts that were cut.
-pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> [(HeaderName, HeaderValue); 9] {
+/// TEI's headers, times in whole milliseconds, and the number of texts that were cut; of a listwise re-ranker also that of
+/// its prompts, which says that the scores depend on each other.
+pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> Vec<(HeaderName, HeaderValue)> {
     let number = |name, value: usize| (HeaderName::from_static(name), HeaderValue::from(value));
     let time = |name, value: Duration| number(name, value.as_millis() as usize);
-    [
+    let mut headers = vec![
         (HeaderName::from_static("x-compute-type"), HeaderValue::from_static(compute_type)),
         time("x-compute-time", cost.total),
         number("x-compute-characters", cost.characters),
@@ -22,7 +23,11 @@ pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> [(HeaderName, 
         time("x-tokenization-time", cost.tokenization),
         time("x-queue-time", cost.queue),
         time("x-inference-time", cost.inference),
-    ]
+    ];
+    if cost.lists > 0 {
+        headers.push(number("x-listwise-prompts", cost.lists));
+    }
+    headers
 }
 
 /// Logs a success of `route`.

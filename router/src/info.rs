@@ -8,7 +8,10 @@ use std::fmt;
 use text_embeddings_backend_core::{ModelType, Pool};
 use tokenizers::Tokenizer;
 
-use crate::{config::Config, startup::reranker::Resolved};
+use crate::{
+    config::Config,
+    startup::reranker::{Prompt, Resolved},
+};
 
 /// The answer to who asks what this server is.
 #[derive(Debug, Clone)]
@@ -57,6 +60,10 @@ pub(crate) struct RerankerDetails {
     pub(crate) prompt: String,
     /// A generative re-ranker's answers, and where they come from.
     pub(crate) answers: Option<String>,
+    /// Layers gone through before a layer-wise re-ranker scores; none for other models.
+    pub(crate) cutoff_layers: Option<usize>,
+    /// Whether a document's score depends on the other documents of its request.
+    pub(crate) scores_depend_on_request: bool,
     /// What scores are of raw ones, such as `sigmoid(x/5)`.
     pub(crate) score: String,
     /// What says so.
@@ -73,12 +80,13 @@ impl RerankerDetails {
             let no = answers.false_id.map(|id| format!(" less {}", token(id)));
             format!("{}{}, by {origin}", token(answers.true_id), no.unwrap_or_default())
         });
-        let joined = "none: the model's tokenizer joins query and document";
         Self {
             family,
             family_reason,
-            prompt: resolved.prompt.as_ref().map_or(joined, |(_, origin)| origin).to_owned(),
+            prompt: resolved.prompt.1.clone(),
             answers,
+            cutoff_layers: resolved.cutoff_layers,
+            scores_depend_on_request: matches!(resolved.prompt.0, Prompt::Listwise(_)),
             score: resolved.score.0.to_string(),
             score_reason: resolved.score.1.clone(),
         }
@@ -94,6 +102,14 @@ impl fmt::Display for RerankerDetails {
         write!(f, "the prompt is {}; ", self.prompt)?;
         if let Some(answers) = &self.answers {
             write!(f, "raw scores are the logit of {answers}; ")?;
+        }
+        if let Some(layers) = self.cutoff_layers {
+            write!(f, "it scores after {layers} layers; ")?;
+        }
+        if self.scores_depend_on_request {
+            f.write_str(
+                "documents of a request are read together and compared by their vectors, so that a score depends on the others; ",
+            )?;
         }
         write!(f, "scores are {} of the raw score x, by {}", self.score, self.score_reason)
     }

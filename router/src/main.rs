@@ -18,6 +18,7 @@ mod grpc;
 mod http;
 mod info;
 mod listener;
+mod memory;
 mod parent;
 mod reload;
 mod secret;
@@ -115,6 +116,7 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     };
     let Started { service, info, compute_type } = started;
     metrics.watch(service.gauges(), info.config.max_input_length);
+    memory::give_back().context("the system gives no thread to look after memory")?;
     let Shutdown { delay, drain } = server.shutdown;
     let first_signal = signals.clone().received(1);
     let asked = async move {

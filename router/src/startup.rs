@@ -9,7 +9,7 @@ mod parts;
 mod prompts;
 pub(crate) mod reranker;
 
-use std::{fmt, time::Instant};
+use std::{fmt, num::NonZeroUsize, time::Instant};
 
 use anyhow::Context;
 use serde_json::Value;
@@ -50,8 +50,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let mut steps = Steps::start();
     let source =
         ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
-    let folder =
-        load(&source, args.lora_task.as_deref()).await.map_err(|error| named(error, &args.model_id))?;
+    let folder = load(&source, Choices::of(args)).await.map_err(|error| named(error, &args.model_id))?;
     steps.done("files");
     let (config, reason) = resolve(args, &folder)?;
     tracing::info!("Served as {}: {reason}", config.model_type);
@@ -66,7 +65,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         available.check_weights(memory::size(&folder.weights), config.dtype)?;
     }
     let mut loaded = text_embeddings_backend::load(&LoadOptions {
-        config: with_task(&folder.config.raw, config.lora_task.as_deref()),
+        config: Choices::of(args).applied(&folder.config.raw),
         weights: folder.weights.clone(),
         head,
         dtype: config.dtype,
@@ -179,32 +178,53 @@ impl fmt::Display for Steps {
     }
 }
 
-/// Fetches and reads a model. One that no backend serves, or not with the adapter of `lora_task`, is refused before its
-/// weights are fetched.
-pub(crate) async fn load(source: &ModelSource, lora_task: Option<&str>) -> anyhow::Result<ModelFolder> {
+/// Fetches and reads a model. One that no backend serves, or not with these choices, is refused before its weights are
+/// fetched.
+pub(crate) async fn load(source: &ModelSource, choices: Choices) -> anyhow::Result<ModelFolder> {
     let options = HubOptions::from_environment();
-    let lora_task = lora_task.map(str::to_owned);
-    let describe = move |config: &Value| describe(config, lora_task.as_deref());
+    let describe = move |config: &Value| choices.describe(config);
     Ok(files::load(source, &options, &describe).await?)
 }
 
-/// What follows from `config.json`. Where only the task is wrong, the error names its flag.
-fn describe(config: &Value, lora_task: Option<&str>) -> Result<Description, BackendError> {
-    let described = text_embeddings_backend::describe(config)?;
-    let Some(task) = lora_task.filter(|task| !task.is_empty()) else { return Ok(described) };
-    text_embeddings_backend::describe(&with_task(config, Some(task))).map_err(|error| match error {
-        BackendError::Load(reason) => BackendError::Load(format!("`--lora-task {task}`: {reason}")),
-        error @ BackendError::Inference(_) => error,
-    })
-}
+/// The flags that choose among the weights of a model: which flag with which value sets which field of `config.json`, from
+/// which the backend reads it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Choices(Vec<(String, &'static str, Value)>);
 
-/// `config.json` with the task whose adapter is added to the weights.
-fn with_task(config: &Value, lora_task: Option<&str>) -> Value {
-    let mut config = config.clone();
-    if let Some(task) = lora_task {
-        config[text_embeddings_backend::LORA_TASK] = task.into();
+impl Choices {
+    fn of(args: &Args) -> Self {
+        let task = args.lora_task.as_deref().filter(|task| !task.is_empty());
+        let task =
+            task.map(|task| (format!("--lora-task {task}"), text_embeddings_backend::LORA_TASK, task.into()));
+        let layers = args.model.cutoff_layers.map(NonZeroUsize::get);
+        let layers = layers.map(|layers| {
+            (format!("--cutoff-layers {layers}"), text_embeddings_backend::CUTOFF_LAYERS, layers.into())
+        });
+        Self(task.into_iter().chain(layers).collect())
     }
-    config
+
+    /// What follows from `config.json`. Where only a choice is wrong, the error names its flag.
+    fn describe(&self, config: &Value) -> Result<Description, BackendError> {
+        let mut config = config.clone();
+        let mut described = text_embeddings_backend::describe(&config)?;
+        for (flag, field, value) in &self.0 {
+            config[*field] = value.clone();
+            described = text_embeddings_backend::describe(&config).map_err(|error| match error {
+                BackendError::Load(reason) => BackendError::Load(format!("`{flag}`: {reason}")),
+                error @ BackendError::Inference(_) => error,
+            })?;
+        }
+        Ok(described)
+    }
+
+    /// `config.json` with the choices.
+    fn applied(&self, config: &Value) -> Value {
+        let mut config = config.clone();
+        for (_, field, value) in &self.0 {
+            config[*field] = value.clone();
+        }
+        config
+    }
 }
 
 /// Where the model of this name is fetched.
@@ -284,18 +304,36 @@ mod tests {
     }
 
     #[test]
-    fn the_task_is_one_of_the_models_own_and_a_wrong_one_names_the_flag() {
+    fn a_choice_among_the_weights_is_one_of_the_models_own_and_a_wrong_one_names_its_flag() {
+        let choices = |flags: &[&str]| {
+            let start = ["text-embeddings-router", "--model-id", "m"];
+            Choices::of(&Args::try_from(start.iter().chain(flags)).unwrap())
+        };
         let with_adapters = config_of("jina-v3");
         let known = with_adapters["lora_adaptations"][0].as_str().unwrap();
-        for task in [None, Some(""), Some(known)] {
-            assert!(describe(&with_adapters, task).is_ok(), "{task:?}");
+        for flags in [&[][..], &["--lora-task", ""], &["--lora-task", known]] {
+            assert!(choices(flags).describe(&with_adapters).is_ok(), "{flags:?}");
         }
-        for (model, part) in [("jina-v3", "choose one of "), ("bert-embedding", "no adapters for tasks")] {
-            let message = describe(&config_of(model), Some("clustering")).unwrap_err().to_string();
-            assert!(message.contains("`--lora-task clustering`: ") && message.contains(part), "{message}");
+        for (model, flag, value, part) in [
+            ("jina-v3", "--lora-task", "clustering", "choose one of "),
+            ("bert-embedding", "--lora-task", "clustering", "no adapters for tasks"),
+            ("minicpm-layerwise", "--cutoff-layers", "1", "after 2 to 6 layers"),
+            ("minicpm-layerwise", "--cutoff-layers", "7", "after 2 to 6 layers"),
+            ("bert-embedding", "--cutoff-layers", "2", "after its last layer only"),
+        ] {
+            let message = choices(&[flag, value]).describe(&config_of(model)).unwrap_err().to_string();
+            assert!(message.contains(&format!("`{flag} {value}`: ")) && message.contains(part), "{message}");
         }
-        assert_eq!(with_task(&with_adapters, None), with_adapters);
-        assert_eq!(with_task(&with_adapters, Some("x"))[text_embeddings_backend::LORA_TASK], "x");
+        let layer_wise = config_of("minicpm-layerwise");
+        for (flags, layers) in [(&[][..], 6), (&["--cutoff-layers", "2"], 2), (&["--cutoff-layers", "5"], 5)]
+        {
+            assert_eq!(choices(flags).describe(&layer_wise).unwrap().cutoff_layers, Some(layers));
+        }
+        assert_eq!(choices(&[]).applied(&with_adapters), with_adapters);
+        assert_eq!(
+            choices(&["--lora-task", "x"]).applied(&with_adapters)[text_embeddings_backend::LORA_TASK],
+            "x"
+        );
     }
 
     #[test]

@@ -125,6 +125,19 @@ impl<O: Operations> LoadedHead<O> {
                     quantised: plan.quantised_vectors,
                 })
             }
+            Head::Marks => {
+                if plan.projector.is_empty() {
+                    return Err(no_head("listwise"));
+                }
+                let steps = [none(weights.operations)?, none(weights.operations)?];
+                Ok(Self::Vectors {
+                    pooling: Pooling::Last,
+                    steps,
+                    token_steps: Steps::of_plan(&plan.projector, plan.hidden, &weights)?,
+                    lexical: None,
+                    quantised: false,
+                })
+            }
             Head::Splade => {
                 let head = plan.masked_lm.as_ref().ok_or_else(|| no_head("masked-language-model"))?;
                 Splade::load(head, plan, &weights).map(Self::Splade)
@@ -157,7 +170,11 @@ impl<O: Operations> LoadedHead<O> {
             Self::Splade(_) => Ok(batch.rows_of(text).collect()),
             Self::Vectors { lexical: Some(_), .. } if wanted.sparse => Ok(batch.rows_of(text).collect()),
             _ if wanted.sparse => Err(not_given("sparse weights are")),
-            Self::Vectors { .. } if wanted.tokens => Ok(batch.rows_of(text).collect()),
+            Self::Vectors { pooling, .. } if wanted.tokens => {
+                let mut rows = batch.marked_rows(text);
+                rows.extend(wanted.whole.then(|| pooling.rows(batch, text)).into_iter().flatten());
+                Ok(rows)
+            }
             Self::Vectors { pooling, .. } | Self::Scores { pooling, .. } => Ok(pooling.rows(batch, text)),
         }
     }
@@ -216,11 +233,11 @@ impl<O: Operations> LoadedHead<O> {
                 output.whole = pooled.next().unwrap_or_default().to_vec();
             }
             if wanted.tokens {
-                let values = token_steps.run(operations, states.of_text(batch, text))?;
+                let values = token_steps.run(operations, states.of_rows(batch.marked_rows(text)))?;
                 output.tokens = TokenVectors { values, width: token_steps.widths.1 };
             }
             if let Some(lexical) = lexical.as_ref().filter(|_| wanted.sparse) {
-                let weights = lexical.run(operations, states.of_text(batch, text))?;
+                let weights = lexical.run(operations, states.of_rows(batch.rows_of(text)))?;
                 output.sparse = largest(batch.rows_of(text).map(|row| batch.token_ids()[row]).zip(weights));
             }
             texts.push(output);
@@ -264,9 +281,9 @@ impl States<'_> {
         &self.values[place(self.rows, row) * self.width..][..self.width]
     }
 
-    /// The states of a text's tokens.
-    fn of_text(&self, batch: &Batch, text: usize) -> Vec<f32> {
-        batch.rows_of(text).flat_map(|row| self.of(row)).copied().collect()
+    /// The states of some rows, one after the other.
+    fn of_rows(&self, rows: impl IntoIterator<Item = usize>) -> Vec<f32> {
+        rows.into_iter().flat_map(|row| self.of(row)).copied().collect()
     }
 
     /// What `steps` make of the states that are pooled, and of that the mean, for the texts whose scores are wanted.
@@ -335,9 +352,9 @@ fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) ->
 
 /// The classes of a classification head.
 fn classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -> Result<Classes> {
-    let &Classification { logits, logits_bias, width, divisor, .. } = head;
+    let Classification { logits, logits_bias, width, divisor, .. } = head;
     let name = format!("{logits}.weight");
-    let weight = checkpoint.tensor(&name, &[labels, width])?;
+    let weight = checkpoint.tensor(&name, &[labels, *width])?;
     let vectors: Vec<Vec<f32>> = (0..labels).map(|label| weight.row(label)).collect();
     if vectors.iter().flatten().all(|&value| value == 0.0) {
         return Err(BackendError::Load(format!(
@@ -346,5 +363,5 @@ fn classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -> Res
         )));
     }
     let bias = logits_bias.then(|| checkpoint.vector(&format!("{logits}.bias"), labels)).transpose()?;
-    Ok(Classes { vectors, bias: bias.unwrap_or_else(|| vec![0.0; labels]), divisor })
+    Ok(Classes { vectors, bias: bias.unwrap_or_else(|| vec![0.0; labels]), divisor: *divisor })
 }

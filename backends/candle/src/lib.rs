@@ -39,7 +39,7 @@ use crate::{
 };
 pub use device::ON_CPU;
 pub use kernels::InstructionSet;
-pub use models::{LORA_TASK, describe};
+pub use models::{CUTOFF_LAYERS, LORA_TASK, describe};
 use safetensors::Dtype;
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
@@ -75,6 +75,10 @@ impl<O: Operations> Backend for CandleBackend<O> {
         match text.ids.split_last() {
             // The last token is computed in any case.
             Some((_, before)) if text.wanted == Wanted::WHOLE => self.cache.known(before),
+            // Neither is the first marked one.
+            _ if text.wanted == Wanted::TOKENS => {
+                text.marks.first().map_or(0, |&mark| self.cache.known(&text.ids[..mark]))
+            }
             _ => 0,
         }
     }
@@ -176,12 +180,16 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
 /// a GPU's queue, which another thread would not (`kernels/cuda.rs`).
 fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
     let mut builder = BatchBuilder::new(backend.packing());
-    let wanted = if options.head == Head::Splade { Wanted::SPARSE } else { Wanted::WHOLE };
+    let wanted = match options.head {
+        Head::Splade => Wanted::SPARSE,
+        Head::Marks => Wanted::TOKENS,
+        _ => Wanted::WHOLE,
+    };
     builder.push(&Text::new([0; 2], wanted));
     let predictions = backend.predict(&builder.build())?;
     let is_finite = |output: &Output| {
         let sparse = output.sparse.iter().map(|entry| &entry.value);
-        output.whole.iter().chain(sparse).all(|value| value.is_finite())
+        output.whole.iter().chain(&output.tokens.values).chain(sparse).all(|value| value.is_finite())
     };
     if predictions.texts.iter().all(is_finite) {
         return Ok(());

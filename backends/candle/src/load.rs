@@ -259,9 +259,9 @@ impl Checkpoint {
     /// # Errors
     ///
     /// [`BackendError::Load`] naming a tensor that the model does not know: ignoring it would change scores silently.
-    pub(crate) fn finish(self, ignored: &[&str]) -> Result<(), BackendError> {
+    pub(crate) fn finish(self, ignored: &[String]) -> Result<(), BackendError> {
         let unused = self.unused.into_inner();
-        match unused.iter().find(|name| !ignored.iter().any(|ignored| name.starts_with(ignored))) {
+        match unused.iter().find(|name| !ignored.iter().any(|ignored| name.starts_with(ignored.as_str()))) {
             Some(name) => Err(BackendError::Load(format!(
                 "tensor `{name}` in {} is not part of this architecture: the model needs something that is not supported",
                 self.tensors[name].path.display()

@@ -23,7 +23,7 @@ pub(crate) struct Plan {
     pub(crate) prefixes: &'static [&'static str],
     /// Beginnings of the names of tensors that may be in the checkpoint without being asked for: other heads than the one
     /// served, buffers.
-    pub(crate) ignored: Vec<&'static str>,
+    pub(crate) ignored: Vec<String>,
     /// Values of a hidden state.
     pub(crate) hidden: usize,
     /// Rows of the token embedding.
@@ -50,10 +50,14 @@ pub(crate) struct Plan {
     pub(crate) classification: Option<Classification>,
     /// The masked-language-model head of this architecture, if it has one.
     pub(crate) masked_lm: Option<MaskedLm>,
+    /// What the state of a marked token goes through, in a listwise re-ranker; empty for other models.
+    pub(crate) projector: Vec<Step>,
     /// What a pooled vector goes through in the model itself, before the modules of its repository.
     pub(crate) vector_steps: Vec<Step>,
     /// Whether vectors end as whole numbers from -128 to 127, after a hyperbolic tangent (pplx-embed).
     pub(crate) quantised_vectors: bool,
+    /// Layers that are gone through, of a layer-wise re-ranker, which scores after one of several.
+    pub(crate) cutoff_layers: Option<usize>,
     /// The adapters with which all matrices and tables are stored, if they are.
     pub(crate) adapters: Option<Adapters>,
 }

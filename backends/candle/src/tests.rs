@@ -4,6 +4,7 @@
 mod architectures;
 mod heads;
 mod heads_reference;
+mod marks;
 mod padded;
 mod prefix_cache;
 mod random_model;

@@ -38,7 +38,7 @@ impl Packing {
 pub struct Wanted {
     /// One row of values: the text's raw scores, or its pooled vector.
     pub whole: bool,
-    /// One vector for each of its tokens (embedding models only).
+    /// One vector for each of its tokens, or for the marked ones ([`Text::marks`]); not of a model that gives scores.
     pub tokens: bool,
     /// Weights of vocabulary entries (SPLADE, and models with a lexical head such as bge-m3).
     pub sparse: bool,
@@ -65,13 +65,16 @@ pub struct Text {
     pub wanted: Wanted,
     /// How many of its first tokens later texts may begin with, too: a backend may keep what it computes of them.
     pub reusable: usize,
+    /// The indices of the tokens whose vectors are wanted where [`Wanted::tokens`] is, ascending, each once; empty for all
+    /// tokens.
+    pub marks: Vec<usize>,
 }
 
 impl Text {
-    /// A single text of which nothing is worth keeping.
+    /// A single text of which nothing is worth keeping, and no token is marked.
     #[must_use]
     pub fn new(ids: impl Into<Vec<u32>>, wanted: Wanted) -> Self {
-        Self { ids: ids.into(), second: None, wanted, reusable: 0 }
+        Self { ids: ids.into(), second: None, wanted, reusable: 0, marks: Vec::new() }
     }
 }
 
@@ -84,6 +87,7 @@ pub struct Batch {
     second: Vec<Option<usize>>,
     wanted: Vec<Wanted>,
     reusable: Vec<usize>,
+    marks: Vec<Vec<usize>>,
 }
 
 impl Batch {
@@ -127,6 +131,16 @@ impl Batch {
     pub fn rows_of(&self, text: usize) -> impl Iterator<Item = usize> {
         let path = self.path(self.leaves[text]);
         path.into_iter().flat_map(|segment| self.segments[segment].rows.clone())
+    }
+
+    /// The rows of a text's marked tokens, first to last; of all its tokens if none is marked.
+    #[must_use]
+    pub fn marked_rows(&self, text: usize) -> Vec<usize> {
+        let rows: Vec<usize> = self.rows_of(text).collect();
+        match self.marks[text].as_slice() {
+            [] => rows,
+            marks => marks.iter().map(|&mark| rows[mark]).collect(),
+        }
     }
 
     /// For each text, in the order of addition, the row of its last token.
@@ -174,6 +188,7 @@ pub struct BatchBuilder {
     second: Vec<Option<usize>>,
     wanted: Vec<Wanted>,
     reusable: Vec<usize>,
+    marks: Vec<Vec<usize>>,
     unique_tokens: usize,
 }
 
@@ -206,6 +221,7 @@ impl BatchBuilder {
             second: Vec::new(),
             wanted: Vec::new(),
             reusable: Vec::new(),
+            marks: Vec::new(),
             unique_tokens: 0,
         }
     }
@@ -232,6 +248,7 @@ impl BatchBuilder {
     pub fn push(&mut self, text: &Text) {
         let ids = &text.ids;
         debug_assert!(!ids.is_empty());
+        debug_assert!(text.marks.iter().all(|&mark| mark < ids.len()));
         let found = self.longest_match(ids);
         self.unique_tokens += ids.len() - found.tokens;
         let mut end = found.node;
@@ -247,6 +264,7 @@ impl BatchBuilder {
         self.second.push(text.second);
         self.wanted.push(text.wanted);
         self.reusable.push(text.reusable);
+        self.marks.push(text.marks.clone());
     }
 
     /// The batch of all texts added.
@@ -272,6 +290,7 @@ impl BatchBuilder {
         batch.second = self.second;
         batch.wanted = self.wanted;
         batch.reusable = self.reusable;
+        batch.marks = self.marks;
         batch
     }
 
@@ -427,6 +446,17 @@ mod tests {
         let batch = builder.build();
         assert_eq!(batch.token_types(), [0, 0, 1, 0, 1, 1, 0, 0]);
         assert_eq!(batch.second(), [Some(2), None, Some(0), Some(2)]);
+    }
+
+    #[test]
+    fn the_rows_of_marks_are_found_across_segments_and_without_marks_they_are_all() {
+        let mut builder = BatchBuilder::new(Packing::SHARED);
+        for (ids, marks) in [(&[1, 2, 3, 4][..], &[0, 3][..]), (&[1, 2, 5], &[2]), (&[1, 2], &[])] {
+            builder.push(&Text { marks: marks.to_vec(), ..Text::new(ids, Wanted::TOKENS) });
+        }
+        // Rows: 1 2 | 3 4 | 5.
+        let batch = builder.build();
+        assert_eq!([0, 1, 2].map(|text| batch.marked_rows(text)), [vec![0, 3], vec![4], vec![0, 1]]);
     }
 
     #[test]

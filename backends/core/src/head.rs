@@ -32,6 +32,9 @@ pub enum Head {
         /// The module (one output) whose positive part weighs each token of a text, as bge-m3's `sparse_linear` does.
         lexical: Option<DenseModule>,
     },
+    /// A listwise re-ranker: the states of a text's marked tokens through the architecture's own projector, in the
+    /// checkpoint: vectors, of which the caller compares the query's with the documents'.
+    Marks,
     /// SPLADE: the masked-language-model head in the checkpoint, then for each vocabulary entry the largest
     /// `log(1 + max(logit, 0))` over a text's tokens.
     Splade,
@@ -46,7 +49,7 @@ impl Head {
                 (modules, token_modules, lexical.as_ref())
             }
             Self::Scores { modules, .. } => (modules, &[], None),
-            Self::Answers(_) | Self::Classification { .. } | Self::Splade => (&[], &[], None),
+            Self::Answers(_) | Self::Classification { .. } | Self::Marks | Self::Splade => (&[], &[], None),
         };
         let files = modules.iter().chain(token_modules).map(|module| match module {
             Module::Dense(DenseModule { weights, .. })

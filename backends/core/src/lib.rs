@@ -41,7 +41,7 @@ pub struct Predictions {
 pub struct Output {
     /// The raw scores (logits), one for each class, or the pooled vector; not normalised.
     pub whole: Vec<f32>,
-    /// The vectors of its tokens.
+    /// The vectors of its tokens, or of the marked ones.
     pub tokens: TokenVectors,
     /// Weights of vocabulary entries: above zero, by ascending index, each index once.
     pub sparse: Vec<SparseValue>,
@@ -104,6 +104,8 @@ pub struct Description {
     pub hidden: usize,
     /// Rows of the token embedding.
     pub vocabulary: usize,
+    /// Layers that a layer-wise re-ranker goes through before it scores; absent for other models.
+    pub cutoff_layers: Option<usize>,
 }
 
 /// A loaded model. It lives on one thread, which calls it for batch after batch.

@@ -11,8 +11,13 @@ pub enum ModelType {
     Classifier,
     /// A classification head with one label scores a pair.
     Reranker,
-    /// A causal language model that is asked whether a document meets a query and answers by the probability of
-    /// one token ("yes") against another ("no").
+    /// A causal language model that reads query and document in a prompt. There are two kinds, which TEI's name for them
+    /// does not tell apart:
+    ///
+    /// - Most read one document in each prompt and answer by the probability of one token ("yes") against another
+    ///   ("no"). Their scores depend on the pair alone.
+    /// - A few (jina-reranker-v3) read many documents in one prompt, listwise in the word's own sense: the score is the
+    ///   cosine of the query's vector and the document's, and it depends on which other documents the request has.
     ListwiseReranker,
 }
 

@@ -5,13 +5,16 @@
 //! recognised only by what its authors publish (a name or an architecture), because another family's prompt gives wrong
 //! scores without an error; all that sets a family apart is in its row, and nothing elsewhere asks for a family's name.
 
+mod listwise;
 mod score;
 mod table;
 
+pub use listwise::Listwise;
 pub use score::ScoreRule;
 pub use table::{ALL, EMBEDDERS, QWEN3_RERANKER, UNSERVED};
 
 use crate::templates::Slot;
+use text_embeddings_backend_core::ModelType;
 use tokenizers::Tokenizer;
 
 /// A family of re-rankers that read the same prompt and answer alike.
@@ -44,6 +47,8 @@ pub struct Family {
     pub default_instruction: Option<&'static str>,
     /// The tokens whose logits are the score; absent where the checkpoint has a head for it.
     pub answers: Option<Answers>,
+    /// The prompt of a family that reads many documents in one; `prompt` is empty then.
+    pub listwise: Option<&'static Listwise>,
     /// From the raw score to one between 0 and 1.
     pub score: ScoreRule,
     /// What is cut where a prompt is too long.
@@ -51,6 +56,16 @@ pub struct Family {
 }
 
 impl Family {
+    /// The kind of its models.
+    #[must_use]
+    pub fn kind(&self) -> ModelType {
+        if self.answers.is_some() || self.listwise.is_some() {
+            ModelType::ListwiseReranker
+        } else {
+            ModelType::Reranker
+        }
+    }
+
     /// The first control token of the prompt that the tokenizer does not have.
     #[must_use]
     pub fn missing_token(&self, tokenizer: &Tokenizer) -> Option<&'static str> {
@@ -81,6 +96,8 @@ pub struct Limits {
     pub texts: Option<usize>,
     /// The query, which is cut to this before the document is cut at all.
     pub query: Option<QueryLimit>,
+    /// Each document of a prompt with many.
+    pub document: Option<usize>,
 }
 
 /// The most tokens of a query.
@@ -94,7 +111,7 @@ pub enum QueryLimit {
 
 impl Limits {
     /// The longest prompt of families whose authors recommend none. The positions of some allow five times as much.
-    pub const DEFAULT: Self = Self { prompt: 8192, texts: None, query: None };
+    pub const DEFAULT: Self = Self { prompt: 8192, texts: None, query: None, document: None };
 }
 
 /// An embedding model whose files do not say all that its authors' code does.

@@ -16,6 +16,8 @@ pub enum ScoreRule {
         /// Above zero.
         divisor: f32,
     },
+    /// `(x + 1) / 2`, of a raw score between -1 and 1.
+    HalfAboveMinusOne,
     /// The raw score as it is.
     Identity,
 }
@@ -38,6 +40,7 @@ impl ScoreRule {
     pub fn apply(self, raw: f32) -> f32 {
         match self {
             Self::Sigmoid { offset, divisor } => sigmoid((raw - offset) / divisor),
+            Self::HalfAboveMinusOne => f32::midpoint(raw, 1.0),
             Self::Identity => raw,
         }
     }
@@ -50,10 +53,12 @@ impl ScoreRule {
 }
 
 impl fmt::Display for ScoreRule {
-    /// As on the command line: `sigmoid`, `sigmoid(x/5)`, `sigmoid(x-2.65)`, `sigmoid((x-2.65)/5)` or `identity`.
+    /// As on the command line: `sigmoid`, `sigmoid(x/5)`, `sigmoid(x-2.65)`, `sigmoid((x-2.65)/5)`, `(x+1)/2` or
+    /// `identity`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Identity => f.write_str("identity"),
+            Self::HalfAboveMinusOne => f.write_str("(x+1)/2"),
             rule if rule == Self::SIGMOID => f.write_str("sigmoid"),
             Self::Sigmoid { offset: 0.0, divisor } => write!(f, "sigmoid(x/{divisor})"),
             Self::Sigmoid { offset, divisor } => {
@@ -73,12 +78,13 @@ impl FromStr for ScoreRule {
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "`{text}` is none of sigmoid, sigmoid(x/5), sigmoid(x-2.65), sigmoid((x-2.65)/5) and identity, with numbers of your own"
+                "`{text}` is none of sigmoid, sigmoid(x/5), sigmoid(x-2.65), sigmoid((x-2.65)/5), with numbers of your own, (x+1)/2 and identity"
             )
         };
         match text {
             "sigmoid" => return Ok(Self::SIGMOID),
             "identity" => return Ok(Self::Identity),
+            "(x+1)/2" => return Ok(Self::HalfAboveMinusOne),
             _ => {}
         }
         let inner =
@@ -106,6 +112,7 @@ mod tests {
         let table = [
             (ScoreRule::SIGMOID, "sigmoid"),
             (ScoreRule::Identity, "identity"),
+            (ScoreRule::HalfAboveMinusOne, "(x+1)/2"),
             (ScoreRule::Sigmoid { offset: 0.0, divisor: 5.0 }, "sigmoid(x/5)"),
             (ScoreRule::Sigmoid { offset: 2.65, divisor: 1.0 }, "sigmoid(x-2.65)"),
             (ScoreRule::Sigmoid { offset: -0.5, divisor: 2.5 }, "sigmoid((x+0.5)/2.5)"),
@@ -139,6 +146,9 @@ mod tests {
         }
         let m0 = ScoreRule::Sigmoid { offset: 2.65, divisor: 1.0 };
         assert!((m0.apply(2.65) - 0.5).abs() < 1e-7 && m0.apply(3.0) > 0.5 && m0.apply(2.0) < 0.5);
+        for (raw, expected) in [(-1.0, 0.0), (0.0, 0.5), (0.294_921_88, 0.647_460_94), (1.0, 1.0)] {
+            assert!((ScoreRule::HalfAboveMinusOne.apply(raw) - expected).abs() < 1e-6);
+        }
         assert!((ScoreRule::Identity.apply(-7.25) - -7.25).abs() < f32::EPSILON);
     }
 }

@@ -3,7 +3,7 @@
 //! Where the bytes come from is said at each row. To add a family, add a row, a fixture with reference scores
 //! (`integration_tests/reference/architectures/rerankers.py`) and a line in `docs/rerankers.md`.
 
-use super::{Answers, Embedder, Family, Limits, QueryLimit, ScoreRule, Unserved};
+use super::{Answers, Embedder, Family, Limits, Listwise, QueryLimit, ScoreRule, Unserved};
 use crate::templates::Slot;
 
 /// Every family, in the order of the help text.
@@ -15,9 +15,11 @@ pub static ALL: &[&Family] = &[
     &CTXL_RERANK,
     &CTXL_RERANK_MISTRAL,
     &BGE_RERANKER_GEMMA,
+    &BGE_RERANKER_MINICPM,
     &LLAMA_NEMOTRON,
     &QWEN3_VL_RERANKER,
     &JINA_RERANKER_M0,
+    &JINA_RERANKER_V3,
 ];
 
 /// A row without anything, for what families have in common.
@@ -35,6 +37,7 @@ const NONE: Family = Family {
     empty: "",
     default_instruction: None,
     answers: None,
+    listwise: None,
     score: ScoreRule::SIGMOID,
     limits: Limits::DEFAULT,
 };
@@ -132,7 +135,12 @@ static MXBAI_RERANK_V2: Family = Family {
     instructed: Some(mxbai!("instruction: {instruction}\nquery: {query}")),
     control_tokens: TURNS,
     answers: Some(Answers::Two("1", "0")),
-    limits: Limits { prompt: 8192 + 256, texts: Some(8192), query: Some(QueryLimit::ThreeQuarters) },
+    limits: Limits {
+        prompt: 8192 + 256,
+        texts: Some(8192),
+        query: Some(QueryLimit::ThreeQuarters),
+        document: None,
+    },
     ..NONE
 };
 
@@ -199,6 +207,20 @@ static BGE_RERANKER_GEMMA: Family = Family {
     ..NONE
 };
 
+/// bge-reranker-v2-minicpm-layerwise (`FlagEmbedding`, `inference/reranker/decoder_only/layerwise.py`): the pieces of
+/// bge-reranker-v2-gemma, each encoded on its own, which matters to a tokenizer that marks the beginning of a text. A head
+/// behind one of the layers scores.
+static BGE_RERANKER_MINICPM: Family = Family {
+    name: "bge-reranker-v2-minicpm-layerwise",
+    names: &["bge-reranker-v2-minicpm"],
+    architectures: &["LayerWiseMiniCPMForCausalLM"],
+    model_types: &["minicpm"],
+    prompt: &["<s>", "A: {query}", "\n", "B: {document}", "\n", "{instruction}"],
+    control_tokens: &["<s>"],
+    answers: None,
+    ..BGE_RERANKER_GEMMA
+};
+
 /// llama-nemotron-rerank-1b-v2 and llama-3.2-nv-rerankqa-1b-v2 (NVIDIA's card): a head on the mean of all states.
 static LLAMA_NEMOTRON: Family = Family {
     name: "llama-nemotron-rerank",
@@ -239,7 +261,49 @@ static JINA_RERANKER_M0: Family = Family {
     prompt: &["**Document**:\n{document}\n**Query**:\n{query}"],
     last_token: Some(100),
     score: ScoreRule::Sigmoid { offset: 2.65, divisor: 1.0 },
-    limits: Limits { prompt: 10_240, texts: None, query: Some(QueryLimit::Tokens(512)) },
+    limits: Limits { prompt: 10_240, texts: None, query: Some(QueryLimit::Tokens(512)), document: None },
+    ..NONE
+};
+
+/// The beginning of jina-reranker-v3's prompt, up to the first document.
+macro_rules! jina_v3 {
+    ($instruction:expr) => {
+        concat!(
+            "<|im_start|>system\nYou are a search relevance expert who can determine a ranking of the passages based on how ",
+            "relevant they are to the query. If the query is a question, how relevant a passage is depends on how well it ",
+            "answers the question. If not, try to analyze the intent of the query and assess how well each passage satisfies ",
+            "the intent. If an instruction is provided, you should follow the instruction when determining the ranking.",
+            "<|im_end|>\n<|im_start|>user\nI will provide you with {count} passages, each indicated by a numerical identifier. ",
+            "Rank the passages based on their relevance to query: {query}\n",
+            $instruction
+        )
+    };
+}
+
+/// jina-reranker-v3 (the repository's `modeling.py`): all documents in one prompt, up to 125 and to what the positions hold
+/// (`rerank`); the cosine of two vectors, whose half above -1 is what the authors weigh prompts by.
+static JINA_RERANKER_V3: Family = Family {
+    name: "jina-reranker-v3",
+    architectures: &["JinaForRanking"],
+    model_types: &["qwen3"],
+    control_tokens: &["<|im_start|>", "<|im_end|>", "<|embed_token|>", "<|rerank_token|>"],
+    listwise: Some(&Listwise {
+        before: jina_v3!(""),
+        before_instructed: jina_v3!("<instruct>\n{instruction}\n</instruct>\n"),
+        document: "<passage id=\"{number}\">\n{document}<|embed_token|>\n</passage>\n",
+        after: "<query>\n{query}<|rerank_token|>\n</query><|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        document_mark: "<|embed_token|>",
+        query_mark: "<|rerank_token|>",
+        removes: &["<|rerank_token|>", "<|embed_token|>"],
+        documents: 125,
+    }),
+    score: ScoreRule::HalfAboveMinusOne,
+    limits: Limits {
+        prompt: 131_072,
+        texts: None,
+        query: Some(QueryLimit::Tokens(512)),
+        document: Some(2048),
+    },
     ..NONE
 };
 

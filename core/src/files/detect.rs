@@ -100,14 +100,9 @@ impl ModelFacts {
         self.evidence().family().filter(|_| !self.name.to_lowercase().contains("embed"))
     }
 
-    /// Whether it is of a family whose checkpoints have a head that config.json does not name.
-    fn has_family_head(&self) -> bool {
-        self.family().is_some_and(|(family, _)| family.answers.is_none())
-    }
-
-    /// Whether it is of a family that answers with a token.
-    fn has_family_answers(&self) -> bool {
-        self.family().is_some_and(|(family, _)| family.answers.is_some())
+    /// The kind of its family's models, if it is of one: some have heads that config.json does not name.
+    fn kind_of_family(&self) -> Option<ModelType> {
+        self.family().map(|(family, _)| family.kind())
     }
 
     fn has_logit_score(&self) -> bool {
@@ -164,7 +159,7 @@ pub enum RequestedType {
     Classifier,
     /// `reranker`: with a classification head
     Reranker,
-    /// `listwise-reranker`: a causal language model that answers yes or no
+    /// `listwise-reranker`: a causal language model that answers yes or no, or that reads many documents at once
     ListwiseReranker,
 }
 
@@ -251,13 +246,17 @@ fn from_flag(
         (RequestedType::Embedding, None) => Err(DetectError::NoPooling { name, architecture }),
         (_, Some(pooling)) => Err(DetectError::PoolingWithoutEmbedding { model_type: requested, pooling }),
         (RequestedType::ListwiseReranker, None)
-            if facts.is_causal() || facts.has_logit_score() || facts.has_family_answers() =>
+            if facts.is_causal()
+                || facts.has_logit_score()
+                || facts.kind_of_family() == Some(ModelType::ListwiseReranker) =>
         {
             Ok(ModelType::ListwiseReranker)
         }
         (RequestedType::ListwiseReranker, None) => Err(DetectError::NotCausal { name, architecture }),
         (RequestedType::Reranker, None)
-            if facts.ends_in_scores || facts.has_unnamed_score || facts.has_family_head() =>
+            if facts.ends_in_scores
+                || facts.has_unnamed_score
+                || facts.kind_of_family() == Some(ModelType::Reranker) =>
         {
             Ok(ModelType::Reranker)
         }
@@ -317,8 +316,7 @@ fn from_hints(facts: &ModelFacts) -> Detected {
         return Ok((ModelType::Embedding(Pool::LastToken), format!("its name is that of {}", embedder.name)));
     }
     if let Some((family, reason)) = facts.family() {
-        let kind = if family.answers.is_some() { ModelType::ListwiseReranker } else { ModelType::Reranker };
-        return Ok((kind, format!("it is of the family {}: {reason}", family.name)));
+        return Ok((family.kind(), format!("it is of the family {}: {reason}", family.name)));
     }
     if !facts.is_causal() {
         return Err(DetectError::NoPooling { name, architecture: facts.architecture() });

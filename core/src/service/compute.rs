@@ -14,7 +14,9 @@ use crate::{
         observe_duration,
     },
     queue::Turn,
-    tokenization::{Encoded, Input, Place, SharedQuery, TokenLimits, Truncation, TruncationDirection},
+    tokenization::{
+        Encoded, Encoder, Input, Place, SharedQuery, TokenLimits, Truncation, TruncationDirection,
+    },
 };
 use std::{
     sync::Arc,
@@ -98,7 +100,13 @@ impl Service {
         let sizes = Sizes::of(inputs.as_ref());
         let permit = self.permit(sizes.most_tokens(self.tokenization.encoder().max_input_length())).await?;
         let turn = self.engine.turn();
-        let work = self.compute_permitted(inputs, sizes, task, truncation, (permit, &turn));
+        let work = async {
+            let permitted = (permit, &turn);
+            match self.tokenization.encoder() {
+                Encoder::Listwise(_) => self.compute_lists(inputs, sizes, truncation, permitted).await,
+                _ => self.compute_permitted(inputs, sizes, task, truncation, permitted).await,
+            }
+        };
         let Some(patience) = self.config.queue_timeout else { return with_total(work.await, arrival) };
         tokio::select! {
             computed = work => with_total(computed, arrival),
@@ -193,7 +201,8 @@ impl Service {
                 let measured =
                     Measured { tokens: encoded.ids.len(), truncated: encoded.truncated > 0, duration };
                 let Encoded { ids, second, reusable, .. } = encoded;
-                announced.submit(Text { ids, second, wanted: task.wanted(), reusable }, reply);
+                let text = Text { second, reusable, ..Text::new(ids, task.wanted()) };
+                announced.submit(text, reply);
                 measured
             });
             // A receiver that is gone wants no answer.
@@ -234,7 +243,7 @@ async fn waited_in_vain(turn: &Turn, patience: Duration) {
 
 /// How many of the texts behind one that failed are known to have failed, too: those of its batch, which the engine
 /// answers before it.
-fn failures(outcomes: impl Iterator<Item = oneshot::Receiver<Result<Outcome, Error>>>) -> usize {
+pub(super) fn failures(outcomes: impl Iterator<Item = oneshot::Receiver<Result<Outcome, Error>>>) -> usize {
     outcomes.map(|mut outcome| usize::from(matches!(outcome.try_recv(), Ok(Err(_))))).sum()
 }
 
@@ -256,7 +265,7 @@ impl Task {
 
 impl TextMetrics {
     /// Counts a text that was computed, and how long each step took.
-    fn observe(&self, tokenization: Duration, outcome: &Outcome) {
+    pub(super) fn observe(&self, tokenization: Duration, outcome: &Outcome) {
         count(self.success);
         observe_duration(self.tokenization_duration, tokenization);
         observe_duration(self.queue_duration, outcome.queue);
@@ -266,17 +275,17 @@ impl TextMetrics {
 }
 
 /// How long the texts of a request are.
-struct Sizes {
+pub(super) struct Sizes {
     /// Characters of all inputs, a query counted with each.
-    characters: usize,
+    pub(super) characters: usize,
     /// Bytes to encode of each input: those of the one query with the first.
-    bytes: Vec<usize>,
+    pub(super) bytes: Vec<usize>,
     /// Bytes of the one query.
     query: usize,
 }
 
 impl Sizes {
-    fn of(inputs: &impl Inputs) -> Self {
+    pub(super) fn of(inputs: &impl Inputs) -> Self {
         let count = inputs.count();
         let query = match inputs.have_one_query().then(|| inputs.input(0)) {
             Some(Input::Pair(pair)) => pair.query,

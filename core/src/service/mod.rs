@@ -6,6 +6,7 @@
 
 mod compute;
 mod embed;
+mod listwise;
 mod model;
 mod predict;
 mod request;
@@ -16,7 +17,7 @@ mod tokenize;
 
 use crate::{
     infer::{Engine, EngineGauges},
-    tokenization::Tokenization,
+    tokenization::{Encoder, Tokenization},
 };
 use std::{sync::Arc, time::Duration};
 use text_embeddings_backend_core::ModelType;
@@ -77,6 +78,8 @@ pub struct Cost {
     pub tokens: usize,
     /// Texts from which tokens were cut.
     pub truncated: usize,
+    /// Prompts in which a listwise re-ranker read the texts, whose scores depend on each other; 0 for other models.
+    pub lists: usize,
     /// From the arrival of the request to its answer.
     pub total: Duration,
     /// The longest wait for, and work of, a tokenizer among the request's texts.
@@ -109,6 +112,12 @@ impl Service {
     #[must_use]
     pub fn patient(&self) -> Self {
         Self { patient: true, ..self.clone() }
+    }
+
+    /// Whether the model reads the documents of a request together, so that a score depends on the others.
+    #[must_use]
+    pub fn is_listwise(&self) -> bool {
+        matches!(self.tokenization.encoder(), Encoder::Listwise(_))
     }
 
     /// The limits and defaults in force.

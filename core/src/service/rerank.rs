@@ -1,7 +1,7 @@
 //! Re-ranking: one query, many texts, a score for each.
 //!
 //! Input: a [`RerankRequest`]. Output: a [`Rank`] per text, the best first. What must hold: a text's score does not
-//! depend on the other texts of its request; the order is that of the raw scores, which differ where probabilities
+//! depend on the other texts of its request, except with a listwise re-ranker (`listwise.rs`); the order is that of the raw scores, which differ where probabilities
 //! round to the same value, and equal ones keep the order of the request.
 
 use super::{

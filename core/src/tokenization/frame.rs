@@ -33,10 +33,15 @@ impl Part {
     }
 }
 
-/// A piece of a literal.
-enum Item {
+/// A piece of a literal: an added token, or text.
+pub(super) enum Item {
     Control(u32, String),
     Plain(String),
+}
+
+/// A literal at its added tokens.
+pub(super) fn split(text: &str, tokenizer: &Tokenizer) -> Result<Vec<Item>, EncoderError> {
+    Controls::new(tokenizer).split(text, tokenizer)
 }
 
 /// Cuts a template into parts, and its runs at these borders.

@@ -11,6 +11,7 @@ mod borders;
 mod check;
 mod error;
 mod frame;
+mod listwise;
 mod load;
 mod pair;
 mod pool;
@@ -30,6 +31,7 @@ use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
+pub use listwise::{EncodedList, ListText, ListwiseEncoder, Prompt};
 pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;
@@ -40,6 +42,8 @@ pub use text::{TextEncoder, TextOptions};
 pub enum Encoder {
     /// Query and document in a template: generative re-rankers, and conversions of them.
     Prompt(PromptEncoder),
+    /// A query and many documents in one prompt: listwise re-rankers.
+    Listwise(ListwiseEncoder),
     /// Texts as they are, and pairs as the tokenizer's own post-processor joins them: every other model.
     Text(TextEncoder),
 }
@@ -133,7 +137,9 @@ impl Encoder {
             (Self::Text(encoder), Input::PromptedIds { prompt, ids }) => {
                 encoder.encode_prompted_ids(prompt, ids, truncation)
             }
-            (Self::Prompt(_), Input::Text { .. } | Input::Ids(_) | Input::PromptedIds { .. }) => {
+            // A listwise re-ranker's pairs are encoded together: [`ListwiseEncoder::encode_list`].
+            (Self::Listwise(_), _)
+            | (Self::Prompt(_), Input::Text { .. } | Input::Ids(_) | Input::PromptedIds { .. }) => {
                 Err(Error::Tokenizer("this input belongs to another kind of model".to_owned()))
             }
         }
@@ -144,6 +150,7 @@ impl Encoder {
     pub fn max_input_length(&self) -> usize {
         match self {
             Self::Prompt(encoder) => encoder.options.max_input_length,
+            Self::Listwise(encoder) => encoder.options.max_input_length,
             Self::Text(encoder) => encoder.options.max_input_length,
         }
     }
@@ -166,6 +173,10 @@ impl Encoder {
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         match self {
             Self::Prompt(encoder) => encoder.show(text, truncation),
+            Self::Listwise(_) => Err(Error::Validation(
+                "the prompt of a listwise re-ranker holds all documents of a request, so that it cannot be shown for one"
+                    .to_owned(),
+            )),
             Self::Text(encoder) => encoder.show(text, truncation),
         }
     }
@@ -181,6 +192,7 @@ impl Encoder {
     pub fn tokenizer(&self) -> &Tokenizer {
         match self {
             Self::Prompt(encoder) => encoder.tokenizer(),
+            Self::Listwise(encoder) => encoder.tokenizer(),
             Self::Text(encoder) => encoder.tokenizer(),
         }
     }
@@ -198,6 +210,12 @@ pub struct SharedQuery {
 impl From<PromptEncoder> for Encoder {
     fn from(encoder: PromptEncoder) -> Self {
         Self::Prompt(encoder)
+    }
+}
+
+impl From<ListwiseEncoder> for Encoder {
+    fn from(encoder: ListwiseEncoder) -> Self {
+        Self::Listwise(encoder)
     }
 }
 
@@ -293,4 +311,6 @@ pub struct TextLimits {
     pub texts: Option<usize>,
     /// The tokens of the query.
     pub query: Option<QueryLimit>,
+    /// The tokens of each document of a prompt with many.
+    pub document: Option<usize>,
 }

@@ -62,7 +62,11 @@ impl PromptEncoder {
         let bare =
             template.bare_pieces().map(|pieces| frame::parts(pieces, &tokenizers, lines)).transpose()?;
         if !options.parse_special_tokens {
-            tokenizers.check_leaks(template)?;
+            let literal = |piece: &Piece| match piece {
+                Piece::Literal(text) => Some(text.clone()),
+                _ => None,
+            };
+            tokenizers.check_leaks(&template.all_pieces().filter_map(literal).collect::<Vec<_>>())?;
         }
         Ok(Self { tokenizers, template: template.clone(), options, borders, parts, bare })
     }
@@ -183,7 +187,7 @@ impl PromptEncoder {
 }
 
 /// Why a prompt has no room for its texts: the request's own limit, or the model's.
-fn no_room(frame: usize, max: usize, is_requests: bool) -> String {
+pub(super) fn no_room(frame: usize, max: usize, is_requests: bool) -> String {
     let frame = format!("the instruction and template alone take {frame} tokens");
     if is_requests {
         format!("`truncate_prompt_tokens` is too small: {frame}. Given: {max}")
@@ -193,7 +197,7 @@ fn no_room(frame: usize, max: usize, is_requests: bool) -> String {
 }
 
 impl Tokenizers {
-    fn new(mut full: Tokenizer) -> Result<Self, EncoderError> {
+    pub(super) fn new(mut full: Tokenizer) -> Result<Self, EncoderError> {
         full.with_truncation(None).map_err(EncoderError::tokenizer)?;
         full.with_padding(None);
         let mut plain = Tokenizer::new(full.get_model().clone());
@@ -211,10 +215,8 @@ impl Tokenizers {
 
     /// Refuses a tokenizer whose model knows a control token by itself, so that leaving the added tokens away is not
     /// enough. Control tokens are those flagged special and those that the template uses.
-    fn check_leaks(&self, template: &PromptTemplate) -> Result<(), EncoderError> {
-        let is_used = |content: &str| {
-            template.all_pieces().any(|piece| matches!(piece, Piece::Literal(text) if text.contains(content)))
-        };
+    pub(super) fn check_leaks(&self, literals: &[impl AsRef<str>]) -> Result<(), EncoderError> {
+        let is_used = |content: &str| literals.iter().any(|text| text.as_ref().contains(content));
         for (id, token) in self.full.get_added_tokens_decoder() {
             let encoding =
                 self.plain.encode_fast(token.content.as_str(), false).map_err(EncoderError::tokenizer)?;
@@ -483,7 +485,7 @@ mod tests {
                         excess -= cut;
                     }
                     let kept: Vec<usize> = (0..whole.len()).filter(|&index| !is_cut[index]).collect();
-                    let reusable = kept.iter().position(|index| ranges[0].contains(index)).unwrap_or(0);
+                    let reusable = kept.iter().filter(|index| **index < ranges[0].start).count();
                     let ids = kept.iter().map(|&index| whole[index]).collect();
                     let expected =
                         Encoded { ids, second: None, truncated: whole.len().saturating_sub(max), reusable };

@@ -5,10 +5,11 @@ tokenizer of the right kind; `NAME.expected.json` has ids and raw scores. The pr
 time, from the authors' code, so that a mistake in the server's table does not hide in a copy of it.
 
 A row has `query`, `document`, `instruction` (null: none is sent), `max_length` (of the whole prompt; null: the
-family's own), `ids` and `raw`. The procedures, one function each:
+family's own), `ids` and `raw`; of a layer-wise re-ranker also `cutoffs`, the raw score after each number of layers
+(`raw` is after all of them). The procedures, one function each:
 
   mxbai    mixedbread-ai/mxbai-rerank, mxbai_rerank_v2.py: pieces are encoded one by one and joined
-  flag     FlagEmbedding, inference/reranker/decoder_only/base.py: the same, behind the first token
+  flag     FlagEmbedding, inference/reranker/decoder_only/base.py and layerwise.py: the same, behind the first token
   zerank   the vendor's format_pointwise_datapoints: strip, then one string
   ctxl     the card's format_prompts: one string
   nemotron the card's prompt_template, encoded with special tokens; NVIDIA's bidirectional Llama
@@ -32,7 +33,7 @@ import transformers
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers.utils import logging
 
-from . import decoders
+from . import decoders, minicpm
 from .fixture import FOLDER as ARCHITECTURES
 from .fixture import Fixture, folder_bytes, load_tensors, numbers, store, write_json
 from .native import native
@@ -71,7 +72,8 @@ class Slots:
 class Family:
     """How a family is made and read.
 
-    `ids(tools, slots)` gives the whole prompt; `score(folder)` a function from ids to the raw score.
+    `ids(tools, slots)` gives the whole prompt; `score(folder)` a function from ids to the raw score. With `cuts` there is a
+    row whose document is cut to `limit`. `cutoffs(folder)` gives a layer-wise re-ranker's scores by the number of layers.
     """
 
     model: Callable[[dict], Fixture]
@@ -80,6 +82,8 @@ class Family:
     score: Callable[[Path], Callable[[list[int]], torch.Tensor]]
     instructions: tuple[str | None, ...] = (None,)
     limit: int = 64
+    cuts: bool = False
+    cutoffs: Callable[[Path], Callable[[list[int]], dict[str, float]]] | None = None
     finish: Callable[[Path], None] = lambda _: None
     injected: bool = True
 
@@ -131,13 +135,18 @@ def mxbai(tools: Tools, slots: Slots) -> list[int]:
     return [*prefix, *query, *separator, *document, *separator, *task, *suffix]
 
 
-def flag(tools: Tools, slots: Slots) -> list[int]:
+def flag(first: str) -> Callable[[Tools, Slots], list[int]]:
     """`compute_score`: only the second text is cut."""
+    return lambda tools, slots: flag_ids(first, tools, slots)
+
+
+def flag_ids(first: str, tools: Tools, slots: Slots) -> list[int]:
+    """The ids behind the token `first`."""
     prompt = slots.instruction or (
         "Given a query A and a passage B, determine whether the passage contains an answer to the query by "
         "providing a prediction of either 'Yes' or 'No'."
     )
-    bos = [tools.full.token_to_id("<bos>")]
+    bos = [tools.full.token_to_id(first)]
     query, document = tools.piece(f"A: {slots.query}"), tools.piece(f"B: {slots.document}")
     separator, prompt = tools.piece("\n"), tools.piece(prompt)
     fixed = len(bos) + 2 * len(separator) + len(prompt)
@@ -339,6 +348,41 @@ def mistral() -> Made:
     return Made(tokenizer, "PreTrainedTokenizerFast", roles, {"padding_side": "left"})
 
 
+def llama2() -> Made:
+    """As MiniCPM's: SentencePiece's pieces, a mark before whatever is encoded."""
+    tokenizer = mistral()
+    content = json.loads(tokenizer.tokenizer.to_str())
+    mark = {"type": "Prepend", "prepend": "▁"}
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    content |= {"normalizer": {"type": "Sequence", "normalizers": [mark, spaces]}, "pre_tokenizer": None}
+    return Made(Tokenizer.from_str(json.dumps(content)), "LlamaTokenizer", tokenizer.roles, tokenizer.options)
+
+
+def minicpm_model(ids: dict) -> Fixture:
+    """MiniCPM with a head after each layer from the second on."""
+    settings = minicpm.config(ids["vocab_size"], **{key: ids[key] for key in ids if key != "vocab_size"})
+    weights = minicpm.weights(settings, 310)
+    return Fixture(settings, weights, minicpm.reader(minicpm.LAYERS), minicpm.SOURCE, torch.bfloat16)
+
+
+def minicpm_cutoffs(folder: Path) -> Callable[[list[int]], dict[str, float]]:
+    """The score after each number of layers that has a head."""
+    settings, tensors = json.loads((folder / "config.json").read_text()), load_tensors(folder)
+    cutoffs = range(settings["start_layer"], settings["num_hidden_layers"] + 1)
+
+    def scores(ids: list[int]) -> dict[str, float]:
+        states = minicpm.states_after(tensors, settings, ids)
+        return {str(cutoff): numbers(minicpm.score(tensors, settings, states, cutoff)[0]) for cutoff in cutoffs}
+
+    return scores
+
+
+def minicpm_score(folder: Path) -> Callable[[list[int]], torch.Tensor]:
+    """The score after all layers."""
+    scores = minicpm_cutoffs(folder)
+    return lambda ids: torch.tensor(list(scores(ids).values())[-1])
+
+
 def model(name: str, config: dict, seed: int, **options: object) -> Callable[[dict], Fixture]:
     """A maker of weights, which waits for the size of the vocabulary."""
     dtype = options.pop("dtype", torch.bfloat16)
@@ -459,7 +503,7 @@ def qwen3vl_files(folder: Path) -> None:
 FAMILIES = {
     "mxbai-rerank-base-v2": Family(
         model("Qwen2ForCausalLM", QWEN2, 300),
-        qwen_tokenizer, mxbai, logits_of(transformers.Qwen2ForCausalLM, "1", "0"), (None, TASK), 240,
+        qwen_tokenizer, mxbai, logits_of(transformers.Qwen2ForCausalLM, "1", "0"), (None, TASK), 240, True,
     ),
     "zerank-1-small": Family(
         model("Qwen3ForCausalLM", QWEN3, 301), qwen_tokenizer, zerank, logits_of(transformers.Qwen3ForCausalLM, "Yes"), (None, TASK),
@@ -477,7 +521,10 @@ FAMILIES = {
     ),
     "bge-reranker-v2-gemma": Family(
         model("GemmaForCausalLM", GEMMA, 305, centre=0.0, scales=decoders.unscaled_embeddings(24)), made(gemma_with_answer),
-        flag, logits_of(transformers.GemmaForCausalLM, "Yes"), (None, "Is B about A?"), 128,
+        flag("<bos>"), logits_of(transformers.GemmaForCausalLM, "Yes"), (None, "Is B about A?"), 128, True,
+    ),
+    "bge-reranker-v2-minicpm-layerwise": Family(
+        minicpm_model, made(llama2), flag("<s>"), minicpm_score, (None, "Is B about A?"), 128, True, minicpm_cutoffs,
     ),
     "llama-nemotron-rerank-1b-v2": Family(
         model(
@@ -504,7 +551,7 @@ FAMILIES = {
 def cases(family: Family) -> list[Slots]:
     """The pairs, with each instruction; one more with a limit, and one that tries to inject control tokens."""
     made_cases = [Slots(*pair, instruction) for instruction in family.instructions for pair in PAIRS[: 9 if not instruction else 3]]
-    if family.ids in (mxbai, flag):
+    if family.cuts:
         made_cases.append(Slots(PLANET, RIVER * 8, None, family.limit))
     return made_cases + ([Slots(INJECTED, INJECTED)] if family.injected else [])
 
@@ -523,7 +570,8 @@ def write(name: str) -> str:
         for slots in cases(family):
             tools = Tools(fresh, INJECTED in slots.query)
             ids = family.ids(tools, slots)
-            rows.append(vars(slots) | {"ids": ids, "raw": numbers(score(ids))})
+            row = vars(slots) | {"ids": ids, "raw": numbers(score(ids))}
+            rows.append(row | {"cutoffs": family.cutoffs(fresh)(ids)} if family.cutoffs else row)
         if (fresh / "modules.json").exists() and name.startswith("zerank"):
             check_cross_encoder(fresh, rows)
         FOLDER.mkdir(parents=True, exist_ok=True)

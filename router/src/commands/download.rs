@@ -34,7 +34,7 @@ pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     // A terminal has bars; elsewhere the log says how far it is.
     let level = if io::stderr().is_terminal() { "warn" } else { "info" };
     let source = startup::source(&args.model, &args.hub);
-    let folder = block_on(level, startup::load(&source, None))?;
+    let folder = block_on(level, startup::load(&source, startup::Choices::default()))?;
     ensure!(!folder.is_temporary(), "`{}` is in this binary: there is nothing to download", args.model);
     let mut out = io::stdout().lock();
     writeln!(out, "{}", folder.root.display())?;

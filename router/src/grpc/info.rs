@@ -48,9 +48,26 @@ impl From<&info::Info> for v1::InfoResponse {
 
 impl From<&info::RerankerDetails> for v1::RerankerInfo {
     fn from(details: &info::RerankerDetails) -> Self {
-        let info::RerankerDetails { family, family_reason, prompt, answers, score, score_reason } =
-            details.clone();
-        Self { family, family_reason, prompt, answers, score, score_reason }
+        let info::RerankerDetails {
+            family,
+            family_reason,
+            prompt,
+            answers,
+            cutoff_layers,
+            scores_depend_on_request,
+            score,
+            score_reason,
+        } = details.clone();
+        Self {
+            family,
+            family_reason,
+            prompt,
+            answers,
+            cutoff_layers: cutoff_layers.map(number),
+            scores_depend_on_request,
+            score,
+            score_reason,
+        }
     }
 }
 

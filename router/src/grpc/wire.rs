@@ -45,6 +45,7 @@ pub(super) fn metadata(cost: &Cost) -> v1::Metadata {
         tokenization_time_ns: nanoseconds(cost.tokenization),
         queue_time_ns: nanoseconds(cost.queue),
         inference_time_ns: nanoseconds(cost.inference),
+        listwise_prompts: number(cost.lists),
     }
 }
 
@@ -72,6 +73,7 @@ mod tests {
             characters: 1,
             tokens: 2,
             truncated: 3,
+            lists: 7,
             total: Duration::from_secs(4),
             tokenization: Duration::from_micros(5),
             queue: Duration::from_nanos(6),
@@ -84,6 +86,7 @@ mod tests {
             tokenization_time_ns: 5000,
             queue_time_ns: 6,
             inference_time_ns: u64::MAX,
+            listwise_prompts: 7,
         };
         assert_eq!(metadata(&cost), expected);
     }

@@ -89,6 +89,7 @@ async fn discard_rest(mut body: Body) {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn broken_off(error: axum::Error) -> ApiError {
     match Cut::of(&error) {
         Some(cut) => ApiError::cut(cut),

@@ -44,7 +44,8 @@ pub(crate) struct InfoBody<'a> {
     version: &'static str,
     sha: Option<&'static str>,
     docker_label: Option<&'static str>,
-    /// `embedding`, `classifier`, `reranker` or `listwise-reranker`, which is a generative re-ranker.
+    /// `embedding`, `classifier`, `reranker` or `listwise-reranker`, which is a generative re-ranker, or one that reads
+    /// many documents at once.
     model_kind: &'static str,
     /// The most texts of one request to `/rerank`.
     max_rerank_texts: usize,
@@ -80,6 +81,10 @@ pub(crate) struct RerankerBody<'a> {
     prompt: &'a str,
     /// The tokens whose logits are the raw score, and where they come from; null for a model with a head.
     answers: Option<&'a str>,
+    /// The layers that a layer-wise re-ranker goes through before it scores; null for other models.
+    cutoff_layers: Option<usize>,
+    /// Whether a document's score depends on the other documents of its request: a listwise re-ranker reads them together.
+    scores_depend_on_request: bool,
     /// What a score is of the raw score x, where a request does not ask for raw scores.
     #[schema(example = "sigmoid(x/5)")]
     score: &'a str,
@@ -94,6 +99,8 @@ impl<'a> From<&'a RerankerDetails> for RerankerBody<'a> {
             family_reason: details.family_reason.as_deref(),
             prompt: &details.prompt,
             answers: details.answers.as_deref(),
+            cutoff_layers: details.cutoff_layers,
+            scores_depend_on_request: details.scores_depend_on_request,
             score: &details.score,
             score_reason: &details.score_reason,
         }

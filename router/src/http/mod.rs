@@ -146,13 +146,9 @@ fn router(state: AppState) -> Router {
         Router::new().route("/metrics", get(metrics)).merge(openapi::routes()).merge(playground::routes());
     let documents =
         if state.server.key_everywhere { documents.route_layer(require_key.clone()) } else { documents };
+    let keyed = keyed.route_layer(middleware::from_fn(deadline::keep));
     open.merge(documents)
-        .merge(
-            keyed
-                .route_layer(middleware::from_fn(deadline::keep))
-                .route_layer(require_key)
-                .route_layer(traced),
-        )
+        .merge(keyed.route_layer(require_key).route_layer(traced))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         // `RawBody` has its own limit, which reads on so that the client can read the answer.
@@ -234,7 +230,7 @@ fn respond<T, B: Serialize>(
 ) -> Response {
     let Answer { value, cost } = answer;
     cost::log(route, &cost);
-    let headers = cost::headers(&cost, state.compute_type);
+    let headers: axum::http::HeaderMap = cost::headers(&cost, state.compute_type).into_iter().collect();
     // The cost once more, for the request's span.
     (headers, Extension(cost), format.respond(StatusCode::OK, &body(value))).into_response()
 }

@@ -8,7 +8,10 @@ use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
 use text_embeddings_backend_core::{ModelType, Output, Pool};
 use text_embeddings_core::{
     service::ServedModel,
-    tokenization::{Encoder, Input, PairText, TokenLimits, Truncation, TruncationDirection},
+    tokenization::{
+        Encoder, Input, ListText, ListwiseEncoder, PairText, Prompt, TokenLimits, Truncation,
+        TruncationDirection,
+    },
 };
 
 /// Raw scores that are closer than this are the same: far above the rounding of one prompt scored twice, far below
@@ -36,7 +39,10 @@ pub(super) fn model(
             embedding(backend, encoder, model)
         }
         ModelType::Classifier => classifier(backend, encoder).map(|()| 0),
-        ModelType::Reranker | ModelType::ListwiseReranker => reranker(backend, encoder, model).map(|()| 0),
+        ModelType::Reranker | ModelType::ListwiseReranker => match encoder {
+            Encoder::Listwise(encoder) => listwise(backend, encoder).map(|()| 0),
+            _ => reranker(backend, encoder, model).map(|()| 0),
+        },
     }
 }
 
@@ -54,6 +60,36 @@ fn reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -
         "two different test pairs got the same raw score, {}: the checkpoint's weights do not read the prompt; \
          download it again, or check that it is the re-ranker that `--model-id` means",
         scores[0]
+    );
+    Ok(())
+}
+
+/// The vectors of a query and two documents must be numbers, and no two alike.
+fn listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyhow::Result<()> {
+    let documents = PAIRS.map(|[_, document]| document);
+    let list = ListText { instruction: None, query: PAIRS[0][0], documents: &documents };
+    let truncation =
+        Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
+    let mut batch = BatchBuilder::new(backend.packing());
+    for Prompt { ids, marks, .. } in encoder.encode_list(&list, truncation, &|| false)?.prompts {
+        batch.push(&Text { marks, ..Text::new(ids, Wanted::TOKENS) });
+    }
+    let texts = backend.predict(&batch.build())?.texts;
+    let width = texts.first().map_or(1, |text| text.tokens.width).max(1);
+    let vectors: Vec<&[f32]> = texts.iter().flat_map(|text| text.tokens.values.chunks_exact(width)).collect();
+    ensure!(
+        vectors.len() > PAIRS.len() && vectors.iter().copied().flatten().all(|value| value.is_finite()),
+        "the vectors of two test documents hold values that are not numbers: the checkpoint's weights are broken; \
+         download it again"
+    );
+    let largest = vectors.iter().copied().flatten().fold(0.0, |largest: f32, value| largest.max(value.abs()));
+    let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= SAME_SCORE * largest;
+    let is_same = |a: &[f32], b: &[f32]| a.iter().zip(b).all(is_close);
+    let twice =
+        (1..vectors.len()).any(|index| vectors[..index].iter().any(|other| is_same(vectors[index], other)));
+    ensure!(
+        !twice,
+        "two different test texts got the same vector: the checkpoint's weights do not read the prompt; download it again"
     );
     Ok(())
 }

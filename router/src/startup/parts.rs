@@ -8,13 +8,13 @@ use text_embeddings_backend::{Activation, Head, ModelType, Pool};
 use text_embeddings_core::{
     files::{self, ModelFacts, ModelFolder},
     service::ServedModel,
-    tokenization::{Encoder, EncoderOptions, PromptEncoder, TextEncoder, TextOptions},
+    tokenization::{Encoder, EncoderOptions, ListwiseEncoder, PromptEncoder, TextEncoder, TextOptions},
 };
 use tokenizers::Tokenizer;
 
 use super::{
     prompts,
-    reranker::{self, Resolved},
+    reranker::{self, Prompt, Resolved},
     tokenizer,
 };
 use crate::{config::Config, info::RerankerDetails};
@@ -120,7 +120,7 @@ fn has_family_head(folder: &ModelFolder) -> bool {
     let facts = ModelFacts::from(folder);
     let named = facts.architectures.iter().any(|name| name.ends_with("Classification"));
     let family = facts.evidence().family();
-    !named && family.is_some_and(|(family, _)| family.answers.is_none())
+    !named && family.is_some_and(|(family, _)| family.kind() == ModelType::Reranker)
 }
 
 /// A re-ranker reads a prompt where it has a template, else the pair as its tokenizer joins it. A generative one has no
@@ -134,26 +134,37 @@ fn reranker(
 ) -> anyhow::Result<Parts> {
     let resolved = reranker::resolve(config, folder, &tokenizer)?;
     let details = RerankerDetails::new(&resolved, &tokenizer);
-    let Resolved { family, prompt, answers, score: (score, _) } = resolved;
+    let Resolved { family, prompt: (prompt, _), answers, score: (score, _), .. } = resolved;
     let model = ServedModel { score, ..model };
+    let score_activation = score_activation(folder, &model);
+    let template = match prompt {
+        Prompt::Template(template) => template,
+        Prompt::Listwise(form) => {
+            let options = EncoderOptions {
+                default_instruction: config.default_instruction.clone(),
+                ..encoder_options(config)
+            };
+            let default_instruction = Some(config.default_instruction.clone().unwrap_or_default());
+            let encoder = ListwiseEncoder::new(tokenizer, form, options)?;
+            encoder.self_check()?;
+            let parts = Parts::new(encoder, Head::Marks, model);
+            return Ok(Parts { default_instruction, reranker: Some(details), ..parts });
+        }
+        Prompt::Joined => {
+            reranker::refuse_instruction(config)?;
+            let head = head.context("the model has no head")?;
+            let encoder = TextEncoder::new(tokenizer, text_options(config, folder))?;
+            encoder.self_check_pairs()?;
+            let parts = Parts::new(encoder, head, model);
+            return Ok(Parts { score_activation, reranker: Some(details), ..parts });
+        }
+    };
     let answers = || answers.map(|(answers, _)| Head::Answers(answers)).context("no answers were found");
     let head = head.map_or_else(answers, Ok)?;
-    let score_activation = score_activation(folder, &model);
-    let Some((template, _)) = prompt else {
-        reranker::refuse_instruction(config)?;
-        let encoder = TextEncoder::new(tokenizer, text_options(config, folder))?;
-        encoder.self_check_pairs()?;
-        return Ok(Parts { score_activation, reranker: Some(details), ..Parts::new(encoder, head, model) });
-    };
     let family = family.map(|(family, _)| family);
     let default_instruction = reranker::default_instruction(config, folder, &template, family)?;
-    let options = EncoderOptions {
-        default_instruction: default_instruction.clone(),
-        max_input_length: config.max_input_length,
-        parse_special_tokens: config.parse_special_tokens,
-        ignore_instruction: config.ignore_instruction,
-        limits: config.text_limits,
-    };
+    let options =
+        EncoderOptions { default_instruction: default_instruction.clone(), ..encoder_options(config) };
     let encoder = PromptEncoder::new(tokenizer, &template, options)?;
     encoder.self_check()?;
     let default_instruction = default_instruction.or_else(|| template.has_instruction().then(String::new));
@@ -170,6 +181,17 @@ fn score_activation(folder: &ModelFolder, model: &ServedModel) -> Option<String>
     let named = folder.score_activation.as_deref();
     let known = named.map_or(Some(Activation::Sigmoid), Activation::from_torch);
     known.map(|activation| activation.to_string()).or_else(|| named.map(str::to_owned))
+}
+
+/// How prompts are encoded, but for the instruction.
+fn encoder_options(config: &Config) -> EncoderOptions {
+    EncoderOptions {
+        default_instruction: None,
+        max_input_length: config.max_input_length,
+        parse_special_tokens: config.parse_special_tokens,
+        ignore_instruction: config.ignore_instruction,
+        limits: config.text_limits,
+    }
 }
 
 /// How texts are encoded without a template.

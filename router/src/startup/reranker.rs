@@ -9,7 +9,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, bail, ensure};
 use text_embeddings_backend::{AnswerTokens, ModelType};
 use text_embeddings_core::{
-    families::{Answers, Family, Limits, ScoreRule},
+    families::{Answers, Family, Limits, Listwise, ScoreRule},
     files::{self, ModelFacts, ModelFolder},
     templates::{MessageStyle, PromptTemplate},
     tokenization::{AnswerSource, EncoderError, answer_tokens},
@@ -30,12 +30,25 @@ const REMEDY: &str = "give the model's own prompt with `--chat-template FILE`, o
 pub(crate) struct Resolved {
     /// The family, and what says so.
     pub(crate) family: Option<(&'static Family, String)>,
-    /// The prompt, and where it comes from; absent where the tokenizer joins query and document.
-    pub(crate) prompt: Option<(PromptTemplate, String)>,
+    /// The prompt, and where it comes from.
+    pub(crate) prompt: (Prompt, String),
     /// A generative re-ranker's answers, and where they come from.
     pub(crate) answers: Option<(AnswerTokens, String)>,
+    /// Layers gone through before a layer-wise re-ranker scores.
+    pub(crate) cutoff_layers: Option<usize>,
     /// From raw scores to those between 0 and 1, and what says so.
     pub(crate) score: (ScoreRule, String),
+}
+
+/// How a re-ranker reads query and document.
+#[derive(Debug)]
+pub(crate) enum Prompt {
+    /// In a template.
+    Template(PromptTemplate),
+    /// Many documents in one prompt.
+    Listwise(&'static Listwise),
+    /// As the tokenizer joins them.
+    Joined,
 }
 
 /// The prompt length that a re-ranker's family recommends, as far as it is known before the tokenizer is.
@@ -64,6 +77,9 @@ pub(crate) fn resolve(
 ) -> anyhow::Result<Resolved> {
     let facts = ModelFacts::from(folder);
     let mut family = named_family(config.chat_template.as_ref(), &facts);
+    if let Some(resolved) = listwise(config, folder, &facts, tokenizer)? {
+        return Ok(resolved);
+    }
     let own = own_prompt(config, folder)?;
     if family.is_none() {
         family = match &own {
@@ -80,14 +96,62 @@ pub(crate) fn resolve(
         Some(own) => Some(own),
         None => family_prompt(config, folder, family.as_ref(), (agrees, tokenizer))?,
     };
+    let joined = || (Prompt::Joined, "none: the model's tokenizer joins query and document".to_owned());
+    let prompt = prompt.map_or_else(joined, |(template, origin)| (Prompt::Template(template), origin));
     let is_chosen = matches!(config.chat_template, Some(ChatTemplate::Builtin(_)));
     let family = family.filter(|_| agrees || is_chosen);
     Ok(Resolved {
         answers: answers(config, folder, family.as_ref().map(|(family, _)| *family), tokenizer)?,
         score: score_rule(config, family.as_ref().map(|(family, _)| *family)),
+        cutoff_layers: folder.description.cutoff_layers,
         family,
         prompt,
     })
+}
+
+/// A listwise re-ranker: its architecture decides, and nothing of it can be another.
+fn listwise(
+    config: &Config,
+    folder: &ModelFolder,
+    facts: &ModelFacts,
+    tokenizer: &Tokenizer,
+) -> anyhow::Result<Option<Resolved>> {
+    let own = facts.evidence().family().filter(|(family, _)| family.listwise.is_some());
+    let chosen = match &config.chat_template {
+        Some(ChatTemplate::Builtin(family)) => Some(*family),
+        _ => None,
+    };
+    let Some((family, reason)) = own else {
+        if let Some(family) = chosen.filter(|family| family.listwise.is_some()) {
+            bail!(
+                "`--chat-template {}` is the prompt of another architecture ({}), which has a head for it: leave it out",
+                family.name,
+                family.architectures.join(", ")
+            );
+        }
+        return Ok(None);
+    };
+    let Some(form) = family.listwise else { return Ok(None) };
+    ensure!(
+        config.chat_template.is_none() || chosen == Some(family),
+        "`--chat-template` has no effect on `{}`, which reads all documents of a request in one prompt: leave it out",
+        config.model_id
+    );
+    ensure!(
+        config.rerank_true_token.is_none(),
+        "`--rerank-true-token` is for re-rankers that answer with a token, but `{}` compares vectors: leave it out",
+        config.model_id
+    );
+    if let Some(token) = family.missing_token(tokenizer) {
+        return Err(EncoderError::NoControlToken { family: family.name, token }.into());
+    }
+    Ok(Some(Resolved {
+        prompt: (Prompt::Listwise(form), format!("that of the family {}: {reason}", family.name)),
+        answers: None,
+        cutoff_layers: folder.description.cutoff_layers,
+        score: score_rule(config, Some(family)),
+        family: Some((family, reason)),
+    }))
 }
 
 /// The family that a flag, the model's architecture or its name says.
@@ -110,7 +174,9 @@ fn unnamed_family(facts: &ModelFacts, folder: &ModelFolder, kind: ModelType) -> 
 /// The family whose prompt a template writes.
 fn family_by_prompt(template: &PromptTemplate, facts: &ModelFacts) -> Option<(&'static Family, String)> {
     let families = text_embeddings_core::families::ALL.iter();
-    let mut fitting = families.filter(|family| family.model_types.contains(&facts.model_type.as_str()));
+    let mut fitting = families.filter(|family| {
+        family.model_types.contains(&facts.model_type.as_str()) && family.listwise.is_none()
+    });
     let found = fitting.find(|family| PromptTemplate::builtin(family).reads_as(template))?;
     Some((found, "its chat template writes this family's prompt".to_owned()))
 }

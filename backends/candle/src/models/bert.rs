@@ -2,7 +2,7 @@
 //! position and in their heads.
 
 use super::{
-    activation, classification, parse,
+    activation, classification, names, parse,
     post_norm::{BERT, Config, WORDS, encoder},
 };
 use crate::{
@@ -21,7 +21,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let pooler = vec![Step::Dense(dense("pooler.dense"), Activation::Tanh)];
     Ok(Plan {
         prefixes: &["bert."],
-        ignored: vec!["embeddings.position_ids", "pooler.", "cls.", "classifier."],
+        ignored: names(&["embeddings.position_ids", "pooler.", "cls.", "classifier."]),
         classification: Some(classification(Reads::First, pooler, "classifier", hidden)),
         masked_lm: Some(MaskedLm {
             steps: vec![
@@ -46,7 +46,7 @@ pub(super) fn roberta_plan(value: &Value) -> Result<Plan> {
     let steps = vec![Step::Dense(dense("classifier.dense"), Activation::Tanh)];
     Ok(Plan {
         prefixes: &["roberta.", "xlm-roberta.", "camembert."],
-        ignored: vec!["embeddings.position_ids", "pooler.", "lm_head.", "classifier."],
+        ignored: names(&["embeddings.position_ids", "pooler.", "lm_head.", "classifier."]),
         classification: Some(classification(Reads::First, steps, "classifier.out_proj", hidden)),
         masked_lm: Some(MaskedLm {
             steps: vec![

@@ -2,7 +2,7 @@
 //! relative positions, and, in the largest models, a convolution beside the first layer.
 
 use super::{
-    activation, classification, parse,
+    activation, classification, names, parse,
     post_norm::{BERT, Config as Body, Names, encoder},
     refuse, unsupported,
 };
@@ -66,14 +66,14 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let act = activation(value, "pooler_hidden_act", config.pooler_hidden_act.as_deref().unwrap_or("gelu"))?;
     let pooler = vec![Step::Dense(MatrixPart::new("pooler.dense", [hidden, hidden]).into(), act)];
     plan.prefixes = &["deberta."];
-    plan.ignored = vec![
+    plan.ignored = names(&[
         "embeddings.position_",
         "pooler.",
         "classifier.",
         "cls.",
         "lm_predictions.",
         "mask_predictions.",
-    ];
+    ]);
     plan.classification = Some(classification(Reads::First, pooler, "classifier", hidden));
     if config.position_biased_input == Some(false) {
         plan.embeddings.tables.retain(|table| !matches!(table.index, Index::Position { .. }));

@@ -1,7 +1,7 @@
 //! The decoders in Llama's mould (transformers): pre-norm layers with rotary positions and a gated MLP. Architectures differ
 //! in data: a [`Family`] each.
 
-use super::{activation, parse, rotary::rope_of, score_on_last_token, unsupported};
+use super::{activation, names, parse, rotary::rope_of, score_on_last_token, unsupported};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -24,7 +24,7 @@ pub(super) struct Config {
     num_attention_heads: usize,
     num_key_value_heads: Option<usize>,
     head_dim: Option<usize>,
-    rms_norm_eps: f32,
+    pub(super) rms_norm_eps: f32,
     max_position_embeddings: Option<usize>,
     pub(super) sliding_window: Option<usize>,
     pub(super) layer_types: Option<Vec<String>>,
@@ -170,7 +170,7 @@ pub(super) fn plan(value: &Value, config: &Config, family: &Family) -> Result<Pl
     let tied = config.tie_word_embeddings.unwrap_or(family.is_gemma());
     Ok(Plan {
         prefixes: &["model."],
-        ignored: vec!["lm_head.", "score."],
+        ignored: names(&["lm_head.", "score."]),
         hidden,
         vocabulary: config.vocab_size,
         longest_input: config.max_position_embeddings,
@@ -194,8 +194,10 @@ pub(super) fn plan(value: &Value, config: &Config, family: &Family) -> Result<Pl
         output_embedding: if tied { WORDS } else { "lm_head.weight" },
         classification: Some(score_on_last_token(hidden)),
         masked_lm: None,
+        projector: Vec::new(),
         vector_steps: Vec::new(),
         quantised_vectors: false,
+        cutoff_layers: None,
         adapters: None,
     })
 }

@@ -1,7 +1,7 @@
 //! DistilBERT (transformers, `modeling_distilbert.py`): BERT without token types, under other names.
 
 use super::{
-    activation, classification, parse,
+    activation, classification, names, parse,
     post_norm::{self, Names, WORDS, encoder},
 };
 use crate::{
@@ -62,7 +62,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     };
     Ok(Plan {
         prefixes: &["distilbert."],
-        ignored: vec!["embeddings.position_ids", "vocab_", "pre_classifier.", "classifier."],
+        ignored: names(&["embeddings.position_ids", "vocab_", "pre_classifier.", "classifier."]),
         classification: Some(classification(Reads::First, steps, "classifier", hidden)),
         masked_lm: Some(MaskedLm {
             steps: vec![

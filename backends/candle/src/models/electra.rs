@@ -1,7 +1,7 @@
 //! ELECTRA (transformers, `modeling_electra.py`): BERT whose embeddings may be narrower than its layers.
 
 use super::{
-    classification, parse,
+    classification, names, parse,
     post_norm::{BERT, Config, encoder},
 };
 use crate::{
@@ -21,7 +21,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let steps = vec![Step::Dense(dense.into(), Activation::Gelu)];
     let mut plan = Plan {
         prefixes: &["electra."],
-        ignored: vec!["embeddings.position_ids", "classifier.", "discriminator_", "generator_"],
+        ignored: names(&["embeddings.position_ids", "classifier.", "discriminator_", "generator_"]),
         classification: Some(classification(Reads::First, steps, "classifier.out_proj", hidden)),
         ..encoder(value, &config, 0, &BERT)?
     };

@@ -3,7 +3,7 @@
 use super::{
     classification,
     decoder::{self, Config, Family},
-    parse, unsupported,
+    names, parse, unsupported,
 };
 use crate::{
     operations::Result,
@@ -36,7 +36,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let dense = MatrixPart::new("dense", [hidden, hidden]);
     let steps = vec![Step::Dense(dense.into(), Activation::Gelu)];
     Ok(Plan {
-        ignored: vec!["lm_head.", "dense.", "classifier."],
+        ignored: names(&["lm_head.", "dense.", "classifier."]),
         classification: Some(classification(reads, steps, "classifier", hidden)),
         ..decoder::plan(value, &config, &family)?
     })

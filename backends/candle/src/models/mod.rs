@@ -14,6 +14,7 @@ mod gte;
 mod jina_bert;
 mod jina_flash;
 mod llama;
+mod minicpm;
 mod modernbert;
 mod mpnet;
 mod nomic;
@@ -44,6 +45,10 @@ struct Architecture {
 /// it. Without it, no adapter is added.
 pub const LORA_TASK: &str = "lora_task";
 
+/// The field that says after how many layers a layer-wise re-ranker scores, in its authors' word. `config.json` itself
+/// does not have it: the server adds it. Without it, the authors' number applies.
+pub const CUTOFF_LAYERS: &str = "cutoff_layers";
+
 /// All that are supported.
 const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["bert"], plan: bert::plan },
@@ -62,6 +67,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["llama"], plan: llama::plan },
     Architecture { model_types: &["llama_bidirec"], plan: llama::bidirectional_plan },
     Architecture { model_types: &["mistral"], plan: llama::mistral_plan },
+    Architecture { model_types: &["minicpm"], plan: minicpm::plan },
     Architecture { model_types: &["gemma"], plan: gemma::plan },
     Architecture { model_types: &["gemma2"], plan: gemma::gemma2_plan },
     Architecture { model_types: &["gemma3_text"], plan: gemma::gemma3_plan },
@@ -72,18 +78,11 @@ const ARCHITECTURES: &[Architecture] = &[
 ];
 
 /// Re-rankers on architectures of their own that are not computed, and why.
-const NOT_COMPUTED: [(&str, &str); 2] = [
-    (
-        "cost_wise_gemma",
-        "bge-reranker-v2.5-gemma2-lightweight merges neighbouring tokens on its way through the layers; choose \
-         bge-reranker-v2-gemma or bge-reranker-v2-m3",
-    ),
-    (
-        "minicpm",
-        "bge-reranker-v2-minicpm-layerwise scores from a layer of the caller's choice; choose bge-reranker-v2-gemma or \
-         bge-reranker-v2-m3",
-    ),
-];
+const NOT_COMPUTED: [(&str, &str); 1] = [(
+    "cost_wise_gemma",
+    "bge-reranker-v2.5-gemma2-lightweight merges neighbouring tokens on its way through the layers; choose \
+     bge-reranker-v2-gemma or bge-reranker-v2-m3",
+)];
 
 /// Jina's BERT with `ALiBi`, whose `model_type` is BERT's.
 const JINA_BERT: &str = "jina-bert";
@@ -132,6 +131,12 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
         return Err(unsupported(config, &format!("quantization_config ({method})")));
     }
     let plan = (architecture.plan)(config)?;
+    if let (None, false) = (plan.cutoff_layers, config[CUTOFF_LAYERS].is_null()) {
+        return Err(BackendError::Load(
+            "a number of layers to score after is chosen, but this model scores after its last layer only: choose none"
+                .to_owned(),
+        ));
+    }
     match config[LORA_TASK].as_str().filter(|_| plan.adapters.is_none()) {
         Some(task) => Err(BackendError::Load(format!(
             "the task {task:?} is chosen, but this model has no adapters for tasks: choose none"
@@ -153,6 +158,7 @@ pub fn describe(config: &Value) -> Result<Description> {
         is_causal: plan.packing().shares_prefixes,
         hidden: plan.hidden,
         vocabulary: plan.vocabulary,
+        cutoff_layers: plan.cutoff_layers,
     })
 }
 
@@ -168,6 +174,11 @@ fn refuse(config: &Value, settings: &[(bool, &str)]) -> Result<()> {
         Some((_, setting)) => Err(unsupported(config, setting)),
         None => Ok(()),
     }
+}
+
+/// Beginnings of the names of tensors ([`Plan::ignored`]).
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
 }
 
 /// Reads the fields of a configuration.
@@ -191,8 +202,8 @@ fn head_size(hidden: usize, heads: usize) -> Result<usize> {
 }
 
 /// A classification head that ends in `LOGITS.weight` and `LOGITS.bias`.
-fn classification(reads: Reads, steps: Vec<Step>, logits: &'static str, width: usize) -> Classification {
-    Classification { reads, steps, logits, logits_bias: true, width, divisor: 1.0 }
+fn classification(reads: Reads, steps: Vec<Step>, logits: &str, width: usize) -> Classification {
+    Classification { reads, steps, logits: logits.to_owned(), logits_bias: true, width, divisor: 1.0 }
 }
 
 /// The classification head of decoders: `score.weight` on a text's last token.
@@ -200,7 +211,7 @@ fn score_on_last_token(hidden: usize) -> Classification {
     Classification {
         reads: Reads::LastUnpadded,
         steps: Vec::new(),
-        logits: "score",
+        logits: "score".to_owned(),
         logits_bias: false,
         width: hidden,
         divisor: 1.0,

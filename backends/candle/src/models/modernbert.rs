@@ -1,6 +1,6 @@
 //! ModernBERT (transformers, `modeling_modernbert.py`): some layers see the whole text, the others a window.
 
-use super::{activation, classification, head_size, parse, refuse, rotary::rope_of};
+use super::{activation, classification, head_size, names, parse, refuse, rotary::rope_of};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -82,7 +82,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (classification, masked_lm) = tops(value, &config, norm)?;
     Ok(Plan {
         prefixes: &["model."],
-        ignored: vec!["head.", "classifier.", "decoder."],
+        ignored: names(&["head.", "classifier.", "decoder."]),
         hidden,
         vocabulary: config.vocab_size,
         longest_input: Some(config.max_position_embeddings),
@@ -101,8 +101,10 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         output_embedding: WORDS,
         classification: Some(classification),
         masked_lm: Some(masked_lm),
+        projector: Vec::new(),
         vector_steps: Vec::new(),
         quantised_vectors: false,
+        cutoff_layers: None,
         adapters: None,
     })
 }

@@ -1,7 +1,7 @@
 //! MPNet (transformers, `modeling_mpnet.py`): BERT without token types, whose scores have a bias by distance.
 
 use super::{
-    classification, parse,
+    classification, names, parse,
     post_norm::{BERT, Config, Names, encoder},
     refuse,
 };
@@ -38,7 +38,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let steps = vec![Step::Dense(dense.into(), Activation::Tanh)];
     let mut plan = Plan {
         prefixes: &["mpnet."],
-        ignored: vec!["embeddings.position_ids", "pooler.", "lm_head.", "classifier."],
+        ignored: names(&["embeddings.position_ids", "pooler.", "lm_head.", "classifier."]),
         classification: Some(classification(Reads::First, steps, "classifier.out_proj", hidden)),
         ..encoder(value, &config, FIRST_POSITION, &NAMES)?
     };

@@ -1,6 +1,6 @@
 //! Parts of encoders that have BERT's tables and configuration, and layers with other tensors.
 
-use super::{head_size, post_norm::Config, refuse, unsupported};
+use super::{head_size, names, post_norm::Config, refuse, unsupported};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -46,7 +46,7 @@ pub(super) fn encoder(
     tables.retain(|table| table.shape[0] > 0);
     Ok(Plan {
         prefixes: &[],
-        ignored: vec!["embeddings.position_ids", "pooler.", "classifier.", "cls.", "lm_head."],
+        ignored: names(&["embeddings.position_ids", "pooler.", "classifier.", "cls.", "lm_head."]),
         hidden,
         vocabulary: config.vocab_size,
         longest_input: Some(config.max_position_embeddings),
@@ -65,8 +65,10 @@ pub(super) fn encoder(
         output_embedding: words,
         classification: None,
         masked_lm: None,
+        projector: Vec::new(),
         vector_steps: Vec::new(),
         quantised_vectors: false,
+        cutoff_layers: None,
         adapters: None,
     })
 }
@@ -84,7 +86,7 @@ pub(super) fn fused_attention(query_key_value: MatrixPart, output: MatrixPart) -
 }
 
 /// A classification head on the first token: the matrix `dense` and a hyperbolic tangent, then `logits`.
-pub(super) fn classification(dense: &str, logits: &'static str, hidden: usize) -> Classification {
+pub(super) fn classification(dense: &str, logits: &str, hidden: usize) -> Classification {
     let dense = MatrixPart::new(dense, [hidden, hidden]);
     super::classification(Reads::First, vec![Step::Dense(dense.into(), Activation::Tanh)], logits, hidden)
 }

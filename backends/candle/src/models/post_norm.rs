@@ -118,8 +118,10 @@ pub(super) fn encoder(value: &Value, config: &Config, offset: usize, names: &Nam
         output_embedding: WORDS,
         classification: None,
         masked_lm: None,
+        projector: Vec::new(),
         vector_steps: Vec::new(),
         quantised_vectors: false,
+        cutoff_layers: None,
         adapters: None,
     })
 }

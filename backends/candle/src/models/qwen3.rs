@@ -1,9 +1,10 @@
 //! Qwen3 (transformers, `modeling_qwen3.py`): Qwen3-Reranker, Qwen3-Embedding, voyage-4-nano; and pplx-embed, which is
-//! Qwen3 without a causal mask and with vectors of whole numbers.
+//! Qwen3 without a causal mask and with vectors of whole numbers. With a projector of marked tokens' states:
+//! jina-reranker-v3 (`modeling.py` of its repository).
 
 use super::{
     decoder::{self, Config, Family},
-    parse,
+    parse, refuse,
 };
 use crate::{
     attention::Mask,
@@ -13,6 +14,11 @@ use crate::{
 use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
+
+/// jina-reranker-v3's architecture.
+const JINA_RANKING: &str = "JinaForRanking";
+/// Values of a vector that its projector gives, whatever the size of a state.
+const PROJECTED: usize = 512;
 
 /// Settings of Qwen's own.
 #[derive(Debug, Deserialize)]
@@ -28,6 +34,20 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (config, settings): (Config, Settings) = (Config::read(value)?, parse(value)?);
     let family = Family { head_norms: true, ..family(&config, &settings) };
     let mut plan = decoder::plan(value, &config, &family)?;
+    if value["architectures"].as_array().is_some_and(|names| names.iter().any(|name| name == JINA_RANKING)) {
+        // jina-reranker-v3.5, whose prompt is another one.
+        refuse(
+            value,
+            &[(family.sliding.contains(&true), "a sliding window of a listwise re-ranker (JinaForRanking)")],
+        )?;
+        let half = config.hidden_size / 2;
+        let part = |name: &str, shape| MatrixPart::new(name, shape).biased(false).into();
+        plan.projector = vec![
+            Step::Dense(part("projector.0", [half, config.hidden_size]), Activation::Relu),
+            Step::Dense(part("projector.2", [PROJECTED, half]), Activation::Identity),
+        ];
+        plan.ignored.push("projector.".to_owned());
+    }
     // voyage-4-nano: its vectors are longer than its states.
     if let (true, Some(outputs)) = (config.use_bidirectional_attention == Some(true), settings.num_labels) {
         let projection = MatrixPart::new("linear", [outputs, config.hidden_size]).biased(false);

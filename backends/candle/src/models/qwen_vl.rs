@@ -38,7 +38,7 @@ pub(super) fn qwen2_plan(value: &Value) -> Result<Plan> {
     let head = Classification {
         reads: Reads::Last,
         steps: vec![Step::Dense(dense.into(), Activation::Relu)],
-        logits: "score.2",
+        logits: "score.2".to_owned(),
         logits_bias: true,
         width: hidden,
         divisor: 1.0,
@@ -72,6 +72,6 @@ fn text_config(value: &Value) -> Value {
 
 fn without_vision(plan: Plan) -> Plan {
     let mut plan = Plan { prefixes: PREFIXES, ..plan };
-    plan.ignored.push(VISION);
+    plan.ignored.push(VISION.to_owned());
     plan
 }

@@ -11,7 +11,7 @@ pub(crate) struct Classification {
     /// What that goes through before the last matrix.
     pub(crate) steps: Vec<Step>,
     /// The last matrix without its rows: `NAME.weight` `[labels, width]`, and `NAME.bias` if `logits_bias`.
-    pub(crate) logits: &'static str,
+    pub(crate) logits: String,
     /// Whether the last matrix has a bias.
     pub(crate) logits_bias: bool,
     /// Values that it takes.

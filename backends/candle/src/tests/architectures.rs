@@ -37,6 +37,9 @@ fn fixtures_of_architectures() -> Vec<Fixture> {
         if let Some((_, task)) = name.rsplit_once("-task-") {
             config[LORA_TASK] = config["lora_adaptations"][task.parse::<usize>().unwrap()].clone();
         }
+        if let Some((_, layers)) = name.rsplit_once("-cutoff-") {
+            config[CUTOFF_LAYERS] = layers.parse::<usize>().unwrap().into();
+        }
         Fixture { cases: expected["cases"].as_array().unwrap().clone(), config, name }
     };
     names.into_iter().map(fixture).collect()
@@ -293,6 +296,19 @@ fn settings_of_encoders_that_no_plan_carries_out_are_refused_by_name() {
         ("jina-v3", "position_embedding_type", "alibi".into(), "position_embedding_type \"alibi\""),
         ("jina-v3", LORA_TASK, "clustering".into(), "retrieval.query, retrieval.passage, separation"),
         ("bert-embedding", LORA_TASK, "separation".into(), "no adapters"),
+        ("bert-embedding", CUTOFF_LAYERS, 2.into(), "after its last layer only"),
+        ("minicpm-layerwise", CUTOFF_LAYERS, 1.into(), "after 2 to 6 layers"),
+        ("minicpm-layerwise", CUTOFF_LAYERS, 7.into(), "after 2 to 6 layers"),
+        ("minicpm-layerwise", "start_layer", 0.into(), "start_layer 0"),
+        ("minicpm-layerwise", "head_type", "raw".into(), "head_type \"raw\""),
+        ("minicpm-layerwise", "head_multi", false.into(), "head_multi false"),
+        ("minicpm-layerwise", "scale_depth", 0.into(), "a scale"),
+        (
+            "minicpm-layerwise",
+            "architectures",
+            serde_json::json!(["MiniCPMForCausalLM"]),
+            "LayerWiseMiniCPMForCausalLM",
+        ),
     ] {
         let mut config = json(&format!("architectures/{name}/config.json"));
         config[key] = value;

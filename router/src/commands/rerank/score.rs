@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, ensure};
 use text_embeddings_core::{
     error::Error,
     service::{RerankRequest, Service},
@@ -63,10 +63,18 @@ pub(super) async fn each(
     let service = service.patient();
     let mut in_flight: VecDeque<JoinHandle<Result<Scores, Failure>>> = VecDeque::new();
     let (mut count, mut truncated) = (0, 0);
+    let mut chunks = 0;
     loop {
         while in_flight.len() < IN_FLIGHT
             && let Some(chunk) = next_chunk(documents)?
         {
+            chunks += 1;
+            ensure!(
+                chunks < 2 || !service.is_listwise(),
+                "this model reads all documents together, of which `rerank` takes at most {CHUNK_DOCUMENTS} with {} KB of \
+                 text: give fewer, or rank them in requests to a server",
+                CHUNK_BYTES / 1024
+            );
             in_flight.push_back(tokio::spawn(score(service.clone(), request.clone(), chunk)));
         }
         let Some(oldest) = in_flight.pop_front() else { break };

@@ -51,6 +51,8 @@ pub(super) struct Goldens {
     pub(super) source: String,
     /// The pairs.
     pub(super) pairs: Vec<Golden>,
+    /// Whether they are one request, with one query: a listwise re-ranker's documents.
+    pub(super) together: bool,
     uncertainty: f64,
 }
 
@@ -75,6 +77,8 @@ struct Model {
     source: String,
     #[serde(default)]
     uncertainty: f64,
+    #[serde(default)]
+    together: bool,
     goldens: Vec<Golden>,
 }
 
@@ -94,14 +98,14 @@ pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
         .into_iter()
         .filter(|model| model.names.iter().any(|known| known.eq_ignore_ascii_case(name)));
     let is_qwen = QWEN3_RERANKER.names.iter().any(|part| name.to_lowercase().contains(part));
-    let all = models.map(|Model { source, uncertainty, mut goldens, .. }| {
+    let all = models.map(|Model { source, uncertainty, together, mut goldens, .. }| {
         for golden in &mut goldens {
             // Qwen's were measured with it, whatever the model's files or flags say.
             if golden.instruction.is_none() && is_qwen {
                 golden.instruction = QWEN3_RERANKER.default_instruction.map(str::to_owned);
             }
         }
-        Goldens { source, pairs: goldens, uncertainty }
+        Goldens { source, pairs: goldens, together, uncertainty }
     });
     Ok(all.collect())
 }
@@ -122,7 +126,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Goldens> {
     for (number, golden) in goldens.iter().enumerate() {
         golden.bounds(0.0).with_context(|| format!("{name}, pair {}", number + 1))?;
     }
-    Ok(Goldens { source: path.display().to_string(), pairs: goldens, uncertainty: 0.0 })
+    Ok(Goldens { source: path.display().to_string(), pairs: goldens, together: false, uncertainty: 0.0 })
 }
 
 impl Goldens {

@@ -21,7 +21,7 @@ use text_embeddings_backend_core::ModelType;
 use text_embeddings_core::{
     families::ScoreRule,
     files::ModelFolder,
-    service::Service,
+    service::{RerankRequest, Service},
     templates::{Piece, PromptTemplate},
     tokenization::EncoderError,
 };
@@ -33,7 +33,7 @@ use crate::{
     info::RerankerDetails,
     startup::{
         self, Started,
-        reranker::{self, Resolved},
+        reranker::{self, Prompt, Resolved},
     },
 };
 use golden::{Expected, Golden, Goldens};
@@ -129,7 +129,7 @@ fn unknown_model(name: &str) -> Usage {
 
 async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -> anyhow::Result<()> {
     let source = startup::source(&args.model, &args.how.hub);
-    let loaded = startup::load(&source, None).await;
+    let loaded = startup::load(&source, startup::Choices::default()).await;
     let folder = loaded.and_then(|folder| {
         let text = describe_files(&folder)?;
         Ok((folder, text))
@@ -266,9 +266,18 @@ fn check_prompt(
     verbose: bool,
     checks: &mut Checks,
 ) -> anyhow::Result<()> {
-    let Some((template, _)) = &resolved.prompt else {
-        reranker::refuse_instruction(config)?;
-        return Ok(checks.note("template", "none: the tokenizer joins query and document")?);
+    let template = match &resolved.prompt.0 {
+        Prompt::Template(template) => template,
+        Prompt::Listwise(form) => {
+            let written = [form.before, form.before_instructed, form.document, form.after].concat();
+            let sum = hexadecimal(&Sha256::digest(written.as_bytes()));
+            let text = format!("sha256 {sum} of its parts; up to {} documents in one prompt", form.documents);
+            return Ok(checks.note("prompt", &text)?);
+        }
+        Prompt::Joined => {
+            reranker::refuse_instruction(config)?;
+            return Ok(checks.note("template", "none: the tokenizer joins query and document")?);
+        }
     };
     let family = resolved.family.as_ref().map(|(family, _)| *family);
     let instruction = reranker::default_instruction(config, folder, template, family);
@@ -335,15 +344,35 @@ fn describe_start(started: &Started, is_reranker: bool) -> String {
 async fn compare_pairs(goldens: &Goldens, started: &Started, checks: &mut Checks) -> anyhow::Result<()> {
     let tolerance = golden::tolerances(&started.info.model.dtype)?.score;
     checks.note("golden", &format!("{} pairs from {}:", goldens.pairs.len(), goldens.source))?;
+    let together =
+        if goldens.together { scores(&started.service, &goldens.pairs).await? } else { Vec::new() };
+    let mut together = together.into_iter();
     for golden in &goldens.pairs {
         let expected = goldens.expected(golden, tolerance)?;
-        let found = match score(&started.service, golden).await {
+        let raw = match together.next() {
+            Some(raw) => Ok(raw),
+            None => score(&started.service, golden).await,
+        };
+        let found = match raw {
             Ok(raw) => judge(raw, started.service.config().model.score, expected, golden),
             Err(error) => Err(error),
         };
         checks.check("golden", found)?;
     }
     Ok(())
+}
+
+/// The raw scores of pairs with one query in one request.
+async fn scores(service: &Service, pairs: &[Golden]) -> anyhow::Result<Vec<f32>> {
+    let request = RerankRequest {
+        query: pairs.first().map(|pair| pair.query.clone()).unwrap_or_default(),
+        texts: pairs.iter().map(|pair| pair.document.clone()).collect(),
+        raw_scores: true,
+        ..RerankRequest::default()
+    };
+    let mut ranks = service.rerank(request).await?.value;
+    ranks.sort_by_key(|rank| rank.index);
+    Ok(ranks.into_iter().map(|rank| rank.score).collect())
 }
 
 async fn score(service: &Service, golden: &Golden) -> anyhow::Result<f32> {

@@ -17,6 +17,8 @@ pub(super) struct Answered {
     pub(super) model: String,
     /// Tokens of all prompts.
     pub(super) tokens: usize,
+    /// Whether the scores depend on each other.
+    pub(super) is_listwise: bool,
     /// The documents that were sent as objects, if the answer repeats the documents.
     pub(super) objects: Vec<Option<Map<String, Value>>>,
     /// What Infinity's client wants to read, or everybody else's.
@@ -72,7 +74,14 @@ struct Meta {
     api_version: ApiVersion,
     billed_units: BilledUnits,
     tokens: MetaTokens,
+    /// What to know of the scores: only of a listwise re-ranker, whose scores depend on each other.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<&'static str>,
 }
+
+/// The warning of a listwise re-ranker.
+const LISTWISE: &str = "this model reads the documents of a request together: a score depends on the other documents, \
+                        and is not to be compared with scores of other requests";
 
 #[derive(Debug, Serialize, ToSchema)]
 struct ApiVersion {
@@ -94,11 +103,12 @@ struct MetaTokens {
 }
 
 impl Meta {
-    fn new(version: &'static str, tokens: usize) -> Self {
+    fn new(version: &'static str, tokens: usize, is_listwise: bool) -> Self {
         Self {
             api_version: ApiVersion { version },
             billed_units: BilledUnits { search_units: 1 },
             tokens: MetaTokens { input_tokens: tokens, output_tokens: 0 },
+            warnings: is_listwise.then_some(LISTWISE).into_iter().collect(),
         }
     }
 }
@@ -124,7 +134,7 @@ pub(crate) struct DocumentsAnswer {
 
 impl DocumentsAnswer {
     pub(super) fn new(answered: Answered, ranks: Vec<Rank>) -> Self {
-        let Answered { id, model, tokens, mut objects, object, has_data } = answered;
+        let Answered { id, model, tokens, is_listwise, mut objects, object, has_data } = answered;
         let data = has_data.then(|| ranks.iter().map(voyage_result).collect());
         Self {
             id: id.unwrap_or_else(|| format!("rerank-{}", Uuid::new_v4().simple())),
@@ -133,7 +143,7 @@ impl DocumentsAnswer {
             results: ranks.into_iter().map(|rank| result(rank, &mut objects)).collect(),
             data,
             usage: Usage::new(tokens),
-            meta: Meta::new("1", tokens),
+            meta: Meta::new("1", tokens, is_listwise),
         }
     }
 }
@@ -149,11 +159,11 @@ pub(crate) struct CohereAnswer {
 
 impl CohereAnswer {
     pub(super) fn new(answered: Answered, ranks: Vec<Rank>) -> Self {
-        let Answered { id, tokens, mut objects, .. } = answered;
+        let Answered { id, tokens, is_listwise, mut objects, .. } = answered;
         Self {
             id: id.unwrap_or_else(|| Uuid::new_v4().to_string()),
             results: ranks.into_iter().map(|rank| result(rank, &mut objects)).collect(),
-            meta: Meta::new("2", tokens),
+            meta: Meta::new("2", tokens, is_listwise),
         }
     }
 }

@@ -107,6 +107,7 @@ async fn rerank_documents(
         id: options.request_id,
         model: state.info.config.served_model_name.clone(),
         tokens: answer.cost.tokens,
+        is_listwise: answer.cost.lists > 0,
         objects,
         object,
         has_data,

@@ -1,0 +1,89 @@
+//! The layer-wise `MiniCPM` of bge-reranker-v2-minicpm-layerwise (`FlagEmbedding`, `modeling_minicpm_reranker.py`): Llama's
+//! layers, and after each layer from `start_layer` on a head that scores.
+//!
+//! `MiniCPM` multiplies what a block adds to the residual stream by `s = scale_depth / √layers`. Here the stream is kept
+//! divided by `s`, so that blocks add their results as they are: embeddings are multiplied by `scale_emb / s`, and norms,
+//! which divide the stream by its size, have their epsilon divided by `s²`. The states after the final norm are the same.
+
+use super::{
+    CUTOFF_LAYERS,
+    decoder::{self, Config, Family},
+    parse, refuse, unsupported,
+};
+use crate::{
+    operations::Result,
+    plan::{Classification, Plan, Reads},
+};
+use serde::Deserialize;
+use serde_json::Value;
+use text_embeddings_backend_core::BackendError;
+
+/// The architecture that has heads after its layers. `MiniCPM` itself and its embedding models are others.
+const LAYER_WISE: &str = "LayerWiseMiniCPMForCausalLM";
+/// The layers after which the authors' card scores. Their code goes through all layers where it is told nothing.
+const RECOMMENDED: usize = 28;
+
+/// Settings of `MiniCPM`'s own.
+#[derive(Debug, Deserialize)]
+struct Settings {
+    hidden_act: String,
+    scale_emb: f32,
+    scale_depth: f32,
+    start_layer: usize,
+    head_multi: bool,
+    head_type: String,
+}
+
+/// The plan of the layers up to the cutoff (`cutoff_layers`) and of the head there.
+pub(super) fn plan(value: &Value) -> Result<Plan> {
+    let names = value["architectures"].as_array();
+    if !names.is_some_and(|names| names.iter().any(|name| name == LAYER_WISE)) {
+        return Err(unsupported(value, &format!("an architecture other than {LAYER_WISE}")));
+    }
+    let (mut config, settings): (Config, Settings) = (Config::read(value)?, parse(value)?);
+    refuse(
+        value,
+        &[
+            (settings.head_type != "simple", &format!("head_type {:?}", settings.head_type)),
+            (!settings.head_multi, "head_multi false"),
+            (!(settings.scale_depth > 0.0 && settings.scale_emb > 0.0), "a scale that is not above zero"),
+        ],
+    )?;
+    let (first, layers) = (settings.start_layer, config.num_hidden_layers);
+    let cutoff = cutoff(value, first, layers)?;
+    let scale = settings.scale_depth / (layers as f32).sqrt();
+    config.rms_norm_eps /= scale * scale;
+    config.num_hidden_layers = cutoff;
+    let theta = [Some(10_000.0), None];
+    let family = Family { theta, ..Family::llama(&config, &settings.hidden_act) };
+    let mut plan = decoder::plan(value, &config, &family)?;
+    plan.embeddings.scale = settings.scale_emb / scale;
+    plan.classification = Some(Classification {
+        reads: Reads::Last,
+        steps: Vec::new(),
+        logits: format!("lm_head.{}.linear_head", cutoff - first),
+        logits_bias: false,
+        width: config.hidden_size,
+        divisor: 1.0,
+    });
+    plan.ignored.extend((cutoff..layers).map(|layer| format!("layers.{layer}.")));
+    plan.cutoff_layers = Some(cutoff);
+    Ok(plan)
+}
+
+/// The number of layers to go through: the one asked for, else the authors' if the checkpoint has a head there, else all.
+fn cutoff(value: &Value, first: usize, layers: usize) -> Result<usize> {
+    if first == 0 || first > layers {
+        return Err(unsupported(value, &format!("start_layer {first} of {layers} layers")));
+    }
+    let heads = first..=layers;
+    match value[CUTOFF_LAYERS].as_u64() {
+        None if heads.contains(&RECOMMENDED) => Ok(RECOMMENDED),
+        None => Ok(layers),
+        Some(asked) => usize::try_from(asked).ok().filter(|asked| heads.contains(asked)).ok_or_else(|| {
+            BackendError::Load(format!(
+                "{asked} layers are asked for, but this model scores after {first} to {layers} layers: choose one of these"
+            ))
+        }),
+    }
+}

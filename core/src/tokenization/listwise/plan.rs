@@ -1,0 +1,102 @@
+//! How documents are shared out among prompts: the rule of jina-reranker-v3's own code (`rerank` in `modeling.py`).
+//!
+//! Input: lengths in tokens. Output: how many documents the next prompt holds, and what must go where that is too long.
+//! What must hold: a prompt holds at least one document.
+
+/// What a prompt has room for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// The most documents.
+    pub(super) documents: usize,
+    /// The most tokens.
+    pub(super) longest: usize,
+    /// The most tokens of a document.
+    pub(super) longest_document: usize,
+}
+
+impl Room {
+    /// How many of the documents of these lengths the next prompt holds; at least one of them. The room is what two
+    /// copies of the query leave, the template not counted. A prompt ends once a document of the greatest length might not
+    /// fit any more.
+    pub(super) fn documents_of(self, lengths: &[usize], query: usize) -> usize {
+        let mut left = self.longest.saturating_sub(2 * query);
+        let is_last = |(index, length): (usize, &usize)| {
+            left = left.saturating_sub(*length);
+            index + 1 >= self.documents || left <= self.longest_document
+        };
+        lengths.iter().enumerate().position(is_last).map_or(lengths.len(), |last| last + 1)
+    }
+}
+
+/// How many documents stay, at least one, if `excess` tokens are too many. The authors' code does not count the template, and
+/// its prompts may be a little longer than what the positions hold.
+pub(super) fn without(lengths: &[usize], excess: usize) -> usize {
+    let mut gone = 0;
+    let is_enough = |length: &usize| {
+        gone += length.max(&1);
+        gone >= excess
+    };
+    let last = lengths.iter().rposition(is_enough).unwrap_or(0);
+    last.max(1)
+}
+
+/// The tokens that are left of a query, which stands in the prompt twice, and of its only document.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub(super) query: usize,
+    pub(super) document: usize,
+}
+
+/// Takes `excess` tokens from the document, and then from the query; none if both have not so many.
+pub(super) fn cut(excess: usize, query: usize, document: usize) -> Option<Cut> {
+    let of_document = excess.min(document);
+    let of_query = (excess - of_document).div_ceil(2);
+    Some(Cut { query: query.checked_sub(of_query)?, document: document - of_document })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_shared_out_as_in_the_authors_code() {
+        let room = |documents, longest, longest_document| Room { documents, longest, longest_document };
+        for (room, lengths, query, expected) in [
+            (room(125, 131_072, 2048), vec![100; 125], 10, 125),
+            (room(125, 131_072, 2048), vec![100; 126], 10, 125),
+            (room(125, 131_072, 2048), vec![2048; 100], 512, 63),
+            (room(125, 1000, 2048), vec![10; 5], 10, 1),
+            (room(125, 100, 20), vec![20, 20, 20, 20, 20], 0, 4),
+            (room(125, 100, 20), vec![20, 20, 19, 20, 20], 0, 5),
+            (room(125, 100, 20), vec![20, 20, 20, 20, 20], 10, 3),
+            (room(3, 100, 20), vec![1; 9], 0, 3),
+            (room(3, 0, 20), vec![5; 9], 9, 1),
+            (room(3, 100, 20), vec![1; 2], 0, 2),
+        ] {
+            assert_eq!(room.documents_of(&lengths, query), expected, "{room:?} {lengths:?} {query}");
+        }
+    }
+
+    #[test]
+    fn the_last_documents_go_where_a_prompt_is_too_long_and_one_always_stays() {
+        for (lengths, excess, expected) in [
+            (&[10, 10, 10][..], 1, 2),
+            (&[10, 10, 10], 10, 2),
+            (&[10, 10, 10], 11, 1),
+            (&[10, 10, 10], 99, 1),
+            (&[10, 0, 0], 2, 1),
+            (&[10, 0, 0], 1, 2),
+        ] {
+            assert_eq!(without(lengths, excess), expected, "{lengths:?} {excess}");
+        }
+    }
+
+    #[test]
+    fn the_document_is_cut_before_the_query() {
+        assert_eq!(cut(5, 10, 8), Some(Cut { query: 10, document: 3 }));
+        assert_eq!(cut(8, 10, 8), Some(Cut { query: 10, document: 0 }));
+        assert_eq!(cut(11, 10, 8), Some(Cut { query: 8, document: 0 }));
+        assert_eq!(cut(28, 10, 8), Some(Cut { query: 0, document: 0 }));
+        assert_eq!(cut(29, 10, 8), None);
+    }
+}
