@@ -184,6 +184,9 @@ class TestPatience:
         with pytest.raises(ter.ServerUnreachableError, match="no answer from http://127.0.0.1:1"):
             self.ask(kind, "http://127.0.0.1:1", attempts=2)
         assert len(pauses) == 1
+        with pytest.raises(ter.ServerUnreachableError):
+            self.ask(kind, "http://127.0.0.1:1", attempts=100, longest_pause=600)
+        assert len(pauses) == 5 and sum(pauses) < 10
 
     @pytest.mark.parametrize("kind", ["sync", "async"])
     def test_a_server_that_is_silent_is_not_asked_again(self, pauses, kind):
