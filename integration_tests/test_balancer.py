@@ -316,3 +316,34 @@ def test_no_request_is_lost_and_the_cache_is_used_while_servers_come_and_go():
     assert run.sent_again <= CLIENTS
     share = query_tokens_cached(run.counts, template) / query_tokens_cached(reference.counts, template)
     assert share >= 0.9, (share, run.counts, reference.counts)
+
+
+WAYS = {
+    "hashed by the query": {},
+    "round robin": {"balance hash var(txn.query)": "balance roundrobin"},
+    "fewest in flight": {"balance hash var(txn.query)": "balance leastconn"},
+}
+
+
+@pytest.mark.skipif("SCALE_REQUESTS" not in os.environ, reason="measures for minutes: `make scale-test`")
+def test_ways_to_balance(capsys):
+    asked = workload(int(os.environ["SCALE_REQUESTS"]))
+    with Server(MODEL) as server:
+        send_all(server.url, asked[:2000])
+        # What the queries of all requests take, of which a server of its own holds 40 %.
+        bytes_of_all = server.metrics()["te_prefix_cache_bytes"] * len({query for query, _ in asked})
+        bytes_of_all /= len({query for query, _ in asked[:2000]})
+    rows = []
+    for cache, flags in (("all queries", ()), ("40 % of the queries", ("--prefix-cache-bytes", str(int(bytes_of_all * 0.4))))):
+        single, template = alone(asked, *flags)
+        runs = {"one server": single}
+        runs |= {way: balanced(asked, changes, *flags, is_steady=True) for way, changes in WAYS.items()}
+        for way, run in runs.items():
+            check_equal(run, single)
+            cached = query_tokens_cached(run.counts, template)
+            share = cached / query_tokens_cached(single.counts, template)
+            computed = run.counts["te_batch_tokens_computed"] / len(asked)
+            rows.append(f"| {cache} | {way} | {cached:,} | {share:.0%} | {computed:.0f} | {len(asked) / run.seconds:.0f} |")
+    with capsys.disabled():
+        print("\n| each cache holds | balanced | tokens of queries from the cache | of one server's | tokens computed for a request | requests/s |")
+        print("|---|---|--:|--:|--:|--:|\n" + "\n".join(rows))

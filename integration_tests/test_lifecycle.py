@@ -3,12 +3,13 @@
 import re
 import signal
 import socket
+import subprocess
 import time
 
 import pytest
 import requests
 from reference_data import CASES, PROMPT
-from server import Background, Server, run, wait_until
+from server import BINARY, LISTEN, Background, Server, run, variables, wait_until
 
 LONG = CASES["over-default-limit"]["document"]
 SLOW = [f"{number} {LONG}" for number in range(8)]
@@ -121,7 +122,7 @@ class TestMetrics:
         answer = server.post(path, body)
         after = server.metrics()
         # Times are not foreseeable, nor is the number of batches that a request falls into.
-        unforeseen = re.compile(r"_duration_sum|_bucket|te_batch_next_tokens|te_batch_next_size_count|te_rerank_score_sum")
+        unforeseen = re.compile(r"_duration_sum|_bucket|te_batch_next_tokens|te_batch_next_size_count|te_rerank_score_sum|te_device_busy_seconds")
         names = (name for name in after if not unforeseen.search(name))
         return answer, {name: delta for name in names if (delta := after[name] - before.get(name, 0))}
 
@@ -304,3 +305,15 @@ def test_the_command_health_follows_the_server():
         stopping = run("health", "--url", server.url)
         assert stopping.returncode == 1 and server.url in stopping.stderr and "503" in stopping.stderr, stopping
         assert server.process.wait(30) == 0
+
+
+def test_a_signal_at_the_moment_of_readiness_is_not_lost():
+    for _ in range(8):
+        flags = ["--model-id", "demo", *LISTEN]
+        with subprocess.Popen([BINARY, *flags], stdout=subprocess.PIPE, text=True, env=variables()) as process:
+            try:
+                assert any("Ready: listening" in line for line in process.stdout)
+                process.terminate()
+                assert process.wait(60) == 0
+            finally:
+                process.kill()

@@ -184,6 +184,9 @@ class TestPatience:
         with pytest.raises(ter.ServerUnreachableError, match="no answer from http://127.0.0.1:1"):
             self.ask(kind, "http://127.0.0.1:1", attempts=2)
         assert len(pauses) == 1
+        with pytest.raises(ter.ServerUnreachableError):
+            self.ask(kind, "http://127.0.0.1:1", attempts=100, longest_pause=600)
+        assert len(pauses) == 5 and sum(pauses) < 10
 
     @pytest.mark.parametrize("kind", ["sync", "async"])
     def test_a_server_that_is_silent_is_not_asked_again(self, pauses, kind):
@@ -228,6 +231,7 @@ def test_a_key_is_in_no_list_of_processes():
     ("model", "flags", "kind", "words"),
     [
         (DEMO, {"prot": 1}, ter.FlagError, "no flag `prot`: did you mean `port`?"),
+        (DEMO, {"tls_cert": "cert.pem"}, ter.FlagError, "without TLS"),
         (DEMO, {"json_output": True}, ter.FlagError, "`json_output` is set by `serve` itself"),
         (DEMO, {"max_batch_tokens": "many"}, ter.FlagError, "invalid value 'many' for '--max-batch-tokens"),
         (DEMO, {"dtype": "float16"}, ter.ServerStartError, "`--dtype float16` is not supported yet: leave it out"),

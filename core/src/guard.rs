@@ -80,7 +80,8 @@ pub fn run<T: Send + 'static>(
 }
 
 /// The resident memory of this process in bytes, where the system says it.
-fn resident() -> Option<u64> {
+#[must_use]
+pub fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -91,7 +92,7 @@ fn resident() -> Option<u64> {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { time: Duration::from_secs(60), memory: 1 << 40 };
+    const BOUNDS: Bounds = Bounds { time: Duration::from_mins(1), memory: 1 << 40 };
 
     #[test]
     fn work_gives_its_result_or_panics() {
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     fn work_without_end_is_left() {
         let bounds = Bounds { time: Duration::from_millis(50), ..BOUNDS };
-        let exceeded = run(bounds, || std::thread::sleep(Duration::from_secs(3600)));
+        let exceeded = run(bounds, || std::thread::sleep(Duration::from_hours(1)));
         assert_eq!(exceeded, Err(Exceeded::Time(bounds.time)));
         assert!(exceeded.is_err_and(|exceeded| exceeded.to_string().contains("50ms")));
     }

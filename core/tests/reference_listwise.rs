@@ -206,7 +206,7 @@ fn no_prompt_is_longer_than_the_longest_input_whatever_the_texts() {
     for round in 0..60 {
         let longest = frame + 5 + round * 20;
         let encoder = encoder(longest);
-        let documents: Vec<String> = (0..1 + round % 9).map(|_| text(40 + round * 8)).collect();
+        let documents: Vec<String> = (0..=(round % 9)).map(|_| text(40 + round * 8)).collect();
         let documents: Vec<&str> = documents.iter().map(String::as_str).collect();
         let query = text(20 + round);
         let list = encode(&encoder, &query, &documents, truncation(true, TokenLimits::NONE)).unwrap();

@@ -20,6 +20,7 @@ import httpx  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as parquet  # noqa: E402
 from ray import serve  # noqa: E402
+from ray._private.state import actors  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 import text_embeddings_router as ter  # noqa: E402
@@ -93,8 +94,8 @@ def test_every_row_once_and_equal_while_a_node_is_killed(cluster, folder, expect
         seen.update(batch.column("id").to_pylist())
         scores.update(zip(batch.column("id").to_pylist(), batch.column("score").to_pylist(), strict=True))
         if not is_killed and len(scores) >= PAIRS // 2:
-            actors = ray.util.state.list_actors(filters=[("state", "=", "ALIVE")])
-            used = {actor.node_id for actor in actors if "MapWorker" in actor.class_name}
+            found = [actor for actor in actors().values() if actor["State"] == "ALIVE" and "MapWorker" in actor["ActorClassName"]]
+            used = {actor["Address"]["NodeID"] for actor in found}
             cluster.remove_node(node, allow_graceful=False)
             is_killed = True
     print(f"two actors, one node killed halfway: {PAIRS / (time.monotonic() - started):.0f} pairs/s")

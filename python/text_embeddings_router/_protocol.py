@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 # Nothing was computed when the server answers with one of these: the request may be sent again.
 BUSY = (429, 503)
+# A server that cannot be connected to is not busy: however patient a client is, it tries so often.
+CONNECT_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Patience:
         `status` is None where no connection came about. A server that asks for a longer pause than the longest is not
         asked again.
         """
-        if attempt >= self.attempts or (status is not None and status not in BUSY):
+        attempts = self.attempts if status is not None else min(self.attempts, CONNECT_ATTEMPTS)
+        if attempt >= attempts or (status is not None and status not in BUSY):
             return None
         seconds = retry_after(headers.get("retry-after", ""))
         if seconds is None:

@@ -27,8 +27,9 @@ from ._protocol import ClientSettings
 LOGGER = logging.getLogger("text_embeddings_router.server")
 LEVELS = {"ERROR": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO, "DEBUG": logging.DEBUG, "TRACE": 5}
 READY = re.compile(r"Ready: listening on (\S+):(\d+)")
-# Flags that this module sets itself.
+# Flags that this module sets itself, and those of TLS, which a client on the same machine has no certificate for.
 OWN_FLAGS = {"model_id", "json_output", "stop_with_stdin"}
+TLS_FLAGS = {"tls_cert", "tls_key"}
 # What others on the machine must not read in the list of processes goes by the variable of the same name.
 SECRET_FLAGS = {"api_key", "hf_token", "otlp_endpoint"}
 # How long the server takes to stop at most: these flags, with the server's defaults, and some seconds to end.
@@ -256,11 +257,15 @@ def _command_line(
 ) -> tuple[list[str], dict[str, str]]:
     """The process's arguments and environment."""
     arguments = [str(find_binary()), "--model-id", os.fspath(model_id), "--json-output", "--stop-with-stdin"]
-    environment = {**os.environ, "LOG_LEVEL": _log_filter()}
+    left_out = {name.upper() for name in TLS_FLAGS}
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment["LOG_LEVEL"] = _log_filter()
     defaults: dict[str, FlagValue] = {"hostname": "127.0.0.1", "port": 0, "prometheus_port": 0}
     for name, value in {**defaults, **flags}.items():
         if name in OWN_FLAGS:
             raise FlagError(f"`{name}` is set by `serve` itself: leave it out", None)
+        if name in TLS_FLAGS:
+            raise FlagError(f"`{name}`: `serve` has a client on this machine, without TLS; start the binary to serve others", None)
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             advice = f"did you mean `{near[0]}`?" if near else "`text-embeddings-router --help` lists all flags"

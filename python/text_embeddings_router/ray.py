@@ -27,6 +27,7 @@ from starlette.responses import Response
 
 from ._client import Client
 from ._errors import ServerUnreachableError, UnhealthyError
+from ._protocol import ClientSettings
 from ._server import FlagValue, Server
 
 R = TypeVar("R")
@@ -46,6 +47,8 @@ END_LIMIT = 5.0
 SHOWN = 80
 # Long texts are cut by the server, not refused for the size of the body.
 PAYLOAD_LIMIT = 64_000_000
+# Nobody waits for a single request of a dataset: it may take long on a CPU, behind the others of its actor.
+PATIENT: ClientSettings = {"timeout": 3600.0, "attempts": 100, "longest_pause": 600.0}
 # Headers that are about a connection and not about a message.
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "upgrade", "te", "host", "content-length"}
 
@@ -133,7 +136,7 @@ class _Settings:
 
     def server(self) -> Server:
         own: dict[str, FlagValue] = {"max_client_batch_size": MOST_TEXTS, "payload_limit": PAYLOAD_LIMIT}
-        return Server(self.model_id, **_with_threads({**own, **self.flags}, self.cpus))
+        return Server(self.model_id, client=PATIENT, **_with_threads({**own, **self.flags}, self.cpus))
 
 
 def _with_threads(flags: dict[str, FlagValue], cpus: float) -> dict[str, Any]:
@@ -154,10 +157,16 @@ def _mapped(
         fn_constructor_kwargs={"settings": settings, **options},
         batch_format="pyarrow",
         batch_size=ROWS,
-        concurrency=replicas,
+        compute=_pool(replicas),
         num_cpus=settings.cpus,
         num_gpus=gpus,
     )
+
+
+def _pool(replicas: int | tuple[int, int]) -> ray.data.ActorPoolStrategy:
+    if isinstance(replicas, tuple):
+        return ray.data.ActorPoolStrategy(min_size=replicas[0], max_size=replicas[1])
+    return ray.data.ActorPoolStrategy(size=replicas)
 
 
 class _Actor:

@@ -18,10 +18,12 @@ mod grpc;
 mod http;
 mod info;
 mod listener;
+mod memory;
 mod parent;
 mod reload;
 mod secret;
 mod serve;
+mod signals;
 mod startup;
 mod state;
 mod telemetry;
@@ -36,7 +38,6 @@ use std::{
 };
 
 use anyhow::Context;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     args::Args,
@@ -47,6 +48,7 @@ use crate::{
     listener::{Reserved, ReservedPath},
     parent::Parent,
     serve::{Listeners, Stop},
+    signals::StopSignals,
     startup::Started,
     state::AppState,
     telemetry::{logging::Escaped, metrics::Entrance, traces::Traces},
@@ -103,20 +105,23 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         let entrance = Entrance { door: door.clone(), keys };
         telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance).await?;
     }
+    let signals = StopSignals::listen();
     let parent =
         Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
     tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let started = tokio::select! {
         started = tokio::spawn(async move { startup::start(&args).await }) => started.context("start-up broke off")??,
-        () = stop_signal() => return Ok(()),
+        () = signals.clone().received(1) => return Ok(()),
         () = parent.clone().gone() => return Ok(()),
     };
     let Started { service, info, compute_type } = started;
     metrics.watch(service.gauges(), info.config.max_input_length);
+    memory::give_back().context("the system gives no thread to look after memory")?;
     let Shutdown { delay, drain } = server.shutdown;
+    let first_signal = signals.clone().received(1);
     let asked = async move {
         let reason = tokio::select! {
-            () = stop_signal() => "",
+            () = first_signal => "",
             () = parent.gone() => "standard input ended, ",
         };
         let first = if delay.is_zero() {
@@ -132,13 +137,9 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     let server = Arc::new(server);
     let state = AppState { service, info: Arc::new(info), server, keys, metrics, traces, compute_type, stop };
     let listeners = ports.listen()?;
-    let impatient = async {
-        stop_signal().await;
-        stop_signal().await;
-    };
     tokio::select! {
         served = serve::serve(state, listeners, &door, drain) => served.context("the listener failed"),
-        () = impatient => {
+        () = signals.received(2) => {
             tracing::warn!("a second signal: requests in flight are dropped");
             Ok(())
         }
@@ -188,19 +189,5 @@ impl Ports {
         tracing::info!("{ready}");
         let socket = socket.map(|(listener, file)| Listener::Unix(listener, file));
         Ok(Listeners { first, second, socket })
-    }
-}
-
-/// Completes when the process is asked to stop. Without the means to hear it the system's default remains: an end at
-/// once.
-async fn stop_signal() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
     }
 }

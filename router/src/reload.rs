@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{auth::Keys, door::Certificate};
 
 /// How often the files are looked at without a signal: orchestrators replace them and send none.
-const INTERVAL: Duration = Duration::from_secs(60);
+const INTERVAL: Duration = Duration::from_mins(1);
 
 /// Reads the files again on SIGHUP and at intervals, for ever. Without such files SIGHUP keeps its meaning, which is to
 /// end the process.

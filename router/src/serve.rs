@@ -108,9 +108,10 @@ pub(crate) async fn serve(
         tokio::time::sleep(drain).await;
     };
     let (app, second_app) = (first::app(state.clone())?, second::app(state.clone())?);
-    let open = async |listener, speech, app| match listener {
-        Some(listener) => door.open(listener, speech, app, stop.clone()).await,
-        None => {}
+    let open = async |listener, speech, app| {
+        if let Some(listener) = listener {
+            door.open(listener, speech, app, stop.clone()).await;
+        }
     };
     let served = async {
         tokio::join!(

@@ -158,7 +158,7 @@ fn a_server_that_watches_standard_input_ends_with_it_while_it_is_still_loading()
         .unwrap();
     let _connection = hub.accept().unwrap();
     // More than a pipe holds: what is written is read and has no meaning.
-    server.stdin.as_mut().unwrap().write_all(&[b'x'; 1 << 20]).unwrap();
+    server.stdin.as_mut().unwrap().write_all("x".repeat(1 << 20).as_bytes()).unwrap();
     assert!(server.try_wait().unwrap().is_none());
     drop(server.stdin.take());
     assert_eq!(server.wait().unwrap().code(), Some(0));

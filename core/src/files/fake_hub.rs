@@ -119,7 +119,7 @@ pub(super) struct Repository {
     pub(super) refuse_files: Option<(u16, &'static str)>,
     /// File → what goes wrong, and how often.
     pub(super) faults: BTreeMap<String, (Fault, usize)>,
-    /// File → its ETag, where that is not a plain one.
+    /// File → its `ETag`, where that is not a plain one.
     pub(super) etags: BTreeMap<String, String>,
     /// File → the length that its metadata announce, where that is not its own.
     pub(super) lengths: BTreeMap<String, Option<u64>>,
@@ -315,7 +315,7 @@ fn send(mut connection: &TcpStream, method: &str, answer: &Answer) -> std::io::R
     match answer.fault {
         // Until the client has enough.
         Some(Fault::Endless) => loop {
-            connection.write_all(&[b' '; 1 << 16])?;
+            connection.write_all(&[b' '; 1 << 14])?;
         },
         Some(Fault::Drip) => {
             for byte in &answer.body {

@@ -164,6 +164,8 @@ mod tests {
         }
     }
 
+    type Variables<'a> = [(&'a str, &'a str)];
+
     #[test]
     fn token_and_cache_are_where_pythons_library_has_them() {
         let folder = tempfile::tempdir().unwrap();
@@ -174,7 +176,7 @@ mod tests {
             let HubOptions { token, cache, .. } = HubOptions::from_variables(find);
             (token.unwrap_or_default(), cache.display().to_string())
         };
-        let table: [(&[(&str, &str)], &str, &str); 7] = [
+        let table: [(&Variables<'_>, &str, &str); 7] = [
             (&[], "", "/tmp/.cache/huggingface/hub"),
             (&[("HOME", "/h")], "", "/h/.cache/huggingface/hub"),
             (&[("HOME", "/h"), ("XDG_CACHE_HOME", "/x")], "", "/x/huggingface/hub"),

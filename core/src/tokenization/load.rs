@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokenizers::{ModelWrapper, Tokenizer};
 
 /// What reading the file may take. The largest in use take a second and some hundred megabytes.
-const BOUNDS: Bounds = Bounds { time: Duration::from_secs(120), memory: 4 << 30 };
+const BOUNDS: Bounds = Bounds { time: Duration::from_mins(2), memory: 4 << 30 };
 /// The most bytes that may come of one byte of a text, in the worst case. The normalizers in use make up to 100.
 const MOST_GROWTH: usize = 256;
 /// What Unicode's compatibility forms make of one byte in the worst case: of U+FDFA, 33 bytes of 3.
@@ -22,7 +22,7 @@ const UNICODE_GROWTH: usize = 11;
 const LONGEST_PREFIX: usize = 64;
 /// The longest token, in bytes. Those in use have up to some hundred.
 const LONGEST_TOKEN: usize = 4096;
-/// The longest word that a WordPiece model cuts, in characters: the time grows with its square. Models have 100 to 200.
+/// The longest word that a `WordPiece` model cuts, in characters: the time grows with its square. Models have 100 to 200.
 const LONGEST_WORD: usize = 1000;
 
 /// Reads the tokenizer at `path`.
@@ -113,7 +113,7 @@ fn growth(rules: &Value) -> Result<Growth, String> {
     }
 }
 
-/// The longest text by which SentencePiece's table replaces one, in bytes. The table is the length of its index in four
+/// The longest text by which `SentencePiece`'s table replaces one, in bytes. The table is the length of its index in four
 /// bytes, the index, then the texts with a zero behind each.
 fn longest_replacement(table: &str) -> usize {
     let table = BASE64_STANDARD.decode(table).unwrap_or_default();
@@ -138,7 +138,7 @@ mod tests {
         load_tokenizer(&path).map_err(|error| error.to_string())
     }
 
-    fn replace(pattern: Value, length: usize) -> Value {
+    fn replace(pattern: &Value, length: usize) -> Value {
         json!({"type": "Replace", "pattern": pattern, "content": "a".repeat(length)})
     }
 
@@ -159,20 +159,24 @@ mod tests {
         let string = |text: &str| json!({"String": text});
         let normalizers = |rules: &[Value]| json!({"type": "Sequence", "normalizers": rules});
         let decoders = |rules: &[Value]| json!({"type": "Sequence", "decoders": rules});
-        let twenty = replace(string("a"), 20);
+        let twenty = replace(&string("a"), 20);
         let table = |longest: usize| {
             let texts = format!("ab\0{}\0", "x".repeat(longest));
             BASE64_STANDARD.encode([&8_u32.to_le_bytes(), &[0; 8][..], texts.as_bytes()].concat())
         };
         let precompiled = |longest| json!({"type": "Precompiled", "precompiled_charsmap": table(longest)});
         let cases = [
-            ("normalizer", replace(string("a"), 257), Some("up to 257 bytes of one")),
-            ("normalizer", replace(string("aaaa"), 257), None),
-            ("normalizer", replace(json!({"Regex": "a+"}), 300), Some("up to 300")),
+            ("normalizer", replace(&string("a"), 257), Some("up to 257 bytes of one")),
+            ("normalizer", replace(&string("aaaa"), 257), None),
+            ("normalizer", replace(&json!({"Regex": "a+"}), 300), Some("up to 300")),
             ("normalizer", normalizers(&[twenty.clone(), twenty.clone()]), Some("up to 400")),
-            ("normalizer", normalizers(&[normalizers(&[twenty.clone()]), twenty.clone()]), Some("up to 400")),
+            (
+                "normalizer",
+                normalizers(&[normalizers(std::slice::from_ref(&twenty)), twenty.clone()]),
+                Some("up to 400"),
+            ),
             ("decoder", decoders(&[twenty.clone(), twenty.clone()]), Some("the decoder")),
-            ("decoder", replace(string("\u{2581}"), 1), None),
+            ("decoder", replace(&string("\u{2581}"), 1), None),
             ("normalizer", json!({"type": "Prepend", "prepend": "a".repeat(65)}), Some("puts 65 bytes")),
             ("normalizer", precompiled(300), Some("up to 300")),
             // The strongest of those in use: SentencePiece's own table, and spaces that become one sign of three bytes.
@@ -181,7 +185,7 @@ mod tests {
                 normalizers(&[
                     json!({"type": "NFKD"}),
                     precompiled(33),
-                    replace(json!({"Regex": " {2,}"}), 3),
+                    replace(&json!({"Regex": " {2,}"}), 3),
                 ]),
                 None,
             ),

@@ -485,7 +485,7 @@ mod tests {
                         excess -= cut;
                     }
                     let kept: Vec<usize> = (0..whole.len()).filter(|&index| !is_cut[index]).collect();
-                    let reusable = kept.iter().position(|index| ranges[0].contains(index)).unwrap_or(0);
+                    let reusable = kept.iter().filter(|index| **index < ranges[0].start).count();
                     let ids = kept.iter().map(|&index| whole[index]).collect();
                     let expected =
                         Encoded { ids, second: None, truncated: whole.len().saturating_sub(max), reusable };

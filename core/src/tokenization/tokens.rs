@@ -73,7 +73,9 @@ impl Tokens {
         let kept = self.kept(query, document, direction);
         let kept: Vec<usize> = (0..self.ids.len()).filter(|&index| kept[index]).collect();
         let ids = kept.iter().map(|&index| self.ids[index]).collect();
-        let reusable = kept.iter().position(|&index| self.owners[index] == Owner::Document).unwrap_or(0);
+        // Also where all of the document was cut: then the inputs of a query are all the same.
+        let first = self.owners.iter().position(|owner| *owner == Owner::Document);
+        let reusable = first.map_or(0, |first| kept.partition_point(|&index| index < first));
         let second = self.second.and_then(|second| kept.iter().position(|&index| index >= second));
         Encoded { ids, second, truncated: query + document, reusable }
     }

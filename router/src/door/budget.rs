@@ -185,7 +185,9 @@ mod tests {
     fn who_has_had_its_time_goes_too() {
         let budget = Budget::new(100);
         let clients = clients::<3>(&budget);
-        clients.iter().for_each(|(_, lease)| lease.set(20));
+        for (_, lease) in &clients {
+            lease.set(20);
+        }
         clients[1].0.overdue.store(true, Ordering::Relaxed);
         budget.sweep(0);
         assert_eq!((evicted(&clients), budget.used()), ([false, true, false], 40));

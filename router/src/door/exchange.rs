@@ -61,7 +61,9 @@ impl Drop for Exchange {
 
 /// Part of a request's extensions, by which a handler says what it does with the body.
 #[derive(Clone)]
-pub(crate) struct Keeping(Arc<Exchange>);
+pub(crate) struct Keeping(
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC keeps every body"))] Arc<Exchange>,
+);
 
 impl Keeping {
     pub(super) fn new(exchange: &Arc<Exchange>) -> Self {
@@ -69,6 +71,7 @@ impl Keeping {
     }
 
     /// From here on the bytes of the body are kept, and count against the room for all bodies.
+    #[cfg(feature = "http")]
     pub(crate) fn keep(&self) {
         self.0.kept.store(true, Relaxed);
     }

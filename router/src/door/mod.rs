@@ -38,12 +38,13 @@ use self::{
 };
 use crate::serve::Stop;
 
+#[cfg(feature = "http")]
+pub(crate) use self::upload::Cut;
 pub(crate) use self::{
     exchange::Keeping,
     limits::{ClientLimits, DEFAULT_UNREAD_BYTES, descriptors},
     socket::Listener,
     tls::Certificate,
-    upload::Cut,
 };
 
 /// How often connections are looked at, at most and at least.
@@ -65,7 +66,7 @@ const STREAMS: u32 = 100;
 /// The same over gRPC: a client has one connection, and a stream may last as long as it likes.
 const GRPC_STREAMS: u32 = 512;
 /// How often a quiet client of HTTP/2 is asked whether it is still there, and how long it may take to say so.
-const PING: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
+const PING: (Duration, Duration) = (Duration::from_mins(1), Duration::from_secs(20));
 /// Connections that are being told that there is no place, and for how long.
 const REFUSALS: usize = 16;
 const REFUSAL: Duration = Duration::from_millis(500);
@@ -80,6 +81,7 @@ pub(crate) enum Speech {
     /// HTTP/1.1 and HTTP/2.
     Http,
     /// HTTP/2 with the messages of gRPC.
+    #[cfg_attr(not(feature = "grpc"), expect(dead_code, reason = "only gRPC speaks it"))]
     Grpc,
 }
 

@@ -49,6 +49,7 @@ pub(crate) enum Cut {
 
 impl Cut {
     /// Whether, and why, a body ended too early by the server's own decision.
+    #[cfg(feature = "http")]
     pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
         let mut chain = std::iter::successors(Some(error), |error| error.source());
         chain.find_map(|error| error.downcast_ref()).copied()
@@ -289,6 +290,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "http")]
     #[test]
     fn a_cut_is_found_below_other_errors() {
         let error = axum::Error::new(Cut::NoRoom);

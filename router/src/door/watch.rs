@@ -218,7 +218,7 @@ mod tests {
         header: Duration::from_millis(100),
         body: Duration::from_millis(100),
         write: Duration::from_millis(200),
-        idle: Duration::from_millis(1000),
+        idle: Duration::from_secs(1),
         unread_bytes: 1,
         unsent_bytes: 1,
     };
@@ -250,7 +250,9 @@ mod tests {
     fn http_2_may_ping_between_requests() {
         for parts in [vec![PREFACE], vec![&PREFACE[..3], &PREFACE[3..]], vec![&PREFACE[..23], b"\nrest"]] {
             let watch = watch();
-            parts.iter().for_each(|part| watch.received(part));
+            for part in &parts {
+                watch.received(part);
+            }
             watch.received(b"ping");
             assert!(!is_overdue(&watch, 900) && is_overdue(&watch, 1100), "{parts:?}");
         }

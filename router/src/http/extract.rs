@@ -89,6 +89,7 @@ async fn discard_rest(mut body: Body) {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn broken_off(error: axum::Error) -> ApiError {
     match Cut::of(&error) {
         Some(cut) => ApiError::cut(cut),
@@ -129,18 +130,27 @@ impl FromRequest<AppState> for Unread {
         let answer_format = Format::of_answer(request.headers());
         let RawBody(bytes) = RawBody::from_request(request, state).await?;
         let given = media_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        let content = match given.as_deref().map_or(Some(Format::Json), Format::of_media_type) {
-            Some(Format::Json) => Content::Json(bytes),
-            Some(Format::MessagePack) => {
-                Content::Value(read_message_pack(&bytes).map_err(Mistake::Malformed)?)
-            }
-            None => return Err(ApiError::media_type(&given.unwrap_or_default())),
-        };
-        Ok(Self { content, answer_format })
+        match given.as_deref().map_or(Some(Format::Json), Format::of_media_type) {
+            Some(format) => Self::new(bytes, format, answer_format),
+            None => Err(ApiError::media_type(&given.unwrap_or_default())),
+        }
     }
 }
 
 impl Unread {
+    /// A body of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// If it should be `MessagePack` and is not; of JSON that shows when it is parsed.
+    pub(crate) fn new(bytes: Vec<u8>, format: Format, answer_format: Format) -> Result<Self, ApiError> {
+        let content = match format {
+            Format::Json => Content::Json(bytes),
+            Format::MessagePack => Content::Value(read_message_pack(&bytes).map_err(Mistake::Malformed)?),
+        };
+        Ok(Self { content, answer_format })
+    }
+
     /// The names of its fields, each as often as it is sent.
     ///
     /// # Errors

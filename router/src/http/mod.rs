@@ -10,6 +10,8 @@ mod embed;
 mod error;
 mod extract;
 mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod health;
 mod info;
 mod inputs;
@@ -146,13 +148,9 @@ fn router(state: AppState) -> Router {
         Router::new().route("/metrics", get(metrics)).merge(openapi::routes()).merge(playground::routes());
     let documents =
         if state.server.key_everywhere { documents.route_layer(require_key.clone()) } else { documents };
+    let keyed = keyed.route_layer(middleware::from_fn(deadline::keep));
     open.merge(documents)
-        .merge(
-            keyed
-                .route_layer(middleware::from_fn(deadline::keep))
-                .route_layer(require_key)
-                .route_layer(traced),
-        )
+        .merge(keyed.route_layer(require_key).route_layer(traced))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         // `RawBody` has its own limit, which reads on so that the client can read the answer.

@@ -59,12 +59,12 @@ impl Cache {
         self.folder().join("blobs")
     }
 
-    /// The content with this ETag.
+    /// The content with this `ETag`.
     pub(super) fn blob(&self, name: &str) -> PathBuf {
         self.blobs().join(name)
     }
 
-    /// The content with this ETag while it is downloaded.
+    /// The content with this `ETag` while it is downloaded.
     pub(super) fn unfinished(&self, name: &str) -> PathBuf {
         self.blobs().join(format!("{name}{UNFINISHED}"))
     }

@@ -269,7 +269,7 @@ impl Body {
         let chunk = tokio::time::timeout(patience, self.response.chunk()).await;
         let chunk = chunk.map_err(|_| format!("no byte came in {patience:?}"))?;
         let chunk = chunk.map_err(|error| causes(&error.without_url()))?;
-        self.bytes += chunk.as_ref().map_or(0, |chunk| chunk.len());
+        self.bytes += chunk.as_deref().map_or(0, <[u8]>::len);
         if chunk.is_some() && self.since.elapsed() > patience {
             if self.bytes < FEWEST_BYTES {
                 return Err(format!("only {} bytes came in {patience:?}", self.bytes));

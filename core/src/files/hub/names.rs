@@ -1,13 +1,13 @@
 //! Checks of the names that the Hub sends, before any becomes a part of a path.
 //!
-//! Input: commits, ETags and file names out of answers and files of the Hub, and the revision that the user gives. Output:
+//! Input: commits, `ETags` and file names out of answers and files of the Hub, and the revision that the user gives. Output:
 //! whether each may be a path below the cache. What must hold: no name that passes leads out of the folder it is joined to.
 
 /// The longest part of a path, in bytes, on the file systems of Linux and macOS.
 const LONGEST_PART: usize = 255;
 /// The longest file name in a repository, in bytes.
 const LONGEST_NAME: usize = 1024;
-/// The longest ETag: a SHA-256 in hexadecimal digits.
+/// The longest `ETag`: a SHA-256 in hexadecimal digits.
 const LONGEST_ETAG: usize = 64;
 
 /// Whether this is the whole id of a commit: 40 hexadecimal digits.

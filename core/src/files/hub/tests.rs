@@ -508,7 +508,7 @@ async fn no_more_is_kept_than_was_announced_or_may_be() {
             "not announced",
             CONFIG,
             |s| {
-                s.change(|r| drop(r.lengths.insert(CONFIG.to_owned(), None)));
+                s.change(|r| _ = r.lengths.insert(CONFIG.to_owned(), None));
                 s.fault(CONFIG, Fault::Endless, 9);
             },
             "more than 16777216 bytes",
@@ -516,14 +516,14 @@ async fn no_more_is_kept_than_was_announced_or_may_be() {
         (
             "announced too long",
             CONFIG,
-            |s| s.change(|r| drop(r.lengths.insert(CONFIG.to_owned(), Some(1 << 40)))),
+            |s| s.change(|r| _ = r.lengths.insert(CONFIG.to_owned(), Some(1 << 40))),
             "longer than 16777216 bytes",
         ),
         ("weights", SINGLE_FILE, |s| s.fault(SINGLE_FILE, Fault::Endless, 9), "more than 159 bytes"),
         (
             "weights not announced",
             SINGLE_FILE,
-            |s| s.change(|r| drop(r.lengths.insert(SINGLE_FILE.to_owned(), None))),
+            |s| s.change(|r| _ = r.lengths.insert(SINGLE_FILE.to_owned(), None)),
             "does not say how many",
         ),
         (

@@ -37,6 +37,8 @@ use progress::Progress;
   zcat planets.csv.gz | text-embeddings-router rerank --model-id ./model --query 'red planet' \\
       --documents - --format csv --field body --output jsonl --unsorted > scores.jsonl
 
+For millions of documents on more than one machine: text_embeddings_router.ray of the Python package (docs/scaling.md).
+
 Exit codes: 0 done, 1 failed, 2 wrong arguments. Set LOG_LEVEL=info to see what is loaded.")]
 pub(crate) struct RerankArgs {
     /// The re-ranker: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a local directory, or `demo`.

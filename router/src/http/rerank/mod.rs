@@ -79,6 +79,18 @@ pub(crate) async fn rerank(
     answer.map_err(|error| error.in_words(words))
 }
 
+/// Reads a body as far as a model is not needed, as [`rerank`] would.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn read(body: &Unread) {
+    let Ok(Ok(dialect)) = body.fields().map(|fields| Dialect::of(&fields)) else { return };
+    if let (Ok(options), Ok(ranking)) = (body.parse::<Options>(), body.parse::<DocumentsBody>()) {
+        const LIMIT: usize = 100_000;
+        let built = ranking.request(&options, dialect, LIMIT);
+        let texts = built.map_or(0, |built| built.request.texts.iter().map(String::len).sum());
+        assert!(texts <= LIMIT, "{texts} bytes of text were built");
+    }
+}
+
 async fn rerank_texts(state: &AppState, body: &Unread) -> Result<Response, ApiError> {
     let request: RerankRequest = body.parse::<RerankBody>()?.into();
     let answer = state.service.rerank(request).await?;

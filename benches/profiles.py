@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""What a build profile costs in speed: two or more binaries of the server on W1 and W2, in turn in one run.
+
+    benches/profiles.py --model MODEL release=target/release/text-embeddings-router demo=target/demo/text-embeddings-router
+
+All servers run from the start; while one is asked, the others have nothing to do. Each round asks each server for W1 once and
+for W2 ten times. Printed are medians, and the median over the rounds of each binary's time to the first one's in the same round.
+Standard library only."""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+
+from systems import RERANKER, Server, machine
+
+HERE = Path(__file__).parent
+WORKLOADS = {"W1": ("w1.json", 1), "W2": ("w2.json", 10)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("binaries", nargs="+", metavar="NAME=BINARY")
+    arguments = parser.parse_args()
+    servers = {}
+    try:
+        for named in arguments.binaries:
+            name, _, binary = named.partition("=")
+            servers[name] = Server(Path(binary), arguments.model, [*RERANKER, "--prefix-cache-bytes", "0"])
+        times = {(name, workload): [] for name in servers for workload in WORKLOADS}
+        for turn in range(arguments.rounds + 1):
+            for name, server in servers.items():
+                for workload, (file, requests) in WORKLOADS.items():
+                    body = json.loads((HERE / "workloads" / file).read_text())
+                    seconds = statistics.median(server.ask(body)[0] for _ in range(requests))
+                    # The first round warms up.
+                    if turn:
+                        times[name, workload].append(seconds)
+    finally:
+        for server in servers.values():
+            server.stop()
+    first = next(iter(servers))
+    print(f"{machine()}\n\n| binary | {' | '.join(f'{workload}, s | to {first}' for workload in WORKLOADS)} |\n|---|{'--:|' * 4}")
+    for name in servers:
+        cells = []
+        for workload in WORKLOADS:
+            ratios = [own / base for own, base in zip(times[name, workload], times[first, workload], strict=True)]
+            cells.append(f"{statistics.median(times[name, workload]):.3f} | {statistics.median(ratios):.2f}")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+//! What is tried with arbitrary bytes: one function for each fuzz target.
+//!
+//! Input: the bytes of a fuzzer, or of `router/tests/fuzzing.rs`, which runs the same functions on changed seeds with
+//! stable Rust. Output: none. What must hold: no function panics, hangs or takes gigabytes, whatever the bytes are; an error
+//! is a good end.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use text_embeddings_backend::{AnswerTokens, BatchBuilder, Head, LoadOptions, Text, Wanted, describe, load};
+use text_embeddings_backend_core::Packing;
+use text_embeddings_core::files::ModelFolder;
+use text_embeddings_core::templates::{MessageStyle, PromptTemplate};
+use text_embeddings_core::tokenization::{
+    Encoder, EncoderOptions, Input, PairText, PromptEncoder, SharedQuery, TextEncoder, TextOptions,
+    TokenLimits, Truncation, TruncationDirection, load_tokenizer,
+};
+
+/// A small re-ranker's folder; both packages that compile this file are one folder below the repository's.
+const MODEL: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../integration_tests/reference/fixtures/models/tied-bf16");
+/// The longest input of [`truncation`], in tokens.
+const LONGEST: usize = 160;
+
+/// A model folder whose files are the small re-ranker's, but for those that a target replaces.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        copy(Path::new(MODEL), folder.path());
+        Self(folder)
+    }
+
+    fn with(&self, file: &str, content: &[u8]) -> PathBuf {
+        std::fs::write(self.0.path().join(file), content).expect("a file");
+        self.0.path().to_owned()
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).expect("the fixtures") {
+        let entry = entry.expect("an entry").path();
+        let to = to.join(entry.file_name().expect("a name"));
+        if entry.is_dir() {
+            std::fs::create_dir_all(&to).expect("a folder");
+            copy(&entry, &to);
+        } else {
+            std::fs::copy(&entry, &to).expect("a copy");
+        }
+    }
+}
+
+/// A chat template.
+pub fn template(data: &[u8]) {
+    let source = String::from_utf8_lossy(data);
+    if let Ok(template) = PromptTemplate::from_chat_template(&source, &MessageStyle::plain()) {
+        // What was learned has a place for both texts.
+        let shown = template.render("instruction", "query", "document");
+        assert!(shown.contains("query") && shown.contains("document"), "{source}");
+    }
+}
+
+/// A `tokenizer.json`, and a text encoded and decoded with it.
+pub fn tokenizer(data: &[u8]) {
+    static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
+    let path = FOLDER.with("tokenizer.json", data).join("tokenizer.json");
+    let Ok(tokenizer) = load_tokenizer(&path) else { return };
+    let decoder = tokenizer.clone();
+    let options = TextOptions { max_input_length: LONGEST, vocabulary: 1000, ..TextOptions::default() };
+    let Ok(encoder) = TextEncoder::new(tokenizer, options) else { return };
+    let text = Input::Text { prompt: "", text: "The capital of China is Beijing. 정\u{301}!" };
+    // As in the server's tokenizer threads, a panic of the library costs the request and not the process.
+    let encoded = std::panic::catch_unwind(|| Encoder::from(encoder).encode(&text, truncated(), None));
+    if let Ok(Ok(encoded)) = encoded {
+        assert!(encoded.ids.len() <= LONGEST);
+        drop(std::panic::catch_unwind(|| decoder.decode(&encoded.ids, false)));
+    }
+}
+
+/// One file of a model's folder: which one, then its content.
+pub fn folder(data: &[u8]) {
+    const FILES: [&str; 9] = [
+        "config.json",
+        "tokenizer_config.json",
+        "modules.json",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "1_LogitScore/config.json",
+        "chat_template.jinja",
+        "model.safetensors",
+        "model.safetensors.index.json",
+    ];
+    let Some((which, content)) = data.split_first() else { return };
+    let folder = Folder::new();
+    let root = folder.with(FILES[usize::from(*which) % FILES.len()], content);
+    drop(ModelFolder::open(&root, &describe));
+}
+
+/// A `model.safetensors`, loaded where it is taken for whole.
+pub fn weights(data: &[u8]) {
+    static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
+    let root = FOLDER.with("model.safetensors", data);
+    let Ok(folder) = ModelFolder::open(&root, &describe) else { return };
+    drop(load(&LoadOptions {
+        config: folder.config.raw,
+        weights: folder.weights,
+        head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),
+        dtype: None,
+        threads: 1,
+        pin_threads: false,
+        instruction_set: None,
+        prefix_cache_bytes: 0,
+    }));
+}
+
+/// A `config.json`.
+pub fn configuration(data: &[u8]) {
+    let Ok(config) = serde_json::from_slice::<Value>(data) else { return };
+    drop(describe(&config));
+}
+
+fn truncated() -> Truncation {
+    Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE }
+}
+
+/// A query and a document between limits: four bytes say which, the rest is text.
+pub fn truncation(data: &[u8]) {
+    static ENCODER: LazyLock<Encoder> = LazyLock::new(|| {
+        let root = Path::new(MODEL);
+        let tokenizer = load_tokenizer(&root.join("tokenizer.json")).expect("the fixture's tokenizer");
+        let source =
+            std::fs::read_to_string(root.join("chat_template.jinja")).expect("the fixture's template");
+        let template = PromptTemplate::from_chat_template(&source, &MessageStyle::plain());
+        let options = EncoderOptions { max_input_length: LONGEST, ..EncoderOptions::default() };
+        PromptEncoder::new(tokenizer, &template.expect("a template"), options).expect("an encoder").into()
+    });
+    let Some((&[flags, query, document, prompt], text)) = data.split_first_chunk::<4>() else { return };
+    let text = String::from_utf8_lossy(text);
+    let (query_text, document_text) = text.split_at(text.floor_char_boundary(text.len() / 3));
+    let limit = |value: u8, bit: u8| (flags & bit != 0).then_some(usize::from(value));
+    let truncation = Truncation {
+        truncate: flags & 1 != 0,
+        direction: if flags & 2 != 0 { TruncationDirection::Left } else { TruncationDirection::Right },
+        limits: TokenLimits {
+            query: limit(query, 4),
+            document: limit(document, 8),
+            prompt: limit(prompt, 16),
+        },
+    };
+    let pair = Input::Pair(PairText { instruction: None, query: query_text, document: document_text });
+    let encoded = ENCODER.encode(&pair, truncation, None).ok();
+    // A query that texts share is encoded once, with the same ids.
+    let shared = SharedQuery::default();
+    for _ in 0..2 {
+        assert_eq!(ENCODER.encode(&pair, truncation, Some(&shared)).ok(), encoded);
+    }
+    if let Some(encoded) = encoded {
+        assert!(encoded.ids.len() <= LONGEST && encoded.reusable <= encoded.ids.len());
+        assert!(truncation.limits.prompt.is_none_or(|most| encoded.ids.len() <= most));
+        // A prompt ends as the template does, whatever was cut.
+        let whole = Input::Pair(PairText { instruction: None, query: "q", document: "d" });
+        let whole = ENCODER.encode(&whole, truncated(), None).expect("a short prompt");
+        assert_eq!(encoded.ids.last(), whole.ids.last());
+    }
+}
+
+/// Texts in a packed batch: each byte is a token, zero ends a text. Reading the batch back gives the texts.
+pub fn forest(data: &[u8]) {
+    let texts: Vec<Vec<u32>> = data
+        .split(|byte| *byte == 0)
+        .filter(|text| !text.is_empty())
+        .map(|text| text.iter().map(|byte| u32::from(byte % 4)).collect())
+        .collect();
+    for shares_prefixes in [true, false] {
+        let mut builder = BatchBuilder::new(Packing { shares_prefixes });
+        for text in &texts {
+            builder.push(&Text::new(text.clone(), Wanted::WHOLE));
+        }
+        let batch = builder.build();
+        for (index, text) in texts.iter().enumerate() {
+            let ids: Vec<u32> = batch.rows_of(index).map(|row| batch.token_ids()[row]).collect();
+            assert_eq!(&ids, text);
+        }
+        assert!(!shares_prefixes || batch.token_ids().len() <= texts.iter().map(Vec::len).sum());
+    }
+}

@@ -1,0 +1,29 @@
+//! The server's own modules as a library, for fuzz targets only; without the feature `fuzzing` it is empty.
+#![cfg(feature = "fuzzing")]
+#![expect(dead_code, reason = "what a fuzz target does not reach is the program's")]
+
+mod args;
+mod auth;
+mod commands;
+mod config;
+mod cost;
+mod door;
+mod features;
+#[cfg(feature = "grpc")]
+mod grpc;
+mod http;
+mod info;
+mod listener;
+mod memory;
+mod parent;
+mod reload;
+mod secret;
+mod serve;
+mod startup;
+mod state;
+mod telemetry;
+
+/// See [`http::fuzzing`].
+pub fn request(data: &[u8]) {
+    http::fuzzing::request(data);
+}

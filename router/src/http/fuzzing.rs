@@ -1,0 +1,60 @@
+//! Arbitrary bytes as the body of each route, in each dialect and both formats: what the fuzz target `request` tries.
+//!
+//! Input: a byte that chooses the format, then a body. Output: none. What must hold: nothing panics, and what is built of a
+//! body is bounded by the payload limit.
+
+use super::{
+    decode::DecodeBody,
+    embed::{EmbedAllBody, EmbedBody, EmbedSparseBody},
+    extract::Unread,
+    format::Format,
+    openai::OpenAiBody,
+    predict::PredictBody,
+    rerank::{self, RerankBody},
+    score::ScoreBody,
+    similarity::SimilarityBody,
+    tokenize::TokenizeBody,
+    vertex::VertexBody,
+};
+
+#[cfg(test)]
+#[expect(
+    unreachable_pub,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "it has several users, tests all of them"
+)]
+#[path = "../../../fuzz/src/seeded.rs"]
+mod seeded;
+
+/// Reads a body as every route would.
+pub(crate) fn request(data: &[u8]) {
+    let Some((format, body)) = data.split_first() else { return };
+    let format = if format % 2 == 0 { Format::Json } else { Format::MessagePack };
+    let Ok(body) = Unread::new(body.to_vec(), format, format) else { return };
+    drop(body.parse::<RerankBody>());
+    drop(body.parse::<ScoreBody>());
+    drop(body.parse::<EmbedBody>());
+    drop(body.parse::<EmbedAllBody>());
+    drop(body.parse::<EmbedSparseBody>());
+    drop(body.parse::<PredictBody>());
+    drop(body.parse::<SimilarityBody>());
+    drop(body.parse::<TokenizeBody>());
+    drop(body.parse::<DecodeBody>());
+    drop(body.parse::<OpenAiBody>());
+    drop(body.parse::<VertexBody>());
+    rerank::read(&body);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::seeded;
+
+    #[test]
+    fn changed_bodies_of_each_dialect_and_format() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        seeded::run(root, "request", 3000, super::request);
+    }
+}

@@ -1,0 +1,99 @@
+//! Gives memory that is free back to the system.
+//!
+//! The C library keeps what was freed for the threads that freed it: after requests that took gigabytes the process stays as
+//! large. Input: the process's resident memory, looked at every few seconds. Output: none. What must hold: a server under
+//! steady load is left alone, because pages that were given back must be asked for again.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How often the memory is looked at.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Growth since the start, in bytes, below which nothing is done.
+const GROWTH: u64 = 64 << 20;
+/// A change since the last time, in bytes, that is a reason to give back again.
+const CHANGE: u64 = 16 << 20;
+/// How long it takes until it is tried again without a change: what was in use then may be free now.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// From now on, memory beyond what is resident now is given back once it is free.
+///
+/// # Errors
+///
+/// Where the system gives no thread.
+pub(crate) fn give_back() -> io::Result<()> {
+    let Some(start) = text_embeddings_core::guard::resident() else { return Ok(()) };
+    let mut keeper = Keeper { start, last: start, at: Instant::now() };
+    let run = move || loop {
+        std::thread::sleep(INTERVAL);
+        let Some(resident) = text_embeddings_core::guard::resident() else { return };
+        if keeper.is_due(resident, Instant::now()) {
+            trim();
+            keeper.last = text_embeddings_core::guard::resident().unwrap_or(resident);
+            tracing::debug!("{} MB of free memory given back", resident.saturating_sub(keeper.last) >> 20);
+        }
+    };
+    std::thread::Builder::new().name("memory".to_owned()).spawn(run).map(drop)
+}
+
+/// When memory is given back.
+struct Keeper {
+    /// Bytes resident when serving started.
+    start: u64,
+    /// The same after the last time, and when that was.
+    last: u64,
+    at: Instant,
+}
+
+impl Keeper {
+    fn is_due(&mut self, resident: u64, now: Instant) -> bool {
+        let is_changed = resident.abs_diff(self.last) > CHANGE;
+        let due = resident > self.start + GROWTH && (is_changed || now.duration_since(self.at) >= PATIENCE);
+        if due {
+            self.at = now;
+        }
+        due
+    }
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(unsafe_code, reason = "the C library has no other way to be asked")]
+fn trim() {
+    // SAFETY: the function takes a number and locks what it changes; it touches free memory only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Other C libraries give memory back by themselves, or not at all.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn trim() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_after_growth_and_again_after_a_change_or_a_minute() {
+        let start = Instant::now();
+        let mut keeper = Keeper { start: 1000 << 20, last: 1000 << 20, at: start };
+        // Seconds, MiB that are resident, whether it is time, MiB that are resident afterwards.
+        let table = [
+            (5, 1010, false, 1010),
+            (10, 1064, false, 1064),
+            (15, 3000, true, 2000),
+            (20, 2010, false, 2010),
+            (25, 2100, true, 1900),
+            (84, 1900, false, 1900),
+            (85, 1900, true, 1050),
+            (200, 1050, false, 1050),
+        ];
+        for (seconds, resident, expected, after) in table {
+            let now = start + Duration::from_secs(seconds);
+            assert_eq!(keeper.is_due(resident << 20, now), expected, "{seconds} s, {resident} MiB");
+            if expected {
+                keeper.last = after << 20;
+            }
+        }
+    }
+}
