@@ -7,13 +7,15 @@ benches/results/rerankers.json and, with --write, the table of docs/rerankers.md
 
 The widths are the models' own, but for the embedding, which has Qwen's vocabulary. Of large models only some layers are
 written (`layers` of `all_layers`), and pairs a second are scaled to all of them; GFLOP/s need no scaling. They count the
-products of the layers for the tokens that the server computed by its metric te_batch_tokens_computed, without attention.
-To add a family, add a row to SHAPES. Needs numpy and Qwen3's tokenizer."""
+products of the layers for the tokens that the server computed by its metric te_batch_tokens_computed, without attention. Of
+the last layer only keys and values count, unless the model reads the states of all tokens: the server computes no more.
+A model is removed once it is measured. To add a family, add a row to SHAPES. Needs numpy and Qwen3's tokenizer."""
 
 import argparse
 import datetime
 import json
 import re
+import shutil
 import statistics
 import sys
 import urllib.request
@@ -49,9 +51,21 @@ class Shape:
     config: dict = field(default_factory=dict)
     controls: tuple[str, ...] = ()
     query_bias: bool = False
+    # Whether the head reads the states of all tokens: else the last layer is hardly computed.
+    reads_all: bool = False
     head_norms: bool = False
     # Names and shapes of further tensors, from the hidden size.
     extra: dict[str, tuple] = field(default_factory=dict)
+
+    def whole_layers(self, layers: int) -> int:
+        """Those of so many layers that are computed for all tokens."""
+        return layers if self.reads_all else layers - 1
+
+    @property
+    def products(self) -> int:
+        """Multiplications for a token."""
+        keys_and_values = 0 if self.reads_all else 2 * self.hidden * self.heads[1] * self.head
+        return self.whole_layers(self.layers) * self.layer_weights + keys_and_values
 
     @property
     def layer_weights(self) -> int:
@@ -77,7 +91,7 @@ SHAPES = [
     Shape("llama-nemotron-rerank-1b-v2", "llama-nemotron-rerank", "1B", "llama_bidirec",
           "LlamaBidirectionalForSequenceClassification", 2048, 8192, (32, 8), 64, 16, 8,
           {"pooling": "avg", "temperature": 1.0, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}},
-          ("<|begin_of_text|>",), extra={"score.weight": (1, "hidden")}),
+          ("<|begin_of_text|>",), reads_all=True, extra={"score.weight": (1, "hidden")}),
     Shape("Qwen3-VL-Reranker-2B", "qwen3-vl-reranker", "2B", "qwen3_vl", "Qwen3VLForConditionalGeneration", 2048, 6144, (16, 8),
           128, 28, 10, head_norms=True),
     Shape("jina-reranker-m0", "jina-reranker-m0", "2B", "qwen2_vl", "JinaVLForRanking", 1536, 8960, (12, 2), 128, 28, 10,
@@ -170,13 +184,14 @@ def started(shape: Shape, arguments: argparse.Namespace) -> Server:
 
 def summary(shape: Shape, readings: list[dict]) -> dict:
     """Medians: what a row says of a shape."""
-    rates = [2 * shape.layers * shape.layer_weights * it["computed"] / it["seconds"] / 1e9 for it in readings]
+    rates = [2 * shape.products * it["computed"] / it["seconds"] / 1e9 for it in readings]
+    share = shape.whole_layers(shape.layers) / shape.whole_layers(shape.all_layers)
     seconds = statistics.median(it["seconds"] for it in readings)
     pairs = len(WORKLOAD["documents"])
     return {
         "name": shape.name, "parameters": shape.parameters, "layers": shape.layers, "all_layers": shape.all_layers,
         "tokens": readings[-1]["tokens"], "computed": readings[-1]["computed"], "seconds": seconds,
-        "gflops": statistics.median(rates), "pairs_per_second": pairs / seconds * shape.layers / shape.all_layers,
+        "gflops": statistics.median(rates), "pairs_per_second": pairs / seconds * share,
         "readings": readings,
     }
 
@@ -214,7 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with Qwen3's tokenizer.json")
-    parser.add_argument("--work", type=Path, required=True, help="where models are written (10 GB)")
+    parser.add_argument("--work", type=Path, required=True, help="where models are written (4 GB)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=5)
@@ -230,6 +245,8 @@ def main() -> None:
                 pairs = [(ask(base, WORKLOAD), ask(other, WORKLOAD)) for _ in range(arguments.rounds)]
             finally:
                 other.stop()
+                if shape is not BASE:
+                    shutil.rmtree(arguments.work / "rerankers" / shape.name)
             of_base, of_shape = (summary(kind, list(readings)) for kind, readings in zip((BASE, shape), zip(*pairs)))
             rows.append({"base": of_base, "shape": of_shape})
             print(f"{shape.name:42} {of_shape['pairs_per_second']:8.2f} pairs/s {of_shape['gflops']:8.0f} GFLOP/s, "
