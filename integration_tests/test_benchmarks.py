@@ -178,3 +178,46 @@ def test_the_document_is_what_the_measurements_make_of_it():
 def test_medians_need_no_even_number_of_readings():
     assert render.spread([3.0, 1.0], 1) == f"{statistics.median([1, 3]):.1f} (1.0–3.0)"
     assert render.spread([2.0], 1) == "2.0" and render.spread([], 1) == ""
+
+
+class TestRerankers:
+    """The shapes of re-rankers, and the table that is made of readings."""
+
+    @pytest.fixture
+    def rerankers(self):
+        pytest.importorskip("numpy")
+        import rerankers
+
+        return rerankers
+
+    def test_the_products_of_a_layer_are_those_of_its_matrices(self, rerankers):
+        for shape in [rerankers.BASE, *rerankers.SHAPES]:
+            shapes = rerankers.tensor_shapes(shape, 1000)
+            matrices = [of for name, of in shapes.items() if ".layers.0." in name and len(of) == 2]
+            assert sum(rows * columns for rows, columns in matrices) == shape.layer_weights
+            assert 0 < shape.layers <= shape.all_layers
+            config = rerankers.configuration(shape, 1000)
+            assert config["num_hidden_layers"] == shape.layers and config["architectures"] == [shape.architecture]
+
+    def test_every_family_of_the_page_has_a_shape(self, rerankers):
+        page = rerankers.PAGE.read_text()
+        shapes = {shape.family for shape in [rerankers.BASE, *rerankers.SHAPES]}
+        rows = [line for line in page.split("## What each does")[0].splitlines() if line.startswith("| `")]
+        assert {row.split("`")[1] for row in rows} == shapes
+        assert page.count(rerankers.BEGIN) == page.count(rerankers.END) == 1
+
+    def test_a_reading_becomes_a_row(self, rerankers):
+        pairs = len(rerankers.WORKLOAD["documents"])
+        readings = [{"seconds": seconds, "tokens": 5000, "computed": 4000} for seconds in (2.0, 1.0, 4.0)]
+        shape = next(shape for shape in rerankers.SHAPES if shape.layers < shape.all_layers)
+        found = rerankers.summary(shape, readings)
+        # Of the last layer, only keys and values are computed for all tokens.
+        assert found["seconds"] == 2.0
+        assert found["pairs_per_second"] == pytest.approx(pairs / 2 * (shape.layers - 1) / (shape.all_layers - 1))
+        keys = shape.heads[1] * shape.head * shape.hidden
+        products = (shape.layers - 1) * shape.layer_weights + 2 * keys
+        assert found["gflops"] == pytest.approx(2 * products * 4000 / 2 / 1e9)
+        base = rerankers.summary(rerankers.BASE, readings)
+        results = {"date": "d", "machine": "m", "threads": 2, "dtype": "bfloat16", "commit": "c", "rounds": 3}
+        lines = rerankers.table(results | {"rows": [{"base": base, "shape": found}]}).splitlines()
+        assert lines[-1].startswith(f"| {shape.name} ") and "5000, 4000" in lines[-1]
