@@ -169,9 +169,9 @@ pub fn run() -> Outcome {
 }
 
 /// A weight of random values.
-fn weight(bench: &mut Bench, depth: usize, outputs: usize, format: Format) -> Result<Matrix, Box<dyn Error>> {
+fn weight(bench: &mut Bench, depth: usize, outputs: usize, format: Format) -> Matrix {
     let values = StoredMatrix::from_values(&bench.random(depth * outputs), depth);
-    Ok(Matrix::pack(&bench.compute, &[values], format, Order::Plain))
+    Matrix::pack(&bench.compute, &[values], format, Order::Plain)
 }
 
 fn operand(bench: &mut Bench, rows: usize, depth: usize, format: Format) -> Operand {
@@ -188,7 +188,7 @@ fn products(bench: &mut Bench) -> Outcome {
     ] {
         for (depth, outputs, counts) in [(HIDDEN, INNER, &[1, 8, 64, 128, 512][..]), (1000, 777, &[13, 131])]
         {
-            let weight = weight(bench, depth, outputs, right)?;
+            let weight = weight(bench, depth, outputs, right);
             for &rows in counts {
                 let x = operand(bench, rows, depth, left);
                 let mut out = vec![0.0; rows * outputs];
