@@ -385,9 +385,12 @@ mod tests {
             let excess = whole.len().saturating_sub(max);
             for (truncation, kept) in [(RIGHT, &body[..body.len() - excess]), (LEFT, &body[excess..])] {
                 let ids = [&whole[..before], kept, &whole[whole.len() - 1..]].concat();
-                let reusable = if kept.is_empty() { 0 } else { before };
                 let encoded = encoder(max).encode_text(prompt, text, truncation);
-                assert_eq!(encoded, Ok(Encoded { ids, second: None, truncated: excess, reusable }), "{max}");
+                assert_eq!(
+                    encoded,
+                    Ok(Encoded { ids, second: None, truncated: excess, reusable: before }),
+                    "{max}"
+                );
             }
             let strict = encoder(max).encode_text(prompt, text, STRICT);
             match excess {
