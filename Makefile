@@ -136,6 +136,7 @@ FUZZ_SECONDS ?= 60
 TOOLS := $(abspath $(TARGET))/tools
 
 fuzz-targets: $(TOOLS)/bin/cargo-fuzz ## Arbitrary bytes for each parser, by libFuzzer, for FUZZ_SECONDS each (wants a nightly compiler)
+	cp Cargo.lock fuzz/Cargo.lock
 	$(foreach target,$(TARGETS),mkdir -p fuzz/corpus/$(target) && PATH="$(TOOLS)/bin:$$PATH" cargo +nightly fuzz run --sanitizer none --release $(target) fuzz/corpus/$(target) fuzz/seeds/$(target) -- -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=8000 &&) true
 
 supply-chain: $(TOOLS)/bin/cargo-deny ## Whether all dependencies may be used, and come from where they should; advisories where they can be fetched

@@ -1,6 +1,6 @@
 //! The server's own modules as a library, for fuzz targets only; without the feature `fuzzing` it is empty.
 #![cfg(feature = "fuzzing")]
-#![expect(dead_code, reason = "what a fuzz target does not reach is the program's")]
+#![expect(dead_code, unused_imports, reason = "what a fuzz target does not reach is the program's")]
 
 mod args;
 mod auth;
