@@ -172,7 +172,7 @@ compare: $(TARGET)/bench-model/model.safetensors
 	cargo build --release -p text-embeddings-router --locked
 	$(PYTHON) benches/peers.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model --work $(TARGET)/peers
 	$(PYTHON) benches/encoders.py --binary $(TARGET)/release/text-embeddings-router --work $(TARGET)/peers
-	$(VENV)/bin/python benches/rerankers.py --binary $(TARGET)/release/text-embeddings-router --tokenizer "$(TOKENIZER)" --work $(TARGET)/peers --write
+	$(VENV)/bin/python benches/reranker_speeds.py --binary $(TARGET)/release/text-embeddings-router --tokenizer "$(TOKENIZER)" --work $(TARGET)/peers --write
 
 load: $(TARGET)/bench-model/model.safetensors
 	cargo build --release -p text-embeddings-router --locked

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 BENCHES = Path(__file__).resolve().parent.parent / "benches"
-sys.path.insert(0, str(BENCHES))
+sys.path.append(str(BENCHES))  # after the installed packages, whose names stay theirs
 import asked  # noqa: E402
 import charts  # noqa: E402
 import peer  # noqa: E402
@@ -184,40 +184,40 @@ class TestRerankers:
     """The shapes of re-rankers, and the table that is made of readings."""
 
     @pytest.fixture
-    def rerankers(self):
+    def speeds(self):
         pytest.importorskip("numpy")
-        import rerankers
+        import reranker_speeds
 
-        return rerankers
+        return reranker_speeds
 
-    def test_the_products_of_a_layer_are_those_of_its_matrices(self, rerankers):
-        for shape in [rerankers.BASE, *rerankers.SHAPES]:
-            shapes = rerankers.tensor_shapes(shape, 1000)
+    def test_the_products_of_a_layer_are_those_of_its_matrices(self, speeds):
+        for shape in [speeds.BASE, *speeds.SHAPES]:
+            shapes = speeds.tensor_shapes(shape, 1000)
             matrices = [of for name, of in shapes.items() if ".layers.0." in name and len(of) == 2]
             assert sum(rows * columns for rows, columns in matrices) == shape.layer_weights
             assert 0 < shape.layers <= shape.all_layers
-            config = rerankers.configuration(shape, 1000)
+            config = speeds.configuration(shape, 1000)
             assert config["num_hidden_layers"] == shape.layers and config["architectures"] == [shape.architecture]
 
-    def test_every_family_of_the_page_has_a_shape(self, rerankers):
-        page = rerankers.PAGE.read_text()
-        shapes = {shape.family for shape in [rerankers.BASE, *rerankers.SHAPES]}
+    def test_every_family_of_the_page_has_a_shape(self, speeds):
+        page = speeds.PAGE.read_text()
+        shapes = {shape.family for shape in [speeds.BASE, *speeds.SHAPES]}
         rows = [line for line in page.split("## What each does")[0].splitlines() if line.startswith("| `")]
         assert {row.split("`")[1] for row in rows} == shapes
-        assert page.count(rerankers.BEGIN) == page.count(rerankers.END) == 1
+        assert page.count(speeds.BEGIN) == page.count(speeds.END) == 1
 
-    def test_a_reading_becomes_a_row(self, rerankers):
-        pairs = len(rerankers.WORKLOAD["documents"])
+    def test_a_reading_becomes_a_row(self, speeds):
+        pairs = len(speeds.WORKLOAD["documents"])
         readings = [{"seconds": seconds, "tokens": 5000, "computed": 4000} for seconds in (2.0, 1.0, 4.0)]
-        shape = next(shape for shape in rerankers.SHAPES if shape.layers < shape.all_layers)
-        found = rerankers.summary(shape, readings)
+        shape = next(shape for shape in speeds.SHAPES if shape.layers < shape.all_layers)
+        found = speeds.summary(shape, readings)
         # Of the last layer, only keys and values are computed for all tokens.
         assert found["seconds"] == 2.0
         assert found["pairs_per_second"] == pytest.approx(pairs / 2 * (shape.layers - 1) / (shape.all_layers - 1))
         keys = shape.heads[1] * shape.head * shape.hidden
         products = (shape.layers - 1) * shape.layer_weights + 2 * keys
         assert found["gflops"] == pytest.approx(2 * products * 4000 / 2 / 1e9)
-        base = rerankers.summary(rerankers.BASE, readings)
+        base = speeds.summary(speeds.BASE, readings)
         results = {"date": "d", "machine": "m", "threads": 2, "dtype": "bfloat16", "commit": "c", "rounds": 3}
-        lines = rerankers.table(results | {"rows": [{"base": base, "shape": found}]}).splitlines()
+        lines = speeds.table(results | {"rows": [{"base": base, "shape": found}]}).splitlines()
         assert lines[-1].startswith(f"| {shape.name} ") and "5000, 4000" in lines[-1]

@@ -29,7 +29,7 @@ sys.path.insert(0, str(HERE.parent / "integration_tests" / "reference"))
 import weights  # noqa: E402
 
 PAGE = HERE.parent / "docs" / "rerankers.md"
-BEGIN, END = "<!-- made by benches/rerankers.py -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- made by benches/reranker_speeds.py -->\n", "<!-- end -->\n"
 SEED = 18
 
 
