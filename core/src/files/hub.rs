@@ -22,7 +22,7 @@ use text_embeddings_backend_core::BackendKind;
 
 use self::cache::Cache;
 use self::client::{Client, Failure, Listing};
-use self::names::stays_below;
+pub(super) use self::names::stays_below;
 use self::transfer::Bound;
 use super::config::{ModelConfig, Module, read_optional_json};
 use super::dense;
@@ -88,8 +88,8 @@ pub async fn fetch(
 enum Weights {
     /// One safetensors file, or an index and the shards that it names.
     Safetensors,
-    /// These files.
-    Files(Vec<String>),
+    /// An ONNX file and the files of values that it names.
+    Graph(String),
 }
 
 struct Hub<'a> {
@@ -139,11 +139,7 @@ impl<'a> Hub<'a> {
         self.download_modules(listing, &place).await?;
         match weights {
             Weights::Safetensors => self.download_weights(listing, place).await?,
-            Weights::Files(names) => {
-                for name in names {
-                    self.file(&listing.sha, &name, Bound::Weights(u64::MAX)).await?;
-                }
-            }
+            Weights::Graph(graph) => self.download_graph(listing, &place, &graph).await?,
         }
         self.cache.record(&self.source.revision, &listing.sha)?;
         self.cache.clean();
@@ -157,11 +153,8 @@ impl<'a> Hub<'a> {
         let files = &listing.files;
         match self.source.reader.backend {
             BackendKind::Ort => {
-                let graph =
-                    onnx::choose(files.iter().cloned(), self.source.reader.onnx_file.as_deref(), place)?;
-                let values = onnx::values(&graph, files.iter()).into_iter().cloned();
-                // A graph without its values is of no use, so that it comes last.
-                Ok(Weights::Files(values.chain([graph.clone()]).collect()))
+                let asked = self.source.reader.onnx_file.as_deref();
+                onnx::choose(files.iter().cloned(), asked, place).map(Weights::Graph)
             }
             // The place for what sentence-transformers reads besides safetensors.
             BackendKind::Candle | BackendKind::Python
@@ -192,6 +185,17 @@ impl<'a> Hub<'a> {
                 }
                 self.file(&listing.sha, &file, bound).await?;
             }
+        }
+        Ok(())
+    }
+
+    async fn download_graph(&self, listing: &Listing, place: &str, graph: &str) -> Result<(), FilesError> {
+        let path = self.file(&listing.sha, graph, Bound::Weights(u64::MAX)).await?;
+        for name in onnx::values(graph, &path)? {
+            if !listing.files.contains(&name) {
+                return Err(onnx::missing_values(place.to_owned(), name));
+            }
+            self.file(&listing.sha, &name, Bound::Weights(u64::MAX)).await?;
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ enum Entry {
 /// looks into safetensors.
 pub(super) fn weight_files(root: &Path, reader: &Reader) -> Result<Vec<PathBuf>, FilesError> {
     match reader.backend {
-        BackendKind::Ort => onnx::graph_file(root, reader.onnx_file.as_deref()).map(|graph| vec![graph]),
+        BackendKind::Ort => onnx::graph_files(root, reader.onnx_file.as_deref()),
         // The place for what sentence-transformers reads besides safetensors.
         BackendKind::Candle | BackendKind::Python => safetensors_files(root),
     }
