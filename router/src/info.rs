@@ -35,6 +35,10 @@ pub(crate) struct ModelDetails {
     pub(crate) sha: Option<String>,
     /// The arithmetic in force.
     pub(crate) dtype: String,
+    /// The backend that computes: `candle`, `ort` or `python`.
+    pub(crate) backend: &'static str,
+    /// The files that the weights come from.
+    pub(crate) weights: String,
     /// The CPU's vector instructions in use; none where it does not compute.
     pub(crate) instruction_set: Option<String>,
     /// The most bytes kept of prefixes; 0 where none are.

@@ -103,6 +103,8 @@ fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
     let config = Config::resolve(args, &limits).unwrap();
     let details = ModelDetails {
         dtype: "float32".to_owned(),
+        backend: "candle",
+        weights: "model.safetensors".to_owned(),
         instruction_set: Some("portable".to_owned()),
         labels: labels(model_type),
         default_instruction: Some("Judge.".to_owned()),

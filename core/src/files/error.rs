@@ -260,6 +260,46 @@ pub enum FilesError {
     /// `config.json` describes a model that the backend does not serve.
     #[error("{0}")]
     Unsupported(BackendError),
+    /// The backend has no such architecture.
+    #[error("{reason}")]
+    Architecture {
+        /// The backend's words.
+        reason: String,
+        /// Whether there is an ONNX file, which another backend would serve.
+        has_onnx: bool,
+    },
+    /// There is no ONNX file to serve, or not the one that is asked for.
+    #[error(
+        "{place} has no {asked} (there: {graphs}): `--backend ort` reads onnx/model.onnx, model.onnx or the file that \
+         `--onnx-file` names; leave `--backend` out to read safetensors"
+    )]
+    NoOnnx {
+        /// The folder or the repository.
+        place: String,
+        /// The sort of file, and its name if one is asked for.
+        asked: String,
+        /// The ONNX files that there are.
+        graphs: String,
+    },
+    /// Several ONNX files, of which none has the usual name.
+    #[error("{place} has several ONNX files ({graphs}): name one of them with `--onnx-file`")]
+    SeveralOnnx {
+        /// The folder or the repository.
+        place: String,
+        /// The ONNX files that there are.
+        graphs: String,
+    },
+    /// The weights are an ONNX file only.
+    #[error(
+        "the weights in {place} are in ONNX ({found}), which `--backend candle` does not read: give `--backend ort`, in a \
+         build with the feature `ort`"
+    )]
+    OnlyOnnx {
+        /// The folder or the repository.
+        place: String,
+        /// A file of it.
+        found: String,
+    },
     /// Weights in another format.
     #[error(
         "the weights in {place} are in the format of `{found}`, but this server reads safetensors only: choose another \
@@ -355,6 +395,14 @@ pub enum FilesError {
 }
 
 impl FilesError {
+    /// The refusal of a backend that has read `config.json`.
+    pub(super) fn refused(error: BackendError, has_onnx: bool) -> Self {
+        match error {
+            BackendError::Architecture(reason) => Self::Architecture { reason, has_onnx },
+            error => Self::Unsupported(error),
+        }
+    }
+
     pub(super) fn io(path: impl Into<PathBuf>, cause: std::io::Error) -> Self {
         Self::Io { path: path.into(), cause }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use text_embeddings_backend_core::{BackendError, Description};
+use text_embeddings_backend_core::{BackendError, BackendKind, Description};
 
 use super::config::{
     LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, TokenizerConfig,
@@ -20,6 +20,8 @@ use super::dense::ends_in_scores;
 use super::error::FilesError;
 use super::head::BGE_M3_FILES;
 use super::modules;
+use super::onnx;
+use super::source::Reader;
 use super::templates::{self, CHAT_TEMPLATE};
 use super::weights::{check_small_file, check_weights, tensor_shape, weight_files};
 use crate::templates::MessageStyle;
@@ -90,7 +92,7 @@ pub struct ModelFolder {
     pub description: Description,
     /// `tokenizer.json`.
     pub tokenizer: PathBuf,
-    /// The safetensors files, in name order; never empty.
+    /// The safetensors files, in name order, or the ONNX file; never empty.
     pub weights: Vec<PathBuf>,
     /// The chat template to use.
     pub chat_template: Option<ChosenTemplate>,
@@ -122,18 +124,21 @@ pub struct ModelFolder {
 }
 
 impl ModelFolder {
-    /// Reads and checks the folder `root`, an architecture that is not supported first.
+    /// Reads and checks the folder `root` for a backend, an architecture that is not supported first.
     ///
     /// # Errors
     ///
     /// Any variant of [`FilesError`] that is about files: a missing, truncated or malformed one, by name.
-    pub fn open(root: &Path, describe: &Describe) -> Result<Self, FilesError> {
+    pub fn open(root: &Path, reader: &Reader, describe: &Describe) -> Result<Self, FilesError> {
         let config = ModelConfig::load(&required(root, CONFIG)?)?;
-        let description = describe(&config.raw).map_err(FilesError::Unsupported)?;
+        let has_onnx = || onnx::names(root).iter().any(|name| onnx::is_graph(name));
+        let description = describe(&config.raw).map_err(|error| FilesError::refused(error, has_onnx()))?;
         let tokenizer = required(root, TOKENIZER)?;
         check_small_file(&tokenizer)?;
-        let weights = weight_files(root)?;
-        for file in &weights {
+        let weights = weight_files(root, reader)?;
+        // A graph's own form is ONNX Runtime's to check.
+        let checkpoint = if reader.backend == BackendKind::Ort { &[] } else { weights.as_slice() };
+        for file in checkpoint {
             check_weights(file)?;
         }
         let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
@@ -150,7 +155,7 @@ impl ModelFolder {
             root: root.to_owned(),
             model_id: root.display().to_string(),
             revision_sha: None,
-            has_unnamed_score: has_unnamed_score(&config, &weights)?,
+            has_unnamed_score: has_unnamed_score(&config, checkpoint)?,
             score_activation: activation_fn.or_else(|| config.score_activation().map(str::to_owned)),
             config,
             description,
@@ -376,7 +381,7 @@ mod tests {
             (without("tokenizer.json"), ["`tokenizer.json` is missing", "save_pretrained"]),
             (without("model.safetensors"), ["`model.safetensors` is missing", "only safetensors"]),
             (only_bin, ["format of `pytorch_model.bin`", "save_pretrained"]),
-            (only_onnx, ["format of `model.onnx`", "save_pretrained"]),
+            (only_onnx, ["in ONNX (onnx/model.onnx)", "`--backend ort`"]),
             (
                 without("1_LogitScore/config.json"),
                 ["1_LogitScore/config.json` is missing", "download the model again"],

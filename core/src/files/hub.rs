@@ -18,6 +18,7 @@ mod transfer;
 use std::path::PathBuf;
 
 use reqwest::StatusCode;
+use text_embeddings_backend_core::BackendKind;
 
 use self::cache::Cache;
 use self::client::{Client, Failure, Listing};
@@ -28,6 +29,7 @@ use super::dense;
 use super::error::FilesError;
 use super::folder::{CONFIG, Describe, MODULES, TOKENIZER, optional_files, remedy, required};
 use super::modules::{config_of, module_files, steps};
+use super::onnx;
 use super::source::{HubOptions, ModelSource, local_directory};
 use super::templates;
 use super::weights::{INDEX_FILE, SINGLE_FILE, Shards, missing_shard, no_weights, shards, weight_files};
@@ -82,6 +84,14 @@ pub async fn fetch(
     }
 }
 
+/// What is downloaded last.
+enum Weights {
+    /// One safetensors file, or an index and the shards that it names.
+    Safetensors,
+    /// These files.
+    Files(Vec<String>),
+}
+
 struct Hub<'a> {
     source: &'a ModelSource,
     options: &'a HubOptions,
@@ -114,13 +124,12 @@ impl<'a> Hub<'a> {
         tracing::info!("fetching {place} into {}", self.cache.root().display());
         let small = |file| self.file(&listing.sha, file, Bound::Small);
         let config = ModelConfig::load(&small(CONFIG).await?)?;
-        describe(&config.raw).map_err(FilesError::Unsupported)?;
+        let has_onnx = || listing.files.iter().any(|file| onnx::is_graph(file));
+        describe(&config.raw).map_err(|error| FilesError::refused(error, has_onnx()))?;
         if !has(TOKENIZER) {
             return Err(missing(TOKENIZER));
         }
-        if !has(SINGLE_FILE) && !has(INDEX_FILE) {
-            return Err(no_weights(place, listing.files.iter().cloned()));
-        }
+        let weights = self.weights(listing, &place)?;
         for file in [TOKENIZER].into_iter().chain(optional_files().filter(|file| has(file))) {
             small(file).await?;
         }
@@ -128,12 +137,42 @@ impl<'a> Hub<'a> {
             small(file).await?;
         }
         self.download_modules(listing, &place).await?;
-        self.download_weights(listing, place).await?;
+        match weights {
+            Weights::Safetensors => self.download_weights(listing, place).await?,
+            Weights::Files(names) => {
+                for name in names {
+                    self.file(&listing.sha, &name, Bound::Weights(u64::MAX)).await?;
+                }
+            }
+        }
         self.cache.record(&self.source.revision, &listing.sha)?;
         self.cache.clean();
         let root = self.cache.snapshot(&listing.sha);
         tracing::info!("all files are in {}", root.display());
         Ok(LocalModel { root, revision_sha: Some(listing.sha.clone()) })
+    }
+
+    /// The files that the backend reads weights from.
+    fn weights(&self, listing: &Listing, place: &str) -> Result<Weights, FilesError> {
+        let files = &listing.files;
+        match self.source.reader.backend {
+            BackendKind::Ort => {
+                let graph =
+                    onnx::choose(files.iter().cloned(), self.source.reader.onnx_file.as_deref(), place)?;
+                let values = onnx::values(&graph, files.iter()).into_iter().cloned();
+                // A graph without its values is of no use, so that it comes last.
+                Ok(Weights::Files(values.chain([graph.clone()]).collect()))
+            }
+            // The place for what sentence-transformers reads besides safetensors.
+            BackendKind::Candle | BackendKind::Python
+                if files.contains(SINGLE_FILE) || files.contains(INDEX_FILE) =>
+            {
+                Ok(Weights::Safetensors)
+            }
+            BackendKind::Candle | BackendKind::Python => {
+                Err(no_weights(place.to_owned(), files.iter().cloned()))
+            }
+        }
     }
 
     /// Downloads the files of the modules that modules.json or the user names.
@@ -220,7 +259,7 @@ impl<'a> Hub<'a> {
         let root = self.cache.snapshot(&sha);
         let complete = required(&root, CONFIG)
             .and_then(|_| required(&root, TOKENIZER))
-            .and_then(|_| weight_files(&root));
+            .and_then(|_| weight_files(&root, &self.source.reader));
         complete.map_err(|error| error.to_string())?;
         Ok(LocalModel { root, revision_sha: Some(sha) })
     }

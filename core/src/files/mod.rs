@@ -15,6 +15,7 @@ mod head;
 mod hub;
 mod layer_norm;
 mod modules;
+mod onnx;
 mod progress;
 mod reading;
 mod source;
@@ -30,7 +31,7 @@ pub use error::FilesError;
 pub use folder::{ChosenTemplate, Describe, ModelFolder};
 pub use head::{class_labels, embedding_head, positive_label, scores_head};
 pub use hub::{LocalModel, fetch};
-pub use source::{HubOptions, ModelSource};
+pub use source::{HubOptions, ModelSource, Reader};
 
 /// Fetches the model that `source` names, where it is not a local directory, and reads its folder. `demo` is the model
 /// that the binary carries; a directory of that name is `./demo`. `describe` refuses a model that no backend serves, before
@@ -46,11 +47,11 @@ pub async fn load(
 ) -> Result<ModelFolder, FilesError> {
     if source.model_id == DEMO_MODEL_ID {
         let unpacked = demo::unpack()?;
-        let folder = ModelFolder::open(unpacked.path(), describe)?;
+        let folder = ModelFolder::open(unpacked.path(), &source.reader, describe)?;
         let model_id = source.model_id.clone();
         return Ok(ModelFolder { model_id, unpacked: Some(Arc::new(unpacked)), ..folder });
     }
     let LocalModel { root, revision_sha } = fetch(source, options, describe).await?;
-    let folder = ModelFolder::open(&root, describe)?;
+    let folder = ModelFolder::open(&root, &source.reader, describe)?;
     Ok(ModelFolder { model_id: source.model_id.clone(), revision_sha, ..folder })
 }

@@ -8,8 +8,19 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use text_embeddings_backend_core::BackendKind;
+
 use super::error::FilesError;
 use super::reading;
+
+/// The backend that will read a model's files: it decides which of them are its weights.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reader {
+    /// Which one.
+    pub backend: BackendKind,
+    /// `--onnx-file`: the graph that ONNX Runtime reads, where there are several.
+    pub onnx_file: Option<String>,
+}
 
 /// Which model to serve.
 #[derive(Clone)]
@@ -24,6 +35,8 @@ pub struct ModelSource {
     pub cache_dir: Option<PathBuf>,
     /// `--dense-path`: a folder of the model whose files are wanted too.
     pub dense_path: Option<String>,
+    /// Who will read the files.
+    pub reader: Reader,
 }
 
 impl fmt::Debug for ModelSource {
@@ -35,6 +48,7 @@ impl fmt::Debug for ModelSource {
             .field("token", &self.token.as_ref().map(|_| "REDACTED"))
             .field("cache_dir", &self.cache_dir)
             .field("dense_path", &self.dense_path)
+            .field("reader", &self.reader)
             .finish()
     }
 }

@@ -11,10 +11,13 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
+use text_embeddings_backend_core::BackendKind;
 
 use super::config::read_json;
 use super::error::FilesError;
+use super::onnx;
 use super::reading;
+use super::source::Reader;
 
 /// The weights of a model in one file.
 pub(super) const SINGLE_FILE: &str = "model.safetensors";
@@ -81,16 +84,24 @@ enum Entry {
     Other(IgnoredAny),
 }
 
-/// The weight files of the model folder `root`, in name order. They exist; [`check_weights`] looks into them.
-pub(super) fn weight_files(root: &Path) -> Result<Vec<PathBuf>, FilesError> {
+/// The files of the model folder `root` that a backend reads weights from, in name order. They exist; [`check_weights`]
+/// looks into safetensors.
+pub(super) fn weight_files(root: &Path, reader: &Reader) -> Result<Vec<PathBuf>, FilesError> {
+    match reader.backend {
+        BackendKind::Ort => onnx::graph_file(root, reader.onnx_file.as_deref()).map(|graph| vec![graph]),
+        // The place for what sentence-transformers reads besides safetensors.
+        BackendKind::Candle | BackendKind::Python => safetensors_files(root),
+    }
+}
+
+fn safetensors_files(root: &Path) -> Result<Vec<PathBuf>, FilesError> {
     let single = root.join(SINGLE_FILE);
     if single.exists() {
         return Ok(vec![single]);
     }
     let index = root.join(INDEX_FILE);
     if !index.exists() {
-        let names = [root.to_owned(), root.join("onnx")].into_iter().flat_map(|folder| file_names(&folder));
-        return Err(no_weights(format!("{}", root.display()), names));
+        return Err(no_weights(format!("{}", root.display()), onnx::names(root)));
     }
     let mut files = Vec::new();
     for name in shards(&index)?.names {
@@ -103,16 +114,12 @@ pub(super) fn weight_files(root: &Path) -> Result<Vec<PathBuf>, FilesError> {
     Ok(files)
 }
 
-fn file_names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
-
 /// The error for a folder or repository without safetensors weights, which has these files.
 pub(super) fn no_weights(place: String, files: impl IntoIterator<Item = String>) -> FilesError {
+    let files: Vec<String> = files.into_iter().collect();
+    if let Some(found) = files.iter().find(|name| onnx::is_graph(name)) {
+        return FilesError::OnlyOnnx { place, found: found.clone() };
+    }
     let is_weights = |name: &String| OTHER_FORMATS.iter().any(|ending| name.ends_with(ending));
     match files.into_iter().find(is_weights) {
         Some(found) => FilesError::OtherWeights { place, found },

@@ -57,6 +57,12 @@ pub(crate) struct InfoBody<'a> {
     score_activation: Option<&'a str>,
     /// What decides a re-ranker's scores; null for other models.
     reranker: Option<RerankerBody<'a>>,
+    /// What computes: `candle`, this server's own models and kernels, `ort` (ONNX Runtime) or `python`.
+    #[schema(example = "candle")]
+    backend: &'a str,
+    /// The files that the weights come from.
+    #[schema(example = "model.safetensors")]
+    weights: &'a str,
     /// The CPU's vector instructions that compute; null where another device does.
     #[schema(example = "avx512+vnni+bf16")]
     instruction_set: Option<&'a str>,
@@ -178,6 +184,8 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             default_instruction: model.default_instruction.as_deref(),
             score_activation: model.score_activation.as_deref(),
             reranker: model.reranker.as_ref().map(RerankerBody::from),
+            backend: model.backend,
+            weights: &model.weights,
             instruction_set: model.instruction_set.as_deref(),
             threads: config.threads,
             pin_threads: config.pin_threads,
@@ -209,6 +217,7 @@ mod tests {
         insta::assert_json_snapshot!(value, @r#"
         {
           "auto_truncate": true,
+          "backend": "candle",
           "default_instruction": "Judge.",
           "docker_label": null,
           "instruction_set": "portable",
@@ -240,7 +249,8 @@ mod tests {
           "sha": null,
           "threads": 2,
           "tokenization_workers": 1,
-          "version": "0.1.0"
+          "version": "0.1.0",
+          "weights": "model.safetensors"
         }
         "#);
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::fake_hub::{
     FakeHub, Fault, Repository, describe, reranker_files, safetensors, write_files,
 };
+use super::super::source::Reader;
 use super::*;
 use std::collections::BTreeSet;
 
@@ -40,6 +41,7 @@ impl Setup {
             token: Some("hf_good".to_owned()),
             cache_dir: Some(cache.path().to_owned()),
             dense_path: None,
+            reader: Reader::default(),
         };
         let options = HubOptions {
             endpoint: Some(hub.endpoint()),
@@ -61,6 +63,15 @@ impl Setup {
                 repository.files.insert(shard.to_owned(), safetensors(32));
             }
         });
+        setup
+    }
+
+    /// Two graphs, one of them with values in a file of their own, in addition to the safetensors.
+    fn with_onnx() -> Self {
+        let setup = Self::new();
+        for name in ["onnx/model.onnx", "onnx/model.onnx_data", "onnx/model_int8.onnx"] {
+            setup.change(|repository| drop(repository.files.insert(name.to_owned(), name.into())));
+        }
         setup
     }
 
@@ -178,7 +189,7 @@ async fn what_cannot_be_served_is_refused_before_its_weights_are_fetched() {
         (
             "{}",
             &without_weights,
-            "are in the format of `onnx/model.onnx`, but this server reads safetensors only",
+            "are in ONNX (onnx/model.onnx), which `--backend candle` does not read: give `--backend ort`",
         ),
     ];
     for (config, others, part) in table {
@@ -209,10 +220,40 @@ async fn a_second_start_downloads_nothing_again() {
 }
 
 #[tokio::test]
+async fn the_backend_decides_what_the_weights_are() {
+    let setup = Setup::with_onnx();
+    let weights = |setup: &Setup| {
+        let names = setup.snapshot().into_iter();
+        names.filter(|name| name.contains("onnx") || name.contains("safetensors")).collect::<Vec<_>>()
+    };
+    setup.fetch().await.unwrap();
+    assert_eq!(weights(&setup), ["model.safetensors"]);
+    for (onnx_file, expected) in [
+        (None, &["onnx/model.onnx", "onnx/model.onnx_data"][..]),
+        (Some("model_int8.onnx"), &["onnx/model_int8.onnx"]),
+    ] {
+        let mut setup = Setup::with_onnx();
+        setup.source.reader = Reader { backend: BackendKind::Ort, onnx_file: onnx_file.map(str::to_owned) };
+        let local = setup.fetch().await.unwrap();
+        assert_eq!(weights(&setup), expected);
+        let graph = weight_files(&local.root, &setup.source.reader).unwrap();
+        assert_eq!(graph, [local.root.join(expected[0])]);
+    }
+    setup.change(|repository| drop(repository.files.remove(SINGLE_FILE)));
+    let cache = tempfile::tempdir().unwrap();
+    let source = ModelSource { cache_dir: Some(cache.path().to_owned()), ..setup.source.clone() };
+    let message = fetch(&source, &setup.options, &describe).await.unwrap_err().to_string();
+    assert!(
+        message.contains("in ONNX (onnx/model.onnx)") && message.contains("`--backend ort`"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
 async fn shards_are_those_that_the_index_names() {
     let setup = Setup::sharded();
     let local = setup.fetch().await.unwrap();
-    assert_eq!(weight_files(&local.root).unwrap().len(), 2);
+    assert_eq!(weight_files(&local.root, &Reader::default()).unwrap().len(), 2);
     setup.change(|repository| drop(repository.files.remove("model-00002-of-00002.safetensors")));
     let setup = Setup { cache: tempfile::tempdir().unwrap(), ..setup };
     let source = ModelSource { cache_dir: Some(setup.cache.path().to_owned()), ..setup.source.clone() };
@@ -381,6 +422,7 @@ async fn a_directory_is_used_as_it_is_and_other_paths_are_refused() {
         token: None,
         cache_dir: Some(folder.path().join("cache")),
         dense_path: None,
+        reader: Reader::default(),
     };
     let options = HubOptions { offline: true, ..HubOptions::default() };
     let here = source(&folder.path().display().to_string());
