@@ -56,7 +56,7 @@ mod tests {
                 let sum: f64 = values().map(f64::from).sum();
                 let expected = [
                     (Pool::Cls, values().next().unwrap()),
-                    (Pool::LastToken, values().last().unwrap()),
+                    (Pool::LastToken, values().next_back().unwrap()),
                     (Pool::Mean, (sum / tokens as f64) as f32),
                 ];
                 for (pool, value) in expected {
