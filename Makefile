@@ -115,7 +115,7 @@ integration-tests: unit integration ## TEI's name for the Rust tests and those o
 cuda-integration-tests: $(VENV)/installed ## On a machine with an NVIDIA GPU: the backend's tests, then scores and vectors of the real binary
 	cargo test $(CUDA_TESTS)
 	cargo build --release -p text-embeddings-router --features candle-cuda --locked
-	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py)
+	DEVICE_IS_GPU=1 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py)
 
 integration-tests-review: ## The Rust tests, then changed snapshots one by one (wants cargo-insta)
 	$(REVIEW) --workspace
