@@ -62,7 +62,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("tokenizer");
     let available = memory::Available::read();
     if let Some(available) = available {
-        available.check_weights(memory::size(&folder.weights), config.dtype)?;
+        available.check_weights(folder.stored.bytes, config.dtype)?;
     }
     let mut loaded = text_embeddings_backend::load(&LoadOptions {
         config: Choices::of(args).applied(&folder.config.raw),
@@ -235,6 +235,7 @@ pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
         token: hub.token().map(Secret::expose).map(str::to_owned),
         cache_dir: hub.huggingface_hub_cache.clone(),
         dense_path: None,
+        gguf_file: hub.gguf_file.clone(),
     }
 }
 

@@ -86,6 +86,7 @@ mod tests {
             token: None,
             cache_dir: None,
             dense_path: None,
+            gguf_file: None,
         };
         let options = HubOptions { endpoint: Some("http://127.0.0.1:1".to_owned()), ..HubOptions::default() };
         let folder = load(&source, &options, &describe).await.unwrap();

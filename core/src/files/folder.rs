@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tempfile::TempDir;
 use text_embeddings_backend_core::{BackendError, Description};
+use text_embeddings_checkpoint::Checkpoint;
 
 use super::config::{
     LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, TokenizerConfig,
@@ -21,7 +22,9 @@ use super::error::FilesError;
 use super::head::BGE_M3_FILES;
 use super::modules;
 use super::templates::{self, CHAT_TEMPLATE};
-use super::weights::{check_small_file, check_weights, tensor_shape, weight_files};
+use super::weights::{
+    Selection, StoredWeights, check_small_file, check_weights, select_local, stored, weight_files,
+};
 use crate::templates::MessageStyle;
 
 pub(super) const CONFIG: &str = "config.json";
@@ -90,8 +93,10 @@ pub struct ModelFolder {
     pub description: Description,
     /// `tokenizer.json`.
     pub tokenizer: PathBuf,
-    /// The safetensors files, in name order; never empty.
+    /// The weight files, in name order; never empty.
     pub weights: Vec<PathBuf>,
+    /// What they hold.
+    pub stored: StoredWeights,
     /// The chat template to use.
     pub chat_template: Option<ChosenTemplate>,
     /// `modules.json`; empty where there is none.
@@ -128,14 +133,25 @@ impl ModelFolder {
     ///
     /// Any variant of [`FilesError`] that is about files: a missing, truncated or malformed one, by name.
     pub fn open(root: &Path, describe: &Describe) -> Result<Self, FilesError> {
+        Self::open_selected(root, None, describe)
+    }
+
+    /// The same with the weights of a selection.
+    pub(super) fn open_selected(
+        root: &Path,
+        selection: Option<&Selection>,
+        describe: &Describe,
+    ) -> Result<Self, FilesError> {
         let config = ModelConfig::load(&required(root, CONFIG)?)?;
         let description = describe(&config.raw).map_err(FilesError::Unsupported)?;
         let tokenizer = required(root, TOKENIZER)?;
         check_small_file(&tokenizer)?;
-        let weights = weight_files(root)?;
-        for file in &weights {
-            check_weights(file)?;
-        }
+        let weights = match selection {
+            Some(selection) => weight_files(root, selection)?,
+            None => weight_files(root, &select_local(root, None)?)?,
+        };
+        let checkpoints: Vec<Checkpoint> =
+            weights.iter().map(|path| check_weights(path)).collect::<Result<_, _>>()?;
         let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
         let PromptsConfig { prompts, default_prompt_name, activation_fn } =
             read_optional_json(&root.join(PROMPTS))?.unwrap_or_default();
@@ -150,7 +166,8 @@ impl ModelFolder {
             root: root.to_owned(),
             model_id: root.display().to_string(),
             revision_sha: None,
-            has_unnamed_score: has_unnamed_score(&config, &weights)?,
+            has_unnamed_score: has_unnamed_score(&config, &checkpoints),
+            stored: stored(&checkpoints),
             score_activation: activation_fn.or_else(|| config.score_activation().map(str::to_owned)),
             config,
             description,
@@ -229,12 +246,10 @@ fn logit_score(root: &Path, modules: &[Module]) -> Result<Option<LogitScore>, Fi
     read_optional_json(&root.join(path))
 }
 
-fn has_unnamed_score(config: &ModelConfig, weights: &[PathBuf]) -> Result<bool, FilesError> {
-    if config.architectures != [JINA_BERT] {
-        return Ok(false);
-    }
-    let shape = tensor_shape(weights, CLASSIFIER)?;
-    Ok(shape.is_some_and(|shape| shape.first() == Some(&1)))
+fn has_unnamed_score(config: &ModelConfig, checkpoints: &[Checkpoint]) -> bool {
+    let mut found = checkpoints.iter().filter_map(|checkpoint| checkpoint.tensors.get(CLASSIFIER));
+    config.architectures == [JINA_BERT]
+        && found.next().is_some_and(|tensor| tensor.shape().first() == Some(&1))
 }
 
 fn pooling(root: &Path, modules: &[Module]) -> Result<Option<PoolingConfig>, FilesError> {
@@ -368,15 +383,21 @@ mod tests {
     fn each_defect_names_its_file_and_the_remedy() {
         let mut only_bin = without("model.safetensors");
         only_bin.insert("pytorch_model.bin".to_owned(), vec![0; 8]);
+        let mut two_gguf = without("model.safetensors");
+        two_gguf.extend(["a.gguf", "b.gguf"].map(|name| (name.to_owned(), vec![0; 8])));
         let mut only_onnx = without("model.safetensors");
         only_onnx.insert("onnx/model.onnx".to_owned(), vec![0; 8]);
         let lfs: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
         let table = [
             (without("config.json"), ["`config.json` is missing", "--model-id"]),
             (without("tokenizer.json"), ["`tokenizer.json` is missing", "save_pretrained"]),
-            (without("model.safetensors"), ["`model.safetensors` is missing", "only safetensors"]),
-            (only_bin, ["format of `pytorch_model.bin`", "save_pretrained"]),
-            (only_onnx, ["format of `model.onnx`", "save_pretrained"]),
+            (
+                without("model.safetensors"),
+                ["`model.safetensors` is missing", "this server reads weights as"],
+            ),
+            (only_bin, ["pytorch_model.bin is damaged", "download it again"]),
+            (two_gguf, ["several GGUF files", "a.gguf, b.gguf"]),
+            (only_onnx, ["format of `onnx/model.onnx`", "save_pretrained"]),
             (
                 without("1_LogitScore/config.json"),
                 ["1_LogitScore/config.json` is missing", "download the model again"],

@@ -31,6 +31,7 @@ pub use folder::{ChosenTemplate, Describe, ModelFolder};
 pub use head::{class_labels, embedding_head, positive_label, scores_head};
 pub use hub::{LocalModel, fetch};
 pub use source::{HubOptions, ModelSource};
+pub use weights::StoredWeights;
 
 /// Fetches the model that `source` names, where it is not a local directory, and reads its folder. `demo` is the model
 /// that the binary carries; a directory of that name is `./demo`. `describe` refuses a model that no backend serves, before
@@ -50,7 +51,7 @@ pub async fn load(
         let model_id = source.model_id.clone();
         return Ok(ModelFolder { model_id, unpacked: Some(Arc::new(unpacked)), ..folder });
     }
-    let LocalModel { root, revision_sha } = fetch(source, options, describe).await?;
-    let folder = ModelFolder::open(&root, describe)?;
+    let LocalModel { root, revision_sha, weights } = fetch(source, options, describe).await?;
+    let folder = ModelFolder::open_selected(&root, Some(&weights), describe)?;
     Ok(ModelFolder { model_id: source.model_id.clone(), revision_sha, ..folder })
 }

@@ -46,13 +46,14 @@ impl Available {
         Some(limit.filter(|limit| limit.bytes < machine.bytes).unwrap_or(machine))
     }
 
-    /// Refuses weights that cannot fit whatever else there is, before they are read. `stored` is the size of their files.
+    /// Refuses weights that cannot fit whatever else there is, before they are read. `stored` is their size as they
+    /// are read.
     ///
     /// # Errors
     ///
     /// A sentence with both sizes and what to do.
     pub(super) fn check_weights(self, stored: u64, dtype: Option<DType>) -> anyhow::Result<()> {
-        // Files hold 32 or 16 bits for each weight.
+        // 32 or 16 bits for each weight.
         let least = match dtype {
             Some(DType::Int8) => stored / 4,
             Some(DType::Float32) => stored,
@@ -116,11 +117,6 @@ pub(super) fn held() -> Option<u64> {
         line.split_whitespace().nth(1)?.parse::<u64>().ok()
     };
     Some((field("RssAnon:")? + field("RssShmem:").unwrap_or(0)) * 1024)
-}
-
-/// The size of files, in bytes; of those that can be read.
-pub(super) fn size(files: &[PathBuf]) -> u64 {
-    files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum()
 }
 
 /// Where the limits of these control groups, of version 2 or 1, are written, those of the groups around them included.

@@ -40,6 +40,7 @@ impl Setup {
             token: Some("hf_good".to_owned()),
             cache_dir: Some(cache.path().to_owned()),
             dense_path: None,
+            gguf_file: None,
         };
         let options = HubOptions {
             endpoint: Some(hub.endpoint()),
@@ -54,9 +55,9 @@ impl Setup {
     fn sharded() -> Self {
         let setup = Self::new();
         setup.change(|repository| {
-            repository.files.remove(SINGLE_FILE);
+            repository.files.remove("model.safetensors");
             let map = r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
-            repository.files.insert(INDEX_FILE.to_owned(), map.into());
+            repository.files.insert("model.safetensors.index.json".to_owned(), map.into());
             for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
                 repository.files.insert(shard.to_owned(), safetensors(32));
             }
@@ -164,21 +165,21 @@ async fn the_files_of_dense_modules_come_before_the_weights() {
             repository.files.insert("modules.json".to_owned(), modules.into());
         });
         let message = setup.message().await;
-        assert!(message.contains(part) && !setup.snapshot().contains(SINGLE_FILE), "{message}");
+        assert!(message.contains(part) && !setup.snapshot().contains("model.safetensors"), "{message}");
     }
 }
 
 #[tokio::test]
 async fn what_cannot_be_served_is_refused_before_its_weights_are_fetched() {
     let mamba = r#"{"architectures":["MambaForCausalLM"],"model_type":"mamba"}"#;
-    let without_weights = ["pytorch_model.bin", "onnx/model.onnx"];
+    let without_weights = ["tf_model.h5", "onnx/model.onnx"];
     let table: [(&str, &[&str], &str); 3] = [
         (mamba, &[], "mamba is not supported"),
         (mamba, &without_weights, "mamba is not supported"),
         (
             "{}",
             &without_weights,
-            "are in the format of `onnx/model.onnx`, but this server reads safetensors only",
+            "are in the format of `onnx/model.onnx`, but this server reads safetensors, PyTorch's and GGUF files only",
         ),
     ];
     for (config, others, part) in table {
@@ -186,7 +187,7 @@ async fn what_cannot_be_served_is_refused_before_its_weights_are_fetched() {
         setup.change(|repository| {
             repository.files.insert(CONFIG.to_owned(), config.into());
             if !others.is_empty() {
-                repository.files.retain(|name, _| name != SINGLE_FILE && name != TOKENIZER);
+                repository.files.retain(|name, _| name != "model.safetensors" && name != TOKENIZER);
                 repository.files.extend(others.iter().map(|&name| (name.to_owned(), vec![0; 10])));
             }
             if config == "{}" {
@@ -212,7 +213,7 @@ async fn a_second_start_downloads_nothing_again() {
 async fn shards_are_those_that_the_index_names() {
     let setup = Setup::sharded();
     let local = setup.fetch().await.unwrap();
-    assert_eq!(weight_files(&local.root).unwrap().len(), 2);
+    assert_eq!(weight_files(&local.root, &local.weights).unwrap().len(), 2);
     setup.change(|repository| drop(repository.files.remove("model-00002-of-00002.safetensors")));
     let setup = Setup { cache: tempfile::tempdir().unwrap(), ..setup };
     let source = ModelSource { cache_dir: Some(setup.cache.path().to_owned()), ..setup.source.clone() };
@@ -347,7 +348,7 @@ async fn each_refusal_says_what_to_do() {
         (
             "no weights",
             |s| s.change(|r| drop(r.files.remove("model.safetensors"))),
-            &["`model.safetensors` is missing", "only safetensors"],
+            &["`model.safetensors` is missing", "reads weights as model.safetensors"],
         ),
         ("no URL", |s| s.options.endpoint = Some("nonsense".to_owned()), &["HF_ENDPOINT"]),
     ];
@@ -381,10 +382,12 @@ async fn a_directory_is_used_as_it_is_and_other_paths_are_refused() {
         token: None,
         cache_dir: Some(folder.path().join("cache")),
         dense_path: None,
+        gguf_file: None,
     };
     let options = HubOptions { offline: true, ..HubOptions::default() };
     let here = source(&folder.path().display().to_string());
-    let expected = LocalModel { root: folder.path().to_owned(), revision_sha: None };
+    let weights = Selection::File("model.safetensors".to_owned());
+    let expected = LocalModel { root: folder.path().to_owned(), revision_sha: None, weights };
     assert_eq!(fetch(&here, &options, &describe).await.unwrap(), expected);
     let table = [
         ("/no/such/folder", "no such directory"),
@@ -405,7 +408,7 @@ async fn a_directory_is_used_as_it_is_and_other_paths_are_refused() {
 }
 
 /// What is in a folder and below, by path, without the cache that is in it.
-fn everything(root: &std::path::Path) -> BTreeSet<String> {
+fn everything(root: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -441,7 +444,7 @@ async fn no_name_of_a_hostile_hub_leads_out_of_the_cache() {
         ),
         (
             "etag of weights",
-            |r| drop(r.etags.insert(SINGLE_FILE.to_owned(), "\"../../../escaped\"".to_owned())),
+            |r| drop(r.etags.insert("model.safetensors".to_owned(), "\"../../../escaped\"".to_owned())),
             "`model.safetensors` of the model",
         ),
         ("no etag", |r| drop(r.etags.insert(CONFIG.to_owned(), String::new())), "its ETag is \"\""),
@@ -465,11 +468,11 @@ async fn no_name_of_a_hostile_hub_leads_out_of_the_cache() {
         (
             "shard",
             |r| {
-                r.files.remove(SINGLE_FILE);
+                r.files.remove("model.safetensors");
                 let index = r#"{"weight_map":{"w":"../../../../escaped.safetensors"}}"#;
-                r.files.insert(INDEX_FILE.to_owned(), index.into());
+                r.files.insert("model.safetensors.index.json".to_owned(), index.into());
             },
-            "which is no safetensors file of this model",
+            "which is no weight file of this model",
         ),
         // Nobody reads it.
         ("commit", |r| r.commit = Some("../../../../escaped".to_owned()), ""),
@@ -519,11 +522,16 @@ async fn no_more_is_kept_than_was_announced_or_may_be() {
             |s| s.change(|r| _ = r.lengths.insert(CONFIG.to_owned(), Some(1 << 40))),
             "longer than 16777216 bytes",
         ),
-        ("weights", SINGLE_FILE, |s| s.fault(SINGLE_FILE, Fault::Endless, 9), "more than 159 bytes"),
+        (
+            "weights",
+            "model.safetensors",
+            |s| s.fault("model.safetensors", Fault::Endless, 9),
+            "more than 159 bytes",
+        ),
         (
             "weights not announced",
-            SINGLE_FILE,
-            |s| s.change(|r| _ = r.lengths.insert(SINGLE_FILE.to_owned(), None)),
+            "model.safetensors",
+            |s| s.change(|r| _ = r.lengths.insert("model.safetensors".to_owned(), None)),
             "does not say how many",
         ),
         (
@@ -531,11 +539,11 @@ async fn no_more_is_kept_than_was_announced_or_may_be() {
             "model-00001-of-00002.safetensors",
             |s| {
                 s.change(|r| {
-                    r.files.remove(SINGLE_FILE);
+                    r.files.remove("model.safetensors");
                     let shard = "model-00001-of-00002.safetensors";
                     let index =
                         format!(r#"{{"metadata":{{"total_size":1e3}},"weight_map":{{"a":"{shard}"}}}}"#);
-                    r.files.insert(INDEX_FILE.to_owned(), index.into());
+                    r.files.insert("model.safetensors.index.json".to_owned(), index.into());
                     r.files.insert(shard.to_owned(), safetensors(32));
                     r.lengths.insert(shard.to_owned(), Some(17 << 20));
                 });
@@ -558,9 +566,9 @@ async fn no_more_is_kept_than_was_announced_or_may_be() {
 #[tokio::test]
 async fn a_download_that_broke_off_goes_on_where_it_was() {
     let setup = Setup::new();
-    setup.fault(SINGLE_FILE, Fault::Drop, 2);
+    setup.fault("model.safetensors", Fault::Drop, 2);
     let local = setup.fetch().await.unwrap();
-    assert_eq!(std::fs::read(local.root.join(SINGLE_FILE)).unwrap(), safetensors(64));
+    assert_eq!(std::fs::read(local.root.join("model.safetensors")).unwrap(), safetensors(64));
     let requests = setup.hub.requests.lock().unwrap().clone();
     let of_weights: Vec<&str> =
         requests.iter().filter_map(|request| request.strip_prefix("GET /cdn/model.safetensors")).collect();
@@ -574,7 +582,7 @@ async fn a_transfer_that_only_drips_is_given_up() {
     let mut setup = Setup::new();
     setup.options.attempts = 1;
     setup.options.patience = Duration::from_millis(500);
-    setup.fault(SINGLE_FILE, Fault::Drip, 1);
+    setup.fault("model.safetensors", Fault::Drip, 1);
     let message = setup.message().await;
     assert!(message.contains("bytes came in 500ms"), "{message}");
 }
