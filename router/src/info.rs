@@ -39,6 +39,8 @@ pub(crate) struct ModelDetails {
     pub(crate) instruction_set: Option<String>,
     /// The most bytes kept of prefixes; 0 where none are.
     pub(crate) prefix_cache_bytes: usize,
+    /// The format of the weight files, and the types that they store.
+    pub(crate) weights: String,
     /// The classes in order; for a generative re-ranker `["yes"]`.
     pub(crate) labels: Vec<String>,
     /// The instruction in force where a request has none.

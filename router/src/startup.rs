@@ -85,9 +85,10 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         None => loaded.device.to_owned(),
     };
     tracing::info!(
-        "Loaded in {steps}: {}, {}, {} on {computer}; at most {} MB of prefixes are kept",
+        "Loaded in {steps}: {}, {}, {}, computed in {} on {computer}; at most {} MB of prefixes are kept",
         config.model_id,
         config.model_type,
+        folder.stored,
         loaded.dtype,
         loaded.prefix_cache_bytes >> 20
     );
@@ -110,6 +111,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         dtype: loaded.dtype.to_string(),
         instruction_set: loaded.instruction_set,
         prefix_cache_bytes: loaded.prefix_cache_bytes,
+        weights: folder.stored.to_string(),
         labels: model.labels.clone(),
         default_instruction,
         score_activation,

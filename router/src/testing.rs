@@ -107,6 +107,7 @@ fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
         labels: labels(model_type),
         default_instruction: Some("Judge.".to_owned()),
         prefix_cache_bytes: config.prefix_cache_bytes,
+        weights: "safetensors (F32)".to_owned(),
         ..ModelDetails::default()
     };
     let server = ServerConfig::resolve(args).unwrap();

@@ -9,7 +9,7 @@ mod config;
 mod reader;
 mod translate;
 
-pub use self::{config::config, reader::Value};
+pub use self::{config::config, reader::Value, translate::is_bidirectional};
 
 use self::reader::Reader;
 use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::Place};

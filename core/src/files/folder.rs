@@ -19,6 +19,7 @@ use super::config::{
 };
 use super::dense::ends_in_scores;
 use super::error::FilesError;
+use super::gguf;
 use super::head::BGE_M3_FILES;
 use super::modules;
 use super::templates::{self, CHAT_TEMPLATE};
@@ -32,7 +33,7 @@ pub(super) const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 pub(super) const MODULES: &str = "modules.json";
 const LOGIT_SCORE: &str = "1_LogitScore/config.json";
-const POOLING: &str = "1_Pooling/config.json";
+pub(super) const POOLING: &str = "1_Pooling/config.json";
 const PROMPTS: &str = "config_sentence_transformers.json";
 /// The architecture that jina-reranker-v1 shares with Jina's embedding models, and the tensor that tells them apart.
 const JINA_BERT: &str = "JinaBertModel";
@@ -122,7 +123,9 @@ pub struct ModelFolder {
     pub empty_tokens: Vec<String>,
     /// What sentence-transformers applies to a cross-encoder's raw score, as the files name it.
     pub score_activation: Option<String>,
-    /// What removes `root` at the end, where it is a temporary folder.
+    /// The name of a model whose folder has another.
+    pub(super) given_name: Option<String>,
+    /// What removes a temporary folder with its files at the end: `root`, or where those of a GGUF file were written.
     pub(super) unpacked: Option<Arc<TempDir>>,
 }
 
@@ -142,14 +145,36 @@ impl ModelFolder {
         selection: Option<&Selection>,
         describe: &Describe,
     ) -> Result<Self, FilesError> {
+        let selection = match selection {
+            Some(selection) => selection.clone(),
+            None => local_weights(root, None)?,
+        };
+        if let Selection::Gguf(name) = &selection {
+            return Self::open_gguf(root, name, describe);
+        }
+        Self::read(root, |root| weight_files(root, &selection), describe)
+    }
+
+    /// Reads the GGUF file `name` in the folder `root`.
+    fn open_gguf(root: &Path, name: &str, describe: &Describe) -> Result<Self, FilesError> {
+        let weights = weight_files(root, &Selection::Gguf(name.to_owned()))?;
+        let stem = Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let unpacked = gguf::unpack(&weights[0])?;
+        let folder = Self::read(unpacked.path(), |_| Ok(weights), describe)?;
+        let (root, model_id) = (root.to_owned(), root.display().to_string());
+        Ok(Self { root, model_id, given_name: Some(stem), unpacked: Some(Arc::new(unpacked)), ..folder })
+    }
+
+    fn read(
+        root: &Path,
+        weights: impl FnOnce(&Path) -> Result<Vec<PathBuf>, FilesError>,
+        describe: &Describe,
+    ) -> Result<Self, FilesError> {
         let config = ModelConfig::load(&required(root, CONFIG)?)?;
         let description = describe(&config.raw).map_err(FilesError::Unsupported)?;
         let tokenizer = required(root, TOKENIZER)?;
         check_small_file(&tokenizer)?;
-        let weights = match selection {
-            Some(selection) => weight_files(root, selection)?,
-            None => weight_files(root, &select_local(root, None)?)?,
-        };
+        let weights = weights(root)?;
         let checkpoints: Vec<Checkpoint> =
             weights.iter().map(|path| check_weights(path)).collect::<Result<_, _>>()?;
         let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
@@ -183,6 +208,7 @@ impl ModelFolder {
             prompts: prompts.into_iter().filter_map(|(name, prompt)| Some((name, prompt?))).collect(),
             default_prompt_name,
             max_seq_length: sentence_bert.and_then(|config| config.max_seq_length),
+            given_name: None,
             unpacked: None,
         })
     }
@@ -198,15 +224,15 @@ impl ModelFolder {
     /// Whether the folder goes away with this value and its clones.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        self.unpacked.is_some()
+        self.unpacked.as_ref().is_some_and(|folder| folder.path() == self.root)
     }
 
     /// The model's own name: the last part of its Hub id (also where `root` is a snapshot in the Hub's cache), else
     /// the folder's name. Folders further up do not count, nor does the owner.
     #[must_use]
     pub fn name(&self) -> String {
-        if self.is_temporary() {
-            return self.model_id.clone();
+        if let Some(name) = &self.given_name {
+            return name.clone();
         }
         let root = self.root.canonicalize();
         let root =
@@ -218,6 +244,15 @@ impl ModelFolder {
             return id.split_once("--").map_or(id, |(_owner, name)| name).to_owned();
         }
         root.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+}
+
+/// The weights of a folder, once what else it must have is there: what is missing first is what the user should read.
+pub(super) fn local_weights(root: &Path, gguf_file: Option<&str>) -> Result<Selection, FilesError> {
+    match select_local(root, gguf_file) {
+        Ok(weights) => Ok(weights),
+        Err(error @ (FilesError::SeveralGguf { .. } | FilesError::NoSuchGguf { .. })) => Err(error),
+        Err(error) => required(root, CONFIG).and_then(|_| required(root, TOKENIZER)).and(Err(error)),
     }
 }
 

@@ -15,7 +15,7 @@ mod names;
 mod tests;
 mod transfer;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use reqwest::StatusCode;
 
@@ -26,7 +26,9 @@ use self::transfer::Bound;
 use super::config::{ModelConfig, Module, read_optional_json};
 use super::dense;
 use super::error::FilesError;
-use super::folder::{CONFIG, Describe, MODULES, TOKENIZER, optional_files, remedy, required};
+use super::folder::{
+    CONFIG, Describe, MODULES, TOKENIZER, local_weights, optional_files, remedy, required,
+};
 use super::modules::{config_of, module_files, steps};
 use super::source::{HubOptions, ModelSource, local};
 use super::templates;
@@ -89,15 +91,6 @@ pub async fn fetch(
             Ok(local)
         }
         Err(refused) => Err(hub.refusal(None, refused)),
-    }
-}
-
-/// The weights of a folder, once what else it must have is there: what is missing first is what the user should read.
-fn local_weights(root: &Path, gguf_file: Option<&str>) -> Result<Selection, FilesError> {
-    match select_local(root, gguf_file) {
-        Ok(weights) => Ok(weights),
-        Err(error @ (FilesError::SeveralGguf { .. } | FilesError::NoSuchGguf { .. })) => Err(error),
-        Err(error) => required(root, CONFIG).and_then(|_| required(root, TOKENIZER)).and(Err(error)),
     }
 }
 

@@ -66,6 +66,9 @@ pub(crate) struct InfoBody<'a> {
     pin_threads: bool,
     /// The most bytes kept of prefixes that several requests share; 0 where none are.
     prefix_cache_bytes: usize,
+    /// The format of the weight files, and the types that they store, that of most values first.
+    #[schema(example = "GGUF (Q8_0, F32)")]
+    weights: &'a str,
 }
 
 /// What decides a re-ranker's scores, and what says so.
@@ -182,6 +185,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             threads: config.threads,
             pin_threads: config.pin_threads,
             prefix_cache_bytes: model.prefix_cache_bytes,
+            weights: &model.weights,
         }
     }
 }

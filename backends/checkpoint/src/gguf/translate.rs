@@ -172,6 +172,12 @@ impl Architecture {
     }
 }
 
+/// Whether a file's model is a kind of BERT, whose tokens see what is behind them.
+#[must_use]
+pub fn is_bidirectional(file: &File) -> bool {
+    Architecture::of(file).is_ok_and(|architecture| !matches!(architecture.body, Body::Decoder { .. }))
+}
+
 /// The ids of the tokens that a re-ranker's head scores, if the head is two rows of the output embedding: its labels are
 /// tokens of the model.
 pub(super) fn answers(file: &File) -> Option<Vec<usize>> {

@@ -8,6 +8,7 @@ use super::super::fake_hub::{
 };
 use super::*;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 const SHA: &str = "0123456789abcdef0123456789abcdef01234567";
 const ID: &str = "Qwen/Qwen3-Reranker-0.6B";
