@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 use tempfile::TempDir;
 use text_embeddings_backend::{AnswerTokens, BatchBuilder, Head, LoadOptions, Text, Wanted, describe, load};
-use text_embeddings_backend_core::Packing;
+use text_embeddings_backend_core::{Packing, Pool};
 use text_embeddings_core::files::ModelFolder;
 use text_embeddings_core::templates::{MessageStyle, PromptTemplate};
 use text_embeddings_core::tokenization::{
@@ -114,6 +114,53 @@ pub fn weights(data: &[u8]) {
         instruction_set: None,
         prefix_cache_bytes: 0,
     }));
+}
+
+/// A `pytorch_model.bin`: its tensors, each read where it is taken for whole.
+pub fn pickle(data: &[u8]) {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    read_all(&FOLDER.path().join("pytorch_model.bin"), data);
+}
+
+/// A GGUF file: its tensors, and the model folder that is made of it, loaded where it is taken for whole.
+pub fn gguf(data: &[u8]) {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    read_all(&FOLDER.path().join("model.gguf"), data);
+    let Ok(folder) = ModelFolder::open(FOLDER.path(), &describe) else { return };
+    drop(load_tokenizer(&folder.tokenizer));
+    drop(load(&LoadOptions {
+        config: folder.config.raw,
+        weights: folder.weights,
+        head: Head::Embedding {
+            pool: Pool::Mean,
+            modules: Vec::new(),
+            token_modules: Vec::new(),
+            lexical: None,
+        },
+        dtype: None,
+        threads: 1,
+        pin_threads: false,
+        instruction_set: None,
+        prefix_cache_bytes: 0,
+    }));
+}
+
+/// Reads all tensors of a checkpoint file of this content.
+fn read_all(path: &Path, content: &[u8]) {
+    std::fs::write(path, content).expect("a file");
+    let Ok(checkpoint) = text_embeddings_checkpoint::open(path) else { return };
+    for (name, tensor) in checkpoint.tensors {
+        // What is read takes no more than its storage, widened.
+        let most = content.len() * 16;
+        assert!(
+            tensor.rows() * tensor.columns() <= most || name == "lm_head.weight",
+            "{name}: {:?}",
+            tensor.shape()
+        );
+        if tensor.rows() * tensor.columns() <= most {
+            drop(tensor.read(&name, 0..tensor.rows()));
+        }
+    }
 }
 
 /// A `config.json`.

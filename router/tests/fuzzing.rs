@@ -39,6 +39,16 @@ fn weights() {
 }
 
 #[test]
+fn pickles() {
+    run("pickle", 2000, bodies::pickle);
+}
+
+#[test]
+fn gguf_files() {
+    run("gguf", 400, bodies::gguf);
+}
+
+#[test]
 fn configurations() {
     run("configuration", 3000, bodies::configuration);
 }

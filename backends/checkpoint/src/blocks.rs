@@ -149,3 +149,32 @@ pub(crate) fn q6_k(blocks: &[u8], out: &mut [f32]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use crate::Encoding;
+    use serde_json::Value;
+
+    fn bytes(hex: &Value) -> Vec<u8> {
+        let hex = hex.as_str().unwrap();
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    }
+
+    #[test]
+    fn each_type_has_the_bits_of_llama_cpps_own_package() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../integration_tests/reference/fixtures/blocks.json");
+        let rows: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        let rows = rows.as_object().unwrap();
+        assert_eq!(rows.len(), 11);
+        for (name, row) in rows {
+            let encoding = Encoding::named(name).unwrap();
+            let (blocks, expected) = (bytes(&row["blocks"]), bytes(&row["values"]));
+            let mut values = vec![0.0; blocks.len() / encoding.bytes * encoding.values];
+            encoding.widen(&blocks, &mut values);
+            let found: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            assert!(found == expected, "{name}");
+        }
+    }
+}

@@ -29,6 +29,8 @@ use std::{
 
 /// How a Git LFS pointer begins, which is there where a file was not fetched.
 const LFS_PREFIX: &[u8] = b"version https://git-lfs";
+/// The bytes by which formats are told apart, at most.
+const LONGEST_MAGIC: u64 = 16;
 
 /// A format of checkpoint files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +81,11 @@ impl Source {
             return Err(CheckpointError::NotAFile { path: path.into(), kind });
         }
         let file = File::open(path).map_err(failed)?;
-        Ok(Self { path: path.into(), file, length: metadata.len() })
+        let source = Self { path: path.into(), file, length: metadata.len() };
+        if source.start(LFS_PREFIX.len() as u64)? == LFS_PREFIX {
+            return Err(CheckpointError::LfsPointer { path: path.into() });
+        }
+        Ok(source)
     }
 
     /// The first bytes of the file, at most `most`.
@@ -111,10 +117,7 @@ impl Source {
 /// [`CheckpointError`] naming the file if it cannot be read, is not whole, or holds something that is not supported.
 pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let source = Arc::new(Source::open(path)?);
-    let start = source.start(LFS_PREFIX.len() as u64)?;
-    if start == LFS_PREFIX {
-        return Err(CheckpointError::LfsPointer { path: path.into() });
-    }
+    let start = source.start(LONGEST_MAGIC)?;
     if start.starts_with(gguf::MAGIC) {
         let tensors = gguf::File::of(&source)?.into_tensors(&source)?;
         return Ok(Checkpoint { format: Format::Gguf, tensors });

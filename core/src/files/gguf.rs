@@ -41,7 +41,8 @@ pub(super) fn unpack(path: &Path) -> Result<TempDir, FilesError> {
     let folder = folder.map_err(|error| FilesError::io(std::env::temp_dir(), error))?;
     for (name, content) in files {
         let path = folder.path().join(name);
-        let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, content));
+        let written =
+            path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, content));
         written.map_err(|error| FilesError::io(path, error))?;
     }
     Ok(folder)
@@ -55,9 +56,11 @@ fn pooling(file: &File) -> Result<Option<&'static str>, FilesError> {
         Some(Some(1)) => Ok(Some("pooling_mode_mean_tokens")),
         Some(Some(2)) => Ok(Some("pooling_mode_cls_token")),
         Some(Some(3)) => Ok(Some("pooling_mode_lasttoken")),
-        Some(_) => Err(FilesError::Weights(file.unsupported(format!(
-            "`{key}` is none of 0 (none), 1 (mean), 2 (cls), 3 (last) and 4 (rank)"
-        )))),
+        Some(_) => {
+            Err(FilesError::Weights(file.unsupported(format!(
+                "`{key}` is none of 0 (none), 1 (mean), 2 (cls), 3 (last) and 4 (rank)"
+            ))))
+        }
     }
 }
 
@@ -67,7 +70,10 @@ fn template(metadata: &Metadata, config: &Value) -> Result<Option<String>, Strin
     let own = metadata.text("tokenizer.chat_template").map(str::to_owned);
     let Some(baked) = metadata.text(RERANK_TEMPLATE) else { return Ok(own) };
     if let Some(family) = family_of(baked, config) {
-        tracing::info!("The prompt in the file (`{RERANK_TEMPLATE}`) is that of the family {}: the built-in one is used", family.name);
+        tracing::info!(
+            "The prompt in the file (`{RERANK_TEMPLATE}`) is that of the family {}: the built-in one is used",
+            family.name
+        );
         return Ok(own);
     }
     tracing::warn!(
@@ -92,14 +98,20 @@ fn family_of(baked: &str, config: &Value) -> Option<&'static Family> {
 fn jinja(baked: &str) -> Result<String, String> {
     let [query, document] = PLACES;
     let (Some(first), Some(second)) = (baked.find(query), baked.find(document)) else {
-        return Err(format!("its prompt (`{RERANK_TEMPLATE}`) has no place for `{query}` or for `{document}`"));
+        return Err(format!(
+            "its prompt (`{RERANK_TEMPLATE}`) has no place for `{query}` or for `{document}`"
+        ));
     };
     if first > second || baked.matches(query).count() + baked.matches(document).count() > 2 {
-        return Err(format!("its prompt (`{RERANK_TEMPLATE}`) does not have `{query}` once and then `{document}` once"));
+        return Err(format!(
+            "its prompt (`{RERANK_TEMPLATE}`) does not have `{query}` once and then `{document}` once"
+        ));
     }
     let literal = |text: &str| format!("{{{{ {} }}}}", json!(text));
     let slot = |role: &str| {
-        format!("{{{{ messages | selectattr(\"role\", \"eq\", \"{role}\") | map(attribute=\"content\") | first }}}}")
+        format!(
+            "{{{{ messages | selectattr(\"role\", \"eq\", \"{role}\") | map(attribute=\"content\") | first }}}}"
+        )
     };
     let between = &baked[first + query.len()..second];
     let parts = [&baked[..first], between, &baked[second + document.len()..]].map(literal);
@@ -123,7 +135,8 @@ mod tests {
         assert_eq!(family_of(&baked, &json!({ "model_type": "llama" })), None);
         let other = "{% \"a\" %}\\ {query} {{ x }}\n{document}\u{1}end";
         assert_eq!(family_of(other, &config), None);
-        let template = PromptTemplate::from_chat_template(&jinja(other).unwrap(), &MessageStyle::plain()).unwrap();
+        let template =
+            PromptTemplate::from_chat_template(&jinja(other).unwrap(), &MessageStyle::plain()).unwrap();
         assert_eq!(template.render(None, "Q", "D"), "{% \"a\" %}\\ Q {{ x }}\nD\u{1}end");
         for wrong in ["{query}", "{document} {query}", "{query} {document} {query}", ""] {
             assert!(jinja(wrong).unwrap_err().contains(RERANK_TEMPLATE), "{wrong}");

@@ -26,9 +26,7 @@ use self::transfer::Bound;
 use super::config::{ModelConfig, Module, read_optional_json};
 use super::dense;
 use super::error::FilesError;
-use super::folder::{
-    CONFIG, Describe, MODULES, TOKENIZER, local_weights, optional_files, remedy, required,
-};
+use super::folder::{CONFIG, Describe, MODULES, TOKENIZER, local_weights, optional_files, remedy, required};
 use super::modules::{config_of, module_files, steps};
 use super::source::{HubOptions, ModelSource, local};
 use super::templates;

@@ -73,13 +73,17 @@ struct Vocabulary<'f> {
 impl<'f> Vocabulary<'f> {
     fn read(file: &'f File) -> Result<Self, String> {
         let metadata = &file.metadata;
-        let tokens = metadata.texts("tokenizer.ggml.tokens").ok_or("it has no vocabulary (`tokenizer.ggml.tokens`)")?;
+        let tokens = metadata
+            .texts("tokenizer.ggml.tokens")
+            .ok_or("it has no vocabulary (`tokenizer.ggml.tokens`)")?;
         let kinds = match metadata.get("tokenizer.ggml.token_type") {
             Some(kinds) => kinds.numbers().unwrap_or_default(),
             None => vec![1; tokens.len()],
         };
         if kinds.len() != tokens.len() || tokens.is_empty() {
-            return Err("its vocabulary has not one type (`tokenizer.ggml.token_type`) for each token".to_owned());
+            return Err(
+                "its vocabulary has not one type (`tokenizer.ggml.token_type`) for each token".to_owned()
+            );
         }
         let rows = file.shape("token_embd.weight").and_then(|shape| shape.first()).copied();
         if rows.is_some_and(|rows| rows < tokens.len()) {
@@ -90,10 +94,16 @@ impl<'f> Vocabulary<'f> {
 
     /// The id and text of the token that the metadata `tokenizer.ggml.NAME_token_id` name, else of the one of this text.
     fn special(&self, names: &[&str], text: &str) -> Result<(usize, &'f str), String> {
-        let named = names.iter().find_map(|name| self.metadata.number(&format!("tokenizer.ggml.{name}_token_id")));
+        let named =
+            names.iter().find_map(|name| self.metadata.number(&format!("tokenizer.ggml.{name}_token_id")));
         let id = named.or_else(|| self.tokens.iter().position(|token| token == text));
         let found = id.and_then(|id| Some((id, self.tokens.get(id)?.as_str())));
-        found.ok_or_else(|| format!("its vocabulary has no token {}, and `tokenizer.ggml.{}_token_id` names none", text, names[0]))
+        found.ok_or_else(|| {
+            format!(
+                "its vocabulary has no token {}, and `tokenizer.ggml.{}_token_id` names none",
+                text, names[0]
+            )
+        })
     }
 
     fn switch(&self, name: &str, default: bool) -> bool {
@@ -149,8 +159,14 @@ impl<'f> Vocabulary<'f> {
 
     /// RoBERTa's frame, with two separators between the texts of a pair.
     fn roberta(&self) -> Result<Value, String> {
-        let (before, after) = (self.special(&["bos", "cls"], "<s>")?, self.special(&["eos", "seperator"], "</s>")?);
-        Ok(self.frame(&Frame { before: Some(before), after: Some(after), between: Some(Some(after)), second: 0 }))
+        let (before, after) =
+            (self.special(&["bos", "cls"], "<s>")?, self.special(&["eos", "seperator"], "</s>")?);
+        Ok(self.frame(&Frame {
+            before: Some(before),
+            after: Some(after),
+            between: Some(Some(after)),
+            second: 0,
+        }))
     }
 
     /// The frame of a causal model: each text has the token before it and the token behind it that the file switches on.
@@ -172,19 +188,19 @@ impl<'f> Vocabulary<'f> {
                 known.join(", ")
             ));
         };
-        let merges = self.metadata.texts("tokenizer.ggml.merges").ok_or("it has no `tokenizer.ggml.merges`")?;
+        let merges =
+            self.metadata.texts("tokenizer.ggml.merges").ok_or("it has no `tokenizer.ggml.merges`")?;
         let merges: Option<Vec<Value>> = merges
             .iter()
             .map(|merge| {
                 // The first character may be a space itself in no vocabulary: bytes are spelled as letters.
-                let (left, right) = merge.split_once(' ').filter(|(left, right)| !left.is_empty() && !right.is_empty())?;
+                let (left, right) =
+                    merge.split_once(' ').filter(|(left, right)| !left.is_empty() && !right.is_empty())?;
                 Some(json!([left, right]))
             })
             .collect();
         let merges = merges.ok_or("its `tokenizer.ggml.merges` are not pairs")?;
-        let level = |use_regex: bool| {
-            json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": use_regex })
-        };
+        let level = |use_regex: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": use_regex });
         let words_rule = words.pattern.map_or_else(
             || level(true),
             |pattern| {
@@ -224,7 +240,8 @@ impl<'f> Vocabulary<'f> {
             (self.special(&["cls", "bos"], "[CLS]")?, self.special(&["seperator", "eos"], "[SEP]")?);
         let unknown = self.special(&["unknown"], "[UNK]")?;
         // The file does not say whether texts are put into lower case; a vocabulary for such texts has no capitals.
-        let plain = self.kinds.iter().zip(self.tokens).filter(|(kind, token)| **kind != CONTROL && !is_name(token));
+        let plain =
+            self.kinds.iter().zip(self.tokens).filter(|(kind, token)| **kind != CONTROL && !is_name(token));
         let lowercase = !plain.into_iter().any(|(_, token)| token.chars().any(char::is_uppercase));
         let frame = Frame { before: Some(before), after: Some(after), between: Some(None), second: 1 };
         Ok(json!({
@@ -251,7 +268,9 @@ impl<'f> Vocabulary<'f> {
         }
         let scores = self.metadata.reals("tokenizer.ggml.scores").unwrap_or_default();
         if scores.len() != self.tokens.len() {
-            return Err("its vocabulary has not one score (`tokenizer.ggml.scores`) for each token".to_owned());
+            return Err(
+                "its vocabulary has not one score (`tokenizer.ggml.scores`) for each token".to_owned()
+            );
         }
         let unknown = self.special(&["unknown"], "<unk>")?;
         let vocabulary: Vec<Value> =
@@ -260,14 +279,16 @@ impl<'f> Vocabulary<'f> {
             .metadata
             .numbers("tokenizer.ggml.precompiled_charsmap")
             .map(|bytes| bytes.into_iter().map(|byte| byte as u8).collect());
-        let table = table.filter(|table| !table.is_empty()).map(|table| {
-            json!({ "type": "Precompiled", "precompiled_charsmap": BASE64_STANDARD.encode(table) })
-        });
+        let table = table.filter(|table| !table.is_empty()).map(
+            |table| json!({ "type": "Precompiled", "precompiled_charsmap": BASE64_STANDARD.encode(table) }),
+        );
         let spaces = self.switch("remove_extra_whitespaces", true);
-        let spaces = spaces.then(|| json!({ "type": "Replace", "pattern": { "Regex": " {2,}" }, "content": " " }));
+        let spaces =
+            spaces.then(|| json!({ "type": "Replace", "pattern": { "Regex": " {2,}" }, "content": " " }));
         let rules: Vec<Value> = table.into_iter().chain(spaces).collect();
         let prepend = if self.switch("add_space_prefix", true) { "always" } else { "never" };
-        let words = json!({ "type": "Metaspace", "replacement": WORD, "prepend_scheme": prepend, "split": true });
+        let words =
+            json!({ "type": "Metaspace", "replacement": WORD, "prepend_scheme": prepend, "split": true });
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
             "added_tokens": self.added(),

@@ -605,3 +605,65 @@ async fn what_was_in_the_cache_before_is_not_overwritten() {
     assert!(message.contains("it has 4 bytes, and the Hub's file has 2"), "{message}");
     assert_eq!(std::fs::read_to_string(&blob).unwrap(), "mine");
 }
+
+/// What is fetched of a repository with these files instead of model.safetensors, or the error.
+async fn fetched(
+    without: &[&str],
+    with: &[&str],
+    change: impl FnOnce(&mut ModelSource),
+) -> (Result<Selection, String>, BTreeSet<String>) {
+    let mut setup = Setup::new();
+    setup.change(|repository| {
+        repository.files.retain(|name, _| name != "model.safetensors" && !without.contains(&name.as_str()));
+        for name in with {
+            let index = r#"{"weight_map":{"a":"pytorch_model-1.bin","b":"pytorch_model-2.bin"}}"#;
+            let content = if name.ends_with(".json") { index.into() } else { vec![0; 10] };
+            repository.files.insert((*name).to_owned(), content);
+        }
+    });
+    change(&mut setup.source);
+    let found = setup.fetch().await.map(|local| local.weights).map_err(|error| error.to_string());
+    if let Ok(weights) = &found {
+        // The copy in the cache is complete by itself.
+        setup.options.offline = true;
+        assert_eq!(setup.fetch().await.unwrap().weights, *weights);
+    }
+    (found, setup.snapshot())
+}
+
+#[tokio::test]
+async fn of_weights_in_other_formats_only_those_that_are_used_are_fetched() {
+    let weights = |snapshot: &BTreeSet<String>| {
+        let is_weights = |name: &&String| name.ends_with(".bin") || name.ends_with(".gguf");
+        snapshot.iter().filter(is_weights).cloned().collect::<Vec<_>>().join(" ")
+    };
+    let none: &[&str] = &[];
+    let (found, snapshot) =
+        fetched(none, &["pytorch_model.bin", "a.gguf", "flax_model.msgpack"], |_| {}).await;
+    assert_eq!(found, Ok(Selection::File("pytorch_model.bin".to_owned())));
+    assert_eq!(weights(&snapshot), "pytorch_model.bin");
+    let shards = ["pytorch_model.bin.index.json", "pytorch_model-1.bin", "pytorch_model-2.bin"];
+    let (found, snapshot) = fetched(none, &shards, |_| {}).await;
+    assert_eq!(found, Ok(Selection::Shards("pytorch_model.bin.index.json".to_owned())));
+    assert_eq!(weights(&snapshot), "pytorch_model-1.bin pytorch_model-2.bin");
+    // A GGUF file needs no other.
+    let others = &[CONFIG, TOKENIZER];
+    let (found, snapshot) = fetched(others, &["a.gguf", "mmproj-a.gguf"], |_| {}).await;
+    assert_eq!(found, Ok(Selection::Gguf("a.gguf".to_owned())));
+    assert_eq!(snapshot, BTreeSet::from(["a.gguf".to_owned()]));
+    let (found, snapshot) = fetched(others, &["a.gguf", "b.gguf"], |_| {}).await;
+    assert!(found.unwrap_err().ends_with("choose one with `--gguf-file`: a.gguf, b.gguf"));
+    assert!(snapshot.is_empty());
+    for by_flag in [true, false] {
+        let choose = |source: &mut ModelSource| {
+            if by_flag {
+                source.gguf_file = Some("b.gguf".to_owned());
+            } else {
+                source.model_id.push_str(":b.gguf");
+            }
+        };
+        let (found, snapshot) = fetched(none, &["a.gguf", "b.gguf", "pytorch_model.bin"], choose).await;
+        assert_eq!(found, Ok(Selection::Gguf("b.gguf".to_owned())));
+        assert_eq!(snapshot, BTreeSet::from(["b.gguf".to_owned()]));
+    }
+}
