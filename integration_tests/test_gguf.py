@@ -215,6 +215,19 @@ REFUSED = {
     ),
     "no vocabulary": (recipes(metadata={"tokenizer.ggml.tokens": None}), "no vocabulary"),
     "no sizes": (recipes(metadata={"qwen3.block_count": None}), "no number `qwen3.block_count`"),
+    "layers without end": (recipes(metadata={"qwen3.block_count": 2**32 - 1}), "there are tensors of 3 layers"),
+    "heads of gigabytes": (
+        recipes(metadata={"qwen3.attention.key_length": 2**32 - 2, "qwen3.attention.value_length": 2**32 - 2}),
+        "`qwen3.attention.head_count` does not fit the shape",
+    ),
+    "a width of gigabytes": (
+        recipes(metadata={"qwen3.embedding_length": 2**32 - 2}),
+        "`qwen3.embedding_length` does not fit the shape",
+    ),
+    "an endless MLP": (
+        recipes(metadata={"qwen3.feed_forward_length": 2**32 - 2}),
+        "`qwen3.feed_forward_length` does not fit the shape",
+    ),
     "rotary positions that are stretched": (
         recipes(metadata={"qwen3.rope.scaling.type": "yarn"}),
         "`qwen3.rope.scaling.type` is \"yarn\"",

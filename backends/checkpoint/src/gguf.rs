@@ -216,6 +216,12 @@ impl File {
         self.metadata.text("general.architecture").unwrap_or_default()
     }
 
+    /// The number of layers that there are tensors of.
+    fn layers(&self) -> usize {
+        let number = |name: &String| name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok();
+        self.tensors.keys().filter_map(number).collect::<std::collections::BTreeSet<_>>().len()
+    }
+
     fn damaged(&self, reason: impl Into<String>) -> CheckpointError {
         CheckpointError::Damaged { path: self.path.clone(), reason: reason.into() }
     }

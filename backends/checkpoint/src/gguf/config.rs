@@ -157,12 +157,38 @@ impl Reader<'_> {
         }
     }
 
+    /// Refuses a number of the metadata that the shape of a matrix contradicts. The file's length bounds shapes, so it
+    /// bounds what memory is taken by these numbers, too.
+    fn check(&self, number: &str, tensor: &str, shape: [Option<usize>; 2]) -> Result<(), CheckpointError> {
+        let found = self.file.shape(tensor).unwrap_or_default();
+        let fits = found.len() == 2
+            && shape.iter().zip(found).all(|(size, found)| size.is_none_or(|size| size == *found));
+        if fits {
+            return Ok(());
+        }
+        Err(self.file.damaged(format!(
+            "`{}` does not fit the shape {found:?} of the tensor `{tensor}`",
+            self.key(number)
+        )))
+    }
+
     /// What all architectures have.
     fn sizes(&self) -> Result<Value, CheckpointError> {
+        let hidden = self.number("embedding_length")?;
+        let (layers, inner) = (self.number("block_count")?, self.number("feed_forward_length")?);
+        self.check("embedding_length", "token_embd.weight", [None, Some(hidden)])?;
+        self.check("feed_forward_length", "blk.0.ffn_up.weight", [Some(inner), Some(hidden)])?;
+        if self.file.layers() != layers {
+            return Err(self.file.damaged(format!(
+                "`{}` is {layers}, but there are tensors of {} layers",
+                self.key("block_count"),
+                self.file.layers()
+            )));
+        }
         Ok(json!({
-            "hidden_size": self.number("embedding_length")?,
-            "intermediate_size": self.number("feed_forward_length")?,
-            "num_hidden_layers": self.number("block_count")?,
+            "hidden_size": hidden,
+            "intermediate_size": inner,
+            "num_hidden_layers": layers,
             "num_attention_heads": self.number("attention.head_count")?,
             "vocab_size": self.rows("token_embd.weight")?,
         }))
@@ -206,6 +232,15 @@ fn decoder(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
         Some(_) => reader.number("attention.head_count_kv")?,
         None => heads,
     };
+    for (number, tensor, heads) in [
+        ("attention.head_count", "blk.0.attn_q.weight", heads),
+        ("attention.head_count_kv", "blk.0.attn_k.weight", pairs),
+    ] {
+        reader.check(number, tensor, [heads.checked_mul(head), Some(hidden)])?;
+        if heads == 0 || head == 0 || heads.checked_mul(head).is_none() {
+            return Err(file.damaged(format!("`{}` cannot be {heads}", reader.key(number))));
+        }
+    }
     // Without an output embedding, llama.cpp takes that of the tokens; the head of a re-ranker replaces both.
     let tied = file.shape("output.weight").is_none() && answers(file).is_none();
     let theta = file.metadata.real(&reader.key("rope.freq_base")).unwrap_or(10_000.0);
