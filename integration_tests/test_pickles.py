@@ -20,7 +20,7 @@ def scores(model: Path) -> tuple[list[float], str]:
 def test_one_file_or_several_answer_as_safetensors(tmp_path):
     model = models.copy("untied-bf16-shards", tmp_path)
     expected, stored = scores(model)
-    assert stored == "safetensors (BF16)"
+    assert stored.endswith(" and 1 more (safetensors: BF16)")
     tensors = {}
     for file in sorted(model.glob("*.safetensors")):
         tensors |= models.read_tensors(file)
@@ -30,8 +30,8 @@ def test_one_file_or_several_answer_as_safetensors(tmp_path):
     name = "model.layers.0.mlp.up_proj.weight"
     whole = model / "pytorch_model.bin"
     torch_file.write(whole, tensors, transposed=(name,))
-    assert scores(model) == (expected, "PyTorch pickle (BF16)")
-    assert scores(whole) == (expected, "PyTorch pickle (BF16)")
+    assert scores(model) == (expected, "pytorch_model.bin (PyTorch pickle: BF16)")
+    assert scores(whole) == scores(model)
     whole.unlink()
     half = len(tensors) // 2
     parts = {
@@ -44,7 +44,7 @@ def test_one_file_or_several_answer_as_safetensors(tmp_path):
         weight_map |= {name: file for name in part}
     index = model / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"metadata": {"total_size": 10**6}, "weight_map": weight_map}))
-    assert scores(model) == (expected, "PyTorch pickle (BF16)")
+    assert scores(model) == (expected, "pytorch_model-00001-of-00002.bin and 1 more (PyTorch pickle: BF16)")
     (model / "pytorch_model-00002-of-00002.bin").unlink()
     assert "`pytorch_model-00002-of-00002.bin` is missing" in refusal(model)
 

@@ -14,7 +14,7 @@ use text_embeddings_backend_core::{BackendError, Description, ModelType};
 use text_embeddings_core::{
     error::Error,
     families::{self, Family},
-    files::{self, KindFlags, ModelFacts, ModelFolder},
+    files::{self, KindFlags, ModelFacts, ModelFolder, Reader},
     tokenization::{
         EncodedList, EncoderOptions, ListText, ListwiseEncoder, TextLimits, TokenLimits, Truncation,
         TruncationDirection,
@@ -99,7 +99,8 @@ fn kind_and_family_follow_from_the_architecture() {
             cutoff_layers: None,
         })
     }
-    let facts = ModelFacts::from(&ModelFolder::open(&folder().join(NAME), &describe).unwrap());
+    let facts =
+        ModelFacts::from(&ModelFolder::open(&folder().join(NAME), &Reader::default(), &describe).unwrap());
     let renamed = ModelFacts { name: "model".to_owned(), names: vec!["model".to_owned()], ..facts.clone() };
     for facts in [facts, renamed] {
         let kind = files::detect(&facts, &KindFlags::default()).unwrap().0;

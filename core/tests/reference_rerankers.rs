@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 use text_embeddings_backend_core::{BackendError, Description, ModelType};
 use text_embeddings_core::{
     families::{self, Evidence, Family},
-    files::{self, KindFlags, ModelFacts, ModelFolder, template_has_roles},
+    files::{self, KindFlags, ModelFacts, ModelFolder, Reader, template_has_roles},
     templates::PromptTemplate,
     tokenization::{
         EncoderOptions, PairText, PromptEncoder, TextLimits, TokenLimits, Truncation, TruncationDirection,
@@ -67,7 +67,7 @@ fn describe(_: &Value) -> Result<Description, BackendError> {
 }
 
 fn open(name: &str) -> ModelFolder {
-    ModelFolder::open(&fixtures().join(name), &describe).unwrap()
+    ModelFolder::open(&fixtures().join(name), &Reader::default(), &describe).unwrap()
 }
 
 fn tokenizer(name: &str) -> Tokenizer {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::{fs, path::PathBuf};
 use text_embeddings_backend_core::{Activation, BackendError, Description, Head, ModelType, Module, Pool};
 use text_embeddings_core::{
-    files::{self, KindFlags, ModelFacts, ModelFolder},
+    files::{self, KindFlags, ModelFacts, ModelFolder, Reader},
     tokenization::{PairText, TextEncoder, TextOptions, TokenLimits, Truncation, TruncationDirection},
 };
 use tokenizers::Tokenizer;
@@ -51,7 +51,7 @@ fn describe(config: &Value) -> Result<Description, BackendError> {
 }
 
 fn open(name: &str) -> ModelFolder {
-    ModelFolder::open(&fixtures().join(name), &describe).unwrap()
+    ModelFolder::open(&fixtures().join(name), &Reader::default(), &describe).unwrap()
 }
 
 /// A single text, or both of a pair.

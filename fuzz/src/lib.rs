@@ -9,9 +9,12 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use text_embeddings_backend::{AnswerTokens, BatchBuilder, Head, LoadOptions, Text, Wanted, describe, load};
+use text_embeddings_backend::{
+    AnswerTokens, BackendError, BackendKind, BatchBuilder, Description, Head, LoadOptions, Text, Wanted,
+    describe, load,
+};
 use text_embeddings_backend_core::{Packing, Pool};
-use text_embeddings_core::files::ModelFolder;
+use text_embeddings_core::files::{ModelFolder, Reader};
 use text_embeddings_core::templates::{MessageStyle, PromptTemplate};
 use text_embeddings_core::tokenization::{
     Encoder, EncoderOptions, Input, PairText, PromptEncoder, SharedQuery, TextEncoder, TextOptions,
@@ -96,17 +99,20 @@ pub fn folder(data: &[u8]) {
     let Some((which, content)) = data.split_first() else { return };
     let folder = Folder::new();
     let root = folder.with(FILES[usize::from(*which) % FILES.len()], content);
-    drop(ModelFolder::open(&root, &describe));
+    drop(ModelFolder::open(&root, &Reader::default(), &native));
 }
 
 /// A `model.safetensors`, loaded where it is taken for whole.
 pub fn weights(data: &[u8]) {
     static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
     let root = FOLDER.with("model.safetensors", data);
-    let Ok(folder) = ModelFolder::open(&root, &describe) else { return };
+    let Ok(folder) = ModelFolder::open(&root, &Reader::default(), &native) else { return };
     drop(load(&LoadOptions {
+        backend: BackendKind::Candle,
+        folder: folder.root,
         config: folder.config.raw,
         weights: folder.weights,
+        max_input_length: LONGEST,
         head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),
         dtype: None,
         threads: 1,
@@ -126,9 +132,12 @@ pub fn pickle(data: &[u8]) {
 pub fn gguf(data: &[u8]) {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
     read_all(&FOLDER.path().join("model.gguf"), data);
-    let Ok(folder) = ModelFolder::open(FOLDER.path(), &describe) else { return };
+    let Ok(folder) = ModelFolder::open(FOLDER.path(), &Reader::default(), &native) else { return };
     drop(load_tokenizer(&folder.tokenizer));
     drop(load(&LoadOptions {
+        backend: BackendKind::Candle,
+        folder: folder.root,
+        max_input_length: LONGEST,
         config: folder.config.raw,
         weights: folder.weights,
         head: Head::Embedding {
@@ -163,10 +172,17 @@ fn read_all(path: &Path, content: &[u8]) {
     }
 }
 
-/// A `config.json`.
+/// What a `config.json` says to the backend that the folder is for.
+fn native(config: &Value) -> Result<Description, BackendError> {
+    describe(config, BackendKind::Candle)
+}
+
+/// A `config.json`, for each backend.
 pub fn configuration(data: &[u8]) {
     let Ok(config) = serde_json::from_slice::<Value>(data) else { return };
-    drop(describe(&config));
+    for backend in BackendKind::ALL {
+        drop(describe(&config, backend));
+    }
 }
 
 fn truncated() -> Truncation {

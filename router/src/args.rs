@@ -12,7 +12,7 @@ use clap::{
     Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches, Id, Parser,
     builder::BoolishValueParser, parser::ValueSource,
 };
-use text_embeddings_backend::InstructionSet;
+use text_embeddings_backend::{BackendKind, InstructionSet, is_built_in, not_built_in};
 use text_embeddings_backend_core::{DType, Pool};
 use text_embeddings_core::{
     families::{self, Family, ScoreRule},
@@ -193,7 +193,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, help_heading = "Model")]
     pub(crate) model_type: Option<RequestedType>,
 
-    /// The arithmetic: `float32` (exact), `bfloat16` or `int8` [default on CPU: bfloat16 if the checkpoint is stored
+    /// The arithmetic: `float32` (exact), `bfloat16`, `int8` or `int4` [default on CPU: bfloat16 if the checkpoint is stored
     /// in it and this CPU multiplies it, else float32].
     #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
@@ -306,6 +306,17 @@ pub(crate) struct HubArgs {
     /// The folder for downloaded models [default: the Hub client's own].
     #[arg(long, env, help_heading = "Model")]
     pub(crate) huggingface_hub_cache: Option<PathBuf>,
+
+    /// What reads the weights and computes: `candle` (this server's own models and kernels), `ort` (ONNX Runtime, for
+    /// models in ONNX; a build with the feature `ort`) or `python` (sentence-transformers, for models that the others do
+    /// not have; a build with the feature `python`).
+    #[arg(long, env, value_parser = parse_backend, default_value = "candle", help_heading = "Model")]
+    pub(crate) backend: BackendKind,
+
+    /// The ONNX file that `--backend ort` reads, such as `model_int8.onnx`, below the model's folder or its folder `onnx`
+    /// [default: onnx/model.onnx, else model.onnx, else the only one].
+    #[arg(long, env, help_heading = "Model", value_name = "NAME")]
+    pub(crate) onnx_file: Option<String>,
 }
 
 impl HubArgs {
@@ -408,7 +419,13 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 
 fn parse_dtype(text: &str) -> Result<DType, String> {
     let found = DType::ALL.into_iter().find(|dtype| dtype.to_string() == text);
-    found.ok_or_else(|| "expected float32, float16, bfloat16 or int8".to_owned())
+    found.ok_or_else(|| "expected float32, float16, bfloat16, int8 or int4".to_owned())
+}
+
+fn parse_backend(text: &str) -> Result<BackendKind, String> {
+    let found = BackendKind::ALL.into_iter().find(|backend| backend.as_str() == text);
+    let backend = found.ok_or("expected candle, ort or python")?;
+    if is_built_in(backend) { Ok(backend) } else { Err(not_built_in(backend)) }
 }
 
 fn parse_pool(text: &str) -> Result<Pool, String> {

@@ -5,8 +5,14 @@
 
 #[cfg(feature = "ort")]
 compile_error!("the feature `ort` is not there yet: models in ONNX are not served; build with `candle`");
-#[cfg(not(any(feature = "candle", feature = "ort")))]
-compile_error!("a server needs a backend: build with the feature `candle`");
+#[cfg(feature = "python")]
+compile_error!(
+    "the feature `python` is not there yet: sentence-transformers is not run; build with `candle`"
+);
+#[cfg(not(feature = "candle"))]
+compile_error!(
+    "a server needs a backend: build with the feature `candle`; `ort` and `python` come on top of it"
+);
 #[cfg(not(any(feature = "http", feature = "grpc")))]
 compile_error!("a server needs a transport: build with the feature `http`, `grpc` or both");
 #[cfg(all(feature = "cuda", feature = "metal"))]

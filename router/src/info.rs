@@ -35,12 +35,14 @@ pub(crate) struct ModelDetails {
     pub(crate) sha: Option<String>,
     /// The arithmetic in force.
     pub(crate) dtype: String,
+    /// The backend that computes: `candle`, `ort` or `python`.
+    pub(crate) backend: &'static str,
+    /// The files that the weights come from, their format, and the types that they store.
+    pub(crate) weights: String,
     /// The CPU's vector instructions in use; none where it does not compute.
     pub(crate) instruction_set: Option<String>,
     /// The most bytes kept of prefixes; 0 where none are.
     pub(crate) prefix_cache_bytes: usize,
-    /// The format of the weight files, and the types that they store.
-    pub(crate) weights: String,
     /// The classes in order; for a generative re-ranker `["yes"]`.
     pub(crate) labels: Vec<String>,
     /// The instruction in force where a request has none.

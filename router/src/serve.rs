@@ -366,6 +366,7 @@ mod tests {
         assert_eq!(info["model_kind"], json!(found.model_kind));
         assert_eq!(info["instruction_set"], json!(found.instruction_set));
         assert_eq!(info["threads"], json!(found.threads));
+        assert_eq!((&info["backend"], &info["weights"]), (&json!(found.backend), &json!(found.weights)));
         server.stop();
         server.ended().await;
         let gone = InfoClient::new(channel).info(v1::InfoRequest {}).await.unwrap_err();

@@ -3,6 +3,7 @@
 //! Input: [`Args`]. Output: [`Started`]. What must hold: whatever would make every answer wrong or the same is found
 //! here, and keeps the server from starting with a sentence that names the file or flag.
 
+pub(crate) mod backend;
 mod check;
 mod memory;
 mod parts;
@@ -13,7 +14,7 @@ use std::{fmt, num::NonZeroUsize, time::Instant};
 
 use anyhow::Context;
 use serde_json::Value;
-use text_embeddings_backend::{LoadOptions, ModelType};
+use text_embeddings_backend::{BackendKind, LoadOptions, ModelType};
 use text_embeddings_backend_core::{BackendError, Description};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
@@ -47,6 +48,7 @@ pub(crate) struct Started {
 ///
 /// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
+    backend::check(&args.model)?;
     let mut steps = Steps::start();
     let source =
         ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
@@ -62,11 +64,16 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("tokenizer");
     let available = memory::Available::read();
     if let Some(available) = available {
-        available.check_weights(folder.stored.bytes, config.dtype)?;
+        let bytes =
+            folder.stored.as_ref().map_or_else(|| memory::size(&folder.weights), |stored| stored.bytes);
+        available.check_weights(bytes, config.dtype)?;
     }
     let mut loaded = text_embeddings_backend::load(&LoadOptions {
+        backend: args.model.hub.backend,
+        folder: folder.root.clone(),
         config: Choices::of(args).applied(&folder.config.raw),
         weights: folder.weights.clone(),
+        max_input_length: config.max_input_length,
         head,
         dtype: config.dtype,
         threads: config.threads,
@@ -77,19 +84,22 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("weights");
     model.dimensions = check::model(loaded.backend.as_mut(), &encoder, config.model_type, &model)?;
     steps.done("check");
+    let weights = backend::source(&folder);
     let computer = match &loaded.instruction_set {
         Some(set) => {
             let pinned = if config.pin_threads { "pinned " } else { "" };
             format!("{} {pinned}threads with {set}", config.threads)
         }
+        None if loaded.device == "cpu" => format!("{} threads", config.threads),
         None => loaded.device.to_owned(),
     };
     tracing::info!(
-        "Loaded in {steps}: {}, {}, {}, computed in {} on {computer}; at most {} MB of prefixes are kept",
+        "Loaded in {steps}: {}, {}, computed in {} by {}{} of {weights}, on {computer}; at most {} MB of prefixes are kept",
         config.model_id,
         config.model_type,
-        folder.stored,
         loaded.dtype,
+        loaded.kind,
+        loaded.library.as_deref().map(|library| format!(" ({library})")).unwrap_or_default(),
         loaded.prefix_cache_bytes >> 20
     );
     if loaded.device == "cpu"
@@ -109,9 +119,10 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let details = ModelDetails {
         sha: folder.revision_sha.clone(),
         dtype: loaded.dtype.to_string(),
+        backend: loaded.kind.as_str(),
+        weights,
         instruction_set: loaded.instruction_set,
         prefix_cache_bytes: loaded.prefix_cache_bytes,
-        weights: folder.stored.to_string(),
         labels: model.labels.clone(),
         default_instruction,
         score_activation,
@@ -184,8 +195,9 @@ impl fmt::Display for Steps {
 /// fetched.
 pub(crate) async fn load(source: &ModelSource, choices: Choices) -> anyhow::Result<ModelFolder> {
     let options = HubOptions::from_environment();
-    let describe = move |config: &Value| choices.describe(config);
-    Ok(files::load(source, &options, &describe).await?)
+    let backend = source.reader.backend;
+    let describe = move |config: &Value| choices.describe(config, backend);
+    files::load(source, &options, &describe).await.map_err(backend::with_advice)
 }
 
 /// The flags that choose among the weights of a model: which flag with which value sets which field of `config.json`, from
@@ -206,14 +218,19 @@ impl Choices {
     }
 
     /// What follows from `config.json`. Where only a choice is wrong, the error names its flag.
-    fn describe(&self, config: &Value) -> Result<Description, BackendError> {
+    fn describe(&self, config: &Value, backend: BackendKind) -> Result<Description, BackendError> {
         let mut config = config.clone();
-        let mut described = text_embeddings_backend::describe(&config)?;
+        let mut described = text_embeddings_backend::describe(&config, backend)?;
+        if let (Some((flag, ..)), true) = (self.0.first(), backend != BackendKind::Candle) {
+            return Err(BackendError::Load(format!(
+                "`{flag}` is for `--backend candle`, but `--backend {backend}` is chosen: leave it out"
+            )));
+        }
         for (flag, field, value) in &self.0 {
             config[*field] = value.clone();
-            described = text_embeddings_backend::describe(&config).map_err(|error| match error {
+            described = text_embeddings_backend::describe(&config, backend).map_err(|error| match error {
                 BackendError::Load(reason) => BackendError::Load(format!("`{flag}`: {reason}")),
-                error @ BackendError::Inference(_) => error,
+                error @ (BackendError::Architecture(_) | BackendError::Inference(_)) => error,
             })?;
         }
         Ok(described)
@@ -237,7 +254,7 @@ pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
         token: hub.token().map(Secret::expose).map(str::to_owned),
         cache_dir: hub.huggingface_hub_cache.clone(),
         dense_path: None,
-        gguf_file: hub.gguf_file.clone(),
+        reader: backend::reader(hub),
     }
 }
 
@@ -315,7 +332,7 @@ mod tests {
         let with_adapters = config_of("jina-v3");
         let known = with_adapters["lora_adaptations"][0].as_str().unwrap();
         for flags in [&[][..], &["--lora-task", ""], &["--lora-task", known]] {
-            assert!(choices(flags).describe(&with_adapters).is_ok(), "{flags:?}");
+            assert!(choices(flags).describe(&with_adapters, BackendKind::Candle).is_ok(), "{flags:?}");
         }
         for (model, flag, value, part) in [
             ("jina-v3", "--lora-task", "clustering", "choose one of "),
@@ -324,13 +341,27 @@ mod tests {
             ("minicpm-layerwise", "--cutoff-layers", "7", "after 2 to 6 layers"),
             ("bert-embedding", "--cutoff-layers", "2", "after its last layer only"),
         ] {
-            let message = choices(&[flag, value]).describe(&config_of(model)).unwrap_err().to_string();
+            let message = choices(&[flag, value])
+                .describe(&config_of(model), BackendKind::Candle)
+                .unwrap_err()
+                .to_string();
             assert!(message.contains(&format!("`{flag} {value}`: ")) && message.contains(part), "{message}");
+        }
+        for backend in [BackendKind::Ort, BackendKind::Python] {
+            let message =
+                choices(&["--lora-task", known]).describe(&with_adapters, backend).unwrap_err().to_string();
+            assert!(
+                message.starts_with(&format!("`--lora-task {known}` is for `--backend candle`")),
+                "{message}"
+            );
         }
         let layer_wise = config_of("minicpm-layerwise");
         for (flags, layers) in [(&[][..], 6), (&["--cutoff-layers", "2"], 2), (&["--cutoff-layers", "5"], 5)]
         {
-            assert_eq!(choices(flags).describe(&layer_wise).unwrap().cutoff_layers, Some(layers));
+            assert_eq!(
+                choices(flags).describe(&layer_wise, BackendKind::Candle).unwrap().cutoff_layers,
+                Some(layers)
+            );
         }
         assert_eq!(choices(&[]).applied(&with_adapters), with_adapters);
         assert_eq!(

@@ -103,11 +103,12 @@ fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
     let config = Config::resolve(args, &limits).unwrap();
     let details = ModelDetails {
         dtype: "float32".to_owned(),
+        backend: "candle",
+        weights: "model.safetensors".to_owned(),
         instruction_set: Some("portable".to_owned()),
         labels: labels(model_type),
         default_instruction: Some("Judge.".to_owned()),
         prefix_cache_bytes: config.prefix_cache_bytes,
-        weights: "safetensors (F32)".to_owned(),
         ..ModelDetails::default()
     };
     let server = ServerConfig::resolve(args).unwrap();

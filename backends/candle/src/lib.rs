@@ -42,8 +42,8 @@ pub use kernels::InstructionSet;
 pub use models::{CUTOFF_LAYERS, LORA_TASK, describe};
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
-    Backend, BackendError, Batch, BatchBuilder, DType, Head, LoadOptions, Loaded, Output, Packing,
-    Predictions, Text, Wanted,
+    Backend, BackendError, BackendKind, Batch, BatchBuilder, DType, Head, LoadOptions, Loaded, Output,
+    Packing, Predictions, Text, Wanted,
 };
 use text_embeddings_checkpoint::BF16;
 
@@ -117,6 +117,8 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
             let keeps = backend.packing().shares_prefixes;
             Ok(Loaded {
                 backend,
+                kind: BackendKind::Candle,
+                library: None,
                 device: "cpu",
                 dtype,
                 instruction_set: Some(set.to_string()),
@@ -144,7 +146,15 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
             // Keys and values would go to main memory and back.
             let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
             let backend = load_on(TensorOperations::new(device, products), &options)?;
-            Ok(Loaded { backend, device: name, dtype, instruction_set: None, prefix_cache_bytes: 0 })
+            Ok(Loaded {
+                backend,
+                kind: BackendKind::Candle,
+                library: None,
+                device: name,
+                dtype,
+                instruction_set: None,
+                prefix_cache_bytes: 0,
+            })
         }
     }
 }

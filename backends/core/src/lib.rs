@@ -6,15 +6,21 @@
 
 mod activation;
 mod batch;
+mod describe;
 mod head;
+mod kind;
 mod load;
 mod model;
+mod padded;
 
 pub use activation::Activation;
 pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
+pub use describe::describe_any;
 pub use head::{AnswerTokens, DenseModule, Head, LayerNormModule, Module};
+pub use kind::BackendKind;
 pub use load::{LoadOptions, Loaded};
 pub use model::{DType, ModelType, Pool};
+pub use padded::{MOST_PADDING, Padded, most_cells};
 
 /// What can go wrong between a batch and its predictions, or while a model is loaded.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +28,9 @@ pub enum BackendError {
     /// The model's files hold something this backend does not serve, or lack something it needs.
     #[error("{0}")]
     Load(String),
+    /// The backend has no such architecture; another backend may.
+    #[error("{0}")]
+    Architecture(String),
     /// The forward pass failed.
     #[error("inference failed: {0}")]
     Inference(String),

@@ -1,15 +1,21 @@
 //! The options and the result of loading a model: the same for every backend.
 
-use crate::{Backend, DType, Head};
+use crate::{Backend, BackendKind, DType, Head};
 use std::path::PathBuf;
 
 /// The files and settings that a model is loaded with.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
+    /// The backend that loads them.
+    pub backend: BackendKind,
+    /// The model's folder.
+    pub folder: PathBuf,
     /// The content of `config.json`.
     pub config: serde_json::Value,
-    /// The files of weights.
+    /// The files of weights; for ONNX Runtime the graph.
     pub weights: Vec<PathBuf>,
+    /// The longest input in tokens, prompt included: what bounds the memory of a backend that pads.
+    pub max_input_length: usize,
     /// The head: it turns the last hidden states into answers.
     pub head: Head,
     /// The arithmetic. If absent: what the checkpoint is stored in where the CPU multiplies that natively, else `f32`.
@@ -28,6 +34,10 @@ pub struct LoadOptions {
 pub struct Loaded {
     /// The model.
     pub backend: Box<dyn Backend>,
+    /// Which backend it is.
+    pub kind: BackendKind,
+    /// The name and version of the library that computes, such as `ONNX Runtime 1.31.1`; none where this binary does.
+    pub library: Option<String>,
     /// `cpu`, `cuda` or `metal`: the `x-compute-type` of answers.
     pub device: &'static str,
     /// The arithmetic in force.

@@ -75,7 +75,7 @@ pub(super) fn unpack() -> Result<TempDir, FilesError> {
 #[cfg(all(test, feature = "demo"))]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::super::{HubOptions, ModelSource, fake_hub::describe, load};
+    use super::super::{HubOptions, ModelSource, Reader, fake_hub::describe, load};
     use super::*;
 
     #[tokio::test]
@@ -86,7 +86,7 @@ mod tests {
             token: None,
             cache_dir: None,
             dense_path: None,
-            gguf_file: None,
+            reader: Reader::default(),
         };
         let options = HubOptions { endpoint: Some("http://127.0.0.1:1".to_owned()), ..HubOptions::default() };
         let folder = load(&source, &options, &describe).await.unwrap();

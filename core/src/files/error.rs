@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{BackendError, BackendKind};
 use text_embeddings_checkpoint::CheckpointError;
 
 /// A model that cannot be fetched or read.
@@ -212,6 +212,16 @@ pub enum FilesError {
         /// The files that there are.
         found: String,
     },
+    /// A GGUF file for a backend that reads none.
+    #[error(
+        "`{file}` is a GGUF file, which `--backend {backend}` does not read: leave `--backend` out, or `--gguf-file`"
+    )]
+    GgufForAnother {
+        /// The file.
+        file: String,
+        /// The backend.
+        backend: BackendKind,
+    },
     /// Two names for one file.
     #[error("`--model-id {model_id}` and `--gguf-file {file}` name different files: leave one of them out")]
     TwoFiles {
@@ -283,6 +293,46 @@ pub enum FilesError {
     /// `config.json` describes a model that the backend does not serve.
     #[error("{0}")]
     Unsupported(BackendError),
+    /// The backend has no such architecture.
+    #[error("{reason}")]
+    Architecture {
+        /// The backend's words.
+        reason: String,
+        /// Whether there is an ONNX file, which another backend would serve.
+        has_onnx: bool,
+    },
+    /// There is no ONNX file to serve, or not the one that is asked for.
+    #[error(
+        "{place} has no {asked} (there: {graphs}): `--backend ort` reads onnx/model.onnx, model.onnx or the file that \
+         `--onnx-file` names; leave `--backend` out to read safetensors"
+    )]
+    NoOnnx {
+        /// The folder or the repository.
+        place: String,
+        /// The sort of file, and its name if one is asked for.
+        asked: String,
+        /// The ONNX files that there are.
+        graphs: String,
+    },
+    /// Several ONNX files, of which none has the usual name.
+    #[error("{place} has several ONNX files ({graphs}): name one of them with `--onnx-file`")]
+    SeveralOnnx {
+        /// The folder or the repository.
+        place: String,
+        /// The ONNX files that there are.
+        graphs: String,
+    },
+    /// The weights are an ONNX file only.
+    #[error(
+        "the weights in {place} are in ONNX ({found}), which `--backend candle` does not read: give `--backend ort`, in a \
+         build with the feature `ort`"
+    )]
+    OnlyOnnx {
+        /// The folder or the repository.
+        place: String,
+        /// A file of it.
+        found: String,
+    },
     /// Weights in another format.
     #[error(
         "the weights in {place} are in the format of `{found}`, but this server reads safetensors, PyTorch's and GGUF files \
@@ -378,6 +428,19 @@ pub enum FilesError {
 }
 
 impl FilesError {
+    /// The refusal of a backend that has read `config.json`.
+    pub(super) fn refused(error: BackendError, has_onnx: bool) -> Self {
+        match error {
+            BackendError::Architecture(reason) => Self::Architecture { reason, has_onnx },
+            error => Self::Unsupported(error),
+        }
+    }
+
+    /// Whether a GGUF file is meant, which needs no other file.
+    pub(super) fn is_about_gguf(&self) -> bool {
+        matches!(self, Self::SeveralGguf { .. } | Self::NoSuchGguf { .. } | Self::GgufForAnother { .. })
+    }
+
     pub(super) fn io(path: impl Into<PathBuf>, cause: std::io::Error) -> Self {
         Self::Io { path: path.into(), cause }
     }

@@ -16,18 +16,18 @@ use std::time::Duration;
 use serde_json::Value;
 use text_embeddings_backend_core::{BackendError, Description};
 
-use super::{FilesError, ModelFolder};
+use super::{FilesError, ModelFolder, Reader};
 
 /// Opens a folder as if every architecture but `mamba` were served.
 pub(super) fn open(root: &Path) -> Result<ModelFolder, FilesError> {
-    ModelFolder::open(root, &describe)
+    ModelFolder::open(root, &Reader::default(), &describe)
 }
 
 /// What config.json says, in the fields' usual names.
 pub(super) fn describe(config: &Value) -> Result<Description, BackendError> {
     let number = |field: &str| config[field].as_u64().map(|number| number as usize);
     if config["model_type"] == "mamba" {
-        return Err(BackendError::Load("mamba is not supported".to_owned()));
+        return Err(BackendError::Architecture("mamba is not supported".to_owned()));
     }
     Ok(Description {
         longest_input: number("max_position_embeddings"),

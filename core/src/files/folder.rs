@@ -22,6 +22,8 @@ use super::error::FilesError;
 use super::gguf;
 use super::head::BGE_M3_FILES;
 use super::modules;
+use super::onnx;
+use super::source::Reader;
 use super::templates::{self, CHAT_TEMPLATE};
 use super::weights::{
     Selection, StoredWeights, check_small_file, check_weights, select_local, stored, weight_files,
@@ -94,10 +96,10 @@ pub struct ModelFolder {
     pub description: Description,
     /// `tokenizer.json`.
     pub tokenizer: PathBuf,
-    /// The weight files, in name order; never empty.
+    /// The weight files, in name order, or the ONNX file; never empty.
     pub weights: Vec<PathBuf>,
-    /// What they hold.
-    pub stored: StoredWeights,
+    /// What they hold; none of an ONNX file.
+    pub stored: Option<StoredWeights>,
     /// The chat template to use.
     pub chat_template: Option<ChosenTemplate>,
     /// `modules.json`; empty where there is none.
@@ -130,29 +132,30 @@ pub struct ModelFolder {
 }
 
 impl ModelFolder {
-    /// Reads and checks the folder `root`, an architecture that is not supported first.
+    /// Reads and checks the folder `root` for a backend, an architecture that is not supported first.
     ///
     /// # Errors
     ///
     /// Any variant of [`FilesError`] that is about files: a missing, truncated or malformed one, by name.
-    pub fn open(root: &Path, describe: &Describe) -> Result<Self, FilesError> {
-        Self::open_selected(root, None, describe)
+    pub fn open(root: &Path, reader: &Reader, describe: &Describe) -> Result<Self, FilesError> {
+        match select_local(root, reader) {
+            Ok(selection) => Self::open_selected(root, &selection, describe),
+            Err(error) if error.is_about_gguf() => Err(error),
+            // What else is wrong with the folder comes first, an architecture that is not supported before all.
+            Err(error) => Self::read(root, |_| Err(error), describe),
+        }
     }
 
     /// The same with the weights of a selection.
     pub(super) fn open_selected(
         root: &Path,
-        selection: Option<&Selection>,
+        selection: &Selection,
         describe: &Describe,
     ) -> Result<Self, FilesError> {
-        let selection = match selection {
-            Some(selection) => selection.clone(),
-            None => local_weights(root, None)?,
-        };
-        if let Selection::Gguf(name) = &selection {
+        if let Selection::Gguf(name) = selection {
             return Self::open_gguf(root, name, describe);
         }
-        Self::read(root, |root| weight_files(root, &selection), describe)
+        Self::read(root, |root| weight_files(root, selection), describe)
     }
 
     /// Reads the GGUF file `name` in the folder `root`.
@@ -171,12 +174,18 @@ impl ModelFolder {
         describe: &Describe,
     ) -> Result<Self, FilesError> {
         let config = ModelConfig::load(&required(root, CONFIG)?)?;
-        let description = describe(&config.raw).map_err(FilesError::Unsupported)?;
+        let has_onnx = || onnx::names(root).iter().any(|name| onnx::is_graph(name));
+        let description = describe(&config.raw).map_err(|error| FilesError::refused(error, has_onnx()))?;
         let tokenizer = required(root, TOKENIZER)?;
         check_small_file(&tokenizer)?;
         let weights = weights(root)?;
-        let checkpoints: Vec<Checkpoint> =
-            weights.iter().map(|path| check_weights(path)).collect::<Result<_, _>>()?;
+        let is_graph = |path: &Path| path.extension().is_some_and(|ending| ending == "onnx");
+        // A graph's own form is ONNX Runtime's to check.
+        let checkpoints: Vec<Checkpoint> = weights
+            .iter()
+            .filter(|path| !is_graph(path))
+            .map(|path| check_weights(path))
+            .collect::<Result<_, _>>()?;
         let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
         let PromptsConfig { prompts, default_prompt_name, activation_fn } =
             read_optional_json(&root.join(PROMPTS))?.unwrap_or_default();
@@ -244,15 +253,6 @@ impl ModelFolder {
             return id.split_once("--").map_or(id, |(_owner, name)| name).to_owned();
         }
         root.file_name().unwrap_or_default().to_string_lossy().into_owned()
-    }
-}
-
-/// The weights of a folder, once what else it must have is there: what is missing first is what the user should read.
-pub(super) fn local_weights(root: &Path, gguf_file: Option<&str>) -> Result<Selection, FilesError> {
-    match select_local(root, gguf_file) {
-        Ok(weights) => Ok(weights),
-        Err(error @ (FilesError::SeveralGguf { .. } | FilesError::NoSuchGguf { .. })) => Err(error),
-        Err(error) => required(root, CONFIG).and_then(|_| required(root, TOKENIZER)).and(Err(error)),
     }
 }
 
@@ -432,7 +432,7 @@ mod tests {
             ),
             (only_bin, ["pytorch_model.bin is damaged", "download it again"]),
             (two_gguf, ["several GGUF files", "a.gguf, b.gguf"]),
-            (only_onnx, ["format of `onnx/model.onnx`", "save_pretrained"]),
+            (only_onnx, ["in ONNX (onnx/model.onnx)", "`--backend ort`"]),
             (
                 without("1_LogitScore/config.json"),
                 ["1_LogitScore/config.json` is missing", "download the model again"],

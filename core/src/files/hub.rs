@@ -18,6 +18,7 @@ mod transfer;
 use std::path::PathBuf;
 
 use reqwest::StatusCode;
+use text_embeddings_backend_core::BackendKind;
 
 use self::cache::Cache;
 use self::client::{Client, Failure, Listing};
@@ -26,9 +27,10 @@ use self::transfer::Bound;
 use super::config::{ModelConfig, Module, read_optional_json};
 use super::dense;
 use super::error::FilesError;
-use super::folder::{CONFIG, Describe, MODULES, TOKENIZER, local_weights, optional_files, remedy, required};
+use super::folder::{CONFIG, Describe, MODULES, TOKENIZER, optional_files, remedy, required};
 use super::modules::{config_of, module_files, steps};
-use super::source::{HubOptions, ModelSource, local};
+use super::onnx;
+use super::source::{HubOptions, ModelSource, Reader, local};
 use super::templates;
 use super::weights::{Selection, Shards, missing_shard, select, select_local, shards, weight_files};
 
@@ -39,8 +41,8 @@ pub struct LocalModel {
     pub root: PathBuf,
     /// The commit of the Hub's repository; none for a local directory.
     pub revision_sha: Option<String>,
-    /// Which of its files hold the weights.
-    pub(super) weights: Selection,
+    /// Which of its files hold the weights; none where the folder decides.
+    pub(super) weights: Option<Selection>,
 }
 
 /// Gets the model that `source` names: a local directory as it is, else from the Hub into its cache. If the Hub cannot
@@ -54,16 +56,9 @@ pub async fn fetch(
     options: &HubOptions,
     describe: &Describe,
 ) -> Result<LocalModel, FilesError> {
-    let (model_id, gguf_file) = source.named()?;
+    let (model_id, reader) = source.named()?;
     if let Some((root, file)) = local(model_id)? {
-        let weights = match (file, gguf_file) {
-            (Some(file), None) => Selection::named(&file),
-            (Some(file), Some(flag)) if file == flag => Selection::named(&file),
-            (Some(_), Some(flag)) => {
-                return Err(FilesError::TwoFiles { model_id: model_id.to_owned(), file: flag.to_owned() });
-            }
-            (None, gguf_file) => local_weights(&root, gguf_file)?,
-        };
+        let weights = file.map(|file| named_file(model_id, file, &reader)).transpose()?;
         return Ok(LocalModel { root, revision_sha: None, weights });
     }
     if !stays_below(&source.revision) {
@@ -92,12 +87,26 @@ pub async fn fetch(
     }
 }
 
+/// The file that `model_id` is, as weights.
+fn named_file(model_id: &str, file: String, reader: &Reader) -> Result<Selection, FilesError> {
+    let selection = Selection::named(&file);
+    match (reader.backend, &selection, &reader.gguf_file) {
+        (_, _, Some(flag)) if *flag != file => {
+            Err(FilesError::TwoFiles { model_id: model_id.to_owned(), file: flag.clone() })
+        }
+        (BackendKind::Candle, ..) => Ok(selection),
+        (backend, Selection::Gguf(_), _) => Err(FilesError::GgufForAnother { file, backend }),
+        // Other backends choose among the files of a folder themselves.
+        _ => Err(FilesError::NotADirectory { model_id: model_id.to_owned() }),
+    }
+}
+
 struct Hub<'a> {
     source: &'a ModelSource,
     /// The Hub's name of the model.
     model_id: &'a str,
-    /// The GGUF file that is named.
-    gguf_file: Option<&'a str>,
+    /// Who reads which of its files.
+    reader: Reader,
     options: &'a HubOptions,
     client: Client,
     cache: Cache,
@@ -107,11 +116,11 @@ impl<'a> Hub<'a> {
     fn new(source: &'a ModelSource, options: &'a HubOptions) -> Result<Self, FilesError> {
         let given = source.token.as_ref().or(options.token.as_ref()).map(String::as_str);
         let token = given.filter(|token| !token.is_empty());
-        let (model_id, gguf_file) = source.named()?;
+        let (model_id, reader) = source.named()?;
         let client = Client::new(model_id, token, options);
         let client = client.map_err(|reason| FilesError::Client { reason })?;
         let root = source.cache_dir.clone().unwrap_or_else(|| options.cache.clone());
-        Ok(Self { source, model_id, gguf_file, options, client, cache: Cache::new(root, model_id) })
+        Ok(Self { source, model_id, reader, options, client, cache: Cache::new(root, model_id) })
     }
 
     /// Downloads what is wanted of the listing and not yet in the cache: small files first, weights last.
@@ -119,10 +128,11 @@ impl<'a> Hub<'a> {
         let place = format!("the repository {} at {}", self.model_id, listing.sha);
         let has = |file: &str| listing.files.contains(file);
         let names: Vec<String> = listing.files.iter().cloned().collect();
-        let selected = select(&place, &names, self.gguf_file);
-        if let Err(error @ (FilesError::SeveralGguf { .. } | FilesError::NoSuchGguf { .. })) = selected {
-            return Err(error);
-        }
+        let selected = select(&place, &names, &self.reader);
+        let selected = match selected {
+            Err(error) if error.is_about_gguf() => return Err(error),
+            selected => selected,
+        };
         if let Ok(weights @ Selection::Gguf(_)) = selected {
             tracing::info!("fetching {place} into {}", self.cache.root().display());
             return self.download_weights(listing, place, weights).await;
@@ -138,7 +148,8 @@ impl<'a> Hub<'a> {
         tracing::info!("fetching {place} into {}", self.cache.root().display());
         let small = |file| self.file(&listing.sha, file, Bound::Small);
         let config = ModelConfig::load(&small(CONFIG).await?)?;
-        describe(&config.raw).map_err(FilesError::Unsupported)?;
+        let has_onnx = || listing.files.iter().any(|file| onnx::is_graph(file));
+        describe(&config.raw).map_err(|error| FilesError::refused(error, has_onnx()))?;
         if !has(TOKENIZER) {
             return Err(missing(TOKENIZER));
         }
@@ -196,12 +207,18 @@ impl<'a> Hub<'a> {
                     most = most.saturating_sub(super::reading::open(&path)?.1);
                 }
             }
+            Selection::Graph(graph) => {
+                // A graph without its values is of no use, so that it comes last.
+                for name in onnx::values(graph, files.iter()).into_iter().chain([graph]) {
+                    self.file(sha, name, Bound::Weights(u64::MAX)).await?;
+                }
+            }
         }
         self.cache.record(&self.source.revision, sha)?;
         self.cache.clean();
         let root = self.cache.snapshot(sha);
         tracing::info!("all files are in {}", root.display());
-        Ok(LocalModel { root, revision_sha: Some(sha.clone()), weights })
+        Ok(LocalModel { root, revision_sha: Some(sha.clone()), weights: Some(weights) })
     }
 
     /// A refusal of the Hub as an error with a remedy.
@@ -249,7 +266,7 @@ impl<'a> Hub<'a> {
         let sha = self.cache.recorded(revision);
         let sha = sha.ok_or_else(|| format!("it does not know the revision `{revision}`"))?;
         let root = self.cache.snapshot(&sha);
-        let weights = select_local(&root, self.gguf_file).map_err(|error| error.to_string())?;
+        let weights = select_local(&root, &self.reader).map_err(|error| error.to_string())?;
         let needed = match weights {
             Selection::Gguf(_) => &[][..],
             _ => &[CONFIG, TOKENIZER],
@@ -258,6 +275,6 @@ impl<'a> Hub<'a> {
             required(&root, file).map_err(|error| error.to_string())?;
         }
         weight_files(&root, &weights).map_err(|error| error.to_string())?;
-        Ok(LocalModel { root, revision_sha: Some(sha), weights })
+        Ok(LocalModel { root, revision_sha: Some(sha), weights: Some(weights) })
     }
 }

@@ -16,6 +16,7 @@ mod head;
 mod hub;
 mod layer_norm;
 mod modules;
+mod onnx;
 mod progress;
 mod reading;
 mod source;
@@ -31,7 +32,7 @@ pub use error::FilesError;
 pub use folder::{ChosenTemplate, Describe, ModelFolder};
 pub use head::{class_labels, embedding_head, positive_label, scores_head};
 pub use hub::{LocalModel, fetch};
-pub use source::{HubOptions, ModelSource};
+pub use source::{HubOptions, ModelSource, Reader};
 pub use text_embeddings_checkpoint::Format;
 pub use weights::StoredWeights;
 
@@ -49,12 +50,15 @@ pub async fn load(
 ) -> Result<ModelFolder, FilesError> {
     if source.model_id == DEMO_MODEL_ID {
         let unpacked = demo::unpack()?;
-        let folder = ModelFolder::open(unpacked.path(), describe)?;
+        let folder = ModelFolder::open(unpacked.path(), &source.reader, describe)?;
         let model_id = source.model_id.clone();
         let given_name = Some(model_id.clone());
         return Ok(ModelFolder { model_id, given_name, unpacked: Some(Arc::new(unpacked)), ..folder });
     }
     let LocalModel { root, revision_sha, weights } = fetch(source, options, describe).await?;
-    let folder = ModelFolder::open_selected(&root, Some(&weights), describe)?;
+    let folder = match weights {
+        Some(weights) => ModelFolder::open_selected(&root, &weights, describe)?,
+        None => ModelFolder::open(&root, &source.named()?.1, describe)?,
+    };
     Ok(ModelFolder { model_id: source.model_id.clone(), revision_sha, ..folder })
 }

@@ -8,9 +8,22 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use text_embeddings_backend_core::BackendKind;
+
 use super::error::FilesError;
 use super::reading;
 use super::weights::{is_gguf, is_weights};
+
+/// The backend that will read a model's files: it decides which of them are its weights.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reader {
+    /// Which one.
+    pub backend: BackendKind,
+    /// `--onnx-file`: the graph that ONNX Runtime reads, where there are several.
+    pub onnx_file: Option<String>,
+    /// `--gguf-file`: the GGUF file to take where there are several, or other weights, too.
+    pub gguf_file: Option<String>,
+}
 
 /// Which model to serve.
 #[derive(Clone)]
@@ -26,14 +39,14 @@ pub struct ModelSource {
     pub cache_dir: Option<PathBuf>,
     /// `--dense-path`: a folder of the model whose files are wanted too.
     pub dense_path: Option<String>,
-    /// `--gguf-file`: the GGUF file to take where there are several, or other weights, too.
-    pub gguf_file: Option<String>,
+    /// Who will read the files.
+    pub reader: Reader,
 }
 
 impl ModelSource {
-    /// The model and the GGUF file that `model_id` and `gguf_file` name: `owner/name:FILE.gguf` names both.
-    pub(super) fn named(&self) -> Result<(&str, Option<&str>), FilesError> {
-        let flag = self.gguf_file.as_deref();
+    /// The model, and who reads which of its files: `owner/name:FILE.gguf` names a GGUF file, too.
+    pub(super) fn named(&self) -> Result<(&str, Reader), FilesError> {
+        let flag = self.reader.gguf_file.as_deref();
         let (model_id, file) = match self.model_id.split_once(':') {
             Some((model_id, file)) if is_gguf(file) && !Path::new(&self.model_id).exists() => {
                 (model_id, Some(file))
@@ -44,7 +57,10 @@ impl ModelSource {
             (Some(file), Some(flag)) if file != flag => {
                 Err(FilesError::TwoFiles { model_id: self.model_id.clone(), file: flag.to_owned() })
             }
-            (file, flag) => Ok((model_id, file.or(flag))),
+            (file, flag) => {
+                let gguf_file = file.or(flag).map(str::to_owned);
+                Ok((model_id, Reader { gguf_file, ..self.reader.clone() }))
+            }
         }
     }
 }
@@ -58,7 +74,7 @@ impl fmt::Debug for ModelSource {
             .field("token", &self.token.as_ref().map(|_| "REDACTED"))
             .field("cache_dir", &self.cache_dir)
             .field("dense_path", &self.dense_path)
-            .field("gguf_file", &self.gguf_file)
+            .field("reader", &self.reader)
             .finish()
     }
 }

@@ -10,11 +10,14 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
+use text_embeddings_backend_core::BackendKind;
 use text_embeddings_checkpoint::{Checkpoint, Format};
 
 use super::config::read_json;
 use super::error::FilesError;
+use super::onnx;
 use super::reading;
+use super::source::Reader;
 
 /// How a repository of `transformers` lays its weights out.
 struct Layout {
@@ -44,7 +47,8 @@ const OTHER_FORMATS: [&str; 4] = [".onnx", "tf_model.h5", "flax_model.msgpack", 
 
 /// What to do about a model without weights that are known.
 const NEEDS_WEIGHTS: &str = "this server reads weights as model.safetensors, as pytorch_model.bin (both also in several \
-                             files with their index) and as one .gguf file; choose another repository or `--revision`";
+                             files with their index) and as one .gguf file; convert the model, or choose another \
+                             repository or `--revision`";
 
 /// `model.safetensors.index.json` and its like.
 #[derive(Deserialize)]
@@ -77,6 +81,8 @@ pub(super) enum Selection {
     Shards(String),
     /// One file that holds the tokenizer and the settings, too.
     Gguf(String),
+    /// An ONNX graph, with its files of values.
+    Graph(String),
 }
 
 impl Selection {
@@ -107,12 +113,17 @@ pub(super) fn is_index(name: &str) -> bool {
     LAYOUTS.iter().any(|layout| layout.index == name)
 }
 
-/// The weights among the files `names` of `place`; those of `gguf_file` where the user names one.
-pub(super) fn select(
-    place: &str,
-    names: &[String],
-    gguf_file: Option<&str>,
-) -> Result<Selection, FilesError> {
+/// The weights among the files `names` of `place` that a backend reads; the GGUF file where the user names one.
+pub(super) fn select(place: &str, names: &[String], reader: &Reader) -> Result<Selection, FilesError> {
+    let gguf_file = reader.gguf_file.as_deref();
+    if let (BackendKind::Ort | BackendKind::Python, Some(file)) = (reader.backend, gguf_file) {
+        let (file, backend) = (file.to_owned(), reader.backend);
+        return Err(FilesError::GgufForAnother { file, backend });
+    }
+    if reader.backend == BackendKind::Ort {
+        let graph = onnx::choose(names.iter().cloned(), reader.onnx_file.as_deref(), place)?;
+        return Ok(Selection::Graph(graph));
+    }
     let has = |name: &str| names.iter().any(|known| known == name);
     let is_model =
         |name: &&String| is_gguf(name) && !name.rsplit('/').next().unwrap_or(name).starts_with(PROJECTOR);
@@ -134,6 +145,9 @@ pub(super) fn select(
         }
     }
     match ggufs[..] {
+        [first, ..] if reader.backend == BackendKind::Python => {
+            Err(FilesError::GgufForAnother { file: first.to_owned(), backend: reader.backend })
+        }
         [] => Err(no_weights(place.to_owned(), names)),
         [only] => Ok(Selection::Gguf(only.to_owned())),
         _ => Err(FilesError::SeveralGguf { place: place.to_owned(), found: found() }),
@@ -141,19 +155,18 @@ pub(super) fn select(
 }
 
 /// The weights of the model folder `root`. The files of the answer may be missing: [`weight_files`] looks.
-pub(super) fn select_local(root: &Path, gguf_file: Option<&str>) -> Result<Selection, FilesError> {
-    let mut names = file_names(root);
-    names.extend(file_names(&root.join("onnx")).into_iter().map(|name| format!("onnx/{name}")));
+pub(super) fn select_local(root: &Path, reader: &Reader) -> Result<Selection, FilesError> {
+    let mut names = onnx::names(root);
     // One in a folder below may be named, but is not looked for.
-    names.extend(gguf_file.filter(|name| root.join(name).is_file()).map(str::to_owned));
-    select(&root.display().to_string(), &names, gguf_file)
+    names.extend(reader.gguf_file.iter().filter(|name| root.join(name).is_file()).cloned());
+    select(&root.display().to_string(), &names, reader)
 }
 
 /// The files of a selection below the model folder `root`, in name order. They exist; [`check_weights`] looks into them.
 pub(super) fn weight_files(root: &Path, selection: &Selection) -> Result<Vec<PathBuf>, FilesError> {
     let place = || root.display().to_string();
     match selection {
-        Selection::File(name) | Selection::Gguf(name) => {
+        Selection::File(name) | Selection::Gguf(name) | Selection::Graph(name) => {
             let path = root.join(name);
             if !path.exists() {
                 let (place, file) = (place(), name.clone());
@@ -175,16 +188,11 @@ pub(super) fn weight_files(root: &Path, selection: &Selection) -> Result<Vec<Pat
     }
 }
 
-fn file_names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
-
 /// The error for a folder or repository without weights that are read, which has these files.
 fn no_weights(place: String, files: &[String]) -> FilesError {
+    if let Some(found) = files.iter().find(|name| onnx::is_graph(name)) {
+        return FilesError::OnlyOnnx { place, found: found.clone() };
+    }
     let is_weights = |name: &&String| OTHER_FORMATS.iter().any(|ending| name.ends_with(ending));
     match files.iter().find(is_weights) {
         Some(found) => FilesError::OtherWeights { place, found: found.clone() },
@@ -234,7 +242,7 @@ pub struct StoredWeights {
 
 impl std::fmt::Display for StoredWeights {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({})", self.format, self.types.join(", "))
+        write!(f, "{}: {}", self.format, self.types.join(", "))
     }
 }
 
@@ -243,8 +251,9 @@ pub(super) fn check_weights(path: &Path) -> Result<Checkpoint, FilesError> {
     text_embeddings_checkpoint::open(path).map_err(FilesError::Weights)
 }
 
-/// What the weight files `checkpoints`, at least one, hold.
-pub(super) fn stored(checkpoints: &[Checkpoint]) -> StoredWeights {
+/// What the weight files `checkpoints` hold; nothing where there are none.
+pub(super) fn stored(checkpoints: &[Checkpoint]) -> Option<StoredWeights> {
+    let format = checkpoints.first()?.format;
     let mut counts = BTreeMap::<&'static str, u64>::new();
     let mut bytes = 0_u64;
     for tensor in checkpoints.iter().flat_map(|checkpoint| checkpoint.tensors.values()) {
@@ -255,11 +264,7 @@ pub(super) fn stored(checkpoints: &[Checkpoint]) -> StoredWeights {
     }
     let mut types: Vec<_> = counts.into_iter().collect();
     types.sort_by_key(|(_, values)| std::cmp::Reverse(*values));
-    StoredWeights {
-        format: checkpoints.first().map_or(Format::Safetensors, |first| first.format),
-        types: types.into_iter().map(|(name, _)| name).collect(),
-        bytes,
-    }
+    Some(StoredWeights { format, types: types.into_iter().map(|(name, _)| name).collect(), bytes })
 }
 
 /// Checks that a file other than weights is a file of possible length, and no Git LFS pointer.
@@ -361,7 +366,8 @@ mod tests {
         ];
         for (names, gguf_file, expected) in table {
             let owned: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-            match (select("there", &owned, gguf_file), expected) {
+            let reader = Reader { gguf_file: gguf_file.map(str::to_owned), ..Reader::default() };
+            match (select("there", &owned, &reader), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{names:?}"),
                 (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{names:?}: {error}"),
                 (found, expected) => panic!("{names:?}: {found:?}, not {expected:?}"),

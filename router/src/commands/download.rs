@@ -39,7 +39,11 @@ pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     ensure!(!folder.is_temporary(), "`{}` is in this binary: there is nothing to download", args.model);
     let mut out = io::stdout().lock();
     // A folder may hold many GGUF files.
-    let path = if folder.stored.format == Format::Gguf { &folder.weights[0] } else { &folder.root };
+    let path = if folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf) {
+        &folder.weights[0]
+    } else {
+        &folder.root
+    };
     writeln!(out, "{}", path.display())?;
     Ok(out.flush()?)
 }

@@ -38,6 +38,7 @@ impl From<&info::Info> for v1::InfoResponse {
             pooling,
             labels: model.labels.clone(),
             prefix_cache_bytes: model.prefix_cache_bytes as u64,
+            backend: model.backend.to_owned(),
             weights: model.weights.clone(),
             instruction_set: model.instruction_set.clone(),
             threads: number(config.threads),
@@ -110,8 +111,9 @@ mod tests {
             default_instruction: Some("Judge.".to_owned()),
             labels: vec!["yes".to_owned()],
             prefix_cache_bytes: 256 << 20,
-            weights: "safetensors (F32)".to_owned(),
             instruction_set: Some("portable".to_owned()),
+            backend: "candle".to_owned(),
+            weights: "model.safetensors".to_owned(),
             threads: 3,
             pin_threads: true,
             ..v1::InfoResponse::default()

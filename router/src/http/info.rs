@@ -57,6 +57,12 @@ pub(crate) struct InfoBody<'a> {
     score_activation: Option<&'a str>,
     /// What decides a re-ranker's scores; null for other models.
     reranker: Option<RerankerBody<'a>>,
+    /// What computes: `candle`, this server's own models and kernels, `ort` (ONNX Runtime) or `python`.
+    #[schema(example = "candle")]
+    backend: &'a str,
+    /// The files that the weights come from, their format, and the types that they store, that of most values first.
+    #[schema(example = "model.gguf (GGUF: Q8_0, F32)")]
+    weights: &'a str,
     /// The CPU's vector instructions that compute; null where another device does.
     #[schema(example = "avx512+vnni+bf16")]
     instruction_set: Option<&'a str>,
@@ -66,9 +72,6 @@ pub(crate) struct InfoBody<'a> {
     pin_threads: bool,
     /// The most bytes kept of prefixes that several requests share; 0 where none are.
     prefix_cache_bytes: usize,
-    /// The format of the weight files, and the types that they store, that of most values first.
-    #[schema(example = "GGUF (Q8_0, F32)")]
-    weights: &'a str,
 }
 
 /// What decides a re-ranker's scores, and what says so.
@@ -181,6 +184,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             default_instruction: model.default_instruction.as_deref(),
             score_activation: model.score_activation.as_deref(),
             reranker: model.reranker.as_ref().map(RerankerBody::from),
+            backend: model.backend,
             instruction_set: model.instruction_set.as_deref(),
             threads: config.threads,
             pin_threads: config.pin_threads,
@@ -213,6 +217,7 @@ mod tests {
         insta::assert_json_snapshot!(value, @r#"
         {
           "auto_truncate": true,
+          "backend": "candle",
           "default_instruction": "Judge.",
           "docker_label": null,
           "instruction_set": "portable",
@@ -244,7 +249,8 @@ mod tests {
           "sha": null,
           "threads": 2,
           "tokenization_workers": 1,
-          "version": "0.1.0"
+          "version": "0.1.0",
+          "weights": "model.safetensors"
         }
         "#);
     }

@@ -113,14 +113,14 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
         .iter()
         .find(|architecture| name.is_some_and(|name| architecture.model_types.contains(&name)));
     if let Some((name, reason)) = NOT_COMPUTED.iter().find(|(known, _)| Some(*known) == name) {
-        return Err(BackendError::Load(format!(
+        return Err(BackendError::Architecture(format!(
             "config.json: model_type {name:?} is not supported: {reason}"
         )));
     }
     let Some(architecture) = found else {
         let known = ARCHITECTURES.iter().flat_map(|architecture| architecture.model_types).copied();
         let known: Vec<_> = known.filter(|name| ![JINA_BERT, XLM_ROBERTA_FLASH].contains(name)).collect();
-        return Err(BackendError::Load(format!(
+        return Err(BackendError::Architecture(format!(
             "config.json: model_type {} is not supported; supported: {}",
             name.map_or_else(|| "(missing)".to_owned(), |name| format!("{name:?}")),
             known.join(", ")

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::fake_hub::{
     FakeHub, Fault, Repository, describe, reranker_files, safetensors, write_files,
 };
+use super::super::source::Reader;
 use super::*;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -41,7 +42,7 @@ impl Setup {
             token: Some("hf_good".to_owned()),
             cache_dir: Some(cache.path().to_owned()),
             dense_path: None,
-            gguf_file: None,
+            reader: Reader::default(),
         };
         let options = HubOptions {
             endpoint: Some(hub.endpoint()),
@@ -63,6 +64,15 @@ impl Setup {
                 repository.files.insert(shard.to_owned(), safetensors(32));
             }
         });
+        setup
+    }
+
+    /// Two graphs, one of them with values in a file of their own, in addition to the safetensors.
+    fn with_onnx() -> Self {
+        let setup = Self::new();
+        for name in ["onnx/model.onnx", "onnx/model.onnx_data", "onnx/model_int8.onnx"] {
+            setup.change(|repository| drop(repository.files.insert(name.to_owned(), name.into())));
+        }
         setup
     }
 
@@ -180,7 +190,7 @@ async fn what_cannot_be_served_is_refused_before_its_weights_are_fetched() {
         (
             "{}",
             &without_weights,
-            "are in the format of `onnx/model.onnx`, but this server reads safetensors, PyTorch's and GGUF files only",
+            "are in ONNX (onnx/model.onnx), which `--backend candle` does not read: give `--backend ort`",
         ),
     ];
     for (config, others, part) in table {
@@ -211,10 +221,44 @@ async fn a_second_start_downloads_nothing_again() {
 }
 
 #[tokio::test]
+async fn the_backend_decides_what_the_weights_are() {
+    let setup = Setup::with_onnx();
+    let weights = |setup: &Setup| {
+        let names = setup.snapshot().into_iter();
+        names.filter(|name| name.contains("onnx") || name.contains("safetensors")).collect::<Vec<_>>()
+    };
+    setup.fetch().await.unwrap();
+    assert_eq!(weights(&setup), ["model.safetensors"]);
+    for (onnx_file, expected) in [
+        (None, &["onnx/model.onnx", "onnx/model.onnx_data"][..]),
+        (Some("model_int8.onnx"), &["onnx/model_int8.onnx"]),
+    ] {
+        let mut setup = Setup::with_onnx();
+        setup.source.reader = Reader {
+            backend: BackendKind::Ort,
+            onnx_file: onnx_file.map(str::to_owned),
+            ..Reader::default()
+        };
+        let local = setup.fetch().await.unwrap();
+        assert_eq!(weights(&setup), expected);
+        let graph = weight_files(&local.root, local.weights.as_ref().unwrap()).unwrap();
+        assert_eq!(graph, [local.root.join(expected[0])]);
+    }
+    setup.change(|repository| drop(repository.files.remove("model.safetensors")));
+    let cache = tempfile::tempdir().unwrap();
+    let source = ModelSource { cache_dir: Some(cache.path().to_owned()), ..setup.source.clone() };
+    let message = fetch(&source, &setup.options, &describe).await.unwrap_err().to_string();
+    assert!(
+        message.contains("in ONNX (onnx/model.onnx)") && message.contains("`--backend ort`"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
 async fn shards_are_those_that_the_index_names() {
     let setup = Setup::sharded();
     let local = setup.fetch().await.unwrap();
-    assert_eq!(weight_files(&local.root, &local.weights).unwrap().len(), 2);
+    assert_eq!(weight_files(&local.root, &local.weights.unwrap()).unwrap().len(), 2);
     setup.change(|repository| drop(repository.files.remove("model-00002-of-00002.safetensors")));
     let setup = Setup { cache: tempfile::tempdir().unwrap(), ..setup };
     let source = ModelSource { cache_dir: Some(setup.cache.path().to_owned()), ..setup.source.clone() };
@@ -383,12 +427,11 @@ async fn a_directory_is_used_as_it_is_and_other_paths_are_refused() {
         token: None,
         cache_dir: Some(folder.path().join("cache")),
         dense_path: None,
-        gguf_file: None,
+        reader: Reader::default(),
     };
     let options = HubOptions { offline: true, ..HubOptions::default() };
     let here = source(&folder.path().display().to_string());
-    let weights = Selection::File("model.safetensors".to_owned());
-    let expected = LocalModel { root: folder.path().to_owned(), revision_sha: None, weights };
+    let expected = LocalModel { root: folder.path().to_owned(), revision_sha: None, weights: None };
     assert_eq!(fetch(&here, &options, &describe).await.unwrap(), expected);
     let table = [
         ("/no/such/folder", "no such directory"),
@@ -622,11 +665,11 @@ async fn fetched(
         }
     });
     change(&mut setup.source);
-    let found = setup.fetch().await.map(|local| local.weights).map_err(|error| error.to_string());
+    let found = setup.fetch().await.map(|local| local.weights.unwrap()).map_err(|error| error.to_string());
     if let Ok(weights) = &found {
         // The copy in the cache is complete by itself.
         setup.options.offline = true;
-        assert_eq!(setup.fetch().await.unwrap().weights, *weights);
+        assert_eq!(setup.fetch().await.unwrap().weights.as_ref(), Some(weights));
     }
     (found, setup.snapshot())
 }
@@ -657,7 +700,7 @@ async fn of_weights_in_other_formats_only_those_that_are_used_are_fetched() {
     for by_flag in [true, false] {
         let choose = |source: &mut ModelSource| {
             if by_flag {
-                source.gguf_file = Some("b.gguf".to_owned());
+                source.reader.gguf_file = Some("b.gguf".to_owned());
             } else {
                 source.model_id.push_str(":b.gguf");
             }

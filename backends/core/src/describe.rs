@@ -1,0 +1,128 @@
+//! The facts of `config.json` for backends that need no architecture of their own.
+//!
+//! Input: the content of `config.json`. Output: a [`Description`]. What must hold: a longest input that the model has
+//! positions for, whatever the architecture; a missing field that nothing can replace is an error that names it.
+
+use crate::{BackendError, Description};
+use serde_json::Value;
+
+/// Names of the field with the number of positions.
+const POSITIONS: [&str; 4] = ["n_positions", "max_position_embeddings", "max_seq_len", "n_ctx"];
+/// Names of the field with the values of a hidden state.
+const HIDDEN: [&str; 4] = ["hidden_size", "d_model", "dim", "n_embd"];
+/// The values of `model_type` whose first position is that after the padding token's, as in `transformers`: RoBERTa and its
+/// descendants. Where the configuration says nothing, the padding token is 1.
+const AFTER_PADDING: [&str; 14] = [
+    "camembert",
+    "data2vec-text",
+    "esm",
+    "ibert",
+    "longformer",
+    "luke",
+    "markuplm",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+    "jina_embeddings_v3",
+];
+const PADDING: u64 = 1;
+
+/// What follows from the `config.json` of a model of any architecture.
+///
+/// # Errors
+///
+/// [`BackendError::Load`] if neither the configuration nor its `text_config` says how many tokens the vocabulary has and
+/// how long a hidden state is.
+pub fn describe_any(config: &Value) -> Result<Description, BackendError> {
+    let number = |name: &str| {
+        [config, &config["text_config"]].into_iter().find_map(|fields| fields[name].as_u64()).map(clamped)
+    };
+    let first = |names: &[&str]| names.iter().find_map(|name| number(name));
+    let missing = |field: &str| {
+        BackendError::Load(format!("config.json: `{field}` is missing: download the model again, or add it"))
+    };
+    let architectures = || config["architectures"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let is_after_padding = match config["model_type"].as_str() {
+        Some(name) => AFTER_PADDING.contains(&name),
+        // jina-reranker-v2 names its architecture only.
+        None => architectures().any(|name| name.contains("Roberta")),
+    };
+    let offset =
+        if is_after_padding { clamped(config["pad_token_id"].as_u64().unwrap_or(PADDING)) + 1 } else { 0 };
+    Ok(Description {
+        longest_input: first(&POSITIONS).map(|positions| positions.saturating_sub(offset)),
+        has_token_types: number("type_vocab_size").is_some_and(|types| types > 1),
+        is_causal: architectures().any(|name| name.ends_with("ForCausalLM")),
+        hidden: first(&HIDDEN).ok_or_else(|| missing(HIDDEN[0]))?,
+        vocabulary: number("vocab_size").ok_or_else(|| missing("vocab_size"))?,
+        cutoff_layers: None,
+    })
+}
+
+/// A number of a file as a size; no model is larger than `u32` can say.
+fn clamped(number: u64) -> usize {
+    number.min(u32::MAX.into()) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_longest_input_is_what_positions_are_left_for() {
+        let table = [
+            (json!({ "model_type": "bert", "max_position_embeddings": 512 }), Some(512)),
+            (
+                json!({ "model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1 }),
+                Some(512),
+            ),
+            (json!({ "model_type": "xlm-roberta", "max_position_embeddings": 8194 }), Some(8192)),
+            (json!({ "model_type": "mpnet", "max_position_embeddings": 514, "pad_token_id": 1 }), Some(512)),
+            (json!({ "model_type": "roberta", "max_position_embeddings": 1, "pad_token_id": 7 }), Some(0)),
+            (json!({ "model_type": "gpt2", "n_positions": 1024 }), Some(1024)),
+            (
+                json!({ "model_type": "x", "text_config": { "max_position_embeddings": 99 }, "pad_token_id": 5 }),
+                Some(99),
+            ),
+            (json!({ "model_type": "x" }), None),
+            (json!({ "architectures": ["XLMRobertaModel"], "max_position_embeddings": 20 }), Some(18)),
+            (json!({ "model_type": "x", "n_ctx": u64::MAX }), Some(u32::MAX as usize)),
+        ];
+        for (mut config, expected) in table {
+            (config["hidden_size"], config["vocab_size"]) = (8.into(), 10.into());
+            assert_eq!(describe_any(&config).unwrap().longest_input, expected, "{config}");
+        }
+    }
+
+    #[test]
+    fn sizes_go_by_several_names_and_a_missing_one_is_named() {
+        for hidden in HIDDEN {
+            let config = json!({ hidden: 24, "vocab_size": 100, "type_vocab_size": 2,
+                                 "architectures": ["XForCausalLM"] });
+            let expected = Description {
+                longest_input: None,
+                has_token_types: true,
+                is_causal: true,
+                hidden: 24,
+                vocabulary: 100,
+                cutoff_layers: None,
+            };
+            assert_eq!(describe_any(&config).unwrap(), expected, "{hidden}");
+        }
+        for (config, field) in [
+            (json!({ "vocab_size": 1 }), "hidden_size"),
+            (json!({ "dim": 1 }), "vocab_size"),
+            (json!({ "dim": 1, "vocab_size": "many" }), "vocab_size"),
+            (json!([]), "hidden_size"),
+            (json!(null), "hidden_size"),
+        ] {
+            let message = describe_any(&config).unwrap_err().to_string();
+            assert!(message.contains(&format!("`{field}` is missing")), "{message}");
+        }
+    }
+}
