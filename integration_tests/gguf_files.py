@@ -121,6 +121,8 @@ def write_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict, recipe:
         scores = [score for _, score in model["vocab"]]
         writer.add_token_scores(scores + [-1000.0] * (size - len(scores)))
         writer.add_add_space_prefix(True)
+        writer.add_add_bos_token(True)
+        writer.add_add_eos_token(True)
         for add, token in ((writer.add_bos_token_id, "<s>"), (writer.add_eos_token_id, "</s>"), (writer.add_sep_token_id, "</s>")):
             add(named_id[token])
         writer.add_unk_token_id(named_id["<unk>"])
@@ -164,7 +166,8 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
     writer.add_block_count(layers)
     writer.add_head_count(heads)
     writer.add_feed_forward_length(config.get("intermediate_size") or config["n_inner"])
-    writer.add_context_length(config.get("n_positions") or config["max_position_embeddings"])
+    unused = config["pad_token_id"] + 1 if model_type == "xlm-roberta" else 0
+    writer.add_context_length((config.get("n_positions") or config["max_position_embeddings"]) - unused)
     tensors = named(folder, config, gguf.get_tensor_name_map(architecture, layers))
     rotary = config.get("rope_theta") or config.get("rotary_emb_base") or config.get("rope_parameters", {}).get("rope_theta")
     if rotary:
@@ -179,6 +182,7 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["layer_norm_epsilon"])
         writer.add_causal_attention(False)
+        writer.add_token_type_count(config.get("type_vocab_size") or 1)
     tokens = write_tokenizer(writer, folder, config, recipe)
     if recipe.pooling is not None:
         writer.add_pooling_type(recipe.pooling)
@@ -197,7 +201,8 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
         if name in recipe.without:
             continue
         block = gguf.GGML_QUANT_SIZES[chosen][0]
-        if value.ndim == 1 or recipe.kind == "F32" or value.shape[-1] % block:
+        is_small = value.ndim == 1 or name.startswith(("position_embd", "token_types"))
+        if is_small or recipe.kind == "F32" or value.shape[-1] % block:
             writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
             continue
         stored = gguf.quants.quantize(np.ascontiguousarray(value, np.float32), chosen)

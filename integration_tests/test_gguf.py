@@ -215,17 +215,17 @@ REFUSED = {
     ),
     "no vocabulary": (recipes(metadata={"tokenizer.ggml.tokens": None}), "no vocabulary"),
     "no sizes": (recipes(metadata={"qwen3.block_count": None}), "no number `qwen3.block_count`"),
-    "layers without end": (recipes(metadata={"qwen3.block_count": 2**32 - 1}), "there are tensors of 3 layers"),
+    "layers without end": (recipes(metadata={"qwen3.block_count": 2**31 - 1}), "there are tensors of 3 layers"),
     "heads of gigabytes": (
-        recipes(metadata={"qwen3.attention.key_length": 2**32 - 2, "qwen3.attention.value_length": 2**32 - 2}),
+        recipes(metadata={"qwen3.attention.key_length": 2**31 - 2, "qwen3.attention.value_length": 2**31 - 2}),
         "`qwen3.attention.head_count` does not fit the shape",
     ),
     "a width of gigabytes": (
-        recipes(metadata={"qwen3.embedding_length": 2**32 - 2}),
+        recipes(metadata={"qwen3.embedding_length": 2**31 - 2}),
         "`qwen3.embedding_length` does not fit the shape",
     ),
     "an endless MLP": (
-        recipes(metadata={"qwen3.feed_forward_length": 2**32 - 2}),
+        recipes(metadata={"qwen3.feed_forward_length": 2**31 - 2}),
         "`qwen3.feed_forward_length` does not fit the shape",
     ),
     "rotary positions that are stretched": (
@@ -253,7 +253,7 @@ REFUSED = {
         of(BERT, name="bge reranker", without=("cls.output.weight", "cls.output.bias", "cls.weight", "cls.bias")),
         "its head was left out",
     ),
-    "a missing layer": (recipes(rerank=True, without=("blk.0.ffn_up.weight",)), "no tensor `layers.0.mlp.up_proj.weight`"),
+    "a missing layer": (recipes(rerank=True, without=("blk.0.ffn_down.weight",)), "no tensor `layers.0.mlp.down_proj.weight`"),
     "one part of several": (recipes(metadata={"split.count": 3}), "llama-gguf-split --merge"),
     "a file that ends in its metadata": (cut(1000), "claim to be a list of"),
     "a file that ends in its tensors": (cut(200_000), "does not fit its place in the file"),

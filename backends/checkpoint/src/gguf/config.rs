@@ -160,7 +160,9 @@ impl Reader<'_> {
     /// Refuses a number of the metadata that the shape of a matrix contradicts. The file's length bounds shapes, so it
     /// bounds what memory is taken by these numbers, too.
     fn check(&self, number: &str, tensor: &str, shape: [Option<usize>; 2]) -> Result<(), CheckpointError> {
-        let found = self.file.shape(tensor).unwrap_or_default();
+        let Some(found) = self.file.shape(tensor) else {
+            return Err(self.file.damaged(format!("it has no tensor `{tensor}`")));
+        };
         let fits = found.len() == 2
             && shape.iter().zip(found).all(|(size, found)| size.is_none_or(|size| size == *found));
         if fits {
