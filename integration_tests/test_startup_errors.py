@@ -64,8 +64,8 @@ def rename_token(token: str):
     return lambda folder: models.edit_json(folder / "tokenizer.json", change)
 
 
-def pytorch_only(folder) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+def other_weights_only(folder) -> None:
+    (folder / "model.safetensors").rename(folder / "tf_model.h5")
 
 
 def index_out_of_folder(folder) -> None:
@@ -95,7 +95,7 @@ FOLDERS = {
     "no shard": ("untied-bf16-shards", delete(SHARD), [SHARD, "missing", "download"]),
     "no index": ("untied-bf16-shards", delete("model.safetensors.index.json"), ["model.safetensors", "missing"]),
     "index out of the folder": ("untied-bf16-shards", index_out_of_folder, ["index.json", "../model", "download"]),
-    "pytorch only": ("tied-f32-bare", pytorch_only, ["safetensors", "convert"]),
+    "weights in a format that is not read": ("tied-f32-bare", other_weights_only, ["tf_model.h5", "convert"]),
     "truncated weights": ("tied-f32-bare", cut("model.safetensors", 0.9), ["model.safetensors", "bytes", "download"]),
     "truncated header": ("tied-f32-bare", cut("model.safetensors", 0.001), ["model.safetensors", "download"]),
     "empty weights": ("tied-f32-bare", write("model.safetensors", b""), ["model.safetensors", "download"]),

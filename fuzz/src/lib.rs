@@ -14,7 +14,7 @@ use text_embeddings_backend::{
     AnswerTokens, BackendError, BackendKind, BatchBuilder, Description, Head, LoadOptions, Text, Wanted,
     describe, load,
 };
-use text_embeddings_backend_core::{Packing, read_graph};
+use text_embeddings_backend_core::{Packing, Pool, read_graph};
 use text_embeddings_core::files::{ModelFolder, Reader};
 use text_embeddings_core::templates::{MessageStyle, PromptTemplate};
 use text_embeddings_core::tokenization::{
@@ -129,6 +129,56 @@ pub fn onnx(data: &[u8]) {
         let names = graph.outputs.iter().chain(&graph.values).map(String::len).sum::<usize>();
         // A name that is not UTF-8 becomes up to three times as long.
         assert!(names <= 3 * data.len());
+    }
+}
+
+/// A `pytorch_model.bin`: its tensors, each read where it is taken for whole.
+pub fn pickle(data: &[u8]) {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    read_all(&FOLDER.path().join("pytorch_model.bin"), data);
+}
+
+/// A GGUF file: its tensors, and the model folder that is made of it, loaded where it is taken for whole.
+pub fn gguf(data: &[u8]) {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    read_all(&FOLDER.path().join("model.gguf"), data);
+    let Ok(folder) = ModelFolder::open(FOLDER.path(), &Reader::default(), &native) else { return };
+    drop(load_tokenizer(&folder.tokenizer));
+    drop(load(&LoadOptions {
+        backend: BackendKind::Candle,
+        folder: folder.root,
+        max_input_length: LONGEST,
+        config: folder.config.raw,
+        weights: folder.weights,
+        head: Head::Embedding {
+            pool: Pool::Mean,
+            modules: Vec::new(),
+            token_modules: Vec::new(),
+            lexical: None,
+        },
+        dtype: None,
+        threads: 1,
+        pin_threads: false,
+        instruction_set: None,
+        prefix_cache_bytes: 0,
+    }));
+}
+
+/// Reads all tensors of a checkpoint file of this content.
+fn read_all(path: &Path, content: &[u8]) {
+    std::fs::write(path, content).expect("a file");
+    let Ok(checkpoint) = text_embeddings_checkpoint::open(path) else { return };
+    for (name, tensor) in checkpoint.tensors {
+        // What is read takes no more than its storage, widened.
+        let most = content.len() * 16;
+        assert!(
+            tensor.rows() * tensor.columns() <= most || name == "lm_head.weight",
+            "{name}: {:?}",
+            tensor.shape()
+        );
+        if tensor.rows() * tensor.columns() <= most {
+            drop(tensor.read(&name, 0..tensor.rows()));
+        }
     }
 }
 

@@ -32,8 +32,8 @@ pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
 #[derive(Debug, Clone, Parser)]
 #[command(name = "text-embeddings-router", version)]
 pub(crate) struct Args {
-    /// The model to serve: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a local directory, or `demo`, a tiny
-    /// model that this binary carries to show itself.
+    /// The model to serve: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a local directory or of a weight file
+    /// (`.gguf`, `.safetensors`, `.bin`), or `demo`, a tiny model that this binary carries to show itself.
     #[arg(long, env, default_value = DEFAULT_MODEL_ID, help_heading = "Model")]
     pub(crate) model_id: String,
 
@@ -289,6 +289,11 @@ pub(crate) struct HubArgs {
     /// The branch, tag, commit or `refs/pr/N` of the model on the Hub.
     #[arg(long, env, default_value = "main", help_heading = "Model")]
     pub(crate) revision: String,
+
+    /// The GGUF file of the model, where it has several, or other weights, too. `--model-id` may name it as well:
+    /// `owner/name:FILE.gguf`.
+    #[arg(long, env, help_heading = "Model")]
+    pub(crate) gguf_file: Option<String>,
 
     /// The token for gated and private models on the Hub [default: the Hub client's own].
     #[arg(long, env, hide_env_values = true, help_heading = "Model")]

@@ -37,7 +37,7 @@ pub(crate) struct ModelDetails {
     pub(crate) dtype: String,
     /// The backend that computes: `candle`, `ort` or `python`.
     pub(crate) backend: &'static str,
-    /// The files that the weights come from.
+    /// The files that the weights come from, their format, and the types that they store.
     pub(crate) weights: String,
     /// The CPU's vector instructions in use; none where it does not compute.
     pub(crate) instruction_set: Option<String>,

@@ -64,7 +64,9 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("tokenizer");
     let available = memory::Available::read();
     if let Some(available) = available {
-        available.check_weights(memory::size(&folder.weights), config.dtype)?;
+        let bytes =
+            folder.stored.as_ref().map_or_else(|| memory::size(&folder.weights), |stored| stored.bytes);
+        available.check_weights(bytes, config.dtype)?;
     }
     let mut loaded = text_embeddings_backend::load(&LoadOptions {
         backend: args.model.hub.backend,
@@ -92,7 +94,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         None => loaded.device.to_owned(),
     };
     tracing::info!(
-        "Loaded in {steps}: {}, {}, {} by {}{} of {weights}, on {computer}; at most {} MB of prefixes are kept",
+        "Loaded in {steps}: {}, {}, computed in {} by {}{} of {weights}, on {computer}; at most {} MB of prefixes are kept",
         config.model_id,
         config.model_type,
         loaded.dtype,

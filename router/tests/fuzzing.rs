@@ -44,6 +44,16 @@ fn onnx_files() {
 }
 
 #[test]
+fn pickles() {
+    run("pickle", 2000, bodies::pickle);
+}
+
+#[test]
+fn gguf_files() {
+    run("gguf", 400, bodies::gguf);
+}
+
+#[test]
 fn configurations() {
     run("configuration", 3000, bodies::configuration);
 }

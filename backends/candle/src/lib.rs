@@ -42,12 +42,12 @@ pub use device::ON_CPU;
 pub use host_modules::HostModules;
 pub use kernels::InstructionSet;
 pub use models::{CUTOFF_LAYERS, LORA_TASK, describe};
-use safetensors::Dtype;
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, BatchBuilder, DType, Head, LoadOptions, Loaded, Output,
     Packing, Predictions, Text, Wanted,
 };
+use text_embeddings_checkpoint::BF16;
 
 /// A model with its head on a device.
 struct CandleBackend<O: Operations> {
@@ -161,9 +161,9 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
     }
 }
 
-/// bfloat16 if that is what all tensors are stored in and the CPU multiplies it.
+/// bfloat16 if that is what all matrices are stored in and the CPU multiplies it.
 fn default_dtype(set: InstructionSet, options: &LoadOptions) -> Result<DType> {
-    let native = set.has_bf16() && Checkpoint::open(&options.weights)?.is_stored_as(Dtype::BF16);
+    let native = set.has_bf16() && Checkpoint::open(&options.weights)?.is_stored_as(&BF16);
     Ok(if native { DType::BFloat16 } else { DType::Float32 })
 }
 

@@ -209,9 +209,6 @@ pub(crate) fn dense<O: Operations>(module: &DenseModule, operations: &O) -> Resu
 
 /// The file of a dense module, and what comes before `weight` in the names of its tensors.
 fn open(path: &Path) -> Result<(Checkpoint, &'static str)> {
-    if path.extension().is_some_and(|extension| extension == "pt") {
-        return Ok((Checkpoint::open_pickle(path)?, ""));
-    }
     let checkpoint = Checkpoint::open(&[path.to_path_buf()])?;
     let prefix = if checkpoint.has("weight") { "" } else { "linear." };
     Ok((checkpoint, prefix))

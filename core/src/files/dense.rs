@@ -11,7 +11,7 @@ use text_embeddings_backend_core::{Activation, DenseModule};
 use super::config::{Module, read_json, read_optional_json};
 use super::error::FilesError;
 use super::folder::required_for;
-use super::modules::module_files;
+use super::modules::{module_config, module_files};
 use super::weights::check_weights;
 
 const REMEDY: &str = "a dense module needs its config.json and its weights as model.safetensors (of a \
@@ -63,7 +63,7 @@ pub(super) fn ends_in_scores(root: &Path, modules: &[Module]) -> Result<bool, Fi
     let Some(module) = modules.last().filter(|module| module.class_name() == "Dense") else {
         return Ok(false);
     };
-    let [config, _] = module_files(&module.path);
+    let config = module_config(&module.path);
     let config: Option<DenseConfig> = read_optional_json(&root.join(config))?;
     Ok(config.is_some_and(|config| {
         config.out_features == 1 && config.module_output_name.as_deref() == Some(SCORES)
@@ -77,7 +77,8 @@ pub(super) fn missing(place: String, file: String) -> FilesError {
 
 /// Reads the dense module in the folder `path` below `root`.
 pub(super) fn load(root: &Path, path: &str, place: Place) -> Result<DenseModule, FilesError> {
-    let [config_file, weights] = module_files(path).map(|file| required_for(root, &file, REMEDY));
+    let [config_file, weights] =
+        module_files(path, |file| root.join(file).exists()).map(|file| required_for(root, &file, REMEDY));
     let (config_file, weights) = (config_file?, weights?);
     let config: DenseConfig = read_json(&config_file)?;
     check_weights(&weights)?;

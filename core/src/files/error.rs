@@ -4,7 +4,8 @@
 
 use std::path::PathBuf;
 
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{BackendError, BackendKind};
+use text_embeddings_checkpoint::CheckpointError;
 
 /// A model that cannot be fetched or read.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +29,10 @@ pub enum FilesError {
         model_id: String,
     },
     /// `--model-id` is a file.
-    #[error("`--model-id {model_id}` is a file: give the directory that holds config.json and the weights")]
+    #[error(
+        "`--model-id {model_id}` is a file, but not one of weights (.safetensors, .bin or .gguf): give one, or the directory \
+         that holds config.json and the weights"
+    )]
     NotADirectory {
         /// What was given.
         model_id: String,
@@ -185,17 +189,46 @@ pub enum FilesError {
         /// The file.
         path: PathBuf,
     },
-    /// A weight file is longer or shorter than its header says.
+    /// A weight file that cannot be read.
+    #[error("{0}")]
+    Weights(CheckpointError),
+    /// Several GGUF files, and none is named.
     #[error(
-        "{path} has {actual} bytes where its header promises {expected}: delete it and download it again"
+        "{place} has several GGUF files, and `--model-id` names none of them; choose one with `--gguf-file`: {found}"
     )]
-    WrongLength {
+    SeveralGguf {
+        /// The folder or the repository.
+        place: String,
+        /// The files.
+        found: String,
+    },
+    /// A GGUF file that is not there.
+    #[error("{place} has no GGUF file `{file}`; its GGUF files: {found}")]
+    NoSuchGguf {
+        /// The folder or the repository.
+        place: String,
         /// The file.
-        path: PathBuf,
-        /// Bytes by the header.
-        expected: u64,
-        /// Bytes on disk.
-        actual: u64,
+        file: String,
+        /// The files that there are.
+        found: String,
+    },
+    /// A GGUF file for a backend that reads none.
+    #[error(
+        "`{file}` is a GGUF file, which `--backend {backend}` does not read: leave `--backend` out, or `--gguf-file`"
+    )]
+    GgufForAnother {
+        /// The file.
+        file: String,
+        /// The backend.
+        backend: BackendKind,
+    },
+    /// Two names for one file.
+    #[error("`--model-id {model_id}` and `--gguf-file {file}` name different files: leave one of them out")]
+    TwoFiles {
+        /// What was given.
+        model_id: String,
+        /// What was given.
+        file: String,
     },
     /// A file's content is not what its name promises.
     #[error("{path} is damaged ({reason}): delete it and download it again")]
@@ -289,8 +322,8 @@ pub enum FilesError {
     },
     /// Weights in another format.
     #[error(
-        "the weights in {place} are in the format of `{found}`, but this server reads safetensors only: choose another \
-         repository or `--revision`, or convert them, by loading the model with transformers and \
+        "the weights in {place} are in the format of `{found}`, but this server reads safetensors, PyTorch's and GGUF files \
+         only: choose another repository or `--revision`, or convert them, by loading the model with transformers and \
          `save_pretrained(folder)`"
     )]
     OtherWeights {
@@ -388,6 +421,11 @@ impl FilesError {
             BackendError::Architecture(reason) => Self::Architecture { reason, has_onnx },
             error => Self::Unsupported(error),
         }
+    }
+
+    /// Whether a GGUF file is meant, which needs no other file.
+    pub(super) fn is_about_gguf(&self) -> bool {
+        matches!(self, Self::SeveralGguf { .. } | Self::NoSuchGguf { .. } | Self::GgufForAnother { .. })
     }
 
     pub(super) fn io(path: impl Into<PathBuf>, cause: std::io::Error) -> Self {

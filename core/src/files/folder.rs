@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use text_embeddings_backend_core::{BackendError, BackendKind, Description};
+use text_embeddings_backend_core::{BackendError, Description};
+use text_embeddings_checkpoint::Checkpoint;
 
 use super::config::{
     LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, TokenizerConfig,
@@ -18,12 +19,15 @@ use super::config::{
 };
 use super::dense::ends_in_scores;
 use super::error::FilesError;
+use super::gguf;
 use super::head::BGE_M3_FILES;
 use super::modules;
 use super::onnx;
 use super::source::Reader;
 use super::templates::{self, CHAT_TEMPLATE};
-use super::weights::{check_small_file, check_weights, tensor_shape, weight_files};
+use super::weights::{
+    Selection, StoredWeights, check_small_file, check_weights, select_local, stored, weight_files,
+};
 use crate::templates::MessageStyle;
 
 pub(super) const CONFIG: &str = "config.json";
@@ -31,7 +35,7 @@ pub(super) const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 pub(super) const MODULES: &str = "modules.json";
 const LOGIT_SCORE: &str = "1_LogitScore/config.json";
-const POOLING: &str = "1_Pooling/config.json";
+pub(super) const POOLING: &str = "1_Pooling/config.json";
 const PROMPTS: &str = "config_sentence_transformers.json";
 /// The architecture that jina-reranker-v1 shares with Jina's embedding models, and the tensor that tells them apart.
 const JINA_BERT: &str = "JinaBertModel";
@@ -94,8 +98,10 @@ pub struct ModelFolder {
     pub description: Description,
     /// `tokenizer.json`.
     pub tokenizer: PathBuf,
-    /// The safetensors files, in name order, or the ONNX file; never empty.
+    /// The weight files, in name order, or the ONNX file; never empty.
     pub weights: Vec<PathBuf>,
+    /// What they hold; none of an ONNX file.
+    pub stored: Option<StoredWeights>,
     /// The chat template to use.
     pub chat_template: Option<ChosenTemplate>,
     /// `modules.json`; empty where there is none.
@@ -121,7 +127,9 @@ pub struct ModelFolder {
     pub empty_tokens: Vec<String>,
     /// What sentence-transformers applies to a cross-encoder's raw score, as the files name it.
     pub score_activation: Option<String>,
-    /// What removes `root` at the end, where it is a temporary folder.
+    /// The name of a model whose folder has another.
+    pub(super) given_name: Option<String>,
+    /// What removes a temporary folder with its files at the end: `root`, or where those of a GGUF file were written.
     pub(super) unpacked: Option<Arc<TempDir>>,
 }
 
@@ -132,17 +140,52 @@ impl ModelFolder {
     ///
     /// Any variant of [`FilesError`] that is about files: a missing, truncated or malformed one, by name.
     pub fn open(root: &Path, reader: &Reader, describe: &Describe) -> Result<Self, FilesError> {
+        match select_local(root, reader) {
+            Ok(selection) => Self::open_selected(root, &selection, describe),
+            Err(error) if error.is_about_gguf() => Err(error),
+            // What else is wrong with the folder comes first, an architecture that is not supported before all.
+            Err(error) => Self::read(root, |_| Err(error), describe),
+        }
+    }
+
+    /// The same with the weights of a selection.
+    pub(super) fn open_selected(
+        root: &Path,
+        selection: &Selection,
+        describe: &Describe,
+    ) -> Result<Self, FilesError> {
+        if let Selection::Gguf(name) = selection {
+            return Self::open_gguf(root, name, describe);
+        }
+        Self::read(root, |root| weight_files(root, selection), describe)
+    }
+
+    /// Reads the GGUF file `name` in the folder `root`.
+    fn open_gguf(root: &Path, name: &str, describe: &Describe) -> Result<Self, FilesError> {
+        let weights = weight_files(root, &Selection::Gguf(name.to_owned()))?;
+        let stem = Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let unpacked = gguf::unpack(&weights[0])?;
+        let folder = Self::read(unpacked.path(), |_| Ok(weights), describe)?;
+        let (root, model_id) = (root.to_owned(), root.display().to_string());
+        Ok(Self { root, model_id, given_name: Some(stem), unpacked: Some(Arc::new(unpacked)), ..folder })
+    }
+
+    fn read(
+        root: &Path,
+        weights: impl FnOnce(&Path) -> Result<Vec<PathBuf>, FilesError>,
+        describe: &Describe,
+    ) -> Result<Self, FilesError> {
         let config = ModelConfig::load(&required(root, CONFIG)?)?;
         let has_onnx = || onnx::names(root).iter().any(|name| onnx::is_graph(name));
         let description = describe(&config.raw).map_err(|error| FilesError::refused(error, has_onnx()))?;
         let tokenizer = required(root, TOKENIZER)?;
         check_small_file(&tokenizer)?;
-        let weights = weight_files(root, reader)?;
-        // A graph's own form is ONNX Runtime's to check.
-        let checkpoint = if reader.backend == BackendKind::Ort { &[] } else { weights.as_slice() };
-        for file in checkpoint {
-            check_weights(file)?;
-        }
+        let weights = weights(root)?;
+        // A graph's own form, and that of its values, is ONNX Runtime's to check.
+        let graph = weights.first().filter(|path| path.extension().is_some_and(|ending| ending == "onnx"));
+        let checkpoints: &[PathBuf] = if graph.is_some() { &[] } else { &weights };
+        let checkpoints: Vec<Checkpoint> =
+            checkpoints.iter().map(|path| check_weights(path)).collect::<Result<_, _>>()?;
         let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
         let PromptsConfig { prompts, default_prompt_name, activation_fn } =
             read_optional_json(&root.join(PROMPTS))?.unwrap_or_default();
@@ -157,7 +200,8 @@ impl ModelFolder {
             root: root.to_owned(),
             model_id: root.display().to_string(),
             revision_sha: None,
-            has_unnamed_score: has_unnamed_score(&config, &weights, reader)?,
+            has_unnamed_score: has_unnamed_score(&config, &checkpoints, graph.map(PathBuf::as_path))?,
+            stored: stored(&checkpoints),
             score_activation: activation_fn.or_else(|| config.score_activation().map(str::to_owned)),
             config,
             description,
@@ -173,6 +217,7 @@ impl ModelFolder {
             prompts: prompts.into_iter().filter_map(|(name, prompt)| Some((name, prompt?))).collect(),
             default_prompt_name,
             max_seq_length: sentence_bert.and_then(|config| config.max_seq_length),
+            given_name: None,
             unpacked: None,
         })
     }
@@ -188,15 +233,15 @@ impl ModelFolder {
     /// Whether the folder goes away with this value and its clones.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        self.unpacked.is_some()
+        self.unpacked.as_ref().is_some_and(|folder| folder.path() == self.root)
     }
 
     /// The model's own name: the last part of its Hub id (also where `root` is a snapshot in the Hub's cache), else
     /// the folder's name. Folders further up do not count, nor does the owner.
     #[must_use]
     pub fn name(&self) -> String {
-        if self.is_temporary() {
-            return self.model_id.clone();
+        if let Some(name) = &self.given_name {
+            return name.clone();
         }
         let root = self.root.canonicalize();
         let root =
@@ -236,15 +281,19 @@ fn logit_score(root: &Path, modules: &[Module]) -> Result<Option<LogitScore>, Fi
     read_optional_json(&root.join(path))
 }
 
-fn has_unnamed_score(config: &ModelConfig, weights: &[PathBuf], reader: &Reader) -> Result<bool, FilesError> {
+fn has_unnamed_score(
+    config: &ModelConfig,
+    checkpoints: &[Checkpoint],
+    graph: Option<&Path>,
+) -> Result<bool, FilesError> {
     if config.architectures != [JINA_BERT] {
         return Ok(false);
     }
-    if reader.backend == BackendKind::Ort {
-        return Ok(onnx::read(&weights[0])?.outputs.iter().any(|name| name == LOGITS));
+    if let Some(graph) = graph {
+        return Ok(onnx::read(graph)?.outputs.iter().any(|name| name == LOGITS));
     }
-    let shape = tensor_shape(weights, CLASSIFIER)?;
-    Ok(shape.is_some_and(|shape| shape.first() == Some(&1)))
+    let mut found = checkpoints.iter().filter_map(|checkpoint| checkpoint.tensors.get(CLASSIFIER));
+    Ok(found.next().is_some_and(|tensor| tensor.shape().first() == Some(&1)))
 }
 
 fn pooling(root: &Path, modules: &[Module]) -> Result<Option<PoolingConfig>, FilesError> {
@@ -378,14 +427,20 @@ mod tests {
     fn each_defect_names_its_file_and_the_remedy() {
         let mut only_bin = without("model.safetensors");
         only_bin.insert("pytorch_model.bin".to_owned(), vec![0; 8]);
+        let mut two_gguf = without("model.safetensors");
+        two_gguf.extend(["a.gguf", "b.gguf"].map(|name| (name.to_owned(), vec![0; 8])));
         let mut only_onnx = without("model.safetensors");
         only_onnx.insert("onnx/model.onnx".to_owned(), vec![0; 8]);
         let lfs: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
         let table = [
             (without("config.json"), ["`config.json` is missing", "--model-id"]),
             (without("tokenizer.json"), ["`tokenizer.json` is missing", "save_pretrained"]),
-            (without("model.safetensors"), ["`model.safetensors` is missing", "only safetensors"]),
-            (only_bin, ["format of `pytorch_model.bin`", "save_pretrained"]),
+            (
+                without("model.safetensors"),
+                ["`model.safetensors` is missing", "this server reads weights as"],
+            ),
+            (only_bin, ["pytorch_model.bin is damaged", "download it again"]),
+            (two_gguf, ["several GGUF files", "a.gguf, b.gguf"]),
             (only_onnx, ["in ONNX (onnx/model.onnx)", "`--backend ort`"]),
             (
                 without("1_LogitScore/config.json"),

@@ -13,7 +13,7 @@ use super::config::{ModelConfig, Module, read_optional_json};
 use super::error::FilesError;
 use super::folder::ModelFolder;
 use super::modules;
-use super::weights::{check_small_file, check_weights};
+use super::weights::check_weights;
 
 /// The names of the label that means "relevant", in lower case.
 const POSITIVE: [&str; 7] = ["yes", "true", "relevant", "positive", "entailment", "1", "label_1"];
@@ -91,11 +91,7 @@ fn bge_m3(
     }
     let files = ENDINGS.map(|ending| folder.root.join(format!("{name}.{ending}")));
     let Some(weights) = files.into_iter().find(|path| path.exists()) else { return Ok(None) };
-    if weights.extension().is_some_and(|ending| ending == "pt") {
-        check_small_file(&weights)?;
-    } else {
-        check_weights(&weights)?;
-    }
+    check_weights(&weights)?;
     let in_features = folder.description.hidden;
     Ok(Some(DenseModule { weights, in_features, out_features, bias: true, activation }))
 }

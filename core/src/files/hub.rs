@@ -30,9 +30,9 @@ use super::error::FilesError;
 use super::folder::{CONFIG, Describe, MODULES, TOKENIZER, optional_files, remedy, required};
 use super::modules::{config_of, module_files, steps};
 use super::onnx;
-use super::source::{HubOptions, ModelSource, local_directory};
+use super::source::{HubOptions, ModelSource, Reader, local};
 use super::templates;
-use super::weights::{INDEX_FILE, SINGLE_FILE, Shards, missing_shard, no_weights, shards, weight_files};
+use super::weights::{Selection, Shards, missing_shard, select, select_local, shards, weight_files};
 
 /// A model on local disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub struct LocalModel {
     pub root: PathBuf,
     /// The commit of the Hub's repository; none for a local directory.
     pub revision_sha: Option<String>,
+    /// Which of its files hold the weights; none where the folder decides.
+    pub(super) weights: Option<Selection>,
 }
 
 /// Gets the model that `source` names: a local directory as it is, else from the Hub into its cache. If the Hub cannot
@@ -54,8 +56,10 @@ pub async fn fetch(
     options: &HubOptions,
     describe: &Describe,
 ) -> Result<LocalModel, FilesError> {
-    if let Some(root) = local_directory(&source.model_id)? {
-        return Ok(LocalModel { root, revision_sha: None });
+    let (model_id, reader) = source.named()?;
+    if let Some((root, file)) = local(model_id)? {
+        let weights = file.map(|file| named_file(model_id, file, &reader)).transpose()?;
+        return Ok(LocalModel { root, revision_sha: None, weights });
     }
     if !stays_below(&source.revision) {
         return Err(FilesError::InvalidRevision { revision: source.revision.clone() });
@@ -74,8 +78,7 @@ pub async fn fetch(
                 return Err(FilesError::Unreachable { endpoint, reason, cache });
             };
             tracing::warn!(
-                "cannot reach the Hub at {endpoint} ({reason}); using the copy of {} in {}",
-                source.model_id,
+                "cannot reach the Hub at {endpoint} ({reason}); using the copy of {model_id} in {}",
                 local.root.display()
             );
             Ok(local)
@@ -84,16 +87,26 @@ pub async fn fetch(
     }
 }
 
-/// What is downloaded last.
-enum Weights {
-    /// One safetensors file, or an index and the shards that it names.
-    Safetensors,
-    /// An ONNX file and the files of values that it names.
-    Graph(String),
+/// The file that `model_id` is, as weights.
+fn named_file(model_id: &str, file: String, reader: &Reader) -> Result<Selection, FilesError> {
+    let selection = Selection::named(&file);
+    match (reader.backend, &selection, &reader.gguf_file) {
+        (_, _, Some(flag)) if *flag != file => {
+            Err(FilesError::TwoFiles { model_id: model_id.to_owned(), file: flag.clone() })
+        }
+        (BackendKind::Candle, ..) => Ok(selection),
+        (backend, Selection::Gguf(_), _) => Err(FilesError::GgufForAnother { file, backend }),
+        // Other backends choose among the files of a folder themselves.
+        _ => Err(FilesError::NotADirectory { model_id: model_id.to_owned() }),
+    }
 }
 
 struct Hub<'a> {
     source: &'a ModelSource,
+    /// The Hub's name of the model.
+    model_id: &'a str,
+    /// Who reads which of its files.
+    reader: Reader,
     options: &'a HubOptions,
     client: Client,
     cache: Cache,
@@ -103,16 +116,27 @@ impl<'a> Hub<'a> {
     fn new(source: &'a ModelSource, options: &'a HubOptions) -> Result<Self, FilesError> {
         let given = source.token.as_ref().or(options.token.as_ref()).map(String::as_str);
         let token = given.filter(|token| !token.is_empty());
-        let client = Client::new(&source.model_id, token, options);
+        let (model_id, reader) = source.named()?;
+        let client = Client::new(model_id, token, options);
         let client = client.map_err(|reason| FilesError::Client { reason })?;
         let root = source.cache_dir.clone().unwrap_or_else(|| options.cache.clone());
-        Ok(Self { source, options, client, cache: Cache::new(root, &source.model_id) })
+        Ok(Self { source, model_id, reader, options, client, cache: Cache::new(root, model_id) })
     }
 
     /// Downloads what is wanted of the listing and not yet in the cache: small files first, weights last.
     async fn download(&self, listing: &Listing, describe: &Describe) -> Result<LocalModel, FilesError> {
-        let place = format!("the repository {} at {}", self.source.model_id, listing.sha);
+        let place = format!("the repository {} at {}", self.model_id, listing.sha);
         let has = |file: &str| listing.files.contains(file);
+        let names: Vec<String> = listing.files.iter().cloned().collect();
+        let selected = select(&place, &names, &self.reader);
+        let selected = match selected {
+            Err(error) if error.is_about_gguf() => return Err(error),
+            selected => selected,
+        };
+        if let Ok(weights @ Selection::Gguf(_)) = selected {
+            tracing::info!("fetching {place} into {}", self.cache.root().display());
+            return self.download_weights(listing, place, weights).await;
+        }
         let missing = |file: &str| FilesError::Missing {
             place: place.clone(),
             file: file.to_owned(),
@@ -129,7 +153,7 @@ impl<'a> Hub<'a> {
         if !has(TOKENIZER) {
             return Err(missing(TOKENIZER));
         }
-        let weights = self.weights(listing, &place)?;
+        let weights = selected?;
         for file in [TOKENIZER].into_iter().chain(optional_files().filter(|file| has(file))) {
             small(file).await?;
         }
@@ -137,35 +161,7 @@ impl<'a> Hub<'a> {
             small(file).await?;
         }
         self.download_modules(listing, &place).await?;
-        match weights {
-            Weights::Safetensors => self.download_weights(listing, place).await?,
-            Weights::Graph(graph) => self.download_graph(listing, &place, &graph).await?,
-        }
-        self.cache.record(&self.source.revision, &listing.sha)?;
-        self.cache.clean();
-        let root = self.cache.snapshot(&listing.sha);
-        tracing::info!("all files are in {}", root.display());
-        Ok(LocalModel { root, revision_sha: Some(listing.sha.clone()) })
-    }
-
-    /// The files that the backend reads weights from.
-    fn weights(&self, listing: &Listing, place: &str) -> Result<Weights, FilesError> {
-        let files = &listing.files;
-        match self.source.reader.backend {
-            BackendKind::Ort => {
-                let asked = self.source.reader.onnx_file.as_deref();
-                onnx::choose(files.iter().cloned(), asked, place).map(Weights::Graph)
-            }
-            // The place for what sentence-transformers reads besides safetensors.
-            BackendKind::Candle | BackendKind::Python
-                if files.contains(SINGLE_FILE) || files.contains(INDEX_FILE) =>
-            {
-                Ok(Weights::Safetensors)
-            }
-            BackendKind::Candle | BackendKind::Python => {
-                Err(no_weights(place.to_owned(), files.iter().cloned()))
-            }
-        }
+        self.download_weights(listing, place, weights).await
     }
 
     /// Downloads the files of the modules that modules.json or the user names.
@@ -178,7 +174,7 @@ impl<'a> Hub<'a> {
             }
         }
         for step in steps(&modules, self.source.dense_path.as_deref())? {
-            let [config, weights] = module_files(&step.path);
+            let [config, weights] = module_files(&step.path, |file| listing.files.contains(file));
             for (file, bound) in [(config, Bound::Small), (weights, Bound::Weights(u64::MAX))] {
                 if !listing.files.contains(&file) {
                     return Err(dense::missing(place.to_owned(), file));
@@ -189,37 +185,49 @@ impl<'a> Hub<'a> {
         Ok(())
     }
 
-    async fn download_graph(&self, listing: &Listing, place: &str, graph: &str) -> Result<(), FilesError> {
-        let path = self.file(&listing.sha, graph, Bound::Weights(u64::MAX)).await?;
-        for name in onnx::values(graph, &path)? {
-            if !listing.files.contains(&name) {
-                return Err(onnx::missing_values(place.to_owned(), name));
-            }
-            self.file(&listing.sha, &name, Bound::Weights(u64::MAX)).await?;
-        }
-        Ok(())
-    }
-
-    async fn download_weights(&self, listing: &Listing, place: String) -> Result<(), FilesError> {
+    /// Downloads the weights, which come last, and records that the model is complete.
+    async fn download_weights(
+        &self,
+        listing: &Listing,
+        place: String,
+        weights: Selection,
+    ) -> Result<LocalModel, FilesError> {
         let Listing { sha, files } = listing;
-        if files.contains(SINGLE_FILE) {
-            return self.file(sha, SINGLE_FILE, Bound::Weights(u64::MAX)).await.map(drop);
+        match &weights {
+            Selection::File(name) | Selection::Gguf(name) => {
+                self.file(sha, name, Bound::Weights(u64::MAX)).await?;
+            }
+            Selection::Shards(index) => {
+                let Shards { names, mut most } = shards(&self.file(sha, index, Bound::Small).await?)?;
+                if let Some(missing) = names.iter().find(|name| !files.contains(*name)) {
+                    return Err(missing_shard(place, missing.clone()));
+                }
+                for name in &names {
+                    let path = self.file(sha, name, Bound::Weights(most)).await?;
+                    most = most.saturating_sub(super::reading::open(&path)?.1);
+                }
+            }
+            Selection::Graph(graph) => {
+                let path = self.file(sha, graph, Bound::Weights(u64::MAX)).await?;
+                for name in onnx::values(graph, &path)? {
+                    if !files.contains(&name) {
+                        return Err(onnx::missing_values(place, name));
+                    }
+                    self.file(sha, &name, Bound::Weights(u64::MAX)).await?;
+                }
+            }
         }
-        let Shards { names, mut most } = shards(&self.file(sha, INDEX_FILE, Bound::Small).await?)?;
-        if let Some(missing) = names.iter().find(|name| !files.contains(*name)) {
-            return Err(missing_shard(place, missing.clone()));
-        }
-        for name in &names {
-            let path = self.file(sha, name, Bound::Weights(most)).await?;
-            most = most.saturating_sub(super::reading::open(&path)?.1);
-        }
-        Ok(())
+        self.cache.record(&self.source.revision, sha)?;
+        self.cache.clean();
+        let root = self.cache.snapshot(sha);
+        tracing::info!("all files are in {}", root.display());
+        Ok(LocalModel { root, revision_sha: Some(sha.clone()), weights: Some(weights) })
     }
 
     /// A refusal of the Hub as an error with a remedy.
     fn refusal(&self, file: Option<&str>, failure: Failure) -> FilesError {
         let what = self.what(file);
-        let (model_id, revision) = (self.source.model_id.clone(), self.source.revision.clone());
+        let (model_id, revision) = (self.model_id.to_owned(), self.source.revision.clone());
         let endpoint = self.client.endpoint().to_owned();
         let (status, code) = match failure {
             Failure::Refused(status, code) => (status, code),
@@ -248,7 +256,7 @@ impl<'a> Hub<'a> {
 
     /// The words for the model or a file of it in messages.
     fn what(&self, file: Option<&str>) -> String {
-        let model_id = &self.source.model_id;
+        let model_id = self.model_id;
         file.map_or_else(
             || format!("the model `{model_id}`"),
             |file| format!("`{file}` of the model `{model_id}`"),
@@ -261,10 +269,15 @@ impl<'a> Hub<'a> {
         let sha = self.cache.recorded(revision);
         let sha = sha.ok_or_else(|| format!("it does not know the revision `{revision}`"))?;
         let root = self.cache.snapshot(&sha);
-        let complete = required(&root, CONFIG)
-            .and_then(|_| required(&root, TOKENIZER))
-            .and_then(|_| weight_files(&root, &self.source.reader));
-        complete.map_err(|error| error.to_string())?;
-        Ok(LocalModel { root, revision_sha: Some(sha) })
+        let weights = select_local(&root, &self.reader).map_err(|error| error.to_string())?;
+        let needed = match weights {
+            Selection::Gguf(_) => &[][..],
+            _ => &[CONFIG, TOKENIZER],
+        };
+        for file in needed {
+            required(&root, file).map_err(|error| error.to_string())?;
+        }
+        weight_files(&root, &weights).map_err(|error| error.to_string())?;
+        Ok(LocalModel { root, revision_sha: Some(sha), weights: Some(weights) })
     }
 }

@@ -29,7 +29,8 @@ struct LayerNormConfig {
 
 /// Reads the layer norm in the folder `path` below `root`.
 pub(super) fn load(root: &Path, path: &str) -> Result<LayerNormModule, FilesError> {
-    let [config_file, weights] = module_files(path).map(|file| required_for(root, &file, REMEDY));
+    let [config_file, weights] =
+        module_files(path, |file| root.join(file).exists()).map(|file| required_for(root, &file, REMEDY));
     let (config_file, weights) = (config_file?, weights?);
     let LayerNormConfig { dimension, module_input_name, module_output_name } = read_json(&config_file)?;
     check_weights(&weights)?;

@@ -11,6 +11,7 @@ mod error;
 #[cfg(test)]
 mod fake_hub;
 mod folder;
+mod gguf;
 mod head;
 mod hub;
 mod layer_norm;
@@ -32,6 +33,8 @@ pub use folder::{ChosenTemplate, Describe, ModelFolder};
 pub use head::{class_labels, embedding_head, positive_label, scores_head};
 pub use hub::{LocalModel, fetch};
 pub use source::{HubOptions, ModelSource, Reader};
+pub use text_embeddings_checkpoint::Format;
+pub use weights::StoredWeights;
 
 /// Fetches the model that `source` names, where it is not a local directory, and reads its folder. `demo` is the model
 /// that the binary carries; a directory of that name is `./demo`. `describe` refuses a model that no backend serves, before
@@ -49,9 +52,13 @@ pub async fn load(
         let unpacked = demo::unpack()?;
         let folder = ModelFolder::open(unpacked.path(), &source.reader, describe)?;
         let model_id = source.model_id.clone();
-        return Ok(ModelFolder { model_id, unpacked: Some(Arc::new(unpacked)), ..folder });
+        let given_name = Some(model_id.clone());
+        return Ok(ModelFolder { model_id, given_name, unpacked: Some(Arc::new(unpacked)), ..folder });
     }
-    let LocalModel { root, revision_sha } = fetch(source, options, describe).await?;
-    let folder = ModelFolder::open(&root, &source.reader, describe)?;
+    let LocalModel { root, revision_sha, weights } = fetch(source, options, describe).await?;
+    let folder = match weights {
+        Some(weights) => ModelFolder::open_selected(&root, &weights, describe)?,
+        None => ModelFolder::open(&root, &source.named()?.1, describe)?,
+    };
     Ok(ModelFolder { model_id: source.model_id.clone(), revision_sha, ..folder })
 }

@@ -12,7 +12,7 @@ use super::config::Module;
 use super::dense::{self, Place};
 use super::error::FilesError;
 use super::layer_norm;
-use super::weights::SINGLE_FILE;
+use super::weights::single_file;
 
 pub(super) const MODULE_CONFIG: &str = "config.json";
 
@@ -74,16 +74,21 @@ fn is_inside(path: &str) -> bool {
     components.clone().next().is_some() && components.all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// The files of a module in its folder `path`: its configuration, and its weights.
-pub(super) fn module_files(path: &str) -> [String; 2] {
+/// The files of a module in its folder `path`: its configuration, and its weights. `has` says which files there are.
+pub(super) fn module_files(path: &str, has: impl Fn(&str) -> bool) -> [String; 2] {
     let path = path.trim_end_matches('/');
-    [format!("{path}/{MODULE_CONFIG}"), format!("{path}/{SINGLE_FILE}")]
+    [module_config(path), single_file(|name| format!("{path}/{name}"), has)]
+}
+
+/// The configuration of a module in its folder `path`.
+pub(super) fn module_config(path: &str) -> String {
+    format!("{}/{MODULE_CONFIG}", path.trim_end_matches('/'))
 }
 
 /// The configuration of the module of this class, where modules.json names one in a folder.
 pub(super) fn config_of(modules: &[Module], class: &str) -> Option<String> {
     let module = modules.iter().find(|module| module.class_name() == class)?;
-    is_inside(&module.path).then(|| module_files(&module.path)[0].clone())
+    is_inside(&module.path).then(|| module_config(&module.path))
 }
 
 /// Refuses modules that are not supported, or not in this order. `may_normalize` says whether the last may be Normalize.
@@ -151,7 +156,9 @@ mod tests {
         assert!(message.contains("`--dense-path x`") && message.contains("2_Dense, 3_Dense"), "{message}");
         let message = steps(&modules(&["2_Dense"; 65]), None).unwrap_err().to_string();
         assert!(message.contains("more than 64 times"), "{message}");
-        assert_eq!(module_files("2_Dense/"), ["2_Dense/config.json", "2_Dense/model.safetensors"]);
+        let files = |there: &str| module_files("2_Dense/", |file| there.contains(file));
+        assert_eq!(files(""), ["2_Dense/config.json", "2_Dense/model.safetensors"]);
+        assert_eq!(files("2_Dense/pytorch_model.bin"), ["2_Dense/config.json", "2_Dense/pytorch_model.bin"]);
     }
 
     #[test]

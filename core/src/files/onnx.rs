@@ -102,18 +102,16 @@ pub(super) fn missing_values(place: String, file: String) -> FilesError {
     FilesError::Missing { place, file, remedy }
 }
 
-/// The graph of the model folder `root`, and the files of values that belong to it. They exist.
+/// The file of a graph in the model folder `root`, and the files of values that belong to it. They exist.
 ///
 /// # Errors
 ///
-/// As [`choose`] and [`values`], and [`FilesError::Missing`] for a file of values that is not there.
-pub(super) fn graph_files(root: &Path, asked: Option<&str>) -> Result<Vec<PathBuf>, FilesError> {
-    let place = root.display().to_string();
-    let graph = choose(names(root), asked, &place)?;
-    let path = root.join(&graph);
-    let values = values(&graph, &path)?;
+/// As [`values`], and [`FilesError::Missing`] for a file of values that is not there.
+pub(super) fn graph_files(root: &Path, graph: &str) -> Result<Vec<PathBuf>, FilesError> {
+    let path = root.join(graph);
+    let values = values(graph, &path)?;
     match values.iter().find(|name| !root.join(name).exists()) {
-        Some(missing) => Err(missing_values(place, missing.clone())),
+        Some(missing) => Err(missing_values(root.display().to_string(), missing.clone())),
         None => Ok([path].into_iter().chain(values.iter().map(|name| root.join(name))).collect()),
     }
 }
@@ -181,7 +179,7 @@ mod tests {
         let graph = root.join("onnx/model.onnx");
         let write = |values: &[&str]| std::fs::write(&graph, super::super::fake_hub::graph(values)).unwrap();
         let files = || {
-            let found = graph_files(root, None)?;
+            let found = graph_files(root, "onnx/model.onnx")?;
             Ok(found
                 .iter()
                 .map(|path| path.strip_prefix(root).unwrap().display().to_string())

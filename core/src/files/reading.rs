@@ -22,7 +22,7 @@ pub(super) fn longest(file: &str) -> u64 {
     let name = file.rsplit('/').next().unwrap_or(file);
     match name {
         super::folder::TOKENIZER => LONGEST_TOKENIZER,
-        super::weights::INDEX_FILE => LONGEST_INDEX,
+        index if super::weights::is_index(index) => LONGEST_INDEX,
         _ => LONGEST_OTHER,
     }
 }

@@ -12,6 +12,7 @@ use text_embeddings_backend_core::BackendKind;
 
 use super::error::FilesError;
 use super::reading;
+use super::weights::{is_gguf, is_weights};
 
 /// The backend that will read a model's files: it decides which of them are its weights.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,12 +21,15 @@ pub struct Reader {
     pub backend: BackendKind,
     /// `--onnx-file`: the graph that ONNX Runtime reads, where there are several.
     pub onnx_file: Option<String>,
+    /// `--gguf-file`: the GGUF file to take where there are several, or other weights, too.
+    pub gguf_file: Option<String>,
 }
 
 /// Which model to serve.
 #[derive(Clone)]
 pub struct ModelSource {
-    /// A Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a directory, or `demo`.
+    /// A Hub id such as `Qwen/Qwen3-Reranker-0.6B`, also with `:FILE.gguf`, the path of a directory or of a weight file, or
+    /// `demo`.
     pub model_id: String,
     /// Branch, tag, commit or `refs/pr/N` of the Hub's repository.
     pub revision: String,
@@ -37,6 +41,28 @@ pub struct ModelSource {
     pub dense_path: Option<String>,
     /// Who will read the files.
     pub reader: Reader,
+}
+
+impl ModelSource {
+    /// The model, and who reads which of its files: `owner/name:FILE.gguf` names a GGUF file, too.
+    pub(super) fn named(&self) -> Result<(&str, Reader), FilesError> {
+        let flag = self.reader.gguf_file.as_deref();
+        let (model_id, file) = match self.model_id.split_once(':') {
+            Some((model_id, file)) if is_gguf(file) && !Path::new(&self.model_id).exists() => {
+                (model_id, Some(file))
+            }
+            _ => (self.model_id.as_str(), None),
+        };
+        match (file, flag) {
+            (Some(file), Some(flag)) if file != flag => {
+                Err(FilesError::TwoFiles { model_id: self.model_id.clone(), file: flag.to_owned() })
+            }
+            (file, flag) => {
+                let gguf_file = file.or(flag).map(str::to_owned);
+                Ok((model_id, Reader { gguf_file, ..self.reader.clone() }))
+            }
+        }
+    }
 }
 
 impl fmt::Debug for ModelSource {
@@ -145,15 +171,20 @@ fn is_switched_on(value: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str())
 }
 
-/// The directory that `model_id` names; none if it can only be a Hub id.
-pub(super) fn local_directory(model_id: &str) -> Result<Option<PathBuf>, FilesError> {
+/// The directory that `model_id` names, and the file in it where it names a file; none if it can only be a Hub id.
+pub(super) fn local(model_id: &str) -> Result<Option<(PathBuf, Option<String>)>, FilesError> {
     let path = Path::new(model_id);
     let model_id = model_id.to_owned();
     if path.is_dir() {
-        return Ok(Some(path.to_owned()));
+        return Ok(Some((path.to_owned(), None)));
     }
     if path.is_file() {
-        return Err(FilesError::NotADirectory { model_id });
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !is_weights(&file) {
+            return Err(FilesError::NotADirectory { model_id });
+        }
+        return Ok(Some((folder.to_owned(), Some(file))));
     }
     if model_id.starts_with(['/', '.', '~']) || model_id.matches('/').count() > 1 {
         return Err(FilesError::NoSuchDirectory { model_id });

@@ -1,17 +1,17 @@
 //! Which weight files a model has, and whether each is whole.
 //!
-//! Input: a model folder. Output: its safetensors files in name order. What must hold: every file that is handed on
-//! exists, is no Git LFS pointer, and is exactly as long as its header says, so that a broken download is found here
-//! and not as an odd number later.
+//! Input: the names of a model's files. Output: its weight files in name order: safetensors where it has them, else
+//! `PyTorch`'s pickles, else GGUF. What must hold: every file that is handed on exists, is no Git LFS pointer, and is as
+//! long as it says, so that a broken download is found here and not as an odd number later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 use text_embeddings_backend_core::BackendKind;
+use text_embeddings_checkpoint::{Checkpoint, Format};
 
 use super::config::read_json;
 use super::error::FilesError;
@@ -19,34 +19,38 @@ use super::onnx;
 use super::reading;
 use super::source::Reader;
 
-/// The weights of a model in one file.
-pub(super) const SINGLE_FILE: &str = "model.safetensors";
-/// The list of the weight files of a model in several.
-pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
+/// How a repository of `transformers` lays its weights out.
+struct Layout {
+    /// All in one file.
+    single: &'static str,
+    /// The list of the files of a model in several.
+    index: &'static str,
+    /// How the names of these end.
+    ending: &'static str,
+}
 
-const LFS_PREFIX: &[u8] = b"version https://git-lfs";
-/// The header length stands in the first eight bytes, little-endian.
-const LENGTH_BYTES: u64 = 8;
-/// The format's own limit on a header.
-const LONGEST_HEADER: u64 = 100_000_000;
-
-/// Weights in other formats.
-const OTHER_FORMATS: [&str; 7] = [
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    ".onnx",
-    ".gguf",
-    "tf_model.h5",
-    "flax_model.msgpack",
-    "rust_model.ot",
+/// The layouts, the preferred one first.
+const LAYOUTS: [Layout; 2] = [
+    Layout { single: "model.safetensors", index: "model.safetensors.index.json", ending: ".safetensors" },
+    Layout { single: "pytorch_model.bin", index: "pytorch_model.bin.index.json", ending: ".bin" },
 ];
 
-/// What to do about a model without weights that are known.
-const NEEDS_SAFETENSORS: &str = "this server reads only safetensors weights (model.safetensors, or \
-                                 model.safetensors.index.json with its shards); convert the model, or choose another \
-                                 repository or `--revision`";
+/// How the names of GGUF files end.
+const GGUF: &str = ".gguf";
+/// How the names of GGUF files begin that hold no model of texts, but what reads images for one.
+const PROJECTOR: &str = "mmproj";
 
-/// `model.safetensors.index.json`.
+const LFS_PREFIX: &[u8] = b"version https://git-lfs";
+
+/// Weights in formats that are not read.
+const OTHER_FORMATS: [&str; 4] = [".onnx", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"];
+
+/// What to do about a model without weights that are known.
+const NEEDS_WEIGHTS: &str = "this server reads weights as model.safetensors, as pytorch_model.bin (both also in several \
+                             files with their index) and as one .gguf file; convert the model, or choose another \
+                             repository or `--revision`";
+
+/// `model.safetensors.index.json` and its like.
 #[derive(Deserialize)]
 struct Index {
     #[serde(default)]
@@ -68,74 +72,147 @@ const STATED_TIMES: f64 = 4.0;
 /// What is added to that for headers, in bytes for each shard.
 const SHARD_ALLOWANCE: u64 = 16 << 20;
 
-/// One tensor of a safetensors header; its type is the backend's business.
-#[derive(Deserialize)]
-struct Tensor {
-    #[serde(default)]
-    shape: Vec<u64>,
-    data_offsets: (u64, u64),
+/// Which of a model's files hold its weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Selection {
+    /// One file.
+    File(String),
+    /// Those that this index names.
+    Shards(String),
+    /// One file that holds the tokenizer and the settings, too.
+    Gguf(String),
+    /// An ONNX graph, with its files of values.
+    Graph(String),
 }
 
-/// A header entry: a tensor, or the free text under `__metadata__`.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Entry {
-    Tensor(Tensor),
-    Other(IgnoredAny),
-}
-
-/// The files of the model folder `root` that a backend reads weights from, in name order. They exist; [`check_weights`]
-/// looks into safetensors.
-pub(super) fn weight_files(root: &Path, reader: &Reader) -> Result<Vec<PathBuf>, FilesError> {
-    match reader.backend {
-        BackendKind::Ort => onnx::graph_files(root, reader.onnx_file.as_deref()),
-        // The place for what sentence-transformers reads besides safetensors.
-        BackendKind::Candle | BackendKind::Python => safetensors_files(root),
+impl Selection {
+    /// The file that a user names.
+    pub(super) fn named(name: &str) -> Self {
+        if is_gguf(name) { Self::Gguf(name.to_owned()) } else { Self::File(name.to_owned()) }
     }
 }
 
-fn safetensors_files(root: &Path) -> Result<Vec<PathBuf>, FilesError> {
-    let single = root.join(SINGLE_FILE);
-    if single.exists() {
-        return Ok(vec![single]);
+/// Whether a file's name is that of a GGUF file.
+pub(super) fn is_gguf(name: &str) -> bool {
+    name.to_lowercase().ends_with(GGUF)
+}
+
+/// The path of a module's weights, which are in one file; `path` makes it of a name, and `has` says whether it is there.
+pub(super) fn single_file(path: impl Fn(&str) -> String, has: impl Fn(&str) -> bool) -> String {
+    let found = LAYOUTS.iter().map(|layout| path(layout.single)).find(|path| has(path));
+    found.unwrap_or_else(|| path(LAYOUTS[0].single))
+}
+
+/// Whether a file's name is that of a weight file.
+pub(super) fn is_weights(name: &str) -> bool {
+    is_gguf(name) || LAYOUTS.iter().any(|layout| name.ends_with(layout.ending))
+}
+
+/// Whether a file's name is that of a list of weight files.
+pub(super) fn is_index(name: &str) -> bool {
+    LAYOUTS.iter().any(|layout| layout.index == name)
+}
+
+/// The weights among the files `names` of `place` that a backend reads; the GGUF file where the user names one.
+pub(super) fn select(place: &str, names: &[String], reader: &Reader) -> Result<Selection, FilesError> {
+    let gguf_file = reader.gguf_file.as_deref();
+    if let (BackendKind::Ort | BackendKind::Python, Some(file)) = (reader.backend, gguf_file) {
+        let (file, backend) = (file.to_owned(), reader.backend);
+        return Err(FilesError::GgufForAnother { file, backend });
     }
-    let index = root.join(INDEX_FILE);
-    if !index.exists() {
-        return Err(no_weights(format!("{}", root.display()), onnx::names(root)));
+    if reader.backend == BackendKind::Ort {
+        let graph = onnx::choose(names.iter().cloned(), reader.onnx_file.as_deref(), place)?;
+        return Ok(Selection::Graph(graph));
     }
-    let mut files = Vec::new();
-    for name in shards(&index)?.names {
-        let path = root.join(&name);
-        if !path.exists() {
-            return Err(missing_shard(format!("{}", root.display()), name));
+    let has = |name: &str| names.iter().any(|known| known == name);
+    let is_model =
+        |name: &&String| is_gguf(name) && !name.rsplit('/').next().unwrap_or(name).starts_with(PROJECTOR);
+    let ggufs: Vec<&str> = names.iter().filter(is_model).map(String::as_str).collect();
+    let found = || if ggufs.is_empty() { "none".to_owned() } else { ggufs.join(", ") };
+    if let Some(name) = gguf_file {
+        if has(name) && is_gguf(name) {
+            return Ok(Selection::Gguf(name.to_owned()));
         }
-        files.push(path);
+        let (place, file) = (place.to_owned(), name.to_owned());
+        return Err(FilesError::NoSuchGguf { place, file, found: found() });
     }
-    Ok(files)
+    for layout in &LAYOUTS {
+        if has(layout.single) {
+            return Ok(Selection::File(layout.single.to_owned()));
+        }
+        if has(layout.index) {
+            return Ok(Selection::Shards(layout.index.to_owned()));
+        }
+    }
+    match ggufs[..] {
+        [first, ..] if reader.backend == BackendKind::Python => {
+            Err(FilesError::GgufForAnother { file: first.to_owned(), backend: reader.backend })
+        }
+        [] => Err(no_weights(place.to_owned(), names)),
+        [only] => Ok(Selection::Gguf(only.to_owned())),
+        _ => Err(FilesError::SeveralGguf { place: place.to_owned(), found: found() }),
+    }
 }
 
-/// The error for a folder or repository without safetensors weights, which has these files.
-pub(super) fn no_weights(place: String, files: impl IntoIterator<Item = String>) -> FilesError {
-    let files: Vec<String> = files.into_iter().collect();
+/// The weights of the model folder `root`. The files of the answer may be missing: [`weight_files`] looks.
+pub(super) fn select_local(root: &Path, reader: &Reader) -> Result<Selection, FilesError> {
+    let mut names = onnx::names(root);
+    // One in a folder below may be named, but is not looked for.
+    names.extend(reader.gguf_file.iter().filter(|name| root.join(name).is_file()).cloned());
+    select(&root.display().to_string(), &names, reader)
+}
+
+/// The files of a selection below the model folder `root`, in name order. They exist; [`check_weights`] looks into them.
+pub(super) fn weight_files(root: &Path, selection: &Selection) -> Result<Vec<PathBuf>, FilesError> {
+    let place = || root.display().to_string();
+    match selection {
+        Selection::Graph(graph) => onnx::graph_files(root, graph),
+        Selection::File(name) | Selection::Gguf(name) => {
+            let path = root.join(name);
+            if !path.exists() {
+                let (place, file) = (place(), name.clone());
+                return Err(FilesError::Missing { place, file, remedy: NEEDS_WEIGHTS });
+            }
+            Ok(vec![path])
+        }
+        Selection::Shards(index) => {
+            let mut files = Vec::new();
+            for name in shards(&root.join(index))?.names {
+                let path = root.join(&name);
+                if !path.exists() {
+                    return Err(missing_shard(place(), name));
+                }
+                files.push(path);
+            }
+            Ok(files)
+        }
+    }
+}
+
+/// The error for a folder or repository without weights that are read, which has these files.
+fn no_weights(place: String, files: &[String]) -> FilesError {
     if let Some(found) = files.iter().find(|name| onnx::is_graph(name)) {
         return FilesError::OnlyOnnx { place, found: found.clone() };
     }
-    let is_weights = |name: &String| OTHER_FORMATS.iter().any(|ending| name.ends_with(ending));
-    match files.into_iter().find(is_weights) {
-        Some(found) => FilesError::OtherWeights { place, found },
-        None => FilesError::Missing { place, file: SINGLE_FILE.to_owned(), remedy: NEEDS_SAFETENSORS },
+    let is_weights = |name: &&String| OTHER_FORMATS.iter().any(|ending| name.ends_with(ending));
+    match files.iter().find(is_weights) {
+        Some(found) => FilesError::OtherWeights { place, found: found.clone() },
+        None => FilesError::Missing { place, file: LAYOUTS[0].single.to_owned(), remedy: NEEDS_WEIGHTS },
     }
 }
 
 /// The error for a shard that the index names and `place` lacks.
 pub(super) fn missing_shard(place: String, file: String) -> FilesError {
-    let remedy = "model.safetensors.index.json names it; download the model again, all shards of it";
+    let remedy = "the index of the weights names it; download the model again, all shards of it";
     FilesError::Missing { place, file, remedy }
 }
 
 /// The shards that an index names.
 pub(super) fn shards(index: &Path) -> Result<Shards, FilesError> {
     let Index { metadata, weight_map } = read_json(index)?;
+    let name = index.file_name().unwrap_or_default().to_string_lossy();
+    let ending =
+        LAYOUTS.iter().find(|layout| layout.index == name).map_or(".safetensors", |layout| layout.ending);
     let names: BTreeSet<String> = weight_map.into_values().collect();
     let damaged = |reason: String| FilesError::Damaged { path: index.into(), reason };
     if names.is_empty() {
@@ -143,8 +220,8 @@ pub(super) fn shards(index: &Path) -> Result<Shards, FilesError> {
     }
     for name in &names {
         let stays_inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
-        if name.is_empty() || !stays_inside || !name.ends_with(".safetensors") {
-            return Err(damaged(format!("it names {name:?}, which is no safetensors file of this model")));
+        if name.is_empty() || !stays_inside || !name.ends_with(ending) {
+            return Err(damaged(format!("it names {name:?}, which is no weight file of this model")));
         }
     }
     let stated = metadata.as_ref().and_then(|metadata| metadata["total_size"].as_f64());
@@ -153,78 +230,45 @@ pub(super) fn shards(index: &Path) -> Result<Shards, FilesError> {
     Ok(Shards { names, most })
 }
 
-/// A safetensors file's header, and the length of the file.
-struct Header {
-    entries: BTreeMap<String, Entry>,
-    /// Where the data begin.
-    end: u64,
-    /// The length of the file.
-    actual: u64,
+/// What the weight files of a model hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredWeights {
+    /// Their format.
+    pub format: Format,
+    /// The types of their values, that of most values first.
+    pub types: Vec<&'static str>,
+    /// Their bytes once they are read: blocks of quantised values are widened to 32 bits.
+    pub bytes: u64,
 }
 
-/// Checks that a safetensors file is whole: its length is that of header and data together.
-pub(super) fn check_weights(path: &Path) -> Result<(), FilesError> {
-    let Header { entries, end, actual } = header(path)?;
-    let data = data_end(&entries).map_err(|reason| FilesError::Damaged { path: path.into(), reason })?;
-    let expected = end.saturating_add(data);
-    if actual == expected {
-        return Ok(());
+impl std::fmt::Display for StoredWeights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.format, self.types.join(", "))
     }
-    Err(FilesError::WrongLength { path: path.into(), expected, actual })
 }
 
-/// The shape of the tensor `name`, if one of the safetensors files has it. Reads headers only.
-pub(super) fn tensor_shape(files: &[PathBuf], name: &str) -> Result<Option<Vec<u64>>, FilesError> {
-    for path in files {
-        if let Some(Entry::Tensor(tensor)) = header(path)?.entries.remove(name) {
-            return Ok(Some(tensor.shape));
-        }
-    }
-    Ok(None)
+/// Checks that a weight file is whole.
+pub(super) fn check_weights(path: &Path) -> Result<Checkpoint, FilesError> {
+    text_embeddings_checkpoint::open(path).map_err(FilesError::Weights)
 }
 
-/// Reads a safetensors file's header.
-fn header(path: &Path) -> Result<Header, FilesError> {
-    let unreadable = |error| FilesError::io(path, error);
-    let damaged = |reason: String| FilesError::Damaged { path: path.into(), reason };
-    let (mut file, actual) = reading::open(path)?;
-    let mut start = Vec::new();
-    file.by_ref().take(LENGTH_BYTES).read_to_end(&mut start).map_err(unreadable)?;
-    if LFS_PREFIX.starts_with(&start) && start.len() == LENGTH_BYTES as usize {
-        return Err(FilesError::LfsPointer { path: path.into() });
+/// What the weight files `checkpoints` hold; nothing where there are none.
+pub(super) fn stored(checkpoints: &[Checkpoint]) -> Option<StoredWeights> {
+    let format = checkpoints.first()?.format;
+    let mut counts = BTreeMap::<&'static str, u64>::new();
+    let mut bytes = 0_u64;
+    for tensor in checkpoints.iter().flat_map(|checkpoint| checkpoint.tensors.values()) {
+        let (encoding, values) = (tensor.encoding(), (tensor.rows() * tensor.columns()) as u64);
+        let size = if encoding.is_quantised() { 4 } else { encoding.bytes as u64 };
+        *counts.entry(encoding.name).or_default() += values;
+        bytes = bytes.saturating_add(values.saturating_mul(size));
     }
-    let Ok(length) = <[u8; LENGTH_BYTES as usize]>::try_from(start) else {
-        return Err(damaged(format!("it has only {actual} bytes, too few for a safetensors header")));
-    };
-    let header_length = u64::from_le_bytes(length);
-    if header_length > LONGEST_HEADER {
-        return Err(damaged("it does not start with a safetensors header".to_owned()));
-    }
-    let header_end = LENGTH_BYTES + header_length;
-    if actual < header_end {
-        return Err(FilesError::WrongLength { path: path.into(), expected: header_end, actual });
-    }
-    let mut header = Vec::new();
-    file.take(header_length).read_to_end(&mut header).map_err(unreadable)?;
-    let entries: BTreeMap<String, Entry> = serde_json::from_slice(&header)
-        .map_err(|error| damaged(format!("its safetensors header is not readable: {error}")))?;
-    Ok(Header { entries, end: header_end, actual })
+    let mut types: Vec<_> = counts.into_iter().collect();
+    types.sort_by_key(|(_, values)| std::cmp::Reverse(*values));
+    Some(StoredWeights { format, types: types.into_iter().map(|(name, _)| name).collect(), bytes })
 }
 
-/// The number of data bytes that the tensors of a header span.
-fn data_end(entries: &BTreeMap<String, Entry>) -> Result<u64, String> {
-    let mut end = 0;
-    for (name, entry) in entries {
-        match entry {
-            Entry::Tensor(tensor) => end = end.max(tensor.data_offsets.1),
-            Entry::Other(_) if name == "__metadata__" => {}
-            Entry::Other(_) => return Err(format!("the header's entry `{name}` has no data_offsets")),
-        }
-    }
-    Ok(end)
-}
-
-/// Checks that a file other than safetensors is a file of possible length, and no Git LFS pointer.
+/// Checks that a file other than weights is a file of possible length, and no Git LFS pointer.
 pub(super) fn check_small_file(path: &Path) -> Result<(), FilesError> {
     let unreadable = |error| FilesError::io(path, error);
     let mut start = Vec::new();
@@ -244,7 +288,7 @@ pub(super) fn starts_as_lfs_pointer(start: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed test should stop here")]
     use super::super::fake_hub::safetensors;
     use super::*;
 
@@ -281,13 +325,54 @@ mod tests {
     #[test]
     fn an_index_cannot_lead_out_of_its_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let index = folder.path().join(INDEX_FILE);
+        let index = folder.path().join(LAYOUTS[0].index);
         for name in ["../other.safetensors", "/etc/passwd", "", "pytorch_model.bin"] {
             std::fs::write(&index, serde_json::json!({ "weight_map": { "w": name } }).to_string()).unwrap();
             let message = shards(&index).err().unwrap().to_string();
-            assert!(message.contains(INDEX_FILE) && message.contains(&format!("{name:?}")), "{message}");
+            assert!(
+                message.contains(LAYOUTS[0].index) && message.contains(&format!("{name:?}")),
+                "{message}"
+            );
         }
         std::fs::write(&index, r#"{"weight_map":{}}"#).unwrap();
         assert!(shards(&index).err().unwrap().to_string().contains("empty"));
+    }
+
+    #[test]
+    fn safetensors_go_before_pickles_and_these_before_gguf() {
+        let table: [(&[&str], Option<&str>, Result<Selection, &str>); 11] = [
+            (
+                &["a.gguf", "model.safetensors", "pytorch_model.bin"],
+                None,
+                Ok(Selection::File("model.safetensors".to_owned())),
+            ),
+            (
+                &["model.safetensors.index.json", "pytorch_model.bin"],
+                None,
+                Ok(Selection::Shards("model.safetensors.index.json".to_owned())),
+            ),
+            (&["a.gguf", "pytorch_model.bin"], None, Ok(Selection::File("pytorch_model.bin".to_owned()))),
+            (
+                &["pytorch_model.bin.index.json", "model.onnx"],
+                None,
+                Ok(Selection::Shards("pytorch_model.bin.index.json".to_owned())),
+            ),
+            (&["a.gguf", "mmproj-a.gguf"], None, Ok(Selection::Gguf("a.gguf".to_owned()))),
+            (&["a.gguf", "b/c.GGUF"], None, Err("`--gguf-file`: a.gguf, b/c.GGUF")),
+            (&["a.gguf", "b/c.GGUF"], Some("b/c.GGUF"), Ok(Selection::Gguf("b/c.GGUF".to_owned()))),
+            (&["a.gguf", "model.safetensors"], Some("a.gguf"), Ok(Selection::Gguf("a.gguf".to_owned()))),
+            (&["a.gguf"], Some("b.gguf"), Err("its GGUF files: a.gguf")),
+            (&["model.safetensors"], Some("model.safetensors"), Err("its GGUF files: none")),
+            (&["tf_model.h5"], None, Err("format of `tf_model.h5`")),
+        ];
+        for (names, gguf_file, expected) in table {
+            let owned: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            let reader = Reader { gguf_file: gguf_file.map(str::to_owned), ..Reader::default() };
+            match (select("there", &owned, &reader), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{names:?}"),
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{names:?}: {error}"),
+                (found, expected) => panic!("{names:?}: {found:?}, not {expected:?}"),
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::ensure;
 use clap::Args;
+use text_embeddings_core::files::Format;
 
 use super::block_on;
 use crate::{args::HubArgs, startup};
@@ -18,7 +19,7 @@ use crate::{args::HubArgs, startup};
   MODEL=$(text-embeddings-router download Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models)
   HF_HUB_OFFLINE=1 text-embeddings-router --model-id Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models
 
-Prints the path of the model's folder, which `--model-id` takes too. Files that are there already are not fetched again.")]
+Prints the path of the model's folder, or of its GGUF file, which `--model-id` takes too. Files that are there already are not fetched again.")]
 pub(crate) struct DownloadArgs {
     /// The model: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`.
     #[arg(env = "MODEL_ID")]
@@ -37,6 +38,12 @@ pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     let folder = block_on(level, startup::load(&source, startup::Choices::default()))?;
     ensure!(!folder.is_temporary(), "`{}` is in this binary: there is nothing to download", args.model);
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", folder.root.display())?;
+    // A folder may hold many GGUF files.
+    let path = if folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf) {
+        &folder.weights[0]
+    } else {
+        &folder.root
+    };
+    writeln!(out, "{}", path.display())?;
     Ok(out.flush()?)
 }

@@ -60,8 +60,8 @@ pub(crate) struct InfoBody<'a> {
     /// What computes: `candle`, this server's own models and kernels, `ort` (ONNX Runtime) or `python`.
     #[schema(example = "candle")]
     backend: &'a str,
-    /// The files that the weights come from.
-    #[schema(example = "model.safetensors")]
+    /// The files that the weights come from, their format, and the types that they store, that of most values first.
+    #[schema(example = "model.gguf (GGUF: Q8_0, F32)")]
     weights: &'a str,
     /// The CPU's vector instructions that compute; null where another device does.
     #[schema(example = "avx512+vnni+bf16")]
@@ -185,11 +185,11 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             score_activation: model.score_activation.as_deref(),
             reranker: model.reranker.as_ref().map(RerankerBody::from),
             backend: model.backend,
-            weights: &model.weights,
             instruction_set: model.instruction_set.as_deref(),
             threads: config.threads,
             pin_threads: config.pin_threads,
             prefix_cache_bytes: model.prefix_cache_bytes,
+            weights: &model.weights,
         }
     }
 }

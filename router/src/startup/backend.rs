@@ -16,6 +16,7 @@ pub(crate) fn reader(hub: &HubArgs) -> Reader {
     Reader {
         backend: hub.backend,
         onnx_file: hub.onnx_file.clone().filter(|_| hub.backend == BackendKind::Ort),
+        gguf_file: hub.gguf_file.clone(),
     }
 }
 
@@ -58,13 +59,14 @@ fn advice(has_onnx: bool, is_built_in: impl Fn(BackendKind) -> bool) -> Option<S
     (!advice.is_empty()).then(|| advice.join("; "))
 }
 
-/// The files that the weights come from, in a word or two.
+/// The files that the weights come from, and what they store, in a few words.
 pub(super) fn source(folder: &ModelFolder) -> String {
+    let stored = folder.stored.as_ref().map_or_else(String::new, |stored| format!(" ({stored})"));
     let name = |path: &Path| path.strip_prefix(&folder.root).unwrap_or(path).display().to_string();
     match folder.weights.as_slice() {
-        [] => String::new(),
-        [file] => name(file),
-        [first, others @ ..] => format!("{} and {} more", name(first), others.len()),
+        [] => stored,
+        [file] => name(file) + &stored,
+        [first, others @ ..] => format!("{} and {} more{stored}", name(first), others.len()),
     }
 }
 

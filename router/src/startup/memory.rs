@@ -46,13 +46,14 @@ impl Available {
         Some(limit.filter(|limit| limit.bytes < machine.bytes).unwrap_or(machine))
     }
 
-    /// Refuses weights that cannot fit whatever else there is, before they are read. `stored` is the size of their files.
+    /// Refuses weights that cannot fit whatever else there is, before they are read. `stored` is their size as they
+    /// are read.
     ///
     /// # Errors
     ///
     /// A sentence with both sizes and what to do.
     pub(super) fn check_weights(self, stored: u64, dtype: Option<DType>) -> anyhow::Result<()> {
-        // Files hold 32 or 16 bits for each weight.
+        // 32 or 16 bits for each weight.
         let least = match dtype {
             Some(DType::Int8) => stored / 4,
             Some(DType::Int4) => stored / 8,

@@ -55,6 +55,6 @@ impl Checkpoint {
     }
 
     fn has_shape(&self, name: &str, shape: &[usize]) -> bool {
-        self.tensors.get(name).is_some_and(|entry| entry.shape == shape)
+        self.tensors.get(name).is_some_and(|tensor| tensor.shape() == shape)
     }
 }

@@ -9,6 +9,7 @@ use super::super::fake_hub::{
 use super::super::source::Reader;
 use super::*;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 const SHA: &str = "0123456789abcdef0123456789abcdef01234567";
 const ID: &str = "Qwen/Qwen3-Reranker-0.6B";
@@ -56,9 +57,9 @@ impl Setup {
     fn sharded() -> Self {
         let setup = Self::new();
         setup.change(|repository| {
-            repository.files.remove(SINGLE_FILE);
+            repository.files.remove("model.safetensors");
             let map = r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
-            repository.files.insert(INDEX_FILE.to_owned(), map.into());
+            repository.files.insert("model.safetensors.index.json".to_owned(), map.into());
             for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
                 repository.files.insert(shard.to_owned(), safetensors(32));
             }
@@ -180,14 +181,14 @@ async fn the_files_of_dense_modules_come_before_the_weights() {
             repository.files.insert("modules.json".to_owned(), modules.into());
         });
         let message = setup.message().await;
-        assert!(message.contains(part) && !setup.snapshot().contains(SINGLE_FILE), "{message}");
+        assert!(message.contains(part) && !setup.snapshot().contains("model.safetensors"), "{message}");
     }
 }
 
 #[tokio::test]
 async fn what_cannot_be_served_is_refused_before_its_weights_are_fetched() {
     let mamba = r#"{"architectures":["MambaForCausalLM"],"model_type":"mamba"}"#;
-    let without_weights = ["pytorch_model.bin", "onnx/model.onnx"];
+    let without_weights = ["tf_model.h5", "onnx/model.onnx"];
     let table: [(&str, &[&str], &str); 3] = [
         (mamba, &[], "mamba is not supported"),
         (mamba, &without_weights, "mamba is not supported"),
@@ -202,7 +203,7 @@ async fn what_cannot_be_served_is_refused_before_its_weights_are_fetched() {
         setup.change(|repository| {
             repository.files.insert(CONFIG.to_owned(), config.into());
             if !others.is_empty() {
-                repository.files.retain(|name, _| name != SINGLE_FILE && name != TOKENIZER);
+                repository.files.retain(|name, _| name != "model.safetensors" && name != TOKENIZER);
                 repository.files.extend(others.iter().map(|&name| (name.to_owned(), vec![0; 10])));
             }
             if config == "{}" {
@@ -238,10 +239,14 @@ async fn the_backend_decides_what_the_weights_are() {
         (Some("model_int8.onnx"), &["onnx/model_int8.onnx"]),
     ] {
         let mut setup = Setup::with_onnx();
-        setup.source.reader = Reader { backend: BackendKind::Ort, onnx_file: onnx_file.map(str::to_owned) };
+        setup.source.reader = Reader {
+            backend: BackendKind::Ort,
+            onnx_file: onnx_file.map(str::to_owned),
+            ..Reader::default()
+        };
         let local = setup.fetch().await.unwrap();
         assert_eq!(weights(&setup), expected);
-        let graph = weight_files(&local.root, &setup.source.reader).unwrap();
+        let graph = weight_files(&local.root, &local.weights.unwrap()).unwrap();
         assert_eq!(graph, expected.iter().map(|name| local.root.join(name)).collect::<Vec<_>>());
     }
     for (name, part) in [("../../x", "cannot be a file of values"), ("absent", "`onnx/absent` is missing")] {
@@ -253,7 +258,7 @@ async fn the_backend_decides_what_the_weights_are() {
         let message = hostile.message().await;
         assert!(message.contains(part), "{message}");
     }
-    setup.change(|repository| drop(repository.files.remove(SINGLE_FILE)));
+    setup.change(|repository| drop(repository.files.remove("model.safetensors")));
     let cache = tempfile::tempdir().unwrap();
     let source = ModelSource { cache_dir: Some(cache.path().to_owned()), ..setup.source.clone() };
     let message = fetch(&source, &setup.options, &describe).await.unwrap_err().to_string();
@@ -267,7 +272,7 @@ async fn the_backend_decides_what_the_weights_are() {
 async fn shards_are_those_that_the_index_names() {
     let setup = Setup::sharded();
     let local = setup.fetch().await.unwrap();
-    assert_eq!(weight_files(&local.root, &Reader::default()).unwrap().len(), 2);
+    assert_eq!(weight_files(&local.root, &local.weights.unwrap()).unwrap().len(), 2);
     setup.change(|repository| drop(repository.files.remove("model-00002-of-00002.safetensors")));
     let setup = Setup { cache: tempfile::tempdir().unwrap(), ..setup };
     let source = ModelSource { cache_dir: Some(setup.cache.path().to_owned()), ..setup.source.clone() };
@@ -402,7 +407,7 @@ async fn each_refusal_says_what_to_do() {
         (
             "no weights",
             |s| s.change(|r| drop(r.files.remove("model.safetensors"))),
-            &["`model.safetensors` is missing", "only safetensors"],
+            &["`model.safetensors` is missing", "reads weights as model.safetensors"],
         ),
         ("no URL", |s| s.options.endpoint = Some("nonsense".to_owned()), &["HF_ENDPOINT"]),
     ];
@@ -440,7 +445,7 @@ async fn a_directory_is_used_as_it_is_and_other_paths_are_refused() {
     };
     let options = HubOptions { offline: true, ..HubOptions::default() };
     let here = source(&folder.path().display().to_string());
-    let expected = LocalModel { root: folder.path().to_owned(), revision_sha: None };
+    let expected = LocalModel { root: folder.path().to_owned(), revision_sha: None, weights: None };
     assert_eq!(fetch(&here, &options, &describe).await.unwrap(), expected);
     let table = [
         ("/no/such/folder", "no such directory"),
@@ -461,7 +466,7 @@ async fn a_directory_is_used_as_it_is_and_other_paths_are_refused() {
 }
 
 /// What is in a folder and below, by path, without the cache that is in it.
-fn everything(root: &std::path::Path) -> BTreeSet<String> {
+fn everything(root: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -497,7 +502,7 @@ async fn no_name_of_a_hostile_hub_leads_out_of_the_cache() {
         ),
         (
             "etag of weights",
-            |r| drop(r.etags.insert(SINGLE_FILE.to_owned(), "\"../../../escaped\"".to_owned())),
+            |r| drop(r.etags.insert("model.safetensors".to_owned(), "\"../../../escaped\"".to_owned())),
             "`model.safetensors` of the model",
         ),
         ("no etag", |r| drop(r.etags.insert(CONFIG.to_owned(), String::new())), "its ETag is \"\""),
@@ -521,11 +526,11 @@ async fn no_name_of_a_hostile_hub_leads_out_of_the_cache() {
         (
             "shard",
             |r| {
-                r.files.remove(SINGLE_FILE);
+                r.files.remove("model.safetensors");
                 let index = r#"{"weight_map":{"w":"../../../../escaped.safetensors"}}"#;
-                r.files.insert(INDEX_FILE.to_owned(), index.into());
+                r.files.insert("model.safetensors.index.json".to_owned(), index.into());
             },
-            "which is no safetensors file of this model",
+            "which is no weight file of this model",
         ),
         // Nobody reads it.
         ("commit", |r| r.commit = Some("../../../../escaped".to_owned()), ""),
@@ -575,11 +580,16 @@ async fn no_more_is_kept_than_was_announced_or_may_be() {
             |s| s.change(|r| _ = r.lengths.insert(CONFIG.to_owned(), Some(1 << 40))),
             "longer than 16777216 bytes",
         ),
-        ("weights", SINGLE_FILE, |s| s.fault(SINGLE_FILE, Fault::Endless, 9), "more than 159 bytes"),
+        (
+            "weights",
+            "model.safetensors",
+            |s| s.fault("model.safetensors", Fault::Endless, 9),
+            "more than 159 bytes",
+        ),
         (
             "weights not announced",
-            SINGLE_FILE,
-            |s| s.change(|r| _ = r.lengths.insert(SINGLE_FILE.to_owned(), None)),
+            "model.safetensors",
+            |s| s.change(|r| _ = r.lengths.insert("model.safetensors".to_owned(), None)),
             "does not say how many",
         ),
         (
@@ -587,11 +597,11 @@ async fn no_more_is_kept_than_was_announced_or_may_be() {
             "model-00001-of-00002.safetensors",
             |s| {
                 s.change(|r| {
-                    r.files.remove(SINGLE_FILE);
+                    r.files.remove("model.safetensors");
                     let shard = "model-00001-of-00002.safetensors";
                     let index =
                         format!(r#"{{"metadata":{{"total_size":1e3}},"weight_map":{{"a":"{shard}"}}}}"#);
-                    r.files.insert(INDEX_FILE.to_owned(), index.into());
+                    r.files.insert("model.safetensors.index.json".to_owned(), index.into());
                     r.files.insert(shard.to_owned(), safetensors(32));
                     r.lengths.insert(shard.to_owned(), Some(17 << 20));
                 });
@@ -614,9 +624,9 @@ async fn no_more_is_kept_than_was_announced_or_may_be() {
 #[tokio::test]
 async fn a_download_that_broke_off_goes_on_where_it_was() {
     let setup = Setup::new();
-    setup.fault(SINGLE_FILE, Fault::Drop, 2);
+    setup.fault("model.safetensors", Fault::Drop, 2);
     let local = setup.fetch().await.unwrap();
-    assert_eq!(std::fs::read(local.root.join(SINGLE_FILE)).unwrap(), safetensors(64));
+    assert_eq!(std::fs::read(local.root.join("model.safetensors")).unwrap(), safetensors(64));
     let requests = setup.hub.requests.lock().unwrap().clone();
     let of_weights: Vec<&str> =
         requests.iter().filter_map(|request| request.strip_prefix("GET /cdn/model.safetensors")).collect();
@@ -630,7 +640,7 @@ async fn a_transfer_that_only_drips_is_given_up() {
     let mut setup = Setup::new();
     setup.options.attempts = 1;
     setup.options.patience = Duration::from_millis(500);
-    setup.fault(SINGLE_FILE, Fault::Drip, 1);
+    setup.fault("model.safetensors", Fault::Drip, 1);
     let message = setup.message().await;
     assert!(message.contains("bytes came in 500ms"), "{message}");
 }
@@ -651,4 +661,66 @@ async fn what_was_in_the_cache_before_is_not_overwritten() {
     let message = setup.message().await;
     assert!(message.contains("it has 4 bytes, and the Hub's file has 2"), "{message}");
     assert_eq!(std::fs::read_to_string(&blob).unwrap(), "mine");
+}
+
+/// What is fetched of a repository with these files instead of model.safetensors, or the error.
+async fn fetched(
+    without: &[&str],
+    with: &[&str],
+    change: impl FnOnce(&mut ModelSource),
+) -> (Result<Selection, String>, BTreeSet<String>) {
+    let mut setup = Setup::new();
+    setup.change(|repository| {
+        repository.files.retain(|name, _| name != "model.safetensors" && !without.contains(&name.as_str()));
+        for name in with {
+            let index = r#"{"weight_map":{"a":"pytorch_model-1.bin","b":"pytorch_model-2.bin"}}"#;
+            let content = if name.ends_with(".json") { index.into() } else { vec![0; 10] };
+            repository.files.insert((*name).to_owned(), content);
+        }
+    });
+    change(&mut setup.source);
+    let found = setup.fetch().await.map(|local| local.weights.unwrap()).map_err(|error| error.to_string());
+    if let Ok(weights) = &found {
+        // The copy in the cache is complete by itself.
+        setup.options.offline = true;
+        assert_eq!(setup.fetch().await.unwrap().weights.as_ref(), Some(weights));
+    }
+    (found, setup.snapshot())
+}
+
+#[tokio::test]
+async fn of_weights_in_other_formats_only_those_that_are_used_are_fetched() {
+    let weights = |snapshot: &BTreeSet<String>| {
+        let is_weights = |name: &&String| name.ends_with(".bin") || name.ends_with(".gguf");
+        snapshot.iter().filter(is_weights).cloned().collect::<Vec<_>>().join(" ")
+    };
+    let none: &[&str] = &[];
+    let (found, snapshot) =
+        fetched(none, &["pytorch_model.bin", "a.gguf", "flax_model.msgpack"], |_| {}).await;
+    assert_eq!(found, Ok(Selection::File("pytorch_model.bin".to_owned())));
+    assert_eq!(weights(&snapshot), "pytorch_model.bin");
+    let shards = ["pytorch_model.bin.index.json", "pytorch_model-1.bin", "pytorch_model-2.bin"];
+    let (found, snapshot) = fetched(none, &shards, |_| {}).await;
+    assert_eq!(found, Ok(Selection::Shards("pytorch_model.bin.index.json".to_owned())));
+    assert_eq!(weights(&snapshot), "pytorch_model-1.bin pytorch_model-2.bin");
+    // A GGUF file needs no other.
+    let others = &[CONFIG, TOKENIZER];
+    let (found, snapshot) = fetched(others, &["a.gguf", "mmproj-a.gguf"], |_| {}).await;
+    assert_eq!(found, Ok(Selection::Gguf("a.gguf".to_owned())));
+    assert_eq!(snapshot, BTreeSet::from(["a.gguf".to_owned()]));
+    let (found, snapshot) = fetched(others, &["a.gguf", "b.gguf"], |_| {}).await;
+    assert!(found.unwrap_err().ends_with("choose one with `--gguf-file`: a.gguf, b.gguf"));
+    assert!(snapshot.is_empty());
+    for by_flag in [true, false] {
+        let choose = |source: &mut ModelSource| {
+            if by_flag {
+                source.reader.gguf_file = Some("b.gguf".to_owned());
+            } else {
+                source.model_id.push_str(":b.gguf");
+            }
+        };
+        let (found, snapshot) = fetched(none, &["a.gguf", "b.gguf", "pytorch_model.bin"], choose).await;
+        assert_eq!(found, Ok(Selection::Gguf("b.gguf".to_owned())));
+        assert_eq!(snapshot, BTreeSet::from(["b.gguf".to_owned()]));
+    }
 }

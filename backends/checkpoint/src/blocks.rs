@@ -1,0 +1,180 @@
+//! Quantised blocks of GGUF, widened to `f32`.
+//!
+//! A block is a few numbers in small integers with one or two factors. The order of the multiplications is that of the
+//! format's reference, so that the results have its bits (`integration_tests/test_gguf.py` compares them).
+
+use half::f16;
+
+/// Values of a block with one pair of factors.
+const SMALL: usize = 32;
+/// Values of a block whose factors are integers themselves.
+const LARGE: usize = 256;
+
+/// The values that the four bits of `IQ4_NL` stand for.
+const NON_LINEAR: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Each block of `BYTES` with its place in the output.
+fn each<'a, const BYTES: usize, const VALUES: usize>(
+    blocks: &'a [u8],
+    out: &'a mut [f32],
+) -> impl Iterator<Item = (&'a [u8; BYTES], &'a mut [f32; VALUES])> {
+    blocks.as_chunks().0.iter().zip(out.as_chunks_mut().0)
+}
+
+/// The half at a block's byte `at`.
+fn half(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// The four bits of value `index` where the first half of the values are the low ones: 16 bytes for 32 values.
+fn nibble(bytes: &[u8], index: usize) -> u8 {
+    let half = SMALL / 2;
+    if index < half { bytes[index] & 15 } else { bytes[index - half] >> 4 }
+}
+
+/// The fifth bit of value `index`, in the place that it has in the number.
+fn fifth(bytes: &[u8], index: usize) -> u8 {
+    (bytes[index / 8] >> (index % 8) & 1) << 4
+}
+
+pub(crate) fn q4_0(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<18, SMALL>(blocks, out) {
+        let scale = half(block, 0);
+        for (index, out) in out.iter_mut().enumerate() {
+            *out = scale * f32::from(nibble(&block[2..], index) as i8 - 8);
+        }
+    }
+}
+
+pub(crate) fn q4_1(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<20, SMALL>(blocks, out) {
+        let (scale, least) = (half(block, 0), half(block, 2));
+        for (index, out) in out.iter_mut().enumerate() {
+            *out = scale * f32::from(nibble(&block[4..], index)) + least;
+        }
+    }
+}
+
+pub(crate) fn q5_0(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<22, SMALL>(blocks, out) {
+        let scale = half(block, 0);
+        for (index, out) in out.iter_mut().enumerate() {
+            let value = nibble(&block[6..], index) | fifth(&block[2..6], index);
+            *out = scale * f32::from(value as i8 - 16);
+        }
+    }
+}
+
+pub(crate) fn q5_1(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<24, SMALL>(blocks, out) {
+        let (scale, least) = (half(block, 0), half(block, 2));
+        for (index, out) in out.iter_mut().enumerate() {
+            let value = nibble(&block[8..], index) | fifth(&block[4..8], index);
+            *out = scale * f32::from(value) + least;
+        }
+    }
+}
+
+pub(crate) fn q8_0(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<34, SMALL>(blocks, out) {
+        let scale = half(block, 0);
+        for (out, value) in out.iter_mut().zip(&block[2..]) {
+            *out = scale * f32::from(*value as i8);
+        }
+    }
+}
+
+pub(crate) fn iq4_nl(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<18, SMALL>(blocks, out) {
+        let scale = half(block, 0);
+        for (index, out) in out.iter_mut().enumerate() {
+            *out = scale * f32::from(NON_LINEAR[usize::from(nibble(&block[2..], index))]);
+        }
+    }
+}
+
+/// The factor and the offset, six bits each, of part `part` of eight, from the twelve bytes that hold all.
+fn factors(bytes: &[u8], part: usize) -> (f32, f32) {
+    let (factor, offset) = if part < 4 {
+        (bytes[part] & 63, bytes[part + 4] & 63)
+    } else {
+        let low = bytes[part + 4];
+        ((low & 15) | (bytes[part - 4] >> 6) << 4, (low >> 4) | (bytes[part] >> 6) << 4)
+    };
+    (f32::from(factor), f32::from(offset))
+}
+
+/// `Q4_K` and `Q5_K`: `bits` gives the value `index` of part `part`.
+fn k_block(block: &[u8], out: &mut [f32; LARGE], bits: impl Fn(usize, usize) -> u8) {
+    let (scale, least) = (half(block, 0), half(block, 2));
+    for (part, out) in out.as_chunks_mut::<SMALL>().0.iter_mut().enumerate() {
+        let (factor, offset) = factors(&block[4..16], part);
+        let (scale, least) = (scale * factor, least * offset);
+        for (index, out) in out.iter_mut().enumerate() {
+            *out = scale * f32::from(bits(part, index)) - least;
+        }
+    }
+}
+
+/// Four bits of value `index` of part `part`: two parts share 32 bytes.
+fn shared_nibble(bytes: &[u8], part: usize, index: usize) -> u8 {
+    bytes[part / 2 * SMALL + index] >> (part % 2 * 4) & 15
+}
+
+pub(crate) fn q4_k(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<144, LARGE>(blocks, out) {
+        k_block(block, out, |part, index| shared_nibble(&block[16..], part, index));
+    }
+}
+
+pub(crate) fn q5_k(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<176, LARGE>(blocks, out) {
+        k_block(block, out, |part, index| {
+            shared_nibble(&block[48..], part, index) | (block[16 + index] >> part & 1) << 4
+        });
+    }
+}
+
+pub(crate) fn q6_k(blocks: &[u8], out: &mut [f32]) {
+    for (block, out) in each::<210, LARGE>(blocks, out) {
+        let scale = half(block, 208);
+        for (index, out) in out.iter_mut().enumerate() {
+            // Two halves of 128 values: 64 bytes of low bits, 32 of high ones, 8 factors.
+            let (part, within) = (index / 128, index % 128);
+            let (quarter, column) = (within / 32, within % 32);
+            let low = block[part * 64 + quarter % 2 * 32 + column] >> (quarter / 2 * 4) & 15;
+            let high = block[128 + part * 32 + column] >> (2 * quarter) & 3;
+            let factor = f32::from(block[192 + index / 16] as i8);
+            *out = scale * factor * f32::from((low | high << 4) as i8 - 32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use crate::Encoding;
+    use serde_json::Value;
+
+    fn bytes(hex: &Value) -> Vec<u8> {
+        let hex = hex.as_str().unwrap();
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    }
+
+    #[test]
+    fn each_type_has_the_bits_of_llama_cpps_own_package() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../integration_tests/reference/fixtures/blocks.json");
+        let rows: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        let rows = rows.as_object().unwrap();
+        assert_eq!(rows.len(), 11);
+        for (name, row) in rows {
+            let encoding = Encoding::named(name).unwrap();
+            let (blocks, expected) = (bytes(&row["blocks"]), bytes(&row["values"]));
+            let mut values = vec![0.0; blocks.len() / encoding.bytes * encoding.values];
+            encoding.widen(&blocks, &mut values);
+            let found: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            assert!(found == expected, "{name}");
+        }
+    }
+}

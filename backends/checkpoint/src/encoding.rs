@@ -1,0 +1,166 @@
+//! The types in which tensors are stored, each as data: how many values make a block, its bytes, and how it is widened.
+//!
+//! What must hold: a block widened to `f32` has the bits that the reference implementation of its format gives.
+
+use crate::blocks;
+use half::{bf16, f16};
+use std::fmt;
+
+/// Widens whole blocks to values; the two slices hold the same number of blocks.
+type Widen = fn(&[u8], &mut [f32]);
+
+/// A type of stored values.
+pub struct Encoding {
+    /// Its name, in the words of its format.
+    pub name: &'static str,
+    /// Values of a block.
+    pub values: usize,
+    /// Bytes of a block.
+    pub bytes: usize,
+    widen: Option<Widen>,
+}
+
+/// 32-bit floating point.
+pub static F32: Encoding = Encoding::new("F32", 1, 4, Some(widen_f32));
+/// 16-bit floating point (IEEE half).
+pub static F16: Encoding = Encoding::new("F16", 1, 2, Some(widen_f16));
+/// 16-bit floating point with the range of 32-bit.
+pub static BF16: Encoding = Encoding::new("BF16", 1, 2, Some(widen_bf16));
+
+/// All others that are computed with.
+static BLOCKS: [Encoding; 9] = [
+    Encoding::new("Q4_0", 32, 18, Some(blocks::q4_0)),
+    Encoding::new("Q4_1", 32, 20, Some(blocks::q4_1)),
+    Encoding::new("Q5_0", 32, 22, Some(blocks::q5_0)),
+    Encoding::new("Q5_1", 32, 24, Some(blocks::q5_1)),
+    Encoding::new("Q8_0", 32, 34, Some(blocks::q8_0)),
+    Encoding::new("Q4_K", 256, 144, Some(blocks::q4_k)),
+    Encoding::new("Q5_K", 256, 176, Some(blocks::q5_k)),
+    Encoding::new("Q6_K", 256, 210, Some(blocks::q6_k)),
+    Encoding::new("IQ4_NL", 32, 18, Some(blocks::iq4_nl)),
+];
+
+/// Types that files have and that are not computed with. Their sizes are checked as those of all others.
+static OTHERS: [Encoding; 36] = [
+    Encoding::new("F64", 1, 8, None),
+    Encoding::new("I8", 1, 1, None),
+    Encoding::new("I16", 1, 2, None),
+    Encoding::new("I32", 1, 4, None),
+    Encoding::new("I64", 1, 8, None),
+    Encoding::new("U8", 1, 1, None),
+    Encoding::new("U16", 1, 2, None),
+    Encoding::new("U32", 1, 4, None),
+    Encoding::new("U64", 1, 8, None),
+    Encoding::new("BOOL", 1, 1, None),
+    Encoding::new("C64", 1, 8, None),
+    Encoding::new("F8_E4M3", 1, 1, None),
+    Encoding::new("F8_E5M2", 1, 1, None),
+    Encoding::new("F8_E8M0", 1, 1, None),
+    Encoding::new("F8_E4M3FNUZ", 1, 1, None),
+    Encoding::new("F8_E5M2FNUZ", 1, 1, None),
+    Encoding::new("Q8_1", 32, 40, None),
+    Encoding::new("Q2_K", 256, 84, None),
+    Encoding::new("Q3_K", 256, 110, None),
+    Encoding::new("Q8_K", 256, 292, None),
+    Encoding::new("IQ2_XXS", 256, 66, None),
+    Encoding::new("IQ2_XS", 256, 74, None),
+    Encoding::new("IQ3_XXS", 256, 98, None),
+    Encoding::new("IQ1_S", 256, 50, None),
+    Encoding::new("IQ3_S", 256, 110, None),
+    Encoding::new("IQ2_S", 256, 82, None),
+    Encoding::new("IQ4_XS", 256, 136, None),
+    Encoding::new("IQ1_M", 256, 56, None),
+    Encoding::new("TQ1_0", 256, 54, None),
+    Encoding::new("TQ2_0", 256, 66, None),
+    Encoding::new("MXFP4", 32, 17, None),
+    Encoding::new("NVFP4", 64, 36, None),
+    Encoding::new("Q1_0", 128, 18, None),
+    Encoding::new("F4", 2, 1, None),
+    Encoding::new("F6_E2M3", 4, 3, None),
+    Encoding::new("F6_E3M2", 4, 3, None),
+];
+
+impl Encoding {
+    const fn new(name: &'static str, values: usize, bytes: usize, widen: Option<Widen>) -> Self {
+        Self { name, values, bytes, widen }
+    }
+
+    /// Whether its values can be computed with.
+    #[must_use]
+    pub fn is_supported(&self) -> bool {
+        self.widen.is_some()
+    }
+
+    /// Whether its values are blocks of quantised numbers.
+    #[must_use]
+    pub fn is_quantised(&self) -> bool {
+        self.values > 1
+    }
+
+    /// Widens whole blocks to `out`, which holds as many values as the blocks; one that is not supported leaves `out`.
+    pub fn widen(&self, blocks: &[u8], out: &mut [f32]) {
+        if let Some(widen) = self.widen {
+            widen(blocks, out);
+        }
+    }
+
+    /// The type of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        [&F32, &F16, &BF16].into_iter().chain(&BLOCKS).chain(&OTHERS).find(|encoding| encoding.name == name)
+    }
+
+    /// The names of all that can be computed with.
+    #[must_use]
+    pub fn supported() -> String {
+        let all = [&F32, &F16, &BF16].into_iter().chain(&BLOCKS);
+        all.map(|encoding| encoding.name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl PartialEq for Encoding {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Encoding {}
+
+impl fmt::Debug for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+fn widen_f32(bytes: &[u8], out: &mut [f32]) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+        *out = f32::from_le_bytes(*bytes);
+    }
+}
+
+fn widen_f16(bytes: &[u8], out: &mut [f32]) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+        *out = f16::from_le_bytes(*bytes).to_f32();
+    }
+}
+
+fn widen_bf16(bytes: &[u8], out: &mut [f32]) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+        *out = bf16::from_le_bytes(*bytes).to_f32();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_type_has_one_name() {
+        let all = || [&F32, &F16, &BF16].into_iter().chain(&BLOCKS).chain(&OTHERS);
+        for encoding in all() {
+            assert_eq!(all().filter(|other| other.name == encoding.name).count(), 1, "{encoding:?}");
+        }
+        assert_eq!(Encoding::named("Q3_K"), all().find(|encoding| encoding.name == "Q3_K"));
+        assert_eq!(Encoding::named("Q9_K"), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! The metadata of a GGUF file, read one after the other.
+//!
+//! What must hold: no more bytes are read than the longest metadata have, and memory is taken for bytes that are there.
+
+use crate::{CheckpointError, Source};
+
+/// The most bytes of all metadata and of what is said of the tensors. The largest vocabularies have 20 million.
+const LONGEST: u64 = 128 << 20;
+/// The longest text, in bytes: templates have thousands.
+const LONGEST_TEXT: u64 = 16 << 20;
+/// The longest name, in bytes. The format allows 65535 for metadata and 64 for tensors.
+const LONGEST_NAME: u64 = 1024;
+/// Bytes that are read at once.
+const CHUNK: u64 = 1 << 20;
+
+/// A value of the metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A whole number of any width.
+    Whole(i64),
+    /// A number of either width.
+    Real(f64),
+    /// True or false.
+    Switch(bool),
+    /// A text.
+    Text(String),
+    /// A list of texts.
+    Texts(Vec<String>),
+    /// A list of numbers as they are stored.
+    Numbers {
+        /// Their type.
+        kind: Kind,
+        /// Their bytes.
+        bytes: Vec<u8>,
+    },
+}
+
+impl Value {
+    /// A list's numbers, if they are whole.
+    #[must_use]
+    pub fn numbers(&self) -> Option<Vec<i64>> {
+        let number = |value| match value {
+            Self::Whole(number) => Some(number),
+            _ => None,
+        };
+        self.items()?.map(number).collect()
+    }
+
+    /// A list's numbers.
+    #[must_use]
+    pub fn reals(&self) -> Option<Vec<f64>> {
+        let number = |value| match value {
+            Self::Real(number) => Some(number),
+            Self::Whole(number) => Some(number as f64),
+            _ => None,
+        };
+        self.items()?.map(number).collect()
+    }
+
+    fn items(&self) -> Option<impl Iterator<Item = Self>> {
+        match self {
+            Self::Numbers { kind, bytes } => {
+                Some(bytes.chunks_exact(kind.size()).map(|bytes| kind.value(bytes)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The types of numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `u8`
+    U8,
+    /// `i8`
+    I8,
+    /// `u16`
+    U16,
+    /// `i16`
+    I16,
+    /// `u32`
+    U32,
+    /// `i32`
+    I32,
+    /// `f32`
+    F32,
+    /// A byte that is 0 or 1.
+    Bool,
+    /// `u64`
+    U64,
+    /// `i64`
+    I64,
+    /// `f64`
+    F64,
+}
+
+/// The numbers of the types that are texts and lists.
+const TEXT: u32 = 8;
+const LIST: u32 = 9;
+
+impl Kind {
+    fn of(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::U8,
+            1 => Self::I8,
+            2 => Self::U16,
+            3 => Self::I16,
+            4 => Self::U32,
+            5 => Self::I32,
+            6 => Self::F32,
+            7 => Self::Bool,
+            10 => Self::U64,
+            11 => Self::I64,
+            12 => Self::F64,
+            _ => return None,
+        })
+    }
+
+    fn size(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 | Self::Bool => 1,
+            Self::U16 | Self::I16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+        }
+    }
+
+    /// The number of these bytes, of which there are as many as the type has.
+    fn value(self, bytes: &[u8]) -> Value {
+        let mut wide = [0; 8];
+        wide[..bytes.len()].copy_from_slice(bytes);
+        let bits = u64::from_le_bytes(wide);
+        match self {
+            Self::U8 | Self::U16 | Self::U32 | Self::I64 => Value::Whole(bits as i64),
+            // No count is as large as a number that does not fit.
+            Self::U64 => Value::Whole(i64::try_from(bits).unwrap_or(i64::MAX)),
+            Self::I8 => Value::Whole((bits as i8).into()),
+            Self::I16 => Value::Whole((bits as i16).into()),
+            Self::I32 => Value::Whole((bits as i32).into()),
+            Self::F32 => Value::Real(f32::from_bits(bits as u32).into()),
+            Self::F64 => Value::Real(f64::from_bits(bits)),
+            Self::Bool => Value::Switch(bits != 0),
+        }
+    }
+}
+
+/// Reads from a place on, some bytes ahead.
+pub(super) struct Reader<'s> {
+    source: &'s Source,
+    /// Where the next byte is in the file.
+    position: u64,
+    ahead: Vec<u8>,
+    /// The bytes of `ahead` that were given out.
+    used: usize,
+}
+
+impl<'s> Reader<'s> {
+    pub(super) fn new(source: &'s Source, position: u64) -> Self {
+        Self { source, position, ahead: Vec::new(), used: 0 }
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    pub(super) fn damaged(&self, reason: impl Into<String>) -> CheckpointError {
+        self.source.damaged(reason)
+    }
+
+    /// The next `length` bytes.
+    fn bytes(&mut self, length: u64) -> Result<&[u8], CheckpointError> {
+        let left = self.source.length.saturating_sub(self.position);
+        if length > left {
+            return Err(self.damaged(format!("it ends at byte {} within its metadata", self.source.length)));
+        }
+        if self.position + length > LONGEST {
+            return Err(self.damaged(format!("its metadata are longer than {LONGEST} bytes")));
+        }
+        let length = length as usize;
+        if self.ahead.len() - self.used < length {
+            let next = left.min(CHUNK.max(length as u64)) as usize;
+            self.ahead = self.source.read(self.position, next)?;
+            self.used = 0;
+        }
+        let start = self.used;
+        self.used += length;
+        self.position += length as u64;
+        Ok(&self.ahead[start..self.used])
+    }
+
+    fn array<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], CheckpointError> {
+        let mut array = [0; LENGTH];
+        array.copy_from_slice(self.bytes(LENGTH as u64)?);
+        Ok(array)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, CheckpointError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, CheckpointError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// The number of `what`.
+    pub(super) fn count(&mut self, what: &str, most: u64) -> Result<u64, CheckpointError> {
+        let count = self.u64()?;
+        if count > most {
+            return Err(self.damaged(format!("it claims to have {count} {what}")));
+        }
+        Ok(count)
+    }
+
+    fn text(&mut self, longest: u64) -> Result<String, CheckpointError> {
+        let length = self.u64()?;
+        if length > longest {
+            return Err(self.damaged(format!("a text in its metadata claims to have {length} bytes")));
+        }
+        // Tokens of byte-level vocabularies are UTF-8, too; what is not is no text of anybody.
+        Ok(String::from_utf8_lossy(self.bytes(length)?).into_owned())
+    }
+
+    /// The name of a value or tensor.
+    pub(super) fn name(&mut self) -> Result<String, CheckpointError> {
+        self.text(LONGEST_NAME)
+    }
+
+    /// The value of the metadata `name`.
+    pub(super) fn value(&mut self, name: &str) -> Result<Value, CheckpointError> {
+        match self.u32()? {
+            TEXT => self.text(LONGEST_TEXT).map(Value::Text),
+            LIST => self.list(name),
+            number => {
+                let kind = self.kind(name, number)?;
+                Ok(kind.value(self.bytes(kind.size() as u64)?))
+            }
+        }
+    }
+
+    fn kind(&self, name: &str, number: u32) -> Result<Kind, CheckpointError> {
+        Kind::of(number).ok_or_else(|| match number {
+            LIST => self.damaged(format!("its metadata `{name}` are a list of lists")),
+            _ => self.damaged(format!("its metadata `{name}` have the unknown type {number}")),
+        })
+    }
+
+    fn list(&mut self, name: &str) -> Result<Value, CheckpointError> {
+        let number = self.u32()?;
+        let count = self.u64()?;
+        let left = self.source.length.saturating_sub(self.position).min(LONGEST);
+        let size = if number == TEXT { 8 } else { self.kind(name, number)?.size() as u64 };
+        let Some(length) = count.checked_mul(size).filter(|length| *length <= left) else {
+            return Err(self.damaged(format!("its metadata `{name}` claim to be a list of {count} items")));
+        };
+        if number == TEXT {
+            let mut texts = Vec::new();
+            for _ in 0..count {
+                texts.push(self.text(LONGEST_TEXT)?);
+            }
+            return Ok(Value::Texts(texts));
+        }
+        let kind = self.kind(name, number)?;
+        Ok(Value::Numbers { kind, bytes: self.bytes(length)?.to_vec() })
+    }
+}

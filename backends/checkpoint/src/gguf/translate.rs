@@ -1,0 +1,235 @@
+//! llama.cpp's architectures: the names of their tensors, and what its converter changed.
+//!
+//! A row of [`ARCHITECTURES`] is an architecture. What must hold: a tensor that its row does not name is an error, because
+//! leaving it out would change scores silently.
+
+use super::File;
+use crate::{CheckpointError, Source, Tensor, insert};
+use std::collections::BTreeMap;
+
+/// An architecture of llama.cpp that is supported.
+pub(super) struct Architecture {
+    /// Its name in `general.architecture`.
+    pub(super) name: &'static str,
+    /// `model_type` in config.json.
+    pub(super) model_type: &'static str,
+    /// What begins its class names in `transformers`.
+    pub(super) class: &'static str,
+    pub(super) body: Body,
+    /// What precedes a layer's number in the names of `transformers`.
+    layers: &'static str,
+    /// The names of a layer's tensors: llama.cpp's, and those of `transformers`; without `.weight` and `.bias`.
+    layer: &'static [(&'static str, &'static str)],
+    /// The names of all other tensors.
+    others: &'static [(&'static str, &'static str)],
+}
+
+/// What kind of model an architecture is, which says what its configuration looks like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Body {
+    /// Causal, with RMS norms and rotary positions.
+    Decoder {
+        /// Whether the rows of queries and keys are interleaved, for another form of rotary positions.
+        interleaved: bool,
+    },
+    /// BERT, and RoBERTa without the positions before its first one.
+    Bert,
+    /// BERT with rotary positions and a gated MLP.
+    Nomic,
+}
+
+const DECODER_LAYER: &[(&str, &str)] = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
+const DECODER_OTHERS: &[(&str, &str)] = &[
+    ("token_embd", "model.embed_tokens"),
+    ("output_norm", "model.norm"),
+    (OUTPUT, "lm_head"),
+    (SCORES, "score"),
+];
+
+const BERT_OTHERS: &[(&str, &str)] = &[
+    ("token_embd", "embeddings.word_embeddings"),
+    ("token_types", "embeddings.token_type_embeddings"),
+    ("position_embd", "embeddings.position_embeddings"),
+    ("token_embd_norm", "embeddings.LayerNorm"),
+    // A dense layer with tanh, and the scores: BERT's pooler and classifier. RoBERTa's head is the same by other names.
+    ("cls", "pooler.dense"),
+    (SCORES, "classifier"),
+];
+
+/// The output embedding of a causal model.
+const OUTPUT: &str = "output";
+/// The head that gives scores.
+const SCORES: &str = "cls.output";
+
+pub(super) const ARCHITECTURES: [Architecture; 5] = [
+    Architecture {
+        name: "qwen3",
+        model_type: "qwen3",
+        class: "Qwen3",
+        body: Body::Decoder { interleaved: false },
+        layers: "model.layers",
+        layer: DECODER_LAYER,
+        others: DECODER_OTHERS,
+    },
+    Architecture {
+        name: "qwen2",
+        model_type: "qwen2",
+        class: "Qwen2",
+        body: Body::Decoder { interleaved: false },
+        layers: "model.layers",
+        layer: DECODER_LAYER,
+        others: DECODER_OTHERS,
+    },
+    Architecture {
+        name: "llama",
+        model_type: "llama",
+        class: "Llama",
+        body: Body::Decoder { interleaved: true },
+        layers: "model.layers",
+        layer: DECODER_LAYER,
+        others: DECODER_OTHERS,
+    },
+    Architecture {
+        name: "bert",
+        model_type: "bert",
+        class: "Bert",
+        body: Body::Bert,
+        layers: "encoder.layer",
+        layer: &[
+            ("attn_q", "attention.self.query"),
+            ("attn_k", "attention.self.key"),
+            ("attn_v", "attention.self.value"),
+            ("attn_output", "attention.output.dense"),
+            ("attn_output_norm", "attention.output.LayerNorm"),
+            ("ffn_up", "intermediate.dense"),
+            ("ffn_down", "output.dense"),
+            ("layer_output_norm", "output.LayerNorm"),
+        ],
+        others: BERT_OTHERS,
+    },
+    Architecture {
+        name: "nomic-bert",
+        model_type: "nomic_bert",
+        class: "NomicBert",
+        body: Body::Nomic,
+        layers: "encoder.layers",
+        layer: &[
+            ("attn_qkv", "attn.Wqkv"),
+            ("attn_output", "attn.out_proj"),
+            ("attn_output_norm", "norm1"),
+            ("ffn_up", "mlp.fc11"),
+            ("ffn_gate", "mlp.fc12"),
+            ("ffn_down", "mlp.fc2"),
+            ("layer_output_norm", "norm2"),
+        ],
+        others: &[
+            ("token_embd", "embeddings.word_embeddings"),
+            ("token_types", "embeddings.token_type_embeddings"),
+            ("token_embd_norm", "emb_ln"),
+        ],
+    },
+];
+
+impl Architecture {
+    /// The row of a file's architecture.
+    pub(super) fn of(file: &File) -> Result<&'static Self, CheckpointError> {
+        let name = file.architecture();
+        ARCHITECTURES.iter().find(|architecture| architecture.name == name).ok_or_else(|| {
+            let known: Vec<_> = ARCHITECTURES.iter().map(|architecture| architecture.name).collect();
+            file.unsupported(format!(
+                "its architecture (`general.architecture`) is {name:?}, which is not supported as GGUF: only {} are; \
+                 choose a repository with safetensors weights",
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// The name in `transformers` of the tensor that llama.cpp calls `name`.
+    fn translate(&self, name: &str) -> Option<String> {
+        let (stem, ending) =
+            name.rsplit_once('.').filter(|(_, ending)| ["weight", "bias"].contains(ending))?;
+        let find = |names: &[(&str, &'static str)], stem: &str| {
+            names.iter().find(|(theirs, _)| *theirs == stem).map(|(_, ours)| *ours)
+        };
+        let Some((layer, part)) = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
+            return find(self.others, stem).map(|ours| format!("{ours}.{ending}"));
+        };
+        let number: usize = layer.parse().ok()?;
+        find(self.layer, part).map(|ours| format!("{}.{number}.{ours}.{ending}", self.layers))
+    }
+}
+
+/// Whether a file's model is a kind of BERT, whose tokens see what is behind them.
+#[must_use]
+pub fn is_bidirectional(file: &File) -> bool {
+    Architecture::of(file).is_ok_and(|architecture| !matches!(architecture.body, Body::Decoder { .. }))
+}
+
+/// The ids of the tokens that a re-ranker's head scores, if the head is two rows of the output embedding: its labels are
+/// tokens of the model.
+pub(super) fn answers(file: &File) -> Option<Vec<usize>> {
+    let Body::Decoder { .. } = Architecture::of(file).ok()?.body else { return None };
+    let labels = labels(file)?;
+    let tokens = file.metadata.texts("tokenizer.ggml.tokens")?;
+    if labels != ["yes", "no"] || file.shape("cls.output.weight")?.first() != Some(&labels.len()) {
+        return None;
+    }
+    labels.iter().map(|label| tokens.iter().position(|token| token == label)).collect()
+}
+
+/// The labels of the head that gives scores.
+pub(super) fn labels(file: &File) -> Option<&[String]> {
+    file.metadata.texts(&format!("{}.classifier.output_labels", file.architecture()))
+}
+
+/// The tensors under the names that `transformers` gives them, with their values in its order.
+pub(super) fn tensors(file: File, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+    let architecture = Architecture::of(&file)?;
+    let answers = answers(&file);
+    let vocabulary = file.shape("token_embd.weight").and_then(|shape| shape.first()).copied().unwrap_or(0);
+    let count = |name: &str| file.metadata.number(&format!("{}.attention.{name}", architecture.name));
+    let heads = |name: &str| count(name).or_else(|| count("head_count")).unwrap_or(0);
+    let mut found = BTreeMap::new();
+    for (name, tensor) in &file.tensors {
+        let mut tensor = tensor.clone();
+        let Some(mut translated) = architecture.translate(name) else {
+            return Err(source.unsupported(format!(
+                "the tensor `{name}` is not part of the architecture {}: the model needs something that is not \
+                 supported",
+                architecture.name
+            )));
+        };
+        if architecture.body == (Body::Decoder { interleaved: true }) {
+            let heads = match name.rsplit('.').nth(1) {
+                Some("attn_q") => Some(heads("head_count")),
+                Some("attn_k") => Some(heads("head_count_kv")),
+                _ => None,
+            };
+            if let Some(heads) = heads {
+                if heads == 0 || tensor.shape().len() != 2 || tensor.rows() % (2 * heads) != 0 {
+                    return Err(source.damaged(format!("the tensor `{name}` is not of {heads} heads")));
+                }
+                tensor = tensor.interleaved(heads);
+            }
+        }
+        if let Some(answers) = answers.as_ref().filter(|_| name == "cls.output.weight") {
+            tensor = tensor.picked(vocabulary, answers.clone());
+            "lm_head.weight".clone_into(&mut translated);
+        }
+        insert(&mut found, translated, tensor)?;
+    }
+    Ok(found)
+}

@@ -1,0 +1,151 @@
+//! Checkpoint files as tensors by name: safetensors, PyTorch's pickles, GGUF.
+//!
+//! Input: the path of a file. Output: a [`Checkpoint`], whose tensors are read when they are wanted. What must hold:
+//! - every length, count and offset in a file is checked against the file's length before memory is taken for it;
+//! - nothing in a file is executed, and no file is mapped into memory;
+//! - a tensor is under the name that `transformers` gives it, in the shape and the order of values that it has there;
+//! - a type that is not supported is an error that names the tensor, once the tensor is read.
+
+mod blocks;
+mod encoding;
+mod error;
+pub mod gguf;
+mod pickle;
+mod safetensors;
+mod tensor;
+
+pub use encoding::{BF16, Encoding, F16, F32};
+pub use error::CheckpointError;
+pub use tensor::{Tensor, Values};
+
+use std::{
+    collections::{BTreeMap, btree_map},
+    fmt,
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// How a Git LFS pointer begins, which is there where a file was not fetched.
+const LFS_PREFIX: &[u8] = b"version https://git-lfs";
+/// The bytes by which formats are told apart, at most.
+const LONGEST_MAGIC: u64 = 16;
+
+/// A format of checkpoint files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `.safetensors`
+    Safetensors,
+    /// `.bin` and `.pt` of `torch.save`
+    Pickle,
+    /// `.gguf` of llama.cpp
+    Gguf,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Safetensors => "safetensors",
+            Self::Pickle => "PyTorch pickle",
+            Self::Gguf => "GGUF",
+        })
+    }
+}
+
+/// What a file holds.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// Its format.
+    pub format: Format,
+    /// Its tensors.
+    pub tensors: BTreeMap<String, Tensor>,
+}
+
+/// An open file, shared by its tensors.
+#[derive(Debug)]
+pub(crate) struct Source {
+    path: PathBuf,
+    file: File,
+    /// The file's length in bytes when it was opened.
+    length: u64,
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let failed = |cause| CheckpointError::Io { path: path.into(), cause };
+        // Opening a pipe would wait until somebody writes to it.
+        let metadata = path.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            let kind = if metadata.is_dir() { "a directory" } else { "a pipe, a socket or a device" };
+            return Err(CheckpointError::NotAFile { path: path.into(), kind });
+        }
+        let file = File::open(path).map_err(failed)?;
+        let source = Self { path: path.into(), file, length: metadata.len() };
+        if source.start(LFS_PREFIX.len() as u64)? == LFS_PREFIX {
+            return Err(CheckpointError::LfsPointer { path: path.into() });
+        }
+        Ok(source)
+    }
+
+    /// The first bytes of the file, at most `most`.
+    fn start(&self, most: u64) -> Result<Vec<u8>, CheckpointError> {
+        self.read(0, most.min(self.length) as usize)
+    }
+
+    /// `length` bytes from `place` on. The file may have become shorter since it was opened.
+    fn read(&self, place: u64, length: usize) -> Result<Vec<u8>, CheckpointError> {
+        let mut bytes = vec![0; length];
+        let read = self.file.read_exact_at(&mut bytes, place);
+        read.map_err(|cause| CheckpointError::Io { path: self.path.clone(), cause })?;
+        Ok(bytes)
+    }
+
+    fn damaged(&self, reason: impl Into<String>) -> CheckpointError {
+        CheckpointError::Damaged { path: self.path.clone(), reason: reason.into() }
+    }
+
+    fn unsupported(&self, reason: impl Into<String>) -> CheckpointError {
+        CheckpointError::Unsupported { path: self.path.clone(), reason: reason.into() }
+    }
+}
+
+/// Opens a checkpoint file, whose format its first bytes say, and reads what it says of its tensors.
+///
+/// # Errors
+///
+/// [`CheckpointError`] naming the file if it cannot be read, is not whole, or holds something that is not supported.
+pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
+    let source = Arc::new(Source::open(path)?);
+    let start = source.start(LONGEST_MAGIC)?;
+    if start.starts_with(gguf::MAGIC) {
+        let tensors = gguf::File::of(&source)?.into_tensors(&source)?;
+        return Ok(Checkpoint { format: Format::Gguf, tensors });
+    }
+    if pickle::is_pickle(&start) {
+        return Ok(Checkpoint { format: Format::Pickle, tensors: pickle::tensors(&source)? });
+    }
+    Ok(Checkpoint { format: Format::Safetensors, tensors: safetensors::tensors(&source)? })
+}
+
+/// Adds a tensor.
+///
+/// # Errors
+///
+/// [`CheckpointError::Damaged`] if there is one of this name.
+fn insert(
+    tensors: &mut BTreeMap<String, Tensor>,
+    name: String,
+    tensor: Tensor,
+) -> Result<(), CheckpointError> {
+    match tensors.entry(name) {
+        btree_map::Entry::Vacant(entry) => {
+            entry.insert(tensor);
+            Ok(())
+        }
+        btree_map::Entry::Occupied(entry) => {
+            let reason = format!("it holds the tensor `{}` twice", entry.key());
+            Err(CheckpointError::Damaged { path: tensor.path().into(), reason })
+        }
+    }
+}

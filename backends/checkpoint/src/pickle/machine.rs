@@ -1,0 +1,345 @@
+//! The programs of pickles, as far as they make dictionaries of tensors.
+//!
+//! A pickle is a program for a machine with a stack. Python's machine calls whatever function the program names; this one
+//! knows four of `PyTorch`'s by name, makes values of them itself, and refuses all others with their names. What must hold:
+//! each instruction takes time and memory that its own bytes account for, so that the length of the program bounds both.
+//! Values are shared, never copied, and tuples are nested a few times at most.
+
+use std::{cell::RefCell, collections::HashMap, rc::Rc};
+
+/// The most values on the stack. Python's own writer puts at most 2000 there for one dictionary.
+const DEEPEST_STACK: usize = 1 << 16;
+/// How deep tuples may be nested: those of a tensor are, twice.
+const DEEPEST_TUPLE: usize = 8;
+
+/// A value of the program.
+#[derive(Clone)]
+pub(super) enum Value {
+    /// A mark on the stack.
+    Mark,
+    /// Something that no tensor needs.
+    Other,
+    Number(i64),
+    Text(Rc<str>),
+    /// A class or function, as `module name`.
+    Global(Rc<str>),
+    Tuple(Rc<Tuple>),
+    /// Texts only: other items are dropped.
+    List(Rc<RefCell<Vec<Rc<str>>>>),
+    /// Tensors by name only: other items are dropped.
+    Dictionary(Rc<RefCell<Vec<(Rc<str>, Rc<View>)>>>),
+    Storage(Rc<Storage>),
+    Tensor(Rc<View>),
+}
+
+pub(super) struct Tuple {
+    items: Vec<Value>,
+    depth: usize,
+}
+
+/// Values that tensors share.
+pub(super) struct Storage {
+    /// The class, which says the type.
+    pub(super) class: Rc<str>,
+    /// Its name in the file.
+    pub(super) key: Rc<str>,
+    /// The number of its values.
+    pub(super) values: u64,
+}
+
+/// A tensor: some values of a storage.
+pub(super) struct View {
+    pub(super) storage: Rc<Storage>,
+    /// Where its first value is, in values.
+    pub(super) offset: u64,
+    pub(super) shape: Vec<usize>,
+    /// In values.
+    pub(super) strides: Vec<usize>,
+}
+
+impl Value {
+    /// The tensors of a dictionary, by name.
+    pub(super) fn into_tensors(self) -> Result<Vec<(Rc<str>, Rc<View>)>, String> {
+        match self {
+            Self::Dictionary(items) if !items.borrow().is_empty() => Ok(items.take()),
+            _ => Err("it holds no dictionary of tensors: save `model.state_dict()`".to_owned()),
+        }
+    }
+}
+
+pub(super) struct Machine<'p> {
+    program: &'p [u8],
+    position: usize,
+    stack: Vec<Value>,
+    memory: HashMap<u32, Value>,
+}
+
+impl<'p> Machine<'p> {
+    pub(super) fn new(program: &'p [u8]) -> Self {
+        Self { program, position: 0, stack: Vec::new(), memory: HashMap::new() }
+    }
+
+    /// Where the next pickle begins.
+    pub(super) fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Runs one pickle to its end.
+    pub(super) fn run(&mut self) -> Result<Value, String> {
+        self.stack.clear();
+        self.memory.clear();
+        loop {
+            let [code] = self.bytes()?;
+            if code == b'.' {
+                return self.pop();
+            }
+            self.step(code)?;
+            if self.stack.len() > DEEPEST_STACK {
+                return Err("its pickle piles up more values than a dictionary of tensors needs".to_owned());
+            }
+        }
+    }
+
+    fn step(&mut self, code: u8) -> Result<(), String> {
+        let value = match code {
+            0x80 => return self.bytes::<1>().map(drop),
+            b'(' => Value::Mark,
+            b'N' | 0x88 | 0x89 => Value::Other,
+            b'G' => {
+                self.bytes::<8>()?;
+                Value::Other
+            }
+            b'J' => Value::Number(i32::from_le_bytes(self.bytes()?).into()),
+            b'K' => Value::Number(u8::from_le_bytes(self.bytes()?).into()),
+            b'M' => Value::Number(u16::from_le_bytes(self.bytes()?).into()),
+            0x8a => self.long()?,
+            b'X' => {
+                let length = u32::from_le_bytes(self.bytes()?);
+                self.text(length as usize)?
+            }
+            0x8c => {
+                let [length] = self.bytes()?;
+                self.text(length.into())?
+            }
+            b'c' => {
+                let (module, name) = (self.line()?, self.line()?);
+                Value::Global(format!("{module} {name}").into())
+            }
+            b'}' => Value::Dictionary(Rc::default()),
+            b']' => Value::List(Rc::default()),
+            b')' => tuple(Vec::new())?,
+            0x85..=0x87 => {
+                let start = self.stack.len().checked_sub(usize::from(code - 0x84)).ok_or_else(unbalanced)?;
+                tuple(self.stack.split_off(start))?
+            }
+            b't' => tuple(self.marked()?)?,
+            b'q' => {
+                let [place] = self.bytes()?;
+                return self.remember(place.into());
+            }
+            b'r' => {
+                let place = u32::from_le_bytes(self.bytes()?);
+                return self.remember(place);
+            }
+            b'h' => {
+                let [place] = self.bytes()?;
+                self.recall(place.into())?
+            }
+            b'j' => {
+                let place = u32::from_le_bytes(self.bytes()?);
+                self.recall(place)?
+            }
+            b'Q' => storage(&self.pop()?)?,
+            b'R' => {
+                let arguments = self.pop()?;
+                call(&self.pop()?, &arguments)?
+            }
+            // The attributes of an object: a dictionary's have no part in its tensors.
+            b'b' => return self.pop().map(drop),
+            b's' => {
+                let items = [self.pop()?, self.pop()?];
+                let [value, key] = items;
+                return self.set(&[key, value]);
+            }
+            b'u' => {
+                let items = self.marked()?;
+                return self.set(&items);
+            }
+            b'a' => {
+                let item = self.pop()?;
+                return self.append(&[item]);
+            }
+            b'e' => {
+                let items = self.marked()?;
+                return self.append(&items);
+            }
+            _ => {
+                return Err(format!(
+                    "its pickle has the instruction {code:#04x} at byte {}, which no dictionary of tensors needs",
+                    self.position - 1
+                ));
+            }
+        };
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn slice(&mut self, length: usize) -> Result<&'p [u8], String> {
+        let found = self.program[self.position..].get(..length).ok_or("its pickle breaks off")?;
+        self.position += length;
+        Ok(found)
+    }
+
+    fn bytes<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], String> {
+        let mut bytes = [0; LENGTH];
+        bytes.copy_from_slice(self.slice(LENGTH)?);
+        Ok(bytes)
+    }
+
+    fn text(&mut self, length: usize) -> Result<Value, String> {
+        Ok(Value::Text(String::from_utf8_lossy(self.slice(length)?).into()))
+    }
+
+    fn line(&mut self) -> Result<&'p str, String> {
+        let rest = &self.program[self.position..];
+        let length = rest.iter().position(|byte| *byte == b'\n').ok_or("its pickle breaks off")?;
+        let line =
+            std::str::from_utf8(&rest[..length]).map_err(|_| "its pickle has a name that is not UTF-8")?;
+        self.position += length + 1;
+        Ok(line)
+    }
+
+    /// A number of any length; one of more than eight bytes is the magic number of an old file.
+    fn long(&mut self) -> Result<Value, String> {
+        let [length] = self.bytes()?;
+        let digits = self.slice(length.into())?;
+        if digits.len() > 8 {
+            return Ok(Value::Other);
+        }
+        let sign = if digits.last().is_some_and(|last| last & 0x80 != 0) { 0xff } else { 0 };
+        let mut bytes = [sign; 8];
+        bytes[..digits.len()].copy_from_slice(digits);
+        Ok(Value::Number(i64::from_le_bytes(bytes)))
+    }
+
+    fn pop(&mut self) -> Result<Value, String> {
+        self.stack.pop().ok_or_else(unbalanced)
+    }
+
+    /// What is above the last mark, which goes.
+    fn marked(&mut self) -> Result<Vec<Value>, String> {
+        let mark =
+            self.stack.iter().rposition(|value| matches!(value, Value::Mark)).ok_or_else(unbalanced)?;
+        let items = self.stack.split_off(mark + 1);
+        self.stack.pop();
+        Ok(items)
+    }
+
+    fn remember(&mut self, place: u32) -> Result<(), String> {
+        let value = self.stack.last().ok_or_else(unbalanced)?.clone();
+        self.memory.insert(place, value);
+        Ok(())
+    }
+
+    fn recall(&self, place: u32) -> Result<Value, String> {
+        self.memory.get(&place).cloned().ok_or_else(unbalanced)
+    }
+
+    /// Puts keys and values, one after the other, into the dictionary on top of the stack.
+    fn set(&mut self, items: &[Value]) -> Result<(), String> {
+        let Some(Value::Dictionary(dictionary)) = self.stack.last() else { return Err(unbalanced()) };
+        let (pairs, []) = items.as_chunks::<2>() else { return Err(unbalanced()) };
+        for [key, value] in pairs {
+            if let (Value::Text(key), Value::Tensor(view)) = (key, value) {
+                dictionary.borrow_mut().push((key.clone(), view.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, items: &[Value]) -> Result<(), String> {
+        let Some(Value::List(list)) = self.stack.last() else { return Err(unbalanced()) };
+        let texts = items.iter().filter_map(|item| match item {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        });
+        list.borrow_mut().extend(texts);
+        Ok(())
+    }
+}
+
+fn unbalanced() -> String {
+    "its pickle is no sound program".to_owned()
+}
+
+fn tuple(items: Vec<Value>) -> Result<Value, String> {
+    let depth_of = |item: &Value| match item {
+        Value::Tuple(tuple) => tuple.depth,
+        _ => 0,
+    };
+    let depth = 1 + items.iter().map(depth_of).max().unwrap_or(0);
+    if depth > DEEPEST_TUPLE {
+        return Err("its pickle nests tuples deeper than those of tensors are".to_owned());
+    }
+    Ok(Value::Tuple(Rc::new(Tuple { items, depth })))
+}
+
+fn items(value: &Value) -> &[Value] {
+    match value {
+        Value::Tuple(tuple) => &tuple.items,
+        _ => &[],
+    }
+}
+
+/// What a persistent name stands for: `('storage', class, key, device, values)`, in old files with a sixth item.
+fn storage(name: &Value) -> Result<Value, String> {
+    match items(name) {
+        [Value::Text(kind), Value::Global(class), Value::Text(key), _device, Value::Number(values)]
+        | [
+            Value::Text(kind),
+            Value::Global(class),
+            Value::Text(key),
+            _device,
+            Value::Number(values),
+            Value::Other,
+        ] if &**kind == "storage" && *values >= 0 => {
+            let (class, key, values) = (class.clone(), key.clone(), *values as u64);
+            Ok(Value::Storage(Rc::new(Storage { class, key, values })))
+        }
+        _ => Err("its pickle names an object outside of it that is not a tensor's storage".to_owned()),
+    }
+}
+
+/// What one of the four functions gives.
+fn call(function: &Value, arguments: &Value) -> Result<Value, String> {
+    let Value::Global(function) = function else { return Err(unbalanced()) };
+    match (&**function, items(arguments)) {
+        ("collections OrderedDict", []) => Ok(Value::Dictionary(Rc::default())),
+        (
+            "torch._utils _rebuild_tensor_v2",
+            [Value::Storage(storage), Value::Number(offset), shape, strides, ..],
+        ) => {
+            let (offset, shape, strides) = (u64::try_from(*offset).ok(), sizes(shape), sizes(strides));
+            let (Some(offset), Some(shape), Some(strides)) = (offset, shape, strides) else {
+                return Err("its pickle has a tensor whose sizes are not numbers".to_owned());
+            };
+            Ok(Value::Tensor(Rc::new(View { storage: storage.clone(), offset, shape, strides })))
+        }
+        ("torch._utils _rebuild_parameter", [Value::Tensor(view), ..]) => Ok(Value::Tensor(view.clone())),
+        ("torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_parameter", _) => Err(unbalanced()),
+        (other, _) => Err(format!(
+            "its pickle calls `{}`, which only code could carry out, and this server runs none: save \
+             `model.state_dict()`, or better as safetensors",
+            other.replace(' ', ".")
+        )),
+    }
+}
+
+fn sizes(value: &Value) -> Option<Vec<usize>> {
+    let Value::Tuple(tuple) = value else { return None };
+    let size = |item: &Value| match item {
+        Value::Number(size) => usize::try_from(*size).ok(),
+        _ => None,
+    };
+    tuple.items.iter().map(size).collect()
+}

@@ -1,0 +1,248 @@
+//! A tensor in a file: where its values are, and how they are read.
+
+use crate::{
+    CheckpointError, Source,
+    encoding::{Encoding, F32},
+};
+use std::{ops::Range, path::Path, sync::Arc};
+
+/// A tensor of a file. Its values are read when they are wanted.
+#[derive(Debug, Clone)]
+pub struct Tensor {
+    source: Arc<Source>,
+    /// Where its first value is, in bytes from the start of the file.
+    start: u64,
+    encoding: &'static Encoding,
+    shape: Vec<usize>,
+    order: Order,
+}
+
+/// In which order the values are stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Order {
+    /// Row after row.
+    Rows,
+    /// The distance of neighbours in each dimension, in values.
+    Strides(Vec<usize>),
+    /// Row after row, and of each of these heads' rows the two halves alternate.
+    Interleaved { heads: usize },
+    /// Only some rows are stored, row after row: those of these numbers.
+    Picked { numbers: Vec<usize> },
+}
+
+/// Values of a tensor in memory.
+pub struct Values {
+    /// Their bytes.
+    pub bytes: Vec<u8>,
+    /// Their type: a plain one, never blocks.
+    pub encoding: &'static Encoding,
+}
+
+/// Where the values of a tensor are.
+pub(crate) struct Place {
+    /// The first byte that it may use, from the start of the file.
+    pub(crate) start: u64,
+    /// The end of the bytes that it may use.
+    pub(crate) end: u64,
+}
+
+impl Tensor {
+    /// A tensor whose values are row after row from the start of `place`, and inside it.
+    pub(crate) fn new(
+        source: &Arc<Source>,
+        name: &str,
+        place: Place,
+        encoding: &'static Encoding,
+        shape: Vec<usize>,
+    ) -> Result<Self, CheckpointError> {
+        let tensor = Self { source: source.clone(), start: place.start, encoding, shape, order: Order::Rows };
+        let columns = tensor.columns();
+        if columns % encoding.values != 0 {
+            return Err(source.damaged(format!(
+                "the tensor `{name}` has rows of {columns} values, which are no whole blocks of {}",
+                encoding.name
+            )));
+        }
+        let size = checked_size(&tensor.shape, encoding);
+        let end = size.and_then(|size| place.start.checked_add(size));
+        if place.end > source.length || end.is_none_or(|end| end > place.end) {
+            return Err(source.damaged(format!(
+                "the tensor `{name}` of shape {:?} and type {} does not fit its place in the file",
+                tensor.shape, encoding.name
+            )));
+        }
+        Ok(tensor)
+    }
+
+    /// A tensor of plain values that are `strides` values apart in each dimension, inside `place`.
+    pub(crate) fn strided(
+        source: &Arc<Source>,
+        name: &str,
+        place: Place,
+        encoding: &'static Encoding,
+        (shape, strides): (Vec<usize>, Vec<usize>),
+    ) -> Result<Self, CheckpointError> {
+        let refused = |reason: &str| Err(source.damaged(format!("the tensor `{name}` {reason}")));
+        if shape.len() != strides.len() {
+            return refused("has not as many strides as dimensions");
+        }
+        let is_empty = shape.contains(&0);
+        let reach = shape.iter().zip(&strides).try_fold(1_usize, |reach, (size, stride)| {
+            reach.checked_add(size.saturating_sub(1).checked_mul(*stride)?)
+        });
+        let available = (place.end.saturating_sub(place.start)) / encoding.bytes as u64;
+        if !is_empty && reach.is_none_or(|reach| reach as u64 > available) {
+            return refused("reaches beyond its storage");
+        }
+        let tensor = Self::new(source, name, place, encoding, shape)?;
+        let order = if tensor.is_contiguous(&strides) { Order::Rows } else { Order::Strides(strides) };
+        Ok(Self { order, ..tensor })
+    }
+
+    /// The same tensor, whose rows of each head are stored with their two halves alternating.
+    pub(crate) fn interleaved(self, heads: usize) -> Self {
+        Self { order: Order::Interleaved { heads }, ..self }
+    }
+
+    /// A matrix of `rows` rows, of which this tensor's are those of these numbers. The others cannot be read.
+    pub(crate) fn picked(self, rows: usize, numbers: Vec<usize>) -> Self {
+        Self { shape: vec![rows, self.columns()], order: Order::Picked { numbers }, ..self }
+    }
+
+    /// Whether `strides` are those of rows after rows; where a dimension has one value, its stride does not matter.
+    fn is_contiguous(&self, strides: &[usize]) -> bool {
+        let mut expected = 1;
+        self.shape.iter().zip(strides).rev().all(|(&size, &stride)| {
+            let fits = size == 1 || stride == expected;
+            expected *= size;
+            fits
+        }) || self.shape.contains(&0)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.source.path
+    }
+
+    /// Its dimensions, the last one that of neighbouring values.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// How it is stored.
+    #[must_use]
+    pub fn encoding(&self) -> &'static Encoding {
+        self.encoding
+    }
+
+    /// Values of a row: of several dimensions, all but the last count rows.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.shape.last().copied().unwrap_or(1)
+    }
+
+    /// Rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.shape.iter().rev().skip(1).product()
+    }
+
+    /// The bytes of some rows as they are stored, row after row. The file may have become shorter since it was opened.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Io`].
+    pub fn read_stored(&self, rows: Range<usize>) -> Result<Vec<u8>, CheckpointError> {
+        let row = self.columns() / self.encoding.values * self.encoding.bytes;
+        match &self.order {
+            Order::Rows => self.read_at(rows.start * row, rows.len() * row),
+            Order::Strides(strides) => self.gather(strides, rows),
+            Order::Picked { numbers } => {
+                let mut bytes = Vec::new();
+                for index in rows {
+                    let stored = numbers.iter().position(|number| *number == index).ok_or_else(|| {
+                        self.source.unsupported(format!("its head has no row for the token {index}"))
+                    })?;
+                    bytes.extend(self.read_at(stored * row, row)?);
+                }
+                Ok(bytes)
+            }
+            Order::Interleaved { heads } => {
+                let mut bytes = Vec::with_capacity(rows.len() * row);
+                let size = self.rows() / heads;
+                for index in rows {
+                    let (head, within) = (index / size, index % size);
+                    let stored = head * size + within % (size / 2) * 2 + within / (size / 2);
+                    bytes.extend(self.read_at(stored * row, row)?);
+                }
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// Some rows as values that can be computed with: plain ones as they are stored, blocks widened to `f32`. The only
+    /// place where blocks are widened.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Io`], and [`CheckpointError::Unsupported`] naming the type.
+    pub fn read(&self, name: &str, rows: Range<usize>) -> Result<Values, CheckpointError> {
+        let encoding = self.encoding;
+        if !encoding.is_supported() {
+            let supported = Encoding::supported();
+            return Err(self.source.unsupported(format!(
+                "the tensor `{name}` is stored as {}, which is not supported: only {supported} are",
+                encoding.name
+            )));
+        }
+        let bytes = self.read_stored(rows.clone())?;
+        if !encoding.is_quantised() {
+            return Ok(Values { bytes, encoding });
+        }
+        let mut values = vec![0.0_f32; rows.len() * self.columns()];
+        encoding.widen(&bytes, &mut values);
+        drop(bytes);
+        let widened = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        Ok(Values { bytes: widened, encoding: &F32 })
+    }
+
+    fn read_at(&self, offset: usize, length: usize) -> Result<Vec<u8>, CheckpointError> {
+        self.source.read(self.start + offset as u64, length)
+    }
+
+    /// Some rows of values that are `strides` apart. What is read has at most as many values as the storage.
+    fn gather(&self, strides: &[usize], rows: Range<usize>) -> Result<Vec<u8>, CheckpointError> {
+        let size = self.encoding.bytes;
+        let (columns, column_stride) = (self.columns(), strides.last().copied().unwrap_or(1));
+        let (outer, outer_strides) = (&self.shape[..self.shape.len() - 1], &strides[..strides.len() - 1]);
+        let place = |row: usize| {
+            let mut rest = row;
+            outer.iter().zip(outer_strides).rev().fold(0, |place, (&size, &stride)| {
+                let index = rest % size;
+                rest /= size;
+                place + index * stride
+            })
+        };
+        let first = rows.clone().map(place).min().unwrap_or(0);
+        let last = rows.clone().map(place).max().unwrap_or(0) + columns.saturating_sub(1) * column_stride;
+        let stored = self.read_at(first * size, (last + 1 - first) * size)?;
+        let mut bytes = Vec::with_capacity(rows.len() * columns * size);
+        for row in rows {
+            let start = place(row) - first;
+            for column in 0..columns {
+                let value = (start + column * column_stride) * size;
+                bytes.extend_from_slice(&stored[value..value + size]);
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// The bytes of a tensor of this shape; absent where they, or its rows, cannot be counted.
+fn checked_size(shape: &[usize], encoding: &Encoding) -> Option<u64> {
+    let most = shape.iter().try_fold(1_usize, |values, size| values.checked_mul((*size).max(1)))?;
+    let bytes = most.checked_mul(encoding.bytes)? / encoding.values;
+    Some(if shape.contains(&0) { 0 } else { bytes as u64 })
+}

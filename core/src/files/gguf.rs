@@ -1,0 +1,145 @@
+//! GGUF files as model folders.
+//!
+//! Input: a `.gguf` file, which holds settings, tokenizer and prompt under llama.cpp's names. Output: a temporary folder
+//! with the files that a repository of `transformers` would have, so that whatever reads a model knows nothing of GGUF;
+//! the weights stay where they are. What must hold: what the file says and a folder here would leave out is refused.
+
+mod tokenizer;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use text_embeddings_checkpoint::gguf::{self, File, Metadata};
+
+use super::error::FilesError;
+use super::folder::{CONFIG, POOLING, TOKENIZER};
+use super::templates::CHAT_TEMPLATE;
+use crate::families::{self, Family};
+use crate::templates::PromptTemplate;
+
+/// The prompt that llama.cpp's converter bakes into a re-ranker's file.
+const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
+/// The places of the texts in it.
+const PLACES: [&str; 2] = ["{query}", "{document}"];
+
+/// Writes the files that the model of `path` would have.
+pub(super) fn unpack(path: &Path) -> Result<TempDir, FilesError> {
+    let file = File::open(path).map_err(FilesError::Weights)?;
+    let config = gguf::config(&file).map_err(FilesError::Weights)?;
+    let unsupported = |reason: String| FilesError::Weights(file.unsupported(reason));
+    let tokenizer = tokenizer::build(&file).map_err(unsupported)?;
+    let mut files = vec![(CONFIG, config.to_string()), (TOKENIZER, tokenizer.to_string())];
+    if let Some(mode) = pooling(&file)? {
+        files.push((POOLING, json!({ (mode): true }).to_string()));
+    }
+    if let Some(template) = template(&file.metadata, &config).map_err(unsupported)? {
+        files.push((CHAT_TEMPLATE, template));
+    }
+    let folder = tempfile::Builder::new().prefix("text-embeddings-router-gguf-").tempdir();
+    let folder = folder.map_err(|error| FilesError::io(std::env::temp_dir(), error))?;
+    for (name, content) in files {
+        let path = folder.path().join(name);
+        let written =
+            path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, content));
+        written.map_err(|error| FilesError::io(path, error))?;
+    }
+    Ok(folder)
+}
+
+/// The switch of `1_Pooling/config.json` that the file's pooling is; none where it says none, or that it is a re-ranker.
+fn pooling(file: &File) -> Result<Option<&'static str>, FilesError> {
+    let key = format!("{}.pooling_type", file.architecture());
+    match file.metadata.get(&key).map(|_| file.metadata.number(&key)) {
+        None | Some(Some(0 | 4)) => Ok(None),
+        Some(Some(1)) => Ok(Some("pooling_mode_mean_tokens")),
+        Some(Some(2)) => Ok(Some("pooling_mode_cls_token")),
+        Some(Some(3)) => Ok(Some("pooling_mode_lasttoken")),
+        Some(_) => {
+            Err(FilesError::Weights(file.unsupported(format!(
+                "`{key}` is none of 0 (none), 1 (mean), 2 (cls), 3 (last) and 4 (rank)"
+            ))))
+        }
+    }
+}
+
+/// The chat template: the file's own, else the prompt that was baked in, unless it is built in here: then there is a place
+/// for an instruction, too.
+fn template(metadata: &Metadata, config: &Value) -> Result<Option<String>, String> {
+    let own = metadata.text("tokenizer.chat_template").map(str::to_owned);
+    let Some(baked) = metadata.text(RERANK_TEMPLATE) else { return Ok(own) };
+    if let Some(family) = family_of(baked, config) {
+        tracing::info!(
+            "The prompt in the file (`{RERANK_TEMPLATE}`) is that of the family {}: the built-in one is used",
+            family.name
+        );
+        return Ok(own);
+    }
+    tracing::warn!(
+        "The prompt in the file (`{RERANK_TEMPLATE}`) is none of those that are built in: it is used, and has no place for \
+         an instruction; `--chat-template NAME` chooses a built-in one"
+    );
+    jinja(baked).map(Some)
+}
+
+/// The family whose prompt with its default instruction is this one.
+fn family_of(baked: &str, config: &Value) -> Option<&'static Family> {
+    let model_type = config["model_type"].as_str().unwrap_or_default();
+    let [query, document] = PLACES;
+    families::ALL.iter().copied().find(|family| {
+        family.listwise.is_none()
+            && family.model_types.contains(&model_type)
+            && PromptTemplate::builtin(family).render(family.default_instruction, query, document) == baked
+    })
+}
+
+/// A prompt with places for the texts as a chat template with their roles.
+fn jinja(baked: &str) -> Result<String, String> {
+    let [query, document] = PLACES;
+    let (Some(first), Some(second)) = (baked.find(query), baked.find(document)) else {
+        return Err(format!(
+            "its prompt (`{RERANK_TEMPLATE}`) has no place for `{query}` or for `{document}`"
+        ));
+    };
+    if first > second || baked.matches(query).count() + baked.matches(document).count() > 2 {
+        return Err(format!(
+            "its prompt (`{RERANK_TEMPLATE}`) does not have `{query}` once and then `{document}` once"
+        ));
+    }
+    let literal = |text: &str| format!("{{{{ {} }}}}", json!(text));
+    let slot = |role: &str| {
+        format!(
+            "{{{{ messages | selectattr(\"role\", \"eq\", \"{role}\") | map(attribute=\"content\") | first }}}}"
+        )
+    };
+    let between = &baked[first + query.len()..second];
+    let parts = [&baked[..first], between, &baked[second + document.len()..]].map(literal);
+    let [before, between, after] = parts;
+    Ok([before, slot("query"), between, slot("document"), after].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::families::QWEN3_RERANKER;
+    use crate::templates::MessageStyle;
+
+    #[test]
+    fn a_prompt_that_was_baked_in_is_the_built_in_one_or_a_template() {
+        let config = json!({ "model_type": "qwen3" });
+        let builtin = PromptTemplate::builtin(&QWEN3_RERANKER);
+        let baked = builtin.render(QWEN3_RERANKER.default_instruction, "{query}", "{document}");
+        assert_eq!(family_of(&baked, &config), Some(&QWEN3_RERANKER));
+        assert_eq!(family_of(&baked, &json!({ "model_type": "llama" })), None);
+        let other = "{% \"a\" %}\\ {query} {{ x }}\n{document}\u{1}end";
+        assert_eq!(family_of(other, &config), None);
+        let template =
+            PromptTemplate::from_chat_template(&jinja(other).unwrap(), &MessageStyle::plain()).unwrap();
+        assert_eq!(template.render(None, "Q", "D"), "{% \"a\" %}\\ Q {{ x }}\nD\u{1}end");
+        for wrong in ["{query}", "{document} {query}", "{query} {document} {query}", ""] {
+            assert!(jinja(wrong).unwrap_err().contains(RERANK_TEMPLATE), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! A GGUF file's vocabulary as the content of a `tokenizer.json`.
+//!
+//! Input: the metadata under `tokenizer.ggml`. Output: the tokenizer that the file was converted from, as far as the file
+//! says: llama.cpp has three kinds of these (`gpt2`, `bert`, `t5`), and names the rules that cut a text into words. What
+//! must hold: a kind or a rule that is not known is refused by name, because wrong tokens give wrong scores without an
+//! error.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+use text_embeddings_checkpoint::gguf::{self, File, Metadata};
+
+/// The kinds of tokens, by llama.cpp's numbers.
+const CONTROL: i64 = 3;
+const USER_DEFINED: i64 = 4;
+const UNUSED: i64 = 5;
+
+/// What begins a word in vocabularies of llama.cpp.
+const WORD: char = '\u{2581}';
+
+/// How a byte-level vocabulary cuts a text into words, by `tokenizer.ggml.pre`.
+struct Words {
+    names: &'static [&'static str],
+    /// The rule; none for GPT-2's own.
+    pattern: Option<&'static str>,
+    /// Whether the text is brought into Unicode's composed form before.
+    is_composed: bool,
+    /// Whether a word that is a token is not made of merges.
+    ignore_merges: bool,
+}
+
+const WORDS: [Words; 3] = [
+    Words {
+        names: &["qwen2"],
+        pattern: Some(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ),
+        is_composed: true,
+        ignore_merges: false,
+    },
+    Words {
+        names: &["llama-bpe"],
+        pattern: Some(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ),
+        is_composed: false,
+        ignore_merges: true,
+    },
+    Words { names: &["gpt-2", "roberta-bpe"], pattern: None, is_composed: false, ignore_merges: false },
+];
+
+/// The content of a `tokenizer.json`, or why there is none.
+pub(super) fn build(file: &File) -> Result<Value, String> {
+    let vocabulary = Vocabulary::read(file)?;
+    match file.metadata.text("tokenizer.ggml.model") {
+        Some("gpt2") => vocabulary.byte_level(),
+        Some("bert") => vocabulary.word_piece(),
+        Some("t5") => vocabulary.unigram(),
+        other => Err(format!(
+            "its vocabulary (`tokenizer.ggml.model`) is {}, which is not supported: only \"gpt2\", \"bert\" and \"t5\" are",
+            other.map_or_else(|| "missing".to_owned(), |name| format!("{name:?}"))
+        )),
+    }
+}
+
+struct Vocabulary<'f> {
+    metadata: &'f Metadata,
+    tokens: &'f [String],
+    kinds: Vec<i64>,
+    /// Whether tokens see what is behind them: such models read texts in a frame, pairs in one frame.
+    is_bert: bool,
+}
+
+impl<'f> Vocabulary<'f> {
+    fn read(file: &'f File) -> Result<Self, String> {
+        let metadata = &file.metadata;
+        let tokens = metadata
+            .texts("tokenizer.ggml.tokens")
+            .ok_or("it has no vocabulary (`tokenizer.ggml.tokens`)")?;
+        let kinds = match metadata.get("tokenizer.ggml.token_type") {
+            Some(kinds) => kinds.numbers().unwrap_or_default(),
+            None => vec![1; tokens.len()],
+        };
+        if kinds.len() != tokens.len() || tokens.is_empty() {
+            return Err(
+                "its vocabulary has not one type (`tokenizer.ggml.token_type`) for each token".to_owned()
+            );
+        }
+        let rows = file.shape("token_embd.weight").and_then(|shape| shape.first()).copied();
+        if rows.is_some_and(|rows| rows < tokens.len()) {
+            return Err(format!("it has {} tokens, more than its embedding has rows", tokens.len()));
+        }
+        Ok(Self { metadata, tokens, kinds, is_bert: gguf::is_bidirectional(file) })
+    }
+
+    /// The id and text of the token that the metadata `tokenizer.ggml.NAME_token_id` name, else of the one of this text.
+    fn special(&self, names: &[&str], text: &str) -> Result<(usize, &'f str), String> {
+        let named =
+            names.iter().find_map(|name| self.metadata.number(&format!("tokenizer.ggml.{name}_token_id")));
+        let id = named.or_else(|| self.tokens.iter().position(|token| token == text));
+        let found = id.and_then(|id| Some((id, self.tokens.get(id)?.as_str())));
+        found.ok_or_else(|| {
+            format!(
+                "its vocabulary has no token {}, and `tokenizer.ggml.{}_token_id` names none",
+                text, names[0]
+            )
+        })
+    }
+
+    fn switch(&self, name: &str, default: bool) -> bool {
+        self.metadata.switch(&format!("tokenizer.ggml.{name}")).unwrap_or(default)
+    }
+
+    /// The tokens that are found in a text before it is cut into words.
+    fn added(&self) -> Value {
+        let added = self.kinds.iter().zip(self.tokens).enumerate();
+        let added = added.filter(|(_, (kind, _))| [CONTROL, USER_DEFINED].contains(*kind));
+        added
+            .map(|(id, (kind, token))| {
+                json!({
+                    "id": id, "content": token, "special": *kind == CONTROL, "normalized": false,
+                    "single_word": false, "lstrip": false, "rstrip": false,
+                })
+            })
+            .collect()
+    }
+
+    /// Which token is at this id; `text` gives the tokenizer's spelling of it.
+    fn ids(&self, text: impl Fn(i64, &str) -> String) -> Result<Value, String> {
+        let mut ids = serde_json::Map::new();
+        for (id, (kind, token)) in self.kinds.iter().zip(self.tokens).enumerate() {
+            if *kind != UNUSED && ids.insert(text(*kind, token), id.into()).is_some() {
+                return Err(format!("its vocabulary has the token {token:?} twice"));
+            }
+        }
+        Ok(ids.into())
+    }
+
+    /// What is put around a text, and around a pair of texts.
+    fn frame(&self, frame: &Frame<'_>) -> Value {
+        let special = |token: &Option<(usize, &str)>, kind: usize| {
+            token.map(|(_, text)| json!({ "SpecialToken": { "id": text, "type_id": kind } }))
+        };
+        let text = |name: &str, kind: usize| Some(json!({ "Sequence": { "id": name, "type_id": kind } }));
+        let Frame { before, after, between, second } = frame;
+        let single = [special(before, 0), text("A", 0), special(after, 0)];
+        let rest = match between {
+            Some(between) => [special(between, *second), text("B", *second), special(after, *second)],
+            None => [special(before, *second), text("B", *second), special(after, *second)],
+        };
+        let tokens: serde_json::Map<String, Value> = [*before, *after]
+            .into_iter()
+            .flatten()
+            .map(|(id, text)| (text.to_owned(), json!({ "id": text, "ids": [id], "tokens": [text] })))
+            .collect();
+        let pair: Vec<Value> = single.iter().chain(&rest).flatten().cloned().collect();
+        let single: Vec<Value> = single.into_iter().flatten().collect();
+        json!({ "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens })
+    }
+
+    /// RoBERTa's frame, with two separators between the texts of a pair.
+    fn roberta(&self) -> Result<Value, String> {
+        let (before, after) =
+            (self.special(&["bos", "cls"], "<s>")?, self.special(&["eos", "seperator"], "</s>")?);
+        Ok(self.frame(&Frame {
+            before: Some(before),
+            after: Some(after),
+            between: Some(Some(after)),
+            second: 0,
+        }))
+    }
+
+    /// The frame of a causal model: each text has the token before it and the token behind it that the file switches on.
+    fn causal(&self) -> Result<Value, String> {
+        let token = |switch: &str, name: &str| {
+            self.switch(switch, false).then(|| self.special(&[name], &format!("({name})"))).transpose()
+        };
+        let (before, after) = (token("add_bos_token", "bos")?, token("add_eos_token", "eos")?);
+        Ok(self.frame(&Frame { before, after, between: None, second: 0 }))
+    }
+
+    /// `gpt2`: pairs of bytes, with merges.
+    fn byte_level(&self) -> Result<Value, String> {
+        let name = self.metadata.text("tokenizer.ggml.pre").unwrap_or("(missing)");
+        let Some(words) = WORDS.iter().find(|words| words.names.contains(&name)) else {
+            let known: Vec<_> = WORDS.iter().flat_map(|words| words.names).copied().collect();
+            return Err(format!(
+                "its vocabulary's rule for words (`tokenizer.ggml.pre`) is {name:?}, which is not supported: only {} are",
+                known.join(", ")
+            ));
+        };
+        let merges =
+            self.metadata.texts("tokenizer.ggml.merges").ok_or("it has no `tokenizer.ggml.merges`")?;
+        let merges: Option<Vec<Value>> = merges
+            .iter()
+            .map(|merge| {
+                // The first character may be a space itself in no vocabulary: bytes are spelled as letters.
+                let (left, right) =
+                    merge.split_once(' ').filter(|(left, right)| !left.is_empty() && !right.is_empty())?;
+                Some(json!([left, right]))
+            })
+            .collect();
+        let merges = merges.ok_or("its `tokenizer.ggml.merges` are not pairs")?;
+        let level = |use_regex: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": use_regex });
+        let words_rule = words.pattern.map_or_else(
+            || level(true),
+            |pattern| {
+                let split = json!({
+                    "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false,
+                });
+                json!({ "type": "Sequence", "pretokenizers": [split, level(false)] })
+            },
+        );
+        let frame = if self.is_bert { self.roberta()? } else { self.causal()? };
+        Ok(json!({
+            "version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": self.added(),
+            "normalizer": words.is_composed.then(|| json!({ "type": "NFC" })),
+            "pre_tokenizer": words_rule,
+            "post_processor": { "type": "Sequence", "processors": [level(false), frame] },
+            "decoder": level(false),
+            "model": {
+                "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                "ignore_merges": words.ignore_merges,
+                "vocab": self.ids(|_, token| token.to_owned())?, "merges": merges,
+            },
+        }))
+    }
+
+    /// `bert`: the longest pieces of a word. llama.cpp marks the pieces that begin a word instead of those that go on, and
+    /// leaves names in brackets as they are.
+    fn word_piece(&self) -> Result<Value, String> {
+        let is_name = |token: &str| token.starts_with('[') && token.ends_with(']');
+        let spelled = |kind: i64, token: &str| match token.strip_prefix(WORD) {
+            Some(word) => word.to_owned(),
+            None if kind == CONTROL || is_name(token) => token.to_owned(),
+            None => format!("##{token}"),
+        };
+        let (before, after) =
+            (self.special(&["cls", "bos"], "[CLS]")?, self.special(&["seperator", "eos"], "[SEP]")?);
+        let unknown = self.special(&["unknown"], "[UNK]")?;
+        // The file does not say whether texts are put into lower case; a vocabulary for such texts has no capitals.
+        let plain =
+            self.kinds.iter().zip(self.tokens).filter(|(kind, token)| **kind != CONTROL && !is_name(token));
+        let lowercase = !plain.into_iter().any(|(_, token)| token.chars().any(char::is_uppercase));
+        let frame = Frame { before: Some(before), after: Some(after), between: Some(None), second: 1 };
+        Ok(json!({
+            "version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": self.added(),
+            "normalizer": {
+                "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
+                "lowercase": lowercase,
+            },
+            "pre_tokenizer": { "type": "BertPreTokenizer" },
+            "post_processor": self.frame(&frame),
+            "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": true },
+            "model": {
+                "type": "WordPiece", "unk_token": unknown.1, "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100, "vocab": self.ids(spelled)?,
+            },
+        }))
+    }
+
+    /// `t5`: the likeliest pieces (`SentencePiece`'s unigram model).
+    fn unigram(&self) -> Result<Value, String> {
+        if !self.is_bert {
+            return Err("its vocabulary is \"t5\", which is supported for kinds of BERT only".to_owned());
+        }
+        let scores = self.metadata.reals("tokenizer.ggml.scores").unwrap_or_default();
+        if scores.len() != self.tokens.len() {
+            return Err(
+                "its vocabulary has not one score (`tokenizer.ggml.scores`) for each token".to_owned()
+            );
+        }
+        let unknown = self.special(&["unknown"], "<unk>")?;
+        let vocabulary: Vec<Value> =
+            self.tokens.iter().zip(&scores).map(|(token, score)| json!([token, score])).collect();
+        let table: Option<Vec<u8>> = self
+            .metadata
+            .numbers("tokenizer.ggml.precompiled_charsmap")
+            .map(|bytes| bytes.into_iter().map(|byte| byte as u8).collect());
+        let table = table.filter(|table| !table.is_empty()).map(
+            |table| json!({ "type": "Precompiled", "precompiled_charsmap": BASE64_STANDARD.encode(table) }),
+        );
+        let spaces = self.switch("remove_extra_whitespaces", true);
+        let spaces =
+            spaces.then(|| json!({ "type": "Replace", "pattern": { "Regex": " {2,}" }, "content": " " }));
+        let rules: Vec<Value> = table.into_iter().chain(spaces).collect();
+        let prepend = if self.switch("add_space_prefix", true) { "always" } else { "never" };
+        let words =
+            json!({ "type": "Metaspace", "replacement": WORD, "prepend_scheme": prepend, "split": true });
+        Ok(json!({
+            "version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": self.added(),
+            "normalizer": { "type": "Sequence", "normalizers": rules },
+            "pre_tokenizer": { "type": "Sequence", "pretokenizers": [{ "type": "WhitespaceSplit" }, words] },
+            "post_processor": self.roberta()?,
+            "decoder": words,
+            "model": { "type": "Unigram", "unk_id": unknown.0, "byte_fallback": false, "vocab": vocabulary },
+        }))
+    }
+}
+
+/// The tokens around texts.
+struct Frame<'t> {
+    before: Option<(usize, &'t str)>,
+    after: Option<(usize, &'t str)>,
+    /// In a pair, what is before the second text; without it, what is before the first.
+    between: Option<Option<(usize, &'t str)>>,
+    /// The token type of the second text.
+    second: usize,
+}

@@ -1,0 +1,217 @@
+"""GGUF files made of the reference's model folders, as llama.cpp's converter makes them.
+
+Input: a folder with safetensors weights and a tokenizer.json. Output: a `.gguf` file. Names of tensors and metadata, and the
+quantisation, are those of llama.cpp's own `gguf` package; what its converter does to values and tokens is written down here:
+it interleaves the rows of Llama's queries and keys, marks the pieces of WordPiece that begin a word instead of those that go
+on, leaves RoBERTa's unused positions out, and keeps the rows of `yes` and `no` of a re-ranker's output embedding.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gguf
+import models
+import numpy as np
+
+ARCHITECTURES = {
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "bert": gguf.MODEL_ARCH.BERT,
+    "xlm-roberta": gguf.MODEL_ARCH.BERT,
+    "nomic_bert": gguf.MODEL_ARCH.NOMIC_BERT,
+}
+DECODERS = ("qwen3", "qwen2", "llama")
+# What the converter bakes into a Qwen3-Reranker.
+RERANK_PROMPT = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note "
+    'that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web search query, retrieve '
+    "relevant passages that answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n"
+    "<think>\n\n</think>\n\n"
+)
+
+
+@dataclass
+class Recipe:
+    """How a file is made. The defaults are those of the converter for a model that is not recognised as anything special."""
+
+    # The type of matrices; vectors are F32 in any case.
+    kind: str = "F32"
+    pooling: gguf.PoolingType | None = None
+    # Whether it is converted as a re-ranker of Qwen3: its head is two rows, and the prompt is baked in.
+    rerank: bool = False
+    prompt: str = RERANK_PROMPT
+    name: str | None = None
+    add_eos: bool = False
+    pre: str = "qwen2"
+    # Tensors that are left out, by llama.cpp's names.
+    without: tuple[str, ...] = ()
+    # Values instead of those of the converter, after all else.
+    metadata: dict = field(default_factory=dict)
+    # Whether quantised matrices are written as the F32 values that they stand for.
+    widened: bool = False
+
+
+def values(tensor: models.Tensor) -> np.ndarray:
+    """The values of a safetensors tensor in float32."""
+    if tensor.dtype == "BF16":
+        bits = np.frombuffer(bytes(tensor.data), np.uint16).astype(np.uint32) << 16
+        flat = bits.view(np.float32)
+    else:
+        flat = np.frombuffer(bytes(tensor.data), {"F32": np.float32, "F16": np.float16}[tensor.dtype]).astype(np.float32)
+    return flat.reshape(tensor.shape)
+
+
+def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """The two halves of each head's rows, alternating."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def named(folder: Path, config: dict, names: gguf.TensorNameMap) -> dict[str, np.ndarray]:
+    """The tensors under llama.cpp's names."""
+    model_type, found = config["model_type"], {}
+    for file in sorted(folder.glob("*.safetensors")):
+        for name, tensor in models.read_tensors(file).items():
+            if tensor.dtype == "I64" or name.startswith(("cls.predictions", "lm_head.bias")):
+                continue
+            value = values(tensor)
+            bare = name
+            for prefix in ("bert.", "roberta."):
+                bare = bare.removeprefix(prefix)
+            if model_type in DECODERS and not bare.startswith(("model.", "lm_head.")):
+                bare = "model." + bare
+            # BERT's pooler is what RoBERTa has as the first layer of its head.
+            bare = bare.replace("pooler.dense", "classifier.dense")
+            if bare in ("classifier.weight", "classifier.bias"):
+                bare = bare.replace("classifier", "classifier.out_proj")
+            if model_type == "xlm-roberta" and bare == "embeddings.position_embeddings.weight":
+                value = value[config["pad_token_id"] + 1 :]
+            if model_type == "llama":
+                for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
+                    if f"{part}.weight" in bare:
+                        value = interleaved(value, config[heads])
+            to = names.get_name(bare, try_suffixes=(".weight", ".bias"))
+            assert to, f"llama.cpp has no name for {name}"
+            found[to] = value
+    return found
+
+
+def write_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict, recipe: Recipe) -> list[str]:
+    """Writes the vocabulary, and gives its tokens."""
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    model, added = content["model"], {entry["id"]: entry for entry in content["added_tokens"]}
+    unigram = model["type"] == "Unigram"
+    ids = {index: token for index, (token, _) in enumerate(model["vocab"])} if unigram else {}
+    ids |= {} if unigram else {index: token for token, index in model["vocab"].items()}
+    ids |= {index: entry["content"] for index, entry in added.items()}
+    size = config["vocab_size"]
+    tokens = [ids.get(index, f"[PAD{index}]") for index in range(size)]
+
+    def kind(index: int) -> gguf.TokenType:
+        if index in added:
+            return gguf.TokenType.CONTROL if added[index]["special"] else gguf.TokenType.USER_DEFINED
+        return gguf.TokenType.NORMAL if index in ids else gguf.TokenType.UNUSED
+
+    kinds = [kind(index) for index in range(size)]
+    named_id = {token: index for index, token in ids.items()}
+    if unigram:
+        writer.add_tokenizer_model("t5")
+        scores = [score for _, score in model["vocab"]]
+        writer.add_token_scores(scores + [-1000.0] * (size - len(scores)))
+        writer.add_add_space_prefix(True)
+        writer.add_add_bos_token(True)
+        writer.add_add_eos_token(True)
+        for add, token in ((writer.add_bos_token_id, "<s>"), (writer.add_eos_token_id, "</s>"), (writer.add_sep_token_id, "</s>")):
+            add(named_id[token])
+        writer.add_unk_token_id(named_id["<unk>"])
+    elif model["type"] == "WordPiece":
+        writer.add_tokenizer_model("bert")
+        tokens = [
+            token
+            if token.startswith("[") and token.endswith("]")
+            else token[2:]
+            if token.startswith("##")
+            else "\u2581" + token
+            for token in tokens
+        ]
+        for add, token in ((writer.add_bos_token_id, "[CLS]"), (writer.add_sep_token_id, "[SEP]"), (writer.add_unk_token_id, "[UNK]")):
+            add(named_id[token])
+    else:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(recipe.pre)
+        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+        writer.add_token_merges(merges)
+        if "<|endoftext|>" in named_id:
+            writer.add_eos_token_id(named_id["<|endoftext|>"])
+        writer.add_add_eos_token(recipe.add_eos)
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    return tokens
+
+
+def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
+    """Writes the model in `folder` to `path`."""
+    recipe = recipe or Recipe()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    model_type = config["model_type"]
+    architecture = ARCHITECTURES[model_type]
+    heads = config.get("num_attention_heads") or config["n_head"]
+    layers = config.get("num_hidden_layers") or config["n_layer"]
+    hidden = config.get("hidden_size") or config["n_embd"]
+    writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[architecture])
+    writer.add_name(recipe.name or "model")
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(layers)
+    writer.add_head_count(heads)
+    writer.add_feed_forward_length(config.get("intermediate_size") or config["n_inner"])
+    unused = config["pad_token_id"] + 1 if model_type == "xlm-roberta" else 0
+    writer.add_context_length((config.get("n_positions") or config["max_position_embeddings"]) - unused)
+    tensors = named(folder, config, gguf.get_tensor_name_map(architecture, layers))
+    rotary = config.get("rope_theta") or config.get("rotary_emb_base") or config.get("rope_parameters", {}).get("rope_theta")
+    if rotary:
+        writer.add_rope_freq_base(rotary)
+    if model_type in DECODERS:
+        pairs = config["num_key_value_heads"]
+        head = config.get("head_dim") or hidden // heads
+        writer.add_head_count_kv(pairs)
+        writer.add_key_length(head)
+        writer.add_value_length(head)
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    else:
+        writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["layer_norm_epsilon"])
+        writer.add_causal_attention(False)
+        writer.add_token_type_count(config.get("type_vocab_size") or 1)
+    tokens = write_tokenizer(writer, folder, config, recipe)
+    if recipe.pooling is not None:
+        writer.add_pooling_type(recipe.pooling)
+    if recipe.rerank:
+        head = tensors.pop("output.weight", tensors["token_embd.weight"])
+        tensors["cls.output.weight"] = head[[tokens.index("yes"), tokens.index("no")]]
+        writer.add_pooling_type(gguf.PoolingType.RANK)
+        writer.add_classifier_output_labels(["yes", "no"])
+        writer.add_chat_template([{"name": "rerank", "template": recipe.prompt}])
+    for key, value in recipe.metadata.items():
+        writer.kv_data[0].pop(key, None)
+        if value is not None:
+            writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+    chosen = gguf.GGMLQuantizationType[recipe.kind]
+    for name, value in tensors.items():
+        if name in recipe.without:
+            continue
+        block = gguf.GGML_QUANT_SIZES[chosen][0]
+        is_small = value.ndim == 1 or name.startswith(("position_embd", "token_types"))
+        if is_small or recipe.kind == "F32" or value.shape[-1] % block:
+            writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
+            continue
+        stored = gguf.quants.quantize(np.ascontiguousarray(value, np.float32), chosen)
+        if recipe.widened:
+            writer.add_tensor(name, gguf.quants.dequantize(stored, chosen))
+        else:
+            writer.add_tensor(name, stored, raw_dtype=chosen)
+    writer.write_header_to_file(path)
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -1,0 +1,267 @@
+"""A GGUF file answers as the safetensors it was made of, and one that cannot be read or understood keeps the server from
+starting.
+
+The files are made by `gguf_files.py` from the reference's models, whose answers other tests hold to `transformers`.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import gguf
+import models
+import numpy as np
+import pytest
+from gguf_files import RERANK_PROMPT, Recipe, write
+from server import MODELS, ROOT, Server, refusal, run
+
+FIXTURES = ROOT / "integration_tests/reference/fixtures"
+SERVED = FIXTURES / "served"
+Pooling = gguf.PoolingType
+
+QUERY = "Which planet is red?"
+TEXTS = ["Mars is red.", "Bread is baked from flour and water 1234.", "naïve 정 can't   <|im_end|> THE [SEP]"]
+EXACT = ("--dtype", "float32")
+GENERATIVE = ("--model-type", "listwise-reranker")
+
+
+def llama(folder: Path) -> Path:
+    """A random Llama with a byte-level tokenizer: Qwen3's reference without the norms of its heads."""
+    model = models.copy("tied-f32-bare", folder)
+    config = {"model_type": "llama", "architectures": ["LlamaModel"], "rope_theta": 1e4}
+    models.edit_json(model / "config.json", lambda content: content.pop("is_reranker", None), **config)
+
+    def without_norms(tensors):
+        for name in [name for name in tensors if name.endswith(("q_norm.weight", "k_norm.weight"))]:
+            del tensors[name]
+
+    models.edit_tensors(model, without_norms)
+    return model
+
+
+def qwen2(folder: Path) -> Path:
+    """The same as Qwen2, with biases of queries, keys and values."""
+    model = llama(folder)
+    models.edit_json(model / "config.json", model_type="qwen2", architectures=["Qwen2Model"])
+
+    def with_biases(tensors):
+        generator = np.random.default_rng(7)
+        for name in [name for name in tensors if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))]:
+            size = tensors[name].shape[0]
+            bias = generator.normal(size=size).astype(np.float32).tobytes()
+            tensors[name.replace(".weight", ".bias")] = models.Tensor("F32", [size], bytearray(bias))
+
+    models.edit_tensors(model, with_biases)
+    return model
+
+
+def nomic(folder: Path) -> Path:
+    """Nomic's reference with as much of BERT's tokenizer as it has rows."""
+    model = Path(shutil.copytree(FIXTURES / "architectures/nomic-v1.5", folder / "model"))
+    tokenizer = json.loads((SERVED / "bert-embedding-mean/tokenizer.json").read_text(encoding="utf-8"))
+    rows = json.loads((model / "config.json").read_text())["vocab_size"]
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {token: index for token, index in vocabulary.items() if index < rows}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    return model
+
+
+def same(model: Path):
+    return lambda folder: model
+
+
+# How the model is made, how its file is made, and the flags for the safetensors and for the file.
+MEAN = ("--pooling", "mean")
+CASES = {
+    "generative re-ranker, tied": (
+        same(MODELS / "tied-bf16"),
+        Recipe(rerank=True, name="Qwen3 Reranker 0.6B"),
+        (),
+        (),
+    ),
+    "generative re-ranker, head of its own": (
+        same(MODELS / "untied-f16"),
+        Recipe(rerank=True, name="Qwen3 Reranker 8B"),
+        GENERATIVE,
+        (),
+    ),
+    "generative re-ranker, converted as a plain model": (
+        same(MODELS / "untied-bf16-shards"),
+        Recipe(name="Qwen3-Reranker-8B"),
+        GENERATIVE,
+        (),
+    ),
+    "last token": (same(MODELS / "embedding-last"), Recipe(pooling=Pooling.LAST, add_eos=True), (), ()),
+    "bfloat16": (same(MODELS / "embedding-last"), Recipe("BF16", pooling=Pooling.LAST, add_eos=True), (), ()),
+    "Llama": (llama, Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "Qwen2": (qwen2, Recipe(), MEAN, MEAN),
+    "BERT": (
+        same(SERVED / "bert-embedding-mean"),
+        Recipe(pooling=Pooling.MEAN, without=("cls.weight", "cls.bias")),
+        (),
+        (),
+    ),
+    "BERT as a cross-encoder": (same(SERVED / "bert-cross-encoder"), Recipe(pooling=Pooling.RANK), (), ()),
+    "XLM-RoBERTa as a cross-encoder": (same(SERVED / "xlm-roberta-reranker"), Recipe(pooling=Pooling.RANK), (), ()),
+    "Nomic": (nomic, Recipe(pooling=Pooling.MEAN), MEAN, ()),
+}
+
+
+def answers(server: Server) -> tuple[list, np.ndarray]:
+    """The ids of all texts, and what the model makes of them."""
+    ids = server.post("/tokenize", {"inputs": TEXTS}).json()
+    if server.get("/info").json()["model_kind"] == "embedding":
+        vectors = server.post("/embed", {"inputs": TEXTS, "normalize": False})
+        assert vectors.status_code == 200, vectors.text
+        return ids, np.array(vectors.json())
+    return ids, np.array(server.scores(QUERY, TEXTS))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_file_answers_as_the_safetensors_it_was_made_of(case, tmp_path):
+    make, recipe, flags, file_flags = CASES[case]
+    model = make(tmp_path)
+    file = write(model, tmp_path / "file.gguf", recipe)
+    with Server(model, *flags, *EXACT) as server:
+        ids, values = answers(server)
+        kind = server.get("/info").json()["model_type"]
+    with Server(file, *file_flags, *EXACT) as server:
+        file_ids, file_values = answers(server)
+        info = server.get("/info").json()
+        log = server.log()
+    assert file_ids == ids
+    np.testing.assert_allclose(file_values, values, rtol=1e-5, atol=1e-5)
+    assert np.abs(values).max() > 1e-3 and len(np.unique(values.round(4))) >= len(TEXTS)
+    assert info["model_type"] == kind and info["weights"].startswith("file.gguf (GGUF: ")
+    assert f"of {info['weights']}, on" in log
+    if recipe.rerank:
+        assert "that of the family qwen3-reranker: the built-in one is used" in log
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+def test_blocks_are_worth_what_llama_cpps_package_says(kind, tmp_path):
+    recipe = {"rerank": True, "kind": kind}
+    stored = write(MODELS / "tied-bf16", tmp_path / "stored.gguf", Recipe(**recipe))
+    widened = write(MODELS / "tied-bf16", tmp_path / "widened.gguf", Recipe(**recipe, widened=True))
+    found = []
+    for file, types in ((stored, f"stored.gguf (GGUF: {kind}, F32)"), (widened, "widened.gguf (GGUF: F32)")):
+        with Server(file, *EXACT) as server:
+            assert server.get("/info").json()["weights"] == types
+            found.append(answers(server))
+    assert found[0][0] == found[1][0] and (found[0][1] == found[1][1]).all()
+
+
+def test_a_prompt_of_another_model_is_used_as_it_is(tmp_path):
+    prompt = "<|im_start|>system\nIs it so?<|im_end|>\n<|im_start|>user\n{query}\n\n{document}<|im_end|>\n"
+    own = write(MODELS / "tied-bf16", tmp_path / "own.gguf", Recipe(rerank=True, prompt=prompt))
+    usual = write(MODELS / "tied-bf16", tmp_path / "usual.gguf", Recipe(rerank=True, prompt=RERANK_PROMPT))
+    with Server(own, *EXACT) as server:
+        scores = server.scores(QUERY, TEXTS)
+        assert "is none of those that are built in: it is used" in server.log()
+    with Server(usual, *EXACT) as server:
+        assert max(abs(a - b) for a, b in zip(scores, server.scores(QUERY, TEXTS))) > 1e-3
+
+
+def test_one_of_several_files_is_chosen_by_name(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("a.gguf", "b.gguf"):
+        write(MODELS / "embedding-last", folder / name, Recipe(pooling=Pooling.LAST, add_eos=True))
+    assert "choose one with `--gguf-file`: a.gguf, b.gguf" in refusal(folder)
+    assert "has no GGUF file `c.gguf`; its GGUF files: a.gguf, b.gguf" in refusal(folder, "--gguf-file", "c.gguf")
+    assert "name different files" in refusal(folder / "a.gguf", "--gguf-file", "b.gguf")
+    asked = ("rerank", "--query", "x", "y")
+    for flags, environment in (
+        (("--model-id", f"{folder}:a.gguf"), {}),
+        (("--model-id", str(folder), "--gguf-file", "b.gguf"), {}),
+        (("--model-id", str(folder)), {"GGUF_FILE": "b.gguf"}),
+    ):
+        ended = run(*asked, *flags, environment=environment)
+        # It is found and read: an embedding model does not re-rank.
+        assert ended.returncode != 0 and "embedding" in ended.stderr, ended.stderr
+    (folder / "b.gguf").unlink()
+    with Server(folder) as server:
+        assert server.get("/info").json()["weights"] == "a.gguf (GGUF: F32)"
+
+
+def recipes(**fields: object):
+    return lambda folder: write(MODELS / "tied-bf16", folder / "file.gguf", Recipe(**fields))
+
+
+def of(model: Path, **fields: object):
+    return lambda folder: write(model, folder / "file.gguf", Recipe(**fields))
+
+
+def cut(keep: int):
+    def change(folder: Path) -> Path:
+        file = recipes()(folder)
+        content = file.read_bytes()
+        file.write_bytes(content[:keep])
+        return file
+
+    return change
+
+
+BERT = SERVED / "bert-cross-encoder"
+REFUSED = {
+    "an architecture that is not known": (
+        recipes(metadata={"general.architecture": "mamba"}),
+        "(`general.architecture`) is \"mamba\", which is not supported",
+    ),
+    "words that are cut by an unknown rule": (recipes(pre="tekken"), "(`tokenizer.ggml.pre`) is \"tekken\""),
+    "a vocabulary of another kind": (
+        recipes(metadata={"tokenizer.ggml.model": "llama"}),
+        "(`tokenizer.ggml.model`) is \"llama\"",
+    ),
+    "no vocabulary": (recipes(metadata={"tokenizer.ggml.tokens": None}), "no vocabulary"),
+    "no sizes": (recipes(metadata={"qwen3.block_count": None}), "no number `qwen3.block_count`"),
+    "layers without end": (recipes(metadata={"qwen3.block_count": 2**31 - 1}), "there are tensors of 3 layers"),
+    "heads of gigabytes": (
+        recipes(metadata={"qwen3.attention.key_length": 2**31 - 2, "qwen3.attention.value_length": 2**31 - 2}),
+        "`qwen3.attention.head_count` does not fit the shape",
+    ),
+    "a width of gigabytes": (
+        recipes(metadata={"qwen3.embedding_length": 2**31 - 2}),
+        "does not fit the shape",
+    ),
+    "an endless MLP": (
+        recipes(metadata={"qwen3.feed_forward_length": 2**31 - 2}),
+        "`qwen3.feed_forward_length` does not fit the shape",
+    ),
+    "rotary positions that are stretched": (
+        recipes(metadata={"qwen3.rope.scaling.type": "yarn"}),
+        "`qwen3.rope.scaling.type` is \"yarn\"",
+    ),
+    "a decoder that sees what is behind": (
+        recipes(metadata={"qwen3.attention.causal": False}),
+        "`qwen3.attention.causal` is false",
+    ),
+    "an unknown pooling": (recipes(metadata={"qwen3.pooling_type": 9}), "`qwen3.pooling_type` is none of"),
+    "a re-ranker without its head": (
+        recipes(rerank=True, without=("cls.output.weight",)),
+        "its head was left out",
+    ),
+    "a cross-encoder without its head": (
+        of(BERT, pooling=Pooling.RANK, without=("cls.output.weight", "cls.output.bias", "cls.weight", "cls.bias")),
+        "its head was left out",
+    ),
+    "a cross-encoder without its pooler": (
+        of(BERT, pooling=Pooling.RANK, without=("cls.weight", "cls.bias")),
+        "it has `cls.output.weight` and no `cls.weight`",
+    ),
+    "a cross-encoder by its name only": (
+        of(BERT, name="bge reranker", without=("cls.output.weight", "cls.output.bias", "cls.weight", "cls.bias")),
+        "its head was left out",
+    ),
+    "a missing layer": (recipes(rerank=True, without=("blk.0.ffn_down.weight",)), "no tensor `layers.0.mlp.down_proj.weight`"),
+    "one part of several": (recipes(metadata={"split.count": 3}), "llama-gguf-split --merge"),
+    "a file that ends in its metadata": (cut(1000), "claim to be a list of"),
+    "a file that ends in its tensors": (cut(200_000), "does not fit its place in the file"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_right_is_refused(case, tmp_path):
+    make, part = REFUSED[case]
+    message = refusal(make(tmp_path))
+    assert part in message, message
