@@ -131,7 +131,7 @@ fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
 	cargo test --workspace --lib --locked -- --ignored --nocapture random_shapes
 
 # What a fuzz target is tried with for how many seconds; `make fuzz-targets TARGETS=template FUZZ_SECONDS=600`.
-TARGETS := template tokenizer folder weights configuration truncation forest request
+TARGETS := template tokenizer folder weights configuration truncation forest request reply
 FUZZ_SECONDS ?= 60
 TOOLS := $(abspath $(TARGET))/tools
 

@@ -5,10 +5,6 @@
 
 #[cfg(feature = "ort")]
 compile_error!("the feature `ort` is not there yet: models in ONNX are not served; build with `candle`");
-#[cfg(feature = "python")]
-compile_error!(
-    "the feature `python` is not there yet: sentence-transformers is not run; build with `candle`"
-);
 #[cfg(not(feature = "candle"))]
 compile_error!(
     "a server needs a backend: build with the feature `candle`; `ort` and `python` come on top of it"

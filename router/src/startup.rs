@@ -8,6 +8,7 @@ mod check;
 mod memory;
 mod parts;
 mod prompts;
+mod python;
 pub(crate) mod reranker;
 
 use std::{fmt, num::NonZeroUsize, time::Instant};
@@ -49,6 +50,7 @@ pub(crate) struct Started {
 /// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     backend::check(&args.model)?;
+    python::check(args)?;
     let mut steps = Steps::start();
     let source =
         ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
@@ -66,7 +68,8 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     if let Some(available) = available {
         available.check_weights(memory::size(&folder.weights), config.dtype)?;
     }
-    let mut loaded = text_embeddings_backend::load(&LoadOptions {
+    let python = python::options(args, &config, &folder, &encoder)?;
+    let options = LoadOptions {
         backend: args.model.hub.backend,
         folder: folder.root.clone(),
         config: Choices::of(args).applied(&folder.config.raw),
@@ -78,7 +81,11 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         pin_threads: config.pin_threads,
         instruction_set: config.instruction_set.map(|set| set.to_string()),
         prefix_cache_bytes: config.prefix_cache_bytes,
-    })?;
+    };
+    let mut loaded = match python {
+        Some(python) => text_embeddings_backend::load_python(&options, &python)?,
+        None => text_embeddings_backend::load(&options)?,
+    };
     steps.done("weights");
     model.dimensions = check::model(loaded.backend.as_mut(), &encoder, config.model_type, &model)?;
     steps.done("check");

@@ -12,6 +12,7 @@ mod kind;
 mod load;
 mod model;
 mod padded;
+mod python;
 
 pub use activation::Activation;
 pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
@@ -21,6 +22,7 @@ pub use kind::BackendKind;
 pub use load::{LoadOptions, Loaded};
 pub use model::{DType, ModelType, Pool};
 pub use padded::{MOST_PADDING, Padded, most_cells};
+pub use python::{Probe, PythonOptions};
 
 /// What can go wrong between a batch and its predictions, or while a model is loaded.
 #[derive(Debug, thiserror::Error)]

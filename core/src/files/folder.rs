@@ -136,8 +136,12 @@ impl ModelFolder {
         let tokenizer = required(root, TOKENIZER)?;
         check_small_file(&tokenizer)?;
         let weights = weight_files(root, reader)?;
-        // A graph's own form is ONNX Runtime's to check.
-        let checkpoint = if reader.backend == BackendKind::Ort { &[] } else { weights.as_slice() };
+        // A graph's own form is ONNX Runtime's to check, a pickle's PyTorch's.
+        let is_checked = |file: &PathBuf| {
+            reader.backend == BackendKind::Candle
+                || file.extension().is_some_and(|ending| ending == "safetensors")
+        };
+        let checkpoint = if weights.iter().all(is_checked) { weights.as_slice() } else { &[] };
         for file in checkpoint {
             check_weights(file)?;
         }

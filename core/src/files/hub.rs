@@ -30,6 +30,7 @@ use super::error::FilesError;
 use super::folder::{CONFIG, Describe, MODULES, TOKENIZER, optional_files, remedy, required};
 use super::modules::{config_of, module_files, steps};
 use super::onnx;
+use super::python;
 use super::source::{HubOptions, ModelSource, local_directory};
 use super::templates;
 use super::weights::{INDEX_FILE, SINGLE_FILE, Shards, missing_shard, no_weights, shards, weight_files};
@@ -130,13 +131,20 @@ impl<'a> Hub<'a> {
             return Err(missing(TOKENIZER));
         }
         let weights = self.weights(listing, &place)?;
+        if self.source.reader.backend == BackendKind::Python {
+            for file in python::wanted(&listing.files, self.source.reader.python_code)?.small {
+                self.file(&listing.sha, &file, Bound::Small).await?;
+            }
+        }
         for file in [TOKENIZER].into_iter().chain(optional_files().filter(|file| has(file))) {
             small(file).await?;
         }
         for file in templates::additional(listing.files.iter()) {
             small(file).await?;
         }
-        self.download_modules(listing, &place).await?;
+        if self.source.reader.backend != BackendKind::Python {
+            self.download_modules(listing, &place).await?;
+        }
         match weights {
             Weights::Safetensors => self.download_weights(listing, place).await?,
             Weights::Files(names) => {
@@ -163,14 +171,16 @@ impl<'a> Hub<'a> {
                 // A graph without its values is of no use, so that it comes last.
                 Ok(Weights::Files(values.chain([graph.clone()]).collect()))
             }
-            // The place for what sentence-transformers reads besides safetensors.
-            BackendKind::Candle | BackendKind::Python
-                if files.contains(SINGLE_FILE) || files.contains(INDEX_FILE) =>
-            {
+            BackendKind::Candle if files.contains(SINGLE_FILE) || files.contains(INDEX_FILE) => {
                 Ok(Weights::Safetensors)
             }
-            BackendKind::Candle | BackendKind::Python => {
-                Err(no_weights(place.to_owned(), files.iter().cloned()))
+            BackendKind::Candle => Err(no_weights(place.to_owned(), files.iter().cloned())),
+            BackendKind::Python => {
+                let weights = python::wanted(files, self.source.reader.python_code)?.weights;
+                if weights.iter().all(|file| file.contains('/')) {
+                    return Err(no_weights(place.to_owned(), files.iter().cloned()));
+                }
+                Ok(Weights::Files(weights))
             }
         }
     }

@@ -17,6 +17,7 @@ mod layer_norm;
 mod modules;
 mod onnx;
 mod progress;
+mod python;
 mod reading;
 mod source;
 mod templates;

@@ -20,6 +20,8 @@ pub struct Reader {
     pub backend: BackendKind,
     /// `--onnx-file`: the graph that ONNX Runtime reads, where there are several.
     pub onnx_file: Option<String>,
+    /// `--trust-remote-code`: whether Python files of the model are wanted.
+    pub python_code: bool,
 }
 
 /// Which model to serve.

@@ -16,6 +16,7 @@ use text_embeddings_backend_core::BackendKind;
 use super::config::read_json;
 use super::error::FilesError;
 use super::onnx;
+use super::python;
 use super::reading;
 use super::source::Reader;
 
@@ -89,8 +90,14 @@ enum Entry {
 pub(super) fn weight_files(root: &Path, reader: &Reader) -> Result<Vec<PathBuf>, FilesError> {
     match reader.backend {
         BackendKind::Ort => onnx::graph_file(root, reader.onnx_file.as_deref()).map(|graph| vec![graph]),
-        // The place for what sentence-transformers reads besides safetensors.
-        BackendKind::Candle | BackendKind::Python => safetensors_files(root),
+        BackendKind::Candle => safetensors_files(root),
+        BackendKind::Python => match python::pickle(root) {
+            // As transformers, which prefers safetensors.
+            Some(pickle) if !root.join(SINGLE_FILE).exists() && !root.join(INDEX_FILE).exists() => {
+                Ok(vec![pickle])
+            }
+            _ => safetensors_files(root),
+        },
     }
 }
 

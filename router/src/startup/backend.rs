@@ -16,6 +16,7 @@ pub(crate) fn reader(hub: &HubArgs) -> Reader {
     Reader {
         backend: hub.backend,
         onnx_file: hub.onnx_file.clone().filter(|_| hub.backend == BackendKind::Ort),
+        python_code: hub.trust_remote_code && hub.backend == BackendKind::Python,
     }
 }
 

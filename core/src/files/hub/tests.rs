@@ -233,7 +233,11 @@ async fn the_backend_decides_what_the_weights_are() {
         (Some("model_int8.onnx"), &["onnx/model_int8.onnx"]),
     ] {
         let mut setup = Setup::with_onnx();
-        setup.source.reader = Reader { backend: BackendKind::Ort, onnx_file: onnx_file.map(str::to_owned) };
+        setup.source.reader = Reader {
+            backend: BackendKind::Ort,
+            onnx_file: onnx_file.map(str::to_owned),
+            ..Reader::default()
+        };
         let local = setup.fetch().await.unwrap();
         assert_eq!(weights(&setup), expected);
         let graph = weight_files(&local.root, &setup.source.reader).unwrap();
