@@ -55,8 +55,10 @@ def small(folder: Path, program: str, tokenizer: Path) -> Path:
     root.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (root / name).write_bytes((tokenizer / name).read_bytes())
+    # Otherwise sentence-transformers would cut the texts there, and this server at the end of the positions.
+    models.edit_json(root / "tokenizer_config.json", model_max_length=512)
     vocabulary = len(json.loads((root / "tokenizer.json").read_text())["model"]["vocab"]) + 10
-    head = "import torch, transformers\nfrom transformers import *\ntorch.manual_seed(7)\n"
+    head = "import torch, transformers as hf\ntorch.manual_seed(7)\n"
     ask(head + program + "\nmodel.save_pretrained(folder)\nanswer = None", folder=str(root), vocabulary=vocabulary)
     return root
 
@@ -114,9 +116,9 @@ def test_a_classifier_s_logits_are_those_of_a_cross_encoder() -> None:
 
 def test_an_architecture_that_only_python_has(tmp_path: Path) -> None:
     program = (
-        "config = AlbertConfig(vocab_size=vocabulary, embedding_size=16, hidden_size=32, num_hidden_layers=2,\n"
+        "config = hf.AlbertConfig(vocab_size=vocabulary, embedding_size=16, hidden_size=32, num_hidden_layers=2,\n"
         "    num_attention_heads=2, intermediate_size=24)\n"
-        "model = AlbertModel(config)"
+        "model = hf.AlbertModel(config)"
     )
     root = small(tmp_path, program, SERVED / "bert-embedding-mean")
     message = refusal(root, "--pooling", "mean")
@@ -133,9 +135,9 @@ def test_an_architecture_that_only_python_has(tmp_path: Path) -> None:
 
 def test_a_cross_encoder_that_only_python_has(tmp_path: Path) -> None:
     program = (
-        "config = SqueezeBertConfig(vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,\n"
+        "config = hf.SqueezeBertConfig(vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,\n"
         "    intermediate_size=24, num_labels=1, embedding_size=32)\n"
-        "model = SqueezeBertForSequenceClassification(config)"
+        "model = hf.SqueezeBertForSequenceClassification(config)"
     )
     root = small(tmp_path, program, SERVED / "bert-cross-encoder")
     assert "squeezebert" in refusal(root).lower()
@@ -172,8 +174,8 @@ def test_lower_precision_is_what_was_asked_for() -> None:
 def test_a_tokenizer_that_is_not_the_model_s_own_is_refused(tmp_path: Path) -> None:
     # XLNet's tokenizers give the last token a type of its own, which the router's contract does not have.
     program = (
-        "config = XLNetConfig(vocab_size=vocabulary, d_model=32, n_layer=2, n_head=2, d_inner=24)\n"
-        "model = XLNetModel(config)"
+        "config = hf.XLNetConfig(vocab_size=vocabulary, d_model=32, n_layer=2, n_head=2, d_inner=24)\n"
+        "model = hf.XLNetModel(config)"
     )
     root = small(tmp_path, program, SERVED / "bert-embedding-mean")
     tokenizer = json.loads((root / "tokenizer.json").read_text())

@@ -3,6 +3,10 @@
 use crate::{frame::Facts, worker};
 
 /// Reads the bytes as the answer to a batch of two texts and three tokens.
+///
+/// # Panics
+///
+/// If other values come out than were wanted: that is the finding.
 pub fn answer(mut bytes: &[u8]) {
     let facts = Facts {
         device: "cpu".to_owned(),

@@ -122,8 +122,8 @@ impl Limits {
     #[must_use]
     pub fn with_device_timeout(device_timeout: Option<Duration>) -> Self {
         Self {
-            hello: Duration::from_secs(120),
-            load: Duration::from_secs(1200),
+            hello: Duration::from_mins(2),
+            load: Duration::from_mins(20),
             batch: device_timeout.map(|limit| limit * 9 / 10),
             pause: Duration::from_secs(1),
         }

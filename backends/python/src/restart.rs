@@ -12,7 +12,7 @@ use std::{
 };
 
 /// The longest pause between two starts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// A worker and what it takes to start another.
 pub(crate) struct Supervisor {

@@ -61,7 +61,7 @@ impl Worker {
         let mut conversation = Conversation { link: &link, process: &mut process };
         match conversation.receive(limits.hello, "start")? {
             Reply::Hello { version: VERSION, python } => {
-                tracing::info!("The worker runs Python {}", frame::told(&python))
+                tracing::info!("The worker runs Python {}", frame::told(&python));
             }
             Reply::Hello { version, .. } => {
                 return Err(format!(

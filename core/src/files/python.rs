@@ -44,7 +44,7 @@ pub(super) fn wanted(files: &BTreeSet<String>, code: bool) -> Result<Wanted, Fil
             name.ends_with(ending) && starts.iter().any(|start| name.starts_with(start))
         });
         // The same weights may be there twice.
-        let is_twice = name.ends_with(".bin") && has_safetensors(files, folder);
+        let is_twice = name.ends_with(WEIGHTS[1].0) && has_safetensors(files, folder);
         if is_weights && !is_twice {
             wanted.weights.push(file.clone());
         } else if SMALL.iter().any(|ending| name.ends_with(ending)) || code && name.ends_with(CODE) {

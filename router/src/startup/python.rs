@@ -57,7 +57,7 @@ pub(super) fn check(args: &Args) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// A sentence, if `--pooling` contradicts the model's files, or the tokenizer fails.
+/// A sentence, if `--pooling` is given where the model's files decide.
 pub(super) fn options(
     args: &Args,
     config: &Config,
@@ -88,7 +88,7 @@ pub(super) fn options(
             text_embeddings_backend::ModelType::Embedding(pool) if !has_modules => Some(pool),
             _ => None,
         },
-        probes: probes(encoder)?,
+        probes: probes(encoder),
         device_timeout: config.device_timeout,
     }))
 }
@@ -100,9 +100,9 @@ fn interpreter(given: Option<&Path>, environment: Option<PathBuf>) -> PathBuf {
 }
 
 /// Texts and pairs with their ids; none where a template comes around them, which no tokenizer knows.
-fn probes(encoder: &Encoder) -> anyhow::Result<Vec<Probe>> {
+fn probes(encoder: &Encoder) -> Vec<Probe> {
     if !matches!(encoder, Encoder::Text(_)) {
-        return Ok(Vec::new());
+        return Vec::new();
     }
     let truncation =
         Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
@@ -116,7 +116,7 @@ fn probes(encoder: &Encoder) -> anyhow::Result<Vec<Probe>> {
             probes.push(Probe { texts, ids: encoded.ids, second: encoded.second });
         }
     }
-    Ok(probes)
+    probes
 }
 
 #[cfg(test)]
