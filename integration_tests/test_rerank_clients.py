@@ -27,6 +27,7 @@ REQUESTS = {
 INSTRUCTIONS = ["instruction-english", "instruction-korean", "instruction-code"]
 MANY = 12
 # A minute and more of work; it is dropped once the clients were there.
+AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 SLOW = {"query": "q", "texts": [f"{number} " + "word " * 2000 for number in range(150)]}
 
 
@@ -140,13 +141,18 @@ def busy(server: Server) -> Iterator[None]:
         stream.sendall(head.encode() + body)
         wait_until(lambda: batches() > before, 30, "no batch of it began")
         yield
+    free = {"query": "a", "texts": ["b"]}
+    wait_until(lambda: server.post("/rerank", free, headers=AUTHORIZED).status_code == 200, 60, "its permit did not come back")
 
 
 @pytest.mark.reaches_for("huggingface.co")
-def test_an_overloaded_server(served):
+def test_an_overloaded_server(served, monkeypatch):
+    # It waits as long as `retry-after` says, up to this, and then gets its answer.
+    monkeypatch.setattr("cohere.core.http_client.MAX_RETRY_DELAY_SECONDS", 0.1)
     server = served(MODEL, "--api-key", KEY, "--max-concurrent-requests", "1")
-    with busy(server):
-        for client in CLIENTS.values():
+    for client in CLIENTS.values():
+        # One after the other, because all of them may take longer than the request that keeps the server busy.
+        with busy(server):
             refused(server, client, ["overloaded"])
 
 

@@ -53,7 +53,7 @@ def test_most_cases_written_by_hand_are_ranked_right(trained):
     assert len(wrong) <= 2, wrong
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 def test_lower_precisions_rank_alike(trained, served, dtype):
     other = served(DEMO, "--dtype", dtype)
     for case in CASES + EXAMPLES:

@@ -198,8 +198,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, help_heading = "Model", value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
 
-    /// The arithmetic: `float32` (exact), `bfloat16`, `float16` (`--backend python` only) or `int8` [default on CPU: bfloat16 if the checkpoint is stored
-    /// in it and this CPU multiplies it, else float32].
+    /// The arithmetic: `float32` (exact), `bfloat16`, `int8` or `int4`, with `--backend python` also `float16` and neither of
+    /// the last two [default: bfloat16 if the checkpoint is stored in it, this CPU multiplies it and `candle` computes, else
+    /// float32].
     #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
 
@@ -424,7 +425,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 
 fn parse_dtype(text: &str) -> Result<DType, String> {
     let found = DType::ALL.into_iter().find(|dtype| dtype.to_string() == text);
-    found.ok_or_else(|| "expected float32, float16, bfloat16 or int8".to_owned())
+    found.ok_or_else(|| "expected float32, float16, bfloat16, int8 or int4".to_owned())
 }
 
 fn parse_backend(text: &str) -> Result<BackendKind, String> {

@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 ///
 /// Where the system gives no thread.
 pub(crate) fn give_back() -> io::Result<()> {
+    // What reading the model's files left.
+    trim();
     let Some(start) = text_embeddings_core::guard::resident() else { return Ok(()) };
     let mut keeper = Keeper { start, last: start, at: Instant::now() };
     let run = move || loop {

@@ -8,6 +8,7 @@ mod buffers;
 pub(crate) mod disentangled;
 mod operations;
 pub(crate) mod packed_keys;
+pub(crate) mod table;
 #[cfg(any(test, feature = "benchmarks"))]
 pub(crate) mod timed;
 mod workspace;
@@ -18,7 +19,7 @@ use crate::{
     kernels::{
         InstructionSet, elementwise,
         matmul::{Compute, ROWS_PER_ITEM},
-        matrix::{Matrix, Order, Packing},
+        matrix::{Matrix, Order, Packing, WeightFormat},
         pack::{Format, Stored, Words},
         step::Step,
         threads::Threads,
@@ -40,6 +41,8 @@ pub(crate) struct Arithmetic {
     pub(crate) high: Format,
     /// What queries, keys, values and attention's weights are converted to.
     pub(crate) attention: Format,
+    /// Whether weights that bytes are multiplied with are kept in four bits.
+    pub(crate) int4: bool,
 }
 
 impl Arithmetic {
@@ -117,9 +120,10 @@ impl CpuOperations {
     fn weight(&self, parts: Vec<Part>, precision: Precision, order: Order) -> Matrix {
         let weights: Vec<Weight> = parts.iter().map(|part| part.weight.clone()).collect();
         let format = match self.arithmetic.format(precision) {
-            Format::F32 if weights.iter().any(|part| part.stored() != Stored::Bf16) => Format::F32,
-            Format::F32 | Format::Bf16 => Format::Bf16,
-            Format::Int8 => Format::Int8,
+            Format::F32 if weights.iter().any(|part| part.stored() != Stored::Bf16) => Format::F32.into(),
+            Format::F32 | Format::Bf16 => Format::Bf16.into(),
+            Format::Int8 if self.arithmetic.int4 => WeightFormat::Int4,
+            Format::Int8 => Format::Int8.into(),
         };
         let matrix = if self.arithmetic.spreads(precision) {
             let set = self.compute.set;
@@ -193,13 +197,13 @@ fn arithmetic(set: InstructionSet, dtype: DType) -> Result<Arithmetic> {
     let [low, high, attention] = match dtype {
         DType::Float32 => [Format::F32; 3],
         DType::BFloat16 => [Format::Bf16; 3],
-        DType::Int8 => [Format::Int8, higher, higher],
+        DType::Int8 | DType::Int4 => [Format::Int8, higher, higher],
         DType::Float16 => {
             return Err(BackendError::Load(
-                "`--dtype float16` is not supported on the CPU: give float32, bfloat16 or int8, or leave it out"
+                "`--dtype float16` is not supported on the CPU: give float32, bfloat16, int8 or int4, or leave it out"
                     .to_owned(),
             ));
         }
     };
-    Ok(Arithmetic { low, high, attention })
+    Ok(Arithmetic { low, high, attention, int4: dtype == DType::Int4 })
 }

@@ -126,9 +126,14 @@ pub(crate) trait Operations: Send {
     /// Runs `pass`, a forward pass, in whatever surroundings make its operations cheap.
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
 
-    /// For each row, the sum over `lookups` of the vector that its id names, times `scale`: `[ids, columns]`. All tables have
-    /// the same columns, and all lists the same length.
-    fn embed(&mut self, lookups: &[(&Self::Table, &[u32])], scale: f32) -> Result<Self::Tensor>;
+    /// For each row, the sum over `lookups` of the vector that its id names, times `scale`, and its norm, if there is one:
+    /// `[ids, columns]`. All tables have the same columns, and all lists the same length.
+    fn embed(
+        &mut self,
+        lookups: &[(&Self::Table, &[u32])],
+        scale: f32,
+        norm: Option<&Norm<Self::Vector>>,
+    ) -> Result<Self::Tensor>;
 
     /// The norm of each row.
     fn norm(&mut self, x: &Self::Tensor, norm: &Norm<Self::Vector>) -> Result<Self::Tensor>;

@@ -189,7 +189,12 @@ impl Operations for TensorOperations {
         pass(self)
     }
 
-    fn embed(&mut self, lookups: &[(&Tensor, &[u32])], scale: f32) -> Result<Tensor> {
+    fn embed(
+        &mut self,
+        lookups: &[(&Tensor, &[u32])],
+        scale: f32,
+        norm: Option<&Norm<Tensor>>,
+    ) -> Result<Tensor> {
         let mut sum: Option<Tensor> = None;
         for (table, ids) in lookups {
             // A GPU does not answer a wrong id with an error: it computes nothing any more.
@@ -202,8 +207,14 @@ impl Operations for TensorOperations {
                 None => rows,
             });
         }
-        let sum = sum.ok_or_else(|| BackendError::Inference("a model without embeddings".to_owned()))?;
-        if scale.to_bits() == 1.0_f32.to_bits() { Ok(sum) } else { (sum * f64::from(scale)).map_err(failed) }
+        let mut sum = sum.ok_or_else(|| BackendError::Inference("a model without embeddings".to_owned()))?;
+        if scale.to_bits() != 1.0_f32.to_bits() {
+            sum = (sum * f64::from(scale)).map_err(failed)?;
+        }
+        match norm {
+            Some(norm) => self.norm(&sum, norm),
+            None => Ok(sum),
+        }
     }
 
     fn norm(&mut self, x: &Tensor, norm: &Norm<Tensor>) -> Result<Tensor> {

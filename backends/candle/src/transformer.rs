@@ -189,10 +189,7 @@ impl<O: Operations> Transformer<O> {
         let ids: Vec<Vec<u32>> = self.tables.iter().map(|(_, index)| ids(*index)).collect();
         let lookups: Vec<_> =
             self.tables.iter().zip(&ids).map(|((table, _), ids)| (table, &ids[..])).collect();
-        let mut hidden = operations.embed(&lookups, self.scale)?; // [computed, width]
-        if let Some(norm) = &self.embedding_norm {
-            hidden = operations.norm(&hidden, norm)?;
-        }
+        let mut hidden = operations.embed(&lookups, self.scale, self.embedding_norm.as_ref())?; // [computed, width]
         if let Some(projection) = &self.projection {
             let operand = operations.operand(&hidden, Precision::High)?;
             hidden = operations.linear(&operand, projection)?; // [computed, hidden]

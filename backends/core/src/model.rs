@@ -68,11 +68,13 @@ pub enum DType {
     BFloat16,
     /// Products of 8-bit integers; all else in floating point.
     Int8,
+    /// The same with weights of 4 bits in groups.
+    Int4,
 }
 
 impl DType {
     /// All there are.
-    pub const ALL: [Self; 4] = [Self::Float32, Self::Float16, Self::BFloat16, Self::Int8];
+    pub const ALL: [Self; 5] = [Self::Float32, Self::Float16, Self::BFloat16, Self::Int8, Self::Int4];
 }
 
 impl fmt::Display for DType {
@@ -82,6 +84,7 @@ impl fmt::Display for DType {
             Self::Float16 => "float16",
             Self::BFloat16 => "bfloat16",
             Self::Int8 => "int8",
+            Self::Int4 => "int4",
         })
     }
 }

@@ -25,6 +25,8 @@ use text_embeddings_backend_core::{
 };
 use worker::{BatchError, Values, Worker};
 
+/// The arithmetic that PyTorch is asked for.
+const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
 /// The most values of a text or a token: far more than any model has.
 const MOST_VALUES: usize = 1 << 20;
 
@@ -147,11 +149,10 @@ pub fn load(options: &LoadOptions, python: &PythonOptions) -> Result<Loaded, Bac
 /// As [`load`].
 pub fn start(settings: Settings, limits: Limits) -> Result<Loaded, BackendError> {
     let dtype = settings.dtype;
-    if dtype == DType::Int8 {
-        return Err(BackendError::Load(
-            "`--dtype int8` is not supported by `--backend python`: choose float32, bfloat16 or float16"
-                .to_owned(),
-        ));
+    if !DTYPES.contains(&dtype) {
+        return Err(BackendError::Load(format!(
+            "`--dtype {dtype}` is not supported by `--backend python`: choose float32, bfloat16 or float16"
+        )));
     }
     let worker = Worker::start(&settings, limits)
         .map_err(|reason| BackendError::Load(format!("the Python backend: {reason}")))?;

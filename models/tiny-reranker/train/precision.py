@@ -1,4 +1,4 @@
-"""What lower precision costs in ranking: the server's bfloat16 and int8 against its float32, on EVAL.md's held-out families.
+"""What lower precision costs in ranking: the server's bfloat16, int8 and int4 against its float32, on EVAL.md's held-out families.
 
 Usage: python precision.py FOLDER --binary PATH [--size N]. Prints a Markdown table. The server is asked over HTTP, as a client asks it.
 """
@@ -17,7 +17,7 @@ from metrics import Scores, first, ndcg, pairs
 sys.path.append(str(Path(__file__).resolve().parents[3] / "benches"))
 from systems import Server  # noqa: E402  (what starts the server for the benchmarks)
 
-DTYPES = ["float32", "bfloat16", "int8"]
+DTYPES = ["float32", "bfloat16", "int8", "int4"]
 
 
 def raw_scores(server: Server, groups: list[Group]) -> Scores:

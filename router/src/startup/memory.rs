@@ -55,6 +55,7 @@ impl Available {
         // Files hold 32 or 16 bits for each weight.
         let least = match dtype {
             Some(DType::Int8) => stored / 4,
+            Some(DType::Int4) => stored / 8,
             Some(DType::Float32) => stored,
             _ => stored / 2,
         };
@@ -63,7 +64,11 @@ impl Available {
             "the model's weights take at least {} and {}: choose a smaller model{}",
             megabytes(least),
             self,
-            if dtype == Some(DType::Int8) { "" } else { ", or `--dtype int8`" }
+            match dtype {
+                Some(DType::Int4) => "",
+                Some(DType::Int8) => ", or `--dtype int4`",
+                _ => ", or `--dtype int8` or `int4`",
+            }
         );
         Ok(())
     }
@@ -80,7 +85,7 @@ impl Plan {
         ensure!(
             certain <= available.bytes,
             "{self} are more than {available}: lower `--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, \
-             choose `--dtype int8`, or give it more memory"
+             choose `--dtype int8` or `int4`, or give it more memory"
         );
         if certain + self.requests > available.bytes {
             tracing::warn!(
@@ -188,7 +193,7 @@ mod tests {
         let message = plan.check(available(999_999_999)).map_err(|error| error.to_string());
         let wanted = "700 MB loaded, at most 100 MB for a batch and 200 MB of prefixes are more than this container may \
             use 1000 MB: lower `--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose \
-            `--dtype int8`, or give it more memory";
+            `--dtype int8` or `int4`, or give it more memory";
         assert_eq!(message, Err(wanted.to_owned()));
         for (stored, dtype, fits) in [
             (1000, Some(DType::Float32), true),
@@ -197,6 +202,8 @@ mod tests {
             (2002, Some(DType::BFloat16), false),
             (4000, Some(DType::Int8), true),
             (4004, Some(DType::Int8), false),
+            (8000, Some(DType::Int4), true),
+            (8008, Some(DType::Int4), false),
         ] {
             assert_eq!(available(1000).check_weights(stored, dtype).is_ok(), fits, "{stored} {dtype:?}");
         }

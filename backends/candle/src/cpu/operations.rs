@@ -3,6 +3,7 @@
 use super::{
     Activations, CpuOperations, PackedActivations,
     attention::{self, Keys, Queries},
+    table::Table,
 };
 use crate::{
     kept::HostValues,
@@ -22,15 +23,15 @@ use text_embeddings_backend_core::{Activation, BackendError};
 impl Operations for CpuOperations {
     type Tensor = Activations;
     type Operand = PackedActivations;
-    type Table = Weight;
+    type Table = Table;
     type Matrix = Matrix;
     type GatedMatrix = Matrix;
     type Vector = Vec<f32>;
     type Rows<'a> = Rows<'a>;
     type Kept = HostValues;
 
-    fn table(&self, values: Weight) -> Result<Weight> {
-        Ok(values)
+    fn table(&self, values: Weight) -> Result<Table> {
+        Ok(if self.arithmetic.int4 { Table::compact(&self.compute, values) } else { Table::Stored(values) })
     }
 
     fn matrix(&self, parts: Vec<Part>, precision: Precision) -> Result<Matrix> {
@@ -60,7 +61,12 @@ impl Operations for CpuOperations {
         compute.threads.enter(|| pass(self))
     }
 
-    fn embed(&mut self, lookups: &[(&Weight, &[u32])], scale: f32) -> Result<Activations> {
+    fn embed(
+        &mut self,
+        lookups: &[(&Table, &[u32])],
+        scale: f32,
+        norm: Option<&Norm<Vec<f32>>>,
+    ) -> Result<Activations> {
         for (table, ids) in lookups {
             refuse_unknown(ids, table.rows())?;
         }
@@ -70,7 +76,7 @@ impl Operations for CpuOperations {
         let mut out = self.activations(ids.len(), first.columns());
         let set = self.compute.set;
         self.each_rows(&mut out, |from, rows| {
-            let mut other = vec![0.0; first.columns()];
+            let (mut other, mut sum) = (vec![0.0; first.columns()], vec![0.0; first.columns()]);
             for (row, out) in (from..).zip(rows.chunks_exact_mut(first.columns())) {
                 first.widen_row(ids[row] as usize, out);
                 for (table, ids) in others {
@@ -78,9 +84,13 @@ impl Operations for CpuOperations {
                     elementwise::add(set, out, &other);
                 }
                 if scale.to_bits() != 1.0_f32.to_bits() {
-                    for value in out {
+                    for value in &mut *out {
                         *value *= scale;
                     }
+                }
+                if let Some(norm) = norm {
+                    sum.copy_from_slice(out);
+                    self.norm_rows(norm, &sum, out);
                 }
             }
         });

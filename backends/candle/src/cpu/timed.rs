@@ -4,16 +4,11 @@
 //! least. What must hold: nothing of this is in a build without the feature `benchmarks`, tests aside; what a call has to do is
 //! counted from its shapes, not from how it is done.
 
-use super::{Activations, CpuOperations, PackedActivations};
+use super::{Activations, CpuOperations, PackedActivations, table::Table};
 use crate::{
     attention::{Mask, QuerySpan},
     kept::HostValues,
-    kernels::{
-        elementwise,
-        matrix::Matrix,
-        pack::{Format, Stored},
-        step::Step,
-    },
+    kernels::{elementwise, matrix::Matrix, pack::Format, step::Step},
     load::Weight,
     operations::{Attention, Norm, Operations, Part, Precision, Result, Rows},
 };
@@ -138,14 +133,14 @@ impl Timed {
 impl Operations for Timed {
     type Tensor = Activations;
     type Operand = PackedActivations;
-    type Table = Weight;
+    type Table = Table;
     type Matrix = Matrix;
     type GatedMatrix = Matrix;
     type Vector = Vec<f32>;
     type Rows<'a> = Rows<'a>;
     type Kept = HostValues;
 
-    fn table(&self, values: Weight) -> Result<Weight> {
+    fn table(&self, values: Weight) -> Result<Table> {
         self.operations.table(values)
     }
 
@@ -174,14 +169,19 @@ impl Operations for Timed {
         compute.threads.enter(|| pass(self))
     }
 
-    fn embed(&mut self, lookups: &[(&Weight, &[u32])], scale: f32) -> Result<Activations> {
-        let read = |(table, ids): &(&Weight, &[u32])| {
-            let stored = if table.stored() == Stored::F32 { VALUE } else { VALUE / 2 };
-            ids.len() * table.columns() * stored
-        };
-        let written = lookups.first().map_or(0, |(table, ids)| ids.len() * table.columns() * VALUE);
-        let bytes = lookups.iter().map(read).sum::<usize>() + written;
-        self.time(plain("embedding"), (0, bytes), |operations| operations.embed(lookups, scale))
+    fn embed(
+        &mut self,
+        lookups: &[(&Table, &[u32])],
+        scale: f32,
+        norm: Option<&Norm<Vec<f32>>>,
+    ) -> Result<Activations> {
+        let read = |(table, ids): &(&Table, &[u32])| ids.len() * table.row_bytes();
+        let written = lookups.first().map_or(0, |(table, ids)| ids.len() * table.columns());
+        let cost = (
+            if norm.is_some() { NORM * written } else { 0 },
+            lookups.iter().map(read).sum::<usize>() + VALUE * written,
+        );
+        self.time(plain("embedding"), cost, |operations| operations.embed(lookups, scale, norm))
     }
 
     fn norm(&mut self, x: &Activations, norm: &Norm<Vec<f32>>) -> Result<Activations> {

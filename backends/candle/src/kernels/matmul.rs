@@ -15,7 +15,7 @@ use super::{
     threads::Threads,
     tile::{self, Ahead, COLUMNS, MAX_ROWS, Sums, WORDS},
 };
-use std::ops::Range;
+use std::{cell::Cell, ops::Range};
 
 /// Bytes of packed rows that meet panel after panel: what a second-level cache holds beside a panel.
 const ROWS_BYTES: usize = 384 * 1024;
@@ -25,6 +25,11 @@ const CACHED_BYTES: usize = 2 * 1024 * 1024;
 const SHARE: usize = 4;
 /// Rows that a thread takes at a time in row-wise operations.
 pub(crate) const ROWS_PER_ITEM: usize = 28;
+
+thread_local! {
+    /// Where a panel of nibbles becomes one of bytes.
+    static BYTES: Cell<Words> = Cell::default();
+}
 
 /// Sums of a tile that are complete: its first row, its rows, its panel.
 struct Tile<'a> {
@@ -202,38 +207,36 @@ impl Compute {
         self.threads.for_each(items, |items| {
             let mut sums = Sums::of_tile();
             let sums = sums.rows();
+            let mut bytes = BYTES.take();
             for item in items.clone() {
                 let (chunk, panel) = (item / weight.panels, item % weight.panels);
                 let bias = weight.biases.get(panel);
                 let first = chunk * per_chunk;
                 let blocks_of_chunk = first..blocks.min(first + per_chunk);
                 let tiles = blocks_of_chunk.len();
-                let next = if item + 1 < items.end { weight.panel((item + 1) % weight.panels) } else { &[] };
+                let next =
+                    if item + 1 < items.end { weight.stored_panel((item + 1) % weight.panels) } else { &[] };
+                let columns = weight.panel(self.set, panel, &mut bytes);
                 for (tile, (first_row, rows, block)) in x.blocks(blocks_of_chunk).enumerate() {
                     let ahead = Ahead::part(next, (tile, tiles), x.row_words / WORDS);
                     tile::multiply(
                         self.set,
                         rows,
                         (x.format, weight.format),
-                        (block, weight.panel(panel)),
+                        (block, columns),
                         bias,
                         ahead,
                         sums,
                     );
                     let sums = &mut sums[..rows];
-                    if let Some(columns) = weight.scales.get(panel) {
-                        let scales = &x.scales[first_row..];
-                        elementwise::dequantise(
-                            self.set,
-                            sums,
-                            scales,
-                            columns,
-                            bias.unwrap_or(&tile::ZEROS),
-                        );
+                    if let Some(of_columns) = weight.scales.get(panel) {
+                        let bias = bias.unwrap_or(&tile::ZEROS);
+                        elementwise::dequantise(self.set, sums, &x.scales[first_row..], of_columns, bias);
                     }
                     finish(&mut Tile { first_row, panel, sums });
                 }
             }
+            BYTES.set(bytes);
         });
     }
 }
@@ -263,18 +266,23 @@ fn zero_padding(words: &mut [u32], (rows, block_rows): (usize, usize), (row_word
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::{
-        super::{matrix::Order, stored::StoredMatrix},
+        super::{
+            matrix::{Order, WeightFormat},
+            nibbles::{self, GROUP, Group},
+            stored::StoredMatrix,
+        },
         *,
     };
     use half::bf16;
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use text_embeddings_backend_core::Activation;
 
-    const FORMATS: [(Format, Format); 4] = [
-        (Format::F32, Format::F32),
-        (Format::F32, Format::Bf16),
-        (Format::Bf16, Format::Bf16),
-        (Format::Int8, Format::Int8),
+    const FORMATS: [(Format, WeightFormat); 5] = [
+        (Format::F32, WeightFormat::AsRows(Format::F32)),
+        (Format::F32, WeightFormat::AsRows(Format::Bf16)),
+        (Format::Bf16, WeightFormat::AsRows(Format::Bf16)),
+        (Format::Int8, WeightFormat::AsRows(Format::Int8)),
+        (Format::Int8, WeightFormat::Int4),
     ];
 
     fn random(rng: &mut StdRng, len: usize) -> Vec<f32> {
@@ -290,6 +298,21 @@ mod tests {
             Format::Int8 => f64::from((value / scale).round_ties_even()) * f64::from(scale),
         };
         row.iter().map(keep).collect()
+    }
+
+    /// What `format` keeps of a weight's row.
+    fn kept_of_weight(format: WeightFormat, row: &[f32]) -> Vec<f64> {
+        let WeightFormat::AsRows(format) = format else {
+            let padded = row.len().next_multiple_of(2 * GROUP);
+            let (mut nibbles, mut groups, mut scale) =
+                (vec![0; padded], vec![Group::default(); padded / GROUP], 0.0);
+            nibbles::quantise(InstructionSet::Portable, row, &mut nibbles, &mut groups, &mut scale);
+            let value = |(index, &nibble): (usize, &u8)| {
+                f64::from(groups[index / GROUP].byte(nibble)) * f64::from(scale)
+            };
+            return nibbles[..row.len()].iter().enumerate().map(value).collect();
+        };
+        kept(format, row)
     }
 
     fn product(x: &[Vec<f64>], weight: &[Vec<f64>]) -> Vec<f64> {
@@ -351,7 +374,7 @@ mod tests {
                     let weight: Vec<_> = weights
                         .iter()
                         .flat_map(|part| part.chunks(depth))
-                        .map(|row| kept(right, row))
+                        .map(|row| kept_of_weight(right, row))
                         .collect();
                     let expected =
                         product(&x.chunks(depth).map(|row| kept(left, row)).collect::<Vec<_>>(), &weight);
@@ -400,7 +423,7 @@ mod tests {
                     let [gates, ups] = values.each_ref().map(|values| {
                         product(
                             &x_kept,
-                            &values.chunks(depth).map(|row| kept(right, row)).collect::<Vec<_>>(),
+                            &values.chunks(depth).map(|row| kept_of_weight(right, row)).collect::<Vec<_>>(),
                         )
                     });
                     let expected = gates.iter().zip(&ups).enumerate().map(|(index, (gate, up))| {

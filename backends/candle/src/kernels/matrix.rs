@@ -5,8 +5,10 @@
 
 use super::{
     matmul::Compute,
-    pack::{self, Format},
+    nibbles::{self, GROUP, Group, PanelGroups},
+    pack::{self, Format, Words},
     pages::Pages,
+    simd::InstructionSet,
     stored::StoredMatrix,
     tile::COLUMNS,
 };
@@ -14,8 +16,34 @@ use super::{
 /// Gates of a panel of gates and what they gate.
 pub(crate) const GATES: usize = COLUMNS / 2;
 
-/// A weight, packed: panels `[panel][word][COLUMNS]`.
+/// What a weight's values are converted to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WeightFormat {
+    /// As the rows that it is multiplied with.
+    AsRows(Format),
+    /// Four bits, in groups: [`nibbles`]. They meet rows of [`Format::Int8`].
+    Int4,
+}
+
+impl From<Format> for WeightFormat {
+    fn from(format: Format) -> Self {
+        Self::AsRows(format)
+    }
+}
+
+impl WeightFormat {
+    /// What products read.
+    pub(crate) fn products(self) -> Format {
+        match self {
+            Self::AsRows(format) => format,
+            Self::Int4 => Format::Int8,
+        }
+    }
+}
+
+/// A weight, packed: panels `[panel][word][COLUMNS]`, or `[panel][pair of words][COLUMNS]` of nibbles.
 pub(crate) struct Matrix {
+    /// What products read.
     pub(super) format: Format,
     /// Columns of the weight.
     pub(super) depth: usize,
@@ -23,6 +51,8 @@ pub(crate) struct Matrix {
     outputs: usize,
     pub(super) panels: usize,
     words: Pages,
+    /// Of nibbles, by panel and group of values; empty of other formats.
+    groups: Vec<PanelGroups>,
     /// Of [`Format::Int8`], by panel and column: the scale of a column, and the sum of its bytes times the offset of
     /// the rows' bytes, which is what that adds to a sum.
     pub(super) scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
@@ -34,7 +64,7 @@ pub(crate) struct Matrix {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packing {
     /// What its values are converted to.
-    pub(crate) format: Format,
+    pub(crate) format: WeightFormat,
     /// Which of its rows become which columns.
     pub(crate) order: Order,
 }
@@ -70,7 +100,13 @@ impl Order {
 
 impl Matrix {
     /// Packs the parts of a weight, which stand one below the other and have the same number of columns.
-    pub(crate) fn pack(compute: &Compute, parts: &[StoredMatrix], format: Format, order: Order) -> Self {
+    pub(crate) fn pack(
+        compute: &Compute,
+        parts: &[StoredMatrix],
+        format: impl Into<WeightFormat>,
+        order: Order,
+    ) -> Self {
+        let format = format.into();
         Self::pack_prepared(compute, parts, Packing { format, order }, |_| {})
     }
 
@@ -102,14 +138,19 @@ impl Matrix {
             }
         };
         let panels = order.panels(outputs);
-        let row_words = format.words(depth);
-        let mut words = Pages::zeroed(panels * COLUMNS * row_words);
+        let products = format.products();
+        let row_words = products.words(depth);
+        let of_nibbles = if format == WeightFormat::Int4 { row_words * 4 / GROUP } else { 0 };
+        let panel_words = COLUMNS * if of_nibbles > 0 { row_words / 2 } else { row_words };
+        let mut words = Pages::zeroed(panels * panel_words);
+        let mut groups = vec![PanelGroups::EMPTY; panels * of_nibbles];
         let mut scales =
-            vec![([0.0; COLUMNS], [0; COLUMNS]); if format == Format::Int8 { panels } else { 0 }];
-        let mut of_panel = scales.iter_mut();
-        let items = words.as_mut_slice().chunks_exact_mut(COLUMNS * row_words).enumerate();
-        let items = items.map(|(panel, words)| (panel, words, of_panel.next()));
-        compute.threads.for_each(items, |(panel, words, mut scales)| {
+            vec![([0.0; COLUMNS], [0; COLUMNS]); if products == Format::Int8 { panels } else { 0 }];
+        let (mut of_panel, mut groups_of_panel) =
+            (scales.iter_mut(), groups.chunks_exact_mut(of_nibbles.max(1)));
+        let items = words.as_mut_slice().chunks_exact_mut(panel_words).enumerate();
+        let items = items.map(|(panel, words)| (panel, words, of_panel.next(), groups_of_panel.next()));
+        compute.threads.for_each(items, |(panel, words, mut scales, mut groups)| {
             let mut values = vec![0.0; depth];
             let mut rows = vec![0; COLUMNS * row_words];
             for (column, words) in rows.chunks_exact_mut(row_words).enumerate() {
@@ -117,17 +158,32 @@ impl Matrix {
                 row(index, &mut values);
                 prepare(&mut values);
                 let mut scale = 1.0;
-                pack::row(compute.set, format, &values, 0, words, &mut scale);
+                let sum = if let Some(groups) = &mut groups {
+                    nibbles_of_row(compute.set, &values, words, (groups, column), &mut scale)
+                } else {
+                    pack::row(compute.set, products, &values, 0, words, &mut scale);
+                    words
+                        .iter()
+                        .flat_map(|word| word.to_le_bytes())
+                        .map(|byte| i32::from(byte.cast_signed()))
+                        .sum()
+                };
                 if let Some((scales, corrections)) = &mut scales {
-                    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-                    let sum: i32 = bytes.map(|byte| i32::from(byte.cast_signed())).sum();
                     corrections[column] = compute.set.byte_offset() * sum;
                     scales[column] = scale;
                 }
             }
-            pack::panel(compute.set, &rows, row_words, words);
+            if groups.is_none() {
+                return pack::panel(compute.set, &rows, row_words, words);
+            }
+            let mut lines = vec![0; COLUMNS * row_words];
+            pack::panel(compute.set, &rows, row_words, &mut lines);
+            let pairs = lines.as_chunks::<COLUMNS>().0.as_chunks::<2>().0;
+            for (line, [first, second]) in words.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(pairs) {
+                *line = nibbles::pair([first, second]);
+            }
         });
-        Self { format, depth, outputs, panels, words, scales, biases: Vec::new() }
+        Self { format: products, depth, outputs, panels, words, groups, scales, biases: Vec::new() }
     }
 
     /// Rows of the weight.
@@ -141,9 +197,45 @@ impl Matrix {
         (self.depth, size_of_val(self.words.as_slice()))
     }
 
-    /// A panel's words.
-    pub(super) fn panel(&self, panel: usize) -> &[u32] {
-        let size = COLUMNS * self.format.words(self.depth);
+    /// A panel's words as products read them; `bytes` is where nibbles become bytes.
+    pub(super) fn panel<'a>(&'a self, set: InstructionSet, panel: usize, bytes: &'a mut Words) -> &'a [u32] {
+        let stored = self.stored_panel(panel);
+        if self.groups.is_empty() {
+            return stored;
+        }
+        let groups = self.groups.len() / self.panels;
+        bytes.resize(2 * stored.len());
+        nibbles::expand(set, stored, &self.groups[panel * groups..][..groups], bytes.as_mut_slice());
+        bytes.as_slice()
+    }
+
+    /// A panel's words as they are stored.
+    pub(super) fn stored_panel(&self, panel: usize) -> &[u32] {
+        let size = self.words.as_slice().len() / self.panels;
         &self.words.as_slice()[panel * size..(panel + 1) * size]
     }
+}
+
+/// The nibbles of a row as bytes of `words`, and its groups as those of a column; the sum of the bytes that its values will be.
+fn nibbles_of_row(
+    set: InstructionSet,
+    values: &[f32],
+    words: &mut [u32],
+    (panel, column): (&mut [PanelGroups], usize),
+    scale: &mut f32,
+) -> i32 {
+    let mut nibbles = vec![0; 4 * words.len()];
+    let mut groups = vec![Group::default(); panel.len()];
+    nibbles::quantise(set, values, &mut nibbles, &mut groups, scale);
+    for (word, four) in words.iter_mut().zip(nibbles.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(*four);
+    }
+    for (panel, &group) in panel.iter_mut().zip(&groups) {
+        panel.set(column, group);
+    }
+    // Rows have nothing behind their values, so that it does not count what columns have there.
+    let of_group = |(nibbles, group): (&[u8], &Group)| {
+        nibbles.iter().map(|&nibble| i32::from(group.byte(nibble))).sum::<i32>()
+    };
+    nibbles[..values.len()].chunks(GROUP).zip(&groups).map(of_group).sum()
 }

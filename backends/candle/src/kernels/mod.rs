@@ -31,6 +31,7 @@ pub(crate) mod elementwise;
 pub(crate) mod lines;
 pub(crate) mod matmul;
 pub(crate) mod matrix;
+pub(crate) mod nibbles;
 pub(crate) mod operand;
 pub(crate) mod pack;
 pub(crate) mod pages;

@@ -12,7 +12,7 @@ use super::{
 use half::f16;
 
 #[cfg(target_arch = "x86_64")]
-mod wide;
+pub(super) mod wide;
 
 /// How a checkpoint stores a matrix's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

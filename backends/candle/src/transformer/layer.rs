@@ -361,7 +361,7 @@ impl<O: Operations> Experts<O> {
             operations.add_rows(&result, rows, factors, hidden)?;
         }
         let zeros = vec![0; logits.len() / self.mlps.len()];
-        let bias = operations.embed(&[(&self.bias, &zeros)], 1.0)?;
+        let bias = operations.embed(&[(&self.bias, &zeros)], 1.0, None)?;
         operations.add(&bias, None, hidden)
     }
 }

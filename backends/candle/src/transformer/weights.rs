@@ -65,10 +65,8 @@ impl<O: Operations> Weights<'_, O> {
         let &plan::Disentangled { ref table, ref norm, ref keys, ref queries, bucket } = plan;
         let table = self.table(table)?;
         let ids: Vec<u32> = (0..2 * bucket.span as u32).collect();
-        let mut positions = self.operations.embed(&[(&table, &ids)], 1.0)?; // [buckets, hidden]
-        if let Some(norm) = self.optional_norm(norm.as_ref())? {
-            positions = self.operations.norm(&positions, &norm)?;
-        }
+        let norm = self.optional_norm(norm.as_ref())?;
+        let positions = self.operations.embed(&[(&table, &ids)], 1.0, norm.as_ref())?; // [buckets, hidden]
         let operand = self.operations.operand(&positions, Precision::High)?;
         let mut of_heads = |matrix: &Option<plan::Matrix>| -> Result<Option<Vec<O::Matrix>>> {
             let Some(matrix) = matrix else { return Ok(None) };

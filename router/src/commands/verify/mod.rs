@@ -47,8 +47,8 @@ use published::{Item, Published, raw_score};
   text-embeddings-router verify ./model --as sentence-transformers/all-MiniLM-L6-v2
 
 The file of --golden is an array of objects with query, document and raw (or score), and as you like instruction and
-tolerance (in raw score). A raw score passes within 0.001 of the golden one in float32, 0.25 in bfloat16 and 1.0 in int8,
-plus what the source's own arithmetic and rounding leave open.
+tolerance (in raw score). A raw score passes within 0.001 of the golden one in float32, 0.25 in bfloat16, 1.0 in int8 and
+2.5 in int4, plus what the source's own arithmetic and rounding leave open.
 
 Exit codes: 0 all checks pass, 1 one fails, 2 wrong arguments.")]
 pub(crate) struct VerifyArgs {

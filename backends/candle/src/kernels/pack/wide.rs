@@ -3,13 +3,15 @@
 //! Input and output: as of the functions in `pack.rs` that call these. What must hold: the results are theirs, but for values
 //! below the range of full precision, which become zeros.
 
+use super::super::nibbles::GROUP_WORDS;
 use super::{COLUMNS, ROUND, WORDS};
 use std::arch::x86_64::{
-    __m256i, __m512, __m512i, _mm_storeu_si128, _mm256_storeu_si256, _mm512_add_epi32, _mm512_castpd_ps,
-    _mm512_castps_pd, _mm512_castps_si512, _mm512_cvtepi32_epi8, _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_pd,
-    _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    __m256i, __m512, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_storeu_si256, _mm512_add_epi32,
+    _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512, _mm512_cvtepi32_epi8,
+    _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_mullo_epi16, _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_sub_epi8, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -101,6 +103,40 @@ pub(super) fn transpose(square: &[[u32; WORDS]; COLUMNS], lines: &mut [[u32; COL
         for (line, row) in lines.iter_mut().zip(rows) {
             // SAFETY: a line is 32 values long, and `half` is 0 or 1.
             unsafe { _mm512_storeu_ps(line.as_mut_ptr().add(half * 16).cast(), row) };
+        }
+    }
+}
+
+/// [`expand`](super::super::nibbles::expand) of a group: `[multipliers, offsets]` of its columns.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(in super::super) fn expand(
+    lines: &[[u32; COLUMNS]; GROUP_WORDS / 2],
+    [multipliers, offsets]: [&[u8; COLUMNS]; 2],
+    panel: &mut [[u32; COLUMNS]; GROUP_WORDS],
+) {
+    let low = _mm512_set1_epi32(0x0f0f_0f0f);
+    for half in 0..2 {
+        let [multiplier, offset] = [multipliers, offsets].map(|bytes| {
+            // SAFETY: there are 32 bytes, and `half` is 0 or 1.
+            _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(bytes.as_ptr().add(half * LANES).cast()) })
+        });
+        let multiplier = _mm512_or_si512(multiplier, _mm512_slli_epi32::<16>(multiplier));
+        let offset = _mm512_or_si512(offset, _mm512_slli_epi32::<8>(offset));
+        let offset = _mm512_or_si512(offset, _mm512_slli_epi32::<16>(offset));
+        for (line, panel) in lines.iter().zip(panel.as_chunks_mut::<2>().0) {
+            // SAFETY: a line is 32 words long, and `half` is 0 or 1.
+            let nibbles = unsafe { _mm512_loadu_si512(line.as_ptr().add(half * LANES).cast()) };
+            for (nibbles, line) in [nibbles, _mm512_srli_epi32::<4>(nibbles)].into_iter().zip(panel) {
+                // No product of bytes is above 255, so that two of them are one product of 16 bits.
+                let bytes = _mm512_mullo_epi16(_mm512_and_si512(nibbles, low), multiplier);
+                // SAFETY: as above.
+                unsafe {
+                    _mm512_storeu_si512(
+                        line.as_mut_ptr().add(half * LANES).cast(),
+                        _mm512_sub_epi8(bytes, offset),
+                    );
+                }
+            }
         }
     }
 }
