@@ -117,9 +117,9 @@ fn a_batch_that_breaks_the_worker_fails_alone_and_another_worker_takes_over() {
         (103, "the worker sent a header of 1684107084 bytes"),
         (104, "the worker sent a payload of 4294967280 bytes, where 8 are the most"),
         (105, "8 values of the shapes [2, 2]"),
-        (106, "an answer that is not to batch 2"),
+        (106, "an answer that is not to batch 3"),
         (110, "the worker sent a payload of 12 bytes, where 8 are the most"),
-        (111, "an answer that is not to batch 2"),
+        (111, "an answer that is not to batch 3"),
         (112, "a header that is not a message"),
     ];
     for (index, (fault, expected)) in table.into_iter().enumerate() {
