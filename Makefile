@@ -13,6 +13,9 @@ MEMCHECK = CARGO_TARGET_$(shell rustc --version --verbose | sed -n 's/^host: //p
 ARM := aarch64-unknown-linux-gnu
 KERNELS := cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked
 
+# The backends besides the native one: Cargo features of the router.
+BACKENDS := ort
+
 COMMA := ,
 # A file of benches/results/ and the variables of the benchmark that writes it.
 define ROOFLINE
@@ -97,10 +100,10 @@ unit: ## The Rust tests
 	$(if $(REAL_TOKENIZER),,@echo "No tokenizer.json in QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR): tests with Qwen3's real tokenizer are skipped")
 	cargo test --workspace --locked
 
-integration: $(VENV)/installed ## The tests of the real binary
+integration: $(VENV)/installed ## The tests of the real binary, with every backend that a machine without a GPU can have
 	@scripts/install-chromium.sh
 	@scripts/install-deploy-tools.sh
-	cargo build -p text-embeddings-router --locked
+	cargo build -p text-embeddings-router --features $(BACKENDS) --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests python/tests
 
 TORCH := $(TARGET)/torch-venv
@@ -143,7 +146,7 @@ fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
 	cargo test --workspace --lib --locked -- --ignored --nocapture random_shapes
 
 # What a fuzz target is tried with for how many seconds; `make fuzz-targets TARGETS=template FUZZ_SECONDS=600`.
-TARGETS := template tokenizer folder weights configuration truncation forest request reply
+TARGETS := template tokenizer folder weights onnx configuration truncation forest request reply
 FUZZ_SECONDS ?= 60
 TOOLS := $(abspath $(TARGET))/tools
 

@@ -39,6 +39,11 @@ fn weights() {
 }
 
 #[test]
+fn onnx_files() {
+    run("onnx", 3000, bodies::onnx);
+}
+
+#[test]
 fn configurations() {
     run("configuration", 3000, bodies::configuration);
 }

@@ -53,6 +53,9 @@ fn options_with(model: &str, head: Head) -> LoadOptions {
         .collect();
     weights.sort();
     LoadOptions {
+        backend: BackendKind::Candle,
+        folder: PathBuf::new(),
+        max_input_length: 0,
         config: json(&format!("models/{model}/config.json")),
         weights,
         head,

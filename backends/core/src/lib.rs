@@ -11,7 +11,9 @@ mod head;
 mod kind;
 mod load;
 mod model;
+mod onnx;
 mod padded;
+mod pool;
 mod python;
 
 pub use activation::Activation;
@@ -21,7 +23,9 @@ pub use head::{AnswerTokens, DenseModule, Head, LayerNormModule, Module};
 pub use kind::BackendKind;
 pub use load::{LoadOptions, Loaded};
 pub use model::{DType, ModelType, Pool};
+pub use onnx::{Graph, read_graph};
 pub use padded::{MOST_PADDING, Padded, most_cells};
+pub use pool::{mean, pooled};
 pub use python::{Probe, PythonOptions};
 
 /// What can go wrong between a batch and its predictions, or while a model is loaded.

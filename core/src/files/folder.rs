@@ -36,6 +36,8 @@ const PROMPTS: &str = "config_sentence_transformers.json";
 /// The architecture that jina-reranker-v1 shares with Jina's embedding models, and the tensor that tells them apart.
 const JINA_BERT: &str = "JinaBertModel";
 const CLASSIFIER: &str = "classifier.weight";
+/// The output of an ONNX file with that head.
+const LOGITS: &str = "logits";
 /// The file with `max_seq_length`, and the names that older versions of sentence-transformers gave it.
 const SENTENCE_BERT: [&str; 7] = [
     "sentence_bert_config.json",
@@ -159,7 +161,7 @@ impl ModelFolder {
             root: root.to_owned(),
             model_id: root.display().to_string(),
             revision_sha: None,
-            has_unnamed_score: has_unnamed_score(&config, checkpoint)?,
+            has_unnamed_score: has_unnamed_score(&config, &weights, reader)?,
             score_activation: activation_fn.or_else(|| config.score_activation().map(str::to_owned)),
             config,
             description,
@@ -238,9 +240,12 @@ fn logit_score(root: &Path, modules: &[Module]) -> Result<Option<LogitScore>, Fi
     read_optional_json(&root.join(path))
 }
 
-fn has_unnamed_score(config: &ModelConfig, weights: &[PathBuf]) -> Result<bool, FilesError> {
+fn has_unnamed_score(config: &ModelConfig, weights: &[PathBuf], reader: &Reader) -> Result<bool, FilesError> {
     if config.architectures != [JINA_BERT] {
         return Ok(false);
+    }
+    if reader.backend == BackendKind::Ort {
+        return Ok(onnx::read(&weights[0])?.outputs.iter().any(|name| name == LOGITS));
     }
     let shape = tensor_shape(weights, CLASSIFIER)?;
     Ok(shape.is_some_and(|shape| shape.first() == Some(&1)))

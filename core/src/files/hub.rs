@@ -22,7 +22,7 @@ use text_embeddings_backend_core::BackendKind;
 
 use self::cache::Cache;
 use self::client::{Client, Failure, Listing};
-use self::names::stays_below;
+pub(super) use self::names::stays_below;
 use self::transfer::Bound;
 use super::config::{ModelConfig, Module, read_optional_json};
 use super::dense;
@@ -89,8 +89,10 @@ pub async fn fetch(
 enum Weights {
     /// One safetensors file, or an index and the shards that it names.
     Safetensors,
-    /// These files.
-    Files(Vec<String>),
+    /// An ONNX file and the files of values that it names.
+    Graph(String),
+    /// What sentence-transformers reads, other files included.
+    Python(python::Wanted),
 }
 
 struct Hub<'a> {
@@ -131,11 +133,6 @@ impl<'a> Hub<'a> {
             return Err(missing(TOKENIZER));
         }
         let weights = self.weights(listing, &place)?;
-        if self.source.reader.backend == BackendKind::Python {
-            for file in python::wanted(&listing.files, self.source.reader.python_code)?.small {
-                self.file(&listing.sha, &file, Bound::Small).await?;
-            }
-        }
         for file in [TOKENIZER].into_iter().chain(optional_files().filter(|file| has(file))) {
             small(file).await?;
         }
@@ -147,9 +144,11 @@ impl<'a> Hub<'a> {
         }
         match weights {
             Weights::Safetensors => self.download_weights(listing, place).await?,
-            Weights::Files(names) => {
-                for name in names {
-                    self.file(&listing.sha, &name, Bound::Weights(u64::MAX)).await?;
+            Weights::Graph(graph) => self.download_graph(listing, &place, &graph).await?,
+            Weights::Python(wanted) => {
+                let weights = wanted.weights.iter().map(|file| (file, Bound::Weights(u64::MAX)));
+                for (file, bound) in wanted.small.iter().map(|file| (file, Bound::Small)).chain(weights) {
+                    self.file(&listing.sha, file, bound).await?;
                 }
             }
         }
@@ -165,22 +164,19 @@ impl<'a> Hub<'a> {
         let files = &listing.files;
         match self.source.reader.backend {
             BackendKind::Ort => {
-                let graph =
-                    onnx::choose(files.iter().cloned(), self.source.reader.onnx_file.as_deref(), place)?;
-                let values = onnx::values(&graph, files.iter()).into_iter().cloned();
-                // A graph without its values is of no use, so that it comes last.
-                Ok(Weights::Files(values.chain([graph.clone()]).collect()))
+                let asked = self.source.reader.onnx_file.as_deref();
+                onnx::choose(files.iter().cloned(), asked, place).map(Weights::Graph)
             }
             BackendKind::Candle if files.contains(SINGLE_FILE) || files.contains(INDEX_FILE) => {
                 Ok(Weights::Safetensors)
             }
             BackendKind::Candle => Err(no_weights(place.to_owned(), files.iter().cloned())),
             BackendKind::Python => {
-                let weights = python::wanted(files, self.source.reader.python_code)?.weights;
-                if weights.iter().all(|file| file.contains('/')) {
+                let wanted = python::wanted(files, self.source.reader.python_code)?;
+                if wanted.weights.iter().all(|file| file.contains('/')) {
                     return Err(no_weights(place.to_owned(), files.iter().cloned()));
                 }
-                Ok(Weights::Files(weights))
+                Ok(Weights::Python(wanted))
             }
         }
     }
@@ -202,6 +198,17 @@ impl<'a> Hub<'a> {
                 }
                 self.file(&listing.sha, &file, bound).await?;
             }
+        }
+        Ok(())
+    }
+
+    async fn download_graph(&self, listing: &Listing, place: &str, graph: &str) -> Result<(), FilesError> {
+        let path = self.file(&listing.sha, graph, Bound::Weights(u64::MAX)).await?;
+        for name in onnx::values(graph, &path)? {
+            if !listing.files.contains(&name) {
+                return Err(onnx::missing_values(place.to_owned(), name));
+            }
+            self.file(&listing.sha, &name, Bound::Weights(u64::MAX)).await?;
         }
         Ok(())
     }

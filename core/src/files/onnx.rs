@@ -4,17 +4,23 @@
 //! files of values beside it. What must hold: of several graphs none is taken by a guess; every name that comes out is among
 //! those that went in.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use text_embeddings_backend_core::{Graph, read_graph};
+
 use super::error::FilesError;
+use super::hub::stays_below;
+use super::reading;
+use super::weights::starts_as_lfs_pointer;
 
 /// The folder in which exported models are.
 const FOLDER: &str = "onnx/";
 /// Graphs that are taken without being named, in this order.
 const USUAL: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 const ENDING: &str = ".onnx";
-/// What exporters put behind a graph's name for the values that do not fit into it.
-const VALUES: [&str; 2] = ["_data", ".data"];
+/// The bytes of a file that tell a Git LFS pointer.
+const LFS_START: u64 = 64;
 
 /// Whether a file is a graph in one of the two folders where models have them.
 pub(super) fn is_graph(name: &str) -> bool {
@@ -54,22 +60,58 @@ pub(super) fn choose(
     }
 }
 
-/// The files of values that belong to a graph, by their names: `model.onnx_data`, `model.onnx_data_1`, `model.onnx.data`.
-pub(super) fn values<'a>(graph: &'a str, names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
-    let belongs = |name: &&String| {
-        let rest = name.strip_prefix(graph);
-        rest.is_some_and(|rest| !rest.contains('/') && VALUES.iter().any(|start| rest.starts_with(start)))
-    };
-    names.filter(belongs).collect()
-}
-
-/// The graph of the model folder `root`.
+/// What a graph's file says of itself.
 ///
 /// # Errors
 ///
-/// As [`choose`].
-pub(super) fn graph_file(root: &Path, asked: Option<&str>) -> Result<PathBuf, FilesError> {
-    Ok(root.join(choose(names(root), asked, &root.display().to_string())?))
+/// [`FilesError::Damaged`] if it is not a whole graph, and others if it cannot be read.
+pub(super) fn read(path: &Path) -> Result<Graph, FilesError> {
+    let (mut file, _) = reading::open(path)?;
+    let mut start = Vec::new();
+    (&mut file).take(LFS_START).read_to_end(&mut start).map_err(|error| FilesError::io(path, error))?;
+    if starts_as_lfs_pointer(&start) {
+        return Err(FilesError::LfsPointer { path: path.into() });
+    }
+    read_graph(file).map_err(|reason| FilesError::Damaged { path: path.into(), reason })
+}
+
+/// The files of values that a graph names, as files of the repository: in the graph's folder or below it.
+///
+/// # Errors
+///
+/// [`FilesError::Damaged`] if it names one that cannot be there.
+pub(super) fn values(graph: &str, path: &Path) -> Result<Vec<String>, FilesError> {
+    let folder = graph.rsplit_once('/').map(|(folder, _)| format!("{folder}/")).unwrap_or_default();
+    let place = |name: String| {
+        if stays_below(&name) {
+            return Ok(format!("{folder}{name}"));
+        }
+        let reason = format!("it names {name:?}, which cannot be a file of values beside it");
+        Err(FilesError::Damaged { path: path.into(), reason })
+    };
+    read(path)?.values.into_iter().map(place).collect()
+}
+
+/// The error for a file of values that a graph names and `place` lacks.
+pub(super) fn missing_values(place: String, file: String) -> FilesError {
+    let remedy = "the ONNX file names it; download the model again, all files of it";
+    FilesError::Missing { place, file, remedy }
+}
+
+/// The graph of the model folder `root`, and the files of values that belong to it. They exist.
+///
+/// # Errors
+///
+/// As [`choose`] and [`values`], and [`FilesError::Missing`] for a file of values that is not there.
+pub(super) fn graph_files(root: &Path, asked: Option<&str>) -> Result<Vec<PathBuf>, FilesError> {
+    let place = root.display().to_string();
+    let graph = choose(names(root), asked, &place)?;
+    let path = root.join(&graph);
+    let values = values(&graph, &path)?;
+    match values.iter().find(|name| !root.join(name).exists()) {
+        Some(missing) => Err(missing_values(place, missing.clone())),
+        None => Ok([path].into_iter().chain(values.iter().map(|name| root.join(name))).collect()),
+    }
 }
 
 /// The names of the files of the model folder `root` and of its folder of exported models, each in order.
@@ -87,6 +129,7 @@ pub(super) fn names(root: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
 
     fn names(names: &[&str]) -> Vec<String> {
@@ -127,18 +170,43 @@ mod tests {
     }
 
     #[test]
-    fn values_are_beside_their_graph() {
-        let files = names(&[
-            "onnx/model.onnx",
-            "onnx/model.onnx_data",
-            "onnx/model.onnx_data_1",
-            "onnx/model.onnx.data",
-            "onnx/model_fp16.onnx_data",
-            "model.onnx_data",
-            "onnx/model.onnx_data/x",
-        ]);
-        let expected = ["onnx/model.onnx_data", "onnx/model.onnx_data_1", "onnx/model.onnx.data"];
-        assert_eq!(values("onnx/model.onnx", files.iter()), expected);
-        assert_eq!(values("model.onnx", files.iter()), ["model.onnx_data"]);
+    fn values_are_files_beside_their_graph() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        std::fs::create_dir(root.join("onnx")).unwrap();
+        let graph = root.join("onnx/model.onnx");
+        let write = |values: &[&str]| std::fs::write(&graph, super::super::fake_hub::graph(values)).unwrap();
+        let files = || {
+            let found = graph_files(root, None)?;
+            Ok(found
+                .iter()
+                .map(|path| path.strip_prefix(root).unwrap().display().to_string())
+                .collect::<Vec<_>>())
+        };
+        write(&[]);
+        assert_eq!(files().unwrap(), ["onnx/model.onnx"]);
+        write(&["model.onnx_data", "b"]);
+        std::fs::write(root.join("onnx/b"), "").unwrap();
+        let message = files().map_err(|error: FilesError| error.to_string()).unwrap_err();
+        assert!(message.contains("`onnx/model.onnx_data` is missing"), "{message}");
+        std::fs::write(root.join("onnx/model.onnx_data"), "").unwrap();
+        assert_eq!(files().unwrap(), ["onnx/model.onnx", "onnx/b", "onnx/model.onnx_data"]);
+        for hostile in ["../config.json", "/etc/passwd", "", "a/../../b"] {
+            write(&[hostile]);
+            let message = files().map_err(|error: FilesError| error.to_string()).unwrap_err();
+            assert!(
+                message.contains("cannot be a file of values") && message.contains("model.onnx"),
+                "{message}"
+            );
+        }
+        for (content, part) in [
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:0".to_vec(), "git lfs pull"),
+            (super::super::fake_hub::graph(&["b"])[..20].to_vec(), "is damaged"),
+            (Vec::new(), "is damaged (it holds no graph"),
+        ] {
+            std::fs::write(&graph, content).unwrap();
+            let message = files().map_err(|error: FilesError| error.to_string()).unwrap_err();
+            assert!(message.contains(part) && message.contains("model.onnx"), "{message}");
+        }
     }
 }

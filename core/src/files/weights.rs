@@ -89,7 +89,7 @@ enum Entry {
 /// looks into safetensors.
 pub(super) fn weight_files(root: &Path, reader: &Reader) -> Result<Vec<PathBuf>, FilesError> {
     match reader.backend {
-        BackendKind::Ort => onnx::graph_file(root, reader.onnx_file.as_deref()).map(|graph| vec![graph]),
+        BackendKind::Ort => onnx::graph_files(root, reader.onnx_file.as_deref()),
         BackendKind::Candle => safetensors_files(root),
         BackendKind::Python => match python::pickle(root) {
             // As transformers, which prefers safetensors.
