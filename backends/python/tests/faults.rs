@@ -14,9 +14,9 @@ use text_embeddings_backend_core::{
 use text_embeddings_backend_python::{Limits, Settings, Task, start};
 
 const LIMITS: Limits = Limits {
-    hello: Duration::from_secs(60),
-    load: Duration::from_secs(60),
-    batch: Some(Duration::from_secs(60)),
+    hello: Duration::from_mins(1),
+    load: Duration::from_mins(1),
+    batch: Some(Duration::from_mins(1)),
     pause: Duration::from_millis(1),
 };
 
@@ -52,7 +52,7 @@ impl Faulty {
     }
 
     fn backend(&self, limits: Limits) -> Box<dyn Backend> {
-        self.load(limits).unwrap_or_else(|error| panic!("{error}")).backend
+        self.load(limits).map(|loaded| loaded.backend).unwrap()
     }
 
     /// The processes that were started, in order.
