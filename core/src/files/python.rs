@@ -136,7 +136,7 @@ mod tests {
             (small.map(str::to_owned).to_vec(), weights.map(str::to_owned).to_vec())
         );
         let with_code = wanted(&all, true).unwrap().small;
-        let code: Vec<&String> = with_code.iter().filter(|file| file.ends_with(".py")).collect();
+        let code: Vec<&String> = with_code.iter().filter(|file| file.ends_with(CODE)).collect();
         assert_eq!(code, ["code/modeling.py", "custom_st.py"]);
         assert_eq!(with_code.len(), small.len() + code.len());
     }
