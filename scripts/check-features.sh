@@ -20,7 +20,6 @@ refused() {
     esac
 }
 
-refused "sentence-transformers is not run" --features python
 refused "a server needs a backend" --no-default-features --features http
 refused "a server needs a transport" --no-default-features --features candle
 cargo check --quiet -p text-embeddings-router --locked --features mkl,accelerate

@@ -6,7 +6,7 @@ pub use text_embeddings_backend_candle::{CUTOFF_LAYERS, InstructionSet, LORA_TAS
 use text_embeddings_backend_core::describe_any;
 pub use text_embeddings_backend_core::{
     Activation, AnswerTokens, Backend, BackendError, BackendKind, Batch, BatchBuilder, DenseModule,
-    Description, Head, LoadOptions, Loaded, ModelType, Pool, Text, Wanted,
+    Description, Head, LoadOptions, Loaded, ModelType, Pool, Probe, PythonOptions, Text, Wanted,
 };
 
 use serde_json::Value;
@@ -49,6 +49,19 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
         BackendKind::Ort => Err(BackendError::Load(not_built_in(options.backend))),
         BackendKind::Python => Err(BackendError::Load(not_built_in(options.backend))),
     }
+}
+
+/// The same with the Python backend, which is told more.
+///
+/// # Errors
+///
+/// [`BackendError::Load`], as [`load`]; also if the worker does not start.
+#[cfg_attr(not(feature = "python"), expect(unused_variables, reason = "another build uses them"))]
+pub fn load_python(options: &LoadOptions, python: &PythonOptions) -> Result<Loaded, BackendError> {
+    #[cfg(feature = "python")]
+    return text_embeddings_backend_python::load(options, python);
+    #[cfg(not(feature = "python"))]
+    Err(BackendError::Load(not_built_in(BackendKind::Python)))
 }
 
 /// The words for a backend that this binary does not have.

@@ -260,3 +260,8 @@ pub fn forest(data: &[u8]) {
         assert!(!shares_prefixes || batch.token_ids().len() <= texts.iter().map(Vec::len).sum());
     }
 }
+
+/// What the worker of the Python backend sends as the answer to a batch.
+pub fn reply(data: &[u8]) {
+    text_embeddings_backend_python::fuzzing::answer(data);
+}

@@ -193,8 +193,14 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, help_heading = "Model")]
     pub(crate) model_type: Option<RequestedType>,
 
-    /// The arithmetic: `float32` (exact), `bfloat16`, `int8` or `int4` [default on CPU: bfloat16 if the checkpoint is stored
-    /// in it and this CPU multiplies it, else float32].
+    /// The interpreter of `--backend python`, which has PyTorch and sentence-transformers [default: that of the virtual
+    /// environment which `VIRTUAL_ENV` names, else `python3`].
+    #[arg(long, env, help_heading = "Model", value_name = "PATH")]
+    pub(crate) python: Option<PathBuf>,
+
+    /// The arithmetic: `float32` (exact), `bfloat16`, `int8` or `int4`, with `--backend python` also `float16` and neither of
+    /// the last two [default: bfloat16 if the checkpoint is stored in it, this CPU multiplies it and `candle` computes, else
+    /// float32].
     #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
 
@@ -317,6 +323,11 @@ pub(crate) struct HubArgs {
     /// [default: onnx/model.onnx, else model.onnx, else the only one].
     #[arg(long, env, help_heading = "Model", value_name = "NAME")]
     pub(crate) onnx_file: Option<String>,
+
+    /// Let `--backend python` run the Python files of the model, with all that this user may do: read them first, and give
+    /// a `--revision` that is a commit, so that they stay as they are.
+    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Model")]
+    pub(crate) trust_remote_code: bool,
 }
 
 impl HubArgs {

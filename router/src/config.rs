@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use text_embeddings_backend::{InstructionSet, ON_CPU};
+use text_embeddings_backend::{BackendKind, InstructionSet, ON_CPU};
 use text_embeddings_backend_core::{DType, ModelType};
 use text_embeddings_core::{
     families::{Limits, ScoreRule},
@@ -132,7 +132,7 @@ fn served_on(listen: u16, port: u16) -> bool {
 
 fn refuse_unsupported(args: &Args) -> Result<(), ConfigError> {
     match args.model.dtype {
-        Some(dtype @ DType::Float16) => {
+        Some(dtype @ DType::Float16) if args.model.hub.backend != BackendKind::Python => {
             Err(ConfigError::NotSupportedYet { flag: format!("--dtype {dtype}") })
         }
         _ => Ok(()),
@@ -170,6 +170,8 @@ pub(crate) struct Config {
     pub(crate) served_model_name: String,
     /// Its kind.
     pub(crate) model_type: ModelType,
+    /// The backend that computes.
+    pub(crate) backend: BackendKind,
     /// The arithmetic; none stands for the backend's choice.
     pub(crate) dtype: Option<DType>,
     /// The CPU's vector instructions; none stands for the best.
@@ -265,6 +267,7 @@ impl Config {
             model_id: args.model_id.clone(),
             served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
             model_type: limits.model_type,
+            backend: args.model.hub.backend,
             dtype: args.model.dtype,
             instruction_set: args.model.instruction_set,
             dense_path: not_empty(args.dense_path.as_ref()),

@@ -8,19 +8,20 @@ mod check;
 mod memory;
 mod parts;
 mod prompts;
+mod python;
 pub(crate) mod reranker;
 
 use std::{fmt, num::NonZeroUsize, time::Instant};
 
 use anyhow::Context;
 use serde_json::Value;
-use text_embeddings_backend::{BackendKind, LoadOptions, ModelType};
+use text_embeddings_backend::{BackendKind, Head, LoadOptions, Loaded, ModelType};
 use text_embeddings_backend_core::{BackendError, Description};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
     service::{ServedModel, Service, ServiceConfig},
-    tokenization::{Tokenization, load_tokenizer},
+    tokenization::{Encoder, Tokenization, load_tokenizer},
 };
 use tokenizers::Tokenizer;
 
@@ -49,6 +50,7 @@ pub(crate) struct Started {
 /// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     backend::check(&args.model)?;
+    python::check(args)?;
     let mut steps = Steps::start();
     let source =
         ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
@@ -68,19 +70,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
             folder.stored.as_ref().map_or_else(|| memory::size(&folder.weights), |stored| stored.bytes);
         available.check_weights(bytes, config.dtype)?;
     }
-    let mut loaded = text_embeddings_backend::load(&LoadOptions {
-        backend: args.model.hub.backend,
-        folder: folder.root.clone(),
-        config: Choices::of(args).applied(&folder.config.raw),
-        weights: folder.weights.clone(),
-        max_input_length: config.max_input_length,
-        head,
-        dtype: config.dtype,
-        threads: config.threads,
-        pin_threads: config.pin_threads,
-        instruction_set: config.instruction_set.map(|set| set.to_string()),
-        prefix_cache_bytes: config.prefix_cache_bytes,
-    })?;
+    let mut loaded = load_weights(args, &config, &folder, &encoder, head)?;
     steps.done("weights");
     model.dimensions = check::model(loaded.backend.as_mut(), &encoder, config.model_type, &model)?;
     steps.done("check");
@@ -148,6 +138,33 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         },
     );
     Ok(Started { service, info: Info::new(config, details), compute_type: loaded.device })
+}
+
+/// Loads the model with the backend that is asked for.
+fn load_weights(
+    args: &Args,
+    config: &Config,
+    folder: &ModelFolder,
+    encoder: &Encoder,
+    head: Head,
+) -> anyhow::Result<Loaded> {
+    let options = LoadOptions {
+        backend: config.backend,
+        folder: folder.root.clone(),
+        config: Choices::of(args).applied(&folder.config.raw),
+        weights: folder.weights.clone(),
+        max_input_length: config.max_input_length,
+        head,
+        dtype: config.dtype,
+        threads: config.threads,
+        pin_threads: config.pin_threads,
+        instruction_set: config.instruction_set.map(|set| set.to_string()),
+        prefix_cache_bytes: config.prefix_cache_bytes,
+    };
+    Ok(match python::options(args, config, folder, encoder)? {
+        Some(python) => text_embeddings_backend::load_python(&options, &python)?,
+        None => text_embeddings_backend::load(&options)?,
+    })
 }
 
 /// An error of the default model's files, for which the user may not have asked.

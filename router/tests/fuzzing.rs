@@ -67,3 +67,8 @@ fn truncation() {
 fn forests() {
     run("forest", 3000, bodies::forest);
 }
+
+#[test]
+fn replies() {
+    run("reply", 3000, bodies::reply);
+}

@@ -14,6 +14,7 @@ mod model;
 mod onnx;
 mod padded;
 mod pool;
+mod python;
 
 pub use activation::Activation;
 pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
@@ -25,6 +26,7 @@ pub use model::{DType, ModelType, Pool};
 pub use onnx::{Graph, read_graph};
 pub use padded::{MOST_PADDING, Padded, most_cells};
 pub use pool::{mean, pooled};
+pub use python::{Probe, PythonOptions};
 
 /// What can go wrong between a batch and its predictions, or while a model is loaded.
 #[derive(Debug, thiserror::Error)]

@@ -320,6 +320,16 @@ pub enum FilesError {
         /// A file of it.
         found: String,
     },
+    /// A repository with more files for sentence-transformers than a model has.
+    #[error(
+        "the repository has {count} files that sentence-transformers might read, where {most} are the most: it is not a model"
+    )]
+    TooManyFiles {
+        /// The files.
+        count: usize,
+        /// The most that are downloaded.
+        most: usize,
+    },
     /// Weights in another format.
     #[error(
         "the weights in {place} are in the format of `{found}`, but this server reads safetensors, PyTorch's and GGUF files \

@@ -30,6 +30,7 @@ use super::error::FilesError;
 use super::folder::{CONFIG, Describe, MODULES, TOKENIZER, optional_files, remedy, required};
 use super::modules::{config_of, module_files, steps};
 use super::onnx;
+use super::python;
 use super::source::{HubOptions, ModelSource, Reader, local};
 use super::templates;
 use super::weights::{Selection, Shards, missing_shard, select, select_local, shards, weight_files};
@@ -160,7 +161,15 @@ impl<'a> Hub<'a> {
         for file in templates::additional(listing.files.iter()) {
             small(file).await?;
         }
-        self.download_modules(listing, &place).await?;
+        if self.reader.backend == BackendKind::Python {
+            let wanted = python::wanted(&listing.files, self.reader.python_code)?;
+            let large = wanted.weights.iter().map(|file| (file, Bound::Weights(u64::MAX)));
+            for (file, bound) in wanted.small.iter().map(|file| (file, Bound::Small)).chain(large) {
+                self.file(&listing.sha, file, bound).await?;
+            }
+        } else {
+            self.download_modules(listing, &place).await?;
+        }
         self.download_weights(listing, place, weights).await
     }
 

@@ -18,6 +18,7 @@ mod layer_norm;
 mod modules;
 mod onnx;
 mod progress;
+mod python;
 mod reading;
 mod source;
 mod templates;

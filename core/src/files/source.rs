@@ -23,6 +23,8 @@ pub struct Reader {
     pub onnx_file: Option<String>,
     /// `--gguf-file`: the GGUF file to take where there are several, or other weights, too.
     pub gguf_file: Option<String>,
+    /// `--trust-remote-code`: whether Python files of the model are wanted.
+    pub python_code: bool,
 }
 
 /// Which model to serve.

@@ -17,6 +17,7 @@ pub(crate) fn reader(hub: &HubArgs) -> Reader {
         backend: hub.backend,
         onnx_file: hub.onnx_file.clone().filter(|_| hub.backend == BackendKind::Ort),
         gguf_file: hub.gguf_file.clone(),
+        python_code: hub.trust_remote_code && hub.backend == BackendKind::Python,
     }
 }
 

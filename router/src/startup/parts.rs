@@ -4,7 +4,7 @@
 //! would give wrong answers is refused by name.
 
 use anyhow::Context;
-use text_embeddings_backend::{Activation, Head, ModelType, Pool};
+use text_embeddings_backend::{Activation, BackendKind, Head, ModelType, Pool};
 use text_embeddings_core::{
     files::{self, ModelFacts, ModelFolder},
     service::ServedModel,
@@ -88,7 +88,12 @@ fn embedding(
     tokenizer: Tokenizer,
     pool: Pool,
 ) -> anyhow::Result<Parts> {
-    let head = files::embedding_head(folder, pool, config.dense_path.as_deref())?;
+    let head = if config.backend == BackendKind::Python && pool != Pool::Splade {
+        // sentence-transformers reads the modules, and has more of them.
+        Head::Embedding { pool, modules: Vec::new(), token_modules: Vec::new(), lexical: None }
+    } else {
+        files::embedding_head(folder, pool, config.dense_path.as_deref())?
+    };
     let is_lexical = matches!(head, Head::Embedding { lexical: Some(_), .. });
     let named: Vec<&str> = folder.empty_tokens.iter().map(String::as_str).collect();
     let empty = if named.is_empty() { &EMPTY_TOKENS[..] } else { &named };

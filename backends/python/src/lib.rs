@@ -1,0 +1,238 @@
+//! The Python backend: a worker process with the user's PyTorch and sentence-transformers computes.
+//!
+//! Input: a model's folder and an interpreter. Output: a [`Backend`]. What must hold: a worker that dies, hangs or answers nonsense fails
+//! the batch at hand and no other; it is started again, with pauses that grow while no batch succeeds; the worker ends with
+//! this process.
+
+#[cfg(not(unix))]
+compile_error!("the feature `python` needs Unix sockets");
+
+mod frame;
+pub mod fuzzing;
+mod log;
+mod process;
+mod restart;
+mod worker;
+
+use restart::Supervisor;
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use text_embeddings_backend_core::{
+    Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, Output, Packing, Padded,
+    Pool, Predictions, Probe, PythonOptions, Reused, TokenVectors, Wanted, most_cells,
+};
+use worker::{BatchError, Values, Worker};
+
+/// The arithmetic that PyTorch is asked for.
+const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
+/// The most values of a text or a token: far more than any model has.
+const MOST_VALUES: usize = 1 << 20;
+
+/// What is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Vectors of texts and tokens, by `SentenceTransformer`.
+    Embedding,
+    /// This many raw scores, by `CrossEncoder`.
+    Scores(usize),
+}
+
+impl Task {
+    /// The task of a model with this head.
+    fn of(head: &Head) -> Result<Self, BackendError> {
+        let refused = |what: &str| {
+            let reason = format!("{what} are not served by `--backend python`: choose `--backend candle`");
+            Err(BackendError::Load(reason))
+        };
+        match head {
+            Head::Embedding { .. } => Ok(Self::Embedding),
+            Head::Classification { labels } => Ok(Self::Scores(*labels)),
+            Head::Scores { .. } => Ok(Self::Scores(1)),
+            Head::Answers(_) | Head::Marks => refused("generative re-rankers"),
+            Head::Splade => refused("SPLADE models"),
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::Scores(_) => "scores",
+        }
+    }
+}
+
+/// The model and how it is computed.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The interpreter.
+    pub python: PathBuf,
+    /// The model's folder, complete for sentence-transformers.
+    pub folder: PathBuf,
+    /// What is computed.
+    pub task: Task,
+    /// How an embedding model pools whose files do not say it, in the words of sentence-transformers.
+    pub pooling: Option<&'static str>,
+    /// The arithmetic: `float32`, `bfloat16` or `float16`.
+    pub dtype: DType,
+    /// Threads that compute on the CPU.
+    pub threads: usize,
+    /// Whether Python files of the model may run.
+    pub trust_remote_code: bool,
+    /// Texts with their ids, by which the worker compares the tokenizers.
+    pub probes: Vec<Probe>,
+}
+
+impl Settings {
+    fn new(options: &LoadOptions, python: &PythonOptions) -> Result<Self, BackendError> {
+        Ok(Self {
+            python: python.interpreter.clone(),
+            folder: options.folder.clone(),
+            task: Task::of(&options.head)?,
+            pooling: python.pooling.map(|pool| match pool {
+                Pool::Cls | Pool::Splade => "cls",
+                Pool::Mean => "mean",
+                Pool::LastToken => "lasttoken",
+            }),
+            dtype: options.dtype.unwrap_or(DType::Float32),
+            threads: options.threads,
+            trust_remote_code: python.trust_remote_code,
+            probes: python.probes.clone(),
+        })
+    }
+}
+
+/// How long the worker may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Until it says its first word.
+    pub hello: Duration,
+    /// Until it has loaded the model.
+    pub load: Duration,
+    /// For a batch; any time if absent.
+    pub batch: Option<Duration>,
+    /// The pause before the second start in a row without a batch that succeeded; each further one is twice as long.
+    pub pause: Duration,
+}
+
+impl Limits {
+    /// Generous ones: a network drive with Python packages that are read for the first time, gigabytes of weights.
+    ///
+    /// A batch that takes longer than `device_timeout` counts as one on a device that hangs, for which the engine fails all that waits.
+    /// The worker gets nine tenths of it, so that it is killed first, and only its batch fails.
+    #[must_use]
+    pub fn with_device_timeout(device_timeout: Option<Duration>) -> Self {
+        Self {
+            hello: Duration::from_mins(2),
+            load: Duration::from_mins(20),
+            batch: device_timeout.map(|limit| limit * 9 / 10),
+            pause: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Starts a worker that loads the model.
+///
+/// # Errors
+///
+/// [`BackendError::Load`] if the dtype is not one of PyTorch's, the kind of model is not served, or the worker does not
+/// start or refuses the model.
+pub fn load(options: &LoadOptions, python: &PythonOptions) -> Result<Loaded, BackendError> {
+    start(Settings::new(options, python)?, Limits::with_device_timeout(python.device_timeout))
+}
+
+/// The same, with the time that the worker may take.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn start(settings: Settings, limits: Limits) -> Result<Loaded, BackendError> {
+    let dtype = settings.dtype;
+    if !DTYPES.contains(&dtype) {
+        return Err(BackendError::Load(format!(
+            "`--dtype {dtype}` is not supported by `--backend python`: choose float32, bfloat16 or float16"
+        )));
+    }
+    let worker = Worker::start(&settings, limits)
+        .map_err(|reason| BackendError::Load(format!("the Python backend: {reason}")))?;
+    let facts = worker.facts().clone();
+    let supervisor = Supervisor::new(worker, settings, limits);
+    let backend =
+        PythonBackend { supervisor, limit: limits.batch, padding: facts.padding, width: facts.token_width };
+    Ok(Loaded {
+        backend: Box::new(backend),
+        kind: BackendKind::Python,
+        library: Some(frame::told(&facts.versions)),
+        device: if facts.device == "cuda" { "cuda" } else { "cpu" },
+        dtype,
+        instruction_set: None,
+        prefix_cache_bytes: 0,
+    })
+}
+
+struct PythonBackend {
+    supervisor: Supervisor,
+    limit: Option<Duration>,
+    padding: u32,
+    /// Values of a token's vector.
+    width: usize,
+}
+
+impl Backend for PythonBackend {
+    fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
+        if batch.wanted().iter().any(|wanted| wanted.sparse) {
+            return Err(BackendError::Inference("the Python backend gives no sparse vectors".to_owned()));
+        }
+        let failed = BackendError::Inference;
+        // Starting again is not part of a batch's time.
+        let worker = self.supervisor.worker().map_err(failed)?;
+        let facts = worker.facts().clone();
+        if facts.token_width == 0 && batch.wanted().iter().any(|wanted| wanted.tokens) {
+            return Err(failed("the model gives no vectors of tokens".to_owned()));
+        }
+        let until = self.limit.map(|limit| Instant::now() + limit);
+        let mut texts = vec![Output::default(); batch.leaves().len()];
+        for group in Padded::groups(batch, self.padding, false) {
+            let tokens = group.texts.iter().any(|&text| batch.wanted()[text].tokens);
+            match worker.compute(&group, tokens, until) {
+                Ok(values) => deal(batch, &group, &values, facts.token_width, &mut texts),
+                Err(BatchError::Failed(reason)) => return Err(failed(reason)),
+                Err(BatchError::Broken(reason)) => {
+                    self.supervisor.start_again();
+                    return Err(failed(reason));
+                }
+            }
+        }
+        self.supervisor.succeeded();
+        Ok(Predictions { texts, reused: Reused::default() })
+    }
+
+    fn packing(&self) -> Packing {
+        Packing::SEPARATE
+    }
+
+    /// Of this process: matrices on their way to the worker, and the vectors of all tokens on their way back. The worker's own
+    /// memory is not known.
+    fn batch_bytes(&self, tokens: usize) -> usize {
+        let matrices = 3 * most_cells(tokens) * (size_of::<i64>() + 2 * size_of::<u32>());
+        matrices.saturating_add(tokens.saturating_mul(2 * size_of::<f32>() * self.width))
+    }
+}
+
+/// Puts the values of a group where its texts are.
+fn deal(batch: &Batch, group: &Padded, values: &Values, token_width: usize, texts: &mut [Output]) {
+    let width = values.whole.len() / group.texts.len();
+    let mut tokens = values.tokens.as_slice();
+    for (row, (&text, &length)) in group.texts.iter().zip(&group.lengths).enumerate() {
+        let Wanted { whole, tokens: wants_tokens, .. } = batch.wanted()[text];
+        if whole {
+            texts[text].whole = values.whole[row * width..(row + 1) * width].to_vec();
+        }
+        let (own, rest) = tokens.split_at((length * token_width).min(tokens.len()));
+        tokens = rest;
+        if wants_tokens {
+            texts[text].tokens = TokenVectors { values: own.to_vec(), width: token_width };
+        }
+    }
+}

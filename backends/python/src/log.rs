@@ -1,0 +1,128 @@
+//! What the worker prints, as lines of the log.
+//!
+//! Input: a pipe. Output: lines of the log at level `info`, and the last ones for messages. What must hold: a line has at
+//! most [`MOST_BYTES`] and no control characters; at most [`MOST_LINES`] come in a second, the rest is counted; nothing that
+//! the worker prints, or does not end with a newline, takes memory without bound.
+
+use std::{
+    collections::VecDeque,
+    io::Read,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// The longest line; the rest of it is left out.
+const MOST_BYTES: usize = 1000;
+/// The most lines in a second.
+const MOST_LINES: usize = 100;
+/// How many lines are kept for messages.
+const KEPT: usize = 8;
+
+/// The last lines. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Recent(Arc<Mutex<VecDeque<String>>>);
+
+impl Recent {
+    /// The lines, joined.
+    pub(crate) fn text(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().map(String::as_str).collect::<Vec<_>>().join(" | ")
+    }
+
+    fn push(&self, line: String) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == KEPT {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+}
+
+/// Reads the pipe until it ends.
+pub(crate) fn copy(mut from: impl Read, recent: &Recent) {
+    let mut lines = Lines::default();
+    let mut limit = Limit { second: Instant::now(), count: 0 };
+    let mut bytes = [0; 4096];
+    // A pipe that cannot be read has ended.
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        for line in lines.split(&bytes[..count]) {
+            if limit.admits(Instant::now()) {
+                tracing::info!("python: {line}");
+            }
+            recent.push(line);
+        }
+    }
+}
+
+/// Bytes become lines. A carriage return ends one too: progress bars use it.
+#[derive(Default)]
+struct Lines(Vec<u8>);
+
+impl Lines {
+    fn split(&mut self, bytes: &[u8]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for &byte in bytes {
+            if byte == b'\n' || byte == b'\r' {
+                let line = String::from_utf8_lossy(&self.0);
+                let line: String =
+                    line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+                self.0.clear();
+                if !line.trim().is_empty() {
+                    lines.push(line.trim_end().to_owned());
+                }
+            } else if self.0.len() < MOST_BYTES {
+                self.0.push(byte);
+            }
+        }
+        lines
+    }
+}
+
+/// The lines of the current second.
+struct Limit {
+    second: Instant,
+    count: usize,
+}
+
+impl Limit {
+    fn admits(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.second) >= Duration::from_secs(1) {
+            if self.count > MOST_LINES {
+                tracing::info!("python: {} lines in a second were left out", self.count - MOST_LINES);
+            }
+            *self = Self { second: now, count: 0 };
+        }
+        self.count += 1;
+        self.count <= MOST_LINES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_cut_and_cleaned_and_may_come_in_pieces() {
+        let mut lines = Lines::default();
+        assert_eq!(lines.split(b"one\n\n  \ntw"), ["one"]);
+        assert_eq!(lines.split(b"o\r10%\r\x1b[31mred\n"), ["two", "10%", " [31mred"]);
+        assert!(lines.split(&[b'x'; 10 * MOST_BYTES]).is_empty());
+        assert!(lines.0.len() == MOST_BYTES && lines.split(b"\n") == ["x".repeat(MOST_BYTES)]);
+    }
+
+    #[test]
+    fn a_second_has_so_many_lines_and_no_more() {
+        let start = Instant::now();
+        let mut limit = Limit { second: start, count: 0 };
+        assert_eq!((0..3 * MOST_LINES).filter(|_| limit.admits(start)).count(), MOST_LINES);
+        assert!(limit.admits(start + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_and_no_more() {
+        let recent = Recent::default();
+        let text = (0..20).map(|number| number.to_string()).collect::<Vec<_>>().join("\n") + "\n";
+        copy(text.as_bytes(), &recent);
+        assert_eq!(recent.text(), "12 | 13 | 14 | 15 | 16 | 17 | 18 | 19");
+    }
+}

@@ -1,0 +1,123 @@
+//! Keeps a worker: starts it again when it has died.
+//!
+//! Input: the settings of the first start. Output: a worker that runs, or why there is none. What must hold: it starts in the
+//! background as soon as it is known to be gone; the pauses between starts double while no batch succeeds; a worker that
+//! computes otherwise than the first one is not taken.
+
+use crate::{Limits, Settings, frame::Facts, worker::Worker};
+use std::{
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// The longest pause between two starts.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// A worker and what it takes to start another.
+pub(crate) struct Supervisor {
+    settings: Arc<Settings>,
+    limits: Limits,
+    first: Facts,
+    state: State,
+    /// Starts since the last batch that succeeded.
+    starts: u32,
+}
+
+enum State {
+    Ready(Box<Worker>),
+    Starting(JoinHandle<Result<Worker, String>>),
+    /// It did not start, for this reason; not tried again before then.
+    Failed(String, Instant),
+}
+
+impl Supervisor {
+    pub(crate) fn new(worker: Worker, settings: Settings, limits: Limits) -> Self {
+        let first = worker.facts().clone();
+        Self { settings: Arc::new(settings), limits, first, state: State::Ready(Box::new(worker)), starts: 0 }
+    }
+
+    /// A worker that runs, for which a start under way is waited for.
+    ///
+    /// # Errors
+    ///
+    /// One sentence, if it could not be started again.
+    pub(crate) fn worker(&mut self) -> Result<&mut Worker, String> {
+        if let State::Ready(worker) = &mut self.state
+            && let Some(end) = worker.ended()
+        {
+            tracing::warn!("the Python worker ended while it had nothing to compute: {end}");
+            self.start_again();
+        }
+        if matches!(&self.state, State::Failed(_, again) if Instant::now() >= *again) {
+            self.start_again();
+        }
+        if let State::Starting(_) = &self.state {
+            let unknown = State::Failed(String::new(), Instant::now());
+            if let State::Starting(thread) = std::mem::replace(&mut self.state, unknown) {
+                let started =
+                    thread.join().unwrap_or_else(|_| Err("the thread that starts it panicked".to_owned()));
+                self.state = match started.and_then(|worker| self.same(worker)) {
+                    Ok(worker) => {
+                        tracing::info!("the Python worker runs again");
+                        State::Ready(Box::new(worker))
+                    }
+                    Err(reason) => {
+                        let pause = self.pause();
+                        tracing::error!(
+                            "the Python worker did not start again, next attempt in {pause:?}: {reason}"
+                        );
+                        State::Failed(reason, Instant::now() + pause)
+                    }
+                };
+            }
+        }
+        match &mut self.state {
+            State::Ready(worker) => Ok(worker),
+            State::Failed(reason, _) => {
+                Err(format!("the Python worker ended and did not start again: {reason}"))
+            }
+            State::Starting(_) => Err("the Python worker starts".to_owned()),
+        }
+    }
+
+    /// Kills the worker and starts another in the background.
+    pub(crate) fn start_again(&mut self) {
+        let pause = if matches!(self.state, State::Failed(..)) { Duration::ZERO } else { self.pause() };
+        // The old one gives back its memory before the new one takes as much.
+        self.state = State::Failed(String::new(), Instant::now());
+        self.starts = self.starts.saturating_add(1);
+        tracing::warn!("the Python worker is started again in {pause:?}");
+        let (settings, limits) = (Arc::clone(&self.settings), self.limits);
+        let start = move || {
+            thread::sleep(pause);
+            Worker::start(&settings, limits)
+        };
+        self.state = match thread::Builder::new().name("python-start".to_owned()).spawn(start) {
+            Ok(thread) => State::Starting(thread),
+            Err(error) => State::Failed(format!("no thread: {error}"), Instant::now() + self.pause()),
+        };
+    }
+
+    /// A batch was computed.
+    pub(crate) fn succeeded(&mut self) {
+        self.starts = 0;
+    }
+
+    /// None before the first start in a row, then ever longer.
+    fn pause(&self) -> Duration {
+        match self.starts {
+            0 => Duration::ZERO,
+            starts => {
+                (self.limits.pause * (1 << (starts - 1).min(16))).min(LONGEST_PAUSE.max(self.limits.pause))
+            }
+        }
+    }
+
+    fn same(&self, worker: Worker) -> Result<Worker, String> {
+        if *worker.facts() == self.first {
+            return Ok(worker);
+        }
+        Err(format!("it computes otherwise than before: {:?}, where it was {:?}", worker.facts(), self.first))
+    }
+}

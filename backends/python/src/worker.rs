@@ -1,0 +1,282 @@
+//! The conversation with one worker: load, then batch after batch.
+//!
+//! Input: what to load, and groups of texts as matrices. Output: their values. What must hold: every wait has an end; an answer that does
+//! not fit its request makes the worker unusable, and it is then killed.
+
+use crate::{
+    Limits, Settings, Task,
+    frame::{self, Encoded, Facts, FrameError, Load, Reply, Request, VERSION},
+    process::Process,
+};
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+use text_embeddings_backend_core::Padded;
+
+/// A worker that has loaded the model.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    // Declared first, so that it is dropped first: the worker ends by itself where it can.
+    link: UnixStream,
+    process: Process,
+    facts: Facts,
+    batches: u64,
+}
+
+/// Why a batch has no values.
+#[derive(Debug)]
+pub(crate) enum BatchError {
+    /// The model failed; the worker goes on.
+    Failed(String),
+    /// The worker is of no use any more.
+    Broken(String),
+}
+
+/// The values of a group of texts.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Values {
+    /// Scores or vectors, [`Facts::width`] for each text.
+    pub(crate) whole: Vec<f32>,
+    /// The vectors of tokens, [`Facts::token_width`] for each; empty if they are not wanted.
+    pub(crate) tokens: Vec<f32>,
+}
+
+impl Worker {
+    /// Starts a worker and waits until it has loaded the model.
+    ///
+    /// # Errors
+    ///
+    /// One sentence for the user.
+    pub(crate) fn start(settings: &Settings, limits: Limits) -> Result<Self, String> {
+        let python = &settings.python;
+        let (mut process, link) = Process::start(python).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => format!(
+                "the Python interpreter `{}` was not found: name the one that has sentence-transformers by `--python`",
+                python.display()
+            ),
+            _ => format!("the Python interpreter `{}` did not start: {error}", python.display()),
+        })?;
+        let mut conversation = Conversation { link: &link, process: &mut process };
+        match conversation.receive(limits.hello, "start")? {
+            Reply::Hello { version: VERSION, python } => {
+                tracing::info!("The worker runs Python {}", frame::told(&python));
+            }
+            Reply::Hello { version, .. } => {
+                return Err(format!(
+                    "the worker speaks version {version} of the protocol, the router version {VERSION}"
+                ));
+            }
+            other => return Err(format!("the worker began with {other:?}")),
+        }
+        let root = std::path::absolute(&settings.folder).map_err(|error| error.to_string())?;
+        let load = Load {
+            model: root.to_str().ok_or("the path of the model's folder is not UTF-8")?,
+            task: settings.task.as_str(),
+            dtype: settings.dtype.to_string(),
+            threads: settings.threads,
+            trust_remote_code: settings.trust_remote_code,
+            pooling: settings.pooling,
+            probes: settings.probes.iter().map(Encoded::from).collect(),
+        };
+        let until = Instant::now() + limits.load;
+        frame::write(&mut Timed { link: &link, until: Some(until) }, &Request::Load(load), &[])
+            .map_err(|error| conversation.explain(&error))?;
+        match conversation.receive(limits.load, "load the model")? {
+            Reply::Loaded(facts) => {
+                check(&facts, settings)?;
+                Ok(Self { link, process, facts, batches: 0 })
+            }
+            Reply::Refused { reason } => Err(frame::told(&reason)),
+            other => Err(format!("the worker answered the order to load with {other:?}")),
+        }
+    }
+
+    /// What the worker said of the model.
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// How the process ended, if it did.
+    pub(crate) fn ended(&mut self) -> Option<String> {
+        self.process.ended().is_some().then(|| self.process.end())
+    }
+
+    /// Computes a group of texts.
+    pub(crate) fn compute(
+        &mut self,
+        group: &Padded,
+        tokens: bool,
+        until: Option<Instant>,
+    ) -> Result<Values, BatchError> {
+        self.batches += 1;
+        let (batch, texts, width) = (self.batches, group.texts.len(), group.width);
+        let request = Request::Batch { batch, texts, width, tokens };
+        let cells = group.ids.iter().chain(&group.mask).chain(&group.types);
+        let payload: Vec<u32> = cells.map(|&cell| cell as u32).collect();
+        let count = group.lengths.iter().sum();
+        let mut link = Timed { link: &self.link, until };
+        let answer = frame::write(&mut link, &request, &payload)
+            .and_then(|()| answer(&mut link, &self.facts, batch, texts, if tokens { count } else { 0 }));
+        match answer {
+            Ok(Ok(values)) => Ok(values),
+            Ok(Err(reason)) => Err(BatchError::Failed(reason)),
+            Err(FrameError::Late) => Err(BatchError::Broken(
+                "the Python worker did not finish the batch in time and was killed".to_owned(),
+            )),
+            Err(FrameError::Ended) => Err(BatchError::Broken(format!(
+                "the Python worker ended while it computed the batch: {}",
+                self.process.end()
+            ))),
+            Err(error) => Err(BatchError::Broken(format!("{error}; it was killed"))),
+        }
+    }
+}
+
+/// Reads the answer to a batch: its values, or why the model failed. `tokens` is the number of token vectors that are wanted.
+///
+/// # Errors
+///
+/// [`FrameError`] if the answer is not one, or not to this batch.
+pub(crate) fn answer(
+    from: &mut impl Read,
+    facts: &Facts,
+    batch: u64,
+    texts: usize,
+    tokens: usize,
+) -> Result<Result<Values, String>, FrameError> {
+    let expected = [[texts, facts.width], if tokens == 0 { [0, 0] } else { [tokens, facts.token_width] }];
+    let [count, most] = expected.map(|[rows, columns]| rows.saturating_mul(columns));
+    let (reply, mut values) = frame::read(from, count.saturating_add(most))?;
+    match reply {
+        Reply::Failed { batch: number, reason } if number == batch => Ok(Err(frame::told(&reason))),
+        Reply::Values { batch: number, whole, tokens } if number == batch => {
+            let got = values.len();
+            if [whole, tokens] != expected || got != count + most {
+                return Err(FrameError::Wrong(format!(
+                    "{got} values of the shapes {whole:?} and {tokens:?}, where {:?} and {:?} are wanted",
+                    expected[0], expected[1]
+                )));
+            }
+            let tokens = values.split_off(count);
+            Ok(Ok(Values { whole: values, tokens }))
+        }
+        other => Err(FrameError::Wrong(format!("an answer that is not to batch {batch}: {other:?}"))),
+    }
+}
+
+fn check(facts: &Facts, settings: &Settings) -> Result<(), String> {
+    if !["cpu", "cuda"].contains(&facts.device.as_str()) || facts.dtype != settings.dtype.to_string() {
+        return Err(format!(
+            "the worker computes in {} on {}, which was not asked of it",
+            facts.dtype, facts.device
+        ));
+    }
+    if facts.width == 0 || facts.width.max(facts.token_width) > crate::MOST_VALUES {
+        return Err(format!(
+            "the model gives {} values for a text and {} for a token",
+            facts.width, facts.token_width
+        ));
+    }
+    match settings.task {
+        Task::Scores(labels) if labels != facts.width => {
+            Err(format!("the model gives {} scores, and config.json names {labels} labels", facts.width))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A worker that has not loaded the model yet.
+struct Conversation<'a> {
+    link: &'a UnixStream,
+    process: &'a mut Process,
+}
+
+impl Conversation<'_> {
+    /// Waits for a message, and says in the log that it does.
+    fn receive(&mut self, limit: Duration, what: &str) -> Result<Reply, String> {
+        let start = Instant::now();
+        let mut waited = Waited { link: self.link, start, limit, said: start, what };
+        let received = frame::read(&mut waited, 0);
+        match received {
+            Ok((reply, _)) => Ok(reply),
+            Err(FrameError::Late) => {
+                Err(format!("the worker did not {what} within {} s", limit.as_secs_f32()))
+            }
+            Err(error) => Err(self.explain(&error)),
+        }
+    }
+
+    fn explain(&mut self, error: &FrameError) -> String {
+        format!("{error} ({})", self.process.end())
+    }
+}
+
+/// A socket on which every read and write together end at a time.
+struct Timed<'a> {
+    link: &'a UnixStream,
+    until: Option<Instant>,
+}
+
+impl Timed<'_> {
+    /// The time that is left; none without a limit.
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        // Zero would mean no limit.
+        if left.is_some_and(|left| left.is_zero()) { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.link.set_read_timeout(self.left()?)?;
+        (&*self.link).read(buffer)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.link.set_write_timeout(self.left()?)?;
+        (&*self.link).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The socket while a worker starts: says now and then that it is waited for.
+struct Waited<'a> {
+    link: &'a UnixStream,
+    start: Instant,
+    limit: Duration,
+    said: Instant,
+    what: &'a str,
+}
+
+/// How often a worker that starts is mentioned in the log.
+const MENTION: Duration = Duration::from_secs(30);
+
+impl Read for Waited<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let left = self.limit.saturating_sub(self.start.elapsed());
+            let mut timed = Timed { link: self.link, until: Some(Instant::now() + left.min(MENTION)) };
+            match timed.read(buffer) {
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+                        && self.start.elapsed() < self.limit => {}
+                done => return done,
+            }
+            if self.said.elapsed() >= MENTION {
+                self.said = Instant::now();
+                tracing::info!(
+                    "the worker has tried to {} for {} s",
+                    self.what,
+                    self.start.elapsed().as_secs()
+                );
+            }
+        }
+    }
+}

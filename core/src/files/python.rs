@@ -1,0 +1,143 @@
+//! Which files of a repository sentence-transformers needs.
+//!
+//! Input: the names of a repository's files. Output: those to download. What must hold: every name that comes out is among
+//! those that went in; no Python file is among them unless it may run; no more than [`MOST`] are.
+
+use std::collections::BTreeSet;
+
+use super::error::FilesError;
+
+/// The most files of a model. Models in many shards have about two hundred.
+const MOST: usize = 2000;
+/// Endings of configurations, vocabularies and templates.
+const SMALL: [&str; 6] = [".json", ".txt", ".model", ".spm", ".bpe", ".jinja"];
+const CODE: &str = ".py";
+/// Folders with the same model for other libraries, and with states of its training.
+const OTHERS: [&str; 4] = ["onnx", "openvino", "coreml", "runs"];
+const CHECKPOINT: &str = "checkpoint-";
+/// How names of weights begin, by their ending: what lies beside them (`training_args.bin`) is a pickle of something else.
+const WEIGHTS: [(&str, &[&str]); 2] =
+    [(".safetensors", &["model", "adapter_model"]), (".bin", &["pytorch_model", "adapter_model"])];
+/// Names of safetensors in a folder, of which one is there if there are any.
+const SAFETENSORS: [&str; 3] =
+    ["model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"];
+
+/// Files to download, each list in the order of names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Wanted {
+    /// Bounded by their names.
+    pub(super) small: Vec<String>,
+    /// Of any length.
+    pub(super) weights: Vec<String>,
+}
+
+/// The files that sentence-transformers reads, with the Python files among them if `code`.
+///
+/// # Errors
+///
+/// [`FilesError::TooManyFiles`] if a repository has more of them than a model has.
+pub(super) fn wanted(files: &BTreeSet<String>, code: bool) -> Result<Wanted, FilesError> {
+    let mut wanted = Wanted::default();
+    for file in files.iter().filter(|file| !is_other(file)) {
+        let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
+        let is_weights = WEIGHTS.iter().any(|(ending, starts)| {
+            name.ends_with(ending) && starts.iter().any(|start| name.starts_with(start))
+        });
+        // The same weights may be there twice.
+        let is_twice = name.ends_with(WEIGHTS[1].0) && has_safetensors(files, folder);
+        if is_weights && !is_twice {
+            wanted.weights.push(file.clone());
+        } else if SMALL.iter().any(|ending| name.ends_with(ending)) || code && name.ends_with(CODE) {
+            wanted.small.push(file.clone());
+        }
+    }
+    let count = wanted.small.len() + wanted.weights.len();
+    if count > MOST { Err(FilesError::TooManyFiles { count, most: MOST }) } else { Ok(wanted) }
+}
+
+fn is_other(file: &str) -> bool {
+    let mut folders = file.split('/').rev().skip(1);
+    file.starts_with('.')
+        || folders.any(|folder| {
+            OTHERS.contains(&folder) || folder.starts_with(CHECKPOINT) || folder.starts_with('.')
+        })
+}
+
+fn has_safetensors(files: &BTreeSet<String>, folder: &str) -> bool {
+    let within = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+    SAFETENSORS.iter().any(|name| files.contains(&format!("{within}{name}")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    fn files(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn configurations_weights_and_modules_are_wanted_and_nothing_else() {
+        let all = files(&[
+            ".gitattributes",
+            ".cache/x.json",
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+            "2_Dense/pytorch_model.bin",
+            "3_LSTM/lstm_config.json",
+            "3_LSTM/pytorch_model.bin",
+            "README.md",
+            "checkpoint-500/model.safetensors",
+            "code/modeling.py",
+            "config.json",
+            "custom_st.py",
+            "flax_model.msgpack",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "onnx/config.json",
+            "onnx/model.onnx",
+            "openvino/openvino_model.bin",
+            "optimizer.bin",
+            "pytorch_model-00001-of-00002.bin",
+            "sentencepiece.bpe.model",
+            "tf_model.h5",
+            "training_args.bin",
+            "vocab.txt",
+        ]);
+        let small = [
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "3_LSTM/lstm_config.json",
+            "config.json",
+            "model.safetensors.index.json",
+            "sentencepiece.bpe.model",
+            "vocab.txt",
+        ];
+        let weights = [
+            "2_Dense/model.safetensors",
+            "3_LSTM/pytorch_model.bin",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+        ];
+        let found = wanted(&all, false).unwrap();
+        assert_eq!(
+            (found.small, found.weights),
+            (small.map(str::to_owned).to_vec(), weights.map(str::to_owned).to_vec())
+        );
+        let with_code = wanted(&all, true).unwrap().small;
+        let code: Vec<&String> = with_code.iter().filter(|file| file.ends_with(CODE)).collect();
+        assert_eq!(code, ["code/modeling.py", "custom_st.py"]);
+        assert_eq!(with_code.len(), small.len() + code.len());
+    }
+
+    #[test]
+    fn more_files_than_a_model_has_are_refused() {
+        let names = |count: usize| (0..count).map(|number| format!("{number}.json")).collect();
+        assert!(wanted(&names(MOST), false).is_ok());
+        let message = wanted(&names(MOST + 1), false).unwrap_err().to_string();
+        assert!(message.contains("2001 files"), "{message}");
+    }
+}
