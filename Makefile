@@ -13,6 +13,9 @@ MEMCHECK = CARGO_TARGET_$(shell rustc --version --verbose | sed -n 's/^host: //p
 ARM := aarch64-unknown-linux-gnu
 KERNELS := cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked
 
+# The backends besides the native one: Cargo features of the router.
+BACKENDS := ort
+
 COMMA := ,
 # A file of benches/results/ and the variables of the benchmark that writes it.
 define ROOFLINE
@@ -97,10 +100,10 @@ unit: ## The Rust tests
 	$(if $(REAL_TOKENIZER),,@echo "No tokenizer.json in QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR): tests with Qwen3's real tokenizer are skipped")
 	cargo test --workspace --locked
 
-integration: $(VENV)/installed ## The tests of the real binary
+integration: $(VENV)/installed ## The tests of the real binary, with every backend that a machine without a GPU can have
 	@scripts/install-chromium.sh
 	@scripts/install-deploy-tools.sh
-	cargo build -p text-embeddings-router --locked
+	cargo build -p text-embeddings-router --features $(BACKENDS) --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests python/tests
 
 # The names that TEI's Makefile has. Tests on a GPU run one after the other: they share the card's memory.
@@ -112,7 +115,7 @@ integration-tests: unit integration ## TEI's name for the Rust tests and those o
 cuda-integration-tests: $(VENV)/installed ## On a machine with an NVIDIA GPU: the backend's tests, then scores and vectors of the real binary
 	cargo test $(CUDA_TESTS)
 	cargo build --release -p text-embeddings-router --features candle-cuda --locked
-	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py)
+	DEVICE_IS_GPU=1 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py)
 
 integration-tests-review: ## The Rust tests, then changed snapshots one by one (wants cargo-insta)
 	$(REVIEW) --workspace
@@ -131,7 +134,7 @@ fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
 	cargo test --workspace --lib --locked -- --ignored --nocapture random_shapes
 
 # What a fuzz target is tried with for how many seconds; `make fuzz-targets TARGETS=template FUZZ_SECONDS=600`.
-TARGETS := template tokenizer folder weights pickle gguf configuration truncation forest request
+TARGETS := template tokenizer folder weights pickle gguf onnx configuration truncation forest request
 FUZZ_SECONDS ?= 60
 TOOLS := $(abspath $(TARGET))/tools
 

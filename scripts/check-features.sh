@@ -20,8 +20,8 @@ refused() {
     esac
 }
 
-refused "models in ONNX are not served" --features ort
 refused "sentence-transformers is not run" --features python
 refused "a server needs a backend" --no-default-features --features http
 refused "a server needs a transport" --no-default-features --features candle
 cargo check --quiet -p text-embeddings-router --locked --features mkl,accelerate
+cargo check --quiet -p text-embeddings-router --locked --no-default-features --features candle,http,ort

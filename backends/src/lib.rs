@@ -43,7 +43,11 @@ pub fn describe(config: &Value, backend: BackendKind) -> Result<Description, Bac
 pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
     match options.backend {
         BackendKind::Candle => text_embeddings_backend_candle::load(options),
-        other @ (BackendKind::Ort | BackendKind::Python) => Err(BackendError::Load(not_built_in(other))),
+        #[cfg(feature = "ort")]
+        BackendKind::Ort => text_embeddings_backend_ort::load(options),
+        #[cfg(not(feature = "ort"))]
+        BackendKind::Ort => Err(BackendError::Load(not_built_in(options.backend))),
+        BackendKind::Python => Err(BackendError::Load(not_built_in(options.backend))),
     }
 }
 

@@ -4,6 +4,7 @@
 //! stable Rust. Output: none. What must hold: no function panics, hangs or takes gigabytes, whatever the bytes are; an error
 //! is a good end.
 
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -13,7 +14,7 @@ use text_embeddings_backend::{
     AnswerTokens, BackendError, BackendKind, BatchBuilder, Description, Head, LoadOptions, Text, Wanted,
     describe, load,
 };
-use text_embeddings_backend_core::{Packing, Pool};
+use text_embeddings_backend_core::{Packing, Pool, read_graph};
 use text_embeddings_core::files::{ModelFolder, Reader};
 use text_embeddings_core::templates::{MessageStyle, PromptTemplate};
 use text_embeddings_core::tokenization::{
@@ -120,6 +121,15 @@ pub fn weights(data: &[u8]) {
         instruction_set: None,
         prefix_cache_bytes: 0,
     }));
+}
+
+/// An ONNX file, of which this server reads names and types itself. What is read of it is no larger than it is.
+pub fn onnx(data: &[u8]) {
+    if let Ok(graph) = read_graph(Cursor::new(data)) {
+        let names = graph.outputs.iter().chain(&graph.values).map(String::len).sum::<usize>();
+        // A name that is not UTF-8 becomes up to three times as long.
+        assert!(names <= 3 * data.len());
+    }
 }
 
 /// A `pytorch_model.bin`: its tensors, each read where it is taken for whole.

@@ -519,6 +519,19 @@ mod tests {
     }
 
     #[test]
+    fn a_backend_is_one_that_is_built_in() {
+        assert_eq!(parse("").unwrap().model.hub.backend, BackendKind::Candle);
+        assert!(
+            parse("--backend=tensorrt").unwrap_err().to_string().contains("expected candle, ort or python")
+        );
+        for backend in BackendKind::ALL {
+            let message = parse(&format!("--backend={backend}")).err().map(|error| error.to_string());
+            assert_eq!(message.is_none(), is_built_in(backend));
+            assert!(message.is_none_or(|message| message.contains(&format!("--features {backend}"))));
+        }
+    }
+
+    #[test]
     fn values_are_parsed_or_refused_by_name() {
         let args =
             parse("--dtype bfloat16 --pooling last-token --model-type listwise-reranker -p 80").unwrap();
@@ -528,7 +541,7 @@ mod tests {
         );
         assert_eq!(args.model.model_type, Some(RequestedType::ListwiseReranker));
         for (flag, value) in [
-            ("--dtype", "int4"),
+            ("--dtype", "int2"),
             ("--pooling", "max"),
             ("--model-type", "llm"),
             ("--port", "70000"),

@@ -3,8 +3,6 @@
 //! Input: the features, and the variable `USE_FLASH_ATTENTION`. Output: lines for the log. What must hold: a feature that
 //! cannot be true ends the build with the reason; one that changes nothing, or less than its name says, is in the log.
 
-#[cfg(feature = "ort")]
-compile_error!("the feature `ort` is not there yet: models in ONNX are not served; build with `candle`");
 #[cfg(feature = "python")]
 compile_error!(
     "the feature `python` is not there yet: sentence-transformers is not run; build with `candle`"

@@ -39,6 +39,11 @@ fn weights() {
 }
 
 #[test]
+fn onnx_files() {
+    run("onnx", 3000, bodies::onnx);
+}
+
+#[test]
 fn pickles() {
     run("pickle", 2000, bodies::pickle);
 }

@@ -6,7 +6,8 @@
 use std::{error::Error, fs, path::Path};
 use text_embeddings_backend_candle::load;
 use text_embeddings_backend_core::{
-    AnswerTokens, Backend, BackendError, Batch, BatchBuilder, DType, Head, LoadOptions, Packing, Text, Wanted,
+    AnswerTokens, Backend, BackendError, BackendKind, Batch, BatchBuilder, DType, Head, LoadOptions, Packing,
+    Text, Wanted,
 };
 
 /// What is counted: a function of its own, which the counter finds by its name.
@@ -23,6 +24,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = Path::new(folder);
     let dtype = DType::ALL.into_iter().find(|known| known.to_string() == *dtype).ok_or("unknown dtype")?;
     let mut loaded = load(&LoadOptions {
+        backend: BackendKind::Candle,
+        folder: folder.to_owned(),
+        max_input_length: 0,
         config: serde_json::from_slice(&fs::read(folder.join("config.json"))?)?,
         weights: vec![folder.join("model.safetensors")],
         head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),

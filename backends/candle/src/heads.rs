@@ -11,14 +11,14 @@ use crate::{
     modules::Steps,
     operations::{Operations, Result},
     plan::{Classification, Plan, Reads},
-    pooling::{Pooling, mean},
+    pooling::Pooling,
     transformer::Weights,
 };
 use splade::Splade;
 use std::collections::BTreeMap;
 use text_embeddings_backend_core::{
     AnswerTokens, BackendError, Batch, DenseModule, Head, Module, Output, Predictions, SparseValue,
-    TokenVectors,
+    TokenVectors, mean,
 };
 
 /// A head with its weights.

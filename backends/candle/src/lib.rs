@@ -11,6 +11,7 @@ mod bias;
 mod cpu;
 mod device;
 mod heads;
+mod host_modules;
 mod kept;
 mod kernels;
 mod load;
@@ -38,6 +39,7 @@ use crate::{
     transformer::Transformer,
 };
 pub use device::ON_CPU;
+pub use host_modules::HostModules;
 pub use kernels::InstructionSet;
 pub use models::{CUTOFF_LAYERS, LORA_TASK, describe};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Pooling: which tokens of a text its vector is made of, and how.
 //!
-//! Input: the hidden states of these tokens. Output: their mean, which is the state itself where there is one. What must
-//! hold: what is not pooled is not computed (`rows`).
+//! Input: a batch. Output: the rows whose mean is a text's vector; it is the state itself where there is one. What must hold:
+//! what is not pooled is not computed (`rows`).
 
 use crate::operations::Result;
 use text_embeddings_backend_core::{BackendError, Batch, Pool};
@@ -51,17 +51,6 @@ impl Pooling {
     }
 }
 
-/// The mean of `states`, of which there is at least one, each `hidden` values long. Summed in double precision: a text
-/// may have tens of thousands of tokens.
-pub(crate) fn mean<'a>(states: impl IntoIterator<Item = &'a [f32]>, hidden: usize) -> Vec<f32> {
-    let (mut sums, mut count) = (vec![0.0_f64; hidden], 0_u32);
-    for state in states {
-        count += 1;
-        sums.iter_mut().zip(state).for_each(|(sum, &value)| *sum += f64::from(value));
-    }
-    sums.into_iter().map(|sum| (sum / f64::from(count)) as f32).collect()
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -87,14 +76,5 @@ mod tests {
             }
         }
         assert!(Pooling::of(Pool::Splade).unwrap_err().to_string().starts_with("splade pooling"));
-    }
-
-    #[test]
-    fn the_mean_of_one_state_is_that_state_and_sums_do_not_drown() {
-        assert_eq!(mean([&[0.1_f32, -3.0][..]], 2), [0.1, -3.0]);
-        assert_eq!(mean([&[1.0_f32, 2.0][..], &[2.0, -2.0]], 2), [1.5, 0.0]);
-        // In single precision, the sum would stop growing at 2^24.
-        let states = [&[16_777_216.0_f32][..], &[1.0], &[1.0], &[1.0]];
-        assert_eq!(mean(states, 1), [4_194_304.8_f32]);
     }
 }

@@ -53,6 +53,9 @@ fn options_with(model: &str, head: Head) -> LoadOptions {
         .collect();
     weights.sort();
     LoadOptions {
+        backend: BackendKind::Candle,
+        folder: PathBuf::new(),
+        max_input_length: 0,
         config: json(&format!("models/{model}/config.json")),
         weights,
         head,
@@ -151,9 +154,9 @@ fn every_checkpoint_scores_as_transformers_does() {
 
 /// By how much a raw score may differ from the reference's, which is computed in `f32`, and by how much between two
 /// batches. The fixtures' weights are random and their raw scores reach 7: trained weights lose less. Measured were
-/// 0.18 and 0.10 in bfloat16, 0.35 and 0.25 in int8, 1.9 and 0.5 in int4.
+/// 0.28 and 0.10 in bfloat16, 0.35 and 0.25 in int8, 1.9 and 0.5 in int4.
 const LOWER_PRECISIONS: [(DType, f32, f32); 3] =
-    [(DType::BFloat16, 0.25, 0.2), (DType::Int8, 0.5, 0.35), (DType::Int4, 2.2, 0.7)];
+    [(DType::BFloat16, 0.3, 0.2), (DType::Int8, 0.5, 0.35), (DType::Int4, 2.2, 0.7)];
 
 #[test]
 fn lower_precision_stays_near_the_reference_in_any_company() {
@@ -184,15 +187,16 @@ fn lower_precision_stays_near_the_reference_in_any_company() {
     }
 }
 
-/// A pair scored alone = in any batch, order and split, with or without prefix sharing, on one thread or two.
+/// A pair scored alone has the same bits in any batch, order and split, with or without prefix sharing, on one thread or two.
 #[test]
 fn a_score_does_not_depend_on_company_order_sharing_or_threads() {
     let mut rng = StdRng::seed_from_u64(20);
-    for model in MODELS {
+    let dtypes = [DType::Float32, DType::BFloat16, DType::Int8, DType::Int4];
+    for (dtype, model) in dtypes.iter().flat_map(|&dtype| MODELS.map(|model| (dtype, model))) {
         let mut texts: Vec<Vec<u32>> = cases(model).into_iter().map(|(_, ids, _)| ids).collect();
         texts.extend(random_texts(&mut rng));
-        let mut one = cpu(model, 1, InstructionSet::best());
-        let mut two = cpu(model, 2, InstructionSet::best());
+        let mut one = cpu_as(dtype, model, 1, InstructionSet::best());
+        let mut two = cpu_as(dtype, model, 2, InstructionSet::best());
         let alone: Vec<f32> = texts
             .iter()
             .flat_map(|ids| predict(one.as_mut(), batch(BatchBuilder::new(Packing::SHARED), [ids])))
@@ -200,7 +204,7 @@ fn a_score_does_not_depend_on_company_order_sharing_or_threads() {
         let check = |backend: &mut Box<dyn Backend>, builder: BatchBuilder, order: &[usize], what: &str| {
             let scores = predict(backend.as_mut(), batch(builder, order.iter().map(|&i| &texts[i])));
             let expected: Vec<f32> = order.iter().map(|&i| alone[i]).collect();
-            assert_close(&scores, &expected, 2e-5, &format!("{model}, {what}"));
+            assert_eq!(scores, expected, "{dtype} {model}, {what}");
         };
         let mut order: Vec<usize> = (0..texts.len()).collect();
         check(&mut two, BatchBuilder::new(Packing::SHARED), &order, "shared, two threads");
@@ -223,6 +227,9 @@ fn random_texts(rng: &mut StdRng) -> Vec<Vec<u32>> {
     let mut texts: Vec<Vec<u32>> = (0..6).map(|_| ids(33)).collect();
     texts.extend([1, 2, 31, 32, 33, 44].map(|shared| [&trunk[..shared], &ids(17)].concat()));
     texts.extend([1, 32, 45, 45].map(|len| trunk[..len].to_vec()));
+    // Both sides of the end of attention's first step.
+    let long = ids(530);
+    texts.extend([479, 500, 511, 512, 513, 530].map(|shared| [&long[..shared], &ids(15)].concat()));
     texts
 }
 

@@ -11,7 +11,9 @@ mod head;
 mod kind;
 mod load;
 mod model;
+mod onnx;
 mod padded;
+mod pool;
 
 pub use activation::Activation;
 pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
@@ -20,7 +22,9 @@ pub use head::{AnswerTokens, DenseModule, Head, LayerNormModule, Module};
 pub use kind::BackendKind;
 pub use load::{LoadOptions, Loaded};
 pub use model::{DType, ModelType, Pool};
+pub use onnx::{Graph, read_graph};
 pub use padded::{MOST_PADDING, Padded, most_cells};
+pub use pool::{mean, pooled};
 
 /// What can go wrong between a batch and its predictions, or while a model is loaded.
 #[derive(Debug, thiserror::Error)]

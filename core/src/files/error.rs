@@ -301,26 +301,13 @@ pub enum FilesError {
         /// Whether there is an ONNX file, which another backend would serve.
         has_onnx: bool,
     },
-    /// There is no ONNX file to serve, or not the one that is asked for.
-    #[error(
-        "{place} has no {asked} (there: {graphs}): `--backend ort` reads onnx/model.onnx, model.onnx or the file that \
-         `--onnx-file` names; leave `--backend` out to read safetensors"
-    )]
-    NoOnnx {
+    /// There is no ONNX file to serve, or not the one that is asked for, or several and none is asked for.
+    #[error("{place} has {problem}")]
+    OnnxFile {
         /// The folder or the repository.
         place: String,
-        /// The sort of file, and its name if one is asked for.
-        asked: String,
-        /// The ONNX files that there are.
-        graphs: String,
-    },
-    /// Several ONNX files, of which none has the usual name.
-    #[error("{place} has several ONNX files ({graphs}): name one of them with `--onnx-file`")]
-    SeveralOnnx {
-        /// The folder or the repository.
-        place: String,
-        /// The ONNX files that there are.
-        graphs: String,
+        /// What it has instead, and what to do.
+        problem: String,
     },
     /// The weights are an ONNX file only.
     #[error(

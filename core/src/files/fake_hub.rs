@@ -54,6 +54,19 @@ pub(super) fn safetensors(data: usize) -> Vec<u8> {
     file
 }
 
+/// An ONNX file with one output, of which a tensor is in each of these files.
+pub(super) fn graph(values: &[&str]) -> Vec<u8> {
+    fn message(field: u8, content: &[u8]) -> Vec<u8> {
+        [&[field << 3 | 2, content.len() as u8], content].concat()
+    }
+    let tensor = |place: &&str| {
+        let entry = [message(1, b"location"), message(2, place.as_bytes())].concat();
+        message(5, &message(13, &entry))
+    };
+    let tensors: Vec<u8> = values.iter().flat_map(tensor).collect();
+    message(7, &[tensors, message(12, &message(1, b"last_hidden_state"))].concat())
+}
+
 /// The files of a re-ranker's repository as Qwen publishes it since April 2026, with little in them.
 pub(super) fn reranker_files() -> ModelFiles {
     let texts = [

@@ -40,6 +40,8 @@ const PROMPTS: &str = "config_sentence_transformers.json";
 /// The architecture that jina-reranker-v1 shares with Jina's embedding models, and the tensor that tells them apart.
 const JINA_BERT: &str = "JinaBertModel";
 const CLASSIFIER: &str = "classifier.weight";
+/// The output of an ONNX file with that head.
+const LOGITS: &str = "logits";
 /// The file with `max_seq_length`, and the names that older versions of sentence-transformers gave it.
 const SENTENCE_BERT: [&str; 7] = [
     "sentence_bert_config.json",
@@ -179,13 +181,11 @@ impl ModelFolder {
         let tokenizer = required(root, TOKENIZER)?;
         check_small_file(&tokenizer)?;
         let weights = weights(root)?;
-        let is_graph = |path: &Path| path.extension().is_some_and(|ending| ending == "onnx");
-        // A graph's own form is ONNX Runtime's to check.
-        let checkpoints: Vec<Checkpoint> = weights
-            .iter()
-            .filter(|path| !is_graph(path))
-            .map(|path| check_weights(path))
-            .collect::<Result<_, _>>()?;
+        // A graph's own form, and that of its values, is ONNX Runtime's to check.
+        let graph = weights.first().filter(|path| path.extension().is_some_and(|ending| ending == "onnx"));
+        let checkpoints: &[PathBuf] = if graph.is_some() { &[] } else { &weights };
+        let checkpoints: Vec<Checkpoint> =
+            checkpoints.iter().map(|path| check_weights(path)).collect::<Result<_, _>>()?;
         let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
         let PromptsConfig { prompts, default_prompt_name, activation_fn } =
             read_optional_json(&root.join(PROMPTS))?.unwrap_or_default();
@@ -200,7 +200,7 @@ impl ModelFolder {
             root: root.to_owned(),
             model_id: root.display().to_string(),
             revision_sha: None,
-            has_unnamed_score: has_unnamed_score(&config, &checkpoints),
+            has_unnamed_score: has_unnamed_score(&config, &checkpoints, graph.map(PathBuf::as_path))?,
             stored: stored(&checkpoints),
             score_activation: activation_fn.or_else(|| config.score_activation().map(str::to_owned)),
             config,
@@ -281,10 +281,19 @@ fn logit_score(root: &Path, modules: &[Module]) -> Result<Option<LogitScore>, Fi
     read_optional_json(&root.join(path))
 }
 
-fn has_unnamed_score(config: &ModelConfig, checkpoints: &[Checkpoint]) -> bool {
+fn has_unnamed_score(
+    config: &ModelConfig,
+    checkpoints: &[Checkpoint],
+    graph: Option<&Path>,
+) -> Result<bool, FilesError> {
+    if config.architectures != [JINA_BERT] {
+        return Ok(false);
+    }
+    if let Some(graph) = graph {
+        return Ok(onnx::read(graph)?.outputs.iter().any(|name| name == LOGITS));
+    }
     let mut found = checkpoints.iter().filter_map(|checkpoint| checkpoint.tensors.get(CLASSIFIER));
-    config.architectures == [JINA_BERT]
-        && found.next().is_some_and(|tensor| tensor.shape().first() == Some(&1))
+    Ok(found.next().is_some_and(|tensor| tensor.shape().first() == Some(&1)))
 }
 
 fn pooling(root: &Path, modules: &[Module]) -> Result<Option<PoolingConfig>, FilesError> {

@@ -22,7 +22,7 @@ use text_embeddings_backend_core::BackendKind;
 
 use self::cache::Cache;
 use self::client::{Client, Failure, Listing};
-use self::names::stays_below;
+pub(super) use self::names::stays_below;
 use self::transfer::Bound;
 use super::config::{ModelConfig, Module, read_optional_json};
 use super::dense;
@@ -208,9 +208,12 @@ impl<'a> Hub<'a> {
                 }
             }
             Selection::Graph(graph) => {
-                // A graph without its values is of no use, so that it comes last.
-                for name in onnx::values(graph, files.iter()).into_iter().chain([graph]) {
-                    self.file(sha, name, Bound::Weights(u64::MAX)).await?;
+                let path = self.file(sha, graph, Bound::Weights(u64::MAX)).await?;
+                for name in onnx::values(graph, &path)? {
+                    if !files.contains(&name) {
+                        return Err(onnx::missing_values(place, name));
+                    }
+                    self.file(sha, &name, Bound::Weights(u64::MAX)).await?;
                 }
             }
         }

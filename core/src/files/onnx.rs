@@ -4,17 +4,23 @@
 //! files of values beside it. What must hold: of several graphs none is taken by a guess; every name that comes out is among
 //! those that went in.
 
-use std::path::Path;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use text_embeddings_backend_core::{Graph, read_graph};
 
 use super::error::FilesError;
+use super::hub::stays_below;
+use super::reading;
+use super::weights::starts_as_lfs_pointer;
 
 /// The folder in which exported models are.
 const FOLDER: &str = "onnx/";
 /// Graphs that are taken without being named, in this order.
 const USUAL: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 const ENDING: &str = ".onnx";
-/// What exporters put behind a graph's name for the values that do not fit into it.
-const VALUES: [&str; 2] = ["_data", ".data"];
+/// The bytes of a file that tell a Git LFS pointer.
+const LFS_START: u64 = 64;
 
 /// Whether a file is a graph in one of the two folders where models have them.
 pub(super) fn is_graph(name: &str) -> bool {
@@ -26,8 +32,7 @@ pub(super) fn is_graph(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// [`FilesError::NoOnnx`] if there is none, or not this one; [`FilesError::SeveralOnnx`] if there are several and none is
-/// asked for.
+/// [`FilesError::OnnxFile`] if there is none, or not this one, or several and none is asked for.
 pub(super) fn choose(
     names: impl IntoIterator<Item = String>,
     asked: Option<&str>,
@@ -40,27 +45,75 @@ pub(super) fn choose(
         Some(asked) => [asked.to_owned(), format!("{FOLDER}{asked}")].into_iter().find(|name| has(name)),
         None => USUAL.into_iter().map(str::to_owned).find(|name| has(name)),
     };
-    match (found, asked, graphs.as_slice()) {
-        (Some(found), _, _) => Ok(found),
-        (None, None, [only]) => Ok(only.clone()),
+    let all = graphs.join(", ");
+    let problem = match (found, asked, graphs.as_slice()) {
+        (Some(found), _, _) => return Ok(found),
+        (None, None, [only]) => return Ok(only.clone()),
         (None, None, [_, _, ..]) => {
-            Err(FilesError::SeveralOnnx { place: place.to_owned(), graphs: graphs.join(", ") })
+            format!("several ONNX files ({all}): name one of them with `--onnx-file`")
         }
-        (None, _, _) => Err(FilesError::NoOnnx {
-            place: place.to_owned(),
-            asked: asked.map_or_else(|| "ONNX file".to_owned(), |asked| format!("ONNX file `{asked}`")),
-            graphs: if graphs.is_empty() { "none".to_owned() } else { graphs.join(", ") },
-        }),
-    }
+        (None, _, _) => {
+            let name = asked.map(|asked| format!(" `{asked}`")).unwrap_or_default();
+            let there = if graphs.is_empty() { "none" } else { &all };
+            format!(
+                "no ONNX file{name} (there: {there}): `--backend ort` reads onnx/model.onnx, model.onnx or the file that \
+                 `--onnx-file` names; leave `--backend` out to read safetensors"
+            )
+        }
+    };
+    Err(FilesError::OnnxFile { place: place.to_owned(), problem })
 }
 
-/// The files of values that belong to a graph, by their names: `model.onnx_data`, `model.onnx_data_1`, `model.onnx.data`.
-pub(super) fn values<'a>(graph: &'a str, names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
-    let belongs = |name: &&String| {
-        let rest = name.strip_prefix(graph);
-        rest.is_some_and(|rest| !rest.contains('/') && VALUES.iter().any(|start| rest.starts_with(start)))
+/// What a graph's file says of itself.
+///
+/// # Errors
+///
+/// [`FilesError::Damaged`] if it is not a whole graph, and others if it cannot be read.
+pub(super) fn read(path: &Path) -> Result<Graph, FilesError> {
+    let (mut file, _) = reading::open(path)?;
+    let mut start = Vec::new();
+    (&mut file).take(LFS_START).read_to_end(&mut start).map_err(|error| FilesError::io(path, error))?;
+    if starts_as_lfs_pointer(&start) {
+        return Err(FilesError::LfsPointer { path: path.into() });
+    }
+    read_graph(file).map_err(|reason| FilesError::Damaged { path: path.into(), reason })
+}
+
+/// The files of values that a graph names, as files of the repository: in the graph's folder or below it.
+///
+/// # Errors
+///
+/// [`FilesError::Damaged`] if it names one that cannot be there.
+pub(super) fn values(graph: &str, path: &Path) -> Result<Vec<String>, FilesError> {
+    let folder = graph.rsplit_once('/').map(|(folder, _)| format!("{folder}/")).unwrap_or_default();
+    let place = |name: String| {
+        if stays_below(&name) {
+            return Ok(format!("{folder}{name}"));
+        }
+        let reason = format!("it names {name:?}, which cannot be a file of values beside it");
+        Err(FilesError::Damaged { path: path.into(), reason })
     };
-    names.filter(belongs).collect()
+    read(path)?.values.into_iter().map(place).collect()
+}
+
+/// The error for a file of values that a graph names and `place` lacks.
+pub(super) fn missing_values(place: String, file: String) -> FilesError {
+    let remedy = "the ONNX file names it; download the model again, all files of it";
+    FilesError::Missing { place, file, remedy }
+}
+
+/// The file of a graph in the model folder `root`, and the files of values that belong to it. They exist.
+///
+/// # Errors
+///
+/// As [`values`], and [`FilesError::Missing`] for a file of values that is not there.
+pub(super) fn graph_files(root: &Path, graph: &str) -> Result<Vec<PathBuf>, FilesError> {
+    let path = root.join(graph);
+    let values = values(graph, &path)?;
+    match values.iter().find(|name| !root.join(name).exists()) {
+        Some(missing) => Err(missing_values(root.display().to_string(), missing.clone())),
+        None => Ok([path].into_iter().chain(values.iter().map(|name| root.join(name))).collect()),
+    }
 }
 
 /// The names of the files of the model folder `root` and of its folder of exported models, each in order.
@@ -78,6 +131,7 @@ pub(super) fn names(root: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
 
     fn names(names: &[&str]) -> Vec<String> {
@@ -118,18 +172,43 @@ mod tests {
     }
 
     #[test]
-    fn values_are_beside_their_graph() {
-        let files = names(&[
-            "onnx/model.onnx",
-            "onnx/model.onnx_data",
-            "onnx/model.onnx_data_1",
-            "onnx/model.onnx.data",
-            "onnx/model_fp16.onnx_data",
-            "model.onnx_data",
-            "onnx/model.onnx_data/x",
-        ]);
-        let expected = ["onnx/model.onnx_data", "onnx/model.onnx_data_1", "onnx/model.onnx.data"];
-        assert_eq!(values("onnx/model.onnx", files.iter()), expected);
-        assert_eq!(values("model.onnx", files.iter()), ["model.onnx_data"]);
+    fn values_are_files_beside_their_graph() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        std::fs::create_dir(root.join("onnx")).unwrap();
+        let graph = root.join("onnx/model.onnx");
+        let write = |values: &[&str]| std::fs::write(&graph, super::super::fake_hub::graph(values)).unwrap();
+        let files = || {
+            let found = graph_files(root, "onnx/model.onnx")?;
+            Ok(found
+                .iter()
+                .map(|path| path.strip_prefix(root).unwrap().display().to_string())
+                .collect::<Vec<_>>())
+        };
+        write(&[]);
+        assert_eq!(files().unwrap(), ["onnx/model.onnx"]);
+        write(&["model.onnx_data", "b"]);
+        std::fs::write(root.join("onnx/b"), "").unwrap();
+        let message = files().map_err(|error: FilesError| error.to_string()).unwrap_err();
+        assert!(message.contains("`onnx/model.onnx_data` is missing"), "{message}");
+        std::fs::write(root.join("onnx/model.onnx_data"), "").unwrap();
+        assert_eq!(files().unwrap(), ["onnx/model.onnx", "onnx/b", "onnx/model.onnx_data"]);
+        for hostile in ["../config.json", "/etc/passwd", "", "a/../../b"] {
+            write(&[hostile]);
+            let message = files().map_err(|error: FilesError| error.to_string()).unwrap_err();
+            assert!(
+                message.contains("cannot be a file of values") && message.contains("model.onnx"),
+                "{message}"
+            );
+        }
+        for (content, part) in [
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:0".to_vec(), "git lfs pull"),
+            (super::super::fake_hub::graph(&["b"])[..20].to_vec(), "is damaged"),
+            (Vec::new(), "is damaged (it holds no graph"),
+        ] {
+            std::fs::write(&graph, content).unwrap();
+            let message = files().map_err(|error: FilesError| error.to_string()).unwrap_err();
+            assert!(message.contains(part) && message.contains("model.onnx"), "{message}");
+        }
     }
 }

@@ -166,7 +166,8 @@ pub(super) fn select_local(root: &Path, reader: &Reader) -> Result<Selection, Fi
 pub(super) fn weight_files(root: &Path, selection: &Selection) -> Result<Vec<PathBuf>, FilesError> {
     let place = || root.display().to_string();
     match selection {
-        Selection::File(name) | Selection::Gguf(name) | Selection::Graph(name) => {
+        Selection::Graph(graph) => onnx::graph_files(root, graph),
+        Selection::File(name) | Selection::Gguf(name) => {
             let path = root.join(name);
             if !path.exists() {
                 let (place, file) = (place(), name.clone());

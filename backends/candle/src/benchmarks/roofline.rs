@@ -23,12 +23,13 @@ use std::{
     error::Error,
     fs,
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
     sync::PoisonError,
     time::Instant,
 };
 use text_embeddings_backend_core::{
-    AnswerTokens, Backend, Batch, BatchBuilder, Head, LoadOptions, Packing, Predictions, Text, Wanted,
+    AnswerTokens, Backend, BackendKind, Batch, BatchBuilder, Head, LoadOptions, Packing, Predictions, Text,
+    Wanted,
 };
 
 /// Bytes of keys and values that passes may keep.
@@ -170,6 +171,9 @@ impl Measured {
         let vocabulary = config["vocab_size"].as_u64().ok_or("config.json: no vocab_size")? as usize;
         let log = Log::default();
         let options = LoadOptions {
+            backend: BackendKind::Candle,
+            folder: PathBuf::new(),
+            max_input_length: 0,
             config,
             weights: vec![folder.join("model.safetensors")],
             head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),

@@ -2,11 +2,13 @@
 //!
 //! Input: queries `[query rows, heads · size]`, keys and values side by side `[tokens, 2 · key heads · size]`.
 //! Output: an operand `[query rows, heads · size]`. Memory is linear in the tokens: scores exist for one block of queries and
-//! [`KEYS_PER_STEP`] keys at a time. The queries of all heads that share a key head are rows of the same tile.
+//! [`KEYS_PER_STEP`] keys at a time. The queries of all heads that share a key head are rows of the same tile. What must hold: a
+//! text's result has the same bits in every batch. So steps and panels begin at multiples of their sizes, counted in the text's
+//! positions, and a step's keys are taken in one after the other, whatever segments they stand in.
 
 use super::{
     disentangled::DisentangledScores,
-    packed_keys::{PackedKeys, PackedSize},
+    packed_keys::{PackedKeys, PackedSize, panels},
     workspace::{WORKSPACE, Workspace},
 };
 use crate::{
@@ -17,14 +19,16 @@ use crate::{
         operand::{Operand, OperandRows},
         pack::{self, Format, Words},
         softmax::{self, RunningSoftmax},
-        tile::{self, Ahead, COLUMNS, MAX_ROWS},
+        tile::{self, Ahead, COLUMNS, MAX_ROWS, Start},
     },
 };
 use std::{f32::consts::LOG2_E, ops::Range};
 use text_embeddings_backend_core::{Batch, Segment};
 
 /// Keys whose scores are computed before the softmax takes them in: a multiple of a panel.
-const KEYS_PER_STEP: usize = 16 * COLUMNS;
+const KEYS_PER_STEP: usize = PANELS_PER_STEP * COLUMNS;
+/// Their panels.
+const PANELS_PER_STEP: usize = 16;
 /// The most query tokens of one work item; their tiles share the keys in the cache.
 const QUERIES_PER_ITEM: usize = 48;
 
@@ -126,14 +130,15 @@ impl Attend<'_> {
                 tiles(head).place_query(workspace, query);
             }
         }
-        let path = batch.path(item.segment);
+        let pieces = pieces(batch, item.segment);
+        let last = &batch.segments()[item.segment];
+        let tokens = last.position + last.rows.len();
         for head in 0..heads.keys {
             let tiles = tiles(head);
             tiles.start(workspace);
-            for &segment in &path {
-                let tokens = batch.segments()[segment].rows.len();
-                let size = PackedSize::of(packed.format, tokens, heads);
-                tiles.attend_segment(workspace, packed.head(segment, head, size), size, segment);
+            for first in (0..tokens).step_by(KEYS_PER_STEP) {
+                let step = Step { first, tokens: KEYS_PER_STEP.min(tokens - first), packed, pieces: &pieces };
+                tiles.attend(workspace, step, last);
             }
             tiles.finish(workspace);
         }
@@ -143,12 +148,54 @@ impl Attend<'_> {
     }
 }
 
-/// Keys next to each other: the first one's row in the batch and its position, and how many there are without padding.
+/// Panels of a text that stand next to each other.
+struct Piece {
+    /// The segment that has them.
+    segment: usize,
+    /// All of that segment's panels, counted in the text.
+    all: Range<usize>,
+    /// Those of this piece: all but what the next segment's first panel holds as well.
+    panels: Range<usize>,
+}
+
+/// The panels of a text that ends with a segment.
+fn pieces(batch: &Batch, segment: usize) -> Vec<Piece> {
+    let path = batch.path(segment);
+    let all: Vec<Range<usize>> = path.iter().map(|&segment| panels(&batch.segments()[segment])).collect();
+    let end = |index: usize| all.get(index + 1).map_or(all[index].end, |next| next.start);
+    let piece = |(index, &segment): (usize, &usize)| {
+        let panels = all[index].start..end(index);
+        Piece { segment, all: all[index].clone(), panels }
+    };
+    path.iter().enumerate().map(piece).filter(|piece| !piece.panels.is_empty()).collect()
+}
+
+/// Keys of a text that are taken in together.
 #[derive(Clone, Copy)]
-struct Key {
-    row: usize,
-    position: usize,
-    count: usize,
+struct Step<'a> {
+    /// The first one's position.
+    first: usize,
+    /// How many there are.
+    tokens: usize,
+    packed: &'a PackedKeys,
+    /// All of the text.
+    pieces: &'a [Piece],
+}
+
+impl<'a> Step<'a> {
+    /// Its panels, counted in the text.
+    fn panels(self) -> Range<usize> {
+        self.first / COLUMNS..(self.first + self.tokens).div_ceil(COLUMNS)
+    }
+
+    /// For each piece that holds some of these panels of the text: it, and which of its segment's panels they are.
+    fn pieces(self, panels: Range<usize>) -> impl Iterator<Item = (&'a Piece, Range<usize>)> {
+        self.pieces.iter().filter_map(move |piece| {
+            let from = panels.start.max(piece.panels.start);
+            let to = panels.end.min(piece.panels.end);
+            (from < to).then(|| (piece, from - piece.all.start..to - piece.all.start))
+        })
+    }
 }
 
 /// Queries next to each other, and a key head.
@@ -169,7 +216,6 @@ struct Tiles<'a> {
     format: Format,
     heads: Heads,
     scoring: Scoring<'a>,
-    batch: &'a Batch,
     disentangled: Option<&'a DisentangledScores<'a>>,
     /// The key head.
     head: usize,
@@ -188,7 +234,7 @@ struct Tiles<'a> {
 impl<'a> Tiles<'a> {
     fn of(compute: &'a Compute, keys: Keys<'a>, part: Part) -> Self {
         let Part { queries, first_row, position, head } = part;
-        let Keys { packed: &PackedKeys { format, .. }, batch, heads, scoring, disentangled } = keys;
+        let Keys { packed: &PackedKeys { format, .. }, heads, scoring, disentangled, .. } = keys;
         let rows = queries * (heads.queries / heads.keys);
         let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(compute.set, format)));
         let (query_words, panels) = (format.words(heads.size), heads.size.div_ceil(COLUMNS));
@@ -197,7 +243,6 @@ impl<'a> Tiles<'a> {
             format,
             heads,
             scoring,
-            batch,
             disentangled,
             head,
             first_row,
@@ -232,9 +277,15 @@ impl<'a> Tiles<'a> {
         (before + rows.start) * self.query_words..(before + rows.end) * self.query_words
     }
 
-    fn multiply(&self, a: &[u32], b: &[u32], rows: usize, sums: &mut [[f32; COLUMNS]]) {
+    fn multiply(&self, a: &[u32], b: &[u32], rows: usize, start: Start<'_>, sums: &mut [[f32; COLUMNS]]) {
         let formats = (self.format, self.format);
-        tile::multiply(self.compute.set, rows, formats, (a, b), None, Ahead::NOTHING, sums);
+        tile::multiply(self.compute.set, rows, formats, (a, b), start, Ahead::NOTHING, sums);
+    }
+
+    /// A head's packed keys and values of a piece's segment.
+    fn packed<'k>(&self, step: Step<'k>, piece: &Piece) -> (PackedSize, (&'k [u32], &'k [u32])) {
+        let size = PackedSize::of(self.format, piece.all.len(), self.heads);
+        (size, step.packed.head(piece.segment, self.head, size))
     }
 
     /// Makes room for the item's queries and result, for all heads.
@@ -273,56 +324,45 @@ impl<'a> Tiles<'a> {
         workspace.totals.rows()[..self.rows * self.panels].fill([0.0; COLUMNS]);
     }
 
-    /// Takes in the keys of a segment.
-    fn attend_segment(
-        &self,
-        workspace: &mut Workspace,
-        (keys, values): (&[u32], &[u32]),
-        size: PackedSize,
-        segment: usize,
-    ) {
-        let Segment { rows: tokens, position: first, .. } = &self.batch.segments()[segment];
-        let (first_row, tokens) = (tokens.start, tokens.len());
-        for step in (0..tokens).step_by(KEYS_PER_STEP) {
-            let in_step = KEYS_PER_STEP.min(tokens - step);
-            let visible = |row: usize| {
-                self.scoring.mask.visible(self.position + row / self.group(), first + step, in_step)
-            };
-            for rows in self.blocks() {
-                // Windows move to the right with the rows: beyond the last row's end, and before the first row's start,
-                // no row sees anything.
-                let (from, to) = (visible(rows.start).start, visible(rows.end - 1).end);
-                if from < to {
-                    let seen = from - from % COLUMNS..to.next_multiple_of(COLUMNS);
-                    let shifted = |row| {
-                        let Range { start, end } = visible(row);
-                        start.max(seen.start) - seen.start..end.max(seen.start) - seen.start
-                    };
-                    workspace.visible.clear();
-                    workspace.visible.extend(rows.clone().map(shifted));
-                    let seen = step + seen.start..step + seen.end;
-                    let of_step = &keys[seen.start * size.key..seen.end * size.key];
-                    let first = Key {
-                        row: first_row + seen.start,
-                        position: first + seen.start,
-                        count: (tokens - seen.start).min(seen.len()),
-                    };
-                    self.weigh(workspace, rows.clone(), of_step, first);
-                    self.add_values(workspace, rows, (values, size.column), seen);
-                }
+    /// Takes in the keys of a step of a text that ends with the segment `last`.
+    fn attend(&self, workspace: &mut Workspace, step: Step<'_>, last: &Segment) {
+        let visible = |row: usize| {
+            self.scoring.mask.visible(self.position + row / self.group(), step.first, step.tokens)
+        };
+        for rows in self.blocks() {
+            // Windows move to the right with the rows: beyond the last row's end, and before the first row's start,
+            // no row sees anything.
+            let (from, to) = (visible(rows.start).start, visible(rows.end - 1).end);
+            if from < to {
+                let seen = from - from % COLUMNS..to.next_multiple_of(COLUMNS);
+                let shifted = |row| {
+                    let Range { start, end } = visible(row);
+                    start.max(seen.start) - seen.start..end.max(seen.start) - seen.start
+                };
+                workspace.visible.clear();
+                workspace.visible.extend(rows.clone().map(shifted));
+                let first = step.first + seen.start;
+                let step = Step { first, tokens: step.tokens.min(seen.end) - seen.start, ..step };
+                self.weigh(workspace, rows.clone(), step, last);
+                self.add_values(workspace, rows, step);
             }
         }
     }
 
-    /// The weights of some keys for a block's rows, packed as a block.
-    fn weigh(&self, workspace: &mut Workspace, rows: Range<usize>, keys: &[u32], first: Key) {
+    /// The weights of a step's keys for a block's rows, packed as a block.
+    fn weigh(&self, workspace: &mut Workspace, rows: Range<usize>, step: Step<'_>, last: &Segment) {
         let set = self.compute.set;
         let block = &workspace.queries.as_slice()[self.words(&rows)];
-        let panels = keys.chunks_exact(self.query_words * COLUMNS);
+        let panels = step.panels();
         let count = panels.len() * COLUMNS;
         let scores = &mut workspace.scores.rows()[..panels.len() * rows.len()];
-        for (keys, scores) in panels.zip(scores.chunks_exact_mut(rows.len())) {
-            self.multiply(block, keys, rows.len(), scores);
+        let mut of_panels = scores.chunks_exact_mut(rows.len());
+        for (piece, panels) in step.pieces(panels) {
+            let (size, (keys, _)) = self.packed(step, piece);
+            let keys = &keys[panels.start * COLUMNS * size.key..panels.end * COLUMNS * size.key];
+            for (keys, scores) in keys.chunks_exact(COLUMNS * size.key).zip(&mut of_panels) {
+                self.multiply(block, keys, rows.len(), Start::Zeros, scores);
+            }
         }
         if let Some(cap) = self.scoring.soft_cap {
             elementwise::soft_cap(set, scores.as_flattened_mut(), cap * self.scoring.divisor);
@@ -331,16 +371,18 @@ impl<'a> Tiles<'a> {
             let mut biases = [&[][..]; MAX_ROWS];
             for (biases, row) in biases.iter_mut().zip(rows.clone()) {
                 let head = self.head * self.group() + row % self.group();
-                *biases = bias.of(head, self.position + row / self.group(), first.position, count);
+                *biases = bias.of(head, self.position + row / self.group(), step.first, count);
             }
             softmax::add_biases(set, scores, &biases[..rows.len()]);
         }
         if let Some(disentangled) = self.disentangled {
+            // Models with such scores have texts of one segment.
+            let first = (last.rows.start + step.first - last.position, step.first);
             workspace.biases.clear();
             workspace.biases.resize(rows.len() * count, 0.0);
             for (biases, row) in workspace.biases.chunks_exact_mut(count).zip(rows.clone()) {
                 let query = (self.first_row + row, self.position + row);
-                disentangled.write(self.head, query, (first.row, first.position), &mut biases[..first.count]);
+                disentangled.write(self.head, query, first, &mut biases[..step.tokens]);
             }
             let mut biases = [&[][..]; MAX_ROWS];
             biases.iter_mut().zip(workspace.biases.chunks_exact(count)).for_each(|(to, from)| *to = from);
@@ -357,20 +399,23 @@ impl<'a> Tiles<'a> {
     }
 
     /// Adds a step's values by their weights to what was summed before, which is scaled to the new maximum.
-    fn add_values(
-        &self,
-        workspace: &mut Workspace,
-        rows: Range<usize>,
-        (values, column): (&[u32], usize),
-        step: Range<usize>,
-    ) {
-        let weights = &workspace.weights.as_slice()[..rows.len() * self.format.words(step.len())];
-        let words = step.start / self.format.per_word()..step.end / self.format.per_word();
+    fn add_values(&self, workspace: &mut Workspace, rows: Range<usize>, step: Step<'_>) {
+        // Of a panel's keys: words of a column of values, and of the weights of a block.
+        let words = COLUMNS / self.format.per_word();
+        let block_words = rows.len() * self.format.words(COLUMNS);
         let totals = &mut workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
         let (tile, factors) = (workspace.tile.rows(), &workspace.correction[rows.clone()]);
-        for (values, totals) in values.chunks_exact(column * COLUMNS).zip(totals.chunks_exact_mut(rows.len()))
-        {
-            self.multiply(weights, &values[words.start * COLUMNS..words.end * COLUMNS], rows.len(), tile);
+        for (panel, totals) in totals.chunks_exact_mut(rows.len()).enumerate() {
+            let mut weights = workspace.weights.as_slice();
+            let mut start = Start::Zeros;
+            for (piece, keys) in step.pieces(step.panels()) {
+                let (size, (_, values)) = self.packed(step, piece);
+                let values = &values[panel * size.column * COLUMNS..]
+                    [keys.start * words * COLUMNS..keys.end * words * COLUMNS];
+                let (of_piece, rest) = weights.split_at(keys.len() * block_words);
+                self.multiply(of_piece, values, rows.len(), start, tile);
+                (weights, start) = (rest, Start::Sums);
+            }
             softmax::scale_and_add(self.compute.set, tile, factors, totals);
         }
     }

@@ -2,7 +2,9 @@
 //!
 //! Input: keys and values side by side, `[tokens, 2 · key heads · size]`. Output: for each segment and key head, the keys as
 //! panels `[panel][word][COLUMNS]` and the values as panels `[panel of the head][word of tokens][COLUMNS]`. What must hold:
-//! both are padded with zeros, which add nothing to a score or a mean.
+//! both are padded with zeros, which add nothing to a score or a mean; a panel holds the keys of [`COLUMNS`] positions from a
+//! multiple of that on, whatever segments they are of, so that a text's panels are the same in every batch. A segment's first
+//! panel therefore begins with keys of those before it.
 
 use crate::attention::Heads;
 use crate::kernels::{
@@ -10,7 +12,8 @@ use crate::kernels::{
     pack::{self, Format, Words},
     tile::COLUMNS,
 };
-use text_embeddings_backend_core::Batch;
+use std::ops::Range;
+use text_embeddings_backend_core::{Batch, Segment};
 
 /// Keys and values of a batch, packed per segment and key head.
 pub(crate) struct PackedKeys {
@@ -21,10 +24,15 @@ pub(crate) struct PackedKeys {
     starts: Vec<(usize, usize)>,
 }
 
-/// Sizes, in words, of what one segment's keys take for one head.
+/// The panels that a segment's keys stand in, counted from the first one of a text.
+pub(super) fn panels(segment: &Segment) -> Range<usize> {
+    segment.position / COLUMNS..(segment.position + segment.rows.len()).div_ceil(COLUMNS)
+}
+
+/// Sizes, in words, of what one segment's panels take for one head.
 #[derive(Clone, Copy)]
 pub(super) struct PackedSize {
-    /// Tokens, padded to whole panels of keys.
+    /// Positions in all panels.
     pub(super) tokens: usize,
     /// Words of a key.
     pub(super) key: usize,
@@ -34,8 +42,8 @@ pub(super) struct PackedSize {
 }
 
 impl PackedSize {
-    pub(super) fn of(format: Format, tokens: usize, heads: Heads) -> Self {
-        let tokens = tokens.next_multiple_of(COLUMNS);
+    pub(super) fn of(format: Format, panels: usize, heads: Heads) -> Self {
+        let tokens = panels * COLUMNS;
         Self {
             tokens,
             key: format.words(heads.size),
@@ -69,32 +77,35 @@ impl PackedKeys {
         batch: &Batch,
     ) {
         let format = self.format;
+        let sizes: Vec<PackedSize> = batch
+            .segments()
+            .iter()
+            .map(|segment| PackedSize::of(format, panels(segment).len(), heads))
+            .collect();
         let (mut keys_len, mut values_len) = (0, 0);
         self.starts.clear();
-        for segment in batch.segments() {
+        for size in &sizes {
             self.starts.push((keys_len, values_len));
-            let size = PackedSize::of(format, segment.rows.len(), heads);
             keys_len += heads.keys * size.keys();
             values_len += heads.keys * size.values();
         }
         self.keys.resize(keys_len);
         self.values.resize(values_len);
+        let rows: Vec<Vec<usize>> = (0..sizes.len()).map(|segment| rows(batch, segment)).collect();
         let (mut keys, mut values) = (self.keys.as_mut_slice(), self.values.as_mut_slice());
         let mut items = Vec::new();
-        for segment in batch.segments() {
-            let size = PackedSize::of(format, segment.rows.len(), heads);
+        for (rows, &size) in rows.iter().zip(&sizes) {
             for head in 0..heads.keys {
                 let (head_keys, head_values);
                 (head_keys, keys) = keys.split_at_mut(size.keys());
                 (head_values, values) = values.split_at_mut(size.values());
-                items.push((segment.rows.clone(), head, head_keys, head_values));
+                items.push((rows, size, head, head_keys, head_values));
             }
         }
-        compute.threads.for_each(items.into_iter(), |(rows, head, keys, values)| {
-            let size = PackedSize::of(format, rows.len(), heads);
+        compute.threads.for_each(items.into_iter(), |(rows, size, head, keys, values)| {
             let stride = 2 * heads.keys * heads.size;
             let row = |token: usize, head: usize| {
-                &keys_values[places[rows.start + token] * stride + head * heads.size..][..heads.size]
+                &keys_values[places[rows[token]] * stride + head * heads.size..][..heads.size]
             };
             pack_keys(compute, format, rows.len(), size, |token| row(token, head), keys);
             pack_values(compute, format, rows.len(), size, |token| row(token, heads.keys + head), values);
@@ -109,6 +120,23 @@ impl PackedKeys {
             &self.values.as_slice()[values + head * size.values()..][..size.values()],
         )
     }
+}
+
+/// The batch's rows whose keys stand in a segment's panels, in the order of their positions: its own, and before them what
+/// its first panel holds of its ancestors.
+fn rows(batch: &Batch, segment: usize) -> Vec<usize> {
+    let segments = batch.segments();
+    let own = &segments[segment];
+    let mut missing = own.position % COLUMNS;
+    let mut before = Vec::with_capacity(missing);
+    let mut ancestor = own.parent;
+    while let Some(index) = ancestor.filter(|_| missing > 0) {
+        let Segment { rows, parent, .. } = &segments[index];
+        let taken = missing.min(rows.len());
+        before.extend((rows.end - taken..rows.end).rev());
+        (missing, ancestor) = (missing - taken, *parent);
+    }
+    before.into_iter().rev().chain(own.rows.clone()).collect()
 }
 
 /// Keys become panels `[panel][word][COLUMNS]`, padded with zeros.

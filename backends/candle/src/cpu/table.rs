@@ -4,7 +4,6 @@ use crate::{
     kernels::{
         matmul::{Compute, ROWS_PER_ITEM},
         nibbles::{self, GROUP, Group},
-        pack::Stored,
     },
     load::Weight,
 };
@@ -79,7 +78,9 @@ impl Table {
     #[cfg(any(test, feature = "benchmarks"))]
     pub(crate) fn row_bytes(&self) -> usize {
         match self {
-            Self::Stored(values) => values.columns() * if values.stored() == Stored::F32 { 4 } else { 2 },
+            Self::Stored(values) => {
+                values.columns() * if values.stored() == crate::kernels::pack::Stored::F32 { 4 } else { 2 }
+            }
             Self::Nibbles(table) => {
                 table.columns.div_ceil(GROUP) * (GROUP / 2 + size_of::<Group>()) + size_of::<f32>()
             }

@@ -138,17 +138,24 @@ macro_rules! product {
         /// # Safety
         ///
         /// As of [`multiply`], for registers configured for `rows` rows.
-        unsafe fn $name(rows: usize, chunks: usize, a: *const u32, b: *const u32, to: *mut f32) {
+        unsafe fn $name(
+            rows: usize,
+            chunks: usize,
+            a: *const u32,
+            b: *const u32,
+            (start, stride): (*const f32, usize),
+            to: *mut f32,
+        ) {
             // SAFETY: passed on to the caller. Sums are in registers 0 and 1, those of the second rows in 2 and 3, rows
             // in 4 and 5, columns in 6 and 7.
             unsafe {
                 asm!(
-                    "tilezero tmm0",
-                    "tilezero tmm1",
+                    "tileloadd tmm0, [{start} + {start_line}]",
+                    "tileloadd tmm1, [{start} + {start_line} + 64]",
                     "cmp {rows}, 16",
                     "jbe 2f",
-                    "tilezero tmm2",
-                    "tilezero tmm3",
+                    "tileloadd tmm2, [{second_start} + {start_line}]",
+                    "tileloadd tmm3, [{second_start} + {start_line} + 64]",
                     "2:",
                     "test {chunks}, {chunks}",
                     "jz 5f",
@@ -180,6 +187,9 @@ macro_rules! product {
                     chunks = inout(reg) chunks => _,
                     a = inout(reg) a => _,
                     b = inout(reg) b => _,
+                    start = in(reg) start,
+                    second_start = in(reg) start.wrapping_add(TILE * stride),
+                    start_line = in(reg) stride * size_of::<f32>(),
                     to = in(reg) to,
                     a_chunk = in(reg) rows * WORDS * size_of::<u32>(),
                     a_line = in(reg) WORDS * size_of::<u32>(),
@@ -201,12 +211,13 @@ product!(int8, "tdpbusd");
 ///
 /// # Safety
 ///
-/// [`usable`]; `rows` is from 1 to [`ROWS`]; `a` holds `chunks` chunks of `rows` rows, `b` as many of a panel, and `to` has
-/// room for the sums.
+/// [`usable`]; `rows` is from 1 to [`ROWS`]; `a` holds `chunks` chunks of `rows` rows, `b` as many of a panel, `to` has
+/// room for the sums, and `start`, a place and the values from one row's to the next one's, holds what they start from.
 pub(super) unsafe fn multiply(
     format: Format,
     (rows, chunks): (usize, usize),
     (a, b): (*const u32, *const u32),
+    start: (*const f32, usize),
     to: *mut f32,
 ) {
     debug_assert!(format != Format::F32);
@@ -214,8 +225,8 @@ pub(super) unsafe fn multiply(
     unsafe {
         configure(rows);
         match format {
-            Format::Int8 => int8(rows, chunks, a, b, to),
-            _ => bf16(rows, chunks, a, b, to),
+            Format::Int8 => int8(rows, chunks, a, b, start, to),
+            _ => bf16(rows, chunks, a, b, start, to),
         }
     }
 }

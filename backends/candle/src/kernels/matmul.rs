@@ -13,7 +13,7 @@ use super::{
     simd::InstructionSet,
     step::Step,
     threads::Threads,
-    tile::{self, Ahead, COLUMNS, MAX_ROWS, Sums, WORDS},
+    tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, Sums, WORDS},
 };
 use std::{cell::Cell, ops::Range};
 
@@ -224,7 +224,7 @@ impl Compute {
                         rows,
                         (x.format, weight.format),
                         (block, columns),
-                        bias,
+                        bias.map_or(Start::Zeros, Start::Columns),
                         ahead,
                         sums,
                     );

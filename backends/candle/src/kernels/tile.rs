@@ -13,8 +13,6 @@ mod sums;
 pub(crate) use sums::Sums;
 
 #[cfg(target_arch = "x86_64")]
-use super::elementwise;
-#[cfg(target_arch = "x86_64")]
 use super::{
     amx,
     simd::{Avx2, Avx512},
@@ -52,8 +50,39 @@ pub(crate) fn rows(set: InstructionSet, format: Format) -> usize {
     }
 }
 
-/// One tile: `sums[row][column] = start[column] + Σ a · b` over the words of a row. Without `start`, and for bytes always,
-/// sums start at zero.
+/// What a tile's products are added to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Start<'a> {
+    /// Zeros.
+    Zeros,
+    /// These, in every row. For bytes, whose sums are `i32`, zeros in their place.
+    Columns(&'a [f32; COLUMNS]),
+    /// The sums that are there: those of the words before these. The bits are then the same as of one call with all words.
+    Sums,
+}
+
+/// Where the rows' sums start in memory: one row after the other, or all at the same place.
+#[derive(Clone, Copy)]
+struct Origin {
+    first: *const f32,
+    /// Values from one row's place to the next one's.
+    stride: usize,
+}
+
+impl Origin {
+    /// Where a row's sums start.
+    ///
+    /// # Safety
+    ///
+    /// There is such a row.
+    #[inline(always)]
+    unsafe fn row(self, row: usize) -> *const f32 {
+        // SAFETY: passed on to the caller.
+        unsafe { self.first.add(row * self.stride) }
+    }
+}
+
+/// One tile: `sums[row][column] = start + Σ a · b` over the words of a row.
 ///
 /// `a` is a block `[chunk][rows][WORDS]` in the format `formats.0`, `b` a panel `[word][COLUMNS]` in the format
 /// `formats.1`. The pairs of formats there are: equal ones, and `f32` rows with bfloat16 columns, of which a word then
@@ -63,34 +92,33 @@ pub(crate) fn multiply(
     rows: usize,
     formats: (Format, Format),
     (a, b): (&[u32], &[u32]),
-    start: Option<&[f32; COLUMNS]>,
+    start: Start<'_>,
     ahead: Ahead,
     sums: &mut [[f32; COLUMNS]],
 ) {
     // Of another pair, the function of `formats.0` would read more words of `b` than are checked below.
     assert!(formats.0 == formats.1 || formats == (Format::F32, Format::Bf16));
-    let start = start.filter(|_| formats.0 != Format::Int8);
     let chunks = a.len() / (rows * WORDS);
     let per_word = formats.1.per_word() / formats.0.per_word();
     assert!(rows <= self::rows(set, formats.0) && a.len() == chunks * rows * WORDS && rows <= sums.len());
     assert!(b.len() >= chunks * WORDS / per_word * COLUMNS);
-    let (a, b, to) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast());
+    let (a, b, to) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast::<f32>());
+    let start = match start {
+        Start::Columns(columns) if formats.0 != Format::Int8 => Origin { first: columns.as_ptr(), stride: 0 },
+        Start::Zeros | Start::Columns(_) => Origin { first: ZEROS.as_ptr(), stride: 0 },
+        Start::Sums => Origin { first: to.cast_const(), stride: COLUMNS },
+    };
     // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU; the sizes were just checked: there is a
     // function for each number of rows up to `rows(set, …)` (else `function` panics), it reads `chunks · rows · WORDS`
-    // words of `a`, `chunks · WORDS / per_word` lines of `b` and a row of `start`, and writes `rows` rows of `sums`. `ZEROS`
-    // are zeros as `i32`, too. `ahead` is only prefetched.
+    // words of `a`, `chunks · WORDS / per_word` lines of `b` and `rows` rows from `start` on, and then writes `rows` rows of `sums`.
+    // `ZEROS` are zeros as `i32`, too. `ahead` is only prefetched.
     unsafe {
         match set {
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx512Amx if formats.0 != Format::F32 => {
-                amx::multiply(formats.0, (rows, chunks), (a, b), to);
-                if let Some(start) = start {
-                    sums[..rows].iter_mut().for_each(|row| elementwise::add(set, row, start));
-                }
+                amx::multiply(formats.0, (rows, chunks), (a, b), (start.first, start.stride), to);
             }
-            _ => {
-                function(set, formats, rows)(chunks, a, b, start.unwrap_or(&ZEROS).as_ptr(), ahead, to);
-            }
+            _ => function(set, formats, rows)(chunks, a, b, start, ahead, to),
         }
     }
 }
@@ -150,8 +178,8 @@ pub(crate) fn bring_row_near(rows: &[f32], index: usize, width: usize) {
 /// # Safety
 ///
 /// Of the function: the CPU has its instruction set; `a`, `b`, `start` and `sums` hold what [`multiply`] says, and of bytes
-/// `start` holds zeros.
-type Function = unsafe fn(usize, *const u32, *const u32, *const f32, Ahead, *mut f32);
+/// `start` holds `i32`.
+type Function = unsafe fn(usize, *const u32, *const u32, Origin, Ahead, *mut f32);
 
 /// A function for each number of rows.
 macro_rules! by_rows {
@@ -210,7 +238,7 @@ macro_rules! compiled {
             chunks: usize,
             a: *const u32,
             b: *const u32,
-            start: *const f32,
+            start: Origin,
             ahead: Ahead,
             sums: *mut f32,
         ) {
@@ -257,7 +285,7 @@ unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAI
     chunks: usize,
     a: *const u32,
     mut b: *const u32,
-    start: *const f32,
+    start: Origin,
     mut ahead: Ahead,
     to: *mut f32,
 ) {
@@ -265,7 +293,7 @@ unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAI
     // as many pairs.
     unsafe {
         let mut a = a.cast::<f32>();
-        let mut sums = [started::<S, REGISTERS>(start); ROWS];
+        let mut sums = started::<ROWS, S, REGISTERS>(start);
         for _ in 0..chunks {
             ahead.step();
             for word in 0..WORDS {
@@ -301,13 +329,13 @@ unsafe fn tile_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
     chunks: usize,
     mut a: *const u32,
     mut b: *const u32,
-    start: *const f32,
+    start: Origin,
     mut ahead: Ahead,
     to: *mut f32,
 ) {
     // SAFETY: the caller vouches for the instruction set and for `chunks` chunks behind `a` and `b`.
     unsafe {
-        let mut sums = [started::<S, REGISTERS>(start); ROWS];
+        let mut sums = started::<ROWS, S, REGISTERS>(start);
         for _ in 0..chunks {
             ahead.step();
             for word in 0..WORDS {
@@ -335,12 +363,15 @@ unsafe fn tile_int8<const ROWS: usize>(
     chunks: usize,
     mut a: *const u32,
     mut b: *const u32,
-    start: *const f32,
+    start: Origin,
     mut ahead: Ahead,
     to: *mut f32,
 ) {
-    // SAFETY: the caller vouches for as many values.
-    let mut sums = [unsafe { start.cast::<[i32; COLUMNS]>().read_unaligned() }; ROWS];
+    let mut sums = [[0_i32; COLUMNS]; ROWS];
+    for (row, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: the caller vouches for as many values.
+        *sums = unsafe { start.row(row).cast::<[i32; COLUMNS]>().read_unaligned() };
+    }
     for _ in 0..chunks {
         ahead.step();
         for word in 0..WORDS {
@@ -365,15 +396,19 @@ unsafe fn tile_int8<const ROWS: usize>(
     unsafe { to.cast::<[[i32; COLUMNS]; ROWS]>().write_unaligned(sums) }
 }
 
-/// A row's sums before the first product.
+/// The sums before the first product.
 #[expect(clippy::needless_range_loop, reason = "see above")]
 #[inline(always)]
-unsafe fn started<S: Simd, const REGISTERS: usize>(start: *const f32) -> [S; REGISTERS] {
-    // SAFETY: the caller vouches for the instruction set and for the values of a row.
+unsafe fn started<const ROWS: usize, S: Simd, const REGISTERS: usize>(
+    start: Origin,
+) -> [[S; REGISTERS]; ROWS] {
+    // SAFETY: the caller vouches for the instruction set and for the rows' values.
     unsafe {
-        let mut sums = [S::splat(0.0); REGISTERS];
-        for r in 0..REGISTERS {
-            sums[r] = S::load(start.add(r * S::LANES));
+        let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
+        for row in 0..ROWS {
+            for r in 0..REGISTERS {
+                sums[row][r] = S::load(start.row(row).add(r * S::LANES));
+            }
         }
         sums
     }
@@ -469,11 +504,11 @@ mod tests {
                         let (a, b, expected) = operands(&mut rng, set, formats, (rows, chunks));
                         let mut sums = Sums::of_tile();
                         sums.rows().fill([7.0; COLUMNS]);
-                        let start: [f32; COLUMNS] = std::array::from_fn(|_| rng.random_range(-3.0..3.0));
-                        let start = (chunks != 2).then_some(start);
-                        let operands = (&a[..], &b[..]);
-                        multiply(set, rows, formats, operands, start.as_ref(), Ahead::NOTHING, sums.rows());
-                        let start = start.filter(|_| formats.0 != Format::Int8).unwrap_or_default();
+                        let values: [f32; COLUMNS] = std::array::from_fn(|_| rng.random_range(-3.0..3.0));
+                        let start = if chunks == 2 { Start::Zeros } else { Start::Columns(&values) };
+                        multiply(set, rows, formats, (&a, &b), start, Ahead::NOTHING, sums.rows());
+                        let counts = chunks != 2 && formats.0 != Format::Int8;
+                        let start = if counts { values } else { [0.0; COLUMNS] };
                         for (row, expected) in expected.iter().enumerate() {
                             for (column, (got, expected)) in sums.rows()[row].iter().zip(expected).enumerate()
                             {
@@ -507,12 +542,12 @@ mod tests {
                 let most = rows(set, formats.0);
                 let (a, b, _) = operands(&mut rng, set, formats, (most, 4));
                 let mut whole = Sums::of_tile();
-                multiply(set, most, formats, (&a, &b), None, Ahead::NOTHING, whole.rows());
+                multiply(set, most, formats, (&a, &b), Start::Zeros, Ahead::NOTHING, whole.rows());
                 for row in 0..most {
                     let of_row = |chunk: &[u32]| chunk[row * WORDS..(row + 1) * WORDS].to_vec();
                     let alone: Vec<u32> = a.chunks_exact(most * WORDS).flat_map(of_row).collect();
                     let mut sums = Sums::of_tile();
-                    multiply(set, 1, formats, (&alone, &b), None, Ahead::NOTHING, sums.rows());
+                    multiply(set, 1, formats, (&alone, &b), Start::Zeros, Ahead::NOTHING, sums.rows());
                     assert_eq!(
                         sums.rows()[0].map(f32::to_bits),
                         whole.rows()[row].map(f32::to_bits),
@@ -524,11 +559,35 @@ mod tests {
     }
 
     #[test]
+    fn products_in_parts_have_the_bits_of_one_product() {
+        let mut rng = StdRng::seed_from_u64(9);
+        for set in InstructionSet::available() {
+            for formats in FORMATS {
+                for rows in 1..=rows(set, formats.0) {
+                    let (a, b, _) = operands(&mut rng, set, formats, (rows, 6));
+                    let (mut whole, mut parts) = (Sums::of_tile(), Sums::of_tile());
+                    multiply(set, rows, formats, (&a, &b), Start::Zeros, Ahead::NOTHING, whole.rows());
+                    for (from, to) in [(0, 2), (2, 2), (2, 6)] {
+                        let a = &a[from * rows * WORDS..to * rows * WORDS];
+                        let b = &b[b.len() / 6 * from..b.len() / 6 * to];
+                        let start = if from == 0 { Start::Zeros } else { Start::Sums };
+                        multiply(set, rows, formats, (a, b), start, Ahead::NOTHING, parts.rows());
+                    }
+                    let bits = |sums: &mut Sums| {
+                        sums.rows()[..rows].as_flattened().iter().map(|sum| sum.to_bits()).collect::<Vec<_>>()
+                    };
+                    assert_eq!(bits(&mut whole), bits(&mut parts), "{set} {formats:?} {rows}");
+                }
+            }
+        }
+    }
+
+    #[test]
     #[should_panic(expected = "formats")]
     fn a_pair_of_formats_that_there_is_not_is_refused() {
         let mut sums = Sums::of_tile();
         let (a, b) = ([0; WORDS], [0; WORDS * COLUMNS]);
         let formats = (Format::F32, Format::Int8);
-        multiply(InstructionSet::Portable, 1, formats, (&a, &b), None, Ahead::NOTHING, sums.rows());
+        multiply(InstructionSet::Portable, 1, formats, (&a, &b), Start::Zeros, Ahead::NOTHING, sums.rows());
     }
 }

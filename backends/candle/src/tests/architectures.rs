@@ -59,6 +59,9 @@ impl Fixture {
 
     fn options(&self, output: &str) -> LoadOptions {
         LoadOptions {
+            backend: BackendKind::Candle,
+            folder: PathBuf::new(),
+            max_input_length: 0,
             config: self.config.clone(),
             weights: vec![fixtures().join("architectures").join(&self.name).join("model.safetensors")],
             head: self.head(output),

@@ -13,6 +13,9 @@ fn folder() -> PathBuf {
 
 fn options(prefix_cache_bytes: usize) -> LoadOptions {
     LoadOptions {
+        backend: BackendKind::Candle,
+        folder: PathBuf::new(),
+        max_input_length: 0,
         config: json("rerankers/jina-reranker-v3/config.json"),
         weights: vec![folder().join("model.safetensors")],
         head: Head::Marks,

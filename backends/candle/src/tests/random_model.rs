@@ -123,6 +123,9 @@ impl RandomModel {
     /// How to load it with this head.
     pub(super) fn options(&self, head: Head) -> LoadOptions {
         LoadOptions {
+            backend: BackendKind::Candle,
+            folder: PathBuf::new(),
+            max_input_length: 0,
             config: self.config.clone(),
             weights: self.weights.clone(),
             head,

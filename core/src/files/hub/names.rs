@@ -25,7 +25,7 @@ pub(super) fn blob_name(etag: &str) -> Option<&str> {
 
 /// Whether this is a file name, or a revision, that stays below the folder it is joined to: parts between `/` that are
 /// not empty, `.` or `..`, without control characters and backslashes.
-pub(super) fn stays_below(name: &str) -> bool {
+pub(in super::super) fn stays_below(name: &str) -> bool {
     let is_part = |part: &str| {
         !matches!(part, "" | "." | "..")
             && part.len() <= LONGEST_PART

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::fake_hub::{
-    FakeHub, Fault, Repository, describe, reranker_files, safetensors, write_files,
+    FakeHub, Fault, Repository, describe, graph, reranker_files, safetensors, write_files,
 };
 use super::super::source::Reader;
 use super::*;
@@ -70,8 +70,13 @@ impl Setup {
     /// Two graphs, one of them with values in a file of their own, in addition to the safetensors.
     fn with_onnx() -> Self {
         let setup = Self::new();
-        for name in ["onnx/model.onnx", "onnx/model.onnx_data", "onnx/model_int8.onnx"] {
-            setup.change(|repository| drop(repository.files.insert(name.to_owned(), name.into())));
+        let files = [
+            ("onnx/model.onnx", graph(&["model.onnx_data"])),
+            ("onnx/model.onnx_data", vec![7; 9]),
+            ("onnx/model_int8.onnx", graph(&[])),
+        ];
+        for (name, content) in files {
+            setup.change(|repository| drop(repository.files.insert(name.to_owned(), content)));
         }
         setup
     }
@@ -241,8 +246,17 @@ async fn the_backend_decides_what_the_weights_are() {
         };
         let local = setup.fetch().await.unwrap();
         assert_eq!(weights(&setup), expected);
-        let graph = weight_files(&local.root, local.weights.as_ref().unwrap()).unwrap();
-        assert_eq!(graph, [local.root.join(expected[0])]);
+        let graph = weight_files(&local.root, &local.weights.unwrap()).unwrap();
+        assert_eq!(graph, expected.iter().map(|name| local.root.join(name)).collect::<Vec<_>>());
+    }
+    for (name, part) in [("../../x", "cannot be a file of values"), ("absent", "`onnx/absent` is missing")] {
+        let mut hostile = Setup::with_onnx();
+        hostile.source.reader.backend = BackendKind::Ort;
+        hostile.change(|repository| {
+            repository.files.insert("onnx/model.onnx".to_owned(), graph(&[name]));
+        });
+        let message = hostile.message().await;
+        assert!(message.contains(part), "{message}");
     }
     setup.change(|repository| drop(repository.files.remove("model.safetensors")));
     let cache = tempfile::tempdir().unwrap();

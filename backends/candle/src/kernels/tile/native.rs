@@ -1,6 +1,6 @@
 //! Tiles by instructions of x86 that multiply and add a whole word at once.
 
-use super::{Ahead, COLUMNS, WORDS};
+use super::{Ahead, COLUMNS, Origin, WORDS};
 use std::arch::x86_64::{
     __m256i, __m512bh, __m512i, _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_set1_epi32,
     _mm256_storeu_si256, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_loadu_ps, _mm512_loadu_si512,
@@ -16,7 +16,7 @@ macro_rules! tile {
             chunks: usize,
             mut a: *const u32,
             mut b: *const u32,
-            start: *const f32,
+            start: Origin,
             mut ahead: Ahead,
             to: *mut f32,
         ) {
@@ -24,11 +24,12 @@ macro_rules! tile {
             // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, and for
             // the room of `ROWS` rows.
             unsafe {
-                let mut of_start = [$load_sums(start.cast()); REGISTERS];
-                for r in 1..REGISTERS {
-                    of_start[r] = $load_sums(start.add(r * $lanes).cast());
+                let mut sums = [[$load_sums(start.first.cast()); REGISTERS]; ROWS];
+                for row in 0..ROWS {
+                    for r in 0..REGISTERS {
+                        sums[row][r] = $load_sums(start.row(row).add(r * $lanes).cast());
+                    }
                 }
-                let mut sums = [of_start; ROWS];
                 for _ in 0..chunks {
                     ahead.step();
                     for word in 0..WORDS {

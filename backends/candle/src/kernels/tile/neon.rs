@@ -8,7 +8,7 @@
 
 mod pairs;
 
-use super::{Ahead, COLUMNS, Format, Function, WORDS, by_rows};
+use super::{Ahead, COLUMNS, Format, Function, Origin, WORDS, by_rows};
 use crate::kernels::simd::{HIGH_HALF, InstructionSet};
 use pairs::{Int8I8mm, NativeBf16, by_pairs};
 use std::arch::{
@@ -59,12 +59,12 @@ macro_rules! compiled {
             chunks: usize,
             a: *const u32,
             b: *const u32,
-            start: *const f32,
+            start: Origin,
             _ahead: Ahead,
             sums: *mut f32,
         ) {
             // SAFETY: passed on to the caller.
-            unsafe { $body::<ROWS, $step>(chunks, (a, b), start.cast(), sums) }
+            unsafe { $body::<ROWS, $step>(chunks, (a, b), start, sums) }
         }
     )*};
 }
@@ -214,18 +214,19 @@ impl Lanes for Int8Dotprod {
 unsafe fn by_lanes<const ROWS: usize, L: Lanes>(
     chunks: usize,
     (a, b): (*const u32, *const u32),
-    start: *const u32,
+    start: Origin,
     to: *mut f32,
 ) {
     // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a`, for the lines behind `b` that
     // their words meet, for the values of a row at `start`, and for the room of `ROWS` rows.
     unsafe {
         for first in (0..COLUMNS).step_by(WIDTH) {
-            let mut of_start = [vdupq_n_u32(0); REGISTERS];
-            for r in 0..REGISTERS {
-                of_start[r] = vld1q_u32(start.add(first + r * LANES));
+            let mut sums = [[vdupq_n_u32(0); REGISTERS]; ROWS];
+            for row in 0..ROWS {
+                for r in 0..REGISTERS {
+                    sums[row][r] = vld1q_u32(start.row(row).cast::<u32>().add(first + r * LANES));
+                }
             }
-            let mut sums = [of_start; ROWS];
             let (mut a, mut b) = (a, b);
             for _ in 0..chunks {
                 for word in (0..WORDS).step_by(LANES) {

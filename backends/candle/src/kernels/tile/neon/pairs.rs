@@ -6,7 +6,7 @@
 //! keeps itself company.
 
 use super::{LANES, REGISTERS, Register, WIDTH};
-use crate::kernels::tile::{COLUMNS, WORDS};
+use crate::kernels::tile::{COLUMNS, Origin, WORDS};
 use std::arch::{
     aarch64::{
         vcombine_u32, vdupq_n_u32, vld1_u32, vreinterpretq_u32_u64, vreinterpretq_u64_u32, vst1q_u32,
@@ -107,7 +107,7 @@ pairs! {
 pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
     chunks: usize,
     (a, b): (*const u32, *const u32),
-    start: *const u32,
+    start: Origin,
     to: *mut f32,
 ) {
     let pairs = ROWS.div_ceil(2);
@@ -117,10 +117,16 @@ pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
     unsafe {
         for first in (0..COLUMNS).step_by(WIDTH) {
             let mut sums = [[[vdupq_n_u32(0); 2]; PAIRS]; REGISTERS];
-            for r in 0..REGISTERS {
-                let start = start.add(first + r * LANES);
-                let (left, right) = (vld1_u32(start), vld1_u32(start.add(2)));
-                sums[r] = [[vcombine_u32(left, left), vcombine_u32(right, right)]; PAIRS];
+            for pair in 0..pairs {
+                let (upper, lower) = of_pair(pair);
+                let (upper, lower) = (start.row(upper).cast::<u32>(), start.row(lower).cast::<u32>());
+                for r in 0..REGISTERS {
+                    for half in 0..2 {
+                        let place = first + r * LANES + 2 * half;
+                        sums[r][pair][half] =
+                            vcombine_u32(vld1_u32(upper.add(place)), vld1_u32(lower.add(place)));
+                    }
+                }
             }
             let (mut a, mut b) = (a, b);
             for _ in 0..chunks {

@@ -1,0 +1,459 @@
+//! The facts that an ONNX file states about itself, read without its values.
+//!
+//! Input: the file, a protobuf message `ModelProto` of <https://onnx.ai/onnx/repo-docs/IR.html>. Output: a [`Graph`]. What
+//! must hold: nothing is held in memory but names of bounded length, whatever the file says; a message that does not end
+//! where it says is an error; values are skipped.
+
+use crate::DType;
+use std::{
+    collections::BTreeSet,
+    io::{self, BufReader, Read, Seek, SeekFrom},
+};
+
+/// The longest name that is read, in bytes.
+const LONGEST_NAME: u64 = 1024;
+/// The most files of values, and the most outputs.
+const MOST_NAMES: usize = 1024;
+/// The deepest graph within graphs: branches and loops have graphs of their own.
+const DEEPEST: usize = 16;
+
+/// Operators that multiply 8-bit integers, or quantise what goes into those that do.
+const INTEGER: [&str; 11] = [
+    "ConvInteger",
+    "DynamicQuantizeLSTM",
+    "DynamicQuantizeLinear",
+    "DynamicQuantizeMatMul",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "QAttention",
+    "QGemm",
+    "QLinearConv",
+    "QLinearMatMul",
+    "QuantizeLinear",
+];
+/// Operators that find the range of a whole tensor when they run: with several texts in it, the rounding of one depends on
+/// the others.
+const DYNAMIC: [&str; 3] = ["DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"];
+
+/// The facts about a graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Graph {
+    /// The names of its outputs.
+    pub outputs: Vec<String>,
+    /// The files beside it that hold values, as it names them: any text at all.
+    pub values: BTreeSet<String>,
+    /// The arithmetic: int8 if it multiplies 8-bit integers, else the type of most of its values.
+    pub dtype: DType,
+    /// Whether the rounding of a text depends on the texts that are computed with it.
+    pub is_shared: bool,
+}
+
+/// Reads a graph from a file.
+///
+/// # Errors
+///
+/// In words, where the file cannot be read or is not a whole graph.
+pub fn read_graph(file: impl Read + Seek) -> Result<Graph, String> {
+    let mut reader = Reader::new(file).map_err(|error| error.to_string())?;
+    reader.model().map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => "it ends in the middle of a value".to_owned(),
+        _ => error.to_string(),
+    })
+}
+
+/// A field's value: a number, or this many bytes that come next.
+enum Value {
+    Number(u64),
+    Bytes(u64),
+    /// A number of 4 or 8 bytes, which nothing here needs.
+    Fixed,
+}
+
+/// What is found on the way through a graph.
+#[derive(Default)]
+struct Found {
+    is_graph: bool,
+    outputs: Vec<String>,
+    values: BTreeSet<String>,
+    /// Bytes of values in 32-bit floating point, in 16-bit, and in bfloat16.
+    sizes: [u64; 3],
+    is_integer: bool,
+    is_dynamic: bool,
+}
+
+struct Reader<R> {
+    file: BufReader<R>,
+    position: u64,
+    length: u64,
+    found: Found,
+}
+
+impl<R: Read + Seek> Reader<R> {
+    fn new(file: R) -> io::Result<Self> {
+        let mut file = BufReader::new(file);
+        let length = file.seek(SeekFrom::End(0))?;
+        file.seek(SeekFrom::Start(0))?;
+        Ok(Self { file, position: 0, length, found: Found::default() })
+    }
+
+    fn model(&mut self) -> io::Result<Graph> {
+        let end = self.length;
+        while let Some((field, value)) = self.field(end)? {
+            match (field, value) {
+                (7, Value::Bytes(length)) => {
+                    self.found.is_graph = true;
+                    self.graph(length, 0)?;
+                }
+                // A function of the model, which has nodes only.
+                (25, Value::Bytes(length)) => self.function(length)?,
+                (_, value) => self.skip(&value)?,
+            }
+        }
+        let found = &mut self.found;
+        if !found.is_graph || found.outputs.is_empty() {
+            return Err(damaged("it holds no graph with outputs"));
+        }
+        let largest = found.sizes.iter().copied().max().unwrap_or_default();
+        let dtype = match found.sizes {
+            _ if found.is_integer => DType::Int8,
+            [float, _, _] if float == largest => DType::Float32,
+            [_, half, _] if half == largest => DType::Float16,
+            _ => DType::BFloat16,
+        };
+        let (outputs, values) = (std::mem::take(&mut found.outputs), std::mem::take(&mut found.values));
+        Ok(Graph { outputs, values, dtype, is_shared: found.is_dynamic })
+    }
+
+    fn graph(&mut self, length: u64, depth: usize) -> io::Result<()> {
+        if depth > DEEPEST {
+            return Err(damaged("its graphs are nested too deep"));
+        }
+        let end = self.end(length)?;
+        while let Some((field, value)) = self.field(end)? {
+            match (field, value) {
+                (1, Value::Bytes(length)) => self.node(length, depth)?,
+                (5, Value::Bytes(length)) => self.tensor(length)?,
+                (12, Value::Bytes(length)) if depth == 0 => {
+                    let name = self.named(length)?;
+                    self.found.outputs.push(name);
+                    if self.found.outputs.len() > MOST_NAMES {
+                        return Err(damaged("it has too many outputs"));
+                    }
+                }
+                // A sparse tensor: its values and their places.
+                (15, Value::Bytes(length)) => {
+                    let end = self.end(length)?;
+                    while let Some((field, value)) = self.field(end)? {
+                        match (field, value) {
+                            (1 | 2, Value::Bytes(length)) => self.tensor(length)?,
+                            (_, value) => self.skip(&value)?,
+                        }
+                    }
+                }
+                (_, value) => self.skip(&value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn function(&mut self, length: u64) -> io::Result<()> {
+        let end = self.end(length)?;
+        while let Some((field, value)) = self.field(end)? {
+            match (field, value) {
+                (7, Value::Bytes(length)) => self.node(length, 0)?,
+                (_, value) => self.skip(&value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, length: u64, depth: usize) -> io::Result<()> {
+        let end = self.end(length)?;
+        while let Some((field, value)) = self.field(end)? {
+            match (field, value) {
+                (4, Value::Bytes(length)) => {
+                    let operator = self.text(length)?;
+                    self.found.is_integer |= INTEGER.contains(&operator.as_str());
+                    self.found.is_dynamic |= DYNAMIC.contains(&operator.as_str());
+                }
+                (5, Value::Bytes(length)) => self.attribute(length, depth)?,
+                (_, value) => self.skip(&value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn attribute(&mut self, length: u64, depth: usize) -> io::Result<()> {
+        let end = self.end(length)?;
+        while let Some((field, value)) = self.field(end)? {
+            match (field, value) {
+                (5 | 10, Value::Bytes(length)) => self.tensor(length)?,
+                (6 | 11, Value::Bytes(length)) => self.graph(length, depth + 1)?,
+                (_, value) => self.skip(&value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn tensor(&mut self, length: u64) -> io::Result<()> {
+        let end = self.end(length)?;
+        let (mut values, mut kind) = (1_u64, 0);
+        while let Some((field, value)) = self.field(end)? {
+            match (field, value) {
+                (1, Value::Number(size)) => values = values.saturating_mul(size),
+                // The dimensions as one run of numbers.
+                (1, Value::Bytes(length)) => {
+                    let end = self.end(length)?;
+                    while self.position < end {
+                        values = values.saturating_mul(self.number(end)?);
+                    }
+                }
+                (2, Value::Number(number)) => kind = number,
+                (13, Value::Bytes(length)) => self.place_of_values(length)?,
+                (_, value) => self.skip(&value)?,
+            }
+        }
+        // The numbers of `TensorProto.DataType`.
+        if let Some((slot, size)) = [(1, 0, 4), (10, 1, 2), (16, 2, 2)]
+            .into_iter()
+            .find_map(|(known, slot, size)| (known == kind).then_some((slot, size)))
+        {
+            self.found.sizes[slot] = self.found.sizes[slot].saturating_add(values.saturating_mul(size));
+        }
+        Ok(())
+    }
+
+    /// An entry of `external_data`: `location` names the file.
+    fn place_of_values(&mut self, length: u64) -> io::Result<()> {
+        let end = self.end(length)?;
+        let (mut key, mut place) = (String::new(), String::new());
+        while let Some((field, value)) = self.field(end)? {
+            match (field, value) {
+                (1, Value::Bytes(length)) => key = self.text(length)?,
+                (2, Value::Bytes(length)) => place = self.text(length)?,
+                (_, value) => self.skip(&value)?,
+            }
+        }
+        if key == "location" {
+            self.found.values.insert(place);
+        }
+        if self.found.values.len() > MOST_NAMES {
+            return Err(damaged("it names too many files of values"));
+        }
+        Ok(())
+    }
+
+    /// The name of an input or output.
+    fn named(&mut self, length: u64) -> io::Result<String> {
+        let end = self.end(length)?;
+        let mut name = String::new();
+        while let Some((field, value)) = self.field(end)? {
+            match (field, value) {
+                (1, Value::Bytes(length)) => name = self.text(length)?,
+                (_, value) => self.skip(&value)?,
+            }
+        }
+        Ok(name)
+    }
+
+    /// The next field of a message that ends at `end`, with its number; absent at the end.
+    fn field(&mut self, end: u64) -> io::Result<Option<(u64, Value)>> {
+        if self.position == end {
+            return Ok(None);
+        }
+        let tag = self.number(end)?;
+        let value = match tag & 7 {
+            0 => Value::Number(self.number(end)?),
+            1 => self.fixed(8, end)?,
+            2 => {
+                let length = self.number(end)?;
+                if length > end - self.position {
+                    return Err(damaged("a value is longer than what holds it"));
+                }
+                Value::Bytes(length)
+            }
+            5 => self.fixed(4, end)?,
+            _ => return Err(damaged("it does not have the form of an ONNX file")),
+        };
+        Ok(Some((tag >> 3, value)))
+    }
+
+    fn fixed(&mut self, size: u64, end: u64) -> io::Result<Value> {
+        if size > end - self.position {
+            return Err(damaged("a value is longer than what holds it"));
+        }
+        self.advance(size)?;
+        Ok(Value::Fixed)
+    }
+
+    /// A number of up to ten bytes, seven bits in each, the lowest first.
+    fn number(&mut self, end: u64) -> io::Result<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            if self.position >= end {
+                return Err(damaged("a number is longer than what holds it"));
+            }
+            let mut byte = [0];
+            self.file.read_exact(&mut byte)?;
+            self.position += 1;
+            number |= u64::from(byte[0] & 0x7f) << shift;
+            if byte[0] & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(damaged("a number has more than 64 bits"))
+    }
+
+    fn text(&mut self, length: u64) -> io::Result<String> {
+        if length > LONGEST_NAME {
+            return Err(damaged("a name is too long"));
+        }
+        let mut text = vec![0; length as usize];
+        self.file.read_exact(&mut text)?;
+        self.position += length;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn skip(&mut self, value: &Value) -> io::Result<()> {
+        match value {
+            Value::Bytes(length) => self.advance(*length),
+            Value::Number(_) | Value::Fixed => Ok(()),
+        }
+    }
+
+    fn advance(&mut self, bytes: u64) -> io::Result<()> {
+        self.position += bytes;
+        self.file.seek_relative(bytes as i64)
+    }
+
+    /// Where a message of this length ends that begins here. [`Reader::field`] has checked that what holds it is as long.
+    fn end(&self, length: u64) -> io::Result<u64> {
+        let end = self.position.checked_add(length).filter(|end| *end <= self.length);
+        end.ok_or_else(|| damaged("a value is longer than what holds it"))
+    }
+}
+
+fn damaged(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use std::io::Cursor;
+
+    fn number(mut number: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while number > 0x7f {
+            bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        bytes.push(number as u8);
+        bytes
+    }
+
+    fn bytes(field: u64, content: &[u8]) -> Vec<u8> {
+        [number(field << 3 | 2), number(content.len() as u64), content.to_vec()].concat()
+    }
+
+    fn tensor(kind: u64, dimensions: &[u64], place: Option<&str>) -> Vec<u8> {
+        let dimensions: Vec<u8> =
+            dimensions.iter().flat_map(|&size| [number(1 << 3), number(size)].concat()).collect();
+        let place = place.map(|place| {
+            let entry = |key: &str, value: &str| {
+                bytes(13, &[bytes(1, key.as_bytes()), bytes(2, value.as_bytes())].concat())
+            };
+            [entry("location", place), entry("offset", "4096")].concat()
+        });
+        [dimensions, number(2 << 3), number(kind), bytes(9, b"raw"), place.unwrap_or_default()].concat()
+    }
+
+    fn node(operator: &str) -> Vec<u8> {
+        bytes(1, &bytes(4, operator.as_bytes()))
+    }
+
+    fn model(graph: &[Vec<u8>]) -> Vec<u8> {
+        let output = bytes(12, &[bytes(1, b"logits"), bytes(2, b"type")].concat());
+        [number(1 << 3), number(10), bytes(7, &[graph.concat(), output].concat())].concat()
+    }
+
+    fn read(file: &[u8]) -> Result<Graph, String> {
+        read_graph(Cursor::new(file))
+    }
+
+    #[test]
+    fn arithmetic_and_files_are_found_wherever_they_are() {
+        let inner = |nodes: Vec<u8>| bytes(1, &[bytes(4, b"If"), bytes(5, &bytes(6, &nodes))].concat());
+        let (float, half) = (bytes(5, &tensor(1, &[8, 8], None)), bytes(5, &tensor(10, &[20, 20], None)));
+        let (bfloat, whole) = (bytes(5, &tensor(16, &[300, 2], None)), bytes(5, &tensor(7, &[999], None)));
+        let table: [(&[Vec<u8>], DType, bool); 9] = [
+            (&[node("MatMul"), float.clone()], DType::Float32, false),
+            (&[], DType::Float32, false),
+            (&[float.clone(), half.clone(), whole], DType::Float16, false),
+            (&[float.clone(), half, bfloat], DType::BFloat16, false),
+            (&[float.clone(), node("MatMulInteger"), node("DynamicQuantizeLinear")], DType::Int8, true),
+            (&[node("QLinearMatMul"), node("QuantizeLinear")], DType::Int8, false),
+            (&[node("DequantizeLinear"), float], DType::Float32, false),
+            (&[inner(node("DynamicQuantizeMatMul"))], DType::Int8, true),
+            (&[inner(inner(node("QGemm")))], DType::Int8, false),
+        ];
+        for (index, (graph, dtype, is_shared)) in table.into_iter().enumerate() {
+            let found = read(&model(graph)).unwrap();
+            assert_eq!((found.dtype, found.is_shared), (dtype, is_shared), "row {index}");
+            assert_eq!((found.outputs, found.values.len()), (vec!["logits".to_owned()], 0));
+        }
+        let external = [
+            bytes(5, &tensor(1, &[4], Some("model.onnx_data"))),
+            bytes(1, &bytes(5, &bytes(5, &tensor(1, &[4], Some("../b"))))),
+            bytes(15, &bytes(1, &tensor(1, &[4], Some("c")))),
+        ];
+        let found = read(&model(&external)).unwrap();
+        assert_eq!(found.values.into_iter().collect::<Vec<_>>(), ["../b", "c", "model.onnx_data"]);
+        // Dimensions as one run, and so large that their product is beyond all numbers.
+        let run = bytes(
+            5,
+            &[bytes(1, &[number(u64::MAX), number(3)].concat()), number(2 << 3), number(10)].concat(),
+        );
+        assert_eq!(read(&model(&[run])).unwrap().dtype, DType::Float16);
+    }
+
+    #[test]
+    fn a_file_that_is_cut_or_nests_for_ever_is_refused() {
+        let whole = model(&[node("MatMul"), bytes(5, &tensor(1, &[4], Some("data")))]);
+        for end in 0..whole.len() {
+            assert!(read(&whole[..end]).is_err(), "{end} of {} bytes", whole.len());
+        }
+        let mut graph = node("MatMul");
+        for _ in 0..20 {
+            graph = bytes(1, &bytes(5, &bytes(6, &graph)));
+        }
+        let long = bytes(5, &bytes(13, &bytes(2, &[b'x'; 2000])));
+        for (file, part) in [
+            (model(&[graph]), "nested too deep"),
+            (model(&[long]), "a name is too long"),
+            (b"version https://git-lfs".to_vec(), "form of an ONNX file"),
+            (vec![0xff; 40], "more than 64 bits"),
+            (Vec::new(), "no graph"),
+            (bytes(7, b""), "no graph"),
+        ] {
+            let message = read(&file).unwrap_err();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn changed_bytes_never_end_in_a_panic() {
+        let whole = model(&[node("MatMulInteger"), bytes(5, &tensor(1, &[4, 4], Some("data")))]);
+        let mut random = StdRng::seed_from_u64(9);
+        for _ in 0..20_000 {
+            let mut file = whole.clone();
+            for _ in 0..random.random_range(1..4) {
+                let place = random.random_range(0..file.len());
+                file[place] = random.random();
+            }
+            drop(read(&file));
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The ONNX Runtime backend: an ONNX file in, a [`Backend`] out.
+//!
+//! `library` finds ONNX Runtime's shared library, `signature` decides what goes into the graph and which output is read,
+//! `head` makes scores and vectors of that output. Batches are padded by `text_embeddings_backend_core::Padded`.
+
+mod head;
+mod library;
+mod signature;
+
+use std::{borrow::Cow, fs::File, path::Path};
+
+use ort::{
+    ep::CPU,
+    session::{OutputSelector, RunOptions, Session, SessionInputValue, builder::SessionBuilder},
+    value::{DynValue, Outlet, Tensor, TensorElementType},
+};
+use serde_json::Value;
+use text_embeddings_backend_core::{
+    Backend, BackendError, BackendKind, Batch, BatchBuilder, Graph, Head, LoadOptions, Loaded, Output,
+    Packing, Padded, Predictions, Text, Wanted, describe_any, most_cells, read_graph,
+};
+
+use crate::{
+    head::{LoadedHead, Values, failed},
+    library::runtime,
+    signature::{Element, Feed, Meaning, Port, Signature},
+};
+
+/// The longest part of a message of ONNX Runtime that is told, in characters.
+const LONGEST_MESSAGE: usize = 300;
+
+/// A graph with the head that reads its output.
+struct OrtBackend {
+    session: Session,
+    signature: Signature,
+    head: LoadedHead,
+    /// The token in cells of padding.
+    padding: u32,
+    memory: Memory,
+}
+
+/// What a batch takes while it is computed, estimated by the sizes in `config.json`.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    /// The longest input in tokens.
+    longest: usize,
+    /// Whether texts are computed one by one.
+    alone: bool,
+    /// Values of each token that are held at once, but for attention.
+    per_token: usize,
+    /// Heads of attention.
+    heads: usize,
+}
+
+impl Memory {
+    fn new(config: &Value, signature: &Signature, (longest, hidden): (usize, usize)) -> Self {
+        let number = |name: &str| config[name].as_u64().map(|number| number as usize);
+        let first = |names: &[&str]| names.iter().find_map(|name| number(name));
+        let inner = first(&["intermediate_size", "hidden_dim", "d_ff", "n_inner"]).unwrap_or(4 * hidden);
+        let heads =
+            first(&["num_attention_heads", "n_heads", "n_head", "num_heads"]).unwrap_or(hidden.div_ceil(64));
+        // The output is copied where it is not in float32.
+        let output =
+            if signature.meaning == Meaning::Logits { 2 * signature.width.unwrap_or_default() } else { 0 };
+        // An unfused GELU holds its input, two steps on the way and its result; a layer outside of it holds queries, keys,
+        // values, their rearrangements, the residual and a norm.
+        Self { longest, alone: signature.alone, per_token: 4 * inner + 12 * hidden + output, heads }
+    }
+
+    /// The most bytes for a batch of so many tokens.
+    fn bytes(&self, tokens: usize) -> usize {
+        let width = tokens.min(self.longest);
+        let cells = if self.alone { width } else { most_cells(tokens) };
+        // Products of queries and keys, the same with the mask, and their softmax.
+        let attention = self.heads.saturating_mul(3).saturating_mul(width);
+        cells.saturating_mul(self.per_token.saturating_add(attention)).saturating_mul(size_of::<f32>())
+    }
+}
+
+impl Backend for OrtBackend {
+    fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
+        self.head.check(batch)?;
+        let mut texts = vec![Output::default(); batch.leaves().len()];
+        for group in Padded::groups(batch, self.padding, self.signature.alone) {
+            let Self { session, signature, head, .. } = self;
+            run(session, signature, &group, |values| head.read(batch, &group, values, &mut texts))?;
+        }
+        Ok(Predictions { texts, ..Predictions::default() })
+    }
+
+    fn packing(&self) -> Packing {
+        Packing::SEPARATE
+    }
+
+    fn batch_bytes(&self, tokens: usize) -> usize {
+        self.memory.bytes(tokens)
+    }
+}
+
+/// Runs the graph on one group, and hands its output on.
+fn run(
+    session: &mut Session,
+    signature: &Signature,
+    group: &Padded,
+    read: impl FnOnce(&Values<'_>) -> Result<(), BackendError>,
+) -> Result<(), BackendError> {
+    let stopped = |error: ort::Error| failed(&format!("ONNX Runtime: {}", line(&error.to_string())));
+    let (texts, tokens) = (group.texts.len(), group.width);
+    let inputs = signature
+        .inputs
+        .iter()
+        .map(|(name, feed, is_narrow)| Ok((Cow::from(name.as_str()), input(*feed, *is_narrow, group)?)))
+        .collect::<ort::Result<Vec<(Cow<'_, str>, SessionInputValue<'_>)>>>()
+        .map_err(stopped)?;
+    let options = RunOptions::new().map_err(stopped)?;
+    // Heads that nobody reads are not computed.
+    let options = options.with_outputs(OutputSelector::no_default().with(signature.output.as_str()));
+    let outputs = session.run_with_options(inputs, &options).map_err(stopped)?;
+    let value = outputs.get(&signature.output).ok_or_else(|| failed("the ONNX file gave no output"))?;
+    let (shape, values) = floats(value).map_err(stopped)?;
+    let expected = signature.dimensions(texts, tokens);
+    let width = match shape.split_last() {
+        Some((width, before)) if before == expected => *width,
+        _ => {
+            return Err(failed(&format!(
+                "the ONNX file's output `{}` has the shape {shape:?} for {texts} texts of {tokens} tokens",
+                signature.output
+            )));
+        }
+    };
+    read(&Values { values: &values, width })
+}
+
+/// An input's values for a group.
+fn input(feed: Feed, is_narrow: bool, group: &Padded) -> ort::Result<SessionInputValue<'static>> {
+    let shape = [group.texts.len(), group.width];
+    let values = match feed {
+        Feed::Ids => group.ids.clone(),
+        Feed::Mask => group.mask.clone(),
+        Feed::Types => group.types.clone(),
+        Feed::Positions => group.positions(),
+    };
+    Ok(if is_narrow {
+        // Ids, types and positions are below 2³¹ in any model.
+        let narrow: Vec<i32> = values.into_iter().map(|value| value as i32).collect();
+        Tensor::from_array((shape, narrow))?.into()
+    } else {
+        Tensor::from_array((shape, values))?.into()
+    })
+}
+
+/// The shape and the values of an output.
+fn floats(value: &DynValue) -> ort::Result<(Vec<usize>, Cow<'_, [f32]>)> {
+    let sizes = |shape: &[i64]| shape.iter().map(|&size| size.max(0) as usize).collect();
+    if value.dtype().tensor_type() == Some(TensorElementType::Float16) {
+        let (shape, values) = value.try_extract_tensor::<half::f16>()?;
+        return Ok((sizes(shape), values.iter().map(|value| value.to_f32()).collect()));
+    }
+    let (shape, values) = value.try_extract_tensor::<f32>()?;
+    Ok((sizes(shape), Cow::Borrowed(values)))
+}
+
+/// Loads a graph and runs it once.
+///
+/// # Errors
+///
+/// [`BackendError::Load`] if ONNX Runtime's library or the file is missing, broken or too old, if the graph has an input,
+/// an output or a head that is not served, or if its answers are not numbers.
+pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
+    let Some(path) = options.weights.first() else {
+        return Err(BackendError::Load("there is no ONNX file".to_owned()));
+    };
+    let graph = facts(path)?;
+    if let Some(dtype) = options.dtype.filter(|dtype| *dtype != graph.dtype) {
+        return Err(BackendError::Load(format!(
+            "`--dtype {dtype}` is asked for, but {} computes in {}: leave it out, or name another file with `--onnx-file`",
+            path.display(),
+            graph.dtype
+        )));
+    }
+    let runtime = runtime()?;
+    let session = session(&runtime.environment, path, options.threads).map_err(|error| {
+        BackendError::Load(format!(
+            "ONNX Runtime cannot load {}: {}; download it again, or install a newer ONNX Runtime",
+            path.display(),
+            line(&error)
+        ))
+    })?;
+    let unfit = |reason: String| BackendError::Load(format!("{} is not served: {reason}", path.display()));
+    let mut signature =
+        Signature::new(&ports(session.inputs()), &ports(session.outputs()), &options.head).map_err(unfit)?;
+    // Where a text's rounding depends on what is computed with it, nothing is. Logits of whole vocabularies are large.
+    signature.alone |= graph.is_shared || signature.meaning == Meaning::Logits;
+    let description = describe_any(&options.config)?;
+    let width = signature.width.or((signature.meaning == Meaning::States).then_some(description.hidden));
+    if signature.meaning == Meaning::Vector {
+        tracing::warn!(
+            "The ONNX file gives `{}` only: vectors are pooled by the file itself, whatever `--pooling` and 1_Pooling say",
+            signature.output
+        );
+    }
+    let memory = Memory::new(&options.config, &signature, (options.max_input_length, description.hidden));
+    let padding = options.config["pad_token_id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(0);
+    let head = LoadedHead::load(&options.head, signature.meaning, width)?;
+    let mut backend = OrtBackend { session, signature, head, padding, memory };
+    refuse_nan(&mut backend, &options.head)?;
+    Ok(Loaded {
+        backend: Box::new(backend),
+        kind: BackendKind::Ort,
+        library: Some(runtime.library.clone()),
+        device: "cpu",
+        dtype: graph.dtype,
+        instruction_set: None,
+        prefix_cache_bytes: 0,
+    })
+}
+
+fn facts(path: &Path) -> Result<Graph, BackendError> {
+    let unreadable = |reason: String| BackendError::Load(format!("cannot read {}: {reason}", path.display()));
+    let file = File::open(path).map_err(|error| unreadable(error.to_string()))?;
+    read_graph(file).map_err(unreadable)
+}
+
+fn session(
+    environment: &ort::environment::Environment,
+    path: &Path,
+    threads: usize,
+) -> Result<Session, String> {
+    let words = |error: ort::Error<SessionBuilder>| error.to_string();
+    Session::builder(environment)
+        .map_err(|error| error.to_string())?
+        .with_intra_threads(threads)
+        .map_err(words)?
+        .with_inter_threads(1)
+        .map_err(words)?
+        // The arena never gives back what one long batch took.
+        .with_execution_providers([CPU::default().with_arena_allocator(false).build()])
+        .map_err(words)?
+        .with_memory_pattern(false)
+        .map_err(words)?
+        .commit_from_file(path)
+        .map_err(|error| error.to_string())
+}
+
+fn ports(outlets: &[Outlet]) -> Vec<Port> {
+    let port = |outlet: &Outlet| {
+        let element = match outlet.dtype().tensor_type() {
+            Some(TensorElementType::Int64) => Element::Int64,
+            Some(TensorElementType::Int32) => Element::Int32,
+            Some(TensorElementType::Float32) => Element::Float32,
+            Some(TensorElementType::Float16) => Element::Float16,
+            _ => Element::Other,
+        };
+        let shape = outlet.dtype().tensor_shape().map(|shape| shape.to_vec()).unwrap_or_default();
+        Port { name: outlet.name().to_owned(), element, shape }
+    };
+    outlets.iter().map(port).collect()
+}
+
+/// Computes a first batch: a graph that fails or gives no numbers shows here, not in the first request.
+fn refuse_nan(backend: &mut OrtBackend, head: &Head) -> Result<(), BackendError> {
+    let mut builder = BatchBuilder::new(backend.packing());
+    builder.push(&Text::new([0; 2], if *head == Head::Splade { Wanted::SPARSE } else { Wanted::WHOLE }));
+    let predictions = backend.predict(&builder.build()).map_err(|error| match error {
+        BackendError::Inference(reason) => {
+            BackendError::Load(format!("the ONNX file fails on a first text: {reason}"))
+        }
+        error => error,
+    })?;
+    let is_finite = |output: &Output| {
+        let sparse = output.sparse.iter().map(|entry| &entry.value);
+        output.whole.iter().chain(sparse).all(|value| value.is_finite())
+    };
+    if predictions.texts.iter().all(is_finite) {
+        return Ok(());
+    }
+    Err(BackendError::Load(
+        "the ONNX file's first answer is not a number: its weights are broken, or too large for its arithmetic".to_owned(),
+    ))
+}
+
+/// A message in one line of bounded length.
+fn line(message: &str) -> String {
+    let words: Vec<&str> = message.split_whitespace().collect();
+    words.join(" ").chars().take(LONGEST_MESSAGE).collect()
+}
+
+fn load_error(what: &str, error: &dyn std::fmt::Display) -> BackendError {
+    BackendError::Load(format!("{what}: {}", line(&error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_grows_with_cells_and_with_the_square_of_the_longest_text() {
+        let memory = Memory { longest: 512, alone: false, per_token: 100, heads: 2 };
+        assert_eq!(memory.bytes(8), 10 * (100 + 2 * 3 * 8) * 4);
+        assert_eq!(memory.bytes(1000), 1250 * (100 + 2 * 3 * 512) * 4);
+        assert_eq!(Memory { alone: true, ..memory }.bytes(1000), 512 * (100 + 2 * 3 * 512) * 4);
+        assert_eq!(Memory { heads: usize::MAX, ..memory }.bytes(9), usize::MAX);
+    }
+
+    #[test]
+    fn a_message_is_one_line() {
+        assert_eq!(line("a\n  b\tc\n"), "a b c");
+        assert_eq!(line(&"é".repeat(1000)).chars().count(), LONGEST_MESSAGE);
+    }
+}
