@@ -66,9 +66,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("tokenizer");
     let available = memory::Available::read();
     if let Some(available) = available {
-        let bytes =
-            folder.stored.as_ref().map_or_else(|| memory::size(&folder.weights), |stored| stored.bytes);
-        available.check_weights(bytes, config.dtype)?;
+        available.check_weights(memory::weights(&folder), config.dtype)?;
     }
     let mut loaded = load_weights(args, &config, &folder, &encoder, head)?;
     steps.done("weights");

@@ -219,6 +219,7 @@ fn weight(name: &str, tensor: &Tensor, rows: Range<usize>) -> Result<Weight, Bac
     Ok(Weight::new(bytes, stored, tensor.columns()))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` hands it on so")]
 fn failed(error: CheckpointError) -> BackendError {
     BackendError::Load(error.to_string())
 }

@@ -243,7 +243,7 @@ impl File {
     /// # Errors
     ///
     /// [`CheckpointError::Unsupported`] naming an architecture or a tensor that is not known.
-    pub(crate) fn into_tensors(self, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+    pub(crate) fn translated(&self, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
         translate::tensors(self, source)
     }
 }

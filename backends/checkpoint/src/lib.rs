@@ -119,7 +119,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let source = Arc::new(Source::open(path)?);
     let start = source.start(LONGEST_MAGIC)?;
     if start.starts_with(gguf::MAGIC) {
-        let tensors = gguf::File::of(&source)?.into_tensors(&source)?;
+        let tensors = gguf::File::of(&source)?.translated(&source)?;
         return Ok(Checkpoint { format: Format::Gguf, tensors });
     }
     if pickle::is_pickle(&start) {

@@ -39,6 +39,7 @@ pub struct Values {
 }
 
 /// Where the values of a tensor are.
+#[derive(Clone, Copy)]
 pub(crate) struct Place {
     /// The first byte that it may use, from the start of the file.
     pub(crate) start: u64,
@@ -57,7 +58,7 @@ impl Tensor {
     ) -> Result<Self, CheckpointError> {
         let tensor = Self { source: source.clone(), start: place.start, encoding, shape, order: Order::Rows };
         let columns = tensor.columns();
-        if columns % encoding.values != 0 {
+        if !columns.is_multiple_of(encoding.values) {
             return Err(source.damaged(format!(
                 "the tensor `{name}` has rows of {columns} values, which are no whole blocks of {}",
                 encoding.name

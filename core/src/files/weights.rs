@@ -340,7 +340,8 @@ mod tests {
 
     #[test]
     fn safetensors_go_before_pickles_and_these_before_gguf() {
-        let table: [(&[&str], Option<&str>, Result<Selection, &str>); 11] = [
+        type Case<'a> = (&'a [&'a str], Option<&'a str>, Result<Selection, &'a str>);
+        let table: [Case<'_>; 11] = [
             (
                 &["a.gguf", "model.safetensors", "pytorch_model.bin"],
                 None,

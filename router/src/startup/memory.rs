@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::ensure;
 use text_embeddings_backend_core::DType;
+use text_embeddings_core::files::ModelFolder;
 
 /// Memory that a process may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,9 +125,10 @@ pub(super) fn held() -> Option<u64> {
     Some((field("RssAnon:")? + field("RssShmem:").unwrap_or(0)) * 1024)
 }
 
-/// The size of files, in bytes; of those that can be read.
-pub(super) fn size(files: &[PathBuf]) -> u64 {
-    files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum()
+/// The size of a model's weights as they are read, in bytes; that of their files where only another library reads them.
+pub(super) fn weights(folder: &ModelFolder) -> u64 {
+    let files = || folder.weights.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum();
+    folder.stored.as_ref().map_or_else(files, |stored| stored.bytes)
 }
 
 /// Where the limits of these control groups, of version 2 or 1, are written, those of the groups around them included.

@@ -87,7 +87,6 @@ fn check_head(reader: &Reader<'_>, causal: bool) -> Result<(), CheckpointError> 
         (true, _) if !causal && !has("cls.weight") => {
             left_out("it has `cls.output.weight` and no `cls.weight`")
         }
-        (true, _) => Ok(()),
         (false, Some(RANK)) if !(causal && output) => {
             left_out("its pooling type is that of a re-ranker, and it has no `cls.output.weight`")
         }
@@ -99,7 +98,7 @@ fn check_head(reader: &Reader<'_>, causal: bool) -> Result<(), CheckpointError> 
             }
             Ok(())
         }
-        (false, _) => Ok(()),
+        _ => Ok(()),
     }
 }
 

@@ -196,9 +196,9 @@ pub(super) fn labels(file: &File) -> Option<&[String]> {
 }
 
 /// The tensors under the names that `transformers` gives them, with their values in its order.
-pub(super) fn tensors(file: File, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    let architecture = Architecture::of(&file)?;
-    let answers = answers(&file);
+pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
+    let architecture = Architecture::of(file)?;
+    let answers = answers(file);
     let vocabulary = file.shape("token_embd.weight").and_then(|shape| shape.first()).copied().unwrap_or(0);
     let count = |name: &str| file.metadata.number(&format!("{}.attention.{name}", architecture.name));
     let heads = |name: &str| count(name).or_else(|| count("head_count")).unwrap_or(0);

@@ -27,10 +27,13 @@ pub(super) enum Value {
     /// Texts only: other items are dropped.
     List(Rc<RefCell<Vec<Rc<str>>>>),
     /// Tensors by name only: other items are dropped.
-    Dictionary(Rc<RefCell<Vec<(Rc<str>, Rc<View>)>>>),
+    Dictionary(Rc<RefCell<Views>>),
     Storage(Rc<Storage>),
     Tensor(Rc<View>),
 }
+
+/// Tensors by name.
+pub(super) type Views = Vec<(Rc<str>, Rc<View>)>;
 
 pub(super) struct Tuple {
     items: Vec<Value>,
@@ -59,7 +62,7 @@ pub(super) struct View {
 
 impl Value {
     /// The tensors of a dictionary, by name.
-    pub(super) fn into_tensors(self) -> Result<Vec<(Rc<str>, Rc<View>)>, String> {
+    pub(super) fn into_tensors(self) -> Result<Views, String> {
         match self {
             Self::Dictionary(items) if !items.borrow().is_empty() => Ok(items.take()),
             _ => Err("it holds no dictionary of tensors: save `model.state_dict()`".to_owned()),

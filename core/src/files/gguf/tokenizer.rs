@@ -136,17 +136,14 @@ impl<'f> Vocabulary<'f> {
     }
 
     /// What is put around a text, and around a pair of texts.
-    fn frame(&self, frame: &Frame<'_>) -> Value {
+    fn frame(frame: &Frame<'_>) -> Value {
         let special = |token: &Option<(usize, &str)>, kind: usize| {
             token.map(|(_, text)| json!({ "SpecialToken": { "id": text, "type_id": kind } }))
         };
         let text = |name: &str, kind: usize| Some(json!({ "Sequence": { "id": name, "type_id": kind } }));
         let Frame { before, after, between, second } = frame;
         let single = [special(before, 0), text("A", 0), special(after, 0)];
-        let rest = match between {
-            Some(between) => [special(between, *second), text("B", *second), special(after, *second)],
-            None => [special(before, *second), text("B", *second), special(after, *second)],
-        };
+        let rest = [special(between, *second), text("B", *second), special(after, *second)];
         let tokens: serde_json::Map<String, Value> = [*before, *after]
             .into_iter()
             .flatten()
@@ -161,12 +158,7 @@ impl<'f> Vocabulary<'f> {
     fn roberta(&self) -> Result<Value, String> {
         let (before, after) =
             (self.special(&["bos", "cls"], "<s>")?, self.special(&["eos", "seperator"], "</s>")?);
-        Ok(self.frame(&Frame {
-            before: Some(before),
-            after: Some(after),
-            between: Some(Some(after)),
-            second: 0,
-        }))
+        Ok(Self::frame(&Frame { before: Some(before), after: Some(after), between: Some(after), second: 0 }))
     }
 
     /// The frame of a causal model: each text has the token before it and the token behind it that the file switches on.
@@ -175,7 +167,7 @@ impl<'f> Vocabulary<'f> {
             self.switch(switch, false).then(|| self.special(&[name], &format!("({name})"))).transpose()
         };
         let (before, after) = (token("add_bos_token", "bos")?, token("add_eos_token", "eos")?);
-        Ok(self.frame(&Frame { before, after, between: None, second: 0 }))
+        Ok(Self::frame(&Frame { before, after, between: before, second: 0 }))
     }
 
     /// `gpt2`: pairs of bytes, with merges.
@@ -243,7 +235,7 @@ impl<'f> Vocabulary<'f> {
         let plain =
             self.kinds.iter().zip(self.tokens).filter(|(kind, token)| **kind != CONTROL && !is_name(token));
         let lowercase = !plain.into_iter().any(|(_, token)| token.chars().any(char::is_uppercase));
-        let frame = Frame { before: Some(before), after: Some(after), between: Some(None), second: 1 };
+        let frame = Frame { before: Some(before), after: Some(after), between: None, second: 1 };
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
             "added_tokens": self.added(),
@@ -252,7 +244,7 @@ impl<'f> Vocabulary<'f> {
                 "lowercase": lowercase,
             },
             "pre_tokenizer": { "type": "BertPreTokenizer" },
-            "post_processor": self.frame(&frame),
+            "post_processor": Self::frame(&frame),
             "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": true },
             "model": {
                 "type": "WordPiece", "unk_token": unknown.1, "continuing_subword_prefix": "##",
@@ -305,8 +297,8 @@ impl<'f> Vocabulary<'f> {
 struct Frame<'t> {
     before: Option<(usize, &'t str)>,
     after: Option<(usize, &'t str)>,
-    /// In a pair, what is before the second text; without it, what is before the first.
-    between: Option<Option<(usize, &'t str)>>,
+    /// In a pair, what is before the second text.
+    between: Option<(usize, &'t str)>,
     /// The token type of the second text.
     second: usize,
 }

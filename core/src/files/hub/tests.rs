@@ -674,7 +674,7 @@ async fn fetched(
         repository.files.retain(|name, _| name != "model.safetensors" && !without.contains(&name.as_str()));
         for name in with {
             let index = r#"{"weight_map":{"a":"pytorch_model-1.bin","b":"pytorch_model-2.bin"}}"#;
-            let content = if name.ends_with(".json") { index.into() } else { vec![0; 10] };
+            let content = if name.contains("index") { index.into() } else { vec![0; 10] };
             repository.files.insert((*name).to_owned(), content);
         }
     });
@@ -691,7 +691,7 @@ async fn fetched(
 #[tokio::test]
 async fn of_weights_in_other_formats_only_those_that_are_used_are_fetched() {
     let weights = |snapshot: &BTreeSet<String>| {
-        let is_weights = |name: &&String| name.ends_with(".bin") || name.ends_with(".gguf");
+        let is_weights = |name: &&String| super::super::weights::is_weights(name);
         snapshot.iter().filter(is_weights).cloned().collect::<Vec<_>>().join(" ")
     };
     let none: &[&str] = &[];
