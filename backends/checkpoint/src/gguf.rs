@@ -2,7 +2,7 @@
 //!
 //! A file begins with a magic number, a version and two counts; then come the metadata, each a name and a typed value, and
 //! the tensors' names, shapes, types and places; then, aligned, their values. The names of metadata and tensors are
-//! llama.cpp's: [`translate`] knows them. What must hold: a length or count is compared with what is left of the file, and
+//! llama.cpp's: `translate` knows them. What must hold: a length or count is compared with what is left of the file, and
 //! with a limit, before memory is taken for it.
 
 mod config;
