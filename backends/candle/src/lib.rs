@@ -31,7 +31,7 @@ use crate::{
     device::Chosen,
     heads::LoadedHead,
     kernels::threads::Threads,
-    load::Checkpoint,
+    load::{Checkpoint, Scheme},
     operations::{Operations, Result},
     pass::Pass,
     plain::TensorOperations,
@@ -163,14 +163,22 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
 
 /// bfloat16 if that is what all matrices are stored in and the CPU multiplies it.
 fn default_dtype(set: InstructionSet, options: &LoadOptions) -> Result<DType> {
-    let native = set.has_bf16() && Checkpoint::open(&options.weights)?.is_stored_as(&BF16);
+    // What comes quantised is widened to values that bfloat16 rounds by less than they were rounded before.
+    let is_rounded = || Ok::<_, BackendError>(Checkpoint::open(&options.weights)?.is_stored_as(&BF16));
+    let native = set.has_bf16() && (Scheme::of(&options.config)?.is_some() || is_rounded()?);
     Ok(if native { DType::BFloat16 } else { DType::Float32 })
 }
 
 fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) -> Result<Box<dyn Backend>> {
     let plan = models::plan(&options.config)?;
     let checkpoint = Checkpoint::open(&options.weights)?.without_prefixes(plan.prefixes)?;
-    let checkpoint = checkpoint.with_adapters(plan.adapters.clone());
+    let scheme = Scheme::of(&options.config)?;
+    if let Some(scheme) = scheme {
+        tracing::info!(
+            "The checkpoint is quantised ({scheme}): its matrices are widened, and computed with as `--dtype` says"
+        );
+    }
+    let checkpoint = checkpoint.with_adapters(plan.adapters.clone()).quantised_as(scheme);
     let model = Transformer::load(&plan, &checkpoint, &mut operations)?;
     let head = LoadedHead::load(&options.head, &plan, &checkpoint, &mut operations)?;
     checkpoint.finish(&plan.ignored)?;

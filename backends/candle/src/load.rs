@@ -6,9 +6,11 @@
 //! and one that no model asked for, is an error that names tensor and file.
 
 mod adapters;
+mod quantised;
 
 pub(crate) use crate::kernels::stored::StoredMatrix as Weight;
 use crate::{kernels::pack::Stored, plan::Adapters};
+pub(crate) use quantised::Scheme;
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
@@ -61,6 +63,7 @@ pub(crate) struct Checkpoint {
     tensors: BTreeMap<String, Tensor>,
     unused: RefCell<BTreeSet<String>>,
     adapters: Option<Adapters>,
+    scheme: Option<Scheme>,
 }
 
 impl Checkpoint {
@@ -81,7 +84,7 @@ impl Checkpoint {
 
     fn of(tensors: BTreeMap<String, Tensor>) -> Self {
         let unused = RefCell::new(tensors.keys().cloned().collect());
-        Self { tensors, unused, adapters: None }
+        Self { tensors, unused, adapters: None, scheme: None }
     }
 
     /// The same tensors without the first of `prefixes` that their name begins with, and under their new spellings.
@@ -161,6 +164,9 @@ impl Checkpoint {
             && let Some(adapted) = self.adapted(name, shape, adapters)?
         {
             return Ok(adapted.narrow(rows));
+        }
+        if let Some(quantised) = self.quantised(name, shape)? {
+            return Ok(quantised.narrow(rows));
         }
         let Some(tensor) = self.tensors.get(name) else {
             return Err(missing(name));

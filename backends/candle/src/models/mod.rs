@@ -26,6 +26,7 @@ mod qwen_vl;
 mod rotary;
 
 use crate::{
+    load::Scheme,
     operations::Result,
     plan::{Classification, Plan, Reads, Step},
 };
@@ -126,10 +127,7 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
             known.join(", ")
         )));
     };
-    if !config["quantization_config"].is_null() {
-        let method = config["quantization_config"]["quant_method"].as_str().unwrap_or("unnamed");
-        return Err(unsupported(config, &format!("quantization_config ({method})")));
-    }
+    Scheme::of(config)?;
     let plan = (architecture.plan)(config)?;
     if let (None, false) = (plan.cutoff_layers, config[CUTOFF_LAYERS].is_null()) {
         return Err(BackendError::Load(

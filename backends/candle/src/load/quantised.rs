@@ -1,0 +1,540 @@
+//! Matrices of checkpoints that come quantised: `quantization_config` of config.json.
+//!
+//! Input: a matrix's usual name, `NAME.weight`. Output: its values, widened when the matrix is requested. What must hold: the
+//! values are those that the method's own code computes with, in `f32`; a scheme, a shape or a type that is not known is an error
+//! that names it, never another value.
+//!
+//! Sources: `compressed_tensors` (`pack_to_int32`), `AutoAWQ` (`packing_utils.py`), `AutoGPTQ` (`qlinear_cuda.py`), and of FP8
+//! transformers (`finegrained_fp8.py`).
+
+use super::{Checkpoint, Weight, failed};
+use serde_json::Value;
+use std::fmt;
+use text_embeddings_backend_core::BackendError;
+use text_embeddings_checkpoint::Tensor;
+
+/// How a checkpoint's matrices are quantised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// 8-bit floating point (E4M3) with a scale for the matrix, for each row, or for blocks.
+    Fp8 {
+        /// Rows and columns of a block.
+        block: Option<[usize; 2]>,
+    },
+    /// `compressed-tensors`: bytes, or numbers of four or eight bits packed along the columns.
+    CompressedTensors {
+        /// Bits of a value.
+        bits: u32,
+        /// Columns that share a scale; absent for all of a row.
+        group: Option<usize>,
+    },
+    /// GPTQ: packed along the columns of the weight `[outputs, inputs]`, which is stored transposed.
+    Gptq {
+        /// Bits of a value.
+        bits: u32,
+        /// Inputs that share a scale; absent for all.
+        group: Option<usize>,
+        /// What is added to a stored zero.
+        zero: i32,
+    },
+    /// AWQ: packed along the rows of the weight, which is stored transposed.
+    Awq {
+        /// Inputs that share a scale; absent for all.
+        group: Option<usize>,
+    },
+}
+
+/// Which output's value stands in which four bits of a word of AWQ.
+const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+/// Bits of a packed word.
+const WORD: u32 = 32;
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, bits, group) = match *self {
+            Self::Fp8 { block: None } => return f.write_str("FP8"),
+            Self::Fp8 { block: Some([rows, columns]) } => {
+                return write!(f, "FP8 in blocks of {rows} × {columns}");
+            }
+            Self::CompressedTensors { bits, group } => ("compressed-tensors", bits, group),
+            Self::Gptq { bits, group, .. } => ("GPTQ", bits, group),
+            Self::Awq { group } => ("AWQ", 4, group),
+        };
+        match group {
+            Some(group) => write!(f, "{name}, {bits} bits in groups of {group}"),
+            None => write!(f, "{name}, {bits} bits"),
+        }
+    }
+}
+
+impl Scheme {
+    /// What `config.json` says; absent if the checkpoint is not quantised.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] naming a method, or a setting of it, that is not supported.
+    pub(crate) fn of(config: &Value) -> Result<Option<Self>, BackendError> {
+        let values = &config["quantization_config"];
+        if values.is_null() {
+            return Ok(None);
+        }
+        let settings = Settings { method: values["quant_method"].as_str().unwrap_or("unnamed"), values };
+        match settings.method {
+            "fp8" | "fbgemm_fp8" => settings.fp8(&values["weight_block_size"]),
+            "gptq" => settings.gptq(),
+            "awq" => settings.awq(),
+            "compressed-tensors" => settings.compressed_tensors(),
+            method => Err(BackendError::Load(format!(
+                "config.json: quantization_config of {method} is not supported; supported: fp8, fbgemm_fp8, \
+                 compressed-tensors, gptq, awq"
+            ))),
+        }
+        .map(Some)
+    }
+}
+
+/// `quantization_config`.
+struct Settings<'a> {
+    method: &'a str,
+    values: &'a Value,
+}
+
+impl Settings<'_> {
+    fn refused<T>(&self, setting: &str, value: &Value) -> Result<T, BackendError> {
+        let method = self.method;
+        Err(BackendError::Load(format!(
+            "config.json: quantization_config of {method} with {setting} {value} is not supported"
+        )))
+    }
+
+    fn bits(&self, value: &Value) -> Result<u32, BackendError> {
+        match value.as_u64() {
+            Some(bits @ (4 | 8)) => Ok(bits as u32),
+            _ => self.refused("bits", value),
+        }
+    }
+
+    fn group(&self, value: &Value) -> Result<Option<usize>, BackendError> {
+        match value.as_i64() {
+            Some(-1) => Ok(None),
+            Some(group) if group > 0 => Ok(Some(group as usize)),
+            _ => self.refused("group_size", value),
+        }
+    }
+
+    fn fp8(&self, block: &Value) -> Result<Scheme, BackendError> {
+        let sizes = block.as_array().map(|sizes| sizes.iter().map(Value::as_u64).collect::<Vec<_>>());
+        match sizes.as_deref() {
+            None if block.is_null() => Ok(Scheme::Fp8 { block: None }),
+            Some(&[Some(rows @ 1..), Some(columns @ 1..)]) => {
+                Ok(Scheme::Fp8 { block: Some([rows as usize, columns as usize]) })
+            }
+            _ => self.refused("weight_block_size", block),
+        }
+    }
+
+    fn gptq(&self) -> Result<Scheme, BackendError> {
+        let format = &self.values["checkpoint_format"];
+        let zero = match format.as_str().unwrap_or("gptq") {
+            "gptq" => 1,
+            "gptq_v2" => 0,
+            _ => return self.refused("checkpoint_format", format),
+        };
+        let [bits, group] = ["bits", "group_size"].map(|name| &self.values[name]);
+        Ok(Scheme::Gptq { bits: self.bits(bits)?, group: self.group(group)?, zero })
+    }
+
+    fn awq(&self) -> Result<Scheme, BackendError> {
+        let [bits, version, group] = ["bits", "version", "group_size"].map(|name| &self.values[name]);
+        if bits != 4 {
+            return self.refused("bits", bits);
+        }
+        if !version.as_str().unwrap_or("gemm").eq_ignore_ascii_case("gemm") {
+            return self.refused("version", version);
+        }
+        Ok(Scheme::Awq { group: self.group(group)? })
+    }
+
+    fn compressed_tensors(&self) -> Result<Scheme, BackendError> {
+        let groups = &self.values["config_groups"];
+        let all: Vec<&Value> = groups
+            .as_object()
+            .into_iter()
+            .flat_map(|groups| groups.values())
+            .map(|group| &group["weights"])
+            .collect();
+        let [first, others @ ..] = &all[..] else { return self.refused("config_groups", groups) };
+        if others.iter().any(|other| other != first) {
+            return self.refused("config_groups that differ:", groups);
+        }
+        let strategy = first["strategy"].as_str().unwrap_or("tensor");
+        match (first["type"].as_str().unwrap_or("int"), strategy) {
+            ("float", "tensor" | "channel") if first["num_bits"] == 8 => Ok(Scheme::Fp8 { block: None }),
+            ("float", "block") if first["num_bits"] == 8 => self.fp8(&first["block_structure"]),
+            ("int", "tensor" | "channel") => {
+                Ok(Scheme::CompressedTensors { bits: self.bits(&first["num_bits"])?, group: None })
+            }
+            ("int", "group") => Ok(Scheme::CompressedTensors {
+                bits: self.bits(&first["num_bits"])?,
+                group: self.group(&first["group_size"])?,
+            }),
+            _ => self.refused("weights", first),
+        }
+    }
+}
+
+/// Words of packed values `[rows, columns]` of these bits, some of which stand next to each other in one word.
+struct Packed {
+    words: Vec<u32>,
+    columns: usize,
+    bits: u32,
+}
+
+impl Packed {
+    /// Values in a word.
+    fn per_word(bits: u32) -> usize {
+        (WORD / bits) as usize
+    }
+
+    /// The value at `place` of a word.
+    fn at(&self, row: usize, column: usize, place: usize) -> i32 {
+        let word = self.words[row * self.columns + column] >> (self.bits * place as u32);
+        (word & ((1 << self.bits) - 1)).cast_signed()
+    }
+
+    /// The value whose row is packed with its neighbours above and below.
+    fn down(&self, row: usize, column: usize) -> i32 {
+        let per_word = Self::per_word(self.bits);
+        self.at(row / per_word, column, row % per_word)
+    }
+
+    /// The value whose column is packed with its neighbours to both sides.
+    fn across(&self, row: usize, column: usize) -> i32 {
+        let per_word = Self::per_word(self.bits);
+        self.at(row, column / per_word, column % per_word)
+    }
+
+    /// The same in the order of AWQ.
+    fn across_in_order(&self, row: usize, column: usize) -> i32 {
+        self.at(row, column / AWQ_ORDER.len(), AWQ_ORDER[column % AWQ_ORDER.len()])
+    }
+}
+
+impl Checkpoint {
+    /// From now on, matrices may be quantised so.
+    pub(crate) fn quantised_as(self, scheme: Option<Scheme>) -> Self {
+        Self { scheme, ..self }
+    }
+
+    /// The matrix `name`, if it is quantised.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] naming a tensor that is missing, or has another shape or type than the scheme needs.
+    pub(super) fn quantised(&self, name: &str, shape: &[usize]) -> Result<Option<Weight>, BackendError> {
+        let (Some(scheme), Some(base), &[outputs, inputs]) =
+            (self.scheme, name.strip_suffix(".weight"), shape)
+        else {
+            return Ok(None);
+        };
+        let part = |part: &str| format!("{base}.{part}");
+        let is_plain = self.has(name)
+            && !["weight_scale", "weight_scale_inv"].iter().any(|scale| self.has(&part(scale)));
+        if is_plain {
+            return Ok(None);
+        }
+        // Of activations, which are computed with as they are.
+        self.unused.borrow_mut().remove(&part("input_scale"));
+        match scheme {
+            Scheme::Fp8 { block } => self.fp8(base, [outputs, inputs], block),
+            Scheme::CompressedTensors { bits, group } if self.has(&part("weight_packed")) => {
+                self.compressed(base, [outputs, inputs], (bits, group))
+            }
+            Scheme::CompressedTensors { .. } => self.bytes(base, [outputs, inputs]),
+            Scheme::Gptq { bits, group, zero } => self.gptq(base, [outputs, inputs], (bits, group, zero)),
+            Scheme::Awq { group } => self.awq(base, [outputs, inputs], group),
+        }
+        .map(Some)
+    }
+
+    fn fp8(
+        &self,
+        base: &str,
+        [outputs, inputs]: [usize; 2],
+        block: Option<[usize; 2]>,
+    ) -> Result<Weight, BackendError> {
+        let bytes = self.stored(&format!("{base}.weight"), "F8_E4M3", &[outputs, inputs])?;
+        let [rows, columns] = block.unwrap_or([1, inputs]);
+        let scales = self.scales(base, [outputs.div_ceil(rows), inputs.div_ceil(columns)])?;
+        Ok(Weight::from_rows([outputs, inputs], |row, out| {
+            for (column, (out, &byte)) in out.iter_mut().zip(&bytes[row * inputs..]).enumerate() {
+                *out = e4m3(byte) * scales.of(row / rows, column / columns);
+            }
+        }))
+    }
+
+    fn bytes(&self, base: &str, [outputs, inputs]: [usize; 2]) -> Result<Weight, BackendError> {
+        self.refuse(&format!("{base}.weight_zero_point"))?;
+        let bytes = self.stored(&format!("{base}.weight"), "I8", &[outputs, inputs])?;
+        let scales = self.scales(base, [outputs, 1])?;
+        Ok(Weight::from_rows([outputs, inputs], |row, out| {
+            for (out, &byte) in out.iter_mut().zip(&bytes[row * inputs..]) {
+                *out = f32::from(byte.cast_signed()) * scales.of(row, 0);
+            }
+        }))
+    }
+
+    fn compressed(
+        &self,
+        base: &str,
+        [outputs, inputs]: [usize; 2],
+        (bits, group): (u32, Option<usize>),
+    ) -> Result<Weight, BackendError> {
+        let part = |part: &str| format!("{base}.{part}");
+        self.unused.borrow_mut().remove(&part("weight_shape"));
+        let (per_word, group) = (Packed::per_word(bits), group.unwrap_or(inputs));
+        let groups = inputs.div_ceil(group);
+        let packed = self.packed(&part("weight_packed"), [outputs, inputs.div_ceil(per_word)], bits)?;
+        let scales = self.scales(base, [outputs, groups])?;
+        let zeros = part("weight_zero_point");
+        let zeros = if self.has(&zeros) {
+            Some(self.packed(&zeros, [outputs.div_ceil(per_word), groups], bits)?)
+        } else {
+            None
+        };
+        let places = self.groups(&part("weight_g_idx"), inputs, (group, groups))?;
+        Ok(Weight::from_rows([outputs, inputs], |row, out| {
+            for (column, (out, &group)) in out.iter_mut().zip(&places).enumerate() {
+                // Values and zeros are stored without a sign, half of the range above what they are.
+                let zero = zeros.as_ref().map_or(1 << (bits - 1), |zeros| zeros.down(row, group));
+                *out = (packed.across(row, column) - zero) as f32 * scales.of(row, group);
+            }
+        }))
+    }
+
+    fn gptq(
+        &self,
+        base: &str,
+        [outputs, inputs]: [usize; 2],
+        (bits, group, zero): (u32, Option<usize>, i32),
+    ) -> Result<Weight, BackendError> {
+        let part = |part: &str| format!("{base}.{part}");
+        let (per_word, group) = (Packed::per_word(bits), group.unwrap_or(inputs));
+        let groups = inputs.div_ceil(group);
+        let packed = self.packed(&part("qweight"), [inputs.div_ceil(per_word), outputs], bits)?;
+        let zeros = self.packed(&part("qzeros"), [groups, outputs.div_ceil(per_word)], bits)?;
+        let scales = self.tensor(&part("scales"), &[groups, outputs])?;
+        let places = self.groups(&part("g_idx"), inputs, (group, groups))?;
+        let scales: Vec<Vec<f32>> = (0..groups).map(|group| scales.row(group)).collect();
+        Ok(Weight::from_rows([outputs, inputs], |row, out| {
+            for (column, (out, &group)) in out.iter_mut().zip(&places).enumerate() {
+                let zero = (zeros.across(group, row) + zero) & ((1 << bits) - 1);
+                *out = (packed.down(column, row) - zero) as f32 * scales[group][row];
+            }
+        }))
+    }
+
+    fn awq(
+        &self,
+        base: &str,
+        [outputs, inputs]: [usize; 2],
+        group: Option<usize>,
+    ) -> Result<Weight, BackendError> {
+        let part = |part: &str| format!("{base}.{part}");
+        let group = group.unwrap_or(inputs);
+        let (groups, words) = (inputs.div_ceil(group), outputs.div_ceil(AWQ_ORDER.len()));
+        let packed = self.packed(&part("qweight"), [inputs, words], 4)?;
+        let zeros = self.packed(&part("qzeros"), [groups, words], 4)?;
+        let scales = self.tensor(&part("scales"), &[groups, outputs])?;
+        let scales: Vec<Vec<f32>> = (0..groups).map(|group| scales.row(group)).collect();
+        Ok(Weight::from_rows([outputs, inputs], |row, out| {
+            for (column, out) in out.iter_mut().enumerate() {
+                let group = column / group;
+                let value = packed.across_in_order(column, row) - zeros.across_in_order(group, row);
+                *out = value as f32 * scales[group][row];
+            }
+        }))
+    }
+
+    /// The group of each input: by the list `name` where there is one, else in order.
+    fn groups(
+        &self,
+        name: &str,
+        inputs: usize,
+        (group, groups): (usize, usize),
+    ) -> Result<Vec<usize>, BackendError> {
+        if !self.has(name) {
+            return Ok((0..inputs).map(|input| input / group).collect());
+        }
+        let words = self.words(name, &[inputs])?;
+        let places: Vec<usize> = words.into_iter().map(|word| word as usize).collect();
+        match places.iter().find(|place| **place >= groups) {
+            Some(place) => Err(BackendError::Load(format!(
+                "tensor `{name}` names the group {place}, but there are {groups}"
+            ))),
+            None => Ok(places),
+        }
+    }
+
+    /// The scales of a matrix, which are `[rows, columns]`, or of fewer rows and columns that stand for all.
+    fn scales(&self, base: &str, [rows, columns]: [usize; 2]) -> Result<Scales, BackendError> {
+        let names = ["weight_scale", "weight_scale_inv"].map(|part| format!("{base}.{part}"));
+        let name = self.first_of(&names)?;
+        let shape = self.tensors[name].shape().to_vec();
+        let size = match shape[..] {
+            [] | [1] | [1, 1] => [1, 1],
+            [all] | [all, 1] if all == rows => [rows, 1],
+            [first, second] if [first, second] == [rows, columns] => [rows, columns],
+            _ => {
+                return Err(BackendError::Load(format!(
+                    "tensor `{name}` has shape {shape:?}, but quantization_config asks for [{rows}, {columns}]"
+                )));
+            }
+        };
+        let values = self.tensor(name, &shape)?;
+        let values = (0..values.rows()).flat_map(|row| values.row(row)).collect();
+        Ok(Scales { values, size })
+    }
+
+    /// Packed words `[rows, columns]`.
+    fn packed(&self, name: &str, [rows, columns]: [usize; 2], bits: u32) -> Result<Packed, BackendError> {
+        Ok(Packed { words: self.words(name, &[rows, columns])?, columns, bits })
+    }
+
+    fn words(&self, name: &str, shape: &[usize]) -> Result<Vec<u32>, BackendError> {
+        let bytes = self.stored(name, "I32", shape)?;
+        Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+    }
+
+    /// The bytes of a tensor, which must have this type and shape.
+    fn stored(&self, name: &str, encoding: &str, shape: &[usize]) -> Result<Vec<u8>, BackendError> {
+        let Some(tensor) = self.tensors.get(name) else { return Err(super::missing(name)) };
+        self.unused.borrow_mut().remove(name);
+        let found = (tensor.encoding().name, tensor.shape());
+        if found != (encoding, shape) {
+            return Err(BackendError::Load(format!(
+                "tensor `{name}` in {} is {} {:?}, but quantization_config asks for {encoding} {shape:?}",
+                tensor.path().display(),
+                found.0,
+                found.1
+            )));
+        }
+        Tensor::read_stored(tensor, 0..tensor.rows()).map_err(failed)
+    }
+
+    fn refuse(&self, name: &str) -> Result<(), BackendError> {
+        if self.has(name) {
+            return Err(BackendError::Load(format!(
+                "tensor `{name}` is not supported: bytes must be symmetric"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Scales of a matrix.
+struct Scales {
+    values: Vec<f32>,
+    /// Rows and columns; a single one stands for all.
+    size: [usize; 2],
+}
+
+impl Scales {
+    fn of(&self, row: usize, column: usize) -> f32 {
+        let [rows, columns] = self.size;
+        self.values[row.min(rows - 1) * columns + column.min(columns - 1)]
+    }
+}
+
+/// A byte of E4M3 (OCP 8-bit floating point: four bits of exponent, three of fraction, no infinities).
+fn e4m3(byte: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(byte >> 3 & 0xf), f32::from(byte & 7));
+    let size = match (exponent, byte & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => fraction * 2_f32.powi(-9),
+        _ => (1.0 + fraction / 8.0) * 2_f32.powi(exponent - 7),
+    };
+    if byte & 0x80 == 0 { size } else { -size }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use serde_json::json;
+
+    fn scheme(config: &Value) -> Result<Option<Scheme>, String> {
+        Scheme::of(&json!({ "quantization_config": config })).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn schemes_are_those_that_config_json_names_and_others_are_refused_by_name() {
+        let weights = |weights: Value| json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}});
+        for (config, expected) in [
+            (json!({"quant_method": "fp8", "weight_block_size": [128, 128]}), "FP8 in blocks of 128 × 128"),
+            (json!({"quant_method": "fbgemm_fp8"}), "FP8"),
+            (json!({"quant_method": "gptq", "bits": 4, "group_size": 128}), "GPTQ, 4 bits in groups of 128"),
+            (json!({"quant_method": "gptq", "bits": 8, "group_size": -1}), "GPTQ, 8 bits"),
+            (
+                json!({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "GEMM"}),
+                "AWQ, 4 bits in groups of 64",
+            ),
+            (
+                weights(json!({"num_bits": 8, "type": "int", "strategy": "channel"})),
+                "compressed-tensors, 8 bits",
+            ),
+            (
+                weights(json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128})),
+                "compressed-tensors, 4 bits in groups of 128",
+            ),
+            (
+                weights(
+                    json!({"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [64, 32]}),
+                ),
+                "FP8 in blocks of 64 × 32",
+            ),
+        ] {
+            assert_eq!(scheme(&config).unwrap().unwrap().to_string(), expected);
+        }
+        assert_eq!(Scheme::of(&json!({})).unwrap(), None);
+        for (config, part) in [
+            (json!({"quant_method": "bitsandbytes"}), "bitsandbytes is not supported; supported: fp8"),
+            (json!({"bits": 4}), "unnamed is not supported"),
+            (json!({"quant_method": "gptq", "bits": 3, "group_size": 128}), "gptq with bits 3"),
+            (json!({"quant_method": "gptq", "bits": 4}), "group_size null"),
+            (json!({"quant_method": "gptq", "bits": 4, "group_size": 0}), "group_size 0"),
+            (
+                json!({"quant_method": "gptq", "bits": 4, "group_size": 8, "checkpoint_format": "marlin"}),
+                "checkpoint_format \"marlin\"",
+            ),
+            (
+                json!({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemv"}),
+                "version \"gemv\"",
+            ),
+            (json!({"quant_method": "fp8", "weight_block_size": [128]}), "weight_block_size [128]"),
+            (json!({"quant_method": "fp8", "weight_block_size": [0, 1]}), "weight_block_size [0,1]"),
+            (json!({"quant_method": "compressed-tensors"}), "config_groups null"),
+            (weights(json!({"num_bits": 4, "type": "float"})), "weights {"),
+        ] {
+            let message = scheme(&config).unwrap_err();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_e4m3_are_those_of_its_definition() {
+        for (byte, expected) in [
+            (0x00, 0.0),
+            (0x01, 0.001_953_125),
+            (0x08, 0.015_625),
+            (0x38, 1.0),
+            (0x3c, 1.5),
+            (0x7e, 448.0),
+            (0xfe, -448.0),
+            (0xb8, -1.0),
+        ] {
+            assert_eq!(e4m3(byte).to_bits(), f32::to_bits(expected), "{byte:#x}");
+        }
+        assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan() && e4m3(0x80).is_sign_negative());
+    }
+}
