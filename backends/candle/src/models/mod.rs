@@ -128,6 +128,9 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
         )));
     };
     Scheme::of(config)?;
+    for value in [config, &config["text_config"]] {
+        refuse_countless(value)?;
+    }
     let plan = (architecture.plan)(config)?;
     if let (None, false) = (plan.cutoff_layers, config[CUTOFF_LAYERS].is_null()) {
         return Err(BackendError::Load(
@@ -140,6 +143,22 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
             "the task {task:?} is chosen, but this model has no adapters for tasks: choose none"
         ))),
         None => Ok(plan),
+    }
+}
+
+/// Settings that count what a plan lists one by one.
+const COUNTS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_experts"];
+/// More than any model has.
+const MOST_COUNTED: u64 = 10_000;
+
+/// Refuses a plan that would be larger than any checkpoint, before memory is taken for it.
+fn refuse_countless(config: &Value) -> Result<()> {
+    match COUNTS.iter().find(|name| config[**name].as_u64().is_some_and(|count| count > MOST_COUNTED)) {
+        Some(name) => Err(BackendError::Load(format!(
+            "config.json: {name} {} cannot be: at most {MOST_COUNTED} are supported",
+            config[*name]
+        ))),
+        None => Ok(()),
     }
 }
 
