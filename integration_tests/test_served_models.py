@@ -293,9 +293,9 @@ class TestStart:
 
     def test_weights_in_another_format_are_named(self, copied):
         folder = copied("bert-embedding-mean")
-        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        (folder / "model.safetensors").rename(folder / "tf_model.h5")
         message = refusal(folder)
-        assert "in the format of `pytorch_model.bin`" in message and "safetensors" in message
+        assert "in the format of `tf_model.h5`" in message and "safetensors" in message
 
     FLAGS = [
         ("bert-embedding-mean", ("--pooling", "splade"), "masked-language-model head"),

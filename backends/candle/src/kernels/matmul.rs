@@ -469,6 +469,48 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_known_steps_become_bytes_without_an_error() {
+        let mut rng = StdRng::seed_from_u64(14);
+        for set in InstructionSet::available() {
+            for (rows, depth, columns) in [(3, 37, 40), (15, 130, 33)] {
+                let compute = Compute { set, threads: Threads::start(2).unwrap() };
+                let steps: Vec<f32> = (0..columns).map(|_| rng.random_range(1e-4..1e-2)).collect();
+                let bytes: Vec<i8> = (0..columns * depth).map(|_| rng.random()).collect();
+                let values: Vec<f32> = bytes
+                    .iter()
+                    .enumerate()
+                    .map(|(index, &byte)| f32::from(byte) * steps[index / depth])
+                    .collect();
+                let weight = StoredMatrix::from_values(&values, depth).with_steps(steps.clone());
+                // Some rows of it and the rest, as parts.
+                let parts = [weight.narrow(0..7), weight.narrow(7..columns)];
+                let matrix = Matrix::pack(&compute, &parts, Format::Int8, Order::Plain);
+                // Rows that are bytes themselves: their scale is 1.
+                let of_x = |index: usize| {
+                    if index.is_multiple_of(depth) {
+                        127.0
+                    } else {
+                        f32::from(rng.random_range(-127..=127_i8))
+                    }
+                };
+                let x: Vec<f32> = (0..rows * depth).map(of_x).collect();
+                let x_kept: Vec<Vec<f64>> =
+                    x.chunks(depth).map(|row| row.iter().map(|&value| f64::from(value)).collect()).collect();
+                let weight: Vec<Vec<f64>> = values
+                    .chunks(depth)
+                    .map(|row| row.iter().map(|&value| f64::from(value)).collect())
+                    .collect();
+                let expected = product(&x_kept, &weight);
+                let mut out = vec![0.0; rows * columns];
+                compute.product(&pack(&compute, Format::Int8, &x, depth), &matrix, &mut out);
+                for (got, expected) in out.iter().zip(expected) {
+                    assert!((f64::from(*got) - expected).abs() < 1e-2, "{set}: {got} for {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn a_row_has_the_same_bits_in_every_batch_and_on_any_number_of_threads() {
         let mut rng = StdRng::seed_from_u64(12);
         let (depth, columns) = (48, 70);

@@ -107,7 +107,7 @@ impl Matrix {
         order: Order,
     ) -> Self {
         let format = format.into();
-        Self::pack_prepared(compute, parts, Packing { format, order }, |_| {})
+        Self::pack_rows(compute, parts, Packing { format, order }, |_| {}, true)
     }
 
     /// Adds `bias`, a value for each row of the weight, to all products with it.
@@ -123,19 +123,34 @@ impl Matrix {
     pub(crate) fn pack_prepared(
         compute: &Compute,
         parts: &[StoredMatrix],
+        packing: Packing,
+        prepare: impl Fn(&mut [f32]) + Sync,
+    ) -> Self {
+        Self::pack_rows(compute, parts, packing, prepare, false)
+    }
+
+    /// With `keeps_steps`, rows whose steps are known become bytes by these, without an error.
+    fn pack_rows(
+        compute: &Compute,
+        parts: &[StoredMatrix],
         Packing { format, order }: Packing,
         prepare: impl Fn(&mut [f32]) + Sync,
+        keeps_steps: bool,
     ) -> Self {
         let depth = parts[0].columns();
         assert!(parts.iter().all(|part| part.columns() == depth));
         let outputs = parts.iter().map(StoredMatrix::rows).sum();
+        let keeps_steps = keeps_steps && format == WeightFormat::AsRows(Format::Int8);
+        // Writes a row, and says its step if it is to be kept.
         let row = |mut row: usize, out: &mut [f32]| {
             for part in parts {
                 if row < part.rows() {
-                    return part.widen_row(row, out);
+                    part.widen_row(row, out);
+                    return part.step(row).filter(|_| keeps_steps);
                 }
                 row -= part.rows();
             }
+            None
         };
         let panels = order.panels(outputs);
         let products = format.products();
@@ -155,13 +170,19 @@ impl Matrix {
             let mut rows = vec![0; COLUMNS * row_words];
             for (column, words) in rows.chunks_exact_mut(row_words).enumerate() {
                 let Some(index) = order.row(outputs, panel, column) else { continue };
-                row(index, &mut values);
+                let step = row(index, &mut values);
                 prepare(&mut values);
                 let mut scale = 1.0;
                 let sum = if let Some(groups) = &mut groups {
                     nibbles_of_row(compute.set, &values, words, (groups, column), &mut scale)
                 } else {
-                    pack::row(compute.set, products, &values, 0, words, &mut scale);
+                    match step {
+                        Some(step) => {
+                            pack::multiples(&values, step, words);
+                            scale = step;
+                        }
+                        None => pack::row(compute.set, products, &values, 0, words, &mut scale),
+                    }
                     words
                         .iter()
                         .flat_map(|word| word.to_le_bytes())

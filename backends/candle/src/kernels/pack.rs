@@ -170,6 +170,18 @@ dispatch! {
     }
 }
 
+/// A row of multiples of `step`, from -128 to 127 times, as the words of [`Format::Int8`] without an offset.
+pub(crate) fn multiples(values: &[f32], step: f32, words: &mut [u32]) {
+    words.fill(0);
+    for (word, values) in words.iter_mut().zip(values.chunks(4)) {
+        let mut bytes = [0; 4];
+        for (byte, value) in bytes.iter_mut().zip(values) {
+            *byte = ((value / step).round_ties_even() as i8).cast_unsigned();
+        }
+        *word = u32::from_le_bytes(bytes);
+    }
+}
+
 /// Two rows of equal length as words of [`Format::Bf16`] that hold a value of each.
 pub(crate) fn interleave(set: InstructionSet, first: &[f32], second: &[f32], words: &mut [u32]) {
     #[cfg(target_arch = "x86_64")]

@@ -14,13 +14,21 @@ pub(crate) struct StoredMatrix {
     bytes: Range<usize>,
     stored: Stored,
     columns: usize,
+    steps: Option<Steps>,
+}
+
+/// The steps of all rows, of which their values are multiples, from -128 to 127 times; and which row the first one here is.
+#[derive(Clone)]
+struct Steps {
+    of_rows: Arc<Vec<f32>>,
+    first: usize,
 }
 
 impl StoredMatrix {
     /// The matrix of these bytes; their number must be a multiple of a row's.
     pub(crate) fn new(values: Vec<u8>, stored: Stored, columns: usize) -> Self {
         assert!(columns > 0 && values.len().is_multiple_of(columns * stored.size()));
-        Self { bytes: 0..values.len(), values: Arc::new(values), stored, columns }
+        Self { bytes: 0..values.len(), values: Arc::new(values), stored, columns, steps: None }
     }
 
     /// A matrix of values.
@@ -44,7 +52,19 @@ impl StoredMatrix {
         let size = self.row_size();
         let bytes = self.bytes.start + rows.start * size..self.bytes.start + rows.end * size;
         assert!(rows.start <= rows.end && bytes.end <= self.bytes.end);
-        Self { bytes, ..self.clone() }
+        let steps = self.steps.clone().map(|steps| Steps { first: steps.first + rows.start, ..steps });
+        Self { bytes, steps, ..self.clone() }
+    }
+
+    /// The same of rows whose values are multiples of these steps, from -128 to 127 times.
+    pub(crate) fn with_steps(self, steps: Vec<f32>) -> Self {
+        assert!(steps.len() == self.rows());
+        Self { steps: Some(Steps { of_rows: Arc::new(steps), first: 0 }), ..self }
+    }
+
+    /// The step of a row, if it is known.
+    pub(crate) fn step(&self, row: usize) -> Option<f32> {
+        self.steps.as_ref().map(|steps| steps.of_rows[steps.first + row])
     }
 
     /// Rows (outputs).

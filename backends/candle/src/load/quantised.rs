@@ -277,11 +277,14 @@ impl Checkpoint {
         self.refuse(&format!("{base}.weight_zero_point"))?;
         let bytes = self.stored(&format!("{base}.weight"), "I8", &[outputs, inputs])?;
         let scales = self.scales(base, [outputs, 1])?;
-        Ok(Weight::from_rows([outputs, inputs], |row, out| {
+        let widened = Weight::from_rows([outputs, inputs], |row, out| {
             for (out, &byte) in out.iter_mut().zip(&bytes[row * inputs..]) {
                 *out = f32::from(byte.cast_signed()) * scales.of(row, 0);
             }
-        }))
+        });
+        let steps: Vec<f32> = (0..outputs).map(|row| scales.of(row, 0)).collect();
+        let are_steps = steps.iter().all(|step| step.is_normal());
+        Ok(if are_steps { widened.with_steps(steps) } else { widened })
     }
 
     fn compressed(
