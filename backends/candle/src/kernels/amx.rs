@@ -1,9 +1,10 @@
 //! Products in the tile registers of AMX: a matrix of 16 × 16 sums for each instruction.
 //!
 //! Input: a block of rows and a panel of columns as `pack` lays them out, which is how tiles are loaded: 16 words of up to
-//! 16 rows, and 16 words of 16 columns. Output: the sums of up to [`ROWS`] × [`COLUMNS`]. What must hold: nothing else in
-//! the process changes the configuration of tile registers, or it restores it, so that a thread's stays what this file
-//! made it. Linux keeps it when it switches threads.
+//! 16 rows, and 16 words of 16 columns. Output: the sums of up to [`ROWS`] × [`COLUMNS`]. What must hold: no other code
+//! configures tile registers on a thread that calls [`multiply`]. The C ABI does not promise this: ONNX Runtime configures
+//! them on the thread that calls it and does not restore them, which is why [`HostModules`](crate::HostModules) computes in
+//! float32, without AMX. Linux keeps them when it switches threads.
 //!
 //! The instructions are written out, because Rust's stable library has none for them yet. Those of bfloat16 take values
 //! below the smallest normal number for zero, and add up even and odd values of 16 words before they add them to a sum.
@@ -118,8 +119,9 @@ unsafe fn configure(rows: usize) {
     CONFIGURED.with(|configured| {
         if configured.replace(rows) != rows {
             let configuration = Configuration::new(rows);
-            // SAFETY: the caller vouches for the instructions; the configuration is a valid one, and nothing else needs
-            // what was in the registers.
+            // SAFETY: the caller vouches for the instructions; the configuration is a valid one (palette 1, reserved bytes
+            // zero, at most 16 rows of 64 bytes, no bytes where there are no rows), and nothing else needs what was in the
+            // registers.
             unsafe {
                 asm!(
                     "ldtilecfg [{}]", in(reg) &raw const configuration,
@@ -146,8 +148,10 @@ macro_rules! product {
             (start, stride): (*const f32, usize),
             to: *mut f32,
         ) {
-            // SAFETY: passed on to the caller. Sums are in registers 0 and 1, those of the second rows in 2 and 3, rows
-            // in 4 and 5, columns in 6 and 7.
+            // SAFETY: the caller vouches for the memory. Sums are in registers 0 and 1, those of the second rows in 2 and 3,
+            // rows in 4 and 5, columns in 6 and 7. Their shapes keep loads and stores to `rows` rows: 0, 1 and 4 have
+            // `min(rows, 16)`, and 2, 3 and 5, which are used only above 16, have `rows - 16`. Without a stride each load reads
+            // the same 64 bytes. Memory and flags are written, so neither is an option; nothing is pushed.
             unsafe {
                 asm!(
                     "tileloadd tmm0, [{start} + {start_line}]",

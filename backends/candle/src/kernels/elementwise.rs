@@ -318,6 +318,8 @@ dispatch! {
     /// Copies the first values of each row to its place in `out`, as many as that has. With `stream`, whole registers go past
     /// the caches to aligned memory: when many results are read, other ones have taken their place in the caches.
     fn copy_rows(rows: &[[f32; 32]], out: &mut [&mut [f32]], stream: bool) {
+        // A panic further down would leave streamed stores without their fence.
+        assert!(out.iter().all(|out| out.len() <= 32));
         for (row, out) in rows.iter().zip(out) {
             let aligned = out.as_ptr().addr().is_multiple_of(size_of::<S>());
             let (whole, rest) = out.split_at_mut(out.len() - out.len() % S::LANES);

@@ -115,7 +115,8 @@ impl Compute {
         write: impl Fn(&mut [[f32; COLUMNS]], &mut [&mut [f32]]) + Sync,
     ) {
         let columns = weight.outputs() * width / COLUMNS;
-        assert!(x.rows * columns == out.len());
+        // Every panel begins within the rows, which is not so where a step meets a weight that is packed in another order.
+        assert!(weight.panels == columns.div_ceil(width) && x.rows * columns == out.len());
         let out = Shared(out.as_mut_ptr());
         self.tiles(x, weight, |tile| {
             let first = tile.panel * width;
@@ -124,7 +125,7 @@ impl Compute {
             let places = &mut places[..tile.sums.len()];
             for (row, place) in places.iter_mut().enumerate() {
                 // SAFETY: the row and the panel's columns are in `out`, whose size was checked: rows are below `x.rows`, and
-                // `first + width` is at most `columns`. A pair of rows and panel is one item's, so they are this tile's own.
+                // `first + width` is at most `columns`, because every panel begins within them (asserted). A pair of rows and panel is one item's, so they are this tile's own.
                 *place = unsafe { out.part((tile.first_row + row) * columns + first, width) };
             }
             write(tile.sums, places);
@@ -143,7 +144,7 @@ impl Compute {
     ) -> Operand {
         let (width, per_word) = (step.width(), format.per_word());
         let inner = step.outputs(weight);
-        assert!(format != Format::Int8);
+        assert!(format != Format::Int8 && weight.panels == inner.div_ceil(width));
         let mut out = Operand::new(self.set, format, (x.rows, inner), words);
         let Operand { rows, block_rows, row_words, .. } = out;
         let words = out.words.as_mut_slice();
@@ -169,9 +170,9 @@ impl Compute {
                     let (chunk, word) = ((first + part * WORDS) / WORDS, (first + part * WORDS) % WORDS);
                     let used = packed.len().min(row_words.saturating_sub(first + part * WORDS));
                     let start = first_row * row_words + (chunk * in_block + row - first_row) * WORDS + word;
-                    // SAFETY: the words are in the row's line, of which this tile's results take a part of their own: `first`
-                    // is below `inner / per_word`, hence below `row_words`, which are whole lines, and a part that begins in
-                    // a line ends in it, because widths are 16 or 32 values.
+                    // SAFETY: the words are in the row's line, of which this tile's results take a part of their own: a
+                    // panel begins below `inner` (asserted), so that all of its words are below `row_words`, which pads `inner`
+                    // to 32 values; and a part that begins in a line ends in it, because widths are 16 or 32 values.
                     let line = unsafe { words.part(start, used) };
                     match (line.as_chunks_mut::<WORDS>().0, packed.as_chunks::<WORDS>().0) {
                         // Of a size that the compiler knows.

@@ -1,4 +1,4 @@
-//! Arithmetic on slices with the CPU's own vector instructions: the only unsafe code of the project.
+//! Arithmetic on slices with the CPU's own vector instructions: all unsafe code but one call in `router/src/memory.rs`.
 //!
 //! Each kernel has one generic body over [`simd::Simd`], compiled once for every [`InstructionSet`] and chosen at run
 //! time, and is held to a plain loop by the tests at the foot of its file.

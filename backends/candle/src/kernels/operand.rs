@@ -49,9 +49,9 @@ impl Operand {
         let rows = (self.rows, self.block_rows);
         let words = Shared(self.words.as_mut_slice().as_mut_ptr());
         let scales = (format == Format::Int8).then_some(Shared(self.scales.as_mut_ptr()));
-        let mut from = 0;
+        let mut from = 0_usize;
         let parts = counts.map(|count| {
-            let range = from..from + count;
+            let range = from..from.saturating_add(count);
             from = range.end;
             assert!(from <= rows.0);
             OperandRows { set, format, rows, row_words, range, words, scales, operand: PhantomData }
@@ -135,7 +135,7 @@ impl OperandRows<'_> {
             let mut scale = 1.0;
             pack::row(self.set, self.format, values, self.set.byte_offset(), words, &mut scale);
             if let Some(scales) = self.scales {
-                // SAFETY: there is a scale for each row, and the row is this value's own.
+                // SAFETY: there is a scale for each row of this format, and the row is this value's own, as asserted.
                 let of_row = unsafe { scales.part(row, 1) };
                 of_row[0] = scale;
             }
@@ -144,7 +144,8 @@ impl OperandRows<'_> {
             let in_block = block_rows.min(rows - first_row);
             let lines = first_row * self.row_words + (row - first_row) * WORDS;
             for (chunk, words) in words.chunks_exact(WORDS).enumerate() {
-                // SAFETY: the line is in the row's block and holds nothing but words of the row, which is this value's own.
+                // SAFETY: the line is in the row's block, which `row_words`, whole lines, divide, and holds nothing but words of
+                // the row, which is this value's own.
                 unsafe { self.words.part(lines + chunk * in_block * WORDS, WORDS) }.copy_from_slice(words);
             }
         });
@@ -155,10 +156,10 @@ impl OperandRows<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Shared<T>(pub(super) *mut T);
 
-// SAFETY: each tile belongs to one work item, so no two threads access the same part.
-unsafe impl<T> Send for Shared<T> {}
+// SAFETY: memory is reached only through `part`, whose callers vouch that no two threads have the same part.
+unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
     /// `len` values from `start` on.

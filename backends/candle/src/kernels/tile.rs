@@ -74,7 +74,7 @@ impl Origin {
     ///
     /// # Safety
     ///
-    /// There is such a row.
+    /// [`COLUMNS`] values can be read from there on, for every row of the tile.
     #[inline(always)]
     unsafe fn row(self, row: usize) -> *const f32 {
         // SAFETY: passed on to the caller.
@@ -111,7 +111,7 @@ pub(crate) fn multiply(
     // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU; the sizes were just checked: there is a
     // function for each number of rows up to `rows(set, …)` (else `function` panics), it reads `chunks · rows · WORDS`
     // words of `a`, `chunks · WORDS / per_word` lines of `b` and `rows` rows from `start` on, and then writes `rows` rows of `sums`.
-    // `ZEROS` are zeros as `i32`, too. `ahead` is only prefetched.
+    // `start` may be `sums` itself: every body reads a value there before it writes it. `ZEROS` are zeros as `i32`, too. `ahead` is only prefetched.
     unsafe {
         match set {
             #[cfg(target_arch = "x86_64")]
@@ -369,7 +369,7 @@ unsafe fn tile_int8<const ROWS: usize>(
 ) {
     let mut sums = [[0_i32; COLUMNS]; ROWS];
     for (row, sums) in sums.iter_mut().enumerate() {
-        // SAFETY: the caller vouches for as many values.
+        // SAFETY: the caller vouches for the values of each row at `start`.
         *sums = unsafe { start.row(row).cast::<[i32; COLUMNS]>().read_unaligned() };
     }
     for _ in 0..chunks {

@@ -21,8 +21,8 @@ macro_rules! tile {
             to: *mut f32,
         ) {
             const REGISTERS: usize = COLUMNS / $lanes;
-            // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, and for
-            // the room of `ROWS` rows.
+            // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, for `ROWS` rows
+            // from `start` on, and for room for as many at `to`, which may be the same: it is read before it is written.
             unsafe {
                 let mut sums = [[$load_sums(start.first.cast()); REGISTERS]; ROWS];
                 for row in 0..ROWS {

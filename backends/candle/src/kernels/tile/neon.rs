@@ -218,7 +218,7 @@ unsafe fn by_lanes<const ROWS: usize, L: Lanes>(
     to: *mut f32,
 ) {
     // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a`, for the lines behind `b` that
-    // their words meet, for the values of a row at `start`, and for the room of `ROWS` rows.
+    // their words meet, for `ROWS` rows from `start` on, and for the room of as many.
     unsafe {
         for first in (0..COLUMNS).step_by(WIDTH) {
             let mut sums = [[vdupq_n_u32(0); REGISTERS]; ROWS];

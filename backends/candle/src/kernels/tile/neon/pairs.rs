@@ -112,8 +112,8 @@ pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
 ) {
     let pairs = ROWS.div_ceil(2);
     let of_pair = |pair: usize| (2 * pair, (2 * pair + 1).min(ROWS - 1));
-    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, for the values of a row
-    // at `start`, and for the room of `ROWS` rows.
+    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, for `ROWS` rows
+    // from `start` on, and for the room of as many.
     unsafe {
         for first in (0..COLUMNS).step_by(WIDTH) {
             let mut sums = [[[vdupq_n_u32(0); 2]; PAIRS]; REGISTERS];
