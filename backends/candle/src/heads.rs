@@ -15,10 +15,9 @@ use crate::{
     transformer::Weights,
 };
 use splade::Splade;
-use std::collections::BTreeMap;
 use text_embeddings_backend_core::{
-    AnswerTokens, BackendError, Batch, DenseModule, Head, Module, Output, Predictions, SparseValue,
-    TokenVectors, mean,
+    AnswerTokens, BackendError, Batch, DenseModule, Head, Module, Output, Predictions, TokenVectors,
+    largest_weights, mean,
 };
 
 /// A head with its weights.
@@ -238,24 +237,13 @@ impl<O: Operations> LoadedHead<O> {
             }
             if let Some(lexical) = lexical.as_ref().filter(|_| wanted.sparse) {
                 let weights = lexical.run(operations, states.of_rows(batch.rows_of(text)))?;
-                output.sparse = largest(batch.rows_of(text).map(|row| batch.token_ids()[row]).zip(weights));
+                let ids = batch.rows_of(text).map(|row| batch.token_ids()[row]);
+                output.sparse = largest_weights(ids.zip(weights));
             }
             texts.push(output);
         }
         Ok(texts)
     }
-}
-
-/// For each id the largest of its weights that is above zero, by ascending id. What is not a number is not lost.
-fn largest(weights: impl Iterator<Item = (u32, f32)>) -> Vec<SparseValue> {
-    let mut largest = BTreeMap::new();
-    for (id, weight) in weights.filter(|(_, weight)| *weight > 0.0 || weight.is_nan()) {
-        let so_far = largest.entry(id).or_insert(weight);
-        if weight > *so_far || weight.is_nan() {
-            *so_far = weight;
-        }
-    }
-    largest.into_iter().map(|(index, value)| SparseValue { index, value }).collect()
 }
 
 /// pplx-embed's vectors: steps of 1/127 of a hyperbolic tangent, as whole numbers.

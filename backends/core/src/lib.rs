@@ -15,6 +15,7 @@ mod onnx;
 mod padded;
 mod pool;
 mod python;
+mod sparse;
 
 pub use activation::Activation;
 pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
@@ -27,6 +28,7 @@ pub use onnx::{Graph, read_graph};
 pub use padded::{MOST_PADDING, Padded, most_cells};
 pub use pool::{mean, pooled};
 pub use python::{Probe, PythonOptions};
+pub use sparse::{largest_weights, splade_weights, take_largest};
 
 /// What can go wrong between a batch and its predictions, or while a model is loaded.
 #[derive(Debug, thiserror::Error)]

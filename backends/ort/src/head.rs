@@ -6,7 +6,7 @@
 use text_embeddings_backend_candle::HostModules;
 use text_embeddings_backend_core::{
     AnswerTokens, BackendError, Batch, Head, Module, Output, Padded, Pool, SparseValue, TokenVectors, Wanted,
-    pooled,
+    largest_weights, pooled, splade_weights, take_largest,
 };
 
 use crate::signature::Meaning;
@@ -147,7 +147,8 @@ impl LoadedHead {
                         output.tokens = token_vectors(batch, text, states, (rows.width, tokens))?;
                     }
                     if let (true, Some(lexical)) = (wanted.sparse, lexical.as_mut()) {
-                        output.sparse = weights(batch, text, &lexical.run(states.to_vec())?);
+                        let ids = batch.rows_of(text).map(|row| batch.token_ids()[row]);
+                        output.sparse = largest_weights(ids.zip(lexical.run(states.to_vec())?));
                     }
                 }
                 Self::Rows { .. } => {
@@ -209,37 +210,10 @@ fn token_vectors(
     Ok(TokenVectors { values, width })
 }
 
-/// The largest weight of each token of a text that is above zero, by token.
-fn weights(batch: &Batch, text: usize, weights: &[f32]) -> Vec<SparseValue> {
-    let ids = batch.rows_of(text).map(|row| batch.token_ids()[row]);
-    let mut found: std::collections::BTreeMap<u32, f32> = std::collections::BTreeMap::new();
-    for (id, &weight) in ids.zip(weights) {
-        let largest = found.entry(id).or_default();
-        // A weight that is no number stays one, so that it is seen.
-        if weight > *largest || weight.is_nan() {
-            *largest = weight;
-        }
-    }
-    let found = found.into_iter().filter(|(_, value)| is_weight(*value));
-    found.map(|(index, value)| SparseValue { index, value }).collect()
-}
-
-/// Whether a weight is told: it is above zero, or no number.
-fn is_weight(value: f32) -> bool {
-    value > 0.0 || value.is_nan()
-}
-
 fn splade(logits: &[f32], vocabulary: usize) -> Vec<SparseValue> {
     let mut largest = vec![0.0_f32; vocabulary];
-    for row in logits.chunks_exact(vocabulary) {
-        for (largest, &logit) in largest.iter_mut().zip(row) {
-            if logit > *largest || logit.is_nan() {
-                *largest = logit;
-            }
-        }
-    }
-    let weights = largest.into_iter().enumerate().filter(|(_, logit)| is_weight(*logit));
-    weights.map(|(index, logit)| SparseValue { index: index as u32, value: logit.ln_1p() }).collect()
+    logits.chunks_exact(vocabulary).for_each(|row| take_largest(&mut largest, row));
+    splade_weights(&largest)
 }
 
 pub(crate) fn failed(reason: &str) -> BackendError {

@@ -10,7 +10,7 @@ use crate::{
     plan::{MaskedLm, Plan},
     transformer::Weights,
 };
-use text_embeddings_backend_core::{Batch, Output, SparseValue};
+use text_embeddings_backend_core::{Batch, Output, splade_weights, take_largest};
 
 /// Tokens whose logits exist at a time: 64 MB of them for a vocabulary of 250,000.
 const TOKENS_PER_STEP: usize = 64;
@@ -54,20 +54,10 @@ impl<O: Operations> Splade<O> {
                 let operand = operations.operand(&states, Precision::High)?;
                 let logits = operations.linear(&operand, &self.decoder)?; // [tokens, vocabulary]
                 for logits in operations.values(&logits)?.chunks_exact(self.vocabulary) {
-                    for (largest, &logit) in largest.iter_mut().zip(logits) {
-                        // What is not a number stays.
-                        *largest = if logit <= *largest { *largest } else { logit };
-                    }
+                    take_largest(&mut largest, logits);
                 }
             }
-            let weight = |(index, &logit): (usize, &f32)| {
-                let is_weight = logit > 0.0 || logit.is_nan();
-                is_weight.then(|| SparseValue { index: index as u32, value: logit.ln_1p() })
-            };
-            Ok(Output {
-                sparse: largest.iter().enumerate().filter_map(weight).collect(),
-                ..Output::default()
-            })
+            Ok(Output { sparse: splade_weights(&largest), ..Output::default() })
         });
         texts.collect()
     }

@@ -1,0 +1,67 @@
+//! Weights of vocabulary entries. What must hold: a value that is not a number is not lost, so that an answer with one is an
+//! error.
+
+use crate::SparseValue;
+use std::collections::BTreeMap;
+
+/// Takes a token's logits into the largest so far of each entry of the vocabulary, which begin at zero.
+pub fn take_largest(largest: &mut [f32], logits: &[f32]) {
+    for (largest, &logit) in largest.iter_mut().zip(logits) {
+        if logit > *largest || logit.is_nan() {
+            *largest = logit;
+        }
+    }
+}
+
+/// SPLADE's weights: `log(1 + x)` of the largest logits `x` that are above zero.
+#[must_use]
+pub fn splade_weights(largest: &[f32]) -> Vec<SparseValue> {
+    let weights = largest.iter().enumerate().filter(|(_, logit)| is_weight(**logit));
+    weights.map(|(index, logit)| SparseValue { index: index as u32, value: logit.ln_1p() }).collect()
+}
+
+/// For each token the largest of its weights that is above zero, by ascending id.
+#[must_use]
+pub fn largest_weights(weights: impl IntoIterator<Item = (u32, f32)>) -> Vec<SparseValue> {
+    let mut largest = BTreeMap::new();
+    for (id, weight) in weights.into_iter().filter(|(_, weight)| is_weight(*weight)) {
+        let so_far = largest.entry(id).or_insert(weight);
+        if weight > *so_far || weight.is_nan() {
+            *so_far = weight;
+        }
+    }
+    largest.into_iter().map(|(index, value)| SparseValue { index, value }).collect()
+}
+
+/// Whether a weight is told: it is above zero, or no number.
+fn is_weight(value: f32) -> bool {
+    value > 0.0 || value.is_nan()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bits(weights: &[SparseValue]) -> Vec<(u32, u32)> {
+        weights.iter().map(|weight| (weight.index, weight.value.to_bits())).collect()
+    }
+
+    #[test]
+    fn the_largest_logit_above_zero_counts_and_what_is_not_a_number_stays() {
+        let mut largest = [0.0; 4];
+        for logits in [[1.0, -1.0, f32::NAN, 0.0], [2.0, -3.0, 5.0, -0.0], [0.5, -1.0, -1.0, 0.0]] {
+            take_largest(&mut largest, &logits);
+        }
+        let weights = splade_weights(&largest);
+        assert_eq!(bits(&weights[..1]), [(0, 2.0_f32.ln_1p().to_bits())]);
+        assert!(weights.len() == 2 && weights[1].index == 2 && weights[1].value.is_nan());
+    }
+
+    #[test]
+    fn the_largest_weight_of_each_token_counts() {
+        let of_tokens = [(7, 0.5), (3, -1.0), (7, 0.25), (1, 0.0), (2, 1.0), (2, f32::NAN), (2, 9.0)];
+        let weights = largest_weights(of_tokens);
+        assert_eq!(bits(&weights[1..]), [(7, 0.5_f32.to_bits())]);
+        assert!(weights.len() == 2 && weights[0].index == 2 && weights[0].value.is_nan());
+    }
+}
