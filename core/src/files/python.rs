@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::error::FilesError;
+use super::weights;
 
 /// The most files of a model. Models in many shards have about two hundred.
 const MOST: usize = 2000;
@@ -18,9 +19,8 @@ const CHECKPOINT: &str = "checkpoint-";
 /// How names of weights begin, by their ending: what lies beside them (`training_args.bin`) is a pickle of something else.
 const WEIGHTS: [(&str, &[&str]); 2] =
     [(".safetensors", &["model", "adapter_model"]), (".bin", &["pytorch_model", "adapter_model"])];
-/// Names of safetensors in a folder, of which one is there if there are any.
-const SAFETENSORS: [&str; 3] =
-    ["model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"];
+/// An adapter's weights, where a model has nothing else of its own.
+const ADAPTER: &str = "adapter_model.safetensors";
 
 /// Files to download, each list in the order of names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -65,7 +65,8 @@ fn is_other(file: &str) -> bool {
 
 fn has_safetensors(files: &BTreeSet<String>, folder: &str) -> bool {
     let within = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-    SAFETENSORS.iter().any(|name| files.contains(&format!("{within}{name}")))
+    let has = |name: &str| files.contains(&format!("{within}{name}"));
+    weights::has_safetensors(has) || has(ADAPTER)
 }
 
 #[cfg(test)]

@@ -103,6 +103,11 @@ pub(super) fn single_file(path: impl Fn(&str) -> String, has: impl Fn(&str) -> b
     found.unwrap_or_else(|| path(LAYOUTS[0].single))
 }
 
+/// Whether a folder has safetensors, in one file or in several; `has` says whether a name is there.
+pub(super) fn has_safetensors(has: impl Fn(&str) -> bool) -> bool {
+    has(LAYOUTS[0].single) || has(LAYOUTS[0].index)
+}
+
 /// Whether a file's name is that of a weight file.
 pub(super) fn is_weights(name: &str) -> bool {
     is_gguf(name) || LAYOUTS.iter().any(|layout| name.ends_with(layout.ending))

@@ -26,9 +26,7 @@ use std::{f32::consts::LOG2_E, ops::Range};
 use text_embeddings_backend_core::{Batch, Segment};
 
 /// Keys whose scores are computed before the softmax takes them in: a multiple of a panel.
-const KEYS_PER_STEP: usize = PANELS_PER_STEP * COLUMNS;
-/// Their panels.
-const PANELS_PER_STEP: usize = 16;
+const KEYS_PER_STEP: usize = 16 * COLUMNS;
 /// The most query tokens of one work item; their tiles share the keys in the cache.
 const QUERIES_PER_ITEM: usize = 48;
 
@@ -188,8 +186,9 @@ impl<'a> Step<'a> {
         self.first / COLUMNS..(self.first + self.tokens).div_ceil(COLUMNS)
     }
 
-    /// For each piece that holds some of these panels of the text: it, and which of its segment's panels they are.
-    fn pieces(self, panels: Range<usize>) -> impl Iterator<Item = (&'a Piece, Range<usize>)> {
+    /// For each piece that holds some of its panels: the piece, and which of its segment's panels they are.
+    fn pieces(self) -> impl Iterator<Item = (&'a Piece, Range<usize>)> {
+        let panels = self.panels();
         self.pieces.iter().filter_map(move |piece| {
             let from = panels.start.max(piece.panels.start);
             let to = panels.end.min(piece.panels.end);
@@ -353,11 +352,11 @@ impl<'a> Tiles<'a> {
     fn weigh(&self, workspace: &mut Workspace, rows: Range<usize>, step: Step<'_>, last: &Segment) {
         let set = self.compute.set;
         let block = &workspace.queries.as_slice()[self.words(&rows)];
-        let panels = step.panels();
-        let count = panels.len() * COLUMNS;
-        let scores = &mut workspace.scores.rows()[..panels.len() * rows.len()];
+        let panels = step.panels().len();
+        let count = panels * COLUMNS;
+        let scores = &mut workspace.scores.rows()[..panels * rows.len()];
         let mut of_panels = scores.chunks_exact_mut(rows.len());
-        for (piece, panels) in step.pieces(panels) {
+        for (piece, panels) in step.pieces() {
             let (size, (keys, _)) = self.packed(step, piece);
             let keys = &keys[panels.start * COLUMNS * size.key..panels.end * COLUMNS * size.key];
             for (keys, scores) in keys.chunks_exact(COLUMNS * size.key).zip(&mut of_panels) {
@@ -408,7 +407,7 @@ impl<'a> Tiles<'a> {
         for (panel, totals) in totals.chunks_exact_mut(rows.len()).enumerate() {
             let mut weights = workspace.weights.as_slice();
             let mut start = Start::Zeros;
-            for (piece, keys) in step.pieces(step.panels()) {
+            for (piece, keys) in step.pieces() {
                 let (size, (_, values)) = self.packed(step, piece);
                 let values = &values[panel * size.column * COLUMNS..]
                     [keys.start * words * COLUMNS..keys.end * words * COLUMNS];

@@ -98,6 +98,9 @@ impl Order {
     }
 }
 
+/// Changes a row before it is packed.
+type Prepare<'a> = &'a (dyn Fn(&mut [f32]) + Sync);
+
 impl Matrix {
     /// Packs the parts of a weight, which stand one below the other and have the same number of columns.
     pub(crate) fn pack(
@@ -107,7 +110,7 @@ impl Matrix {
         order: Order,
     ) -> Self {
         let format = format.into();
-        Self::pack_rows(compute, parts, Packing { format, order }, |_| {}, true)
+        Self::pack_rows(compute, parts, Packing { format, order }, None)
     }
 
     /// Adds `bias`, a value for each row of the weight, to all products with it.
@@ -126,21 +129,20 @@ impl Matrix {
         packing: Packing,
         prepare: impl Fn(&mut [f32]) + Sync,
     ) -> Self {
-        Self::pack_rows(compute, parts, packing, prepare, false)
+        Self::pack_rows(compute, parts, packing, Some(&prepare))
     }
 
-    /// With `keeps_steps`, rows whose steps are known become bytes by these, without an error.
+    /// Rows that are not prepared and whose steps are known become bytes by these, without an error.
     fn pack_rows(
         compute: &Compute,
         parts: &[StoredMatrix],
         Packing { format, order }: Packing,
-        prepare: impl Fn(&mut [f32]) + Sync,
-        keeps_steps: bool,
+        prepare: Option<Prepare<'_>>,
     ) -> Self {
         let depth = parts[0].columns();
         assert!(parts.iter().all(|part| part.columns() == depth));
         let outputs = parts.iter().map(StoredMatrix::rows).sum();
-        let keeps_steps = keeps_steps && format == WeightFormat::AsRows(Format::Int8);
+        let keeps_steps = prepare.is_none() && format == WeightFormat::AsRows(Format::Int8);
         // Writes a row, and says its step if it is to be kept.
         let row = |mut row: usize, out: &mut [f32]| {
             for part in parts {
@@ -171,7 +173,9 @@ impl Matrix {
             for (column, words) in rows.chunks_exact_mut(row_words).enumerate() {
                 let Some(index) = order.row(outputs, panel, column) else { continue };
                 let step = row(index, &mut values);
-                prepare(&mut values);
+                if let Some(prepare) = prepare {
+                    prepare(&mut values);
+                }
                 let mut scale = 1.0;
                 let sum = if let Some(groups) = &mut groups {
                     nibbles_of_row(compute.set, &values, words, (groups, column), &mut scale)
