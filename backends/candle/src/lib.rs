@@ -44,8 +44,8 @@ pub use kernels::InstructionSet;
 pub use models::{CUTOFF_LAYERS, LORA_TASK, describe};
 use std::path::PathBuf;
 use text_embeddings_backend_core::{
-    Backend, BackendError, BackendKind, Batch, BatchBuilder, DType, Head, LoadOptions, Loaded, Output,
-    Packing, Predictions, Text, Wanted,
+    Backend, BackendError, BackendKind, Batch, DType, LoadOptions, Loaded, Packing, Predictions, Text,
+    Wanted, first_answer_is_finite,
 };
 use text_embeddings_checkpoint::BF16;
 
@@ -196,22 +196,10 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     Ok(Box::new(backend))
 }
 
-/// Computes a first batch: broken weights show here, not in the first request. Its answer also waits for what loading has put into
-/// a GPU's queue, which another thread would not (`kernels/cuda.rs`).
+/// Refuses a model whose first answer is not finite. That answer also waits for what loading has put into a GPU's queue, which another
+/// thread would not (`kernels/cuda.rs`).
 fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
-    let mut builder = BatchBuilder::new(backend.packing());
-    let wanted = match options.head {
-        Head::Splade => Wanted::SPARSE,
-        Head::Marks => Wanted::TOKENS,
-        _ => Wanted::WHOLE,
-    };
-    builder.push(&Text::new([0; 2], wanted));
-    let predictions = backend.predict(&builder.build())?;
-    let is_finite = |output: &Output| {
-        let sparse = output.sparse.iter().map(|entry| &entry.value);
-        output.whole.iter().chain(&output.tokens.values).chain(sparse).all(|value| value.is_finite())
-    };
-    if predictions.texts.iter().all(is_finite) {
+    if first_answer_is_finite(backend, &options.head)? {
         return Ok(());
     }
     let cause = find_nan(options)?.map_or_else(

@@ -7,10 +7,11 @@
 
 mod adapters;
 mod quantised;
+mod scheme;
 
 pub(crate) use crate::kernels::stored::StoredMatrix as Weight;
 use crate::{kernels::pack::Stored, plan::Adapters};
-pub(crate) use quantised::Scheme;
+pub(crate) use scheme::Scheme;
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},

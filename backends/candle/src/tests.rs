@@ -22,7 +22,9 @@ use crate::plain::reference;
 use candle_core::{Device, Tensor};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{collections::HashMap, fs, path::Path};
-use text_embeddings_backend_core::{Activation, AnswerTokens, DenseModule, Module};
+use text_embeddings_backend_core::{
+    Activation, AnswerTokens, BatchBuilder, DenseModule, Head, Module, Output,
+};
 
 const MODELS: [&str; 4] = ["tied-bf16", "untied-bf16-shards", "tied-f32-bare", "untied-f16"];
 

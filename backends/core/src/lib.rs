@@ -103,9 +103,36 @@ impl Output {
     /// Whether any value is not a number.
     #[must_use]
     pub fn has_nan(&self) -> bool {
-        let sparse = self.sparse.iter().map(|entry| &entry.value);
-        self.whole.iter().chain(&self.tokens.values).chain(sparse).any(|value| value.is_nan())
+        self.values().any(f32::is_nan)
     }
+
+    /// Whether all values are finite numbers.
+    #[must_use]
+    pub fn is_finite(&self) -> bool {
+        self.values().all(f32::is_finite)
+    }
+
+    fn values(&self) -> impl Iterator<Item = f32> {
+        let sparse = self.sparse.iter().map(|entry| entry.value);
+        self.whole.iter().chain(&self.tokens.values).copied().chain(sparse)
+    }
+}
+
+/// Computes a first batch with a model that has this head, and says whether its answers are finite numbers: broken weights show
+/// when a model is loaded, not in the first request.
+///
+/// # Errors
+///
+/// [`BackendError::Inference`] if the batch fails.
+pub fn first_answer_is_finite(backend: &mut impl Backend, head: &Head) -> Result<bool, BackendError> {
+    let wanted = match head {
+        Head::Splade => Wanted::SPARSE,
+        Head::Marks => Wanted::TOKENS,
+        _ => Wanted::WHOLE,
+    };
+    let mut builder = BatchBuilder::new(backend.packing());
+    builder.push(&Text::new([0; 2], wanted));
+    Ok(backend.predict(&builder.build())?.texts.iter().all(Output::is_finite))
 }
 
 /// The facts about an architecture that follow from `config.json` alone.

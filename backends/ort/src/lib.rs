@@ -16,8 +16,8 @@ use ort::{
 };
 use serde_json::Value;
 use text_embeddings_backend_core::{
-    Backend, BackendError, BackendKind, Batch, BatchBuilder, Graph, Head, LoadOptions, Loaded, Output,
-    Packing, Padded, Predictions, Text, Wanted, describe_any, most_cells, read_graph,
+    Backend, BackendError, BackendKind, Batch, Graph, Head, LoadOptions, Loaded, Output, Packing, Padded,
+    Predictions, describe_any, first_answer_is_finite, most_cells, read_graph,
 };
 
 use crate::{
@@ -257,21 +257,15 @@ fn ports(outlets: &[Outlet]) -> Vec<Port> {
     outlets.iter().map(port).collect()
 }
 
-/// Computes a first batch: a graph that fails or gives no numbers shows here, not in the first request.
+/// Refuses a graph that fails on a first text, or whose answer is not finite.
 fn refuse_nan(backend: &mut OrtBackend, head: &Head) -> Result<(), BackendError> {
-    let mut builder = BatchBuilder::new(backend.packing());
-    builder.push(&Text::new([0; 2], if *head == Head::Splade { Wanted::SPARSE } else { Wanted::WHOLE }));
-    let predictions = backend.predict(&builder.build()).map_err(|error| match error {
+    let is_finite = first_answer_is_finite(backend, head).map_err(|error| match error {
         BackendError::Inference(reason) => {
             BackendError::Load(format!("the ONNX file fails on a first text: {reason}"))
         }
         error => error,
     })?;
-    let is_finite = |output: &Output| {
-        let sparse = output.sparse.iter().map(|entry| &entry.value);
-        output.whole.iter().chain(sparse).all(|value| value.is_finite())
-    };
-    if predictions.texts.iter().all(is_finite) {
+    if is_finite {
         return Ok(());
     }
     Err(BackendError::Load(

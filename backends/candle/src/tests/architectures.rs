@@ -6,7 +6,7 @@
 
 use super::*;
 use serde_json::Value;
-use text_embeddings_backend_core::{Output, Pool};
+use text_embeddings_backend_core::Pool;
 
 /// Fixtures whose setting is refused, and a part of the refusal.
 const REFUSED: [(&str, &str); 1] = [("new-logn", "logn_attention_scale")];

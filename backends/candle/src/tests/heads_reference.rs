@@ -1,7 +1,7 @@
 //! Embedding models and classifiers give what `sentence-transformers` and `transformers` give.
 
 use super::*;
-use text_embeddings_backend_core::{DenseModule, Pool};
+use text_embeddings_backend_core::Pool;
 
 /// A text and what the reference gives for it.
 struct Case {

@@ -1,0 +1,238 @@
+//! How a checkpoint is quantised, by `quantization_config` of config.json.
+//!
+//! Input: the content of config.json. Output: a [`Scheme`]. What must hold: a method, or a setting of it, that is not known is an
+//! error that names it.
+
+use serde_json::Value;
+use std::fmt;
+use text_embeddings_backend_core::BackendError;
+
+/// How a checkpoint's matrices are quantised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    /// 8-bit floating point (E4M3) with a scale for the matrix, for each row, or for blocks.
+    Fp8 {
+        /// Rows and columns of a block.
+        block: Option<[usize; 2]>,
+    },
+    /// `compressed-tensors`: bytes, or numbers of four or eight bits packed along the columns.
+    CompressedTensors {
+        /// Bits of a value.
+        bits: u32,
+        /// Columns that share a scale; absent for all of a row.
+        group: Option<usize>,
+    },
+    /// GPTQ: packed along the columns of the weight `[outputs, inputs]`, which is stored transposed.
+    Gptq {
+        /// Bits of a value.
+        bits: u32,
+        /// Inputs that share a scale; absent for all.
+        group: Option<usize>,
+        /// What is added to a stored zero.
+        zero: i32,
+    },
+    /// AWQ: packed along the rows of the weight, which is stored transposed.
+    Awq {
+        /// Inputs that share a scale; absent for all.
+        group: Option<usize>,
+    },
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, bits, group) = match *self {
+            Self::Fp8 { block: None } => return f.write_str("FP8"),
+            Self::Fp8 { block: Some([rows, columns]) } => {
+                return write!(f, "FP8 in blocks of {rows} × {columns}");
+            }
+            Self::CompressedTensors { bits, group } => ("compressed-tensors", bits, group),
+            Self::Gptq { bits, group, .. } => ("GPTQ", bits, group),
+            Self::Awq { group } => ("AWQ", 4, group),
+        };
+        match group {
+            Some(group) => write!(f, "{name}, {bits} bits in groups of {group}"),
+            None => write!(f, "{name}, {bits} bits"),
+        }
+    }
+}
+
+impl Scheme {
+    /// What `config.json` says; absent if the checkpoint is not quantised.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] naming a method, or a setting of it, that is not supported.
+    pub(crate) fn of(config: &Value) -> Result<Option<Self>, BackendError> {
+        let values = &config["quantization_config"];
+        if values.is_null() {
+            return Ok(None);
+        }
+        let settings = Settings { method: values["quant_method"].as_str().unwrap_or("unnamed"), values };
+        match settings.method {
+            "fp8" | "fbgemm_fp8" => settings.fp8(&values["weight_block_size"]),
+            "gptq" => settings.gptq(),
+            "awq" => settings.awq(),
+            "compressed-tensors" => settings.compressed_tensors(),
+            method => Err(BackendError::Load(format!(
+                "config.json: quantization_config of {method} is not supported; supported: fp8, fbgemm_fp8, \
+                 compressed-tensors, gptq, awq"
+            ))),
+        }
+        .map(Some)
+    }
+}
+
+/// `quantization_config`.
+struct Settings<'a> {
+    method: &'a str,
+    values: &'a Value,
+}
+
+impl Settings<'_> {
+    fn refused<T>(&self, setting: &str, value: &Value) -> Result<T, BackendError> {
+        let method = self.method;
+        Err(BackendError::Load(format!(
+            "config.json: quantization_config of {method} with {setting} {value} is not supported"
+        )))
+    }
+
+    fn bits(&self, value: &Value) -> Result<u32, BackendError> {
+        match value.as_u64() {
+            Some(bits @ (4 | 8)) => Ok(bits as u32),
+            _ => self.refused("bits", value),
+        }
+    }
+
+    fn group(&self, value: &Value) -> Result<Option<usize>, BackendError> {
+        match value.as_i64() {
+            Some(-1) => Ok(None),
+            Some(group) if group > 0 => Ok(Some(group as usize)),
+            _ => self.refused("group_size", value),
+        }
+    }
+
+    fn fp8(&self, block: &Value) -> Result<Scheme, BackendError> {
+        let sizes = block.as_array().map(|sizes| sizes.iter().map(Value::as_u64).collect::<Vec<_>>());
+        match sizes.as_deref() {
+            None if block.is_null() => Ok(Scheme::Fp8 { block: None }),
+            Some(&[Some(rows @ 1..), Some(columns @ 1..)]) => {
+                Ok(Scheme::Fp8 { block: Some([rows as usize, columns as usize]) })
+            }
+            _ => self.refused("weight_block_size", block),
+        }
+    }
+
+    fn gptq(&self) -> Result<Scheme, BackendError> {
+        let format = &self.values["checkpoint_format"];
+        let zero = match format.as_str().unwrap_or("gptq") {
+            "gptq" => 1,
+            "gptq_v2" => 0,
+            _ => return self.refused("checkpoint_format", format),
+        };
+        let [bits, group] = ["bits", "group_size"].map(|name| &self.values[name]);
+        Ok(Scheme::Gptq { bits: self.bits(bits)?, group: self.group(group)?, zero })
+    }
+
+    fn awq(&self) -> Result<Scheme, BackendError> {
+        let [bits, version, group] = ["bits", "version", "group_size"].map(|name| &self.values[name]);
+        if bits != 4 {
+            return self.refused("bits", bits);
+        }
+        if !version.as_str().unwrap_or("gemm").eq_ignore_ascii_case("gemm") {
+            return self.refused("version", version);
+        }
+        Ok(Scheme::Awq { group: self.group(group)? })
+    }
+
+    fn compressed_tensors(&self) -> Result<Scheme, BackendError> {
+        let groups = &self.values["config_groups"];
+        let all: Vec<&Value> = groups
+            .as_object()
+            .into_iter()
+            .flat_map(|groups| groups.values())
+            .map(|group| &group["weights"])
+            .collect();
+        let [first, others @ ..] = &all[..] else { return self.refused("config_groups", groups) };
+        if others.iter().any(|other| other != first) {
+            return self.refused("config_groups that differ:", groups);
+        }
+        let strategy = first["strategy"].as_str().unwrap_or("tensor");
+        match (first["type"].as_str().unwrap_or("int"), strategy) {
+            ("float", "tensor" | "channel") if first["num_bits"] == 8 => Ok(Scheme::Fp8 { block: None }),
+            ("float", "block") if first["num_bits"] == 8 => self.fp8(&first["block_structure"]),
+            ("int", "tensor" | "channel") => {
+                Ok(Scheme::CompressedTensors { bits: self.bits(&first["num_bits"])?, group: None })
+            }
+            ("int", "group") => Ok(Scheme::CompressedTensors {
+                bits: self.bits(&first["num_bits"])?,
+                group: self.group(&first["group_size"])?,
+            }),
+            _ => self.refused("weights", first),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use serde_json::json;
+
+    fn scheme(config: &Value) -> Result<Option<Scheme>, String> {
+        Scheme::of(&json!({ "quantization_config": config })).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn schemes_are_those_that_config_json_names_and_others_are_refused_by_name() {
+        let weights = |weights: Value| json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}});
+        for (config, expected) in [
+            (json!({"quant_method": "fp8", "weight_block_size": [128, 128]}), "FP8 in blocks of 128 × 128"),
+            (json!({"quant_method": "fbgemm_fp8"}), "FP8"),
+            (json!({"quant_method": "gptq", "bits": 4, "group_size": 128}), "GPTQ, 4 bits in groups of 128"),
+            (json!({"quant_method": "gptq", "bits": 8, "group_size": -1}), "GPTQ, 8 bits"),
+            (
+                json!({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "GEMM"}),
+                "AWQ, 4 bits in groups of 64",
+            ),
+            (
+                weights(json!({"num_bits": 8, "type": "int", "strategy": "channel"})),
+                "compressed-tensors, 8 bits",
+            ),
+            (
+                weights(json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128})),
+                "compressed-tensors, 4 bits in groups of 128",
+            ),
+            (
+                weights(
+                    json!({"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [64, 32]}),
+                ),
+                "FP8 in blocks of 64 × 32",
+            ),
+        ] {
+            assert_eq!(scheme(&config).unwrap().unwrap().to_string(), expected);
+        }
+        assert_eq!(Scheme::of(&json!({})).unwrap(), None);
+        for (config, part) in [
+            (json!({"quant_method": "bitsandbytes"}), "bitsandbytes is not supported; supported: fp8"),
+            (json!({"bits": 4}), "unnamed is not supported"),
+            (json!({"quant_method": "gptq", "bits": 3, "group_size": 128}), "gptq with bits 3"),
+            (json!({"quant_method": "gptq", "bits": 4}), "group_size null"),
+            (json!({"quant_method": "gptq", "bits": 4, "group_size": 0}), "group_size 0"),
+            (
+                json!({"quant_method": "gptq", "bits": 4, "group_size": 8, "checkpoint_format": "marlin"}),
+                "checkpoint_format \"marlin\"",
+            ),
+            (
+                json!({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemv"}),
+                "version \"gemv\"",
+            ),
+            (json!({"quant_method": "fp8", "weight_block_size": [128]}), "weight_block_size [128]"),
+            (json!({"quant_method": "fp8", "weight_block_size": [0, 1]}), "weight_block_size [0,1]"),
+            (json!({"quant_method": "compressed-tensors"}), "config_groups null"),
+            (weights(json!({"num_bits": 4, "type": "float"})), "weights {"),
+        ] {
+            let message = scheme(&config).unwrap_err();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+}
