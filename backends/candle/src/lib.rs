@@ -9,6 +9,8 @@ mod attention;
 pub mod benchmarks;
 mod bias;
 mod cpu;
+#[cfg(test)]
+mod cuda;
 mod device;
 mod heads;
 mod host_modules;
