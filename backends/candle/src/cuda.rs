@@ -11,6 +11,8 @@ mod kept;
 mod sequences;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod twins;
 
 use crate::{
     attention::Heads,
