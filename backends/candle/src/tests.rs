@@ -110,7 +110,7 @@ fn on_stand_in(
     has_flash: bool,
     options: &LoadOptions,
 ) -> Option<Box<dyn Backend>> {
-    let operations = crate::cuda::tests::stand_in::gpu(dtype, has_flash)?;
+    let operations = cuda::tests::stand_in::gpu(dtype, has_flash)?;
     Some(load_on(operations, options).unwrap())
 }
 
@@ -303,7 +303,8 @@ fn packed_attention_equals_the_obvious_one() {
                 let asked_tensor = tensor(&asked, width);
                 let keys_values = tensor(&keys_values, 2 * keys * size);
                 let divisor = (size as f32).sqrt();
-                let scoring = Scoring { mask: Mask::CAUSAL, divisor, soft_cap: None, bias: None };
+                let scoring =
+                    Scoring { mask: Mask::CAUSAL, divisor, soft_cap: None, bias: None, disentangled: false };
                 let rows =
                     Rows { batch: &batch, places: &places, spans: &spans, angles: None, heads, scoring };
                 let expected = reference::attention(&asked_tensor, &keys_values, &rows).unwrap();

@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     operations::Result,
-    plan::{Convolution, Disentangled, Index, LogBuckets, MatrixPart, Norm, Plan, Reads, Step, Table},
+    plan::{
+        Convolution, Disentangled, Index, LogBuckets, MatrixPart, Norm, Plan, Position, Reads, Step, Table,
+    },
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -83,6 +85,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let divisor = ((plan.heads.size * (1 + kinds.len())) as f32).sqrt();
     plan.views.iter_mut().for_each(|view| view.divisor = divisor);
     if config.relative_attention {
+        plan.views.iter_mut().for_each(|view| view.position = Position::Disentangled);
         let bucket = buckets(value, &config, body.max_position_embeddings)?;
         for (index, layer) in plan.layers.iter_mut().enumerate() {
             layer.attention.disentangled = Some(disentangled(&config, &body, index, (&kinds, bucket)));

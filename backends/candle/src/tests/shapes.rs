@@ -217,7 +217,7 @@ impl Scored {
 
     pub(crate) fn scoring(&self) -> Scoring<'_> {
         let &Self { mask, divisor, soft_cap, ref bias } = self;
-        Scoring { mask, divisor, soft_cap, bias: bias.as_ref() }
+        Scoring { mask, divisor, soft_cap, bias: bias.as_ref(), disentangled: false }
     }
 }
 
