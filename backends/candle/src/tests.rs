@@ -5,10 +5,10 @@ mod architectures;
 mod heads;
 mod heads_reference;
 mod marks;
-mod padded;
+pub(crate) mod padded;
 mod prefix_cache;
 mod random_model;
-mod shapes;
+pub(crate) mod shapes;
 mod spread;
 mod timed;
 
@@ -19,7 +19,7 @@ use crate::cpu::packed_keys::PackedKeys;
 use crate::kernels::pack::{Format, Words};
 use crate::operations::Rows;
 use crate::plain::reference;
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{collections::HashMap, fs, path::Path};
 use text_embeddings_backend_core::{
@@ -66,6 +66,7 @@ fn options_with(model: &str, head: Head) -> LoadOptions {
         pin_threads: false,
         instruction_set: None,
         prefix_cache_bytes: 0,
+        flash_attention: true,
     }
 }
 
@@ -102,6 +103,22 @@ fn candle_as(products: candle_core::DType) -> TensorOperations {
     TensorOperations::new(device(), products)
 }
 
+/// A model on the GPU's path with a CPU that stands in for the device; absent where this cannot be had.
+#[cfg(target_os = "linux")]
+fn on_stand_in(
+    dtype: candle_core::DType,
+    has_flash: bool,
+    options: &LoadOptions,
+) -> Option<Box<dyn Backend>> {
+    let operations = crate::cuda::tests::stand_in::gpu(dtype, has_flash)?;
+    Some(load_on(operations, options).unwrap())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn on_stand_in(_: candle_core::DType, _: bool, _: &LoadOptions) -> Option<Box<dyn Backend>> {
+    None
+}
+
 /// The device of this build, where candle drives it, else candle's CPU device.
 fn device() -> Device {
     match device::choose().unwrap() {
@@ -127,7 +144,7 @@ fn batch<'a>(mut builder: BatchBuilder, texts: impl IntoIterator<Item = &'a Vec<
     builder
 }
 
-fn assert_close(got: &[f32], expected: &[f32], tolerance: f32, what: &str) {
+pub(crate) fn assert_close(got: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     assert_eq!(got.len(), expected.len());
     for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
         assert!((got - expected).abs() <= tolerance, "{what}, text {index}: {got} for {expected}");
