@@ -214,7 +214,7 @@ REFUSED = {
         "(`tokenizer.ggml.model`) is \"llama\"",
     ),
     "no vocabulary": (recipes(metadata={"tokenizer.ggml.tokens": None}), "no vocabulary"),
-    "no sizes": (recipes(metadata={"qwen3.block_count": None}), "no number `qwen3.block_count`"),
+    "no sizes": (recipes(metadata={"qwen3.block_count": None}), "`qwen3.block_count` is missing or not a number"),
     "layers without end": (recipes(metadata={"qwen3.block_count": 2**31 - 1}), "there are tensors of 3 layers"),
     "heads of gigabytes": (
         recipes(metadata={"qwen3.attention.key_length": 2**31 - 2, "qwen3.attention.value_length": 2**31 - 2}),

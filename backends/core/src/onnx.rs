@@ -269,7 +269,7 @@ impl<R: Read + Seek> Reader<R> {
             2 => {
                 let length = self.number(end)?;
                 if length > end - self.position {
-                    return Err(damaged("a value is longer than what holds it"));
+                    return Err(damaged("a value is longer than its enclosing message"));
                 }
                 Value::Bytes(length)
             }
@@ -281,7 +281,7 @@ impl<R: Read + Seek> Reader<R> {
 
     fn fixed(&mut self, size: u64, end: u64) -> io::Result<Value> {
         if size > end - self.position {
-            return Err(damaged("a value is longer than what holds it"));
+            return Err(damaged("a value is longer than its enclosing message"));
         }
         self.advance(size)?;
         Ok(Value::Fixed)
@@ -292,7 +292,7 @@ impl<R: Read + Seek> Reader<R> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             if self.position >= end {
-                return Err(damaged("a number is longer than what holds it"));
+                return Err(damaged("a number is longer than its enclosing message"));
             }
             let mut byte = [0];
             self.file.read_exact(&mut byte)?;
@@ -331,7 +331,7 @@ impl<R: Read + Seek> Reader<R> {
     /// against the enclosing message.
     fn end(&self, length: u64) -> io::Result<u64> {
         let end = self.position.checked_add(length).filter(|end| *end <= self.length);
-        end.ok_or_else(|| damaged("a value is longer than what holds it"))
+        end.ok_or_else(|| damaged("a value is longer than its enclosing message"))
     }
 }
 
