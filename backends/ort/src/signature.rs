@@ -1,12 +1,12 @@
-//! What a graph takes and gives, by the names and shapes of its inputs and outputs.
+//! Decides how a graph is run, by the names and shapes of its inputs and outputs.
 //!
-//! Input: the [`Port`]s of a graph and the head that the model's files ask for. Output: a [`Signature`]. What must hold: an
-//! input that this server cannot fill and an output that it cannot read are refused by name; nothing is guessed from an
-//! output whose meaning its name or shape does not say.
+//! Input: the [`Port`]s of a graph, and the head that the model's files describe. Output: a [`Signature`].
+//! What must hold: an input that this server cannot fill and an output that it cannot read are refused by
+//! name; an output is only read if its name or shape states its meaning.
 
 use text_embeddings_backend_core::Head;
 
-/// The type of an input's or output's values.
+/// The type of values of an input or output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     Int64,
@@ -16,16 +16,16 @@ pub(crate) enum Element {
     Other,
 }
 
-/// An input or output.
+/// An input or output of a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) name: String,
     pub(crate) element: Element,
-    /// Its sizes; negative where a size depends on what goes in.
+    /// The sizes of its dimensions. A negative size depends on the inputs.
     pub(crate) shape: Vec<i64>,
 }
 
-/// What goes into an input.
+/// The values that an input gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Feed {
     Ids,
@@ -34,7 +34,7 @@ pub(crate) enum Feed {
     Positions,
 }
 
-/// What an output means.
+/// The meaning of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The last hidden states of tokens: `[texts, tokens, hidden]`.
@@ -47,17 +47,17 @@ pub(crate) enum Meaning {
     Logits,
 }
 
-/// How a graph is run.
+/// How to run a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Signature {
-    /// Its inputs by name, what goes into each, and whether it takes 32-bit numbers.
+    /// For each input: its name, the values that it gets, and whether it takes 32-bit numbers.
     pub(crate) inputs: Vec<(String, Feed, bool)>,
-    /// The output that is read.
+    /// The name of the output that is read.
     pub(crate) output: String,
     pub(crate) meaning: Meaning,
-    /// Values of a row of that output, where the graph states them.
+    /// The length of a row of that output, if the graph states it.
     pub(crate) width: Option<usize>,
-    /// Whether each text must be run by itself: the graph has no mask, or takes one text at a time.
+    /// Whether each text must be run alone, because the graph has no mask or takes one text at a time.
     pub(crate) alone: bool,
 }
 
@@ -67,18 +67,18 @@ const INPUTS: [(&str, Feed); 4] = [
     ("token_type_ids", Feed::Types),
     ("position_ids", Feed::Positions),
 ];
-/// Names of the last hidden states, as `optimum` and sentence-transformers export them.
+/// Names of the last hidden states in exports of `optimum` and sentence-transformers.
 const STATES: [&str; 2] = ["last_hidden_state", "token_embeddings"];
-/// Names of a vector for each text.
+/// Names of an output with one vector per text.
 const VECTORS: [&str; 4] = ["sentence_embedding", "pooler_output", "text_embeds", "embeddings"];
 const LOGITS: &str = "logits";
 
 impl Signature {
-    /// The signature of a graph whose model has this head.
+    /// The signature of a graph for a model with this head.
     ///
     /// # Errors
     ///
-    /// In words: the input or output that does not fit.
+    /// A sentence that names the unsuitable input or output.
     pub(crate) fn new(inputs: &[Port], outputs: &[Port], head: &Head) -> Result<Self, String> {
         let fed = inputs.iter().map(feed).collect::<Result<Vec<_>, _>>()?;
         let has = |feed| inputs.iter().any(|port| INPUTS.contains(&(port.name.as_str(), feed)));
@@ -100,7 +100,7 @@ impl Signature {
         })
     }
 
-    /// The dimensions of the output for so many texts of so many tokens, without the last.
+    /// The output's dimensions without the last, for `texts` texts of `tokens` tokens.
     pub(crate) fn dimensions(&self, texts: usize, tokens: usize) -> Vec<usize> {
         match self.meaning {
             Meaning::States | Meaning::Logits => vec![texts, tokens],
@@ -133,12 +133,12 @@ fn feed(port: &Port) -> Result<(String, Feed, bool), String> {
     }
 }
 
-/// The output to read, and what it means.
+/// The output to read, and its meaning.
 fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), String> {
     let of =
         |name: &str, rank: usize| outputs.iter().find(|port| port.name == name && port.shape.len() == rank);
     let first = |names: &[&str], rank| names.iter().find_map(|name| of(name, rank));
-    // Where there is only one output, its shape says what a name may not.
+    // The shape of the only output identifies it, even under an unknown name.
     let only = |rank| match outputs {
         [port] if port.shape.len() == rank && port.name != LOGITS => Some(port),
         _ => None,
@@ -152,7 +152,7 @@ fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), S
                 && (!modules.is_empty() || !token_modules.is_empty() || lexical.is_some())
             {
                 return Err(format!(
-                    "it gives `{}` only, and does not say whether the modules of modules.json are in it: export it with \
+                    "its only output is `{}`, which may or may not include the modules of modules.json: export it with \
                      `last_hidden_state`",
                     port.name
                 ));
@@ -251,7 +251,7 @@ mod tests {
             (
                 embedding(vec![dense()]),
                 &[("sentence_embedding", vector)],
-                Err("gives `sentence_embedding` only"),
+                Err("its only output is `sentence_embedding`"),
             ),
             (
                 embedding(vec![]),
