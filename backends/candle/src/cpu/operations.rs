@@ -1,4 +1,4 @@
-//! The operations of a forward pass, in kernels. Weights are packed when they are loaded; see [`super`].
+//! The operations of a forward pass with kernels. Weights are packed when they are loaded; see [`super`].
 
 use super::{
     Activations, CpuOperations, PackedActivations,
@@ -316,7 +316,7 @@ impl Operations for CpuOperations {
     }
 }
 
-/// Normalises the heads of a row, if there is a norm, and turns them, if there are angles.
+/// Normalises the heads of a row if there is a norm, and rotates them if there are angles.
 fn turn(
     set: InstructionSet,
     row: &mut [f32],

@@ -1,8 +1,8 @@
 //! The CPU's operations with a clock beside them, for `benchmarks::roofline`.
 //!
-//! Input: calls, passed on as they are. Output: for each call what it was, how long it took, and what it had to do at
-//! least. What must hold: nothing of this is in a build without the feature `benchmarks`, tests aside; what a call has to do is
-//! counted from its shapes, not from how it is done.
+//! Input: calls, passed on as they are. Output: for each call what it was, how long it took, and what it had
+//! to do at least. What must hold: nothing of this is in a build without the feature `benchmarks`, tests
+//! aside; what a call has to do is counted from its shapes, not from how it is done.
 
 use super::{Activations, CpuOperations, PackedActivations, table::Table};
 use crate::{
@@ -313,7 +313,8 @@ impl Operations for Timed {
             sizes: Some((rows.heads.queries, rows.heads.size)),
             format: self.operations.arithmetic.attention,
         };
-        // A query meets each key once and its value once. Its norm and its rotation are less than that of one key.
+        // A query meets each key once and its value once. Its norm and its rotation are less than that of one
+        // key.
         let out = packed(self.format(precision), queries.rows(), queries.columns);
         let bytes = bytes(queries) + bytes(keys_values) + out;
         let cost = (4 * rows.heads.queries * rows.heads.size * seen, bytes);

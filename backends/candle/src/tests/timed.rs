@@ -1,4 +1,4 @@
-//! The clock beside the operations: it changes no answer, and counts what the shapes ask for.
+//! The timed operations do not change any answer, and their counts follow from the shapes.
 
 use super::{random_model::*, *};
 use crate::cpu::timed::{ATTENTION, Log, Timed};
