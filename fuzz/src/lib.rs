@@ -121,6 +121,7 @@ pub fn weights(data: &[u8]) {
         pin_threads: false,
         instruction_set: None,
         prefix_cache_bytes: 0,
+        flash_attention: true,
     }));
 }
 
@@ -162,6 +163,7 @@ pub fn gguf(data: &[u8]) {
         pin_threads: false,
         instruction_set: None,
         prefix_cache_bytes: 0,
+        flash_attention: true,
     }));
 }
 

@@ -28,8 +28,10 @@ pub struct LoadOptions {
     /// The name of the CPU's vector instructions to use. If absent: the best that the CPU has.
     pub instruction_set: Option<String>,
     /// The size of the cache of keys and values for later texts with the same prefix, in bytes; 0 for no
-    /// cache. Only on the CPU.
+    /// cache.
     pub prefix_cache_bytes: usize,
+    /// Whether a GPU may use flash attention, in a build that has it.
+    pub flash_attention: bool,
 }
 
 /// A loaded model and the description of the place where it computes.
