@@ -133,7 +133,7 @@ mod tests {
             "sigmoid(y/2)",
         ] {
             let message = wrong.parse::<ScoreRule>().unwrap_err();
-            assert!(message.starts_with(&format!("`{wrong}` is none of")), "{message}");
+            assert!(message.starts_with(&format!("`{wrong}` is not one of")), "{message}");
         }
     }
 

@@ -14,7 +14,6 @@ use text_embeddings_backend_core::Pool;
 
 use super::error::FilesError;
 use super::reading;
-use super::weights::starts_as_lfs_pointer;
 use crate::templates::MessageStyle;
 
 /// The fields of `config.json`.
@@ -324,7 +323,7 @@ pub(super) fn read_optional_json<T: DeserializeOwned>(path: &Path) -> Result<Opt
 pub(super) fn read_text(path: &Path) -> Result<String, FilesError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let text = reading::text(path, reading::longest(&name))?;
-    if starts_as_lfs_pointer(text.as_bytes()) {
+    if reading::is_lfs_pointer(text.as_bytes()) {
         return Err(FilesError::LfsPointer { path: path.into() });
     }
     Ok(text)

@@ -12,15 +12,12 @@ use text_embeddings_backend_core::{Graph, read_graph};
 use super::error::FilesError;
 use super::hub::stays_below;
 use super::reading;
-use super::weights::starts_as_lfs_pointer;
 
 /// The folder of exported models.
 const FOLDER: &str = "onnx/";
 /// Graphs that need not be named, in the order of preference.
 const USUAL: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 const ENDING: &str = ".onnx";
-/// The number of bytes that identify a Git LFS pointer.
-const LFS_START: u64 = 64;
 
 /// Whether a file is a graph in one of the two folders where models have them.
 pub(super) fn is_graph(name: &str) -> bool {
@@ -74,8 +71,11 @@ pub(super) fn choose(
 pub(super) fn read(path: &Path) -> Result<Graph, FilesError> {
     let (mut file, _) = reading::open(path)?;
     let mut start = Vec::new();
-    (&mut file).take(LFS_START).read_to_end(&mut start).map_err(|error| FilesError::io(path, error))?;
-    if starts_as_lfs_pointer(&start) {
+    (&mut file)
+        .take(reading::LFS_BYTES)
+        .read_to_end(&mut start)
+        .map_err(|error| FilesError::io(path, error))?;
+    if reading::is_lfs_pointer(&start) {
         return Err(FilesError::LfsPointer { path: path.into() });
     }
     read_graph(file).map_err(|reason| FilesError::Damaged { path: path.into(), reason })

@@ -19,6 +19,11 @@ const LONGEST_INDEX: u64 = 64 * MIB;
 /// labels.
 const LONGEST_OTHER: u64 = 16 * MIB;
 
+/// The first bytes of a Git LFS pointer, which replaces a file that was not fetched.
+const LFS_PREFIX: &[u8] = b"version https://git-lfs";
+/// The number of first bytes by which [`is_lfs_pointer`] recognises a pointer.
+pub(super) const LFS_BYTES: u64 = LFS_PREFIX.len() as u64;
+
 /// The most bytes of a file that is not a weight file, by its name.
 pub(super) fn longest(file: &str) -> u64 {
     let name = file.rsplit('/').next().unwrap_or(file);
@@ -51,4 +56,9 @@ pub(super) fn text(path: &Path, longest: u64) -> Result<String, FilesError> {
     file.take(longest + 1).read_to_string(&mut text).map_err(|error| FilesError::io(path, error))?;
     // Files in /proc report no length, and other files may grow.
     if text.len() as u64 > longest { too_long() } else { Ok(text) }
+}
+
+/// Whether a file with these first bytes is a Git LFS pointer.
+pub(super) fn is_lfs_pointer(start: &[u8]) -> bool {
+    start.starts_with(LFS_PREFIX)
 }

@@ -41,8 +41,6 @@ const GGUF: &str = ".gguf";
 /// The prefix of GGUF files that contain an image encoder and no text model.
 const PROJECTOR: &str = "mmproj";
 
-const LFS_PREFIX: &[u8] = b"version https://git-lfs";
-
 /// Weights in formats that this server does not read.
 const OTHER_FORMATS: [&str; 4] = [".onnx", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"];
 
@@ -287,13 +285,8 @@ pub(super) fn check_small_file(path: &Path) -> Result<(), FilesError> {
     if length > longest {
         return Err(FilesError::TooLong { file: path.display().to_string(), longest });
     }
-    file.take(LFS_PREFIX.len() as u64).read_to_end(&mut start).map_err(unreadable)?;
-    if starts_as_lfs_pointer(&start) { Err(FilesError::LfsPointer { path: path.into() }) } else { Ok(()) }
-}
-
-/// Whether a file with these first bytes is a Git LFS pointer.
-pub(super) fn starts_as_lfs_pointer(start: &[u8]) -> bool {
-    start.starts_with(LFS_PREFIX)
+    file.take(reading::LFS_BYTES).read_to_end(&mut start).map_err(unreadable)?;
+    if reading::is_lfs_pointer(&start) { Err(FilesError::LfsPointer { path: path.into() }) } else { Ok(()) }
 }
 
 #[cfg(test)]
