@@ -3,6 +3,20 @@
 //! Weights are packed when they are loaded. Activations are `f32` between operations. Their memory comes from
 //! pools of buffers, so that a forward pass only allocates memory while batches grow.
 
+/// Times the rest of a block as the call `name` of [`timed::Call`]. Without benchmarks it is nothing.
+#[cfg(any(test, feature = "benchmarks"))]
+macro_rules! timed {
+    ($operations:ident, $name:ident($($argument:expr),* $(,)?)) => {
+        let _timing = $operations.log.as_ref().map(|log| {
+            $crate::cpu::timed::Timing::start(log, $crate::cpu::timed::Call::$name($($argument),*))
+        });
+    };
+}
+#[cfg(not(any(test, feature = "benchmarks")))]
+macro_rules! timed {
+    ($($ignored:tt)*) => {};
+}
+
 pub(crate) mod attention;
 mod buffers;
 pub(crate) mod disentangled;
@@ -17,8 +31,10 @@ pub(crate) use buffers::{Activations, PackedActivations};
 
 use crate::{
     kernels::{
-        InstructionSet, elementwise,
-        matmul::{Compute, ROWS_PER_ITEM},
+        InstructionSet,
+        compute::Compute,
+        elementwise,
+        matmul::ROWS_PER_ITEM,
         matrix::{Matrix, Order, Packing, WeightFormat},
         pack::{Format, Stored, Words},
         step::Step,
@@ -65,6 +81,8 @@ pub(crate) struct CpuOperations {
     arithmetic: Arithmetic,
     stores: Arc<Stores>,
     packed_keys: PackedKeys,
+    #[cfg(any(test, feature = "benchmarks"))]
+    log: Option<timed::Log>,
 }
 
 impl CpuOperations {
@@ -89,7 +107,15 @@ impl CpuOperations {
             arithmetic,
             stores: Arc::default(),
             packed_keys: PackedKeys::new(arithmetic.attention),
+            #[cfg(any(test, feature = "benchmarks"))]
+            log: None,
         })
+    }
+
+    /// Logs every call of an operation of a forward pass in `log`.
+    #[cfg(any(test, feature = "benchmarks"))]
+    pub(crate) fn timed(self, log: timed::Log) -> Self {
+        Self { log: Some(log), ..self }
     }
 
     /// Activations with unspecified content.
@@ -160,6 +186,7 @@ impl CpuOperations {
             let values = self.after_values(x, weight, step);
             return self.operand(&values, precision);
         }
+        timed!(self, step(step, x, weight, Some(format)));
         let (rows, inner) = (x.operand.rows(), step.outputs(weight));
         let words = self.words(format, rows, inner);
         let operand = self.compute.next_operand(&x.operand, weight, step, format, words);
@@ -168,6 +195,7 @@ impl CpuOperations {
 
     /// The result of a product and the step after it, as rows of `f32`.
     fn after_values(&self, x: &PackedActivations, weight: &Matrix, step: Step) -> Activations {
+        timed!(self, step(step, x, weight, None));
         let mut out = self.activations(x.operand.rows(), step.outputs(weight));
         self.compute.next_values(&x.operand, weight, step, out.values_mut());
         out

@@ -266,7 +266,7 @@ fn packed_attention_equals_the_obvious_one() {
             let mut places: Vec<usize> = (0..tokens).collect();
             places.shuffle(&mut StdRng::seed_from_u64(tokens as u64));
             let threads = Threads::start(2).unwrap();
-            let compute = kernels::matmul::Compute { set, threads };
+            let compute = kernels::compute::Compute { set, threads };
             let packed = [(Format::F32, 5e-6), (Format::Bf16, 0.04)].map(|(format, tolerance)| {
                 let mut packed = PackedKeys::new(format);
                 packed.pack(&compute, (&keys_values, &places), heads, &batch);

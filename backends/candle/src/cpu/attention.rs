@@ -15,8 +15,8 @@ use super::{
 use crate::{
     attention::{Heads, QuerySpan, Scoring},
     kernels::{
+        compute::Compute,
         elementwise,
-        matmul::Compute,
         operand::{Operand, OperandRows},
         pack::{self, Format, Words},
         softmax::{self, RunningSoftmax},

@@ -9,7 +9,7 @@
 
 use crate::attention::Heads;
 use crate::kernels::{
-    matmul::Compute,
+    compute::Compute,
     pack::{self, Format, Words},
     tile::COLUMNS,
 };

@@ -2,7 +2,8 @@
 
 use crate::{
     kernels::{
-        matmul::{Compute, ROWS_PER_ITEM},
+        compute::Compute,
+        matmul::ROWS_PER_ITEM,
         nibbles::{self, GROUP, Group},
     },
     load::Weight,

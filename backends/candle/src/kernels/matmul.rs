@@ -6,13 +6,12 @@
 //! row's result does not depend on the other rows.
 
 use super::{
+    compute::Compute,
     elementwise,
     matrix::Matrix,
     operand::{Operand, OperandRows, Shared},
     pack::{self, Format, Words},
-    simd::InstructionSet,
     step::Step,
-    threads::Threads,
     tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, Sums, WORDS},
 };
 use std::{cell::Cell, ops::Range};
@@ -38,14 +37,6 @@ struct Tile<'a> {
     first_row: usize,
     panel: usize,
     sums: &'a mut [[f32; COLUMNS]],
-}
-
-/// How and with what to compute.
-pub(crate) struct Compute {
-    /// The vector instructions to use.
-    pub(crate) set: InstructionSet,
-    /// The threads to use.
-    pub(crate) threads: Threads,
 }
 
 impl Compute {
@@ -278,7 +269,9 @@ mod tests {
         super::{
             matrix::{Order, WeightFormat},
             nibbles::{self, GROUP, Group},
+            simd::InstructionSet,
             stored::StoredMatrix,
+            threads::Threads,
         },
         *,
     };

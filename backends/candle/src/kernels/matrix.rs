@@ -4,7 +4,7 @@
 //! not full is padded with columns of zeros.
 
 use super::{
-    matmul::Compute,
+    compute::Compute,
     nibbles::{self, GROUP, Group, PanelGroups},
     pack::{self, Format, Words},
     pages::Pages,

@@ -33,6 +33,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+pub(crate) mod compute;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub(crate) mod elementwise;

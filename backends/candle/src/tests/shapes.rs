@@ -6,7 +6,7 @@
 use super::*;
 use crate::bias::{DistanceBias, DistanceRule};
 use crate::kernels::{
-    matmul::Compute,
+    compute::Compute,
     matrix::{Matrix, Order},
     operand::Operand,
     pack::{Words, round_to_bf16},
