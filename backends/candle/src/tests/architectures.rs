@@ -165,6 +165,13 @@ impl Tolerance {
 /// scores. Vectors stayed below 0.09 and 0.13.
 const LOWER_PRECISIONS: [(DType, f32); 2] = [(DType::BFloat16, 0.2), (DType::Int8, 0.4)];
 
+/// The same for the GPU's path, with flash attention and without.
+const GPU_PRECISIONS: [(&str, candle_core::DType, bool, f32); 3] = [
+    ("GPU float16", candle_core::DType::F16, true, 0.03),
+    ("GPU float16 without flash attention", candle_core::DType::F16, false, 0.03),
+    ("GPU bfloat16", candle_core::DType::BF16, true, 0.2),
+];
+
 /// The combinations of arithmetic and device.
 fn backends(options: &LoadOptions) -> Vec<(String, Tolerance, Box<dyn Backend>)> {
     let cpu = |set, dtype| load_on(CpuOperations::start(2, set, dtype).unwrap(), options).unwrap();
@@ -175,6 +182,10 @@ fn backends(options: &LoadOptions) -> Vec<(String, Tolerance, Box<dyn Backend>)>
     ];
     for (dtype, share) in LOWER_PRECISIONS {
         backends.push((dtype.to_string(), Tolerance::Share(share), cpu(InstructionSet::best(), dtype)));
+    }
+    for (name, dtype, has_flash, share) in GPU_PRECISIONS {
+        let backend = on_stand_in(dtype, has_flash, options);
+        backends.extend(backend.map(|backend| (name.to_owned(), Tolerance::Share(share), backend)));
     }
     // Random weights give other values in four bits. Tests in `kernels` compare such products with the
     // formula, and a test with a trained model shows the loss (`integration_tests/test_trained_model.py`).
