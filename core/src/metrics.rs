@@ -55,7 +55,7 @@ pub const QUEUE_TOKENS: &str = "te_queue_tokens";
 pub const QUEUE_OLDEST_AGE: &str = "te_queue_oldest_age_seconds";
 /// The time during which the device computed.
 pub const DEVICE_BUSY: &str = "te_device_busy_seconds_total";
-/// Tokens that several texts of a batch share and that were computed once, minus that one time.
+/// Tokens of texts that were not computed, because another text of the batch begins with them.
 pub const PREFIX_SHARED_TOKENS: &str = "te_prefix_shared_tokens";
 /// Tokens that batches computed.
 pub const BATCH_TOKENS_COMPUTED: &str = "te_batch_tokens_computed";

@@ -110,7 +110,7 @@ fn run(
     let inputs = signature
         .inputs
         .iter()
-        .map(|(name, feed, is_narrow)| Ok((Cow::from(name.as_str()), input(*feed, *is_narrow, group)?)))
+        .map(|filled| Ok((Cow::from(filled.name.as_str()), input(filled.feed, filled.is_narrow, group)?)))
         .collect::<ort::Result<Vec<(Cow<'_, str>, SessionInputValue<'_>)>>>()
         .map_err(stopped)?;
     let options = RunOptions::new().map_err(stopped)?;

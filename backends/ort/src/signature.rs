@@ -47,11 +47,20 @@ pub(crate) enum Meaning {
     Logits,
 }
 
+/// An input that the server fills.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Input {
+    pub(crate) name: String,
+    /// The values that it gets.
+    pub(crate) feed: Feed,
+    /// Whether it takes 32-bit numbers.
+    pub(crate) is_narrow: bool,
+}
+
 /// How to run a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Signature {
-    /// For each input: its name, the values that it gets, and whether it takes 32-bit numbers.
-    pub(crate) inputs: Vec<(String, Feed, bool)>,
+    pub(crate) inputs: Vec<Input>,
     /// The name of the output that is read.
     pub(crate) output: String,
     pub(crate) meaning: Meaning,
@@ -80,7 +89,7 @@ impl Signature {
     ///
     /// A sentence that names the unsuitable input or output.
     pub(crate) fn new(inputs: &[Port], outputs: &[Port], head: &Head) -> Result<Self, String> {
-        let fed = inputs.iter().map(feed).collect::<Result<Vec<_>, _>>()?;
+        let filled = inputs.iter().map(input).collect::<Result<Vec<_>, _>>()?;
         let has = |feed| inputs.iter().any(|port| INPUTS.contains(&(port.name.as_str(), feed)));
         if !has(Feed::Ids) {
             return Err(format!("it has no input `input_ids` (its inputs: {})", names(inputs)));
@@ -92,7 +101,7 @@ impl Signature {
         }
         let width = port.shape.last().and_then(|&size| usize::try_from(size).ok()).filter(|&size| size > 0);
         Ok(Self {
-            inputs: fed,
+            inputs: filled,
             output: port.name.clone(),
             meaning,
             width,
@@ -109,9 +118,10 @@ impl Signature {
     }
 }
 
-fn feed(port: &Port) -> Result<(String, Feed, bool), String> {
+/// The input of a port, or the reason why the server cannot fill it.
+fn input(port: &Port) -> Result<Input, String> {
     let Port { name, element, shape } = port;
-    let Some((_, feed)) = INPUTS.iter().find(|(known, _)| known == name) else {
+    let Some(&(_, feed)) = INPUTS.iter().find(|(known, _)| known == name) else {
         let why = if name.starts_with("past_key_values") || name == "use_cache_branch" {
             ": it was exported to generate text; export it without its cache"
         } else {
@@ -126,7 +136,9 @@ fn feed(port: &Port) -> Result<(String, Feed, bool), String> {
         _ => return Err(format!("its input `{name}` does not take int64 or int32")),
     };
     match shape.as_slice() {
-        [texts, tokens] if *tokens < 0 && (*texts < 0 || *texts == 1) => Ok((name.clone(), *feed, is_narrow)),
+        [texts, tokens] if *tokens < 0 && (*texts < 0 || *texts == 1) => {
+            Ok(Input { name: name.clone(), feed, is_narrow })
+        }
         _ => Err(format!(
             "its input `{name}` has the fixed shape {shape:?}: export it for any number of texts and tokens"
         )),
@@ -287,12 +299,12 @@ mod tests {
         let all =
             signature(&ints(&["input_ids", "attention_mask", "token_type_ids", "position_ids"])).unwrap();
         assert_eq!(
-            all.inputs.iter().map(|(_, feed, narrow)| (*feed, *narrow)).collect::<Vec<_>>(),
+            all.inputs.iter().map(|input| (input.feed, input.is_narrow)).collect::<Vec<_>>(),
             [(Feed::Ids, false), (Feed::Mask, false), (Feed::Types, false), (Feed::Positions, false)]
         );
         assert!(!all.alone && all.dimensions(3, 7) == [3, 7]);
         let narrow = signature(&[port("input_ids", Element::Int32, &[1, -1])]).unwrap();
-        assert!(narrow.alone && narrow.inputs[0].2);
+        assert!(narrow.alone && narrow.inputs[0].is_narrow);
         assert!(signature(&ints(&["input_ids"])).unwrap().alone, "without a mask");
         for (inputs, part) in [
             (ints(&["attention_mask"]), "no input `input_ids`"),

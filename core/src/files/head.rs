@@ -17,15 +17,15 @@ use super::weights::check_weights;
 
 /// The names of the label that means "relevant", in lower case.
 const POSITIVE: [&str; 7] = ["yes", "true", "relevant", "positive", "entailment", "1", "label_1"];
-/// The file names, without their endings, of bge-m3's head for token weights (here) and for token vectors
-/// (below).
+/// The file name, without its ending, of bge-m3's head for token weights.
 const LEXICAL: &str = "sparse_linear";
+/// The file name, without its ending, of bge-m3's head for token vectors.
+const TOKEN_VECTORS: &str = "colbert_linear";
+/// The endings of both: converted to safetensors, which is preferred, or as published.
+const ENDINGS: [&str; 2] = ["safetensors", "pt"];
 /// pplx-embed's module for rounding, which its architecture does itself here, and that architecture.
 const QUANTIZER: &str = "FlexibleQuantizer";
 const QUANTISED_MODEL: &str = "bidirectional_pplx_qwen3";
-const TOKEN_VECTORS: &str = "colbert_linear";
-/// The endings of these files: converted to safetensors, which is preferred, or as published.
-const ENDINGS: [&str; 2] = ["safetensors", "pt"];
 
 /// The files of bge-m3's additional outputs, which a repository may have.
 pub(super) const BGE_M3_FILES: [&str; 4] =

@@ -27,7 +27,7 @@ const PATTERNS: [&str; 2] = [
 /// The places at which a tokenizer splits every text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Borders {
-    /// Whether it splits before the space in an ASCII letter or digit, a space and an ASCII letter.
+    /// Whether it splits before a space between an ASCII letter or digit and an ASCII letter.
     words: bool,
     /// Whether it splits after a line break that precedes two ASCII characters, the first of them visible.
     lines: bool,

@@ -2,8 +2,8 @@
 //!
 //! Input: jobs, each with the place of its request. Output: the jobs send their results themselves. What must
 //! hold: jobs run in the order in which texts are computed, so that a small request need not wait until a
-//! large one is encoded; a panic in a job does not end its thread, and drops the job's channel, so that the
-//! waiting side learns that no answer will come; the threads end with the [`Tokenization`], after the jobs
+//! large one is encoded; a panic in a job does not end its thread, and drops everything that the job holds,
+//! so that the waiting side learns that no answer will come; the threads end with the [`Tokenization`], after the jobs
 //! that it accepted.
 
 use super::Encoder;

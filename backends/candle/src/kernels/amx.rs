@@ -155,7 +155,7 @@ macro_rules! product {
             // second rows, 4 and 5 rows, 6 and 7 columns. Their shapes limit loads and stores to `rows` rows:
             // 0, 1 and 4 have `min(rows, 16)`, and 2, 3 and 5, which are only used above 16, have `rows -
             // 16`. Without a stride, each load reads the same 64 bytes. The code writes memory and flags, so
-            // that no option applies, and it does not push to the stack.
+            // the options `nomem` and `preserves_flags` do not apply. It does not use the stack (`nostack`).
             unsafe {
                 asm!(
                     "tileloadd tmm0, [{start} + {start_line}]",

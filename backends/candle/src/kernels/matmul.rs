@@ -328,8 +328,7 @@ mod tests {
         if format == Format::Int8 { 2e-2 } else { 1e-6 + 1e-7 * depth as f64 }
     }
 
-    /// Every number of rows up to 130, each with a number of threads, an odd depth and an odd number of
-    /// columns.
+    /// Threads, rows, depth and columns: for every number of rows up to 130, with odd depths and columns.
     fn every_number_of_rows(rng: &mut StdRng) -> Vec<(usize, usize, usize, usize)> {
         let mut odd = || 2 * rng.random_range(0..35) + 1;
         (1..=130).map(|rows| (1 + rows % 3, rows, odd(), odd())).collect()
