@@ -15,8 +15,9 @@ use crate::{
         packed_keys::PackedKeys,
     },
     kernels::{
-        InstructionSet, elementwise,
-        matmul::Compute,
+        InstructionSet,
+        compute::Compute,
+        elementwise,
         matrix::{Matrix, Order},
         operand::Operand,
         pack::{Format, Words},
