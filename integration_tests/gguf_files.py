@@ -1,9 +1,10 @@
-"""GGUF files made of the reference's model folders, as llama.cpp's converter makes them.
+"""Makes GGUF files from the reference's model folders, as llama.cpp's converter does.
 
-Input: a folder with safetensors weights and a tokenizer.json. Output: a `.gguf` file. Names of tensors and metadata, and the
-quantisation, are those of llama.cpp's own `gguf` package; what its converter does to values and tokens is written down here:
-it interleaves the rows of Llama's queries and keys, marks the pieces of WordPiece that begin a word instead of those that go
-on, leaves RoBERTa's unused positions out, and keeps the rows of `yes` and `no` of a re-ranker's output embedding.
+Input: a folder with safetensors weights and a tokenizer.json. Output: a `.gguf` file. Tensor names, metadata
+and quantisation come from llama.cpp's own `gguf` package. The converter's changes to values and tokens are
+repeated here: it interleaves the rows of Llama's queries and keys, marks WordPiece pieces that begin a word
+instead of those that continue one, removes RoBERTa's unused positions, and keeps of a re-ranker's output
+embedding only the rows of `yes` and `no`.
 """
 
 import json
@@ -23,7 +24,7 @@ ARCHITECTURES = {
     "nomic_bert": gguf.MODEL_ARCH.NOMIC_BERT,
 }
 DECODERS = ("qwen3", "qwen2", "llama")
-# What the converter bakes into a Qwen3-Reranker.
+# The prompt that the converter writes into the file of a Qwen3-Reranker.
 RERANK_PROMPT = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note "
     'that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web search query, retrieve '
@@ -34,27 +35,27 @@ RERANK_PROMPT = (
 
 @dataclass
 class Recipe:
-    """How a file is made. The defaults are those of the converter for a model that is not recognised as anything special."""
+    """How a file is made. The defaults are the converter's for a model that needs no special treatment."""
 
     # The type of matrices; vectors are F32 in any case.
     kind: str = "F32"
     pooling: gguf.PoolingType | None = None
-    # Whether it is converted as a re-ranker of Qwen3: its head is two rows, and the prompt is baked in.
+    # Whether to convert it as a Qwen3 re-ranker: its head has two rows, and the file contains the prompt.
     rerank: bool = False
     prompt: str = RERANK_PROMPT
     name: str | None = None
     add_eos: bool = False
     pre: str = "qwen2"
-    # Tensors that are left out, by llama.cpp's names.
+    # Tensors to leave out, by llama.cpp's names.
     without: tuple[str, ...] = ()
-    # Values instead of those of the converter, after all else.
+    # Metadata that replaces the converter's at the end; None removes a key.
     metadata: dict = field(default_factory=dict)
-    # Whether quantised matrices are written as the F32 values that they stand for.
+    # Whether to store quantised matrices as the F32 values that they decode to.
     widened: bool = False
 
 
 def values(tensor: models.Tensor) -> np.ndarray:
-    """The values of a safetensors tensor in float32."""
+    """The values of a safetensors tensor, as float32."""
     if tensor.dtype == "BF16":
         bits = np.frombuffer(bytes(tensor.data), np.uint16).astype(np.uint32) << 16
         flat = bits.view(np.float32)
@@ -64,13 +65,13 @@ def values(tensor: models.Tensor) -> np.ndarray:
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """The two halves of each head's rows, alternating."""
+    """Alternates the rows of the two halves of each head."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def named(folder: Path, config: dict, names: gguf.TensorNameMap) -> dict[str, np.ndarray]:
-    """The tensors under llama.cpp's names."""
+    """The folder's tensors under llama.cpp's names."""
     model_type, found = config["model_type"], {}
     for file in sorted(folder.glob("*.safetensors")):
         for name, tensor in models.read_tensors(file).items():
@@ -82,7 +83,7 @@ def named(folder: Path, config: dict, names: gguf.TensorNameMap) -> dict[str, np
                 bare = bare.removeprefix(prefix)
             if model_type in DECODERS and not bare.startswith(("model.", "lm_head.")):
                 bare = "model." + bare
-            # BERT's pooler is what RoBERTa has as the first layer of its head.
+            # BERT's pooler has the role that the first layer of the head has in RoBERTa.
             bare = bare.replace("pooler.dense", "classifier.dense")
             if bare in ("classifier.weight", "classifier.bias"):
                 bare = bare.replace("classifier", "classifier.out_proj")
@@ -99,7 +100,7 @@ def named(folder: Path, config: dict, names: gguf.TensorNameMap) -> dict[str, np
 
 
 def write_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict, recipe: Recipe) -> list[str]:
-    """Writes the vocabulary, and gives its tokens."""
+    """Writes the vocabulary and returns its tokens."""
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     model, added = content["model"], {entry["id"]: entry for entry in content["added_tokens"]}
     unigram = model["type"] == "Unigram"

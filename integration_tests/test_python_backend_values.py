@@ -1,7 +1,7 @@
-"""`--backend python` with PyTorch: sentence-transformers' own values.
+"""`--backend python` with PyTorch: its values are those of sentence-transformers.
 
-Input: PYTHON_BACKEND_PYTHON, an interpreter with torch and sentence-transformers (`make python-backend-test`). The
-references are what sentence-transformers answers there, text by text.
+Input: PYTHON_BACKEND_PYTHON, an interpreter with torch and sentence-transformers (`make
+python-backend-test`). sentence-transformers computes the references in the same interpreter, text by text.
 """
 
 import json
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 PAIRS = [["What is the capital of China?", text] for text in TEXTS]
-# What the programs in `ask` begin with.
+# The beginning of the programs for `ask`.
 LOAD = (
     "import torch\nfrom sentence_transformers import SentenceTransformer, CrossEncoder\n"
     "exact = {'device': 'cpu', 'model_kwargs': {'dtype': torch.float32}}\n"
@@ -50,12 +50,14 @@ LOGITS = LOAD + (
 
 
 def small(folder: Path, program: str, tokenizer: Path) -> Path:
-    """A small random model that `program` makes with transformers, with the tokenizer of a fixture."""
+    """Makes a small random model by running `program`, which uses transformers, and gives it a fixture's
+    tokenizer."""
     root = folder / "small"
     root.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (root / name).write_bytes((tokenizer / name).read_bytes())
-    # Otherwise sentence-transformers would cut the texts there, and this server at the end of the positions.
+    # By default, sentence-transformers would cut texts at another length than this server, which cuts at 512
+    # positions.
     models.edit_json(root / "tokenizer_config.json", model_max_length=512)
     vocabulary = len(json.loads((root / "tokenizer.json").read_text())["model"]["vocab"]) + 10
     head = "import torch, transformers as hf\ntorch.manual_seed(7)\n"
@@ -64,7 +66,7 @@ def small(folder: Path, program: str, tokenizer: Path) -> Path:
 
 
 def torch_refusal(model: str | Path, *flags: str) -> str:
-    """As `refused`, with time to import PyTorch."""
+    """Like `refused`, with enough time to import PyTorch."""
     return refused("--python", INTERPRETER, *flags, model=model, limit=TORCH_LIMIT)
 
 
@@ -126,7 +128,7 @@ def test_an_architecture_that_only_python_has(tmp_path: Path) -> None:
     expected = ask(VECTORS, folder=str(root), texts=TEXTS)
     with torch_server(root, "--pooling", "mean") as server:
         close(embedded(server, TEXTS), expected)
-    # By its first token, as for every kind of BERT whose files do not say.
+    # Without the flag, the first token's vector, as for every BERT whose files do not name a pooling.
     program = VECTORS.replace("**exact).", "**exact)\nmodel[1].pooling_mode = 'cls'\nanswer = model.")
     program = program.replace("answer = SentenceTransformer", "model = SentenceTransformer")
     with torch_server(root) as server:
@@ -172,7 +174,7 @@ def test_lower_precision_is_what_was_asked_for() -> None:
 
 
 def test_a_tokenizer_that_is_not_the_model_s_own_is_refused(tmp_path: Path) -> None:
-    # XLNet's tokenizers give the last token a type of its own, which the router's contract does not have.
+    # XLNet's tokenizers give the last token a type of its own, which the router cannot send.
     program = (
         "config = hf.XLNetConfig(vocab_size=vocabulary, d_model=32, n_layer=2, n_head=2, d_inner=24)\n"
         "model = hf.XLNetModel(config)"
@@ -216,7 +218,7 @@ def test_a_worker_that_is_killed_costs_its_batch_and_no_other() -> None:
 def test_the_worker_ends_with_a_server_that_is_killed() -> None:
     server = torch_server(MODELS / "embedding-mean-dense")
     (worker,) = children(server.process.pid)
-    # Stopped, it does not hear of anything: only the kernel can end it.
+    # A stopped worker does not notice that the server has ended: only the kernel can end it.
     os.kill(worker, signal.SIGSTOP)
     server.process.kill()
     wait_for_end(worker, TORCH_LIMIT)
