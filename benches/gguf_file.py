@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Writes the benchmark's model as a GGUF file for llama.cpp. Without a tokenizer: the peer gives ids.
 
-Matrices are kept in bfloat16 (BF16) or quantised in blocks (Q8_0), norms in float32, as llama.cpp's own converter and
-quantiser have it.
-usage: gguf_file.py MODEL_FOLDER GGUF_FILE BF16|Q8_0"""
+Matrices are kept in bfloat16 (BF16) or quantised in blocks (Q8_0), norms in float32, as llama.cpp's own
+converter and quantiser have it. usage: gguf_file.py MODEL_FOLDER GGUF_FILE BF16|Q8_0"""
 
 import sys
 from pathlib import Path
