@@ -4,7 +4,8 @@
 Standard input has a request on each line, {"texts": [...]} or {"query", "texts"}. Standard output gets one
 line when the peer is ready, then {"seconds", "values"} for each request: the normalised vector of each text,
 or the score of each pair. The graphs of onnxruntime and OpenVINO are made from the model in float32 and kept
-in WORK. usage: encoder_peer.py MODEL_FOLDER KIND ARITHMETIC WORK THREADS"""
+in WORK.
+usage: encoder_peer.py MODEL_FOLDER KIND ARITHMETIC WORK THREADS"""
 
 import sys
 from collections.abc import Callable

@@ -3,8 +3,8 @@
 
 The files are made from the tests' small models, in F32. Needs `llama-cpp-python` (requirements-llama.txt),
 and the packages of integration_tests/requirements.txt. The tolerance is for llama.cpp's keys and values,
-which have 16 bits. usage: gguf_against_llama.py; TEXT_EMBEDDINGS_ROUTER names the binary (default: the
-development build)"""
+which have 16 bits.
+usage: gguf_against_llama.py; TEXT_EMBEDDINGS_ROUTER names the binary (default: the development build)"""
 
 import math
 import sys

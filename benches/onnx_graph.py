@@ -5,8 +5,8 @@ norm, and the head has two rows. So the graph computes nothing that a re-ranker 
 other rows of the last layer.
 
 Inputs of the graph: `input_ids` [texts, longest], padded on the right; `last` [texts], the index of each
-text's last token; `longest`. Output: `answers` [texts, 2], the logits of `yes` and `no`. usage: onnx_graph.py
-MODEL_FOLDER GRAPH_FILE"""
+text's last token; `longest`. Output: `answers` [texts, 2], the logits of `yes` and `no`.
+usage: onnx_graph.py MODEL_FOLDER GRAPH_FILE"""
 
 import sys
 from pathlib import Path

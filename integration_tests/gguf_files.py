@@ -14,6 +14,8 @@ from pathlib import Path
 import gguf
 import models
 import numpy as np
+from arrays import values
+from gguf_writer import add_decoder_sizes, add_sizes, add_tensor, finish
 
 ARCHITECTURES = {
     "qwen3": gguf.MODEL_ARCH.QWEN3,
@@ -52,16 +54,6 @@ class Recipe:
     metadata: dict = field(default_factory=dict)
     # Whether to store quantised matrices as the F32 values that they decode to.
     widened: bool = False
-
-
-def values(tensor: models.Tensor) -> np.ndarray:
-    """The values of a safetensors tensor, as float32."""
-    if tensor.dtype == "BF16":
-        bits = np.frombuffer(bytes(tensor.data), np.uint16).astype(np.uint32) << 16
-        flat = bits.view(np.float32)
-    else:
-        flat = np.frombuffer(bytes(tensor.data), {"F32": np.float32, "F16": np.float16}[tensor.dtype]).astype(np.float32)
-    return flat.reshape(tensor.shape)
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -158,28 +150,13 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     model_type = config["model_type"]
     architecture = ARCHITECTURES[model_type]
-    heads = config.get("num_attention_heads") or config["n_head"]
     layers = config.get("num_hidden_layers") or config["n_layer"]
-    hidden = config.get("hidden_size") or config["n_embd"]
     writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[architecture])
     writer.add_name(recipe.name or "model")
-    writer.add_embedding_length(hidden)
-    writer.add_block_count(layers)
-    writer.add_head_count(heads)
-    writer.add_feed_forward_length(config.get("intermediate_size") or config["n_inner"])
-    unused = config["pad_token_id"] + 1 if model_type == "xlm-roberta" else 0
-    writer.add_context_length((config.get("n_positions") or config["max_position_embeddings"]) - unused)
+    add_sizes(writer, config, config["pad_token_id"] + 1 if model_type == "xlm-roberta" else 0)
     tensors = named(folder, config, gguf.get_tensor_name_map(architecture, layers))
-    rotary = config.get("rope_theta") or config.get("rotary_emb_base") or config.get("rope_parameters", {}).get("rope_theta")
-    if rotary:
-        writer.add_rope_freq_base(rotary)
     if model_type in DECODERS:
-        pairs = config["num_key_value_heads"]
-        head = config.get("head_dim") or hidden // heads
-        writer.add_head_count_kv(pairs)
-        writer.add_key_length(head)
-        writer.add_value_length(head)
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        add_decoder_sizes(writer, config)
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["layer_norm_epsilon"])
         writer.add_causal_attention(False)
@@ -197,22 +174,8 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
         writer.kv_data[0].pop(key, None)
         if value is not None:
             writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
-    chosen = gguf.GGMLQuantizationType[recipe.kind]
     for name, value in tensors.items():
-        if name in recipe.without:
-            continue
-        block = gguf.GGML_QUANT_SIZES[chosen][0]
-        is_small = value.ndim == 1 or name.startswith(("position_embd", "token_types"))
-        if is_small or recipe.kind == "F32" or value.shape[-1] % block:
-            writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
-            continue
-        stored = gguf.quants.quantize(np.ascontiguousarray(value, np.float32), chosen)
-        if recipe.widened:
-            writer.add_tensor(name, gguf.quants.dequantize(stored, chosen))
-        else:
-            writer.add_tensor(name, stored, raw_dtype=chosen)
-    writer.write_header_to_file(path)
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        if name not in recipe.without:
+            add_tensor(writer, name, value, recipe.kind, widened=recipe.widened)
+    finish(writer, path)
     return path

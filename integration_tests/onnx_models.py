@@ -8,11 +8,12 @@ with the values that `transformers` gave.
 import json
 from pathlib import Path
 
+import arrays
+import models
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-TYPES = {"F16": np.float16, "F32": np.float32, "I64": np.int64}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # For each head: the name of the graph's output, and its shape.
 OUTPUTS = {
@@ -25,16 +26,8 @@ OUTPUTS = {
 
 def weights(file: Path) -> dict[str, np.ndarray]:
     """The tensors of a safetensors file in float32, by their names without the model's prefix."""
-    content = file.read_bytes()
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start])
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, entry in header.items():
-        first, end = entry["data_offsets"]
-        values = np.frombuffer(content[start + first : start + end], dtype=TYPES[entry["dtype"]])
-        tensors[name.removeprefix("bert.").removeprefix("roberta.")] = values.reshape(entry["shape"]).astype(np.float32)
-    return tensors
+    tensors = models.read_tensors(file).items()
+    return {name.removeprefix("bert.").removeprefix("roberta."): arrays.values(tensor) for name, tensor in tensors}
 
 
 class Graph:

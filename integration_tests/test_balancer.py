@@ -22,7 +22,7 @@ import pytest
 import requests
 from balancer import Balancer, free_ports
 from grpc_client import messages, stubs
-from server import ANSWER_LIMIT, Server, wait_until
+from server import ANSWER_LIMIT, Server
 
 
 

@@ -7,7 +7,7 @@ import grpc
 from grpc_client import Grpc, messages
 from http2 import Http2
 from server import wait_until
-from target import head, is_closed
+from target import head
 
 CLIENTS = 6
 # Each digit is one token and takes about 65 bytes of the answer, which is more than the system's socket

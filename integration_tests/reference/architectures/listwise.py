@@ -29,7 +29,7 @@ import transformers
 from tokenizers import Tokenizer
 from transformers.utils import logging
 
-from .fixture import folder_bytes, load_tensors, numbers, store, write_json
+from .fixture import folder_bytes, load_tensors, numbers, store
 from .native import native
 from .rerankers import FOLDER, INJECTED, MARS, PLANET, QWEN3, QWEN_FILES, RIVER, TASK
 
