@@ -18,7 +18,6 @@ from python_backend import (
     INTERPRETER,
     SERVED,
     TEXTS,
-    TOLERANCE,
     TORCH_LIMIT,
     ask,
     children,
@@ -116,15 +115,18 @@ def test_a_classifier_s_logits_are_those_of_a_cross_encoder() -> None:
         close([[scores[labels[str(index)]] for index in range(3)] for scores in found], expected)
 
 
+def only_in_python(folder: Path, kind: str, sizes: str, model: str, tokenizer: Path) -> Path:
+    """A small random model of transformers that no other backend has: the default backend must refuse it."""
+    program = f"config = hf.{kind}Config(vocab_size=vocabulary, {sizes})\nmodel = hf.{kind}{model}(config)"
+    root = small(folder, program, tokenizer)
+    message = refusal(root)
+    assert kind.lower() in message.lower() and "`--backend python` may serve it" in message, message
+    return root
+
+
 def test_an_architecture_that_only_python_has(tmp_path: Path) -> None:
-    program = (
-        "config = hf.AlbertConfig(vocab_size=vocabulary, embedding_size=16, hidden_size=32, num_hidden_layers=2,\n"
-        "    num_attention_heads=2, intermediate_size=24)\n"
-        "model = hf.AlbertModel(config)"
-    )
-    root = small(tmp_path, program, SERVED / "bert-embedding-mean")
-    message = refusal(root, "--pooling", "mean")
-    assert "albert" in message and "`--backend python` may serve it" in message, message
+    sizes = "embedding_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24"
+    root = only_in_python(tmp_path, "Albert", sizes, "Model", SERVED / "bert-embedding-mean")
     expected = ask(VECTORS, folder=str(root), texts=TEXTS)
     with torch_server(root, "--pooling", "mean") as server:
         close(embedded(server, TEXTS), expected)
@@ -136,13 +138,8 @@ def test_an_architecture_that_only_python_has(tmp_path: Path) -> None:
 
 
 def test_a_cross_encoder_that_only_python_has(tmp_path: Path) -> None:
-    program = (
-        "config = hf.SqueezeBertConfig(vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,\n"
-        "    intermediate_size=24, num_labels=1, embedding_size=32)\n"
-        "model = hf.SqueezeBertForSequenceClassification(config)"
-    )
-    root = small(tmp_path, program, SERVED / "bert-cross-encoder")
-    assert "squeezebert" in refusal(root).lower()
+    sizes = "hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24, num_labels=1, embedding_size=32"
+    root = only_in_python(tmp_path, "SqueezeBert", sizes, "ForSequenceClassification", SERVED / "bert-cross-encoder")
     expected = ask(LOGITS, folder=str(root), pairs=PAIRS)
     with torch_server(root) as server:
         close(server.scores(PAIRS[0][0], TEXTS), expected)
