@@ -45,7 +45,7 @@ def test_the_oldest_waiting_connection_makes_way(target, bystander, record, what
     assert not others.lost, others.lost
     for connection in connections:
         connection.close()
-    record(f"{what} where there are 20 places", CROWD, len(others.lost), "the oldest makes way")
+    record(f"{what}, with places for 20", CROWD, len(others.lost), "the oldest makes way")
 
 
 def test_a_process_with_few_descriptors_is_not_locked_up(target, bystander, few_descriptors, record):
@@ -61,4 +61,4 @@ def test_a_process_with_few_descriptors_is_not_locked_up(target, bystander, few_
     assert not others.lost, others.lost
     for connection in connections:
         connection.close()
-    record("idle connections with 100 descriptors that were taken away later", CROWD, len(others.lost), "the oldest makes way")
+    record("idle connections, after the process was limited to 100 descriptors", CROWD, len(others.lost), "the oldest makes way")

@@ -82,7 +82,7 @@ def test_padding_of_a_tokenizer_is_left_out(tmp_path, target, record):
 
     folder = changed(tmp_path / "model", change)
     assert target("--model-type", "listwise-reranker", model=folder).is_alive()
-    record("tokenizers that pad to 10¹² tokens", 1, 0, "they do not pad")
+    record("tokenizers that pad to 10¹² tokens", 1, 0, "nothing is padded")
 
 
 def test_paths_that_are_not_files(tmp_path, record):
@@ -96,7 +96,7 @@ def test_paths_that_are_not_files(tmp_path, record):
 
             sentence = refused(tmp_path / "model", change)
             assert part in sentence and name in sentence, f"{place} for {name}: {sentence}"
-    record("pipes, devices and folders in the place of a model's files", len(names) * len(PLACES), 0, "exit 1 with a sentence")
+    record("pipes, devices and folders instead of a model's files", len(names) * len(PLACES), 0, "exit 1 with a sentence")
 
 
 def test_weights_that_change_while_they_are_served(tmp_path, target, record):

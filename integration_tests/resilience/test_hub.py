@@ -75,4 +75,4 @@ def test_a_cache_of_somebody_else(record):
         assert download(hub, cache).returncode == 0
         full = download(hub, cache, **nobody)
     assert full.returncode == 0, full.stderr
-    record("caches that belong to somebody else", 2, 0, "a complete one is used, an incomplete one ends with a sentence")
+    record("caches that belong to another user", 2, 0, "a complete one is used, an incomplete one ends with a sentence")

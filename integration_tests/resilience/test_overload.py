@@ -101,7 +101,7 @@ def test_a_crowd_is_served_or_told_when_to_come_back(target, record):
     assert sum(statuses.values()) == CLIENTS * ROUNDS
     until_idle(attacked)
     assert attacked.is_alive()
-    record("requests of 32 clients where 4 are in flight at most", CLIENTS * ROUNDS, 0, "each is answered, or refused at once with `Retry-After`")
+    record("requests of 32 clients, with at most 4 in flight", CLIENTS * ROUNDS, 0, "each is answered, or refused at once with `Retry-After`")
 
 
 def test_tokens_in_flight_are_bounded(target, record):
@@ -140,7 +140,7 @@ def test_a_requests_own_deadline_is_kept(target, record):
     assert set(asked) <= {200, 504} and asked[200] >= 1 and asked[504] >= 1, asked
     until_idle(attacked)
     assert attacked.is_alive()
-    record("deadlines of a request's own", 3, 0, "kept, or 504 and no more is computed")
+    record("requests with a deadline of their own", 3, 0, "kept, or 504 and no more is computed")
 
 
 def test_nothing_grows_while_it_serves(target, record):

@@ -60,7 +60,7 @@ def test_unfinished_bodies_have_a_budget_and_the_oldest_goes(target, bystander, 
 @pytest.mark.parametrize(
     ("what", "sent", "expected"),
     [
-        ("connections that say nothing", b"", b""),
+        ("connections that send nothing", b"", b""),
         ("half-sent heads", b"POST /rerank HTTP/1.1\r\nHost: a\r\n", b""),
         ("half-sent bodies", head("/rerank", 1000) + b'{"query":', b"HTTP/1.1 408"),
         ("half-sent bodies in chunks", head("/rerank", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"5\r\n{", b"HTTP/1.1 408"),

@@ -34,7 +34,7 @@ def test_unread_answers_have_a_budget_and_the_oldest_goes(target, bystander, rec
     for connection in connections:
         connection.close()
     assert not others.lost, others.lost
-    record("answers of 8 MB that nobody reads, with room for 2", CLIENTS, len(others.lost), "the oldest are dropped")
+    record("unread answers of 8 MB, with room for 2", CLIENTS, len(others.lost), "the oldest are dropped")
 
 
 def test_clients_that_do_not_read_are_disconnected_in_time(target, bystander, record):
@@ -43,7 +43,7 @@ def test_clients_that_do_not_read_are_disconnected_in_time(target, bystander, re
         connections = [ask(aim) for _ in range(CLIENTS)]
         wait_until(lambda: all(map(is_over, connections)), 60, "an unread answer is still held")
     assert not others.lost, others.lost
-    record("answers of 8 MB that nobody reads", CLIENTS, len(others.lost), "the connections are closed when their time is up")
+    record("unread answers of 8 MB", CLIENTS, len(others.lost), "the connections are closed when their time is up")
 
 
 def test_clients_that_give_no_window_are_disconnected_in_time(target, record):
