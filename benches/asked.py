@@ -45,8 +45,7 @@ class Asked:
 
 
 class Work:
-    """Counts the multiplications and additions of a request, as a packed forest of a model with this
-    configuration."""
+    """Counts a request's multiplications and additions, as a packed forest of a model of this shape."""
 
     def __init__(self, folder: Path):
         config = json.loads((folder / "config.json").read_text())

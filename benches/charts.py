@@ -51,8 +51,7 @@ class Panel:
 
 
 def bars(title: str, rows: list[tuple[str, bool]], panels: list[Panel]) -> str:
-    """A bar chart. `rows` are names, each with a flag for our own systems; each row has a bar in each
-    panel."""
+    """A bar chart. `rows` are names, with a flag for our own systems; each panel has a bar in each row."""
     parts = [text(16, 26, title, "title")]
     for index, (name, _) in enumerate(rows):
         parts.append(text(LABELS - 10, TOP + index * ROW + 16, name, anchor="end"))

@@ -21,8 +21,7 @@ INPUTS = ("input_ids", "attention_mask")
 
 
 class Bare(torch.nn.Module):
-    """The model as a function of its two inputs. It returns hidden states, or logits if the model has a
-    head."""
+    """The model as a function of its two inputs. It returns logits if it has a head, else hidden states."""
 
     def __init__(self, folder: str, dtype: torch.dtype):
         super().__init__()

@@ -58,8 +58,7 @@ REFERENCE = Choice("transformers", "float32")
 
 
 def texts_of(encoder: Encoder, count: int) -> dict:
-    """`count` texts of 128 tokens each, or one text of 14 tokens. For pairs, these lengths include the
-    query."""
+    """`count` texts of 128 tokens each, or one text of 14 tokens; for pairs, including the query."""
     long = " ".join((WORDS * 11)[: 126 - (3 if encoder.pairs else 0)])
     texts = [SHORT] if count == 1 else [long] * count
     return {"query": QUERY, "texts": texts} if encoder.pairs else {"texts": texts}

@@ -58,8 +58,7 @@ def reranker(path: Path) -> float:
 
 
 def cross_encoder(path: Path) -> float:
-    """The largest difference between the scores of a cross-encoder. Both get the ids of this server's
-    tokenizer."""
+    """The largest difference between a cross-encoder's scores for the ids of this server's tokenizer."""
     model = opened(path, Pooling.RANK)
     with Server(path, "--dtype", "float32") as server:
         ours = server.scores(QUERY, TEXTS, raw_scores=False)

@@ -26,8 +26,7 @@ WORDS, QUERY_WORDS = 40, 8
 # enough to send each request when it is due, and below the server's own limit.
 CLOSED, OPEN = 32, 256
 WARM_UP = 4
-# The least number of requests at each rate, whatever time they take: percentiles of fewer requests say
-# little.
+# The least number of requests at each rate: percentiles of fewer requests say little.
 LEAST = 20
 
 

@@ -83,8 +83,7 @@ class Layers:
         return self.graph.weight(name, self.checkpoint.values(f"model.{name}.weight"))
 
     def head_norm(self, x: str, name: str, shape: str) -> str:
-        """Normalises each head, by making heads the rows. The `0` and `-1` of the shapes keep texts and
-        tokens."""
+        """Normalises each head, as a row of its own. The `0` and `-1` of the shapes keep texts and tokens."""
         graph, whole = self.graph, f"{name}.shape"
         graph.node("Shape", [x], whole)
         flat = graph.node("Reshape", [x, "shape_flat"], f"{name}.flat")

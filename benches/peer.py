@@ -43,8 +43,7 @@ def sigmoid(raw: float) -> float:
 
 
 def in_batches(ids: list[list[int]], size: int) -> Iterator[list[int]]:
-    """Indices of texts, `size` at a time. Texts of similar length go together, so that there is little
-    padding."""
+    """Indices of texts, `size` at a time. Texts of similar length go together, to save padding."""
     order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
     for start in range(0, len(order), size):
         yield order[start : start + size]
@@ -60,16 +59,14 @@ def batched(ids: list[list[int]], size: int, score: Callable[[list[list[int]]], 
 
 
 def answers_only() -> TextIO:
-    """Standard output, reserved for answers: from now on, everything else that is printed goes to standard
-    error."""
+    """Standard output, for answers only: from now on, all other output goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
 
 
 def answer_requests(answers: TextIO, respond: Callable[[dict], dict]) -> None:
-    """Says that this peer is ready, and then answers all requests with the output of `respond` and its
-    seconds."""
+    """Says that this peer is ready, then answers each request with `respond`'s output and its seconds."""
 
     def answer(content: dict) -> None:
         answers.write(json.dumps(content, default=lambda array: array.tolist()) + "\n")

@@ -52,8 +52,7 @@ def environment(folder: Path, kinds: set[str]) -> Path:
 
 
 def model_file(python: Path, folder: Path, model: Path, kind: str, detail: str) -> Path:
-    """The model in the form that this kind of peer takes: its folder, or a file that is written if it is
-    missing."""
+    """The model in the form for this kind of peer: its folder, or a file, which is written if missing."""
     if kind == "transformers":
         return model
     # OpenVINO uses the same graph for every arithmetic.

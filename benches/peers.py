@@ -68,8 +68,7 @@ class Run:
         processes: dict[str, Process],
         starts: dict[str, list[float]],
     ):
-        # Imported here: its packages are in the environment, but perhaps not in the Python that started this
-        # program.
+        # Imported here, because the Python that started this program may lack their packages.
         from asked import Asked, Work
 
         self.arguments, self.systems, self.processes, self.starts = arguments, systems, processes, starts

@@ -42,8 +42,7 @@ DOCUMENTS = [
     "It isn't \"quoted\" here; $HOME `id` \\n 😀",
 ]
 LINES = "\n".join(DOCUMENTS)
-# If the page took one of these for markup, code or a text direction, it would run a script or break the
-# layout.
+# Read as markup, code or a text direction, each of these would run a script or break the layout.
 HOSTILE = [
     "<img src=x onerror=\"document.title='hacked'; alert(1)\">",
     "<script>alert(2)</script><style>*{display:none}</style>",

@@ -1,5 +1,4 @@
-"""Servers and connections that tests share: one process for each model and list of flags, stopped after the
-last test."""
+"""Servers and connections shared by tests: one process per model and flags, stopped at the end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,8 +16,7 @@ loopback.guard()
 
 @pytest.fixture(autouse=True)
 def nobody_reaches_out(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test in which a client contacted a host other than this machine and those of its `reaches_for`
-    mark."""
+    """Fails a test whose client contacts a host other than this machine and those of a `reaches_for` mark."""
     loopback.ATTEMPTS.clear()
     yield
     marker = request.node.get_closest_marker("reaches_for")
@@ -41,8 +39,7 @@ def served() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="session")
 def server(served: Callable[..., Server]) -> Server:
-    """The server of most tests: the reference model with all files of the official repository, without
-    flags."""
+    """The server of most tests: the reference model with the official repository's files, without flags."""
     return served("tied-bf16")
 
 
@@ -81,8 +78,7 @@ def limited() -> Iterator[Callable[[str, int | None], Server]]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    # One browser per test file: its event loop must have ended before other files run event loops of their
-    # own.
+    # Closed after each file: its event loop must end before other files run loops of their own.
     with sync_playwright() as playwright:
         running = launch(playwright)
         yield running

@@ -32,8 +32,7 @@ class Grpc:
     """A connection to a server. Its calls have the same time limit as requests over HTTP."""
 
     def __init__(self, server: Server, key: str | None = None):
-        # By default, gRPC lets channels to the same address share a connection; each `Grpc` must have its
-        # own.
+        # Without this option, channels to the same address would share a connection.
         self.channel = grpc.insecure_channel(server.grpc_address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.metadata = [("authorization", f"Bearer {key}")] if key else []
         self.info, self.embed, self.predict = (
@@ -74,6 +73,5 @@ class Grpc:
 
 
 def fields(message: object) -> dict:
-    """A message as a dict with the field names of `tei.proto`, including unset fields that have no
-    presence."""
+    """A message as a dict with the names of `tei.proto`, including unset fields without presence."""
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)

@@ -34,8 +34,7 @@ class Tensor:
 
 
 def copy(name: str, folder: Path) -> Path:
-    """A copy of a reference model, which the test may change. The new folder's name does not tell the kind of
-    model."""
+    """A copy of a reference model, which the test may change. Its new name does not tell its kind."""
     return Path(shutil.copytree(MODELS / name, folder / "model"))
 
 

@@ -174,8 +174,7 @@ def encoder(
     half: bool = False,
     external: str | None = None,
 ) -> Path:
-    """Writes the encoder of `folder` with a head. With `narrow` its inputs are int32; with `half` its output
-    is float16."""
+    """Writes the encoder of `folder` with a head. `narrow`: int32 inputs; `half`: float16 output."""
     model = Encoder(folder, inputs, narrow)
     graph, kind = model.graph, TensorProto.INT32 if narrow else TensorProto.INT64
     name, shape = OUTPUTS[head]
@@ -190,8 +189,7 @@ def encoder(
 
 
 def causal(path: Path, vocabulary: int, seed: int = 0) -> Path:
-    """Writes a small causal language model: the running mean of the token vectors, then a projection onto the
-    vocabulary."""
+    """Writes a small causal model: the running mean of token vectors, projected onto the vocabulary."""
     graph, random = Graph(), np.random.default_rng(seed)
     table = graph.tensor("table", random.normal(size=(vocabulary, 16)).astype(np.float32))
     words = graph.node("Gather", table, "input_ids")

@@ -40,8 +40,7 @@ def torch_server(model: str | Path, *flags: str, environment: dict[str, str | No
 
 
 def ask(program: str, **values: object) -> object:
-    """Runs `program` with the variables `values` in the interpreter with PyTorch, and returns its variable
-    `answer`."""
+    """Runs `program` with the variables `values` in the interpreter with PyTorch; returns its `answer`."""
     lines = ["import json, sys", "globals().update(json.load(sys.stdin))", program, "print(json.dumps(answer))"]
     environment = {"PATH": os.environ.get("PATH", ""), "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
     ended = subprocess.run(
@@ -121,8 +120,7 @@ def killed_under_load(server: Server, worker: int) -> None:
         return requests.post(f"{server.url}/embed", json=body, timeout=TORCH_LIMIT)
 
     def waiting() -> int:
-        """The number of queued texts, once all requests have arrived and a batch is being computed; until
-        then 0."""
+        """The number of queued texts, or 0 until all requests have arrived and a batch is computed."""
         seen = int(server.metrics().get("te_queue_size", 0))
         time.sleep(0.3)
         is_steady = int(server.metrics().get("te_queue_size", 0)) == seen and arrived(server) == before + count

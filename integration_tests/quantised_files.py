@@ -30,8 +30,7 @@ class Method:
 
 
 def packed(values: np.ndarray, bits: int, axis: int, order: list[int] | None = None) -> np.ndarray:
-    """Packs unsigned numbers of `bits` bits into 32-bit words along an axis, padded with zeros to whole
-    words."""
+    """Packs unsigned `bits`-bit numbers into 32-bit words along an axis, padded with zeros."""
     per_word = 32 // bits
     values = np.moveaxis(values.astype(np.uint32), axis, -1)
     values = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, -values.shape[-1] % per_word)])
@@ -41,8 +40,7 @@ def packed(values: np.ndarray, bits: int, axis: int, order: list[int] | None = N
 
 
 def asymmetric(matrix: np.ndarray, bits: int, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Quantised numbers `[outputs, inputs]`, and scales and zeros `[outputs, groups]`; a group is `group`
-    inputs."""
+    """Numbers `[outputs, inputs]`, and scales and zeros `[outputs, groups]` for groups of `group` inputs."""
     outputs, inputs = matrix.shape
     parts = matrix.reshape(outputs, inputs // group, group)
     low, high = np.minimum(parts.min(-1), 0), np.maximum(parts.max(-1), 0)

@@ -48,8 +48,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Rank:
-    """One result as the client gives it. `text` is the document from the answer, not the client's own
-    copy."""
+    """One result as the client gives it. `text` comes from the answer, not from the client's own copy."""
 
     index: int
     score: float

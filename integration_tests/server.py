@@ -69,8 +69,7 @@ class Server:
         self._close() if kind else self.stop()
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Asks the server to stop and checks that it ends without an error. Does nothing if it has been
-        stopped."""
+        """Asks the server to stop and checks that it ends without an error. Does nothing the second time."""
         if self._log.closed:
             return
         try:

@@ -1,5 +1,4 @@
-"""Bad input of every kind: the client gets the status and body of the contract, and the server keeps
-serving."""
+"""Bad input of every kind: the client gets the contract's status and body, and the server serves on."""
 
 import json
 import socket

@@ -93,8 +93,7 @@ def test_equal_queries_meet_the_same_server(balancer, name, write):
     path, body = DIALECTS[name]
     pods = {query: [post(balancer, path, write(body(query))).headers["x-pod"] for _ in range(2)] for query in QUERIES}
     if write is escaped and name in ("Mixedbread", "vLLM's pairs", "pairs of lists"):
-        # json_query does not read \uXXXX, and the configuration's own search for a query knows the field
-        # `query` only.
+        # json_query does not read \uXXXX, and the configuration's own search knows the field `query` only.
         pods = {query: met for query, met in pods.items() if query.isascii()}
     assert all(len(set(met)) == 1 for met in pods.values()), pods
     assert len({met[0] for met in pods.values()}) == 3, pods
@@ -214,8 +213,7 @@ def send_all(url: str, asked: list[Request], changes: dict[int, Callable[[], Non
                 # A 502 means that the server was killed during the computation. No other error may occur.
                 assert answer.status == 502, f"{answer.status}: {content[:200]}"
             except http.client.RemoteDisconnected:
-                # HAProxy closes the connection instead if its own connection to the killed server had been
-                # used before.
+                # HAProxy closes the connection instead if it had used its own one to the server before.
                 connection.close()
             with lock:
                 sent_again += 1
@@ -239,8 +237,8 @@ def template_tokens(server: Server) -> int:
 
 
 def query_tokens_cached(counted: Counter, template: int) -> int:
-    """The tokens of queries that were taken from the cache: for each batch, the cached template counts once
-    as well."""
+    """The tokens of queries that were taken from the cache. The template, which also counts once for each
+    batch, is subtracted."""
     return counted["te_prefix_cache_tokens"] - template * counted["te_batch_next_size_count"]
 
 
@@ -320,8 +318,7 @@ def test_no_request_is_lost_and_the_cache_is_used_while_servers_come_and_go():
     # Only requests that the killed server was computing are sent again.
     assert run.sent_again <= CLIENTS
     share = query_tokens_cached(run.counts, template) / query_tokens_cached(reference.counts, template)
-    # The three changes cost a number of tokens that depends on how soon HAProxy notices them, not on the
-    # requests.
+    # The cost of the three changes depends on how soon HAProxy notices them, not on the requests.
     assert share >= (0.9 if len(asked) >= 10_000 else 0.7), (share, run.counts, reference.counts)
 
 
@@ -337,8 +334,7 @@ def test_ways_to_balance(capsys):
     asked = workload(int(os.environ["SCALE_REQUESTS"]))
     with Server(MODEL) as server:
         send_all(server.url, asked[:2000])
-        # Bytes of cached prefixes for the queries of all requests; each server's cache then holds 40 % of
-        # that.
+        # Bytes of cached prefixes for the queries of all requests; a cache then holds 40 % of them.
         bytes_of_all = server.metrics()["te_prefix_cache_bytes"] * len({query for query, _ in asked})
         bytes_of_all /= len({query for query, _ in asked[:2000]})
     rows = []

@@ -79,8 +79,7 @@ def test_a_batch_has_texts_of_similar_length_and_scores_come_back_in_order():
 
 
 def results() -> dict:
-    """Two of our configurations and the two references. The largest error of int8 is in the warm-up's
-    score."""
+    """Two of our configurations and two references. int8's largest error is in the warm-up's score."""
     def reading(system: str, workload: str, query: int, seconds: float, scores: list[float]) -> dict:
         return {"system": system, "workload": workload, "round": query - 1, "query": query, "measured": query > 0,
                 "seconds": seconds, "scores": scores}
@@ -107,8 +106,7 @@ def rows(markdown: str) -> list[list[str]]:
 
 def test_a_table_has_medians_spreads_memory_and_the_worst_score_difference():
     table = {row[0]: row[1:] for row in rows(render.measured(render.Peers(results())))}
-    # Two pairs in 4, 5 and 2 s; in 1, 1.5 and 1.25 s. No system has a reading for W3, so the table has no
-    # such column.
+    # Two pairs in 4, 5 and 2 s; in 1, 1.5 and 1.25 s. Without readings, W3 has no column.
     assert table["this server, float32"] == ["0.50 (0.40–1.00)", "400", "1.57", "4e-7", "3.0"]
     assert table["this server, int8"] == ["1.60 (1.33–2.00)", "100", "1.57", "0.150", "3.0"]
     assert table["transformers-bfloat16"][-2:] == ["0.020", ""] and table["transformers-float32"][-2] == "0"

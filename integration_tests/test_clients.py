@@ -1,5 +1,4 @@
-"""Clients of other projects get sentence-transformers' vectors, and raise their own errors for the
-server's."""
+"""Clients of other projects get sentence-transformers' vectors, and errors of their own types."""
 
 import asyncio
 

@@ -1,5 +1,4 @@
-"""Hundreds of requests over HTTP and streams over gRPC at once: each gets its own answer, once and in
-order."""
+"""Hundreds of requests over HTTP and streams over gRPC at once: each gets its own answer, in order."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor

@@ -33,8 +33,7 @@ def http_error(server: Server, path: str, body: object, expected: tuple[int, str
 
 
 def grpc_error(client: Grpc, name: str, request: object, expected: tuple[int, str, str]) -> str:
-    """The message of an error over gRPC, after a check of its code. The method's stream must give the same
-    error."""
+    """The message of an error over gRPC, whose code is checked. The method's stream must give the same."""
     code, message = client.failure(method(client, name), request)
     assert code == expected[2], message
     if not name.startswith("rerank"):
@@ -192,8 +191,7 @@ def test_a_text_that_the_tokenizer_fails_on(tmp_path):
 
 
 def test_an_answer_that_is_not_a_number(tmp_path):
-    """One token has an infinite row in the checkpoint. Texts with that token get an error; no other text is
-    affected."""
+    """One token has an infinite row in the checkpoint. Only texts with that token get an error."""
     folder = models.copy("embedding-last", tmp_path)
     digit = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]["7"]
 

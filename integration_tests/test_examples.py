@@ -1,5 +1,4 @@
-"""Every file of `examples/` runs as its head says against the real server, and prints the server's
-answers."""
+"""Every file of `examples/` runs as its head says, and prints the real server's answers."""
 
 import email.utils
 import json

@@ -1,5 +1,4 @@
-"""Features that only gRPC has: health, reflection and streams, also streams that break the rules; and
-keys."""
+"""Features that only gRPC has: health, reflection and streams, also broken ones; and keys."""
 
 import threading
 
@@ -112,8 +111,7 @@ class TestStreams:
             wait_until(lambda: server.metrics()["te_queue_size"] == 0, 30, "the queue is not empty")
 
     def test_many_short_messages_ahead_of_the_server_are_no_abuse(self, connected):
-        """The HTTP/2 library closes a connection with too many small unread frames. Normal streams must not
-        hit that."""
+        """The HTTP/2 library ends connections with too many small unread frames; normal streams must not."""
         _, client = connected("embedding-last")
         requests = (messages.EmbedRequest(inputs="a") for _ in range(6000))
         assert sum(1 for _ in client.embed.EmbedStream(requests, timeout=ANSWER_LIMIT)) == 6000

@@ -1,5 +1,4 @@
-"""A pair's score depends neither on the other pairs in its request or batch, nor on how the server divides
-its work."""
+"""A pair's score depends neither on other pairs nor on how the server divides its work."""
 
 import os
 import random

@@ -1,5 +1,4 @@
-"""The README's example, `examples/korean.json`, as a request body; and `scripts/demo.py` with all its
-examples."""
+"""The README's example, `examples/korean.json`, as a request body; and `scripts/demo.py`."""
 
 import json
 import re
@@ -52,8 +51,7 @@ def test_the_example_is_served(server: Server):
 
 
 def check_tables(output: str, server: Server) -> None:
-    """Checks that each table has all texts in full, in the server's order, with scores and bars, and fits 80
-    columns."""
+    """Checks that each table has all texts, in the server's order, with scores and bars, in 80 columns."""
     tables = output.split("\nquery: ")[1:]
     assert len(tables) == len(EXAMPLES)
     for table, body in zip(tables, EXAMPLES, strict=True):

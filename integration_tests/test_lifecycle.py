@@ -129,8 +129,7 @@ class TestMetrics:
     def check_success(self, answer: requests.Response, moved: dict[str, float], method: str, texts: int) -> None:
         """Checks and removes from `moved` the changes that every request to the model makes."""
         tokens = int(answer.headers["x-compute-tokens"])
-        # Each token is either computed, shared with another text of the batch, or taken from the prefix
-        # cache.
+        # Each token is either computed, shared within the batch, or taken from the prefix cache.
         once = ("te_batch_tokens_computed", "te_prefix_shared_tokens", "te_prefix_cache_tokens")
         assert sum(moved.pop(name, 0) for name in once) == tokens
         assert moved.pop("te_prefix_cache_hits", 0) <= texts and moved.pop("te_prefix_cache_bytes", 0) >= 0

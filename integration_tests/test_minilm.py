@@ -1,5 +1,4 @@
-"""A real, trained, unmodified model: its ids and vectors are the published ones, and its nearest texts make
-sense."""
+"""A real, trained, unmodified model: published ids and vectors, and nearest texts that make sense."""
 
 import hashlib
 import json

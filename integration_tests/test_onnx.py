@@ -28,8 +28,7 @@ LIBRARY = next(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so*")
 # Use this library, and the graph's own arithmetic.
 ENVIRONMENT = {"ORT_DYLIB_PATH": str(LIBRARY), "DTYPE": None}
 TOLERANCE = 1e-4
-# File, library and ids are the same on both sides. Only the order of sums differs, because the server pads
-# its rows.
+# Only the order of sums may differ, because the server pads its rows.
 SAME = 2e-6
 TEXTS = ["Mars is red.", "a", "What is Deep Learning?", "Bread is baked from flour, water, yeast and salt, often overnight. " * 2, "Mars"]
 
@@ -316,8 +315,7 @@ def test_a_batch_that_fails_costs_only_its_request(tmp_path):
 
 
 def test_a_batch_takes_no_more_memory_than_the_log_says(tmp_path):
-    """Here most of the memory is for attention's scores, `heads · tokens²`: 8 heads, and a text of 1024
-    tokens."""
+    """Here most memory is for attention's scores, `heads · tokens²`: 8 heads, a text of 1024 tokens."""
     source = tmp_path / "source"
     shutil.copytree(SERVED / "bert-embedding-mean", source)
     config = json.loads((source / "config.json").read_text())

@@ -1,5 +1,4 @@
-"""`pytorch_model.bin` answers like safetensors with the same tensors, and a pickle with anything else in it
-is refused."""
+"""`pytorch_model.bin` answers like safetensors with the same tensors; any other pickle is refused."""
 
 import json
 import zipfile

@@ -49,14 +49,12 @@ LOGITS = LOAD + (
 
 
 def small(folder: Path, program: str, tokenizer: Path) -> Path:
-    """Makes a small random model by running `program`, which uses transformers, and gives it a fixture's
-    tokenizer."""
+    """Makes a small random model with `program`, which uses transformers, and a fixture's tokenizer."""
     root = folder / "small"
     root.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (root / name).write_bytes((tokenizer / name).read_bytes())
-    # By default, sentence-transformers would cut texts at another length than this server, which cuts at 512
-    # positions.
+    # Otherwise sentence-transformers would not cut texts at 512 positions, where this server cuts them.
     models.edit_json(root / "tokenizer_config.json", model_max_length=512)
     vocabulary = len(json.loads((root / "tokenizer.json").read_text())["model"]["vocab"]) + 10
     head = "import torch, transformers as hf\ntorch.manual_seed(7)\n"

@@ -43,8 +43,7 @@ def keep_rows(tensors: dict[str, models.Tensor], *rows: int) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model whose head has only the rows of yes and no: with any other pair of rows the server would not
-    start."""
+    """A model whose head has only the rows of yes and no: with other rows the server would not start."""
     folder = models.make_tiny(tmp_path_factory.mktemp("real") / "model", FOLDER, VOCABULARY)
     models.edit_tensors(folder, lambda tensors: keep_rows(tensors, YES, NO))
     return folder

@@ -1,5 +1,4 @@
-"""Re-rank clients of other projects get transformers' scores, return the documents, and raise useful
-errors."""
+"""Re-rank clients of other projects get transformers' scores and documents, and raise useful errors."""
 
 import json
 import re
@@ -27,8 +26,7 @@ REQUESTS = {
 }
 INSTRUCTIONS = ["instruction-english", "instruction-korean", "instruction-code"]
 MANY = 12
-# More than a minute of work. The server drops it when its client disconnects, after the clients under test
-# are done.
+# More than a minute of work, which the server drops when its client disconnects.
 SLOW = {"query": "q", "texts": [f"{number} " + "word " * 2000 for number in range(150)]}
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 
@@ -149,8 +147,7 @@ def busy(server: Server) -> Iterator[None]:
 
 @pytest.mark.reaches_for("huggingface.co")
 def test_an_overloaded_server(served, monkeypatch):
-    # cohere's client waits for `retry-after`, but no longer than this; without the change it would wait and
-    # succeed.
+    # By default cohere's client would wait for `retry-after` and succeed; now it waits this long at most.
     monkeypatch.setattr("cohere.core.http_client.MAX_RETRY_DELAY_SECONDS", 0.1)
     server = served(MODEL, "--api-key", KEY, "--max-concurrent-requests", "1")
     for client in CLIENTS.values():

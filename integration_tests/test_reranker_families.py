@@ -170,8 +170,7 @@ class TestStart:
         name = "zerank-1-small"
         folder = copied(name)
         assert "--model-type listwise-reranker" in refusal(folder)
-        # Without the name, the folder looks like Qwen3-Reranker, so the answers must come from the family in
-        # the flag.
+        # Without the name, the folder looks like Qwen3-Reranker; the flag must decide the answers.
         flags = ("--model-type", "listwise-reranker", "--chat-template", "zerank")
         server = served(folder, *flags)
         assert self.score(server, self.first(name)) == close(self.first(name)["raw"])

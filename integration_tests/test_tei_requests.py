@@ -20,8 +20,7 @@ ROOT = Path(__file__).resolve().parent
 REQUESTS = [json.loads(line) for line in (ROOT / "tei_requests.jsonl").read_text(encoding="utf-8").splitlines()]
 KEY = "secret"
 LONGEST = ("--max-input-length", "512")
-# Model, flags and variables. TEI was started with the same flags and variables, on a model with inputs of 512
-# tokens.
+# Model, flags and variables. TEI had the same ones, and a model with inputs of 512 tokens.
 SERVERS = {
     "last": ("embedding-last", LONGEST, {}),
     "mean": ("embedding-mean-dense", LONGEST, {}),
@@ -54,8 +53,7 @@ SERVERS = {
 
 @pytest.fixture(scope="module")
 def started():
-    """Gives the server of a name. Requests are sorted by server, so the last server is stopped when another
-    is needed."""
+    """Gives the server of a name. Requests are sorted by server, so only one server runs at a time."""
     from server import Server
 
     current: dict[str, Server] = {}

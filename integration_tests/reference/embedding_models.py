@@ -19,11 +19,9 @@ DENSE_FEATURES = 19
 MAX_SEQ_LENGTH = 47
 NESTED_ROPE = {"rope_parameters": {"rope_theta": 50000, "rope_type": "default"}}
 SPECS = {
-    # Like Qwen's own repositories: the architecture of a causal model, names without `model.`, the older
-    # layout.
+    # Like Qwen's repositories: a causal model's architecture, names without `model.`, the older layout.
     "embedding-last": spec(11, "bfloat16", (40, 88, 2, 3, 1, 24), True, FLAT_ROPE, bare=True),
-    # Like a model saved by sentence-transformers 6, with a limit of its own and a dense module; names with
-    # `model.`.
+    # Like a model saved by sentence-transformers 6: a limit of its own, a dense module, names with `model.`.
     "embedding-mean-dense": spec(12, "float16", (32, 72, 2, 4, 2, 16), True, NESTED_ROPE),
 }
 ARCHITECTURES = {"embedding-last": "Qwen3ForCausalLM", "embedding-mean-dense": "Qwen3Model"}
@@ -83,8 +81,7 @@ def write_old_modules(folder: Path, hidden: int, _: int) -> None:
 
 
 def write_new_modules(folder: Path, hidden: int, seed: int) -> None:
-    """Writes modules in the newer layout: mean pooling, a dense module, and a limit on the tokens of a
-    text."""
+    """Writes modules in the newer layout: mean pooling, a dense module, a limit on the tokens."""
     modules = {
         "": f"{NEW}.base.modules.transformer.Transformer",
         "1_Pooling": f"{NEW}.sentence_transformer.modules.pooling.Pooling",

@@ -154,8 +154,7 @@ def make_embedding(folder: Path, made: Path) -> None:
 
 
 def make_classification(folder: Path, made: Path) -> None:
-    """Writes the models with a classification head and their outputs. Pairs and ids are those of the causal
-    re-rankers."""
+    """Writes the models with a classification head and their outputs, for the causal re-rankers' pairs."""
     (folder / "expected").mkdir(parents=True)
     models, cases = folder / "models", read(made / "cases.json")
     answers = read(made / "expected/prompt.json")

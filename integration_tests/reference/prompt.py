@@ -49,8 +49,7 @@ class Prompt:
         return case["max_length"] - len(self.prefix) - len(self.suffix)
 
     def body_ids(self, case: dict) -> list[int]:
-        """The ids of the body, truncated to the limit. Raises ValueError if the frame alone is longer than
-        that."""
+        """The ids of the body, truncated to the limit. Raises ValueError if the frame alone is longer."""
         parts = body_parts(case)
         encoding = self.plain.encode("".join(parts), add_special_tokens=False)
         query, document = token_ranges(parts, [end for _, end in encoding.offsets])

@@ -56,8 +56,7 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int, gain: float) -> 
 
 
 def rounded(values: numpy.ndarray, dtype: str) -> numpy.ndarray:
-    """The values in the checkpoint's dtype. bf16 values are the upper 16 bits, rounded to nearest, ties to
-    even."""
+    """The values in the checkpoint's dtype. bf16: the upper 16 bits, rounded to nearest, ties to even."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     bits = values.astype(numpy.float32).view(numpy.uint32)

@@ -1,5 +1,4 @@
-"""The attacked servers, and the place for results. `target.py` says how to attack a deployment of your
-own."""
+"""The attacked servers, and the place for results. `target.py` says how to attack your deployment."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -15,8 +15,8 @@ BEGIN, END = "<!-- begin: resilience -->\n", "<!-- end: resilience -->"
 
 
 def record(what: str, tried: int, lost: int, holds: str) -> None:
-    """Adds a row: the attack, how often it was tried, how many requests of others it lost, and why it
-    fails."""
+    """Adds a row: the attack, how often it was tried, how many requests of other clients were lost, and what
+    protects the server."""
     row = f"| {what} | {tried:,} | {lost or 'nothing'} | {holds} |\n"
     before, rows, after = _parts(PAGE)
     if row in rows:

@@ -59,8 +59,7 @@ class Target:
         return GRPC
 
     def process(self, what: str) -> Server:
-        """The server's process. The test is skipped for a deployment; `what` says why it needs the
-        process."""
+        """The server's process. For a deployment the test is skipped; `what` says what it needs it for."""
         if self.server is None:
             pytest.skip(f"RESILIENCE_URL is set: {what} can only be read from a process that the test started")
         return self.server
@@ -83,8 +82,7 @@ class Target:
         return int(re.search(rf"{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1])
 
     def connect(self, port: int | None = None, receive_buffer: int | None = None) -> socket.socket:
-        """A new connection. With a small `receive_buffer`, the server soon notices that the client does not
-        read."""
+        """A new connection. With a small `receive_buffer`, an unread answer soon fills it."""
         connection = socket.socket(socket.AF_INET)
         connection.settimeout(SOCKET_LIMIT)
         if receive_buffer:

@@ -1,5 +1,4 @@
-"""More connections than the server has places or descriptors: well-behaved clients are served all the
-same."""
+"""More connections than the server has places or descriptors: well-behaved clients are still served."""
 
 import resource
 

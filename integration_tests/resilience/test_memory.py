@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 BODIES = 8
 # Each digit is one token.
 DIGITS = "1234567890" * 40_000
-# Bytes that may stay resident: buffers of the largest batch, and memory that the allocator keeps for each
-# thread.
+# Bytes that may stay resident: buffers of the largest batch, and the allocator's for each thread.
 KEPT = 100 << 20
 LIMIT = 60
 

@@ -66,8 +66,7 @@ def until_idle(target) -> None:
 
 
 def test_a_long_query_of_many_texts_delays_nobody(target, bystander, record):
-    """The query is encoded once, its truncated part never, and texts that wait for the tokenizer count in the
-    gauge."""
+    """The query is encoded once, its truncated part never, and texts waiting for that are in the gauge."""
     attacked = target("--tokenization-workers", "1")
     body = {"query": LONG_QUERY, "texts": [f"{number} Mars is red." for number in range(1000)], "truncate": True}
     with bystander(attacked) as others, ThreadPoolExecutor(1) as attack:

@@ -1,5 +1,4 @@
-"""TLS, the Unix socket, keys from a file, and their reload; which routes need the key; the order of
-shutdown."""
+"""TLS, the Unix socket, keys from a file, and their reload; routes that need the key; shutdown."""
 
 import json
 import re

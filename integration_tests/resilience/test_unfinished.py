@@ -10,8 +10,7 @@ from target import head, is_closed, read_answer
 BODIES = 100
 SENT = 1_900_000
 STREAMS = 60
-# Bytes by which the process may grow while it keeps no byte of a body: connection buffers and the allocator's
-# slack.
+# Bytes for connections and the allocator, by which the process may grow while it keeps no body.
 SLACK = 60 << 20
 TIMES = ("--header-timeout", "1", "--body-timeout", "1", "--idle-timeout", "3", "--write-timeout", "1")
 KEY = ("--api-key", "k3y")

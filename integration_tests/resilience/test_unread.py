@@ -10,8 +10,7 @@ from server import wait_until
 from target import head
 
 CLIENTS = 6
-# Each digit is one token and takes about 65 bytes of the answer, which is more than the system's socket
-# buffers hold.
+# Each digit is one token and about 65 bytes of the answer, more than the socket buffers hold in all.
 DIGITS = 120_000
 BODY = json.dumps({"inputs": "7" * DIGITS}).encode()
 ANSWER = 7_000_000

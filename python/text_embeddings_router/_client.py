@@ -118,8 +118,7 @@ class Client(_Settings):
         dimensions: int | None = None,
         truncate: bool | None = None,
     ) -> list[list[float]]:
-        """A vector for each text, of length 1 if `normalize`. `dimensions` keeps only the first values of
-        each vector."""
+        """A vector for each text, of length 1 if `normalize`; `dimensions` keeps only its first values."""
         return self._ask(
             protocol.embed(texts, normalize=normalize, prompt_name=prompt_name, dimensions=dimensions, truncate=truncate)
         )

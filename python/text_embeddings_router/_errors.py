@@ -16,8 +16,7 @@ class BinaryNotFoundError(TextEmbeddingsError):
 
 
 class ServerStartError(TextEmbeddingsError):
-    """The server did not start. `reason` is its own message, `exit_code` its process's exit code (None: it
-    was stopped)."""
+    """The server did not start. `reason` is its own message; `exit_code` is None if it was stopped."""
 
     def __init__(self, reason: str, exit_code: int | None):
         super().__init__(f"the server did not start: {reason}")
@@ -25,8 +24,7 @@ class ServerStartError(TextEmbeddingsError):
         self.exit_code = exit_code
 
     def __reduce__(self) -> tuple[type[ServerStartError], tuple[str, int | None]]:
-        # Pickling calls the class with these arguments, for example when Ray passes an exception to another
-        # process.
+        # Pickling uses these arguments, for example when Ray passes the error to another process.
         return type(self), (self.reason, self.exit_code)
 
 

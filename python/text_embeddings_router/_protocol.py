@@ -21,8 +21,7 @@ T = TypeVar("T")
 
 # With these statuses, the server has computed nothing, so the request may be sent again.
 BUSY = (429, 503)
-# The number of attempts to connect: a server without a listening port is not busy, so `attempts` does not
-# raise this.
+# Attempts to connect: a server without a listening port is not busy, so `attempts` does not count.
 CONNECT_ATTEMPTS = 5
 
 
@@ -45,8 +44,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request, and the function that reads its result from the answer's JSON. A call without a body is a
-    GET."""
+    """A request, and the function that reads its result from the answer. Without a body, it is a GET."""
 
     path: str
     body: Mapping[str, object] | None
@@ -58,8 +56,7 @@ class Call(Generic[T]):
 
 
 class ClientSettings(TypedDict, total=False):
-    """Settings of a client: seconds for one attempt, number of attempts, and the longest pause between two,
-    in seconds."""
+    """Settings of a client: seconds per attempt, number of attempts, longest pause in seconds."""
 
     timeout: float
     attempts: int

@@ -28,12 +28,10 @@ from ._protocol import ClientSettings
 LOGGER = logging.getLogger("text_embeddings_router.server")
 LEVELS = {"ERROR": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO, "DEBUG": logging.DEBUG, "TRACE": 5}
 READY = re.compile(r"Ready: listening on (\S+):(\d+)")
-# Flags that this module sets itself; and the flags for TLS, for which a client on this machine has no
-# certificate.
+# Flags that this module sets itself; and those for TLS, for which a local client has no certificate.
 OWN_FLAGS = {"model_id", "json_output", "stop_with_stdin"}
 TLS_FLAGS = {"tls_cert", "tls_key"}
-# Other users can see arguments in the list of processes, so these flags are passed as variables of the same
-# name.
+# Passed as variables of the same name, because others can read arguments in the list of processes.
 SECRET_FLAGS = {"api_key", "hf_token", "otlp_endpoint"}
 # The server stops within the sum of these flags (with the server's defaults) and a margin.
 STOP_FLAGS = {"shutdown_delay": 0.0, "drain_timeout": 25.0}
@@ -155,8 +153,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Asks the server to stop, and waits until requests in flight are answered. Does nothing if it has
-        ended."""
+        """Asks the server to stop, and waits for requests in flight. Does nothing if it has ended."""
         # In a forked process, a copy of this object must not stop the server.
         if self._process is None or self._owner != os.getpid():
             return
@@ -288,16 +285,14 @@ def _command_line(
 
 
 def _seconds(name: str, default: float, flags: dict[str, FlagValue]) -> float:
-    """The value of a flag or of its variable, in seconds. If it is not a number, the server will refuse
-    it."""
+    """The value of a flag or its variable, in seconds. The server itself refuses other values."""
     value = flags.get(name)
     text = str(value) if value is not None else os.environ.get(name.upper(), "")
     return float(text) if text.isdecimal() else default
 
 
 def _log_filter() -> str:
-    """The server's log level: that of Python's logger. The line that says that it is ready is always
-    included."""
+    """The log level of Python's logger for the server. The line that it is ready is always there."""
     if LOGGER.isEnabledFor(logging.DEBUG):
         return "debug"
     if LOGGER.isEnabledFor(logging.INFO):
@@ -305,8 +300,7 @@ def _log_filter() -> str:
     return "warn,text_embeddings_router=info,text_embeddings_router::cost=warn"
 
 
-# Pipe ends that only this process may hold: a forked child would keep the servers alive after this process
-# has ended.
+# Pipe ends that only this process may hold: a forked child would keep the servers alive.
 _HELD_PIPES: set[int] = set()
 
 

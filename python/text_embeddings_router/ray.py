@@ -35,8 +35,7 @@ R = TypeVar("R")
 # Rows that an actor gets at a time; they are computed again if the actor is lost. Requests are cut from them
 # by tokens. Ray's own blocks have 128 MB, which would be hours of work for one actor while others are idle.
 ROWS = 512
-# Requests of a batch that are sent at a time. The server forms batches from waiting requests, so some must
-# wait.
+# Requests of a batch in flight. The server forms batches from waiting requests, so some must wait.
 IN_FLIGHT = 4
 # The largest number of texts in a request. The server is started with this limit.
 MOST_TEXTS = 1000

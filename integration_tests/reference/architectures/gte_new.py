@@ -73,8 +73,7 @@ def config(**changes: object) -> dict:
 
 
 def shapes(config: dict, prefix: str = "", labels: int = 0, pooler: bool = False) -> dict[str, tuple[int, ...]]:
-    """The tensors of a checkpoint. `prefix` is "new." in checkpoints that were saved from a model with a
-    head."""
+    """The tensors of a checkpoint. `prefix` is "new." if it was saved from a model with a head."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     found = {f"{prefix}embeddings.word_embeddings.weight": (config["vocab_size"], hidden)}
     if config["type_vocab_size"]:

@@ -157,8 +157,7 @@ def source(repository: str) -> str:
 
 
 def embedding() -> Fixture:
-    """jina-embeddings-v2-base-en: the number of heads is not a power of two. The vector does not use the
-    pooler."""
+    """jina-embeddings-v2-base-en: the number of heads is not a power of two; the pooler is not used."""
     found = config(PLAIN)
     return Fixture(found, random_weights(shapes(found), 421), checked(read), source(PLAIN), cases=cases(pairs=True))
 
@@ -190,8 +189,7 @@ def reranker() -> Fixture:
 def code() -> Fixture:
     """jina-embeddings-v2-base-code."""
     found = config(NORMED, attn_implementation="torch")
-    # There are two residuals around attention. Without stronger weights, a token's neighbours would hardly
-    # matter.
+    # Attention has two residuals: without stronger weights, a token's neighbours would hardly matter.
     scales = {"self.value": 1.5, "output.dense.weight": 1.5}
     weights = random_weights(shapes(found, pooler=False), 426, scales=scales)
     return Fixture(found, weights, checked(read), source(NORMED), cases=cases(pairs=True))

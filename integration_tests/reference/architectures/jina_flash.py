@@ -152,8 +152,7 @@ def read(config: dict, tensors: Tensors, task: int | None = None) -> Outputs:
 
 
 def reranker() -> Fixture:
-    """jina-reranker-v2-base-multilingual, whose configuration has no model_type. Its longest text has 150
-    tokens."""
+    """jina-reranker-v2-base-multilingual, which has no model_type. Its longest text has 150 tokens."""
     heads = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification")
     found = config(
         architectures=["XLMRobertaForSequenceClassification"],
@@ -203,8 +202,7 @@ def embedding_config() -> dict:
 
 
 def embedding(task: int | None = None) -> Fixture:
-    """jina-embeddings-v3 with one adapter or none. The files of all these fixtures are equal, except
-    expected.json."""
+    """jina-embeddings-v3 with one adapter or none. Only expected.json differs between these fixtures."""
     found = embedding_config()
     names = with_adapters(shapes(found, "pooler"), len(TASKS), found["lora_rank"])
     # random_weights divides by the number of a matrix's inputs, which is wrong for a stack of adapters.

@@ -81,8 +81,7 @@ ROWS = [
 
 
 def tokenizer_files(folder: Path) -> dict:
-    """Writes the tokenizer of the other re-rankers' fixtures with both marks added. Returns the size of the
-    vocabulary."""
+    """Writes the other re-rankers' tokenizer with both marks added. Returns the size of the vocabulary."""
     shutil.copyfile(QWEN_FILES / "tokenizer_config.json", folder / "tokenizer_config.json")
     content = json.loads((QWEN_FILES / "tokenizer.json").read_text(encoding="utf-8"))
     first = 1 + max(*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"]))
@@ -94,8 +93,7 @@ def tokenizer_files(folder: Path) -> dict:
 
 
 def model(ids: dict):
-    """Qwen3 without an output embedding, and the projector, whose second matrix has 512 rows for any size of
-    the model."""
+    """Qwen3 without an output embedding, and the projector, whose second matrix always has 512 rows."""
     config = QWEN3 | ids | {"max_position_embeddings": 131072}
     fixture = native(
         transformers.Qwen3ForCausalLM, config, 320, dtype=torch.bfloat16,
@@ -130,8 +128,7 @@ class Ranker:
         return (self.full.decode(ids, skip_special_tokens=False) if len(ids) >= limit else text), len(ids)
 
     def prompt(self, query: str, documents: list[str], instruction: str | None, injected: bool) -> list[int]:
-        """The ids of `format_docs_prompts_func`. With `injected`, control tokens in texts are read as
-        text."""
+        """The ids of `format_docs_prompts_func`. With `injected`, control tokens in texts are text."""
         texts = []
         # A private-use character stands for each text, to tell its control tokens from the template's.
         def hold(text: str) -> str:

@@ -89,8 +89,7 @@ def shapes(settings: dict) -> dict[str, tuple[int, ...]]:
 
 
 def weights(settings: dict, seed: int) -> Tensors:
-    """Random weights. Embeddings are small, like the model's own, because they are multiplied by
-    `scale_emb`."""
+    """Random weights. Embeddings are small, like the model's own: they are multiplied by `scale_emb`."""
     scales = {"embed_tokens": 1 / settings["scale_emb"], "linear_head": 1.5}
     return random_weights(shapes(settings), seed, gain=1.6, scales=scales)
 

@@ -187,8 +187,7 @@ def read(config: dict, tensors: Tensors) -> Outputs:
 
 
 def version_1_5() -> Fixture:
-    """nomic-embed-text-v1.5 as it has been since 2026, with transformers' names for two of the settings as
-    well."""
+    """nomic-embed-text-v1.5 since 2026, which has two settings under transformers' names as well."""
     rope = {"rope_theta": 1000.0, "rope_type": "default"}
     found = config(max_position_embeddings=2048, rope_parameters=rope)
     return Fixture(found, random_weights(shapes(found), 411), checked(read), SOURCE, cases=cases(pairs=True))

@@ -334,8 +334,7 @@ def llama3() -> Made:
 
 
 def mistral() -> Made:
-    """Like Mistral's newer files: SentencePiece's pieces, with a mark before the first word of a text
-    only."""
+    """Like Mistral's newer files: SentencePiece's pieces, with a mark only before a text's first word."""
     made_gemma = gemma()
     content = json.loads(made_gemma.tokenizer.to_str())
     names = {"<pad>": "<unk>", "<eos>": "</s>", "<bos>": "<s>", "<unk>": "<pad>"}
@@ -413,8 +412,7 @@ def vl3(ids: dict) -> Fixture:
 
 
 def jina_m0_model(ids: dict) -> Fixture:
-    """The language model of Qwen2-VL under older names, with a head. One tensor stands for the whole vision
-    tower."""
+    """Qwen2-VL's language model under older names, with a head. One tensor stands for the vision tower."""
     config = QWEN2 | ids | {"rope_parameters": ROPE | {"rope_type": "default", "mrope_section": [4, 1, 1]}}
     fixture = native(
         transformers.Qwen2ForCausalLM, config | {"rope_parameters": ROPE}, 307, dtype=torch.bfloat16,
@@ -591,8 +589,7 @@ def write(name: str) -> str:
 
 
 def check_cross_encoder(folder: Path, rows: list[dict]) -> None:
-    """Checks that sentence-transformers' CrossEncoder gives the same raw scores for texts without control
-    tokens."""
+    """Checks that CrossEncoder gives the same raw scores for texts without control tokens."""
     from sentence_transformers import CrossEncoder
 
     encoder = CrossEncoder(str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": torch.float32})

@@ -105,8 +105,7 @@ def spread(vectors: list[list[float]]) -> float:
 
 @torch.no_grad()
 def embedding_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
-    """Vectors before and after scaling to length one. With several dense folders, the vector of each of them
-    as well."""
+    """Vectors before and after scaling to length one, and the vector of each of several dense folders."""
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, model_kwargs=FLOAT)
     assert model.max_seq_length == limit
     rows, others = (
@@ -159,8 +158,7 @@ def dense(folder: Path, pooled: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def cls_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
-    """The state of the first token, from transformers: without modules.json, sentence-transformers would
-    average."""
+    """transformers' state of the first token: without modules.json, sentence-transformers would average."""
     model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     rows = Encoder(folder, limit).rows(TEXTS, TRUNCATED)
     for row in rows:
@@ -176,8 +174,7 @@ def tei_scores(logits: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def score_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
-    """Logits, TEI's scores and sentence-transformers' scores of pairs; for classifiers also of single
-    texts."""
+    """Logits, TEI's scores and sentence-transformers' scores of pairs, and of texts for classifiers."""
     model = CrossEncoder(str(folder), device="cpu", local_files_only=True, model_kwargs=FLOAT)
     assert model.max_seq_length == limit, model.max_seq_length
     single = model.num_labels > 1

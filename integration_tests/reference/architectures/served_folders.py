@@ -34,8 +34,7 @@ POOLING = (
 
 
 def write_modules(folder: Path, modules: dict[str, str]) -> None:
-    """Writes modules.json. Modules without files get no folder, because a repository cannot have empty
-    folders."""
+    """Writes modules.json. Modules without files get no folder: a repository cannot have empty folders."""
     rows = [
         {"idx": index, "name": str(index), "path": path, "type": kind}
         for index, (path, kind) in enumerate(modules.items())
@@ -101,8 +100,7 @@ def with_dense(finish: Finish, sizes: dict[str, tuple[int, int]], seed: int, bia
 
 
 def with_bge_m3_heads(finish: Finish, width: int, seed: int) -> Finish:
-    """Adds `sparse_linear.pt` and `colbert_linear.pt`: the states of two nn.Linear in float16, saved by
-    torch.save."""
+    """Adds `sparse_linear.pt` and `colbert_linear.pt`: two nn.Linear in float16, saved by torch.save."""
 
     def finish_all(folder: Path) -> None:
         finish(folder)
@@ -172,8 +170,7 @@ def by_sparse_encoder(folder: Path) -> None:
 
 
 def modular_cross_encoder(width: int, seed: int) -> Finish:
-    """Ettin's re-rankers, saved by CrossEncoder 6: pooling, dense, norm, and a dense module for the
-    scores."""
+    """Ettin's re-rankers, saved by CrossEncoder 6: pooling, dense, norm, and dense for the scores."""
 
     def load(path: str) -> CrossEncoder:
         hidden = Dense(width, width, bias=False, activation_function=nn.GELU())

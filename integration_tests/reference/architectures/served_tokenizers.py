@@ -192,8 +192,7 @@ def mpnet() -> Made:
 
 
 def unigram(specials: tuple[str, ...], mask: str, unknown: int) -> Tokenizer:
-    """SentencePiece's model: letters and frequent parts of words, with the logarithms of their
-    frequencies."""
+    """SentencePiece's model: letters and frequent parts of words, with the logarithms of their counts."""
     tokenizer = Tokenizer(models.Unigram([("x", 0.0)], 0, False))
     # Published files have a compiled table instead, SentencePiece's nmt_nfkc.
     spaces = normalizers.Replace(Regex(" {2,}"), " ")
@@ -237,8 +236,7 @@ def xlm_roberta() -> Made:
 
 
 def deberta() -> Made:
-    """Like mxbai-rerank-base-v1: `[CLS] A [SEP] B [SEP]`, with types for which the model has no
-    embeddings."""
+    """Like mxbai-rerank-base-v1: `[CLS] A [SEP] B [SEP]`, with types that the model does not embed."""
     tokenizer = unigram(("[PAD]", "[CLS]", "[SEP]", "[UNK]"), "[MASK]", 3)
     template(tokenizer, "[CLS]", "[SEP]", "[CLS] $A [SEP] $B [SEP]", 1)
     options = {"do_lower_case": False, "split_by_punct": False, "vocab_type": "spm", "sp_model_kwargs": {}}
