@@ -2,7 +2,7 @@
 
 Input: the workloads' files. Output: requests, each with a new query. So a server with a prefix cache can
 reuse only the beginning that it would share with any other user's request: system line, instruction and the
-first words of the query. What must hold: all queries of a workload have the same number of tokens in Qwen3's
+first words of the query. Invariants: all queries of a workload have the same number of tokens in Qwen3's
 tokenizer; the first query is the file's own."""
 
 import itertools

@@ -1,7 +1,7 @@
 """Charts as SVG that follow the viewer's preference for light or dark. Standard library only.
 
-Input: numbers with names. Output: the text of an SVG file; the same numbers give the same text. What must
-hold: every number that is drawn is also written, as text or as the tooltip of its element."""
+Input: numbers with names. Output: the text of an SVG file; the same numbers give the same text. Invariants:
+every number that is drawn is also written, as text or as the tooltip of its element."""
 import math
 from dataclasses import dataclass
 from html import escape

@@ -3,7 +3,7 @@
 A peer is a process (`transformers_peer.py`, `onnx_peer.py`, `llama_peer.py`) that `peers.py` starts. Its
 standard input has a request on each line, {"query", "documents", "batch"}. Its standard output gets one line
 when it is ready, then {"seconds", "scores"} for each request, where the seconds are from texts to scores.
-What must hold: every peer computes with the same ids as the server, made by
+Invariants: every peer computes with the same ids as the server, made by
 `integration_tests/reference/prompt.py`."""
 
 import json

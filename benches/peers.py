@@ -4,8 +4,8 @@
 Sets up `transformers`, `onnxruntime` and llama.cpp in a virtual environment, starts all systems, and asks one
 after the other, in rounds (A B C A B C …). A system that is not being asked is stopped by a signal. Input:
 the binary, a bfloat16 model folder. Output: every single reading as JSON, from which `render.py` makes tables
-and charts. What must hold: all systems get the same requests and threads; the scores of each are compared
-with those of `transformers` in float32.
+and charts. Invariants: all systems get the same requests and threads; the scores of each are compared with
+those of `transformers` in float32.
 
 It starts with the standard library alone, and restarts itself inside the environment that it makes."""
 

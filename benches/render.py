@@ -5,7 +5,7 @@
 Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py),
 `roofline.md`, `roofline-minilm.md` and `kernels.txt` (from the benchmarks with these names). If a file is
 missing, its part of the document stays as it is. Output: the parts of the document between `<!-- name -->`
-and `<!-- /name -->`, and charts next to it. What must hold: the same measurements give the same document, and
+and `<!-- /name -->`, and charts next to it. Invariants: the same measurements give the same document, and
 nothing else in it changes. Standard library only.
 usage: render.py [--check]; with --check, it writes nothing, and exits with 1 if something would change"""
 

@@ -1,8 +1,8 @@
 """The systems that are compared. Each is a process that can be started, asked, stopped by a signal, continued
 and ended.
 
-Input: requests, {"query", "documents"}. Output: seconds and scores. What must hold: a system that is not
-being asked does not run, so that one system at a time has the CPU; all have the same number of threads."""
+Input: requests, {"query", "documents"}. Output: seconds and scores. Invariants: a system that is not being
+asked does not run, so that one system at a time has the CPU; all have the same number of threads."""
 
 import json
 import os

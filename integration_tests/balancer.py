@@ -1,7 +1,7 @@
 """Runs HAProxy with the configuration of deploy/haproxy in front of real servers on this machine.
 
 Input: the addresses of the servers, which may start later. Output: `Balancer`, with the addresses of its
-frontends and the state of each server. What must hold: only the servers' addresses and the ports differ from
+frontends and the state of each server. Invariants: only the servers' addresses and the ports differ from
 deploy/haproxy/haproxy.cfg.
 """
 

@@ -1,7 +1,7 @@
 """Runs the binary's commands as child processes: their output, exit code and memory.
 
-Input: arguments, standard input and environment variables. Output: `Ended`. What must hold: none of the
-user's environment variables reach the commands, and every wait has a limit.
+Input: arguments, standard input and environment variables. Output: `Ended`. Invariants: none of the user's
+environment variables reach the commands, and every wait has a limit.
 """
 
 import json

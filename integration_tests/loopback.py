@@ -1,6 +1,6 @@
 """Refuses connections to other machines during the tests: telemetry, price lists, a client's default address.
 
-Input: nothing. Output: `guard` installs the check; `ATTEMPTS` lists the refused hosts. What must hold: each
+Input: nothing. Output: `guard` installs the check; `ATTEMPTS` lists the refused hosts. Invariants: each
 attempt raises an error, and is listed even if the client catches that error. gRPC's C core opens its
 connections unseen.
 """

@@ -1,7 +1,7 @@
 """Adds MessagePack to schemathesis as a second format of bodies. `schemathesis.toml` loads this file.
 
 Input: the values that schemathesis generates. Output: bytes in MessagePack, and the values of the server's
-answers. What must hold: a value that MessagePack cannot represent is sent as the nearest one that it can.
+answers. Invariants: a value that MessagePack cannot represent is sent as the nearest one that it can.
 """
 
 import msgpack

@@ -1,8 +1,8 @@
 """Writes the reference's encoders as ONNX files, in the form that exporters write, without PyTorch.
 
 Input: a model folder with safetensors weights of BERT or RoBERTa. Output: a graph of plain operators in
-float32. What must hold: the graph computes the same values as `transformers`, so that the server is compared
-with the values that `transformers` gave.
+float32. Invariants: the graph computes the same values as `transformers`, so that the server is compared with
+the values that `transformers` gave.
 """
 
 import json
@@ -31,7 +31,7 @@ def weights(file: Path) -> dict[str, np.ndarray]:
 
 
 class Graph:
-    """A list of nodes, each of which is named after its output."""
+    """A list of nodes. Each node is named after its output."""
 
     def __init__(self) -> None:
         self.nodes, self.tensors, self.count = [], {}, 0

@@ -1,10 +1,9 @@
 """Re-rank clients of other projects behind one call, so that the same tests run on each of them.
 
 Input: a `Question`. Output: `CLIENTS`, by the name of each in docs/clients.md: its package, what it can send,
-the error that it raises, and `ask`, which gives `Rank`s in the client's order. What must hold: every client
-is used as its own documentation says, with nothing but the server's address and key; no client retries, so
-that the requests can be counted. An instruction is passed in the client's option for extra fields, if it has
-one.
+the error that it raises, and `ask`, which gives `Rank`s in the client's order. Invariants: every client is
+used as its own documentation says, with nothing but the server's address and key; no client retries, so that
+the requests can be counted. An instruction is passed in the client's option for extra fields, if it has one.
 """
 
 import asyncio

@@ -28,7 +28,7 @@ def comparison(page: Playground) -> None:
 
 
 def ranking(page: Playground) -> None:
-    """A ranking, of which a phone shows the beginning."""
+    """A ranking; a phone shows only its beginning."""
     page.run()
     page.page.locator(".ranking").scroll_into_view_if_needed()
 

@@ -2,7 +2,7 @@
 over HTTP, and stops it with a signal.
 
 Input: the path of the binary in TEXT_EMBEDDINGS_ROUTER (default: the development build), a model folder and
-flags. Output: `Server`, a context manager, and `refusal` for servers that must not start. What must hold: a
+flags. Output: `Server`, a context manager, and `refusal` for servers that must not start. Invariants: a
 stopped server ends with exit code 0, none of the user's environment variables reach it, and every wait has a
 limit.
 """

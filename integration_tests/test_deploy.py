@@ -1,8 +1,8 @@
 """deploy/: manifests, rules and the dashboard, checked with the programs that read them and with the real
 server.
 
-What must hold: every variable that deploy/ sets is a flag of the server; every panel and rule uses metrics
-that exist, and gets values from a Prometheus that scrapes the real server; manifests are valid for current
+Invariants: every variable that deploy/ sets is a flag of the server; every panel and rule uses metrics that
+exist, and gets values from a Prometheus that scrapes the real server; manifests are valid for current
 versions of Kubernetes. If the machine lacks a program, its tests are skipped by name; `make deploy-check`
 says how to install it.
 """

@@ -1,8 +1,8 @@
 """The wheel as a user gets it: built here, installed into an empty virtual environment, and run.
 
 Input: WHEEL, the path of a wheel (`make wheel`); without it, the test builds one with the development
-profile, in the target folder of the other tests. What must hold: serving and sending requests need only the
-wheel and its dependencies.
+profile, in the target folder of the other tests. Invariants: serving and sending requests need only the wheel
+and its dependencies.
 """
 
 import os

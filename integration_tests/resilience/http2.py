@@ -1,7 +1,7 @@
 """An HTTP/2 client for attacks that no HTTP library can be told to do.
 
-Input: a connected socket. Output: `Http2`, which opens streams, leaves them unfinished, resets them. What
-must hold: it never sends more than the server's flow-control windows allow, so that the attack follows the
+Input: a connected socket. Output: `Http2`, which opens streams, leaves them unfinished, resets them.
+Invariants: it never sends more than the server's flow-control windows allow, so that the attack follows the
 protocol.
 """
 

@@ -1,6 +1,6 @@
 """Writes the tests' own results into the table of attacks in docs/reliability.md.
 
-Input: one row for each attack. Output: the rows between two marks in the document. What must hold: with
+Input: one row for each attack. Output: the rows between two marks in the document. Invariants: with
 UPDATE_DOCS=1, a test writes its row; without, the test fails if the document lacks exactly that row. The
 numbers in a row must be the same in each run. The first column identifies the row.
 """

@@ -2,8 +2,8 @@
 
 Input: flags of a server, or environment variables: RESILIENCE_URL (`https://host:port`) names a deployment,
 RESILIENCE_GRPC (`host:port`) its gRPC port, RESILIENCE_KEY its API key. Output: `Target`, and `Bystander`, a
-well-behaved client that counts its lost requests. What must hold: against a deployment, a test that needs
-flags or the server's process is skipped and says why; every wait has a limit.
+well-behaved client that counts its lost requests. Invariants: against a deployment, a test that needs flags
+or the server's process is skipped and says why; every wait has a limit.
 """
 
 import os
@@ -59,7 +59,7 @@ class Target:
         return GRPC
 
     def process(self, what: str) -> Server:
-        """The server's process. For a deployment the test is skipped; `what` says what it needs it for."""
+        """The server's process. For a deployment the test is skipped, because `what` is unknown."""
         if self.server is None:
             pytest.skip(f"RESILIENCE_URL is set: {what} can only be read from a process that the test started")
         return self.server

@@ -180,7 +180,7 @@ def test_nothing_grows_while_it_serves(target, record):
         requests_sent += 1
         if time.monotonic() > warm:
             seen.append(Usage.of(attacked))
-    # `make soak` shows these lines; docs/reliability.md has those of one run.
+    # `make soak` shows these lines; docs/reliability.md has the lines of one run.
     print(f"\n{requests_sent} requests in {seconds:.0f} s")
     for when, usage in (("before the first request", started), ("after the first third", seen[0]), ("at the end", seen[-1])):
         print(f"{when}: {usage}")

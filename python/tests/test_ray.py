@@ -1,8 +1,8 @@
 """Ray Data and Ray Serve on a local cluster of two nodes, with real servers.
 
-Input: TEXT_EMBEDDINGS_ROUTER, the binary; RAY_PAIRS, the number of pairs (default 50,000). What must hold:
-every row comes out once and with the values of a single server, even if a node is killed halfway; each
-mistake raises one clear error.
+Input: TEXT_EMBEDDINGS_ROUTER, the binary; RAY_PAIRS, the number of pairs (default 50,000). Invariants: every
+row comes out once and with the values of a single server, even if a node is killed halfway; each mistake
+raises one clear error.
 """
 
 import os

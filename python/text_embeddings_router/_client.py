@@ -1,8 +1,7 @@
 """Clients of a running server with the same methods: one that waits for each answer, and one for asyncio.
 
-What must hold: a request is sent again only if nothing was computed (no connection, 429, 503), at most
-`attempts` times, and after the time that the server names; every other failure raises an error of `_errors`
-at once.
+Invariants: a request is sent again only if nothing was computed (no connection, 429, 503), at most `attempts`
+times, and after the time that the server names; every other failure raises an error of `_errors` at once.
 """
 
 from __future__ import annotations

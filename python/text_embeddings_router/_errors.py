@@ -1,7 +1,6 @@
 """The errors of this package: a type for each kind of failure, with the server's own message.
 
-What must hold: all are `TextEmbeddingsError`s; for each kind of error that the server names, there is one
-class.
+Invariants: all are `TextEmbeddingsError`s; for each kind of error that the server names, there is one class.
 """
 
 from __future__ import annotations

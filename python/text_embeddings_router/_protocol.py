@@ -1,7 +1,7 @@
 """The server's requests and answers without any transport; both clients use it.
 
 Input: the arguments of a client's method, or an answer's status, headers and body. Output: a `Call` to send,
-its result, the pause before the next attempt, or the error to raise. What must hold: nothing here waits or
+its result, the pause before the next attempt, or the error to raise. Invariants: nothing here waits or
 connects.
 """
 

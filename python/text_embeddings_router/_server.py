@@ -1,9 +1,9 @@
 """Runs the server as a child process of this program.
 
 Input: a model, and the server's flags as keyword arguments. Output: a `Server`, which starts the binary,
-waits until it is ready, passes its log to Python's `logging`, and stops it. What must hold: the server ends
-when this program ends, for whatever reason, because the server watches a pipe that only this process holds
-open; every failure is one sentence.
+waits until it is ready, passes its log to Python's `logging`, and stops it. Invariants: the server ends when
+this program ends, for whatever reason, because the server watches a pipe that only this process holds open;
+every failure is one sentence.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     pairs = ray.data.read_parquet("pairs/")
     rerank_dataset(pairs, "BAAI/bge-reranker-v2-m3", replicas=4, cpus=8).write_parquet("scores/")
 
-Each replica is an actor with one server process, which ends with the actor. What must hold: every row comes
-out once, even if actors or nodes are lost, because Ray computes lost blocks again and answers have no side
+Each replica is an actor with one server process, which ends with the actor. Invariants: every row comes out
+once, even if actors or nodes are lost, because Ray computes lost blocks again and answers have no side
 effects; a row that cannot be computed raises an error that shows the row.
 """
 

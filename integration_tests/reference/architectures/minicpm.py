@@ -3,7 +3,7 @@ repository.
 
 Source: `FlagEmbedding`, inference/reranker/decoder_only/models/modeling_minicpm_reranker.py
 (LayerWiseMiniCPMForCausalLM). Written from the formulas, with r(x) = x / √(mean(x²) + rms_norm_eps) · weight
-and s = scale_depth / √num_hidden_layers, whatever the number of layers that are computed:
+and s = scale_depth / √num_hidden_layers, even if fewer layers are computed:
 
     h = embed_tokens[id] · scale_emb
     h = h + s · o_proj(softmax(q·k / √head) · v)           q, k, v of r(h); q, k rotated; causal
