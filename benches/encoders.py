@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures encoders of three sizes: this server over HTTP, and libraries in process: `make compare`.
 
-For each model, all systems are started and then asked in turn, in rounds; all but one are stopped by a signal
+For each model, all systems are started and then asked in turn, in rounds; all but one are paused (SIGSTOP)
 at any time. Input: the binary. Output: every reading as JSON, from which `render.py` makes a table.
 Invariants: all systems get the same texts and threads, and the answers of each are compared with those of
 `transformers` in float32. The first run writes the models other than MiniLM to --work (2 GB)."""
@@ -200,7 +200,7 @@ def main() -> None:
         os.execv(python, [str(python), *sys.argv])
     from peers import versions
 
-    # Without this handler, a killed program would leave stopped processes behind.
+    # Without this handler, a killed program would leave paused processes behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     choices = [choice for choice in CHOICES if arguments.systems in choice.label]
     results = {"date": datetime.date.today().isoformat(), "machine": machine(), "threads": arguments.threads,

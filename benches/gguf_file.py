@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the benchmark's model as a GGUF file for llama.cpp. Without a tokenizer, because the peer sends ids.
 
-Matrices are stored in bfloat16 (BF16) or quantised in blocks (Q8_0), norms in float32, like the files of llama.cpp's own
-converter and quantiser.
+Matrices are stored in bfloat16 (BF16) or quantised in blocks (Q8_0), norms in float32, like the files of
+llama.cpp's own converter and quantiser.
 usage: gguf_file.py MODEL_FOLDER GGUF_FILE BF16|Q8_0"""
 
 import sys

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Latency over load: how long clients wait at rising rates of requests, up to more than the server can
-answer. `make load`.
+"""Latency over load: waiting times at rising rates, up to more than the server can answer. `make load`.
 
 Starts the binary, measures by `bench` without a rate how many requests it answers per second, and then sends
 fractions of that at fixed times (`bench --rate`). Each request has its own query and one text, later eight

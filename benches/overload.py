@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The server under more load than it can answer: requests at fixed times, at up to ten times the rate that it
-can answer.
+"""The server under too much load: requests at fixed times, at up to ten times the rate that it can answer.
 
     benches/overload.py --binary target/release/text-embeddings-router --model MODEL
 

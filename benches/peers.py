@@ -2,7 +2,7 @@
 """Measures this server and other software on the same work: `make peers`.
 
 Sets up `transformers`, `onnxruntime` and llama.cpp in a virtual environment, starts all systems, and asks one
-after the other, in rounds (A B C A B C …). A system that is not being asked is stopped by a signal. Input:
+after the other, in rounds (A B C A B C …). A system that is not being asked is paused (SIGSTOP). Input:
 the binary, a bfloat16 model folder. Output: every single reading as JSON, from which `render.py` makes tables
 and charts. Invariants: all systems get the same requests and threads; the scores of each are compared with
 those of `transformers` in float32.
@@ -37,7 +37,7 @@ STARTS = 3
 
 
 def started(system: System, arguments: argparse.Namespace, python: Path) -> tuple[Process, list[float]]:
-    """The system, ready and stopped by a signal, and the seconds that each start took."""
+    """The system, ready and paused, and the seconds that each start took."""
     print(f"starting {system.label}", file=sys.stderr, flush=True)
     if system.kind == "server":
         def start() -> Process:
@@ -241,7 +241,7 @@ def main() -> None:
     if Path(sys.prefix) != python.parent.parent:
         os.execv(python, [str(python), *sys.argv])
     (arguments.work / arguments.model.name).mkdir(parents=True, exist_ok=True)
-    # Without this handler, a killed program would leave stopped processes behind.
+    # Without this handler, a killed program would leave paused processes behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     processes: dict[str, Process] = {}
     starts: dict[str, list[float]] = {}

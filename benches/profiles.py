@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The cost of a build profile in speed: compares two or more binaries of the server on W1 and W2, in turn in
-one run.
+"""The cost of a build profile in speed: compares binaries of the server on W1 and W2, in turn in one run.
 
     benches/profiles.py --model MODEL release=target/release/text-embeddings-router demo=target/demo/text-embeddings-router
 

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Measures the families of docs/rerankers.md, each on a model of its shape with random weights: `make
-compare`.
+"""Measures each family of docs/rerankers.md on a random model of its shape: `make compare`.
 
 Each model and a model of Qwen3-Reranker-0.6B's shape get W1 (one query, 32 texts of about 128 tokens) in
-turn, in rounds. The model that is not being asked is stopped by a signal. Output: pairs per second, and
+turn, in rounds. The model that is not being asked is paused (SIGSTOP). Output: pairs per second, and
 GFLOP/s as a share of the base model's, into benches/results/rerankers.json and, with --write, into the table
 of docs/rerankers.md.
 

@@ -1,5 +1,4 @@
-"""The systems that are compared. Each is a process that can be started, asked, stopped by a signal, continued
-and ended.
+"""The systems that are compared. Each is a process that can be started, asked, paused, continued and ended.
 
 Input: requests, {"query", "documents"}. Output: seconds and scores. Invariants: a system that is not being
 asked does not run, so that one system at a time has the CPU; all have the same number of threads."""
@@ -69,7 +68,7 @@ def commit() -> str:
 
 
 class Process:
-    """A process that can be stopped and continued by signals."""
+    """A process that can be paused and continued by signals."""
 
     def __init__(self, command: list, **options):
         self.process = subprocess.Popen([str(part) for part in command], **options)
