@@ -3,8 +3,8 @@
 #   docker build --tag text-embeddings-router:0.1.0 .
 #   docker run -p 8080:80 -v $PWD/data:/data text-embeddings-router:0.1.0 --model-id BAAI/bge-base-en-v1.5
 #
-# Both base images are arguments. The second one needs glibc, libgcc and certificates, from the same Debian as the first or a
-# later one.
+# Both base images are arguments. The second one needs glibc, libgcc and certificates, from the same Debian as
+# the first or a later one.
 ARG RUST_IMAGE=docker.io/library/rust:1.95-bookworm
 ARG BASE_IMAGE=gcr.io/distroless/cc-debian12:nonroot
 
@@ -29,7 +29,8 @@ RUN cargo build --release --locked --package text-embeddings-router \
     # The user of the image below must be able to write this folder.
     && install -d --owner 65532 --group 65532 /image/data
 
-# The list of the binary's components: `docker build --target sbom --output . .` writes text-embeddings-router.cdx.json.
+# The list of the binary's components: `docker build --target sbom --output . .` writes
+# text-embeddings-router.cdx.json.
 FROM dependencies AS components
 RUN cargo install cargo-cyclonedx --version 0.5.9 --locked
 COPY . .

@@ -1,10 +1,10 @@
-# The commands of the README. A new machine needs Rust, a C compiler and Python 3.11; this file installs the rest.
+# The commands of the README. A new machine needs Rust, a C compiler and Python 3.11.
 
 PYTHON ?= python3
 VENV := .venv
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# Qwen3's real tokenizer is not in the repository. Without it, tests that need it are skipped, and the benchmark uses the
-# fixtures' small tokenizer.
+# Qwen3's real tokenizer is not in the repository. Without it, tests that need it are skipped, and the
+# benchmark uses the fixtures' small tokenizer.
 QWEN3_TOKENIZER_DIR ?= $(abspath ../shared/qwen3-tokenizer)
 REAL_TOKENIZER := $(patsubst %/tokenizer.json,%,$(wildcard $(QWEN3_TOKENIZER_DIR)/tokenizer.json))
 TOKENIZER := $(or $(REAL_TOKENIZER),integration_tests/reference/fixtures/models/tied-bf16)
@@ -124,7 +124,7 @@ $(TORCH)/installed: backends/python/requirements.txt
 	$(TORCH)/bin/pip install --quiet -r backends/python/requirements.txt
 	touch $@
 
-# Targets with the names of TEI's Makefile. Tests on a GPU run one at a time, because they share the GPU's memory.
+# Targets with the names of TEI's Makefile. Tests on a GPU run one at a time: they share its memory.
 CUDA_TESTS := -p text-embeddings-backend-candle --features cuda --lib --locked -- --test-threads=1
 REVIEW := cargo insta test --review
 
