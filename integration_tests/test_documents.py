@@ -1,4 +1,4 @@
-"""What documents for operators tell to run, run: the commands of docs/migrating.md against real servers."""
+"""The commands in documents for operators work: those of docs/migrating.md are run against real servers."""
 
 import re
 import subprocess
