@@ -184,7 +184,7 @@ kernels:
 	printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > benches/results/kernels.txt
 	grep -E ', threads: |of the peak' $(TARGET)/kernels.log | tee -a benches/results/kernels.txt
 
-peers: compare load roofline kernels ## All of docs/performance.md that is made: this server beside others, latency over load, roofline, kernels (an hour, 13 GB)
+peers: compare load roofline kernels ## All of docs/performance*.md that is made: this server beside others, latency over load, roofline, kernels (an hour, 13 GB)
 	$(PYTHON) benches/render.py
 
 compare: $(TARGET)/bench-model/model.safetensors

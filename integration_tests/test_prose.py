@@ -72,11 +72,11 @@ def test_a_table_and_a_long_word_may_be_wider():
 def test_counts_may_only_fall(tmp_path, monkeypatch, capsys):
     counts = tmp_path / "counts.json"
     monkeypatch.setattr(prose, "COUNTS", counts)
-    counts.write_text(json.dumps({"docs": {"stands": 2, "beside": 1}}), encoding="utf-8")
-    hit = prose.Hit("docs/x.md", 1, "stands", "")
+    counts.write_text(json.dumps({"core": {"stands": 2, "beside": 1}}), encoding="utf-8")
+    hit = prose.Hit("core/x.rs", 1, "stands", "")
     assert prose.check([hit, hit]) == 0
-    assert prose.check([hit, hit, hit]) == 1 and "docs: stands: 3 instead of at most 2" in capsys.readouterr().out
+    assert prose.check([hit, hit, hit]) == 1 and "core: stands: 3 instead of at most 2" in capsys.readouterr().out
     assert prose.check([prose.Hit("router/src/x.rs", 1, "stands", "")]) == 1
     monkeypatch.setenv("UPDATE_PROSE", "1")
-    assert prose.check([hit]) == 0 and json.loads(counts.read_text()) == {"docs": {"stands": 1}}
-    assert prose.check([hit, hit]) == 1 and json.loads(counts.read_text()) == {"docs": {"stands": 1}}
+    assert prose.check([hit]) == 0 and json.loads(counts.read_text()) == {"core": {"stands": 1}}
+    assert prose.check([hit, hit]) == 1 and json.loads(counts.read_text()) == {"core": {"stands": 1}}
