@@ -57,9 +57,12 @@ def is_headless(match: re.Match[str]) -> bool:
     # A question; or one of a list of subjects: "models: which there are, what each needs".
     if (end and end.group().startswith("?")) or before.endswith((",", ":")):
         return False
-    # Of "says what is sent, and what comes back", the first word decides.
-    before = re.sub(r"(?:,? and|,? or)$", "", before)
-    return not ASKING.search(before)
+    # "Which there are, and what each needs" goes on with a question; of "says what is sent, and what comes back" the
+    # first word decides.
+    joined = re.sub(r"(?:,? and|,? or)$", "", before)
+    if joined != before and re.search(r"\b(?:how|what|where|whether|who|why)\b[^.;]*$", joined, re.IGNORECASE):
+        return False
+    return not ASKING.search(joined)
 
 
 RULES = [
@@ -148,8 +151,12 @@ def python(source: str) -> Iterator[Line | None]:
 
 
 def markdown(source: str) -> Iterator[Line | None]:
+    """All lines but those between `<!-- name -->` and `<!-- /name -->`, which programs write."""
+    is_made = False
     for number, line in enumerate(source.splitlines(), 1):
-        yield number, line.strip(), line
+        if mark := re.match(r"<!-- (/|end)?", line):
+            is_made = not mark[1]
+        yield None if is_made or mark else (number, line.strip(), line)
 
 
 def prose(path: Path, source: str) -> Iterator[Line | None]:
@@ -195,8 +202,8 @@ def hits(path: Path, source: str) -> Iterator[Hit]:
         if len(line[2]) > COLUMNS and can_wrap:
             yield Hit(name, line[0], LONG_LINE, f"{len(line[2])} columns")
     for paragraph in paragraphs(iter(lines)):
-        # A name in backticks is no English.
-        text = re.sub(r"`[^`]*`", lambda match: "X" * len(match[0]), " ".join(words for _, words in paragraph))
+        # A name in backticks and the address of a link are no English.
+        text = re.sub(r"`[^`]*`|(?<=\])\([^)]*\)", lambda match: "X" * len(match[0]), " ".join(words for _, words in paragraph))
         places = [number for number, words in paragraph for _ in f"{words} "]
         for rule in RULES:
             for match in rule.pattern.finditer(text):
