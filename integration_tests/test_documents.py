@@ -129,3 +129,26 @@ def test_every_link_leads_somewhere():
             if not (ROOT / path).exists() or (anchor and anchor not in anchors(path)):
                 wrong.append(f"{place}:{number}: {link}")
     assert not wrong, "\n".join(wrong)
+
+
+# Files of other projects, and a placeholder.
+NOT_OURS = {"models/NAME.rs", "gemma3.rs", "tests/cross_encoder/test_model.py"}
+
+
+def test_every_named_file_and_test_is_there():
+    """`path/file.rs::test` in the table of differences, and paths of sources everywhere else."""
+    sources = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout.splitlines()
+    wrong = []
+    for name in DOCUMENTS:
+        if name == "CHANGELOG.md":
+            continue
+        path = ""
+        for reference in re.findall(r"`([\w/.-]*\.(?:rs|py|cu)|[\w/.-]*\.(?:rs|py)::\w+|::\w+)`", (ROOT / name).read_text(encoding="utf-8")):
+            path, _, test = (reference if not reference.startswith("::") else path + reference).partition("::")
+            if path in NOT_OURS:
+                continue
+            # Paths may leave out the folders that their section names.
+            holders = [source for source in sources if f"/{source}".endswith("/" + path.removeprefix("../"))]
+            if not holders or (test and not any(re.search(rf"\bfn {test}\b|\bdef {test}\b", (ROOT / source).read_text(encoding="utf-8")) for source in holders)):
+                wrong.append(f"{name}: {reference} ({path})")
+    assert not wrong, "\n".join(wrong)
