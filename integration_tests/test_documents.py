@@ -1,4 +1,7 @@
-"""Every command in every document runs, and prints what the document shows (`document_blocks` has the rules)."""
+"""Every command in every document runs and prints the shown output (`document_blocks` has the rules).
+
+Links, named files and named tests exist.
+"""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The prose check (`scripts/prose.py`): each rule finds its shape where readers meet it, and leaves good sentences alone."""
+"""The prose check (`scripts/prose.py`): each rule finds its shape and leaves good sentences alone."""
 
 import json
 import sys

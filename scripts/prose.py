@@ -13,7 +13,6 @@ import ast
 import json
 import os
 import re
-import subprocess
 import sys
 import tokenize
 from collections import Counter
@@ -211,13 +210,15 @@ def hits(path: Path, source: str) -> Iterator[Hit]:
                     yield Hit(name, places[match.start()], rule.name, text[max(0, match.start() - 30) : match.end() + 30])
 
 
-def files(below: list[str]) -> list[Path]:
-    """The tracked and new files with prose, below these paths."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *below]
-    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+def files(below: list[Path]) -> list[Path]:
+    """The files with prose in these files and folders, without built and installed ones."""
     kinds = {".md", ".py"} | SLASHES | HASHES
-    found = (ROOT / name for name in names if name and not SKIPPED.fullmatch(name))
-    return [path for path in found if (path.suffix in kinds or path.name in HASH_NAMES) and path.is_file()]
+    found = []
+    for start in below:
+        for folder, folders, names in os.walk(start) if start.is_dir() else [(start.parent, [], [start.name])]:
+            folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in ("target", "dist", "corpus", "fixtures"))
+            found += [Path(folder) / name for name in sorted(names)]
+    return [path for path in found if (path.suffix in kinds or path.name in HASH_NAMES) and not SKIPPED.fullmatch(str(path.relative_to(ROOT)))]
 
 
 def folder(name: str) -> str:
@@ -260,7 +261,7 @@ def main() -> int:
     if arguments.rules:
         print("\n".join(f"{name}: {instead}" for name, instead in INSTEAD.items()))
         return 0
-    below = [str(Path(path).resolve().relative_to(ROOT)) for path in arguments.paths]
+    below = [Path(path).resolve() for path in arguments.paths] or [ROOT]
     found = [hit for path in files(below) for hit in hits(path, path.read_text(encoding="utf-8"))]
     if arguments.check:
         return check(found)
