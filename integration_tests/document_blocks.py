@@ -140,6 +140,15 @@ def is_open(line: str) -> bool:
     return False
 
 
+def taken(flags: list[str], name: str, default: str = "") -> str:
+    """The value of a flag, which is taken out of the list."""
+    if name not in flags:
+        return default
+    place = flags.index(name)
+    _, value = flags.pop(place), flags.pop(place)
+    return value
+
+
 class Session:
     """A reader's shell for one document: its folder, its servers by the port that the document gives them."""
 
@@ -201,13 +210,12 @@ class Session:
         words = shlex.split(line, comments=True)
         if words[0] not in NAMES or words[1] in COMMANDS or "|" in words or ">" in words:
             return False
-        words = [word for word in words[1:] if word != "&"]
-        flags = dict(zip(words[::2], words[1::2], strict=True))
-        model, port = flags.pop("--model-id"), flags.pop("--port", "3000")
+        flags = [word for word in words[1:] if word != "&"]
+        model, port = taken(flags, "--model-id"), taken(flags, "--port", "3000")
         if model in STAND_INS:
             assert not FLOAT.search(block.output or ""), f"{block}: shows numbers of a model that is not there"
         elif model != "demo":
             assert (self.folder / model).exists(), f"{block}: {model} needs a stand-in, or the mark that it is not run"
         place = "demo" if model == "demo" else STAND_INS.get(model, (self.folder / model).resolve())
-        self.servers[port] = self._served(place, *(part for flag in flags.items() for part in flag))
+        self.servers[port] = self._served(place, *flags)
         return True
