@@ -4,6 +4,7 @@ Links, named files and named tests exist.
 """
 
 import re
+import shlex
 import subprocess
 from collections import Counter
 
@@ -44,6 +45,24 @@ def test_the_commands_of_a_document(name, served, tmp_path):
     for block in blocks(ROOT / name):
         if block.language in ("sh", "python") and not block.reason:
             session.run(block)
+
+
+def commands_not_run() -> list[str]:
+    """Our commands in blocks that are not run, and the examples of `--help`, as their arguments."""
+    texts = [block.text for name in DOCUMENTS for block in blocks(ROOT / name) if block.reason]
+    texts.append((ROOT / "docs/cli.md").read_text(encoding="utf-8"))
+    lines = "\n".join(texts).replace("\\\n", " ").splitlines()
+    found = (re.search(r"text-embeddings-router(?::[\d.]+)? +((?:--model-id |--backend |rerank |download |bench |verify |health|man )[^|>&)#]*)", line) for line in lines)
+    return [match[1] for match in found if match and "<" not in match[1]]
+
+
+def test_flags_of_commands_that_are_not_run_exist():
+    commands = commands_not_run()
+    assert len(commands) >= 30
+    for command in commands:
+        # Help is printed only if everything before it can be read.
+        ended = run(*shlex.split(command), "--help")
+        assert ended.returncode == 0, f"{command}: {ended.stderr}"
 
 
 def test_what_is_not_run_is_counted():
