@@ -36,7 +36,7 @@ const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
 const DEFAULT_LIST_TOKENS: usize = 32_768;
 /// On the CPU, the default is this for each thread that computes. All that arrives waits for the forward pass that runs:
 /// at about 200 tokens a second and thread (0.6B parameters, bfloat16) these take 1.3 s, where 16,384 on two threads take
-/// 40 s. Twice as many are up to 4 % faster, half as many up to 6 % slower (`docs/performance.md` has the readings).
+/// 40 s. Twice as many are up to 4 % faster, half as many up to 6 % slower (`docs/performance-details.md` has the readings).
 const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;

@@ -2,7 +2,7 @@
 //! the same process measures.
 //!
 //! Input: `cargo bench` with criterion's flags, and the variables `INSTRUCTION_SET` (default: the best) and `THREADS`
-//! (default: 1). Output: criterion's times, and a line of our own for each kernel. `docs/performance.md` says how to read it.
+//! (default: 1). Output: criterion's times, and a line of our own for each kernel. `docs/performance-details.md` says how to read it.
 
 pub mod machine;
 pub mod roofline;
