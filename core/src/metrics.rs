@@ -57,6 +57,8 @@ pub const QUEUE_OLDEST_AGE: &str = "te_queue_oldest_age_seconds";
 pub const DEVICE_BUSY: &str = "te_device_busy_seconds_total";
 /// Tokens of batches that were computed once for several texts, less those once.
 pub const PREFIX_SHARED_TOKENS: &str = "te_prefix_shared_tokens";
+/// Batches that did not fit the device's memory.
+pub const BATCH_OUT_OF_MEMORY: &str = "te_batch_out_of_memory";
 /// Tokens that batches computed.
 pub const BATCH_TOKENS_COMPUTED: &str = "te_batch_tokens_computed";
 /// Texts that began with tokens kept from earlier batches.
@@ -225,6 +227,10 @@ pub const ALL: &[Metric] = &[
     counter_of_seconds(
         DEVICE_BUSY,
         "How long the device has computed. Its rate is the share of the time in which it was busy.",
+    ),
+    counter(
+        BATCH_OUT_OF_MEMORY,
+        "Batches that did not fit the device's memory. One of several texts is computed again in two halves.",
     ),
     counter(
         BATCH_TOKENS_COMPUTED,

@@ -245,7 +245,7 @@ impl Choices {
             config[*field] = value.clone();
             described = text_embeddings_backend::describe(&config, backend).map_err(|error| match error {
                 BackendError::Load(reason) => BackendError::Load(format!("`{flag}`: {reason}")),
-                error @ (BackendError::Architecture(_) | BackendError::Inference(_)) => error,
+                other => other,
             })?;
         }
         Ok(described)

@@ -42,6 +42,13 @@ pub enum BackendError {
     /// The forward pass failed.
     #[error("inference failed: {0}")]
     Inference(String),
+    /// The device has too little free memory for the batch, or for the model while it is loaded; what the device said. It goes on
+    /// working: a smaller batch may fit.
+    #[error("out of memory on the device: {0}")]
+    OutOfMemory(String),
+    /// The device is gone or broken, so that this process will compute nothing more on it; what the device said.
+    #[error("the device is lost: {0}")]
+    DeviceLost(String),
 }
 
 /// What a model computed for a batch.
@@ -159,7 +166,9 @@ pub trait Backend: Send {
     /// # Errors
     ///
     /// [`BackendError::Inference`] if the forward pass fails or an output is wanted that the model's head does not give;
-    /// nothing of the batch was computed then.
+    /// [`BackendError::OutOfMemory`] if the batch does not fit the device's memory, whereupon the engine computes it in two
+    /// halves; [`BackendError::DeviceLost`] if the device computes nothing any more, whereupon the process ends. Nothing of
+    /// the batch was computed in any of these cases.
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError>;
 
     /// How texts must be packed.
