@@ -507,6 +507,7 @@ mod tests {
         assert_eq!(info["default_instruction"], json!(found.default_instruction));
         assert_eq!(info["model_kind"], json!(found.model_kind));
         assert_eq!(info["instruction_set"], json!(found.instruction_set));
+        assert_eq!(info["arithmetic"], json!(found.arithmetic));
         assert_eq!(info["threads"], json!(found.threads));
         assert_eq!((&info["backend"], &info["weights"]), (&json!(found.backend), &json!(found.weights)));
         server.stop();

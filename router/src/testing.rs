@@ -103,6 +103,7 @@ fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
     let config = Config::resolve(args, &limits).unwrap();
     let details = ModelDetails {
         dtype: "float32".to_owned(),
+        arithmetic: "float32".to_owned(),
         backend: "candle",
         weights: "model.safetensors".to_owned(),
         instruction_set: Some("portable".to_owned()),

@@ -18,7 +18,8 @@ pub struct LoadOptions {
     pub max_input_length: usize,
     /// The head: it turns the last hidden states into answers.
     pub head: Head,
-    /// The arithmetic. If absent: what the checkpoint is stored in where the CPU multiplies that natively, else `f32`.
+    /// The arithmetic. If absent: what the checkpoint is stored in where the CPU multiplies that natively, else `f32`. Instead of
+    /// float16 the native backend computes on the CPU in bfloat16 where the CPU multiplies that, else in float32.
     pub dtype: Option<DType>,
     /// Compute threads on the CPU.
     pub threads: usize,
