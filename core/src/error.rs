@@ -94,6 +94,9 @@ pub enum Error {
     /// The server cannot compute at the moment.
     #[error("Service is unhealthy")]
     Unhealthy,
+    /// The device is lost. Nothing is computed any more, and the process ends.
+    #[error("the device that computes is lost and this server ends: send the request again")]
+    DeviceLost,
 }
 
 /// The classes of errors that clients distinguish.
@@ -140,7 +143,7 @@ impl Error {
             }
             Self::Overloaded { .. } | Self::QueueTimeout { .. } => ErrorKind::Overloaded,
             Self::DeadlineExceeded { .. } => ErrorKind::DeadlineExceeded,
-            Self::Unhealthy => ErrorKind::Unhealthy,
+            Self::Unhealthy | Self::DeviceLost => ErrorKind::Unhealthy,
         }
     }
 
@@ -169,7 +172,7 @@ impl Error {
             Self::Overloaded { .. } => "overloaded",
             Self::QueueTimeout { .. } => "queue_timeout",
             Self::DeadlineExceeded { .. } => "dropped",
-            Self::Unhealthy => "unhealthy",
+            Self::Unhealthy | Self::DeviceLost => "unhealthy",
         }
     }
 }

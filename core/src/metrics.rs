@@ -57,6 +57,8 @@ pub const QUEUE_OLDEST_AGE: &str = "te_queue_oldest_age_seconds";
 pub const DEVICE_BUSY: &str = "te_device_busy_seconds_total";
 /// Tokens of texts that were not computed, because another text of the batch begins with them.
 pub const PREFIX_SHARED_TOKENS: &str = "te_prefix_shared_tokens";
+/// Batches that did not fit the device's memory.
+pub const BATCH_OUT_OF_MEMORY: &str = "te_batch_out_of_memory";
 /// Tokens that batches computed.
 pub const BATCH_TOKENS_COMPUTED: &str = "te_batch_tokens_computed";
 /// Texts whose first tokens were cached by earlier batches.
@@ -226,6 +228,10 @@ pub const ALL: &[Metric] = &[
     counter_of_seconds(
         DEVICE_BUSY,
         "How long the device has computed. Its rate is the share of the time in which it was busy.",
+    ),
+    counter(
+        BATCH_OUT_OF_MEMORY,
+        "Batches that did not fit the device's memory. One of several texts is computed again in two halves.",
     ),
     counter(
         BATCH_TOKENS_COMPUTED,

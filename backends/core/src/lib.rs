@@ -43,6 +43,13 @@ pub enum BackendError {
     /// The forward pass failed.
     #[error("inference failed: {0}")]
     Inference(String),
+    /// The device has too little free memory for the batch, or for the model while it is loaded; what the device said. It goes on
+    /// working: a smaller batch may fit.
+    #[error("out of memory on the device: {0}")]
+    OutOfMemory(String),
+    /// The device is gone or broken, so that this process will compute nothing more on it; what the device said.
+    #[error("the device is lost: {0}")]
+    DeviceLost(String),
 }
 
 /// The results of a batch.
@@ -160,7 +167,9 @@ pub trait Backend: Send {
     /// # Errors
     ///
     /// [`BackendError::Inference`] if the forward pass fails, or if the model's head does not have a wanted
-    /// output. The whole batch fails then.
+    /// output. [`BackendError::OutOfMemory`] if the batch does not fit the device's memory: the engine then
+    /// computes it in two halves. [`BackendError::DeviceLost`] if the device computes nothing any more: the
+    /// process then ends. The whole batch fails in all these cases.
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError>;
 
     /// How texts must be packed.

@@ -19,7 +19,8 @@ pub struct LoadOptions {
     /// The head: it turns the last hidden states into answers.
     pub head: Head,
     /// The arithmetic. If absent: the type in which the checkpoint is stored if the CPU multiplies that type
-    /// natively, otherwise `f32`.
+    /// natively, otherwise `f32`. For float16 the native backend computes on a CPU in bfloat16 if the CPU
+    /// multiplies that, otherwise in `f32`.
     pub dtype: Option<DType>,
     /// Compute threads on the CPU.
     pub threads: usize,

@@ -137,6 +137,17 @@ impl Service {
         self.engine.gauges()
     }
 
+    /// Completes when the device is lost: nothing is computed any more, and every request is refused.
+    pub async fn device_lost(&self) {
+        self.engine.device_lost().await;
+    }
+
+    /// Whether the device is lost.
+    #[must_use]
+    pub fn is_device_lost(&self) -> bool {
+        self.engine.is_device_lost()
+    }
+
     /// Whether the server can compute: the device thread runs, and the last batch succeeded, or after a
     /// failure a probe of one token did.
     pub async fn healthy(&self) -> bool {

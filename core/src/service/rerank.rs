@@ -422,6 +422,7 @@ mod tests {
             metrics::DEVICE_BUSY,
             metrics::BATCH_NEXT_SIZE,
             metrics::BATCH_NEXT_TOKENS,
+            metrics::BATCH_OUT_OF_MEMORY,
             metrics::BATCH_TOKENS_COMPUTED,
             metrics::PREFIX_SHARED_TOKENS,
             metrics::PREFIX_CACHE_HITS,
