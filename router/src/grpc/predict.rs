@@ -14,9 +14,8 @@ use super::{
     Grpc,
     error::{invalid, status},
     stream::{Answers, without_headers},
-    wire::{direction, metadata},
+    wire::{answered, direction},
 };
-use crate::cost;
 
 async fn predict(
     service: Service,
@@ -55,16 +54,16 @@ fn pair(texts: Vec<String>) -> Result<PredictInput, Status> {
 }
 
 async fn label(
-    route: &'static str,
+    method: &'static str,
     service: &Service,
     request: PredictRequest,
 ) -> Result<Answer<v1::PredictResponse>, Status> {
-    let Answer { value, cost } = service.predict(request).await.map_err(status)?;
-    cost::log(route, &cost);
     let prediction = |Prediction { score, label }| v1::Prediction { score, label };
-    // One input, hence one list of labels.
-    let predictions = value.into_iter().flatten().map(prediction).collect();
-    Ok(Answer { value: v1::PredictResponse { predictions, metadata: Some(metadata(&cost)) }, cost })
+    answered(method, service.predict(request).await, |lists, metadata| v1::PredictResponse {
+        // One input has one list of labels.
+        predictions: lists.into_iter().flatten().map(prediction).collect(),
+        metadata,
+    })
 }
 
 #[async_trait]

@@ -5,7 +5,7 @@
 //! absent is `false`, as in TEI.
 
 use text_embeddings_core::{
-    service::{Answer, Rank, RerankRequest},
+    service::{Rank, RerankRequest},
     tokenization::TokenLimits,
 };
 use text_embeddings_proto::v1::{self, rerank_server::Rerank};
@@ -13,15 +13,14 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
     Grpc,
-    error::{invalid, refuse, status},
-    wire::{direction, metadata, number},
+    error::{invalid, refuse},
+    wire::{answered, direction, number},
 };
-use crate::cost;
 
 impl Grpc {
     async fn rank(
         &self,
-        route: &'static str,
+        method: &'static str,
         message: v1::RerankRequest,
     ) -> Result<Response<v1::RerankResponse>, Status> {
         let request = RerankRequest {
@@ -35,12 +34,13 @@ impl Grpc {
             return_text: message.return_text,
             top_n: message.top_n.map(|top_n| top_n as usize),
         };
-        let Answer { value, cost } = self.0.service.rerank(request).await.map_err(status)?;
-        cost::log(route, &cost);
         let rank = |Rank { index, text, score }| v1::Rank { index: number(index), text, score };
-        let ranks = value.into_iter().map(rank).collect();
-        let value = v1::RerankResponse { ranks, metadata: Some(metadata(&cost)) };
-        Ok(self.respond(Answer { value, cost }))
+        let answer = self.0.service.rerank(request).await;
+        let answer = answered(method, answer, |ranks: Vec<Rank>, metadata| v1::RerankResponse {
+            ranks: ranks.into_iter().map(rank).collect(),
+            metadata,
+        })?;
+        Ok(self.respond(answer))
     }
 
     /// All messages as one. Reading ends early with one text too many, which the service refuses.
@@ -74,7 +74,7 @@ impl Grpc {
     }
 }
 
-/// Refuses a message that asks for something else than those before it and cannot be answered together with them.
+/// Refuses a message whose query or direction differs from the messages before: they get one answer together.
 fn check_same(whole: &v1::RerankRequest, message: &v1::RerankStreamRequest) -> Result<(), Status> {
     let place = whole.texts.len();
     let differs = |field| {
@@ -91,7 +91,7 @@ fn check_same(whole: &v1::RerankRequest, message: &v1::RerankStreamRequest) -> R
     Ok(())
 }
 
-/// The bytes that a stream may still bring.
+/// The bytes of text that a stream may still bring: `left` of `limit`.
 struct Room {
     left: usize,
     limit: usize,

@@ -7,11 +7,7 @@ use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::DecodeRequest;
 use utoipa::ToSchema;
 
-use super::{
-    error::ApiError,
-    extract::Sent,
-    openapi::{TAG, TokenizerErrors},
-};
+use super::{error::ApiError, extract::Sent, responses::TokenizerErrors, schemas::TAG, shared::yes};
 use crate::state::AppState;
 
 /// What to decode.
@@ -20,7 +16,7 @@ use crate::state::AppState;
 pub(crate) struct DecodeBody {
     ids: Ids,
     /// Whether control tokens are left out.
-    #[serde(default = "super::yes")]
+    #[serde(default = "yes")]
     #[schema(default = true)]
     skip_special_tokens: bool,
 }

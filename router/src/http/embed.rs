@@ -7,28 +7,19 @@ use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_backend_core::{SparseValue, Wanted};
 use text_embeddings_core::service::{
-    EmbedAllRequest, EmbedEncoding, EmbedOutputs, EmbedOutputsRequest, EmbedRequest, EmbedSparseRequest,
+    EmbedAllRequest, EmbedOutputs, EmbedOutputsRequest, EmbedRequest, EmbedSparseRequest,
 };
 use utoipa::ToSchema;
 
 use super::{
-    TruncationSide,
     error::ApiError,
     extract::Sent,
     inputs::{Inputs, InputsShape},
-    openapi::{InferenceErrors, TAG},
-    respond, yes,
+    responses::InferenceErrors,
+    schemas::TAG,
+    shared::{TruncationSide, encoding, respond, yes},
 };
 use crate::state::AppState;
-
-/// How a body's fields say that texts become tokens.
-pub(crate) fn encoding(
-    truncate: Option<bool>,
-    side: TruncationSide,
-    prompt_name: Option<String>,
-) -> EmbedEncoding {
-    EmbedEncoding { truncate, truncation_direction: side.into(), prompt_name }
-}
 
 /// What to embed.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -269,7 +260,7 @@ mod tests {
     use crate::http::{inputs, testing::Server};
     use serde_json::{Value, json};
     use text_embeddings_core::{
-        service::{EmbedInput, EmbedInputs},
+        service::{EmbedEncoding, EmbedInput, EmbedInputs},
         tokenization::TruncationDirection,
     };
 

@@ -5,7 +5,7 @@
 //! more gets to read the answer (a connection closed in the middle of its upload would show it a reset instead); text
 //! is UTF-8 throughout; an absent `Content-Type` means JSON.
 
-use std::{fmt, str};
+use std::{fmt, marker::PhantomData, str};
 
 use axum::{
     body::{Body, Bytes},
@@ -15,7 +15,10 @@ use axum::{
 use http_body_util::BodyExt;
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
+    de::{
+        DeserializeOwned, DeserializeSeed, IgnoredAny, IntoDeserializer, MapAccess, Visitor,
+        value::MapAccessDeserializer,
+    },
 };
 use serde_json::{Value, error::Category};
 
@@ -109,11 +112,14 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Sent<T> {
     }
 }
 
-/// A body that is known to be an object of either format, and no more.
+/// A body that is not parsed yet. Of `MessagePack` it is known that JSON can express it.
 pub(crate) struct Unread {
     content: Content,
-    /// What its answer is to be written in.
+    /// The format of the answer.
     pub(crate) answer_format: Format,
+    /// How often all of the body was read.
+    #[cfg(test)]
+    pub(crate) readings: std::sync::atomic::AtomicUsize,
 }
 
 enum Content {
@@ -148,7 +154,12 @@ impl Unread {
             Format::Json => Content::Json(bytes),
             Format::MessagePack => Content::Value(read_message_pack(&bytes).map_err(Mistake::Malformed)?),
         };
-        Ok(Self { content, answer_format })
+        Ok(Self {
+            content,
+            answer_format,
+            #[cfg(test)]
+            readings: std::sync::atomic::AtomicUsize::new(0),
+        })
     }
 
     /// The names of its fields, each as often as it is sent.
@@ -157,7 +168,39 @@ impl Unread {
     ///
     /// If the body is not an object.
     pub(crate) fn fields(&self) -> Result<Vec<String>, ApiError> {
-        self.parse().map(|Fields(names)| names)
+        self.parse().map(|WithNames::<IgnoredAny> { names, .. }| names)
+    }
+
+    /// The first of its fields that is one of `names`. The rest of the body, which may be no JSON, is not read.
+    pub(crate) fn first_of(&self, names: &[&'static str]) -> Option<&'static str> {
+        let mut found = None;
+        let visitor = FirstOf { names, found: &mut found };
+        // A visitor that does not take all fields ends in an error.
+        match &self.content {
+            Content::Json(bytes) => {
+                drop(serde_json::Deserializer::from_slice(bytes).deserialize_map(visitor));
+            }
+            Content::Value(value) => drop(value.deserialize_map(visitor)),
+        }
+        found
+    }
+
+    /// The body as `T`, and what `check` finds in the names of all its fields, each as often as it is sent. The body is
+    /// read once, unless it has a mistake. Unknown fields are ignored.
+    ///
+    /// # Errors
+    ///
+    /// If the body is not an object, or as `check` says. A mistake in a field's value is in [`Checked::body`].
+    pub(crate) fn check<T: DeserializeOwned, F>(
+        &self,
+        check: impl Fn(&[String]) -> Result<F, String>,
+    ) -> Result<Checked<F, T>, ApiError> {
+        let (names, body) = match self.parse() {
+            Ok(WithNames { names, body }) => (names, Ok(body)),
+            // The names behind the mistake are needed too: a body that is not for this route is told that first.
+            Err(error) => (self.fields()?, Err(error)),
+        };
+        Ok(Checked { found: check(&names).map_err(ApiError::invalid)?, body })
     }
 
     /// The body as `T`. Unknown fields are ignored.
@@ -166,6 +209,8 @@ impl Unread {
     ///
     /// If the body is not a `T`: 400 where it is not JSON, else 422 with the place.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        #[cfg(test)]
+        self.readings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let parsed = match &self.content {
             Content::Json(bytes) => parse(bytes),
             Content::Value(value) => parse_value(value).map_err(Mistake::Invalid),
@@ -192,30 +237,92 @@ impl From<Mistake> for ApiError {
     }
 }
 
-/// The names of an object's fields.
-struct Fields(Vec<String>);
+/// A body whose fields' names were checked.
+pub(crate) struct Checked<F, T> {
+    /// What the check found.
+    pub(crate) found: F,
+    /// The body, or the first mistake in a field's value.
+    pub(crate) body: Result<T, ApiError>,
+}
 
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FieldsVisitor)
+impl<F, T> Checked<F, T> {
+    /// The same with another form of the body.
+    pub(crate) fn map<U>(self, form: impl FnOnce(T) -> U) -> Checked<F, U> {
+        Checked { found: self.found, body: self.body.map(form) }
     }
 }
 
-struct FieldsVisitor;
+/// An object as `T`, and the names of its fields, from one reading.
+struct WithNames<T> {
+    names: Vec<String>,
+    body: T,
+}
 
-impl<'de> Visitor<'de> for FieldsVisitor {
-    type Value = Fields;
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for WithNames<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(WithNamesVisitor(PhantomData))
+    }
+}
+
+struct WithNamesVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for WithNamesVisitor<T> {
+    type Value = WithNames<T>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Fields, A::Error> {
-        let mut names = Vec::new();
-        while let Some((name, IgnoredAny)) = fields.next_entry()? {
-            names.push(name);
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<WithNames<T>, A::Error> {
+        let mut noted = NotedFields { fields, names: Vec::new() };
+        let body = T::deserialize(MapAccessDeserializer::new(&mut noted))?;
+        Ok(WithNames { names: noted.names, body })
+    }
+}
+
+/// Fields whose names are noted as they pass.
+struct NotedFields<A> {
+    fields: A,
+    names: Vec<String>,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for NotedFields<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        let Some(name) = self.fields.next_key::<String>()? else { return Ok(None) };
+        let key = seed.deserialize(name.as_str().into_deserializer())?;
+        self.names.push(name);
+        Ok(Some(key))
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.fields.next_value_seed(seed)
+    }
+}
+
+/// Looks for the first field that has one of the names.
+struct FirstOf<'a> {
+    names: &'a [&'static str],
+    found: &'a mut Option<&'static str>,
+}
+
+impl<'de> Visitor<'de> for FirstOf<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while let Some(name) = fields.next_key::<String>()? {
+            *self.found = self.names.iter().copied().find(|wanted| *wanted == name);
+            if self.found.is_some() {
+                break;
+            }
+            fields.next_value::<IgnoredAny>()?;
         }
-        Ok(Fields(names))
+        Ok(())
     }
 }
 
@@ -317,6 +424,30 @@ mod tests {
                 if is_malformed { Mistake::Malformed(expected) } else { Mistake::Invalid(expected) };
             assert_eq!(parse::<RerankBody>(body).err(), Some(expected), "{}", String::from_utf8_lossy(body));
         }
+    }
+
+    #[test]
+    fn the_search_for_a_field_ends_where_it_is() {
+        let names = ["texts", "documents"];
+        let table: [(&[u8], Option<&str>); 8] = [
+            (br#"{"query":"q","documents":[],"texts":[]}"#, Some("documents")),
+            (br#"{"query":{"texts":[1]},"texts":[]}"#, Some("texts")),
+            // Nothing behind the name is read.
+            (br#"{"query":"q","texts":]]"#, Some("texts")),
+            (b"{\"texts\":\"\xff\"}", Some("texts")),
+            (br#"{"query":"q"}"#, None),
+            (br#"{"query":"texts","#, None),
+            (br#"["texts"]"#, None),
+            (b"", None),
+        ];
+        for (bytes, expected) in table {
+            let body = Unread::new(bytes.to_vec(), Format::Json, Format::Json).ok().unwrap();
+            assert_eq!(body.first_of(&names), expected, "{}", String::from_utf8_lossy(bytes));
+            assert_eq!(body.readings.into_inner(), 0);
+        }
+        let packed = rmp_serde::to_vec_named(&serde_json::json!({"query": "q", "texts": []})).unwrap();
+        let body = Unread::new(packed, Format::MessagePack, Format::Json).ok().unwrap();
+        assert_eq!(body.first_of(&names), Some("texts"));
     }
 
     #[test]

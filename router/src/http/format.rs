@@ -112,7 +112,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::http::{
-        POST_ROUTES,
+        routes::{Method, tests::paths},
         testing::{Answer, Server},
     };
     use axum::http::HeaderName;
@@ -234,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn every_route_says_the_same_in_both_formats() {
         let servers = [Server::start().await, Server::start_with("--model-type embedding").await];
-        for route in POST_ROUTES {
+        for route in paths(Method::Post) {
             let mut answered = 0;
             for server in &servers {
                 for body in bodies(route) {
@@ -271,7 +271,7 @@ mod tests {
     async fn every_refusal_is_written_as_the_client_reads() {
         let server = Server::start_with("--api-key k").await;
         let key = ("Authorization", "Bearer k");
-        for route in POST_ROUTES {
+        for route in paths(Method::Post) {
             for (body, headers, status) in [
                 (&b"\x80"[..], &[TYPE][..], 401),
                 (b"\xc1", &[TYPE, key], 400),

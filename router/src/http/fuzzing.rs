@@ -11,7 +11,7 @@ use super::{
     openai::OpenAiBody,
     predict::PredictBody,
     rerank::{self, RerankBody},
-    score::ScoreBody,
+    score,
     similarity::SimilarityBody,
     tokenize::TokenizeBody,
     vertex::VertexBody,
@@ -33,7 +33,7 @@ pub(crate) fn request(data: &[u8]) {
     let format = if format % 2 == 0 { Format::Json } else { Format::MessagePack };
     let Ok(body) = Unread::new(body.to_vec(), format, format) else { return };
     drop(body.parse::<RerankBody>());
-    drop(body.parse::<ScoreBody>());
+    drop(score::read(&body).map(|read| read.body));
     drop(body.parse::<EmbedBody>());
     drop(body.parse::<EmbedAllBody>());
     drop(body.parse::<EmbedSparseBody>());
@@ -43,7 +43,7 @@ pub(crate) fn request(data: &[u8]) {
     drop(body.parse::<DecodeBody>());
     drop(body.parse::<OpenAiBody>());
     drop(body.parse::<VertexBody>());
-    rerank::read(&body);
+    rerank::read_and_build(&body);
 }
 
 #[cfg(test)]

@@ -6,10 +6,7 @@
 use axum::{extract::State, http::StatusCode};
 use text_embeddings_core::error::Error;
 
-use super::{
-    error::{ApiError, ErrorBody},
-    openapi::TAG,
-};
+use super::{error::ApiError, error_shapes::ErrorBody, schemas::TAG};
 use crate::state::{AppState, Readiness};
 
 /// Whether the server can compute.

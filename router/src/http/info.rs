@@ -14,7 +14,7 @@ use serde::Serialize;
 use text_embeddings_backend_core::ModelType;
 use utoipa::ToSchema;
 
-use super::{error::ErrorBody, openapi::TAG};
+use super::{error_shapes::ErrorBody, schemas::TAG};
 use crate::{
     info::{Info, ModelDetails, RerankerDetails, pooling},
     state::AppState,

@@ -14,8 +14,9 @@ use super::{
     error::ApiError,
     extract::Sent,
     inputs::{Inputs, InputsShape},
-    openapi::{OpenAiErrors, TAG},
-    respond,
+    responses::OpenAiErrors,
+    schemas::TAG,
+    shared::respond,
 };
 use crate::state::AppState;
 
@@ -252,9 +253,8 @@ mod tests {
             assert_eq!(answer.status, 415);
             assert!(answer.body.starts_with(r#"{"message":""#), "{}", answer.body);
             let answer = server.get(path).await;
-            let expected = format!(
-                r#"{{"message":"`{path}` does not take GET: see the answer's `Allow` header","code":405,"type":"Validation"}}"#
-            );
+            let expected =
+                format!(r#"{{"message":"`{path}` takes POST, not GET","code":405,"type":"Validation"}}"#);
             assert_eq!(
                 (answer.status, answer.header("allow"), answer.body.as_str()),
                 (405, Some("post"), expected.as_str())

@@ -17,11 +17,11 @@ use utoipa::{
 };
 
 use super::{
-    TruncationSide,
     error::ApiError,
     extract::Sent,
-    openapi::{InferenceErrors, TAG},
-    respond,
+    responses::InferenceErrors,
+    schemas::TAG,
+    shared::{TruncationSide, respond},
 };
 use crate::state::AppState;
 

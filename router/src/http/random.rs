@@ -8,7 +8,10 @@
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::Value;
 
-use super::{POST_ROUTES, testing::Server};
+use super::{
+    routes::{Method, tests::paths},
+    testing::Server,
+};
 
 /// Each field with values that some route takes for it.
 const FIELDS: [(&str, &[&str]); 47] = [
@@ -177,7 +180,7 @@ async fn random_bodies_are_answered_or_refused_by_name() {
 async fn refused_by_name(server: &Server, random: &mut StdRng) {
     let (mut answered, mut refused) = (0, 0);
     for round in 0..60 {
-        for route in POST_ROUTES {
+        for route in paths(Method::Post) {
             let body = body(random, route);
             let sent = String::from_utf8_lossy(&body).into_owned();
             let answer = server.send("POST", route, &body, &[("Content-Type", "application/json")]).await;

@@ -20,15 +20,16 @@ use uuid::Uuid;
 
 use super::{
     error::ApiError,
-    extract::Unread,
-    openapi::{ScoreErrors, TAG},
+    extract::{Checked, Unread},
     rerank::{
         answers::Usage,
         dialect::{hint, note_misspelled_instruction, seen},
         in_fields,
-        options::Options,
+        options::{Options, WithOptions},
     },
-    respond,
+    responses::ScoreErrors,
+    schemas::TAG,
+    shared::respond,
 };
 use crate::state::AppState;
 
@@ -122,16 +123,14 @@ struct ScoreDatum {
 #[utoipa::path(post, path = "/score", tag = TAG, request_body = ScoreBody,
     responses((status = 200, description = "The scores, in the order of the pairs", body = ScoreAnswer), ScoreErrors))]
 pub(crate) async fn score(State(state): State<AppState>, body: Unread) -> Result<Response, ApiError> {
-    let fields = body.fields()?;
-    let names = names(&fields).map_err(ApiError::invalid)?;
-    note_misspelled_instruction(&fields);
-    let options: Options = body.parse()?;
-    let pairs: ScoreBody = body.parse()?;
+    let Checked { found: names, body: pairs } = read(&body)?;
+    let (WithOptions { options, body: pairs }, format) = (pairs?, body.answer_format);
+    drop(body);
     options.note_model(&state.info.config.served_model_name);
     let request = request(pairs, &options).map_err(ApiError::invalid)?;
     let answer = state.service.score(request).await.map_err(|error| in_fields(error, names))?;
     let tokens = answer.cost.tokens;
-    Ok(respond(&state, body.answer_format, "score", answer, |scores| {
+    Ok(respond(&state, format, "score", answer, |scores| {
         let datum = |(index, score)| ScoreDatum { index, object: "score", score };
         ScoreAnswer {
             id: options.request_id.unwrap_or_else(|| format!("score-{}", Uuid::new_v4().simple())),
@@ -144,6 +143,15 @@ pub(crate) async fn score(State(state): State<AppState>, body: Unread) -> Result
     }))
 }
 
+/// A body of pairs, and the names of the two sides.
+pub(crate) fn read(body: &Unread) -> Result<Checked<[&'static str; 2], WithOptions<ScoreBody>>, ApiError> {
+    body.check(|fields| {
+        let names = names(fields)?;
+        note_misspelled_instruction(fields);
+        Ok(names)
+    })
+}
+
 fn request(pairs: ScoreBody, options: &Options) -> Result<ScoreRequest, String> {
     options.check()?;
     Ok(ScoreRequest {
@@ -152,7 +160,7 @@ fn request(pairs: ScoreBody, options: &Options) -> Result<ScoreRequest, String> 
         instruction: options.instruction(),
         truncate: options.truncate(),
         truncation_direction: options.direction(),
-        limits: options.limits()?,
+        limits: options.limits(),
         raw_scores: options.raw_scores(),
     })
 }

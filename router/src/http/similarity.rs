@@ -9,12 +9,11 @@ use text_embeddings_core::service::SimilarityRequest;
 use utoipa::ToSchema;
 
 use super::{
-    TruncationSide,
-    embed::encoding,
     error::ApiError,
     extract::Sent,
-    openapi::{InferenceErrors, TAG},
-    respond,
+    responses::InferenceErrors,
+    schemas::TAG,
+    shared::{TruncationSide, encoding, respond},
 };
 use crate::state::AppState;
 

@@ -8,11 +8,7 @@ use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{Token, TokenizeRequest};
 use utoipa::ToSchema;
 
-use super::{
-    error::ApiError,
-    extract::Sent,
-    openapi::{TAG, TokenizerErrors},
-};
+use super::{error::ApiError, extract::Sent, responses::TokenizerErrors, schemas::TAG, shared::yes};
 use crate::state::AppState;
 
 /// What to tokenize.
@@ -21,7 +17,7 @@ use crate::state::AppState;
 pub(crate) struct TokenizeBody {
     inputs: Inputs,
     /// Whether the tokenizer adds its own tokens, such as one that ends a text.
-    #[serde(default = "super::yes")]
+    #[serde(default = "yes")]
     #[schema(default = true)]
     add_special_tokens: bool,
     /// Which of the model's prompts is put before a text.

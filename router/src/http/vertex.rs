@@ -24,9 +24,10 @@ use super::{
     embed::{EmbedBody, EmbedSparseBody, SparseVectors, Vectors},
     error::ApiError,
     extract::Sent,
-    openapi::{InferenceErrors, TAG},
     predict::{PredictBody, PredictionsBody},
     rerank::{Ranks, RerankBody},
+    responses::InferenceErrors,
+    schemas::TAG,
 };
 use crate::{cost, state::AppState};
 

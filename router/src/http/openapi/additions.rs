@@ -16,7 +16,11 @@ use utoipa::{
 
 use crate::{
     cost,
-    http::{format::MESSAGE_PACK, platform::VERTEX_ROUTE, score},
+    http::{
+        format::MESSAGE_PACK,
+        routes::{Listed, Method, ROUTES, VERTEX_PATH},
+        score,
+    },
 };
 
 const JSON: &str = "application/json";
@@ -38,32 +42,32 @@ impl Modify for Additions {
         name_pairs(components);
         let key = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         components.add_security_scheme("key", key);
-        let paths = &mut description.paths.paths;
-        let second_names = [
-            ("/health", "/ping"),
-            ("/", "/invocations"),
-            ("/v1/embeddings", "/embeddings"),
-            ("/rerank", "/v1/rerank"),
-            ("/rerank", "/v2/rerank"),
-            ("/rerank", "/reranking"),
-            ("/rerank", "/v1/reranking"),
-            ("/score", "/v1/score"),
-        ];
-        for (first, second) in second_names {
-            let Some(mut item) = paths.get(first).cloned() else { continue };
-            let operations = [&mut item.get, &mut item.post].into_iter().flatten();
-            for id in operations.filter_map(|operation| operation.operation_id.as_mut()) {
-                *id = format!("{id}_{}", second.trim_start_matches('/').replace('/', "_"));
-            }
-            paths.insert(second.to_owned(), item);
-        }
-        // `/` is a probe, too.
-        let probe = paths.get("/ping").and_then(|item| item.get.clone());
-        if let (Some(root), Some(mut probe)) = (paths.get_mut("/"), probe) {
-            probe.operation_id = Some("health_root".to_owned());
-            root.get = Some(probe);
-        }
+        add_second_names(description);
         add_message_pack(description);
+    }
+}
+
+/// Describes each further path of an endpoint as its first path is described.
+fn add_second_names(description: &mut Document) {
+    let paths = &mut description.paths.paths;
+    for route in ROUTES.iter().filter(|route| route.listed == Listed::Described) {
+        let Some(first) = ROUTES.iter().find(|first| first.endpoint == route.endpoint) else { continue };
+        let (Some(item), false) = (paths.get(first.path.as_ref()), first.path == route.path) else {
+            continue;
+        };
+        let mut operation = match route.method {
+            Method::Get => item.get.clone(),
+            Method::Post => item.post.clone(),
+        };
+        if let Some(id) = operation.as_mut().and_then(|operation| operation.operation_id.as_mut()) {
+            let path = route.path.trim_start_matches('/').replace('/', "_");
+            *id = format!("{id}_{}", if path.is_empty() { "root" } else { &path });
+        }
+        let item = paths.entry(route.path.clone().into_owned()).or_default();
+        match route.method {
+            Method::Get => item.get = operation,
+            Method::Post => item.post = operation,
+        }
     }
 }
 
@@ -137,7 +141,7 @@ fn describe_costs(description: &mut Document) {
     for (path, item) in &mut description.paths.paths {
         let Some(operation) = item.post.as_mut() else { continue };
         let responses = &mut operation.responses.responses;
-        let computes = responses.contains_key("503") && path != VERTEX_ROUTE;
+        let computes = responses.contains_key("503") && path != VERTEX_PATH;
         if let Some(RefOr::T(success)) = responses.get_mut("200").filter(|_| computes) {
             let headers = cost::headers(&Cost { lists: 1, ..Cost::default() }, "cpu");
             let names = headers.into_iter().map(|(name, _)| name.to_string());

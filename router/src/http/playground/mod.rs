@@ -9,7 +9,6 @@ mod prompt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use axum::{
-    Router,
     extract::Path,
     http::{
         HeaderMap, HeaderValue, StatusCode, Uri,
@@ -19,17 +18,10 @@ use axum::{
         },
     },
     response::{IntoResponse, Response},
-    routing::get,
 };
 
-use super::error::ApiError;
-use crate::state::AppState;
+use super::{error::ApiError, routes::ROUTES};
 pub(crate) use prompt::{__path_prompt, prompt};
-
-/// Where the page is.
-pub(crate) const PAGE_ROUTE: &str = "/playground";
-/// Where its prompts come from.
-pub(crate) const PROMPT_ROUTE: &str = "/playground/prompt";
 
 /// Own files only; no markup and no script from text, whatever the page's code does.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
@@ -51,18 +43,20 @@ const FILES: [(&str, &str, &str); 10] = [
 ];
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// The routes of the page and its files.
-pub(crate) fn routes() -> Router<AppState> {
-    Router::new()
-        .route(PAGE_ROUTE, get(|headers: HeaderMap| async move { file("", &headers) }))
-        // Relative, so that it holds behind a proxy that puts something before the path.
-        .route("/playground/", get(|| async { (StatusCode::SEE_OTHER, [(LOCATION, "../playground")]) }))
-        .route("/playground/{file}", get(named))
+/// The page.
+pub(crate) async fn page(headers: HeaderMap) -> Response {
+    file("", &headers)
 }
 
-async fn named(Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
+/// Leads to the page. The address is relative, so that it holds behind a proxy that puts something before the path.
+pub(crate) async fn redirect() -> Response {
+    (StatusCode::SEE_OTHER, [(LOCATION, "../playground")]).into_response()
+}
+
+/// A file that the page loads.
+pub(crate) async fn named_file(Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
     if name.is_empty() || FILES.iter().all(|(file, ..)| *file != name) {
-        return ApiError::not_found(uri.path(), &format!("GET {PAGE_ROUTE}")).into_response();
+        return ApiError::not_found(&ROUTES, uri.path()).into_response();
     }
     file(&name, &headers)
 }
@@ -96,13 +90,17 @@ fn tag(content: &str) -> String {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::testing::Server;
+    use crate::http::{routes::PLAYGROUND_PATH, testing::Server};
 
     #[tokio::test]
     async fn the_page_needs_no_key_and_tells_browsers_to_load_nothing_else() {
         let server = Server::start_with("--api-key k").await;
         for (name, media_type, content) in FILES {
-            let path = if name.is_empty() { PAGE_ROUTE.to_owned() } else { format!("{PAGE_ROUTE}/{name}") };
+            let path = if name.is_empty() {
+                PLAYGROUND_PATH.to_owned()
+            } else {
+                format!("{PLAYGROUND_PATH}/{name}")
+            };
             let answer = server.get(&path).await;
             assert_eq!((answer.status, answer.body.as_str()), (200, content), "{path}");
             for (header, expected) in [
@@ -151,11 +149,11 @@ mod tests {
             let answer = server.get(path).await;
             assert_eq!(answer.status, 404, "{path}");
             let expected = format!(
-                r#"{{"error":"there is no route `{path}`; there are GET /playground","error_type":"Validation"}}"#
+                r#"{{"error":"no such route `{path}`: `GET /docs` lists the routes","error_type":"Validation"}}"#
             );
             assert_eq!(answer.body, expected);
         }
-        assert_eq!(server.get(PROMPT_ROUTE).await.status, 405);
+        assert_eq!(server.get("/playground/prompt").await.status, 405);
     }
 
     #[test]

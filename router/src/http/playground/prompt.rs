@@ -14,10 +14,8 @@ use utoipa::ToSchema;
 
 use crate::{
     http::{
-        TruncationSide,
-        error::{ApiError, ErrorBody},
-        extract::Sent,
-        openapi::{TAG, TokenizerErrors},
+        error::ApiError, error_shapes::ErrorBody, extract::Sent, responses::TokenizerErrors, schemas::TAG,
+        shared::TruncationSide,
     },
     state::AppState,
 };

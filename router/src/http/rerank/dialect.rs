@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::super::words::Words;
+use crate::http::{error_shapes::ErrorShape, routes};
 
 /// How much of a request's fields a message repeats.
 const MAX_NAMES: usize = 12;
@@ -48,15 +48,17 @@ const NEAR_MISSES: [(&str, &[&str]); 4] = [
 ];
 
 impl Dialect {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::Texts, Self::Documents, Self::Input];
+
     /// Tells by the field that holds the texts.
     ///
     /// # Errors
     ///
     /// What was seen and what there is, if none or several of these fields are there, or a misspelled query is.
     pub(crate) fn of(fields: &[String]) -> Result<Self, String> {
-        let all = [Self::Texts, Self::Documents, Self::Input];
         let has = |name: &str| fields.iter().any(|field| field == name);
-        let found: Vec<Self> = all.into_iter().filter(|dialect| has(dialect.texts_field())).collect();
+        let found: Vec<Self> = Self::ALL.into_iter().filter(|dialect| has(dialect.texts_field())).collect();
         match found[..] {
             [dialect] if has("query") || hint(fields, &["query"]).is_none() => Ok(dialect),
             [_] => Err(format!(
@@ -90,13 +92,13 @@ impl Dialect {
         }
     }
 
-    /// In whose words an error is said.
-    pub(crate) fn words(self, path: &str) -> Words {
-        match (self, Words::of_path(path)) {
-            (Self::Texts, _) => Words::Tei,
-            (Self::Documents, Words::Tei) => Words::Nested,
-            (Self::Documents, words) => words,
-            (Self::Input, _) => Words::Message,
+    /// The shape of an error that occurs on `path`.
+    pub(crate) fn error_shape(self, path: &str) -> ErrorShape {
+        match (self, routes::error_shape(path)) {
+            (Self::Texts, _) => ErrorShape::Tei,
+            (Self::Documents, ErrorShape::Tei) => ErrorShape::Nested,
+            (Self::Documents, shape) => shape,
+            (Self::Input, _) => ErrorShape::MessageAndDetail,
         }
     }
 

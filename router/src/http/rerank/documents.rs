@@ -16,7 +16,8 @@ use serde_json::{Map, Value};
 use text_embeddings_core::service::RerankRequest;
 use utoipa::ToSchema;
 
-use super::{super::openapi::only_null, dialect::Dialect, options::Options};
+use super::{dialect::Dialect, options::Options};
+use crate::http::schemas::only_null;
 
 /// The field of an object that is ranked where the request names none.
 const TEXT: &str = "text";
@@ -167,15 +168,9 @@ impl DocumentsBody {
             }
         }
         let request = RerankRequest {
-            query: self.query.0,
-            texts,
-            instruction: options.instruction(),
-            truncate: options.truncate(),
-            truncation_direction: options.direction(),
-            limits: options.limits()?,
-            raw_scores: options.raw_scores(),
             return_text,
             top_n: self.top_n.or(self.top_k).filter(|count| *count > 0),
+            ..options.request(self.query.0, texts)
         };
         let has_data = options.is_voyages() || (self.top_k.is_some() && self.top_n.is_none());
         Ok(Ranking { request, objects, has_data })

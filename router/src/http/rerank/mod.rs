@@ -13,26 +13,29 @@ mod tei;
 
 use axum::{extract::State, http::Uri, response::Response};
 use serde::{Deserialize, Serialize};
-use text_embeddings_core::{error::Error, service::RerankRequest};
+use text_embeddings_core::error::Error;
 use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
 use super::{
     error::ApiError,
-    extract::Unread,
-    openapi::{RerankErrors, TAG},
-    respond,
+    extract::{Checked, Unread},
+    format::Format,
+    responses::RerankErrors,
+    routes::COHERE_V2_PATH,
+    schemas::TAG,
+    shared::respond,
 };
 use crate::state::AppState;
 use answers::{Answered, CohereAnswer, DocumentsAnswer, MixedbreadAnswer};
 use dialect::{Dialect, note_misspelled_instruction};
 use documents::{DocumentsBody, MixedbreadBody, Ranking};
-use options::Options;
+use options::WithOptions;
 
 pub(crate) use tei::{Ranks, RerankBody};
 
-/// The path whose answers are those of Cohere's second version.
-const COHERE_V2: &str = "/v2/rerank";
+/// The route's name in the log.
+const ROUTE: &str = "rerank";
 
 /// What to rank, in the dialect that its fields tell.
 #[derive(Deserialize, ToSchema)]
@@ -68,47 +71,68 @@ pub(crate) async fn rerank(
     uri: Uri,
     body: Unread,
 ) -> Result<Response, ApiError> {
-    let fields = body.fields()?;
-    let dialect = Dialect::of(&fields).map_err(ApiError::invalid)?;
-    note_misspelled_instruction(&fields);
-    let words = dialect.words(uri.path());
-    let answer = match dialect {
-        Dialect::Texts => rerank_texts(&state, &body).await,
-        Dialect::Documents | Dialect::Input => rerank_documents(&state, &body, dialect, uri.path()).await,
+    let Checked { found: dialect, body: read } = read(&body)?;
+    let (format, shape) = (body.answer_format, dialect.error_shape(uri.path()));
+    drop(body);
+    let answer = async {
+        match read? {
+            ReadBody::Texts(body) => {
+                let answer = state.service.rerank(body.into()).await?;
+                Ok(respond(&state, format, ROUTE, answer, Ranks::from))
+            }
+            ReadBody::Documents(body) => rerank_documents(&state, body, dialect, uri.path(), format).await,
+        }
     };
-    answer.map_err(|error| error.in_words(words))
+    answer.await.map_err(|error: ApiError| error.in_shape(shape))
 }
 
-/// Reads a body as far as a model is not needed, as [`rerank`] would.
+/// A body of one of the dialects.
+enum ReadBody {
+    Texts(RerankBody),
+    Documents(WithOptions<DocumentsBody>),
+}
+
+/// Reads a body once. The first field that holds texts decides how it is read; that no other field does is checked.
+fn read(body: &Unread) -> Result<Checked<Dialect, ReadBody>, ApiError> {
+    let dialect = |fields: &[String]| {
+        let dialect = Dialect::of(fields)?;
+        note_misspelled_instruction(fields);
+        Ok(dialect)
+    };
+    if body.first_of(&Dialect::ALL.map(Dialect::texts_field)) == Some(Dialect::Texts.texts_field()) {
+        Ok(body.check(dialect)?.map(ReadBody::Texts))
+    } else {
+        Ok(body.check(dialect)?.map(ReadBody::Documents))
+    }
+}
+
+/// Reads a body, and builds the texts of its documents, as [`rerank`] would before it needs a model.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn read(body: &Unread) {
-    let Ok(Ok(dialect)) = body.fields().map(|fields| Dialect::of(&fields)) else { return };
-    if let (Ok(options), Ok(ranking)) = (body.parse::<Options>(), body.parse::<DocumentsBody>()) {
+pub(crate) fn read_and_build(body: &Unread) {
+    let is_known = body.fields().is_ok_and(|fields| Dialect::of(&fields).is_ok());
+    let read = read(body);
+    assert_eq!(read.is_ok(), is_known, "the names of all fields tell the dialect");
+    if let Ok(Checked { found: dialect, body: Ok(ReadBody::Documents(WithOptions { options, body })) }) = read
+    {
         const LIMIT: usize = 100_000;
-        let built = ranking.request(&options, dialect, LIMIT);
+        let built = body.request(&options, dialect, LIMIT);
         let texts = built.map_or(0, |built| built.request.texts.iter().map(String::len).sum());
         assert!(texts <= LIMIT, "{texts} bytes of text were built");
     }
 }
 
-async fn rerank_texts(state: &AppState, body: &Unread) -> Result<Response, ApiError> {
-    let request: RerankRequest = body.parse::<RerankBody>()?.into();
-    let answer = state.service.rerank(request).await?;
-    Ok(respond(state, body.answer_format, "rerank", answer, Ranks::from))
-}
-
 async fn rerank_documents(
     state: &AppState,
-    body: &Unread,
+    body: WithOptions<DocumentsBody>,
     dialect: Dialect,
     path: &str,
+    format: Format,
 ) -> Result<Response, ApiError> {
-    let options: Options = body.parse()?;
-    let ranking: DocumentsBody = body.parse()?;
+    let WithOptions { options, body } = body;
     options.note_model(&state.info.config.served_model_name);
     let limit = state.server.payload_limit;
-    // Texts are built of objects, which takes as long as reading the body did.
-    let built = spawn_blocking(move || (ranking.request(&options, dialect, limit), options)).await;
+    // Building texts of objects takes as long as reading the body did.
+    let built = spawn_blocking(move || (body.request(&options, dialect, limit), options)).await;
     let (ranking, options) = built.map_err(|_| Error::Unhealthy)?;
     let Ranking { request, objects, has_data } = ranking.map_err(ApiError::invalid)?;
     let object = if options.is_infinitys() { "rerank" } else { "list" };
@@ -124,15 +148,14 @@ async fn rerank_documents(
         object,
         has_data,
     };
-    let (format, route) = (body.answer_format, "rerank");
     Ok(match dialect {
-        Dialect::Input => respond(state, format, route, answer, |ranks| {
+        Dialect::Input => respond(state, format, ROUTE, answer, |ranks| {
             MixedbreadAnswer::new(answered, ranks, returns_documents)
         }),
-        _ if path == COHERE_V2 => {
-            respond(state, format, route, answer, |ranks| CohereAnswer::new(answered, ranks))
+        _ if path == COHERE_V2_PATH => {
+            respond(state, format, ROUTE, answer, |ranks| CohereAnswer::new(answered, ranks))
         }
-        _ => respond(state, format, route, answer, |ranks| DocumentsAnswer::new(answered, ranks)),
+        _ => respond(state, format, ROUTE, answer, |ranks| DocumentsAnswer::new(answered, ranks)),
     })
 }
 

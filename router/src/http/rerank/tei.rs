@@ -4,16 +4,11 @@
 //! `[{index, score, text?}]`. What must hold: a body that TEI takes means the same here.
 
 use serde::{Deserialize, Serialize};
-use text_embeddings_core::{
-    service::{Rank, RerankRequest},
-    tokenization::TokenLimits,
-};
+use text_embeddings_core::service::{Rank, RerankRequest};
 use utoipa::ToSchema;
 
-use super::{
-    super::TruncationSide,
-    options::{TemplateArguments, limit},
-};
+use super::options::{Options, TemplateArguments};
+use crate::http::shared::TruncationSide;
 
 /// What to rank.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -65,25 +60,23 @@ pub(crate) struct RerankBody {
 
 impl From<RerankBody> for RerankRequest {
     fn from(body: RerankBody) -> Self {
-        let arguments = body.chat_template_kwargs.as_ref();
-        Self {
-            query: body.query,
-            texts: body.texts,
-            instruction: TemplateArguments::choose(
-                arguments,
-                body.instruction.as_ref(),
-                body.instruct.as_ref(),
-            ),
+        let options = Options {
+            instruction: body.instruction,
+            instruct: body.instruct,
+            chat_template_kwargs: body.chat_template_kwargs,
             truncate: body.truncate,
-            truncation_direction: body.truncation_direction.into(),
-            limits: TokenLimits {
-                query: limit(body.max_tokens_per_query),
-                document: limit(body.max_tokens_per_doc),
-                prompt: None,
-            },
-            raw_scores: body.raw_scores || body.use_activation == Some(false),
+            truncation_direction: Some(body.truncation_direction),
+            max_tokens_per_doc: body.max_tokens_per_doc,
+            max_tokens_per_query: body.max_tokens_per_query,
+            // Here false is the default, and leaves the choice to `use_activation`.
+            raw_scores: body.raw_scores.then_some(true),
+            use_activation: body.use_activation,
+            ..Options::default()
+        };
+        Self {
             return_text: body.return_text,
             top_n: body.top_n.or(body.top_k),
+            ..options.request(body.query, body.texts)
         }
     }
 }

@@ -7,7 +7,12 @@
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Map, Value, json};
 
-use crate::http::testing::{Answer, Server};
+use super::dialect::Dialect;
+use crate::http::{
+    extract::Unread,
+    format::Format,
+    testing::{Answer, Server},
+};
 
 /// The paths whose answers to `documents` are those of the first versions.
 const FIRST: [&str; 6] = ["/rerank", "/v1/rerank", "/reranking", "/v1/reranking", "/", "/invocations"];
@@ -622,6 +627,26 @@ async fn what_would_change_the_answer_and_is_not_computed_is_refused_by_name() {
             answer.status == 422 && message.starts_with(&format!("invalid request: {place}")),
             "{message}"
         );
+    }
+}
+
+#[test]
+fn a_body_is_read_once() {
+    let texts = json!({"query": "q", "texts": ["a"], "truncate": true});
+    let documents = json!({"documents": ["a", {"text": "b"}], "query": {"text": "q"}, "instruction": "i"});
+    let input = json!({"query": "q", "model": "m", "input": ["a"], "top_k": 1});
+    for (body, dialect) in [(texts, Dialect::Texts), (documents, Dialect::Documents), (input, Dialect::Input)]
+    {
+        for format in [Format::Json, Format::MessagePack] {
+            let bytes = match format {
+                Format::Json => body.to_string().into_bytes(),
+                Format::MessagePack => rmp_serde::to_vec_named(&body).unwrap(),
+            };
+            let unread = Unread::new(bytes, format, format).ok().unwrap();
+            let read = super::read(&unread).ok().unwrap();
+            assert_eq!((read.found, read.body.is_ok()), (dialect, true), "{body}");
+            assert_eq!(unread.readings.into_inner(), 1, "{body}");
+        }
     }
 }
 
