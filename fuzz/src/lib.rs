@@ -120,6 +120,7 @@ pub fn weights(data: &[u8]) {
         pin_threads: false,
         instruction_set: None,
         prefix_cache_bytes: 0,
+        flash_attention: true,
     }));
 }
 
@@ -161,6 +162,7 @@ pub fn gguf(data: &[u8]) {
         pin_threads: false,
         instruction_set: None,
         prefix_cache_bytes: 0,
+        flash_attention: true,
     }));
 }
 

@@ -29,6 +29,7 @@ use self::parts::Parts;
 use crate::{
     args::{Args, DEFAULT_MODEL_ID, HubArgs},
     config::{Config, ModelLimits},
+    features::flash_attention,
     info::{Info, ModelDetails, RerankerDetails},
     secret::Secret,
 };
@@ -158,6 +159,7 @@ fn load_weights(
         pin_threads: config.pin_threads,
         instruction_set: config.instruction_set.map(|set| set.to_string()),
         prefix_cache_bytes: config.prefix_cache_bytes,
+        flash_attention: flash_attention(),
     };
     Ok(match python::options(args, config, folder, encoder)? {
         Some(python) => text_embeddings_backend::load_python(&options, &python)?,

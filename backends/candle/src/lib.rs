@@ -9,6 +9,8 @@ mod attention;
 pub mod benchmarks;
 mod bias;
 mod cpu;
+#[cfg(any(test, feature = "cuda"))]
+mod cuda;
 mod device;
 mod heads;
 mod host_modules;
@@ -26,6 +28,8 @@ mod prefix_cache;
 mod rope;
 mod transformer;
 
+#[cfg(feature = "cuda")]
+use crate::cuda::CudaOperations;
 use crate::{
     cpu::CpuOperations,
     device::Chosen,
@@ -38,6 +42,7 @@ use crate::{
     prefix_cache::{PrefixCache, TokenShape},
     transformer::Transformer,
 };
+use candle_core::Device;
 pub use device::ON_CPU;
 pub use host_modules::HostModules;
 pub use kernels::InstructionSet;
@@ -127,38 +132,50 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
                 prefix_cache_bytes: if keeps { options.prefix_cache_bytes } else { 0 },
             })
         }
-        Chosen::Candle(device) => {
-            let name = if device.is_cuda() { "cuda" } else { "metal" };
-            let dtype = options.dtype.unwrap_or(DType::Float32);
-            let products = match dtype {
-                DType::Float32 => candle_core::DType::F32,
-                DType::BFloat16 if device.is_cuda() => candle_core::DType::BF16,
-                _ => {
-                    return Err(BackendError::Load(format!(
-                        "`--dtype {dtype}` is not supported on {name}: leave it out"
-                    )));
-                }
-            };
-            let set = options.instruction_set.as_ref().map(|set| format!("--instruction-set {set}"));
-            if let Some(flag) = set.or(options.pin_threads.then(|| "--pin-threads".to_owned())) {
-                return Err(BackendError::Load(format!(
-                    "`{flag}` is for the CPU, but {name} computes: leave it out"
-                )));
-            }
+        Chosen::Candle(device) => load_on_candle(device, options),
+    }
+}
+
+/// Loads a model onto a device that candle drives.
+fn load_on_candle(device: Device, options: &LoadOptions) -> Result<Loaded> {
+    let name = if device.is_cuda() { "cuda" } else { "metal" };
+    let set = options.instruction_set.as_ref().map(|set| format!("--instruction-set {set}"));
+    if let Some(flag) = set.or(options.pin_threads.then(|| "--pin-threads".to_owned())) {
+        return Err(BackendError::Load(format!(
+            "`{flag}` is for the CPU, but {name} computes: leave it out"
+        )));
+    }
+    let dtype = options.dtype.unwrap_or(DType::Float32);
+    let (backend, prefix_cache_bytes) = match dtype {
+        DType::Float32 => {
             // Keys and values would go to main memory and back.
             let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
-            let backend = load_on(TensorOperations::new(device, products), &options)?;
-            Ok(Loaded {
-                backend,
-                kind: BackendKind::Candle,
-                library: None,
-                device: name,
-                dtype,
-                instruction_set: None,
-                prefix_cache_bytes: 0,
-            })
+            (load_on(TensorOperations::new(device, candle_core::DType::F32), &options)?, 0)
         }
-    }
+        #[cfg(feature = "cuda")]
+        DType::BFloat16 | DType::Float16 => {
+            let operands =
+                if dtype == DType::Float16 { candle_core::DType::F16 } else { candle_core::DType::BF16 };
+            let gpu = cuda::device::Gpu::new(device, options.flash_attention).map_err(plain::failed)?;
+            let backend = load_on(CudaOperations::new(gpu, operands), options)?;
+            let keeps = backend.packing().shares_prefixes;
+            (backend, if keeps { options.prefix_cache_bytes } else { 0 })
+        }
+        _ => {
+            return Err(BackendError::Load(format!(
+                "`--dtype {dtype}` is not supported on {name}: leave it out"
+            )));
+        }
+    };
+    Ok(Loaded {
+        backend,
+        kind: BackendKind::Candle,
+        library: None,
+        device: name,
+        dtype,
+        instruction_set: None,
+        prefix_cache_bytes,
+    })
 }
 
 /// bfloat16 if that is what all matrices are stored in and the CPU multiplies it.

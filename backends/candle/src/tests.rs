@@ -5,10 +5,10 @@ mod architectures;
 mod heads;
 mod heads_reference;
 mod marks;
-mod padded;
+pub(crate) mod padded;
 mod prefix_cache;
 mod random_model;
-mod shapes;
+pub(crate) mod shapes;
 mod spread;
 mod timed;
 
@@ -19,7 +19,7 @@ use crate::cpu::packed_keys::PackedKeys;
 use crate::kernels::pack::{Format, Words};
 use crate::operations::Rows;
 use crate::plain::reference;
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{collections::HashMap, fs, path::Path};
 use text_embeddings_backend_core::{
@@ -66,6 +66,7 @@ fn options_with(model: &str, head: Head) -> LoadOptions {
         pin_threads: false,
         instruction_set: None,
         prefix_cache_bytes: 0,
+        flash_attention: true,
     }
 }
 
@@ -127,7 +128,7 @@ fn batch<'a>(mut builder: BatchBuilder, texts: impl IntoIterator<Item = &'a Vec<
     builder
 }
 
-fn assert_close(got: &[f32], expected: &[f32], tolerance: f32, what: &str) {
+pub(crate) fn assert_close(got: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     assert_eq!(got.len(), expected.len());
     for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
         assert!((got - expected).abs() <= tolerance, "{what}, text {index}: {got} for {expected}");

@@ -26,8 +26,10 @@ pub struct LoadOptions {
     pub pin_threads: bool,
     /// The name of the vector instructions to use, only on the CPU. If absent: the best it has.
     pub instruction_set: Option<String>,
-    /// The most bytes of keys and values kept for later texts that begin alike; 0 for none. Only on the CPU.
+    /// The most bytes of keys and values kept for later texts that begin alike; 0 for none.
     pub prefix_cache_bytes: usize,
+    /// Whether a GPU may use flash attention, in a build that has it.
+    pub flash_attention: bool,
 }
 
 /// A loaded model and the words for where it computes.

@@ -182,6 +182,7 @@ impl Measured {
             pin_threads: false,
             instruction_set: Some(machine.set.to_string()),
             prefix_cache_bytes: PREFIX_CACHE_BYTES,
+            flash_attention: true,
         };
         let operations = CpuOperations::start(machine.threads, machine.set, dtype)?;
         let backend = load_on(Timed::new(operations, log.clone()), &options)?;

@@ -26,6 +26,15 @@ pub(crate) enum Stored {
 }
 
 impl Stored {
+    /// The type in candle's terms.
+    pub(crate) fn dtype(self) -> candle_core::DType {
+        match self {
+            Self::F32 => candle_core::DType::F32,
+            Self::F16 => candle_core::DType::F16,
+            Self::Bf16 => candle_core::DType::BF16,
+        }
+    }
+
     /// Bytes of a value.
     pub(crate) fn size(self) -> usize {
         match self {

@@ -82,10 +82,15 @@ impl StoredMatrix {
         self.stored
     }
 
+    /// All values as they are stored, row after row.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.values[self.bytes.clone()]
+    }
+
     /// One row, widened into `out`, which holds [`StoredMatrix::columns`] values.
     pub(crate) fn widen_row(&self, row: usize, out: &mut [f32]) {
         let size = self.row_size();
-        pack::widen(self.stored, &self.values[self.bytes.clone()][row * size..(row + 1) * size], out);
+        pack::widen(self.stored, &self.bytes()[row * size..(row + 1) * size], out);
     }
 
     /// One row as `f32`.

@@ -70,6 +70,7 @@ impl Fixture {
             pin_threads: false,
             instruction_set: None,
             prefix_cache_bytes: 0,
+            flash_attention: true,
         }
     }
 

@@ -24,6 +24,7 @@ fn options(prefix_cache_bytes: usize) -> LoadOptions {
         pin_threads: false,
         instruction_set: None,
         prefix_cache_bytes,
+        flash_attention: true,
     }
 }
 

@@ -2,12 +2,12 @@
 
 use super::shapes::Scored;
 use super::*;
-use crate::plain::padded::{Limits, Plan};
+use crate::plain::padded::{Limits, PaddedAttention};
 use rand::seq::IndexedRandom;
 
 /// Texts of a few different tokens, so that they share prefixes of all lengths and some are prefixes of others; and in most cases
 /// one that is much longer than the others.
-fn forest(rng: &mut StdRng) -> Batch {
+pub(crate) fn forest(rng: &mut StdRng) -> Batch {
     let mut builder =
         BatchBuilder::new(if rng.random_bool(0.5) { Packing::SHARED } else { Packing::SEPARATE });
     let kinds = rng.random_range(1..4);
@@ -61,7 +61,7 @@ fn attention_over_padded_groups_equals_the_obvious_one() {
         let expected = reference::attention(&queries, &keys_values, &rows);
         let expected = values(expected.unwrap());
         let scaled = (queries / f64::from(scoring.divisor)).unwrap();
-        let plan = Plan::new(&rows, limits, &device).unwrap();
+        let plan = PaddedAttention::new(&rows, limits, &device).unwrap();
         let [queries, keys_values] = [&scaled, &keys_values].map(|x| x.to_device(&device).unwrap());
         let got = values(plan.attention(&queries, &keys_values, None).unwrap());
         assert_close(&got, &expected, 5e-6, &format!("case {case}, {heads:?} {limits:?}"));

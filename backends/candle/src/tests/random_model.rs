@@ -134,6 +134,7 @@ impl RandomModel {
             pin_threads: false,
             instruction_set: None,
             prefix_cache_bytes: 0,
+            flash_attention: true,
         }
     }
 }

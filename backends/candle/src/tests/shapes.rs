@@ -191,7 +191,7 @@ fn attention_case(rng: &mut StdRng, compute: Compute, number: u64) {
 }
 
 /// A random way to score: windows, soft caps and biases, each of them or not.
-pub(super) struct Scored {
+pub(crate) struct Scored {
     mask: Mask,
     divisor: f32,
     soft_cap: Option<f32>,
@@ -200,7 +200,7 @@ pub(super) struct Scored {
 
 impl Scored {
     /// Of a batch that shares prefixes, nothing behind a query may count.
-    pub(super) fn random(rng: &mut StdRng, batch: &Batch, heads: Heads) -> Self {
+    pub(crate) fn random(rng: &mut StdRng, batch: &Batch, heads: Heads) -> Self {
         let is_shared = batch.segments().iter().any(|segment| segment.parent.is_some());
         let side = |rng: &mut StdRng| if rng.random_bool(0.5) { usize::MAX } else { rng.random_range(0..70) };
         let mask = Mask { before: side(rng), after: if is_shared { 0 } else { side(rng) } };
@@ -215,7 +215,7 @@ impl Scored {
         Self { mask, divisor, soft_cap: rng.random_bool(0.3).then(|| rng.random_range(1.0..10.0)), bias }
     }
 
-    pub(super) fn scoring(&self) -> Scoring<'_> {
+    pub(crate) fn scoring(&self) -> Scoring<'_> {
         let &Self { mask, divisor, soft_cap, ref bias } = self;
         Scoring { mask, divisor, soft_cap, bias: bias.as_ref() }
     }
