@@ -1,7 +1,7 @@
 //! `Embed`: texts to vectors.
 //!
-//! What must hold: a message means what the same fields mean over HTTP, except that `truncate` has no third state here:
-//! absent is `false`, as in TEI.
+//! What must hold: a field means the same as over HTTP, except that `truncate` cannot be absent: the default
+//! is `false`, as in TEI.
 
 use futures_util::TryFutureExt;
 use text_embeddings_backend_core::{SparseValue, Wanted};
@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::{
     Grpc,
     error::invalid,
-    stream::{Answers, without_headers},
+    stream::{AnswerStream, without_headers},
     wire::{answered, direction},
 };
 
@@ -101,9 +101,9 @@ async fn embed_sparse(
 
 #[async_trait]
 impl Embed for Grpc {
-    type EmbedStreamStream = Answers<v1::EmbedResponse>;
-    type EmbedSparseStreamStream = Answers<v1::EmbedSparseResponse>;
-    type EmbedAllStreamStream = Answers<v1::EmbedAllResponse>;
+    type EmbedStreamStream = AnswerStream<v1::EmbedResponse>;
+    type EmbedSparseStreamStream = AnswerStream<v1::EmbedSparseResponse>;
+    type EmbedAllStreamStream = AnswerStream<v1::EmbedAllResponse>;
 
     async fn embed(&self, request: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedResponse>, Status> {
         Ok(self.respond(embed(self.0.service.clone(), request.into_inner()).await?))
@@ -280,7 +280,7 @@ mod tests {
             let sent = vec![text("Z"), message, text("Z")];
             let (answers, end) = read(client.embed_stream(messages(sent)).await).await;
             assert_eq!(end, Some(expected.clone()));
-            // What shares a batch with a text that fails, fails with it.
+            // Texts that share a batch with a text that fails also fail.
             assert!(answers.len() == 1 || expected.0 == Code::FailedPrecondition, "{answers:?}");
         }
     }

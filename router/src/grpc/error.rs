@@ -1,7 +1,7 @@
 //! Errors over gRPC: the one mapping from errors to a code and a message.
 //!
-//! Input: an [`Error`] of the engine, or a mistake that only gRPC can have. Output: a [`Status`]. What must hold: the
-//! message is the one that HTTP gives; a client's mistake is logged as information.
+//! Input: an [`Error`] of the engine, or a mistake that only gRPC can have. Output: a [`Status`]. What must
+//! hold: the message is the one that HTTP gives; a client's mistake is logged as information.
 
 use text_embeddings_core::error::{Cause, Error, ErrorKind};
 use tonic::{Code, Status};

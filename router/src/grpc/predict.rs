@@ -1,6 +1,6 @@
 //! `Predict`: labels with scores; for a re-ranker, a pair's score.
 //!
-//! What must hold: a pair is two texts; `truncate` has no third state here: absent is `false`, as in TEI.
+//! What must hold: a pair is two texts; `truncate` cannot be absent: the default is `false`, as in TEI.
 
 use futures_util::TryFutureExt;
 use text_embeddings_core::{
@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::{
     Grpc,
     error::{invalid, status},
-    stream::{Answers, without_headers},
+    stream::{AnswerStream, without_headers},
     wire::{answered, direction},
 };
 
@@ -68,8 +68,8 @@ async fn label(
 
 #[async_trait]
 impl Predict for Grpc {
-    type PredictStreamStream = Answers<v1::PredictResponse>;
-    type PredictPairStreamStream = Answers<v1::PredictResponse>;
+    type PredictStreamStream = AnswerStream<v1::PredictResponse>;
+    type PredictPairStreamStream = AnswerStream<v1::PredictResponse>;
 
     async fn predict(
         &self,

@@ -1,8 +1,8 @@
 //! `Rerank`: one query, many texts, best first.
 //!
-//! Input: all texts in one message, or one in each message of a stream. Output: one answer. What must hold: both ways
-//! give the same ranks; of a stream no more is kept than a single message may hold; `truncate` has no third state here:
-//! absent is `false`, as in TEI.
+//! Input: all texts in one message, or one in each message of a stream. Output: one answer. What must hold:
+//! both ways give the same ranks; a stream keeps at most as much as a single message may hold; `truncate`
+//! cannot be absent: the default is `false`, as in TEI.
 
 use text_embeddings_core::{
     service::{Rank, RerankRequest},
@@ -43,13 +43,14 @@ impl Grpc {
         Ok(self.respond(answer))
     }
 
-    /// All messages as one. Reading ends early with one text too many, which the service refuses.
+    /// All messages as one. Reading ends at the first text too many, and the service then refuses the
+    /// request.
     async fn collect(
         &self,
         mut messages: Streaming<v1::RerankStreamRequest>,
     ) -> Result<v1::RerankRequest, Status> {
         let most = self.0.service.config().max_rerank_texts;
-        let mut room = Room { left: self.0.server.payload_limit, limit: self.0.server.payload_limit };
+        let mut room = StreamBudget { left: self.0.server.payload_limit, limit: self.0.server.payload_limit };
         let Some(first) = messages.message().await? else {
             return Ok(v1::RerankRequest::default());
         };
@@ -92,12 +93,12 @@ fn check_same(whole: &v1::RerankRequest, message: &v1::RerankStreamRequest) -> R
 }
 
 /// The bytes of text that a stream may still bring: `left` of `limit`.
-struct Room {
+struct StreamBudget {
     left: usize,
     limit: usize,
 }
 
-impl Room {
+impl StreamBudget {
     fn take(&mut self, bytes: usize) -> Result<(), Status> {
         let limit = self.limit;
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
@@ -174,7 +175,7 @@ mod tests {
             top_n: Some(2),
             ..part("a")
         };
-        // Of the later messages only the texts count.
+        // Only the texts of later messages count.
         let parts = vec![first, part("ZZ"), v1::RerankStreamRequest { truncate: false, ..part("Z") }];
         assert_eq!(ranks(client.rerank_stream(messages(parts)).await.unwrap().get_ref()), expected);
     }

@@ -1,7 +1,7 @@
 //! Fields that the messages of several services share, and the answer of a method that computes.
 //!
-//! Input: values off the wire, and answers of the engine. Output: the engine's types, and messages. What must hold: an
-//! answer's metadata has the keys of HTTP's headers, and the same values.
+//! Input: values off the wire, and answers of the engine. Output: the engine's types, and messages. What must
+//! hold: an answer's metadata has the keys of HTTP's headers, and the same values.
 
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ pub(super) fn number(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-/// The answer of a method that computed: `message` makes it from the value and the cost, which the log gets too.
+/// The answer of a method that computed: `message` makes it from the value and the cost, which the log gets
+/// too.
 ///
 /// # Errors
 ///

@@ -1,8 +1,10 @@
-//! Errors over HTTP: the one mapping from errors to a status and a kind, and the answer that the client reads.
+//! Errors over HTTP: the one mapping from errors to a status and a kind, and the answer that the client
+//! reads.
 //!
-//! Input: an [`Error`] of the engine, or a mistake that only HTTP can have. Output: a status, and a body in the shape
-//! that the request's body or path asks for (`error_shapes.rs`). What must hold: every answer that is not a success has
-//! such a body, whoever refused the request; 429 says when to come back; a client's mistake is logged as information.
+//! Input: an [`Error`] of the engine, or a mistake that only HTTP can have. Output: a status, and a body in
+//! the shape that the request's body or path asks for (`error_shapes.rs`). What must hold: every answer that
+//! is not a success has such a body, whoever refused the request; 429 says when to come back; a client's
+//! mistake is logged as information.
 
 use axum::{
     extract::Request,
@@ -17,7 +19,7 @@ use text_embeddings_core::error::{Cause, Error, ErrorKind};
 
 use super::{
     error_shapes::{ErrorShape, ErrorType},
-    format::Format,
+    format::BodyFormat,
     routes::{self, Method, Route},
 };
 use crate::door::Cut;
@@ -153,7 +155,7 @@ impl ApiError {
         Self { message: format!("{} (in {place})", self.message), ..self }
     }
 
-    fn respond(&self, shape: ErrorShape, format: Format) -> Response {
+    fn respond(&self, shape: ErrorShape, format: BodyFormat) -> Response {
         shape.respond(self.status, self.kind, &self.message, format)
     }
 
@@ -171,7 +173,7 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         self.log();
-        let mut response = self.respond(ErrorShape::Tei, Format::Json);
+        let mut response = self.respond(ErrorShape::Tei, BodyFormat::Json);
         let headers = response.headers_mut();
         match self.status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
@@ -190,11 +192,11 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Rewrites the body of an error: in the shape that the request's body or else its path asks for, and in the format that
-/// the client reads.
+/// Rewrites the body of an error: in the shape that the request's body or else its path asks for, and in the
+/// format that the client reads.
 pub(crate) async fn rewrite(request: Request, next: Next) -> Response {
     let shape_of_path = routes::error_shape(request.uri().path());
-    let format = Format::of_answer(request.headers());
+    let format = BodyFormat::of_answer(request.headers());
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions().get::<ApiError>() {
         let rewritten = error.respond(error.shape.unwrap_or(shape_of_path), format);
@@ -253,7 +255,7 @@ mod tests {
             let body = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
             assert_eq!(wire(ApiError::from(error.clone()).into_response()).await, (status, body));
             let body = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
-            let answer = ApiError::from(error).respond(ErrorShape::OpenAi, Format::Json);
+            let answer = ApiError::from(error).respond(ErrorShape::OpenAi, BodyFormat::Json);
             assert_eq!(wire(answer).await, (status, body));
         }
     }

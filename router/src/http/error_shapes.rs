@@ -1,14 +1,14 @@
 //! The bodies of errors: one shape for each family of clients.
 //!
-//! Input: what went wrong, as a status, a kind and a message. Output: an answer with the body that these clients read.
-//! What must hold: the status is the same in every shape.
+//! Input: what went wrong, as a status, a kind and a message. Output: an answer with the body that these
+//! clients read. What must hold: the status is the same in every shape.
 
 use axum::{http::StatusCode, response::Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::format::Format;
+use super::format::BodyFormat;
 
 /// The beginnings that text-embeddings-inference gives its messages. Other clients do not get them.
 const TEIS_PREFIXES: [&str; 2] = ["Input validation error: ", "Backend error: "];
@@ -69,7 +69,7 @@ impl ErrorShape {
         status: StatusCode,
         kind: ErrorType,
         message: &str,
-        format: Format,
+        format: BodyFormat,
     ) -> Response {
         let message = match self {
             Self::Tei | Self::OpenAi => message,
@@ -97,33 +97,34 @@ impl ErrorShape {
     }
 }
 
-/// What went wrong.
+/// An error.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ErrorResponse)]
 pub(crate) struct ErrorBody {
-    /// What, where, and what to do.
+    /// What is wrong, where, and what to do.
     error: String,
     error_type: ErrorType,
 }
 
-/// What went wrong, in `OpenAI`'s words.
+/// An error in `OpenAI`'s format.
 #[derive(Serialize, ToSchema)]
 #[schema(as = OpenAICompatErrorResponse)]
 pub(crate) struct OpenAiErrorBody {
-    /// What, where, and what to do.
+    /// What is wrong, where, and what to do.
     message: String,
     /// The status.
     #[schema(value_type = u32)]
     code: u16,
     #[serde(rename = "type")]
     kind: ErrorType,
-    /// Never there: the name of `type` in the description of text-embeddings-inference, which sends `type`, too.
+    /// Never sent. The description of text-embeddings-inference has this name for `type`, but it sends `type`
+    /// too.
     #[schema(value_type = ErrorType, required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     error_type: Option<ErrorType>,
 }
 
-/// What went wrong, in the words of the body's dialect, or where that is unknown of the path.
+/// An error in the format of the body's dialect, or of the path if the dialect is unknown.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RerankErrorResponse)]
 #[serde(untagged)]
@@ -139,27 +140,27 @@ pub(crate) enum RerankErrorBody {
     Nested(NestedErrorBody),
 }
 
-/// What went wrong, in the words of Cohere's second version.
+/// An error in the format of Cohere's second version.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CohereErrorResponse)]
 pub(crate) struct CohereErrorBody {
-    /// Of this answer.
+    /// The id of this answer.
     id: String,
-    /// What, where, and what to do.
+    /// What is wrong, where, and what to do.
     message: String,
 }
 
-/// What went wrong, in the words of Cohere's first version and of Jina.
+/// An error in the format of Cohere's first version and of Jina.
 #[derive(Serialize, ToSchema)]
 #[schema(as = MessageErrorResponse)]
 pub(crate) struct MessageErrorBody {
-    /// What, where, and what to do.
+    /// What is wrong, where, and what to do.
     message: String,
     /// The same, where Jina's clients look for it.
     detail: String,
 }
 
-/// What went wrong, in the words of `vLLM`, `llama.cpp` and Infinity.
+/// An error in the format of `vLLM`, `llama.cpp` and Infinity.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NestedErrorResponse)]
 pub(crate) struct NestedErrorBody {
@@ -169,7 +170,7 @@ pub(crate) struct NestedErrorBody {
 #[derive(Serialize, ToSchema)]
 #[schema(as = NestedError)]
 struct NestedError {
-    /// What, where, and what to do.
+    /// What is wrong, where, and what to do.
     message: String,
     #[serde(rename = "type")]
     kind: ErrorType,

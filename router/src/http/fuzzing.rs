@@ -1,13 +1,14 @@
-//! Arbitrary bytes as the body of each route, in each dialect and both formats: what the fuzz target `request` tries.
+//! Arbitrary bytes as the body of each route, in each dialect and both formats, for the fuzz target
+//! `request`.
 //!
-//! Input: a byte that chooses the format, then a body. Output: none. What must hold: nothing panics, and what is built of a
-//! body is bounded by the payload limit.
+//! Input: a byte that chooses the format, then a body. Output: none. What must hold: nothing panics, and the
+//! texts that are built from a body are bounded by the payload limit.
 
 use super::{
     decode::DecodeBody,
     embed::{EmbedAllBody, EmbedBody, EmbedSparseBody},
     extract::Unread,
-    format::Format,
+    format::BodyFormat,
     openai::OpenAiBody,
     predict::PredictBody,
     rerank::{self, RerankBody},
@@ -30,7 +31,7 @@ mod seeded;
 /// Reads a body as every route would.
 pub(crate) fn request(data: &[u8]) {
     let Some((format, body)) = data.split_first() else { return };
-    let format = if format % 2 == 0 { Format::Json } else { Format::MessagePack };
+    let format = if format % 2 == 0 { BodyFormat::Json } else { BodyFormat::MessagePack };
     let Ok(body) = Unread::new(body.to_vec(), format, format) else { return };
     drop(body.parse::<RerankBody>());
     drop(score::read(&body).map(|read| read.body));

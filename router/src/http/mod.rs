@@ -1,7 +1,8 @@
 //! HTTP: the router, made from the table of routes (`routes.rs`).
 //!
-//! Input: an [`AppState`]. Output: answers as `docs/wire-compatibility.md` lists them. What must hold: every answer that
-//! is not a success has an error body. Files import from each other and never from this one, which imports them.
+//! Input: an [`AppState`]. Output: answers as `docs/wire-compatibility.md` lists them. What must hold: every
+//! answer that is not a success has an error body. Files import from each other and never from this one,
+//! which imports them.
 
 mod auth;
 mod deadline;
@@ -51,9 +52,9 @@ use text_embeddings_backend_core::{ModelType, Pool};
 use crate::{door::Speech, state::AppState};
 use error::ApiError;
 use extract::discard;
-use routes::{Access, Endpoint, Method, Route};
+use routes::{Access, Action, Method, Route};
 
-pub(crate) use settings::Settings;
+pub(crate) use settings::HttpSettings;
 
 /// The protocol of this module's clients.
 pub(crate) const SPEECH: Speech = Speech::Http;
@@ -107,31 +108,31 @@ fn router(state: AppState) -> Router {
 /// The handler of a route.
 fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<AppState> {
     let method = MethodFilter::from(route.method);
-    match route.endpoint {
-        Endpoint::Rerank => on(method, rerank::rerank),
-        Endpoint::Score => on(method, score::score),
-        Endpoint::Predict => on(method, predict::predict),
-        Endpoint::Embed => on(method, embed::embed),
-        Endpoint::EmbedAll => on(method, embed::embed_all),
-        Endpoint::EmbedSparse => on(method, embed::embed_sparse),
-        Endpoint::Similarity => on(method, similarity::similarity),
-        Endpoint::OpenAiEmbeddings => on(method, openai::embeddings),
-        Endpoint::Tokenize => on(method, tokenize::tokenize),
-        Endpoint::Decode => on(method, decode::decode),
-        Endpoint::Vertex => on(method, vertex::vertex),
-        Endpoint::MainTask => main_task.clone(),
-        Endpoint::Prompt => on(method, playground::prompt),
-        Endpoint::Info => on(method, info::info),
-        Endpoint::Health => on(method, health::health),
-        Endpoint::Live => on(method, health::live),
-        Endpoint::Ready => on(method, health::ready),
-        Endpoint::Metrics => on(method, metrics::metrics),
-        Endpoint::Description => on(method, openapi::description),
-        Endpoint::DocsRedirect => on(method, openapi::redirect),
-        Endpoint::Docs => on(method, openapi::page),
-        Endpoint::Playground => on(method, playground::page),
-        Endpoint::PlaygroundRedirect => on(method, playground::redirect),
-        Endpoint::PlaygroundFile => on(method, playground::named_file),
+    match route.action {
+        Action::Rerank => on(method, rerank::rerank),
+        Action::Score => on(method, score::score),
+        Action::Predict => on(method, predict::predict),
+        Action::Embed => on(method, embed::embed),
+        Action::EmbedAll => on(method, embed::embed_all),
+        Action::EmbedSparse => on(method, embed::embed_sparse),
+        Action::Similarity => on(method, similarity::similarity),
+        Action::OpenAiEmbeddings => on(method, openai::embeddings),
+        Action::Tokenize => on(method, tokenize::tokenize),
+        Action::Decode => on(method, decode::decode),
+        Action::Vertex => on(method, vertex::vertex),
+        Action::MainTask => main_task.clone(),
+        Action::Prompt => on(method, playground::prompt),
+        Action::Info => on(method, info::info),
+        Action::Health => on(method, health::health),
+        Action::Live => on(method, health::live),
+        Action::Ready => on(method, health::ready),
+        Action::Metrics => on(method, metrics::metrics),
+        Action::Description => on(method, openapi::description),
+        Action::DocsRedirect => on(method, openapi::redirect),
+        Action::Docs => on(method, openapi::page),
+        Action::Playground => on(method, playground::page),
+        Action::PlaygroundRedirect => on(method, playground::redirect),
+        Action::PlaygroundFile => on(method, playground::named_file),
     }
 }
 

@@ -1,13 +1,13 @@
 //! The variables of hosting platforms: Vertex AI's routes (`AIP_*`) and the Hub's `TASK`.
 //!
-//! Input: [`Args`]. Output: [`Platform`], which adds its routes to the table. What must hold: a path that the server has
-//! with another meaning is refused before anything is loaded. The exception is `/predict`, which deployments on Vertex AI
-//! commonly name: it then takes Vertex AI's requests. A task that is unknown, or belongs to another kind of model, changes
-//! nothing.
+//! Input: [`Args`]. Output: [`Platform`], which adds its routes to the table. What must hold: a path that the
+//! server has with another meaning is refused before anything is loaded. The exception is `/predict`, which
+//! deployments on Vertex AI commonly name: it then takes Vertex AI's requests. A task that is unknown, or
+//! belongs to another kind of model, changes nothing.
 
 use text_embeddings_backend_core::ModelType;
 
-use super::routes::{Endpoint, PREDICT_PATH, ROUTES, Route};
+use super::routes::{Action, PREDICT_PATH, ROUTES, Route};
 use crate::{args::Args, config::ConfigError};
 
 const SIMILARITY: &str = "sentence-similarity";
@@ -33,12 +33,12 @@ impl Platform {
             predict_route: further_path(
                 "--aip-predict-route",
                 args.aip_predict_route.as_deref(),
-                Endpoint::Vertex,
+                Action::Vertex,
             )?,
             health_route: further_path(
                 "--aip-health-route",
                 args.aip_health_route.as_deref(),
-                Endpoint::Health,
+                Action::Health,
             )?,
             task: args.task.clone().filter(|task| !task.is_empty()),
         })
@@ -47,10 +47,10 @@ impl Platform {
     /// All routes: the server's own, with those of the platform.
     pub(crate) fn routes(&self) -> Vec<Route> {
         let mut routes = ROUTES.to_vec();
-        let further = [(&self.predict_route, Endpoint::Vertex), (&self.health_route, Endpoint::Health)];
-        for (path, endpoint) in further {
+        let further = [(&self.predict_route, Action::Vertex), (&self.health_route, Action::Health)];
+        for (path, action) in further {
             let Some(path) = path else { continue };
-            let Some(first) = ROUTES.iter().find(|route| route.endpoint == endpoint) else { continue };
+            let Some(first) = ROUTES.iter().find(|route| route.action == action) else { continue };
             let route = first.clone().on_path(path.clone());
             routes.retain(|other| other.method != route.method || other.path != route.path);
             routes.push(route);
@@ -58,7 +58,8 @@ impl Platform {
         routes
     }
 
-    /// Whether the model's main task is `/similarity`. Says so in the log if a task was given that has no effect.
+    /// Whether the model's main task is `/similarity`. Says so in the log if a task was given that has no
+    /// effect.
     pub(crate) fn main_task_is_similarity(&self, model_type: ModelType) -> bool {
         let Some(task) = &self.task else { return false };
         let similarity = task == SIMILARITY && matches!(model_type, ModelType::Embedding(_));
@@ -71,13 +72,13 @@ impl Platform {
     }
 }
 
-/// A further path of `endpoint`, if the flag gives one that the endpoint does not have yet.
+/// A further path of `action`, if the flag gives one that the action does not have yet.
 fn further_path(
     flag: &'static str,
     given: Option<&str>,
-    endpoint: Endpoint,
+    action: Action,
 ) -> Result<Option<String>, ConfigError> {
-    let own: Vec<&Route> = ROUTES.iter().filter(|route| route.endpoint == endpoint).collect();
+    let own: Vec<&Route> = ROUTES.iter().filter(|route| route.action == action).collect();
     let has = |path: &str| own.iter().any(|route| route.path == path);
     let Some(path) = given.filter(|path| !path.is_empty() && !has(path)) else {
         return Ok(None);
@@ -98,7 +99,7 @@ fn further_path(
     }
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()+,;=:@%".contains(&byte);
     if !path.starts_with('/') || path.contains("/:") || !path.bytes().all(allowed) {
-        return refuse("is no path of a URL");
+        return refuse("is not the path of a URL");
     }
     Ok(Some(path.to_owned()))
 }
@@ -135,10 +136,10 @@ mod tests {
                 "/",
                 Err("is a route of the server with another meaning: give a path such as `/vertex`"),
             ),
-            ("--aip-predict-route", "vertex", Err("is no path of a URL: give a path such as `/vertex`")),
-            ("--aip-predict-route", "/a/{b}", Err("is no path of a URL: give a path such as `/vertex`")),
-            ("--aip-predict-route", "/:a", Err("is no path of a URL: give a path such as `/vertex`")),
-            ("--aip-predict-route", "/a?b", Err("is no path of a URL: give a path such as `/vertex`")),
+            ("--aip-predict-route", "vertex", Err("is not the path of a URL: give a path such as `/vertex`")),
+            ("--aip-predict-route", "/a/{b}", Err("is not the path of a URL: give a path such as `/vertex`")),
+            ("--aip-predict-route", "/:a", Err("is not the path of a URL: give a path such as `/vertex`")),
+            ("--aip-predict-route", "/a?b", Err("is not the path of a URL: give a path such as `/vertex`")),
             ("--aip-health-route", "/", Ok(None)),
             ("--aip-health-route", "/ping", Ok(None)),
             (
@@ -153,7 +154,7 @@ mod tests {
                 "/metrics",
                 Err("is a route of the server with another meaning: give a path such as `/health`"),
             ),
-            ("--aip-health-route", "/a b", Err("is no path of a URL: give a path such as `/health`")),
+            ("--aip-health-route", "/a b", Err("is not the path of a URL: give a path such as `/health`")),
         ];
         for (flag, value, expected) in table {
             let found = resolve(flag, value).map(|platform| {
@@ -189,7 +190,7 @@ mod tests {
     async fn vertex_ais_routes_are_served_beside_the_others() {
         let instances = json!({"instances": [{"query": "q", "texts": ["ZZ"]}]}).to_string();
         let expected = r#"{"predictions":[[{"index":0,"score":0.7310586}]]}"#;
-        // One path may be both; it may also be a route of the server's by another method.
+        // One path may be both routes. It may also be a route of the server with another method.
         for (predict, health) in [
             ("/v1/models/m:predict", "/v1/models/m"),
             ("/aip", "/aip"),

@@ -1,8 +1,9 @@
 //! The routes of HTTP as data.
 //!
-//! Output: [`ROUTES`], one row for each method of each path. The router, the check of the key, the answers 404 and 405,
-//! the format of errors and the second names in the OpenAPI description follow from the rows. What must hold: no two rows
-//! have the same path and method; the first row of an endpoint has the path that its handler is described under.
+//! Output: [`ROUTES`], one row for each method of each path. The router, the check of the key, the answers
+//! 404 and 405, the format of errors and the second names in the `OpenAPI` description follow from the rows.
+//! What must hold: no two rows have the same path and method; the first row of an action has the path that
+//! its handler is described under.
 
 use std::{borrow::Cow, fmt};
 
@@ -16,7 +17,7 @@ pub(crate) const VERTEX_PATH: &str = "/vertex";
 pub(crate) const PREDICT_PATH: &str = "/predict";
 /// The path on which `documents` are answered as Cohere's second version answers them.
 pub(crate) const COHERE_V2_PATH: &str = "/v2/rerank";
-/// The OpenAPI description.
+/// The `OpenAPI` description.
 pub(crate) const DESCRIPTION_PATH: &str = "/api-doc/openapi.json";
 /// The page to try the model on.
 pub(crate) const PLAYGROUND_PATH: &str = "/playground";
@@ -43,10 +44,10 @@ pub(crate) enum Access {
     Open,
 }
 
-/// Where clients read of a route.
+/// The places where clients can learn of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listed {
-    /// In the OpenAPI description, and as a suggestion for a misspelled path.
+    /// In the `OpenAPI` description, and as a suggestion for a misspelled path.
     Described,
     /// As a suggestion only.
     Suggested,
@@ -56,7 +57,7 @@ pub(crate) enum Listed {
 
 /// What a route does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Endpoint {
+pub(crate) enum Action {
     Rerank,
     Score,
     Predict,
@@ -68,7 +69,7 @@ pub(crate) enum Endpoint {
     Tokenize,
     Decode,
     Vertex,
-    /// The endpoint that fits the model: re-ranking, prediction, embedding or similarity.
+    /// The action that fits the model: re-ranking, prediction, embedding or similarity.
     MainTask,
     Prompt,
     Info,
@@ -90,7 +91,7 @@ pub(crate) struct Route {
     pub(crate) method: Method,
     /// The path in axum's notation. Only paths from flags are allocated.
     pub(crate) path: Cow<'static, str>,
-    pub(crate) endpoint: Endpoint,
+    pub(crate) action: Action,
     pub(crate) access: Access,
     pub(crate) listed: Listed,
     /// The format of an error where the request's body does not decide it.
@@ -99,49 +100,49 @@ pub(crate) struct Route {
 
 /// All routes but those that the platform adds.
 pub(crate) static ROUTES: [Route; 34] = [
-    post("/rerank", Endpoint::Rerank, ErrorShape::Tei),
-    post("/v1/rerank", Endpoint::Rerank, ErrorShape::MessageAndDetail),
-    post(COHERE_V2_PATH, Endpoint::Rerank, ErrorShape::Cohere),
-    post("/reranking", Endpoint::Rerank, ErrorShape::Nested),
-    post("/v1/reranking", Endpoint::Rerank, ErrorShape::Nested),
-    post("/score", Endpoint::Score, ErrorShape::Nested),
-    post("/v1/score", Endpoint::Score, ErrorShape::Nested),
-    post(PREDICT_PATH, Endpoint::Predict, ErrorShape::Tei),
-    post("/embed", Endpoint::Embed, ErrorShape::Tei),
-    post("/embed_all", Endpoint::EmbedAll, ErrorShape::Tei),
-    post("/embed_sparse", Endpoint::EmbedSparse, ErrorShape::Tei),
-    post("/similarity", Endpoint::Similarity, ErrorShape::Tei),
-    post("/v1/embeddings", Endpoint::OpenAiEmbeddings, ErrorShape::OpenAi),
-    post("/embeddings", Endpoint::OpenAiEmbeddings, ErrorShape::OpenAi),
-    post("/tokenize", Endpoint::Tokenize, ErrorShape::Tei),
-    post("/decode", Endpoint::Decode, ErrorShape::Tei),
-    post(VERTEX_PATH, Endpoint::Vertex, ErrorShape::Tei),
-    post("/", Endpoint::MainTask, ErrorShape::Tei),
-    post("/invocations", Endpoint::MainTask, ErrorShape::Tei),
-    post("/playground/prompt", Endpoint::Prompt, ErrorShape::Tei),
-    get("/info", Endpoint::Info, Access::Keyed, Listed::Described),
-    get("/health", Endpoint::Health, Access::Open, Listed::Described),
-    get("/ping", Endpoint::Health, Access::Open, Listed::Described),
-    get("/", Endpoint::Health, Access::Open, Listed::Described),
-    get("/health/live", Endpoint::Live, Access::Open, Listed::Described),
-    get("/health/ready", Endpoint::Ready, Access::Open, Listed::Described),
-    get("/metrics", Endpoint::Metrics, Access::KeyedOnDemand, Listed::Described),
-    get("/docs", Endpoint::DocsRedirect, Access::KeyedOnDemand, Listed::Suggested),
-    get("/docs/", Endpoint::Docs, Access::KeyedOnDemand, Listed::Hidden),
-    get("/docs/{file}", Endpoint::Docs, Access::KeyedOnDemand, Listed::Hidden),
-    get(DESCRIPTION_PATH, Endpoint::Description, Access::KeyedOnDemand, Listed::Suggested),
-    get(PLAYGROUND_PATH, Endpoint::Playground, Access::KeyedOnDemand, Listed::Suggested),
-    get("/playground/", Endpoint::PlaygroundRedirect, Access::KeyedOnDemand, Listed::Hidden),
-    get("/playground/{file}", Endpoint::PlaygroundFile, Access::KeyedOnDemand, Listed::Hidden),
+    post("/rerank", Action::Rerank, ErrorShape::Tei),
+    post("/v1/rerank", Action::Rerank, ErrorShape::MessageAndDetail),
+    post(COHERE_V2_PATH, Action::Rerank, ErrorShape::Cohere),
+    post("/reranking", Action::Rerank, ErrorShape::Nested),
+    post("/v1/reranking", Action::Rerank, ErrorShape::Nested),
+    post("/score", Action::Score, ErrorShape::Nested),
+    post("/v1/score", Action::Score, ErrorShape::Nested),
+    post(PREDICT_PATH, Action::Predict, ErrorShape::Tei),
+    post("/embed", Action::Embed, ErrorShape::Tei),
+    post("/embed_all", Action::EmbedAll, ErrorShape::Tei),
+    post("/embed_sparse", Action::EmbedSparse, ErrorShape::Tei),
+    post("/similarity", Action::Similarity, ErrorShape::Tei),
+    post("/v1/embeddings", Action::OpenAiEmbeddings, ErrorShape::OpenAi),
+    post("/embeddings", Action::OpenAiEmbeddings, ErrorShape::OpenAi),
+    post("/tokenize", Action::Tokenize, ErrorShape::Tei),
+    post("/decode", Action::Decode, ErrorShape::Tei),
+    post(VERTEX_PATH, Action::Vertex, ErrorShape::Tei),
+    post("/", Action::MainTask, ErrorShape::Tei),
+    post("/invocations", Action::MainTask, ErrorShape::Tei),
+    post("/playground/prompt", Action::Prompt, ErrorShape::Tei),
+    get("/info", Action::Info, Access::Keyed, Listed::Described),
+    get("/health", Action::Health, Access::Open, Listed::Described),
+    get("/ping", Action::Health, Access::Open, Listed::Described),
+    get("/", Action::Health, Access::Open, Listed::Described),
+    get("/health/live", Action::Live, Access::Open, Listed::Described),
+    get("/health/ready", Action::Ready, Access::Open, Listed::Described),
+    get("/metrics", Action::Metrics, Access::KeyedOnDemand, Listed::Described),
+    get("/docs", Action::DocsRedirect, Access::KeyedOnDemand, Listed::Suggested),
+    get("/docs/", Action::Docs, Access::KeyedOnDemand, Listed::Hidden),
+    get("/docs/{file}", Action::Docs, Access::KeyedOnDemand, Listed::Hidden),
+    get(DESCRIPTION_PATH, Action::Description, Access::KeyedOnDemand, Listed::Suggested),
+    get(PLAYGROUND_PATH, Action::Playground, Access::KeyedOnDemand, Listed::Suggested),
+    get("/playground/", Action::PlaygroundRedirect, Access::KeyedOnDemand, Listed::Hidden),
+    get("/playground/{file}", Action::PlaygroundFile, Access::KeyedOnDemand, Listed::Hidden),
 ];
 
 /// A route that computes for a client with the key.
-pub(crate) const fn post(path: &'static str, endpoint: Endpoint, error_shape: ErrorShape) -> Route {
+pub(crate) const fn post(path: &'static str, action: Action, error_shape: ErrorShape) -> Route {
     let path = Cow::Borrowed(path);
     Route {
         method: Method::Post,
         path,
-        endpoint,
+        action,
         access: Access::Keyed,
         listed: Listed::Described,
         error_shape,
@@ -149,9 +150,9 @@ pub(crate) const fn post(path: &'static str, endpoint: Endpoint, error_shape: Er
 }
 
 /// A route that is read.
-pub(crate) const fn get(path: &'static str, endpoint: Endpoint, access: Access, listed: Listed) -> Route {
+pub(crate) const fn get(path: &'static str, action: Action, access: Access, listed: Listed) -> Route {
     let path = Cow::Borrowed(path);
-    Route { method: Method::Get, path, endpoint, access, listed, error_shape: ErrorShape::Tei }
+    Route { method: Method::Get, path, action, access, listed, error_shape: ErrorShape::Tei }
 }
 
 impl Route {
@@ -207,13 +208,14 @@ pub(crate) fn of_path<'a>(routes: &'a [Route], path: &str) -> Vec<&'a Route> {
     if exact.is_empty() { routes.iter().filter(|route| route.has_path(path)).collect() } else { exact }
 }
 
-/// The format of errors on `path`, where the request's body does not decide it. TEI's where the path has no route.
+/// The format of errors on `path`, where the request's body does not decide it. TEI's where the path has no
+/// route.
 pub(crate) fn error_shape(path: &str) -> ErrorShape {
     ROUTES.iter().find(|route| route.path == path).map_or(ErrorShape::Tei, |route| route.error_shape)
 }
 
-/// The route that a client most likely meant by a `path` that has none, if one is near: at most a quarter of the path's
-/// characters differ, or the last segments are equal. Case and slashes at the end do not count.
+/// The route that a client most likely meant by a `path` that has none, if one is near: at most a quarter of
+/// the path's characters differ, or the last segments are equal. Case and slashes at the end do not count.
 pub(crate) fn nearest<'a>(routes: &'a [Route], path: &str) -> Option<&'a Route> {
     if path.len() > MAX_COMPARED {
         return None;
@@ -233,7 +235,7 @@ pub(crate) fn nearest<'a>(routes: &'a [Route], path: &str) -> Option<&'a Route> 
 pub(crate) mod tests {
     use super::*;
 
-    /// The paths of a method that clients are told of.
+    /// The paths of a method, without the hidden ones.
     pub(crate) fn paths(method: Method) -> impl Iterator<Item = &'static str> {
         let told = move |route: &&Route| route.method == method && route.listed != Listed::Hidden;
         ROUTES.iter().filter(told).map(|route| route.path.as_ref())
@@ -281,7 +283,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_file_is_one_segment() {
-        let file = get("/docs/{file}", Endpoint::Docs, Access::Open, Listed::Hidden);
+        let file = get("/docs/{file}", Action::Docs, Access::Open, Listed::Hidden);
         let table = [("/docs/a.js", true), ("/docs/", false), ("/docs/a/b", false), ("/docs", false)];
         for (path, expected) in table {
             assert_eq!(file.has_path(path), expected, "{path}");

@@ -1,4 +1,5 @@
-//! Parts of the `OpenAPI` description that handlers and bodies name: the group, and schemas that no Rust type expresses.
+//! Parts of the `OpenAPI` description that handlers and bodies name: the group, and schemas that no Rust type
+//! expresses.
 
 use utoipa::openapi::{
     Object, Schema, Type,

@@ -1,4 +1,4 @@
-//! What several routes' files share: fields of their bodies, and the answer to a request that computed.
+//! Shared by the files of several routes: fields of bodies, and the answer to a request that computed.
 
 use axum::{
     Extension,
@@ -12,7 +12,7 @@ use text_embeddings_core::{
 };
 use utoipa::ToSchema;
 
-use super::format::Format;
+use super::format::BodyFormat;
 use crate::{cost, state::AppState};
 
 /// The default of fields that are on unless a request turns them off.
@@ -40,7 +40,7 @@ impl From<TruncationSide> for TruncationDirection {
     }
 }
 
-/// How the fields of a body turn texts into tokens.
+/// The tokenization settings that a body's fields ask for.
 pub(crate) fn encoding(
     truncate: Option<bool>,
     side: TruncationSide,
@@ -49,10 +49,11 @@ pub(crate) fn encoding(
     EmbedEncoding { truncate, truncation_direction: side.into(), prompt_name }
 }
 
-/// The answer of a route that computed: `body` makes its body from the value; the cost goes to the headers and the log.
+/// The answer of a route that computed: `body` makes its body from the value; the cost goes to the headers
+/// and the log.
 pub(crate) fn respond<T, B: Serialize>(
     state: &AppState,
-    format: Format,
+    format: BodyFormat,
     route: &'static str,
     answer: Answer<T>,
     body: impl FnOnce(T) -> B,

@@ -1,7 +1,7 @@
 //! `POST /similarity`: how close one sentence is to others.
 //!
-//! Input: `inputs` with `source_sentence` and `sentences`, and perhaps `parameters`. Output: `[float]`, the cosine of
-//! each sentence with the source, in their order.
+//! Input: `inputs` with `source_sentence` and `sentences`, and optionally `parameters`. Output: `[float]`,
+//! the cosine of each sentence with the source, in their order.
 
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::state::AppState;
 
-/// What to compare.
+/// The sentences to compare.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = SimilarityRequest, example = json!({"inputs": {
     "source_sentence": "What is deep learning?", "sentences": ["Machine learning with many layers."]
@@ -26,31 +26,31 @@ pub(crate) struct SimilarityBody {
     inputs: Sentences,
     /// How the sentences become tokens.
     #[schema(default = json!(null))]
-    parameters: Option<Parameters>,
+    parameters: Option<SimilarityParameters>,
 }
 
-/// One sentence and those to compare with it.
+/// One sentence and the sentences to compare with it.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = SimilarityInput)]
 #[serde(expecting = "an object with `source_sentence` and `sentences`")]
 struct Sentences {
-    /// What the others are compared with.
+    /// The sentence that the others are compared with.
     source_sentence: String,
-    /// The others.
+    /// The other sentences.
     sentences: Vec<String>,
 }
 
 /// How sentences become tokens.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = SimilarityParameters)]
-struct Parameters {
-    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+struct SimilarityParameters {
+    /// Whether an input that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
     #[schema(default = "right")]
     truncation_direction: TruncationSide,
-    /// Which of the model's prompts is put before a text.
+    /// The name of the model's prompt that goes before each text.
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }

@@ -1,8 +1,8 @@
-//! What the derived description lacks: the key, the headers of costs, the second names of routes and fields, and the second
-//! format.
+//! Parts of the description that are not derived: the key, the headers of costs, the second names of routes
+//! and fields, and the second format.
 //!
-//! Input: the description that is derived from handlers and bodies. Output: the whole one. What must hold: what is added
-//! is true of every route that it is added to.
+//! Input: the description that is derived from handlers and bodies. Output: the complete description. What
+//! must hold: an addition is true of every route that it is added to.
 
 use text_embeddings_core::service::Cost;
 use utoipa::{
@@ -24,13 +24,13 @@ use crate::{
 };
 
 const JSON: &str = "application/json";
-/// Schemas of which a value may fit several, which `oneOf` forbids.
+/// Schemas whose alternatives overlap: a value may fit several, which `oneOf` forbids.
 const OVERLAPPING: [&str; 4] = ["VertexInstance", "RerankAnswer", "MainTaskRequest", "MainTaskAnswer"];
-/// Bodies that take what `RerankOptions` describes beside their own fields.
+/// Bodies that take the fields of `RerankOptions` in addition to their own.
 const WITH_OPTIONS: [&str; 3] = ["RerankDocumentsRequest", "MixedbreadRerankRequest", "ScoreRequest"];
 const OPTIONS: &str = "RerankOptions";
 
-/// Adds all of it.
+/// Adds all parts.
 pub(super) struct Additions;
 
 impl Modify for Additions {
@@ -47,11 +47,11 @@ impl Modify for Additions {
     }
 }
 
-/// Describes each further path of an endpoint as its first path is described.
+/// Describes each further path of an action as its first path is described.
 fn add_second_names(description: &mut Document) {
     let paths = &mut description.paths.paths;
     for route in ROUTES.iter().filter(|route| route.listed == Listed::Described) {
-        let Some(first) = ROUTES.iter().find(|first| first.endpoint == route.endpoint) else { continue };
+        let Some(first) = ROUTES.iter().find(|first| first.action == route.action) else { continue };
         let (Some(item), false) = (paths.get(first.path.as_ref()), first.path == route.path) else {
             continue;
         };
@@ -93,7 +93,7 @@ fn add_options(components: &mut Components) {
     }
 }
 
-/// Describes a body of pairs under each two names that the pairs go by.
+/// Describes a body of pairs under each two names of its sides.
 fn name_pairs(components: &mut Components) {
     let Some(RefOr::T(schema)) = components.schemas.get_mut("ScoreRequest") else { return };
     let Schema::Object(body) = schema else { return };
@@ -112,7 +112,7 @@ fn name_pairs(components: &mut Components) {
     *schema = variants.fold(OneOfBuilder::new(), OneOfBuilder::item).into();
 }
 
-/// Adds `MessagePack` wherever a route that takes a body speaks JSON.
+/// Adds `MessagePack` to JSON on every route that takes a body.
 fn add_message_pack(description: &mut Document) {
     let items = description.paths.paths.values_mut();
     for operation in items.filter_map(|item| item.post.as_mut()) {
@@ -131,8 +131,8 @@ fn add_message_pack(description: &mut Document) {
     }
 }
 
-/// Adds the headers of costs to what answers with them: routes that compute, and so may be unable to. `/vertex` has
-/// none.
+/// Adds the headers of costs to the routes that compute, which are the ones that may answer 503. `/vertex`
+/// has no such headers.
 fn describe_costs(description: &mut Document) {
     let header = |name: &str| {
         let kind = if name == "x-compute-type" { Type::String } else { Type::Integer };

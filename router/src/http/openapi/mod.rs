@@ -1,8 +1,8 @@
 //! The description of the HTTP interface, and the page that shows it.
 //!
-//! Output: `GET /api-doc/openapi.json`, made from the types of the bodies; `GET /docs`, Swagger UI from inside the
-//! binary. What must hold: everything in TEI's own description is in this one; the page loads nothing from elsewhere;
-//! `docs/openapi.json` is this description.
+//! Output: `GET /api-doc/openapi.json`, made from the types of the bodies; `GET /docs`, Swagger UI from
+//! inside the binary. What must hold: everything in TEI's own description is in this one; the page loads
+//! nothing from elsewhere; `docs/openapi.json` is this description.
 
 mod additions;
 #[cfg(test)]
@@ -31,7 +31,7 @@ use super::{
     score,
     similarity::{self, Cosines, SimilarityBody},
     tokenize,
-    vertex::{self, Instance, Prediction},
+    vertex::{self, Instance, InstancePrediction},
 };
 use additions::Additions;
 
@@ -53,9 +53,9 @@ use additions::Additions;
     modifiers(&Additions),
     tags((name = "Text Embeddings Inference", description = "What clients of text-embeddings-inference call"))
 )]
-struct Description;
+struct ApiDescription;
 
-/// The body of the model's main task: that of its route.
+/// The body of the model's main task, as its route takes it.
 #[derive(Deserialize, ToSchema)]
 #[schema(as = MainTaskRequest)]
 #[serde(untagged)]
@@ -66,7 +66,7 @@ enum MainTaskBody {
     Other(Instance),
 }
 
-/// The answer of the model's main task: that of its route.
+/// The answer of the model's main task, as its route gives it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = MainTaskAnswer)]
 #[serde(untagged)]
@@ -74,10 +74,11 @@ enum MainTaskBody {
 enum MainTaskAnswer {
     Rerank(AnyAnswer),
     Similarity(Cosines),
-    Other(Prediction),
+    Other(InstancePrediction),
 }
 
-/// Answer the model's main task: `/rerank`, `/predict` or `/embed`; `/similarity` with `TASK=sentence-similarity`.
+/// Answer the model's main task: `/rerank`, `/predict` or `/embed`; `/similarity` with
+/// `TASK=sentence-similarity`.
 #[utoipa::path(post, path = "/", tag = TAG, request_body = MainTaskBody,
     responses((status = 200, description = "The answer of that route", body = MainTaskAnswer), RerankErrors))]
 #[expect(dead_code, reason = "describes a route whose handler depends on the model")]
@@ -85,10 +86,10 @@ fn main_task() {}
 
 /// The description.
 pub(crate) async fn description() -> Json<utoipa::openapi::OpenApi> {
-    Json(Description::openapi())
+    Json(ApiDescription::openapi())
 }
 
-/// Leads to the page. The address is relative, so that it holds behind a proxy that puts something before the path.
+/// Redirects to the page. The address is relative, because a proxy may add a prefix to the path.
 pub(crate) async fn redirect() -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, "docs/")]).into_response()
 }
@@ -96,7 +97,7 @@ pub(crate) async fn redirect() -> Response {
 /// A file of Swagger UI.
 pub(crate) async fn page(uri: Uri) -> Response {
     let file = uri.path().trim_start_matches("/docs/");
-    // Without its own validator the page would ask swagger.io's whether the description is right.
+    // By default the page would send the description to swagger.io for validation.
     let config = Config::from("../api-doc/openapi.json").validator_url("none");
     match serve(file, Arc::new(config)) {
         Ok(Some(file)) => ([(header::CONTENT_TYPE, file.content_type)], file.bytes).into_response(),

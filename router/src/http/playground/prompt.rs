@@ -1,7 +1,9 @@
-//! `POST /playground/prompt`: what the model reads of a query and a document, for the page to show.
+//! `POST /playground/prompt`: the prompt that the model reads for a query and a document, which the page
+//! shows.
 //!
-//! Input: the fields of `/rerank` for a single text. Output: `{pieces, tokens, shared_tokens, truncated_tokens,
-//! max_input_length}`. What must hold: the ids of the pieces that are not cut are those that `/rerank` scores.
+//! Input: the fields of `/rerank` for a single text. Output: `{pieces, tokens, shared_tokens,
+//! truncated_tokens, max_input_length}`. What must hold: `/rerank` scores exactly the ids of the pieces that
+//! are not cut.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
@@ -29,10 +31,10 @@ pub(crate) struct PromptBody {
     query: String,
     /// The document.
     text: String,
-    /// What "relevant" means; the server's `--default-instruction` where it is absent.
+    /// What "relevant" means. Absent: as `--default-instruction` of the server says.
     #[schema(default = json!(null))]
     instruction: Option<String>,
-    /// Whether a prompt that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    /// Whether a prompt that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     truncate: Option<bool>,
     #[serde(default)]
     #[schema(default = "right")]
@@ -55,11 +57,11 @@ impl From<PromptBody> for ShowRequest {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PromptResponse)]
 pub(crate) struct ShownBody {
-    /// All texts together are the prompt before it was cut.
+    /// The texts of all pieces together are the prompt before it was cut.
     pieces: Vec<PieceBody>,
     /// Tokens that the model reads.
     tokens: usize,
-    /// Tokens before the first of the document, which all documents of the query share.
+    /// Tokens before the document's first token. All documents of the query share them.
     shared_tokens: usize,
     /// Tokens that were cut.
     truncated_tokens: usize,
@@ -74,7 +76,7 @@ struct PieceBody {
     /// Where its text comes from.
     kind: PieceKind,
     text: String,
-    /// How many tokens it has: those whose last character it holds.
+    /// The number of its tokens: those whose last character it holds.
     tokens: usize,
     /// Their ids.
     ids: Vec<u32>,
@@ -143,7 +145,7 @@ mod tests {
     use crate::http::testing::Server;
     use serde_json::{Value, json};
 
-    /// Kind, text, number of tokens and whether it was cut, of each piece from the instruction on.
+    /// Each piece from the instruction on: kind, text, number of tokens, and whether it was cut.
     fn pieces(body: &Value) -> Vec<(String, String, u64, bool)> {
         let piece = |piece: &Value| {
             let text = |name: &str| piece[name].as_str().unwrap().to_owned();

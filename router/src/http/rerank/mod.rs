@@ -1,9 +1,9 @@
-//! Re-ranking over HTTP: one query, many documents, best first, in the dialect that the body is in.
+//! Re-ranking over HTTP: one query, many documents, best first, in the dialect of the body.
 //!
-//! Input: a body on one of the paths of re-ranking. Output: what that dialect's clients read. What must hold: the body's
-//! fields say whose it is, and the path decides only between versions; all dialects are thin layers over one service,
-//! so that a pair has the same score in each; an error is in the words of the body's dialect, or where that is unknown
-//! in those of the path.
+//! Input: a body on one of the paths of re-ranking. Output: the answer that the dialect's clients read. What
+//! must hold: the body's fields decide the dialect, and the path only its version; all dialects are thin
+//! layers over one service, so that a pair has the same score in each; an error has the shape of the body's
+//! dialect, or of the path if the dialect is unknown.
 
 pub(crate) mod answers;
 pub(crate) mod dialect;
@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 use super::{
     error::ApiError,
     extract::{Checked, Unread},
-    format::Format,
+    format::BodyFormat,
     responses::RerankErrors,
     routes::COHERE_V2_PATH,
     schemas::TAG,
@@ -29,7 +29,7 @@ use super::{
 use crate::state::AppState;
 use answers::{Answered, CohereAnswer, DocumentsAnswer, MixedbreadAnswer};
 use dialect::{Dialect, note_misspelled_instruction};
-use documents::{DocumentsBody, MixedbreadBody, Ranking};
+use documents::{BuiltRequest, DocumentsBody, MixedbreadBody};
 use options::WithOptions;
 
 pub(crate) use tei::{Ranks, RerankBody};
@@ -37,7 +37,7 @@ pub(crate) use tei::{Ranks, RerankBody};
 /// The route's name in the log.
 const ROUTE: &str = "rerank";
 
-/// What to rank, in the dialect that its fields tell.
+/// A query and the texts to rank. The fields decide the dialect.
 #[derive(Deserialize, ToSchema)]
 #[schema(as = AnyRerankRequest)]
 #[serde(untagged)]
@@ -48,7 +48,8 @@ pub(crate) enum AnyBody {
     Input(MixedbreadBody),
 }
 
-/// The places and scores, best first, in the dialect of the body; on `/v2/rerank` in Cohere's for `documents`.
+/// The places and scores, best first, in the dialect of the body. On `/v2/rerank` a body with `documents` is
+/// answered as by Cohere.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RerankAnswer)]
 #[serde(untagged)]
@@ -62,8 +63,9 @@ pub(crate) enum AnyAnswer {
 
 /// Rank texts by how well each answers a query. Only with a re-ranker.
 ///
-/// The fields of the body say whose client it is from, and so which answer it gets: `texts` that of
-/// text-embeddings-inference, `documents` that of Cohere, Jina, `vLLM` and Voyage, `input` that of Mixedbread.
+/// The fields of the body decide the format of the answer: a body with `texts` is answered as by
+/// text-embeddings-inference, with `documents` as by Cohere, Jina, `vLLM` and Voyage, with `input` as by
+/// Mixedbread.
 #[utoipa::path(post, path = "/rerank", tag = TAG, request_body = AnyBody,
     responses((status = 200, description = "The places and scores, best first", body = AnyAnswer), RerankErrors))]
 pub(crate) async fn rerank(
@@ -92,7 +94,8 @@ enum ReadBody {
     Documents(WithOptions<DocumentsBody>),
 }
 
-/// Reads a body once. The first field that holds texts decides how it is read; that no other field does is checked.
+/// Reads a body once. The first field that holds texts decides its type. The check refuses a body with a
+/// second such field.
 fn read(body: &Unread) -> Result<Checked<Dialect, ReadBody>, ApiError> {
     let dialect = |fields: &[String]| {
         let dialect = Dialect::of(fields)?;
@@ -106,7 +109,7 @@ fn read(body: &Unread) -> Result<Checked<Dialect, ReadBody>, ApiError> {
     }
 }
 
-/// Reads a body, and builds the texts of its documents, as [`rerank`] would before it needs a model.
+/// Does the part of [`rerank`] that needs no model: reads a body and builds the texts of its documents.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn read_and_build(body: &Unread) {
     let is_known = body.fields().is_ok_and(|fields| Dialect::of(&fields).is_ok());
@@ -126,15 +129,15 @@ async fn rerank_documents(
     body: WithOptions<DocumentsBody>,
     dialect: Dialect,
     path: &str,
-    format: Format,
+    format: BodyFormat,
 ) -> Result<Response, ApiError> {
     let WithOptions { options, body } = body;
     options.note_model(&state.info.config.served_model_name);
     let limit = state.server.payload_limit;
-    // Building texts of objects takes as long as reading the body did.
+    // Building the texts takes as long as reading the body did, too long for a thread of the runtime.
     let built = spawn_blocking(move || (body.request(&options, dialect, limit), options)).await;
     let (ranking, options) = built.map_err(|_| Error::Unhealthy)?;
-    let Ranking { request, objects, has_data } = ranking.map_err(ApiError::invalid)?;
+    let BuiltRequest { request, objects, has_data } = ranking.map_err(ApiError::invalid)?;
     let object = if options.is_infinitys() { "rerank" } else { "list" };
     let returns_documents = request.return_text;
     let names = ["query", dialect.texts_field()];
@@ -159,7 +162,7 @@ async fn rerank_documents(
     })
 }
 
-/// The service's error with the names that a body has for queries and documents.
+/// The service's error with the body's names for queries and documents.
 pub(crate) fn in_fields(error: Error, [queries, documents]: [&'static str; 2]) -> Error {
     match error {
         Error::Empty { field: "query" | "queries" } => Error::Empty { field: queries },

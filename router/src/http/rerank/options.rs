@@ -1,8 +1,8 @@
 //! The options of the dialects of re-ranking and scoring, each under the names that clients use.
 //!
-//! Input: a body's fields. Output: [`Options`], alone or with the rest of the body ([`WithOptions`]). What must hold: a
-//! field is honoured, or has no effect because it cannot change the answer, or is refused by name; of two names for one
-//! option the more specific one wins.
+//! Input: a body's fields. Output: [`Options`], alone or with the rest of the body ([`WithOptions`]). What
+//! must hold: a field is honoured, or has no effect because it cannot change the answer, or is refused by
+//! name; of two names for one option the more specific one wins.
 
 use std::{
     fmt,
@@ -35,28 +35,31 @@ pub(crate) struct Options {
     /// Without effect: there is one model, whatever its name.
     #[schema(default = json!(null))]
     pub(super) model: Option<String>,
-    /// What "relevant" means, for a generative re-ranker; the server's `--default-instruction` where it is absent.
+    /// What "relevant" means, for a generative re-ranker. Absent: as `--default-instruction` of the server
+    /// says.
     #[schema(default = json!(null))]
     pub(super) instruction: Option<String>,
-    /// `SGLang`'s name of `instruction`.
+    /// `SGLang`'s name for `instruction`.
     #[schema(default = json!(null))]
     pub(super) instruct: Option<String>,
-    /// `vLLM`'s place for `instruction`, where it wins.
+    /// `vLLM`'s place for `instruction`. It has priority over the others.
     #[schema(default = json!(null))]
     pub(super) chat_template_kwargs: Option<TemplateArguments>,
-    /// Whether what is too long for the model is cut; the server's `--auto-truncate` where it is absent or null.
+    /// Whether a prompt that is too long for the model is cut. Absent or null: as `--auto-truncate` of the
+    /// server says.
     #[schema(default = json!(null))]
     pub(super) truncate: Option<bool>,
-    /// Voyage's name of `truncate`.
+    /// Voyage's name for `truncate`.
     #[schema(default = json!(null))]
     pub(super) truncation: Option<bool>,
-    /// `vLLM`: the most tokens of a prompt, template and instruction included; -1 for as many as the model takes.
+    /// `vLLM`: the most tokens of a prompt, template and instruction included; -1 for as many as the model
+    /// takes.
     #[schema(schema_with = prompt_tokens)]
     pub(super) truncate_prompt_tokens: Option<i64>,
-    /// From which end a text is cut.
+    /// The end from which a text is cut.
     #[schema(default = json!(null))]
     pub(super) truncation_side: Option<TruncationSide>,
-    /// TEI's name of `truncation_side`.
+    /// TEI's name for `truncation_side`.
     #[schema(default = json!(null))]
     pub(super) truncation_direction: Option<TruncationSide>,
     /// The most tokens of each document; 0 for no limit but the model's.
@@ -71,7 +74,7 @@ pub(crate) struct Options {
     /// `vLLM`'s opposite of `raw_scores`.
     #[schema(default = json!(null))]
     pub(super) use_activation: Option<bool>,
-    /// The answer's `id`; one is made where it is absent.
+    /// The answer's `id`. Absent: the server makes one.
     #[schema(default = json!(null))]
     pub(crate) request_id: Option<String>,
     /// Refused unless null: there are no images or sounds to process.

@@ -1,7 +1,7 @@
-//! Bodies with `texts`: TEI's.
+//! Bodies with `texts`, as TEI has them.
 //!
-//! Input: TEI's body, and besides `instruction`, `top_n` and limits with the names that other servers gave them. Output:
-//! `[{index, score, text?}]`. What must hold: a body that TEI takes means the same here.
+//! Input: TEI's fields, and in addition `instruction`, `top_n` and limits under the names that other servers
+//! use. Output: `[{index, score, text?}]`. What must hold: a body that TEI takes means the same here.
 
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{Rank, RerankRequest};
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::options::{Options, TemplateArguments};
 use crate::http::shared::TruncationSide;
 
-/// What to rank.
+/// A query and the texts to rank.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = RerankRequest, example = json!({
     "query": "What is deep learning?", "texts": ["Bread is baked from flour.", "Machine learning with many layers."]
@@ -18,7 +18,7 @@ use crate::http::shared::TruncationSide;
 pub(crate) struct RerankBody {
     query: String,
     texts: Vec<String>,
-    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    /// Whether an input that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
@@ -32,19 +32,20 @@ pub(crate) struct RerankBody {
     #[serde(default)]
     #[schema(default = false)]
     return_text: bool,
-    /// What "relevant" means, for a generative re-ranker; the server's `--default-instruction` where it is absent.
+    /// What "relevant" means, for a generative re-ranker. Absent: as `--default-instruction` of the server
+    /// says.
     #[schema(default = json!(null))]
     instruction: Option<String>,
-    /// `SGLang`'s name of `instruction`.
+    /// `SGLang`'s name for `instruction`.
     #[schema(default = json!(null))]
     instruct: Option<String>,
-    /// `vLLM`'s place for `instruction`, where it wins.
+    /// `vLLM`'s place for `instruction`. It has priority over the others.
     #[schema(default = json!(null))]
     chat_template_kwargs: Option<TemplateArguments>,
-    /// How many of the best are wanted; all if absent.
+    /// The number of results, best first; all if absent.
     #[schema(default = json!(null), minimum = 1)]
     top_n: Option<usize>,
-    /// Voyage's name of `top_n`.
+    /// Voyage's name for `top_n`.
     #[schema(default = json!(null), minimum = 1)]
     top_k: Option<usize>,
     /// The most tokens of each text; 0 for no limit but the model's.
@@ -68,7 +69,7 @@ impl From<RerankBody> for RerankRequest {
             truncation_direction: Some(body.truncation_direction),
             max_tokens_per_doc: body.max_tokens_per_doc,
             max_tokens_per_query: body.max_tokens_per_query,
-            // Here false is the default, and leaves the choice to `use_activation`.
+            // In this dialect false is the default, and `use_activation` may still ask for raw scores.
             raw_scores: body.raw_scores.then_some(true),
             use_activation: body.use_activation,
             ..Options::default()
