@@ -47,7 +47,10 @@ pub(crate) struct DecodedTexts(pub(crate) Vec<String>);
 
 /// Turn token ids back into texts.
 #[utoipa::path(post, path = "/decode", tag = TAG, request_body = DecodeBody,
-    responses((status = 200, description = "A text for each list of ids", body = DecodedTexts), TokenizerErrors))]
+    responses(
+        (status = 200, description = "A text for each list of ids", body = DecodedTexts),
+        TokenizerErrors
+    ))]
 pub(crate) async fn decode(
     State(state): State<AppState>,
     Sent(body, format): Sent<DecodeBody>,

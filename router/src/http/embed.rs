@@ -212,7 +212,10 @@ impl From<Vec<Vec<SparseValue>>> for SparseVectorsBody {
 
 /// Embed texts or token ids: a vector for each. Only with an embedding model.
 #[utoipa::path(post, path = "/embed", tag = TAG, request_body = EmbedBody,
-    responses((status = 200, description = "The vectors, in the order of the inputs", body = VectorsBody), InferenceErrors))]
+    responses(
+        (status = 200, description = "The vectors, in the order of the inputs", body = VectorsBody),
+        InferenceErrors
+    ))]
 pub(crate) async fn embed(
     State(state): State<AppState>,
     Sent(body, format): Sent<EmbedBody>,
@@ -225,7 +228,11 @@ pub(crate) async fn embed(
 /// model.
 #[utoipa::path(post, path = "/embed_all", tag = TAG, request_body = EmbedAllBody,
     responses(
-        (status = 200, description = "The vectors of each input's tokens, or the wanted outputs", body = EmbedAllAnswer),
+        (
+            status = 200,
+            description = "The vectors of each input's tokens, or the requested outputs",
+            body = EmbedAllAnswer
+        ),
         InferenceErrors
     ))]
 pub(crate) async fn embed_all(
@@ -246,7 +253,10 @@ pub(crate) async fn embed_all(
 /// Embed texts or token ids: a sparse vector for each. Only with a SPLADE model, or a model with a lexical
 /// head such as bge-m3.
 #[utoipa::path(post, path = "/embed_sparse", tag = TAG, request_body = EmbedSparseBody,
-    responses((status = 200, description = "The values that are not zero", body = SparseVectorsBody), InferenceErrors))]
+    responses(
+        (status = 200, description = "The values that are not zero", body = SparseVectorsBody),
+        InferenceErrors
+    ))]
 pub(crate) async fn embed_sparse(
     State(state): State<AppState>,
     Sent(body, format): Sent<EmbedSparseBody>,
@@ -259,7 +269,10 @@ pub(crate) async fn embed_sparse(
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::{inputs, testing::Server};
+    use crate::http::{
+        inputs::{self, tests::Mistake},
+        testing::Server,
+    };
     use serde_json::{Value, json};
     use text_embeddings_core::{
         service::{EmbedEncoding, EmbedInput, EmbedInputs},
@@ -327,11 +340,11 @@ mod tests {
     async fn a_mistake_is_named_with_field_and_position() {
         let server = Server::start().await;
         for path in ["/embed", "/embed_all", "/embed_sparse"] {
-            for (inputs, place, expected) in inputs::tests::mistakes() {
+            for Mistake { inputs, place, message } in inputs::tests::mistakes() {
                 let answer = server.post(path, &format!(r#"{{"inputs":{inputs}}}"#), &[]).await;
                 assert_eq!(answer.status, 422, "{path} {inputs}");
                 let body: Value = serde_json::from_str(&answer.body).unwrap();
-                let start = format!("invalid request: `inputs{place}`: {expected} at line 1 column ");
+                let start = format!("invalid request: `inputs{place}`: {message} at line 1 column ");
                 assert!(body["error"].as_str().unwrap().starts_with(&start), "{path} {}", answer.body);
                 assert_eq!(body["error_type"], "Validation");
             }

@@ -146,10 +146,19 @@ pub(crate) mod tests {
         ]
     }
 
-    /// Wrong inputs, with the place and the message that follow the field's name.
-    pub(crate) fn mistakes() -> Vec<(&'static str, &'static str, &'static str)> {
+    /// Inputs that are refused.
+    pub(crate) struct Mistake {
+        pub(crate) inputs: &'static str,
+        /// The part of the place that follows the field's name.
+        pub(crate) place: &'static str,
+        /// The beginning of the message that follows the place.
+        pub(crate) message: &'static str,
+    }
+
+    /// Wrong inputs.
+    pub(crate) fn mistakes() -> Vec<Mistake> {
         let mixed = "a list holds either token ids, which are one input, or texts and lists of token ids";
-        vec![
+        [
             ("null", "", "invalid type: null, expected a text, token ids or a list of those"),
             ("3", "", "invalid type: integer `3`, expected a text, token ids or a list of those"),
             ("{}", "", "invalid type: map, expected a text, token ids or a list of those"),
@@ -177,6 +186,8 @@ pub(crate) mod tests {
             ("[\"a\",1]", "", mixed),
             ("[[1],1]", "", mixed),
         ]
+        .map(|(inputs, place, message)| Mistake { inputs, place, message })
+        .into()
     }
 
     #[test]
@@ -194,13 +205,13 @@ pub(crate) mod tests {
 
     #[test]
     fn a_mistake_is_found_where_it_stands() {
-        for (inputs, place, expected) in mistakes() {
+        for Mistake { inputs, place, message } in mistakes() {
             let mut deserializer = serde_json::Deserializer::from_str(inputs);
             let error =
                 serde_path_to_error::deserialize::<_, EmbedInputsBody>(&mut deserializer).unwrap_err();
             let path = if place.is_empty() { "." } else { place };
             assert_eq!(error.path().to_string(), path, "{inputs}");
-            assert!(error.inner().to_string().starts_with(expected), "{inputs}: {error}");
+            assert!(error.inner().to_string().starts_with(message), "{inputs}: {error}");
         }
     }
 }

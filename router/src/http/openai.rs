@@ -131,8 +131,12 @@ impl EmbeddingsBody {
 }
 
 /// Embed texts or token ids, in `OpenAI`'s format. Only with an embedding model.
-#[utoipa::path(post, path = "/v1/embeddings", operation_id = "openai_embed", tag = TAG, request_body = OpenAiBody,
-    responses((status = 200, description = "The vectors, in the order of the inputs", body = EmbeddingsBody), OpenAiErrors))]
+#[utoipa::path(post, path = "/v1/embeddings", operation_id = "openai_embed",
+    tag = TAG, request_body = OpenAiBody,
+    responses(
+        (status = 200, description = "The vectors, in the order of the inputs", body = EmbeddingsBody),
+        OpenAiErrors
+    ))]
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
     Sent(body, format): Sent<OpenAiBody>,

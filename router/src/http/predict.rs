@@ -179,7 +179,10 @@ impl PredictionsBody {
 
 /// Label texts or pairs. Only with a classifier or a re-ranker, which gives a pair's score.
 #[utoipa::path(post, path = "/predict", tag = TAG, request_body = PredictBody,
-    responses((status = 200, description = "The labels with their scores", body = PredictionsBody), InferenceErrors))]
+    responses(
+        (status = 200, description = "The labels with their scores", body = PredictionsBody),
+        InferenceErrors
+    ))]
 pub(crate) async fn predict(
     State(state): State<AppState>,
     Sent(body, format): Sent<PredictBody>,

@@ -122,7 +122,10 @@ struct ScoreDatum {
 
 /// Score pairs of a query and a document, in the order of the request. Only with a re-ranker.
 #[utoipa::path(post, path = "/score", tag = TAG, request_body = ScoreBody,
-    responses((status = 200, description = "The scores, in the order of the pairs", body = ScoreAnswer), ScoreErrors))]
+    responses(
+        (status = 200, description = "The scores, in the order of the pairs", body = ScoreAnswer),
+        ScoreErrors
+    ))]
 pub(crate) async fn score(State(state): State<AppState>, body: Unread) -> Result<Response, ApiError> {
     let Checked { found: names, body: pairs } = read(&body)?;
     let (WithOptions { options, body: pairs }, format) = (pairs?, body.answer_format);

@@ -73,7 +73,10 @@ pub(crate) struct Cosines(pub(crate) Vec<f32>);
 
 /// Compare one sentence with others. Only with an embedding model.
 #[utoipa::path(post, path = "/similarity", tag = TAG, request_body = SimilarityBody,
-    responses((status = 200, description = "The cosines, in the order of the sentences", body = Cosines), InferenceErrors))]
+    responses(
+        (status = 200, description = "The cosines, in the order of the sentences", body = Cosines),
+        InferenceErrors
+    ))]
 pub(crate) async fn similarity(
     State(state): State<AppState>,
     Sent(body, format): Sent<SimilarityBody>,

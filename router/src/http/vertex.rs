@@ -142,7 +142,10 @@ fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
 
 /// Answer several requests in one, as Vertex AI sends them. If one fails, so do all.
 #[utoipa::path(post, path = "/vertex", tag = TAG, request_body = VertexBody,
-    responses((status = 200, description = "The answers, in the order of the instances", body = VertexAnswer), InferenceErrors))]
+    responses(
+        (status = 200, description = "The answers, in the order of the instances", body = VertexAnswer),
+        InferenceErrors
+    ))]
 pub(crate) async fn vertex(
     State(state): State<AppState>,
     Sent(body, format): Sent<VertexBody>,

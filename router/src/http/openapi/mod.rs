@@ -44,9 +44,10 @@ use additions::Additions;
         contact()
     ),
     paths(
-        decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live, health::ready, info::info,
-        metrics::metrics, openai::embeddings, playground::prompt, predict::predict, rerank::rerank, score::score, similarity::similarity,
-        tokenize::tokenize, vertex::vertex, main_task
+        decode::decode, embed::embed, embed::embed_all, embed::embed_sparse, health::health, health::live,
+        health::ready, info::info, metrics::metrics, openai::embeddings, playground::prompt,
+        predict::predict, rerank::rerank, score::score, similarity::similarity, tokenize::tokenize,
+        vertex::vertex, main_task
     ),
     components(schemas(ErrorBody, OpenAiErrorBody, RerankErrorBody, NestedErrorBody, Options)),
     security((), ("key" = [])),

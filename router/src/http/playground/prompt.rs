@@ -125,7 +125,8 @@ impl From<ShownPrompt> for ShownBody {
 }
 
 /// Show the prompt of a query and a document, piece by piece. Only with a re-ranker.
-#[utoipa::path(post, path = "/playground/prompt", operation_id = "show_prompt", tag = TAG, request_body = PromptBody,
+#[utoipa::path(post, path = "/playground/prompt", operation_id = "show_prompt",
+    tag = TAG, request_body = PromptBody,
     responses(
         (status = 200, description = "The prompt, with what was cut of it", body = ShownBody),
         (status = 424, description = "The model is not a re-ranker", body = ErrorBody),
@@ -145,15 +146,27 @@ mod tests {
     use crate::http::testing::Server;
     use serde_json::{Value, json};
 
-    /// Each piece from the instruction on: kind, text, number of tokens, and whether it was cut.
-    fn pieces(body: &Value) -> Vec<(String, String, u64, bool)> {
-        let piece = |piece: &Value| {
-            let text = |name: &str| piece[name].as_str().unwrap().to_owned();
-            let tokens = piece["tokens"].as_u64().unwrap();
-            assert_eq!(piece["ids"].as_array().unwrap().len() as u64, tokens);
-            (text("kind"), text("text"), tokens, piece["cut"].as_bool().unwrap())
+    #[derive(Debug, Clone, PartialEq)]
+    struct ReadPiece {
+        kind: String,
+        text: String,
+        tokens: u64,
+        cut: bool,
+    }
+
+    fn piece(kind: &str, text: &str, tokens: u64, cut: bool) -> ReadPiece {
+        ReadPiece { kind: kind.to_owned(), text: text.to_owned(), tokens, cut }
+    }
+
+    /// The pieces from the instruction on.
+    fn pieces(body: &Value) -> Vec<ReadPiece> {
+        let read = |read: &Value| {
+            let text = |name: &str| read[name].as_str().unwrap();
+            let tokens = read["tokens"].as_u64().unwrap();
+            assert_eq!(read["ids"].as_array().unwrap().len() as u64, tokens);
+            piece(text("kind"), text("text"), tokens, read["cut"].as_bool().unwrap())
         };
-        body["pieces"].as_array().unwrap()[1..].iter().map(piece).collect()
+        body["pieces"].as_array().unwrap()[1..].iter().map(read).collect()
     }
 
     async fn show(server: &Server, fields: &Value) -> Value {
@@ -166,7 +179,6 @@ mod tests {
     async fn the_prompt_comes_in_pieces_with_their_tokens() {
         let server = Server::start().await;
         let body = show(&server, &json!({"query": "é", "text": "ab"})).await;
-        let piece = |kind: &str, text: &str, tokens, cut| (kind.to_owned(), text.to_owned(), tokens, cut);
         let suffix = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
         let suffix = piece("template", suffix, 19, false);
         assert_eq!(

@@ -67,7 +67,10 @@ pub(crate) enum AnyAnswer {
 /// text-embeddings-inference, with `documents` as by Cohere, Jina, `vLLM` and Voyage, with `input` as by
 /// Mixedbread.
 #[utoipa::path(post, path = "/rerank", tag = TAG, request_body = AnyBody,
-    responses((status = 200, description = "The places and scores, best first", body = AnyAnswer), RerankErrors))]
+    responses(
+        (status = 200, description = "The places and scores, best first", body = AnyAnswer),
+        RerankErrors
+    ))]
 pub(crate) async fn rerank(
     State(state): State<AppState>,
     uri: Uri,

@@ -70,11 +70,18 @@ async fn documents_are_answered_as_cohere_jina_and_the_servers_of_their_kind_ans
     assert_eq!(without_id(read(&answer)), expected);
 }
 
+/// A body that a client sends.
+struct ClientBody {
+    client: &'static str,
+    path: &'static str,
+    body: Value,
+}
+
 /// The bodies that clients send when a user gives them a query, three documents and little else.
-fn bodies_of_clients() -> Vec<(&'static str, &'static str, Value)> {
+fn bodies_of_clients() -> Vec<ClientBody> {
     let documents = json!(["", "ZZ", "Z"]);
     let plain = json!({"model": "m", "query": "q", "documents": documents});
-    vec![
+    [
         ("cohere, ClientV2", "/v2/rerank", plain.clone()),
         (
             "cohere, ClientV2 in full",
@@ -130,12 +137,14 @@ fn bodies_of_clients() -> Vec<(&'static str, &'static str, Value)> {
             ),
         ),
     ]
+    .map(|(client, path, body)| ClientBody { client, path, body })
+    .into()
 }
 
 #[tokio::test]
 async fn what_the_clients_send_is_understood_and_gives_the_same_scores() {
     let server = Server::start().await;
-    for (client, path, body) in bodies_of_clients() {
+    for ClientBody { client, path, body } in bodies_of_clients() {
         let answer = read(&ask(&server, path, &body).await);
         let results = answer["results"].as_array().unwrap();
         let found: Vec<_> =
