@@ -9,7 +9,7 @@ mod attention;
 pub mod benchmarks;
 mod bias;
 mod cpu;
-#[cfg(any(test, feature = "cuda"))]
+#[cfg(any(all(test, target_os = "linux"), feature = "cuda"))]
 mod cuda;
 mod device;
 mod heads;

@@ -103,6 +103,22 @@ fn candle_as(products: candle_core::DType) -> TensorOperations {
     TensorOperations::new(device(), products)
 }
 
+/// A model on the GPU's path with a CPU that stands in for the device; absent where this cannot be had.
+#[cfg(target_os = "linux")]
+fn on_stand_in(
+    dtype: candle_core::DType,
+    has_flash: bool,
+    options: &LoadOptions,
+) -> Option<Box<dyn Backend>> {
+    let operations = crate::cuda::tests::stand_in::gpu(dtype, has_flash)?;
+    Some(load_on(operations, options).unwrap())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn on_stand_in(_: candle_core::DType, _: bool, _: &LoadOptions) -> Option<Box<dyn Backend>> {
+    None
+}
+
 /// The device of this build, where candle drives it, else candle's CPU device.
 fn device() -> Device {
     match device::choose().unwrap() {

@@ -164,6 +164,13 @@ impl Tolerance {
 /// were at most 0.14 in bfloat16 and 0.29 in int8, both for single scores; vectors stay below 0.09 and 0.13.
 const LOWER_PRECISIONS: [(DType, f32); 2] = [(DType::BFloat16, 0.2), (DType::Int8, 0.4)];
 
+/// The same on the GPU's path, with flash attention and without.
+const GPU_PRECISIONS: [(&str, candle_core::DType, bool, f32); 3] = [
+    ("GPU float16", candle_core::DType::F16, true, 0.03),
+    ("GPU float16 without flash attention", candle_core::DType::F16, false, 0.03),
+    ("GPU bfloat16", candle_core::DType::BF16, true, 0.2),
+];
+
 /// Arithmetics and devices.
 fn backends(options: &LoadOptions) -> Vec<(String, Tolerance, Box<dyn Backend>)> {
     let cpu = |set, dtype| load_on(CpuOperations::start(2, set, dtype).unwrap(), options).unwrap();
@@ -174,6 +181,10 @@ fn backends(options: &LoadOptions) -> Vec<(String, Tolerance, Box<dyn Backend>)>
     ];
     for (dtype, share) in LOWER_PRECISIONS {
         backends.push((dtype.to_string(), Tolerance::Share(share), cpu(InstructionSet::best(), dtype)));
+    }
+    for (name, dtype, has_flash, share) in GPU_PRECISIONS {
+        let backend = on_stand_in(dtype, has_flash, options);
+        backends.extend(backend.map(|backend| (name.to_owned(), Tolerance::Share(share), backend)));
     }
     // Random weights in four bits give other values. `kernels` holds their products to the formula, and a trained model shows
     // what is lost (`integration_tests/test_trained_model.py`).

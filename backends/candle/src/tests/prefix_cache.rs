@@ -108,6 +108,24 @@ fn scores_over_time_are_those_without_a_cache() {
         assert_close(&scores, &answer(plain.as_mut(), &texts).0, 2e-5, &format!("candle, round {round}"));
         assert!(round < 6 || reused.tokens > 0);
     }
+    for budget in [0, 30_000, 1 << 30] {
+        let with = |prefix_cache_bytes| {
+            let options = LoadOptions { prefix_cache_bytes, ..options.clone() };
+            on_stand_in(candle_core::DType::F16, true, &options)
+        };
+        let (Some(mut cached), Some(mut plain)) = (with(budget), with(0)) else { return };
+        let mut requests = Requests::new(48, 1300);
+        let mut total = 0;
+        for round in 0..12 {
+            let texts = requests.batch();
+            let (scores, reused) = answer(cached.as_mut(), &texts);
+            let (expected, _) = answer(plain.as_mut(), &texts);
+            assert_close(&scores, &expected, 1e-2, &format!("GPU, {budget} bytes, round {round}"));
+            assert!(reused.bytes <= budget);
+            total += reused.tokens;
+        }
+        assert!(total > 0 || budget < 1 << 30, "{budget} bytes");
+    }
 }
 
 #[test]
