@@ -130,7 +130,7 @@ impl<A: Accelerator> CudaOperations<A> {
     /// `x · weightᵀ` without its bias.
     fn product(&self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
         let (rows, _) = x.dims2().map_err(failed)?;
-        let out = self.empty(rows, weight.outputs()?, self.dtype)?;
+        let out = self.empty(rows, weight.weight.dim(0).map_err(failed)?, self.dtype)?;
         self.accelerator.multiply(x, &weight.weight, &out, false).map_err(failed)?;
         Ok(out)
     }

@@ -227,7 +227,7 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
 }
 
 /// Refuses a model whose first answer is not finite. That answer also waits for what loading has put into a GPU's queue, which another
-/// thread would not (`kernels/cuda.rs`).
+/// thread would not (`cuda/device.rs`).
 fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
     if first_answer_is_finite(backend, &options.head)? {
         return Ok(());
