@@ -18,8 +18,8 @@ pub(crate) enum Chosen {
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if the build is for a device that this machine does not have: falling back to the CPU would
-/// be a hundred times slower without a word.
+/// [`BackendError::Load`] if the build is for a device that this machine does not have: falling back to the
+/// CPU would be a hundred times slower without a word.
 pub(crate) fn choose() -> Result<Chosen, BackendError> {
     let missing = |name: &str, error: candle_core::Error| {
         BackendError::Load(format!(

@@ -1,8 +1,8 @@
 //! The operations in candle tensors, for the devices that candle drives.
 //!
-//! Activations are `f32`, and so is attention: scores of a tenth of its precision would be felt. Products take operands in `f32`
-//! or bfloat16 and round their results to the same. On candle's CPU device these operations are the oracle that the kernels are
-//! held to.
+//! Activations are `f32`, and so is attention: scores of a tenth of its precision would be felt. Products
+//! take operands in `f32` or bfloat16 and round their results to the same. On candle's CPU device these
+//! operations are the oracle that the kernels are held to.
 
 pub(crate) mod padded;
 pub(crate) mod positions;
@@ -79,8 +79,8 @@ impl TensorOperations {
         Tensor::new(rows, &self.device).map_err(failed)
     }
 
-    /// Attention over the groups of `padded`: turned queries `[rows, heads · size]`, keys and values, and DeBERTa's positions, if
-    /// the model has these.
+    /// Attention over the groups of `padded`: turned queries `[rows, heads · size]`, keys and values, and
+    /// DeBERTa's positions, if the model has these.
     pub(crate) fn attend(
         &self,
         padded: &PaddedAttention,

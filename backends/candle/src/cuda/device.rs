@@ -52,7 +52,8 @@ enum Word {
 }
 
 impl Gpu {
-    /// The GPU behind a candle device, with flash attention if that is wanted and the build and the card have it.
+    /// The GPU behind a candle device, with flash attention if that is wanted and the build and the card have
+    /// it.
     ///
     /// # Errors
     ///
@@ -149,8 +150,9 @@ impl Accelerator for Gpu {
             block_dim: (int(threads)? as u32, 1, 1),
             shared_mem_bytes: 0,
         };
-        // SAFETY: the arguments are the kernel's, in type and order: the tests run the same launches on the kernels compiled
-        // for the CPU. All tensors are alive, and what frees them later goes into the same stream.
+        // SAFETY: the arguments are the kernel's, in type and order: the tests run the same launches on the
+        // kernels compiled for the CPU. All tensors are alive, and what frees them later goes into the same
+        // stream.
         unsafe { builder.launch(config) }.w()?;
         Ok(())
     }
@@ -162,8 +164,9 @@ impl Accelerator for Gpu {
         }
         let (one, beta) = (1.0_f32, if adds { 1.0_f32 } else { 0.0 });
         let [m, n, k] = [int(outputs)?, int(rows)?, int(inputs)?];
-        // cuBLAS counts by columns: out is `[outputs, rows]` there, the product of the weight and x as they lie.
-        // SAFETY: sizes and types were checked, the tensors are contiguous (`address`), and the scalars outlive the call.
+        // cuBLAS counts by columns: out is `[outputs, rows]` there, the product of the weight and x as they
+        // lie. SAFETY: sizes and types were checked, the tensors are contiguous (`address`), and the scalars
+        // outlive the call.
         unsafe {
             gemm_ex(
                 *self.cuda.cublas_handle().handle(),

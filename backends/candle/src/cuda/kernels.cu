@@ -1,12 +1,14 @@
 // The fused kernels around cuBLAS and flash attention.
 //
-// Input and output: matrices in row-major order, of `T` (suffix `_bf16` or `_f16`) or `float`. All sums and functions are
-// float32; a value is rounded to `T` once, when it is stored. Each row is read once and written once (see "kept" below).
-// `twins.rs` says in plain Rust what each kernel computes. The tests compile this very file for the CPU (`emulated/`).
+// Input and output: matrices in row-major order, of `T` (suffix `_bf16` or `_f16`) or `float`. All sums and
+// functions are float32; a value is rounded to `T` once, when it is stored. Each row is read once and written
+// once (see "kept" below). `twins.rs` says in plain Rust what each kernel computes. The tests compile this
+// very file for the CPU (`emulated/`).
 //
-// Launch: blocks and threads have one dimension, and no kernel takes dynamic shared memory. The number of threads of a block
-// must be a multiple of 32, at most 1,024. Every number of blocks and threads gives the same result up to rounding in sums,
-// because each kernel loops over what is left; rounding depends on the number of threads only. These are fast:
+// Launch: blocks and threads have one dimension, and no kernel takes dynamic shared memory. The number of
+// threads of a block must be a multiple of 32, at most 1,024. Every number of blocks and threads gives the
+// same result up to rounding in sums, because each kernel loops over what is left; rounding depends on the
+// number of threads only. These are fast:
 //
 // | kernel                                                     | blocks                         | threads             |
 // |------------------------------------------------------------|--------------------------------|---------------------|
@@ -17,17 +19,17 @@
 // | mean_rows                                                  | texts · ceil(columns / 32)     | 256                 |
 // | not_finite                                                 | ceil(count / (64 · 256))       | 256                 |
 //
-// per_row(n) = min(1024, 32 · ceil(n / 256)): eight values per thread. A norm keeps 16 values of its row in registers per
-// thread and reads the rest again for each sum, so rows are read once up to 16 · threads columns (16,384 with 1,024) if all
-// accesses are wide.
+// per_row(n) = min(1024, 32 · ceil(n / 256)): eight values per thread. A norm keeps 16 values of its row in
+// registers per thread and reads the rest again for each sum, so rows are read once up to 16 · threads
+// columns (16,384 with 1,024) if all accesses are wide.
 //
-// Bytes that a row moves, with c columns, T of 2 bytes; weights and angles stay in the cache:
-//   norm 4c + 2c (+ 4c in_place); add_norm 2c + 8c (float x: 12c); norm_columns 4c; embed: its tables' rows + 4c;
-//   activate 4c; gate 6·inner; add_bias 4c (float: 8c); turn_heads 4·heads·size; gather_* 2·bytes;
-//   mean_rows 4c for each row it averages; not_finite 2 per value.
+// Bytes that a row moves, with c columns, T of 2 bytes; weights and angles stay in the cache: norm 4c + 2c (+
+// 4c in_place); add_norm 2c + 8c (float x: 12c); norm_columns 4c; embed: its tables' rows + 4c; activate 4c;
+// gate 6·inner; add_bias 4c (float: 8c); turn_heads 4·heads·size; gather_* 2·bytes; mean_rows 4c for each row
+// it averages; not_finite 2 per value.
 //
-// Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values; all else takes the
-// same code one value at a time.
+// Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values; all
+// else takes the same code one value at a time.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -148,8 +150,8 @@ struct Norm {
     int kind;
 };
 
-// `read(column, values)` gives COUNT values of the row; `write(column, values)` takes what they become. A thread writes only
-// columns that nobody reads after it, so the two may be the same memory.
+// `read(column, values)` gives COUNT values of the row; `write(column, values)` takes what they become. A
+// thread writes only columns that nobody reads after it, so the two may be the same memory.
 template <int COUNT, class Read, class Write>
 __device__ inline void norm_row(const Norm& norm, Read read, Write write) {
     constexpr int GROUPS = COUNT == 1 ? 2 : KEPT / COUNT;
@@ -303,8 +305,9 @@ __device__ void embed_rows(const Lookup<E> (&lookups)[3], float scale, float* ou
     });
 }
 
-// Of one row: its heads, normalised if there is a weight, turned if there are angles. A group of lanes has a head: lane i its
-// i-th COUNT pairs, and then those 32 groups further. The first are kept in registers, the rest is read again.
+// Of one row: its heads, normalised if there is a weight, turned if there are angles. A group of lanes has a
+// head: lane i its i-th COUNT pairs, and then those 32 groups further. The first are kept in registers, the
+// rest is read again.
 template <int COUNT, class T>
 __device__ inline void turn_row(const T* x, T* out, const float* __restrict__ weight,
                                 const float* __restrict__ cosines, const float* __restrict__ sines, int heads,
@@ -572,8 +575,8 @@ KERNEL gather_addresses(const long long* addresses, char* out, int count, int by
     });
 }
 
-// out[t] = the mean of x[rows[starts[t]..starts[t + 1]]]. A block has 32 columns of a text at a time: a warp reads every
-// warps-th row, and the first warp adds up what they have.
+// out[t] = the mean of x[rows[starts[t]..starts[t + 1]]]. A block has 32 columns of a text at a time: a warp
+// reads every warps-th row, and the first warp adds up what they have.
 KERNEL mean_rows(const float* x, const unsigned* starts, const unsigned* rows, float* out, int texts, int columns) {
     __shared__ float sums[MOST_THREADS];
     const int warps = blockDim.x / WARP, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
