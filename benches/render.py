@@ -220,7 +220,7 @@ def put(document: str, name: str, content: str) -> str:
     """The document with the part `name` replaced."""
     part = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     if not part.search(document):
-        sys.exit(f"{DOCUMENT} has no part between `<!-- {name} -->` and `<!-- /{name} -->`")
+        sys.exit(f"the document has no part between `<!-- {name} -->` and `<!-- /{name} -->`")
     return part.sub(lambda found: found[1] + content + found[2], document)
 
 
