@@ -128,11 +128,12 @@ $(TORCH)/installed: backends/python/requirements.txt
 	$(TORCH)/bin/pip install --quiet -r backends/python/requirements.txt
 	touch $@
 
-# For builds with nvcc, on a machine with a card or without: the toolkit, CUTLASS, and the kernels of flash attention that are called.
+# The environment of builds with nvcc: a toolkit, CUTLASS, and an nvcc that compiles only the kernels of flash
+# attention that are called. It needs no GPU.
 GPU := $(abspath $(TARGET))/gpu.env
 # Tests on a GPU run one after the other: they share the card's memory.
 CUDA_TESTS := -p text-embeddings-backend-candle --features cuda,flash-attn --lib --locked -- --test-threads=1
-# The tests whose settings a GPU has: those of bytes and of vector instructions are the CPU's.
+# Tests without settings that only a CPU has (int8, instruction sets).
 CUDA_INTEGRATION := $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py listwise.py)
 
 $(GPU): scripts/cuda-toolkit.sh scripts/cuda-cutlass.sh scripts/cuda-nvcc.sh

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""This server and `transformers` on an NVIDIA GPU, on the same work, side by side: `make gpu-bench`.
+"""This server and `transformers` on an NVIDIA GPU, on the same work: `make gpu-bench`.
 
-Asks one system after the other, request by request (A B C A B C …); those that are not asked are held still. Input: the
-binary, built with `candle-cuda`; a bfloat16 model folder of benchmark_model.py. Output: every single reading in
-`results/gpu.json`, and the table of `docs/gpu.md`. What must hold: all systems get the same requests, each query once, and
-the scores of each are compared with those of `transformers` in float32.
+Asks one system after the other, request by request (A B C A B C …); the others are held still. Input: the
+binary, built with `candle-cuda`; a bfloat16 model folder of benchmark_model.py. Output: every single reading
+in `results/gpu.json`, and the table of `docs/gpu.md`. What must hold: all systems get the same requests, each
+with a query of its own, and all scores are compared with the scores of `transformers` in float32.
 
 The standard library is enough to start it; it goes on inside the environment that it makes."""
 
@@ -29,7 +29,7 @@ from systems import RERANKER, Peer, Process, Server, commit
 HERE = Path(__file__).resolve().parent
 DOCUMENT, RESULTS = HERE.parent / "docs" / "gpu.md", HERE / "results" / "gpu.json"
 WORKLOADS = ("W1", "W2", "W3")
-# Requests of each workload: the first are not measured. Each has a query of its own, of which W1 and W3 have twelve.
+# Requests of each workload; the first ones are not measured. W1 and W3 have twelve queries.
 WARM, MEASURED = 2, 7
 # Pairs in a batch of `transformers`; the fastest counts.
 BATCHES = (1, 8, 32)
@@ -53,7 +53,8 @@ REFERENCE = "transformers-float32"
 
 
 def started(system: System, arguments: argparse.Namespace, python: Path) -> tuple[Process, float]:
-    """The system, held still, and in how many seconds it was ready. Its first start, in which the driver compiles, does not count."""
+    """The system, held still, and the seconds of its start. A first start, in which the driver compiles
+    kernels, does not count."""
     print(f"starting {system.label}", file=sys.stderr, flush=True)
 
     def start() -> Process:
@@ -69,7 +70,7 @@ def started(system: System, arguments: argparse.Namespace, python: Path) -> tupl
 
 
 def device_memory(process: Process) -> int | None:
-    """Megabytes of the card that a process holds; absent where the driver does not tell them, as in some containers."""
+    """Megabytes of the card that a process holds; absent in containers where the driver does not say."""
     command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     held = [line.split(", ") for line in listed.splitlines()]
@@ -90,7 +91,8 @@ def asked_in_turn(process: Process, request: dict) -> dict:
 
 
 def measure(workload: str, processes: dict[str, Process]) -> list[dict]:
-    """All readings of a workload. A server is asked every query twice: what it keeps of the first, the second can use."""
+    """All readings of a workload. A server gets every request twice; the second finds its query in the
+    prefix cache."""
     from asked import Asked
 
     asked, readings = Asked(workload), []
@@ -117,7 +119,7 @@ def computed_tokens(server: Server) -> float:
 
 
 def under_load(server: Server) -> dict:
-    """What a server computes for clients that never pause, each request with a query of its own."""
+    """The throughput with clients that never pause, each request with a query of its own."""
     words = "the red planet has two moons and a thin air of carbon dioxide that storms of dust cross for months at times".split()
     server.release()
     begun = time.perf_counter()
@@ -141,7 +143,7 @@ def under_load(server: Server) -> dict:
 
 
 class Readings:
-    """What was read, as the table wants it."""
+    """Readings as figures of the table."""
 
     def __init__(self, results: dict):
         self.results = results
@@ -165,7 +167,7 @@ class Readings:
         return f"{pairs / statistics.median(seconds):.0f}"
 
     def worst_difference(self, system: str) -> float | None:
-        """Of any score to that of `transformers` in float32 for the same request."""
+        """The largest difference of a score to `transformers` in float32 for the same request."""
         def by_request(name: str) -> dict[tuple, list[list[float]]]:
             found: dict[tuple, list[list[float]]] = {}
             for reading in self.results["readings"]:
@@ -219,7 +221,7 @@ def main() -> None:
     python = environment(arguments.work, {"transformers"}).absolute()
     if Path(sys.prefix) != python.parent.parent:
         os.execv(python, [str(python), *sys.argv])
-    # Whoever ends this program ends what it started, which would else be held for ever.
+    # The end of this program must end the processes that it started: they may be held still.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # Before the results are written, which belong to the same working tree.
     results = {"date": datetime.date.today().isoformat(), "card": card(), "commit": commit(), "versions": versions()}
@@ -232,7 +234,7 @@ def main() -> None:
         described = []
         for system in SYSTEMS:
             process = processes[system.name]
-            # Memory as it is after the workloads, of which W3 is the largest; the load fills batches.
+            # Memory after the workloads, before the load, whose batches are larger.
             memory = device_memory(process)
             described.append({
                 "name": system.name, "label": system.label, "ready_seconds": round(seconds[system.name], 2), "memory_mb": memory,
