@@ -45,7 +45,7 @@ def started(system: System, arguments: argparse.Namespace, python: Path) -> tupl
         count = STARTS
     else:
         file = model_file(python, arguments.work / arguments.model.name, arguments.model, system.kind, system.detail)
-        extra = {"transformers": [system.detail], "openvino": [file, system.detail]}.get(system.kind, [file])
+        extra = {"transformers": [system.detail, "cpu"], "openvino": [file, system.detail]}.get(system.kind, [file])
         def start() -> Process:
             return Peer(python, SCRIPTS[system.kind], [arguments.model, *extra], arguments.threads)
         count = 1

@@ -623,7 +623,7 @@ fn values_that_are_not_finite_are_found() {
     });
 }
 
-/// The conversions of the emulated types are those of crate `half`, for all their values and those between.
+/// The emulated types convert as crate `half` does: all their values, and values between them.
 #[test]
 fn emulated_types_round_to_even() {
     let Some(kernels) = kernels() else { return };
@@ -653,7 +653,7 @@ fn emulated_types_round_to_even() {
     }
 }
 
-/// What the emulator refuses, it must see.
+/// The emulator sees an argument of the wrong kind.
 #[test]
 #[should_panic(expected = "argument 2 of add_bias_f32 is i, not Float(1.0)")]
 fn arguments_of_another_kind_are_refused() {

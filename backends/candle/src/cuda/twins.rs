@@ -1,5 +1,4 @@
-//! What each kernel of `kernels.cu` computes, in plain Rust: the versions for tensors in main memory, and the
-//! oracle of the kernels' tests.
+//! The kernels of `kernels.cu` in plain Rust: the oracle of the kernels' tests.
 //!
 //! Input: slices of `f32` in row-major order. A value that the kernel reads as bfloat16 or half precision is
 //! already rounded to it. Output: the same, in `f32`. Where the kernel stores `T`, the twin takes a [`Round`]
@@ -45,7 +44,7 @@ pub(crate) fn activation_number(activation: Activation) -> i32 {
     }
 }
 
-/// The number by which kernels know a kind of norm; 0 is none.
+/// The number by which kernels know a kind of norm; 0 means no norm.
 pub(crate) fn norm_number(kind: Option<NormKind>) -> i32 {
     match kind {
         None => 0,
