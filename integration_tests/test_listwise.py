@@ -164,7 +164,7 @@ def test_its_prompt_is_for_no_other_model(tmp_path):
     assert "a sliding window of a listwise re-ranker (JinaForRanking) is not supported" in refusal(folder)
 
 
-def test_the_command_ranks_what_one_request_can_hold(serving):
+def test_the_command_ranks_as_many_documents_as_one_request_can_hold(serving):
     documents = FIRST["documents"][:6]
     ended = rerank(FOLDER, FIRST["query"], *documents, "--raw-scores", "--dtype", "float32", "--output", "jsonl")
     found = {line["index"]: line["score"] for line in ended.lines()}

@@ -232,7 +232,7 @@ def test_answers_are_those_of_onnxruntime_and_of_transformers(serving, name, var
 
 
 @pytest.mark.parametrize(("name", "variant"), [("bert-embedding-mean", "plain"), ("bert-embedding-mean", "int8")])
-def test_a_text_has_the_same_vector_whatever_its_neighbours(serving, name, variant):
+def test_a_text_has_the_same_vector_with_any_neighbours(serving, name, variant):
     server, _ = serving(name, variant)
     alone = [server.post("/embed", {"inputs": text, "truncate": True}).json()[0] for text in TEXTS]
     for order in (TEXTS, TEXTS[::-1], TEXTS * 3):
