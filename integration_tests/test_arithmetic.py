@@ -26,6 +26,9 @@ INSTRUCTION_SETS = {
 }
 
 
+INSTRUCTION_SETS_WITH_BFLOAT16 = ("avx512+vnni+bf16", "avx512+vnni+bf16+amx")
+
+
 def cpu_flags() -> set[str]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
@@ -68,6 +71,21 @@ def test_every_instruction_set_of_the_cpu_can_be_chosen(name):
             assert max(off) <= tolerance, off
 
 
+@pytest.mark.parametrize("name", dict.fromkeys(("portable", AVAILABLE[-1])))
+def test_instead_of_float16_the_cpu_computes_in_bfloat16_or_float32(name):
+    expected = "bfloat16" if name in INSTRUCTION_SETS_WITH_BFLOAT16 else "float32"
+    scores = {}
+    for dtype in ("float16", expected):
+        with Server(MODEL, "--dtype", dtype, environment={"INSTRUCTION_SET": name}) as server:
+            info = server.get("/info").json()
+            assert (info["model_dtype"], info["arithmetic"]) == (dtype, expected)
+            assert f"computed in {expected} by candle" in server.log()
+            said = [line for line in server.log().splitlines() if "--dtype float16`" in line]
+            assert len(said) == (dtype == "float16") and all(expected in line for line in said), said
+            scores[dtype] = errors(server, 8)
+    assert scores["float16"] == scores[expected]
+
+
 def test_without_the_flag_it_is_the_best_of_the_cpu(server):
     assert server.get("/info").json()["instruction_set"] == AVAILABLE[-1]
 
@@ -82,7 +100,7 @@ def test_an_instruction_set_that_the_cpu_lacks_is_refused(name):
 
 @pytest.mark.parametrize(("model", "stored"), [(MODEL, "bfloat16"), ("tied-f32-bare", "float32"), ("untied-f16", "float16")])
 def test_the_default_is_the_stored_type_if_the_cpu_multiplies_it(model, stored):
-    native = "avx512+vnni+bf16" in AVAILABLE
+    native = AVAILABLE[-1] in INSTRUCTION_SETS_WITH_BFLOAT16
     expected = "bfloat16" if stored == "bfloat16" and native else "float32"
     with Server(model, environment={"DTYPE": None}) as server:
         assert server.get("/info").json()["model_dtype"] == expected

@@ -199,7 +199,6 @@ def test_input_that_cannot_be_ranked_is_refused_in_one_line(tmp_path):
         (("--documents", long, "--auto-truncate", "false"), 1, ["long.txt`, line 3", "8192"]),
         (("--documents", good, "--unsorted"), 2, ["--unsorted", "jsonl"]),
         (("a", "--format", "txt"), 2, ["--documents"]),
-        (("a", "--dtype", "float16"), 1, ["--dtype float16"]),
     ):
         line = rerank(MODEL, QUERY, *arguments).refusal(code)
         assert all(word in line for word in words), line

@@ -256,7 +256,7 @@ def test_vectors_of_tokens_and_outputs_that_a_file_does_not_have(serving):
     found = np.array(server.post("/embed_all", {"inputs": row["inputs"][0]}).json()[0])
     assert np.abs(found - Reference(folder, "plain")(row["ids"])).max() <= SAME * 10
     sentence, _ = serving("bert-embedding-mean", "sentence")
-    assert "vectors are pooled by the file itself" in sentence.log()
+    assert "the file itself pools vectors" in sentence.log()
     answer = sentence.post("/embed_all", {"inputs": "a"})
     assert answer.status_code == 424 and "a vector of each token is wanted, which this ONNX file does not give" in answer.text
 
@@ -384,7 +384,7 @@ CHANGES = {
     "a fixed shape": (fixed, "has the fixed shape [-1, 16]"),
     "not a number": (not_a_number, "the ONNX file's first answer is not a number"),
     "an unknown operator": (unknown_operator, "ONNX Runtime cannot load"),
-    "values outside of the folder": (outside, "cannot be a file of values beside it"),
+    "values outside of the folder": (outside, "cannot be a file of values next to it"),
 }
 
 
@@ -443,7 +443,7 @@ def test_the_library_of_the_active_environment_is_found(tmp_path):
 
 
 FLAGS_REFUSED = [
-    (("--backend", "ort", "--dtype", "int8"), "`--dtype int8` is asked for, but"),
+    (("--backend", "ort", "--dtype", "int8"), "`--dtype int8` was requested, but"),
     (("--backend", "ort", "--pin-threads"), "`--pin-threads` is for `--backend candle`"),
     (("--backend", "ort", "--instruction-set", "portable"), "`--instruction-set` is for `--backend candle`"),
     (("--backend", "ort", "--lora-task", "x"), "`--lora-task x` is for `--backend candle`"),

@@ -235,7 +235,7 @@ def test_a_key_is_not_in_the_list_of_processes():
         (DEMO, {"tls_cert": "cert.pem"}, ter.FlagError, "without TLS"),
         (DEMO, {"json_output": True}, ter.FlagError, "`json_output` is set by `serve` itself"),
         (DEMO, {"max_batch_tokens": "many"}, ter.FlagError, "invalid value 'many' for '--max-batch-tokens"),
-        (DEMO, {"dtype": "float16"}, ter.ServerStartError, "`--dtype float16` is not supported yet: leave it out"),
+        (DEMO, {"default_prompt": "query: "}, ter.ServerStartError, "`--default-prompt`"),
         ("/nowhere", {}, ter.ServerStartError, "there is no such directory"),
         (str(ROOT / "docs"), {}, ter.ServerStartError, "config.json"),
     ],

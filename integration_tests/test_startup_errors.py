@@ -162,7 +162,6 @@ def test_a_broken_folder_is_refused(tmp_path, name):
 
 
 FLAGS = {
-    "float16": (["--dtype", "float16"], ["--dtype float16", "leave it out"]),
     "hostname": (["--hostname", "nowhere.invalid"], ["--hostname nowhere.invalid", "localhost"]),
     "empty key": (["--api-key", ""], ["--api-key", "leave"]),
     "otlp": (["--otlp-endpoint", "https://localhost:4317"], ["--otlp-endpoint", "http://"]),
@@ -229,5 +228,5 @@ def test_a_wrong_command_line_names_the_flag(flags, expected):
 
 
 def test_a_variable_sets_its_flag():
-    assert "--dtype float16" in refusal("tied-bf16", environment={"DTYPE": "float16"})
+    assert "--otlp-endpoint" in refusal("tied-bf16", environment={"OTLP_ENDPOINT": "https://localhost:4317"})
     assert "LOG_LEVEL" in refusal("tied-bf16", environment={"LOG_LEVEL": "loud"})

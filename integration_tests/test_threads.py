@@ -56,6 +56,6 @@ def test_pinned_threads_stay_within_the_cpus_of_the_process(confined):
     ended = run(*command(MODEL, "--pin-threads", "--threads", "2")[1:])
     assert ended.returncode == 1
     assert ended.stderr == (
-        "Error: `--pin-threads` wants a CPU for each of 2 compute threads, but this process may use 1: give "
+        "Error: `--pin-threads` needs a CPU for each of 2 compute threads, but this process may use 1: give "
         "`--threads 1`, or leave `--pin-threads` out\n"
     )

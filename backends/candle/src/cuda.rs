@@ -7,11 +7,15 @@
 pub(crate) mod accelerator;
 #[cfg(feature = "cuda")]
 pub(crate) mod device;
+#[cfg(all(test, target_os = "linux"))]
+mod emulated;
 mod kept;
+#[cfg(all(test, target_os = "linux"))]
+mod kernel_tests;
 mod sequences;
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 pub(crate) mod tests;
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod twins;
 
 use crate::{
@@ -240,7 +244,7 @@ fn kind(kind: Option<NormKind>) -> Argument<'static> {
     })
 }
 
-/// The same values in `f32`.
+/// The same values in `f32`: the same tensor if it has that type.
 fn exact(x: &Tensor) -> Result<Tensor> {
     x.to_dtype(DType::F32).map_err(failed)
 }
@@ -369,6 +373,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn add(&mut self, x: &Tensor, norm: Option<&Norm<Tensor>>, sum: &mut Tensor) -> Result<()> {
+        *sum = exact(sum)?;
         let (rows, columns) = x.dims2().map_err(failed)?;
         let arguments = [
             Argument::Tensor(x),
@@ -390,6 +395,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn add_linear(&mut self, x: &Tensor, weight: &TensorMatrix, sum: &mut Tensor) -> Result<()> {
+        *sum = exact(sum)?;
         self.accelerator.multiply(x, &weight.weight, sum, true).map_err(failed)?;
         self.add_bias(sum, weight)
     }
@@ -446,17 +452,16 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         } else {
             None
         };
-        let attention = match sequences {
-            Some(sequences) => Path::Flash(sequences),
-            None => {
-                if !std::mem::replace(&mut self.is_told, true) {
-                    tracing::info!(
-                        "Some of this model's layers compute attention by general kernels: flash attention has no \
-                         biases, soft caps or heads of this size, or this build lacks it"
-                    );
-                }
-                Path::General(PaddedAttention::new(&rows, Limits::GPU, device).map_err(failed)?)
+        let attention = if let Some(sequences) = sequences {
+            Path::Flash(sequences)
+        } else {
+            if !std::mem::replace(&mut self.is_told, true) {
+                tracing::info!(
+                    "Some of this model's layers compute attention by general kernels: flash attention has no biases, \
+                     soft caps or heads of this size, or this build lacks it"
+                );
             }
+            Path::General(PaddedAttention::new(&rows, Limits::GPU, device).map_err(failed)?)
         };
         Ok(CudaRows { heads: rows.heads, turns, attention })
     }
@@ -553,6 +558,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn add_rows(&mut self, x: &Tensor, rows: &[usize], factors: &[f32], sum: &mut Tensor) -> Result<()> {
+        *sum = exact(sum)?;
         self.plain.add_rows(&exact(x)?, rows, factors, sum)
     }
 
@@ -573,7 +579,15 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             Argument::Int(texts.len()),
             Argument::Int(columns),
         ];
-        self.launch_rows("mean_rows", None, [texts.len(), columns], &arguments)?;
+        let launch = Launch {
+            kernel: "mean_rows",
+            dtype: None,
+            // A block has a warp's columns of a text.
+            blocks: texts.len() * columns.div_ceil(32),
+            threads: MOST_THREADS,
+            arguments: &arguments,
+        };
+        self.accelerator.launch(&launch).map_err(failed)?;
         Ok(self.values(&out)?.into_owned())
     }
 }

@@ -1,6 +1,7 @@
 //! An NVIDIA GPU: launches, products by cuBLAS, flash attention by `candle-flash-attn`.
 //!
 //! Everything goes into one stream, so that each step finds the results of those before it.
+#![expect(unsafe_code, reason = "memory without values, launches and cuBLAS are outside of Rust's checks")]
 
 use super::{
     accelerator::{Accelerator, Argument, Launch, Turned},

@@ -1,7 +1,7 @@
 //! The GPU's operations on the CPU: the same code and the same kernels, with the device replaced.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
-pub(crate) mod emulated;
+pub(crate) mod stand_in;
 
 use super::{accelerator::Turned, sequences::Sequences};
 use crate::{
@@ -11,12 +11,12 @@ use crate::{
     tests::{assert_close, padded::forest, shapes::Scored},
 };
 use candle_core::{Device, Tensor};
-use emulated::flash;
 use rand::{
     Rng, SeedableRng,
     rngs::StdRng,
     seq::{IndexedRandom, SliceRandom},
 };
+use stand_in::flash;
 
 /// Flash attention over the sequences equals the obvious attention over the forest, or the sequences say that it cannot.
 #[test]

@@ -1,35 +1,29 @@
-//! A device on the CPU: the kernels compiled for it, and slow, obvious twins of cuBLAS and flash attention.
+//! A GPU's stand-in: the kernels compiled for the CPU, and slow, obvious versions of cuBLAS and flash attention.
+#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use crate::{
     attention::Heads,
     cuda::{
         CudaOperations,
         accelerator::{Accelerator, Argument, Launch, Turned},
+        emulated::{Word, kernels},
         sequences::Sequences,
     },
 };
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor};
-use std::ffi::{CString, c_int, c_void};
 
 /// The device.
-pub(crate) struct Emulated {
+pub(crate) struct StandIn {
     has_flash: bool,
 }
 
 /// The GPU's operations with operands of `dtype`, with flash attention or without; absent on a machine that cannot compile
 /// the kernels.
-pub(crate) fn gpu(dtype: DType, has_flash: bool) -> Option<CudaOperations<Emulated>> {
-    kernels().map(|_| CudaOperations::new(Emulated { has_flash }, dtype))
+pub(crate) fn gpu(dtype: DType, has_flash: bool) -> Option<CudaOperations<StandIn>> {
+    kernels().map(|_| CudaOperations::new(StandIn { has_flash }, dtype))
 }
 
-/// An argument as the kernel takes it.
-enum Word {
-    Address(u64),
-    Int(c_int),
-    Float(f32),
-}
-
-impl Accelerator for Emulated {
+impl Accelerator for StandIn {
     fn device(&self) -> &Device {
         &Device::Cpu
     }
@@ -44,20 +38,12 @@ impl Accelerator for Emulated {
             Ok(match argument {
                 Argument::Tensor(tensor) => Word::Address(self.address(tensor)?),
                 Argument::Null => Word::Address(0),
-                Argument::Int(value) => Word::Int(c_int::try_from(value).unwrap()),
+                Argument::Int(value) => Word::Int(i32::try_from(value).unwrap()),
                 Argument::Float(value) => Word::Float(value),
             })
         };
-        let mut words = launch.arguments.iter().map(word).collect::<Result<Vec<Word>>>()?;
-        let mut pointers: Vec<*mut c_void> = words
-            .iter_mut()
-            .map(|word| match word {
-                Word::Address(address) => (&raw mut *address).cast(),
-                Word::Int(value) => (&raw mut *value).cast(),
-                Word::Float(value) => (&raw mut *value).cast(),
-            })
-            .collect();
-        kernels().unwrap().launch(&launch.name(), launch.blocks, launch.threads, &mut pointers);
+        let words = launch.arguments.iter().map(word).collect::<Result<Vec<Word>>>()?;
+        kernels().unwrap().launch(&launch.name(), launch.blocks, launch.threads, &words);
         Ok(())
     }
 
