@@ -16,7 +16,7 @@ loopback.guard()
 
 @pytest.fixture(autouse=True)
 def no_other_host_is_contacted(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test whose client contacts a host other than this machine and those of a `reaches_for` mark."""
+    """Fails a test whose client contacts a host that is neither this machine nor in a `reaches_for` mark."""
     loopback.ATTEMPTS.clear()
     yield
     marker = request.node.get_closest_marker("reaches_for")

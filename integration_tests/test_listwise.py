@@ -1,5 +1,5 @@
-"""jina-reranker-v3, which reads all documents of a request in one prompt: its scores are those of the
-authors' code.
+"""jina-reranker-v3, which reads all documents of a request in one prompt. Its scores equal its authors'
+code's.
 
 `reference/fixtures/rerankers/jina-reranker-v3` is a small random model in the layout of the original;
 `jina-reranker-v3.expected.json` has the scores that the authors' code gives it

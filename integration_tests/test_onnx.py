@@ -1,5 +1,5 @@
-"""`--backend ort`: scores, vectors and sparse weights of ONNX files equal those of ONNX Runtime's own Python
-and of `transformers`.
+"""`--backend ort`: ONNX files give the same scores, vectors and sparse weights as in ONNX Runtime's own
+Python and in `transformers`.
 
 `onnx_models.py` writes the files while the tests run, from the small random models of
 `reference/fixtures/served`, whose expected values come from `transformers`; ids and token types are the

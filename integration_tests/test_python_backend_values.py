@@ -1,4 +1,4 @@
-"""`--backend python` with PyTorch: its values are those of sentence-transformers.
+"""`--backend python` with PyTorch: its values equal sentence-transformers'.
 
 Input: PYTHON_BACKEND_PYTHON, an interpreter with torch and sentence-transformers (`make
 python-backend-test`). sentence-transformers computes the references in the same interpreter, text by text.

@@ -1,4 +1,4 @@
-"""More requests than the server can compute: it refuses at once what it cannot take, with a true reason, and
+"""More requests than the server can compute: it refuses further requests at once, with a true reason, and
 answers every request that it accepted."""
 
 import os
