@@ -29,7 +29,7 @@ def test_each_different_beginning_of_a_text_is_a_token_to_compute():
         assert sorted(asked.unique_depths(texts)) == sorted(map(len, beginnings))
 
 
-def test_what_is_kept_of_earlier_requests_is_not_to_compute(fixture_model):
+def test_the_kept_beginning_of_earlier_requests_is_not_computed_again(fixture_model):
     work = asked.Work(fixture_model)
     first = work.of({"query": "what is the capital of france?", "documents": ["Paris.", "Rome."]})
     again = work.of({"query": "what is the capital of france?", "documents": ["Paris.", "Rome."]})
@@ -170,7 +170,7 @@ def test_ticks_are_round_and_within():
         assert 4 <= len(charts.steps(high)) <= 11 and charts.steps(high)[-1] <= high * (1 + 1e-9)
 
 
-def test_the_documents_are_what_the_measurements_make_of_them():
+def test_the_documents_follow_from_the_measurements():
     """`python3 benches/render.py` writes them."""
     documents = {name: (render.FOLDER / name).read_text() for name in render.DOCUMENTS}
     for name, content in render.rendered(render.RESULTS, documents).items():
