@@ -2,12 +2,12 @@
 """Makes tables and charts of the measurements in `benches/results/`, and puts the tables into
 `docs/performance.md` and `docs/performance-details.md`.
 
-Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py), and
-`roofline.md`, `roofline-minilm.md` and `kernels.txt` (from the benchmarks with these names). A part whose file is
-missing stays as it is. Output: the parts of the two documents between `<!-- name -->` and `<!-- /name -->`, and
-charts next to them. What must hold: the same measurements give the same documents; nothing else in them is touched.
-Standard library only.
-usage: render.py [--check]: with it nothing is written, and 1 is the exit status if something would change"""
+Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py),
+`roofline.md`, `roofline-minilm.md` and `kernels.txt` (from the benchmarks with these names). If a file is
+missing, its part of the documents stays as it is. Output: the parts of the two documents between
+`<!-- name -->` and `<!-- /name -->`, and charts next to them. Invariants: the same measurements give the same
+documents, and nothing else in them changes. Standard library only.
+usage: render.py [--check]; with --check, it writes nothing, and exits with 1 if something would change"""
 
 import json
 import re
@@ -45,7 +45,7 @@ class Peers:
                 and (reading["system"], reading["workload"]) == (system, workload)]
 
     def values(self, system: str, workload: str) -> list[float]:
-        """Milliseconds of W2, pairs per second of the others."""
+        """Milliseconds for W2, pairs per second for the others."""
         readings = self.of(system, workload)
         if workload == "W2":
             return [reading["seconds"] * 1e3 for reading in readings]
@@ -62,7 +62,8 @@ class Peers:
         return theirs / ours if workload == "W2" else ours / theirs
 
     def worst_difference(self, system: str) -> float | None:
-        """Of the scores of a request to those of transformers in float32 for the same request; warm-up included."""
+        """The largest difference between a score and transformers' float32 score for the same request,
+        including warm-up."""
         def by_request(name: str) -> dict:
             return {(reading["workload"], reading["query"]): reading["scores"]
                     for reading in self.results["readings"] if reading["system"] == name}
@@ -73,7 +74,7 @@ class Peers:
         return max(differences, default=None)
 
     def peak(self, name: str) -> float:
-        """G/s, the median of the run."""
+        """The median peak of the run, in G/s."""
         return statistics.median(peaks[name] for peaks in self.results["peaks"])
 
 
@@ -82,7 +83,7 @@ def figure(value: float | None, digits: int) -> str:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """The median, and in brackets the least and the most."""
+    """The median, followed by minimum and maximum in brackets."""
     if not values:
         return ""
     middle = f"{statistics.median(values):.{digits}f}"
@@ -126,7 +127,7 @@ def ratios(peers: Peers) -> str:
 
 
 def shares(peers: Peers) -> str:
-    """How much of what the units can do W1's forward pass does."""
+    """The speed of W1's forward pass as a share of the CPU's peak."""
     rows = []
     requests = [request for request in peers.results["requests"] if request["measured"] and request["workload"] == "W1"]
     for name in OURS:
@@ -145,7 +146,7 @@ def shares(peers: Peers) -> str:
 
 
 def how(peers: Peers) -> str:
-    """The run in words."""
+    """A description of the run."""
     results = peers.results
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     batches = "; ".join(
@@ -191,14 +192,14 @@ def load_chart(load: dict) -> str:
 
 
 def kernels_part(readings: str) -> str:
-    """Of each kernel its line as a row."""
+    """A table with a row for each kernel."""
     head, *lines = filter(None, readings.splitlines())
     found = [re.fullmatch(r"(.+): (\S+) G/s, (\d+ %) of the peak (\d+)", line) for line in lines]
     return f"{head}\n\n" + table(["kernel", "G/s", "share of the peak", "peak, G/s"], [list(row.groups()) for row in found])
 
 
 def encoders_part(results: dict) -> str:
-    """A table for each model, with what its products reach of the peak measured in the same run."""
+    """A table for each model. The share of its products in the peak uses the peak of the same run."""
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     parts = [f"{results['date']}, {results['machine']}; {results['threads']} threads; commit {results['commit']}; {versions}. Medians.\n"]
     for model in results["models"]:

@@ -89,7 +89,6 @@ impl ServerConfig {
     ///
     /// [`ConfigError`] for the first flag that cannot be served.
     pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
-        refuse_unsupported(args)?;
         if args.api_key.as_ref().is_some_and(|key| key.expose().is_empty()) {
             return Err(ConfigError::EmptyKey);
         }
@@ -128,15 +127,6 @@ impl ServerConfig {
 /// Whether the first port, which is `listen`, serves the metrics where `port` was meant to. Only HTTP does.
 fn served_on(listen: u16, port: u16) -> bool {
     cfg!(feature = "http") && port == listen && listen != 0
-}
-
-fn refuse_unsupported(args: &Args) -> Result<(), ConfigError> {
-    match args.model.dtype {
-        Some(dtype @ DType::Float16) if args.model.hub.backend != BackendKind::Python => {
-            Err(ConfigError::NotSupportedYet { flag: format!("--dtype {dtype}") })
-        }
-        _ => Ok(()),
-    }
 }
 
 fn collector(endpoint: &Endpoint) -> Result<Option<Collector>, ConfigError> {
@@ -631,7 +621,6 @@ mod tests {
     #[test]
     fn what_is_not_served_is_named() {
         let table = [
-            ("--dtype float16", "`--dtype float16` is not supported yet: leave it out"),
             (
                 "--otlp-endpoint https://me:s3cret@a:4317",
                 "`--otlp-endpoint https://<redacted>@a:4317` asks for encryption, which is not supported: give the \

@@ -15,8 +15,9 @@ use crate::{
         packed_keys::PackedKeys,
     },
     kernels::{
-        InstructionSet, elementwise,
-        matmul::Compute,
+        InstructionSet,
+        compute::Compute,
+        elementwise,
         matrix::{Matrix, Order},
         operand::Operand,
         pack::{Format, Words},
@@ -225,7 +226,8 @@ fn attentions(bench: &mut Bench) -> Outcome {
             bench.run(&format!("attention {dtype} {what}"), format, operations, |compute| {
                 let queries = Queries { values: &queries, spans: &spans, turn: |_: usize, _: &mut [f32]| () };
                 let divisor = (HEADS.size as f32).sqrt();
-                let scoring = Scoring { mask: Mask::CAUSAL, divisor, soft_cap: None, bias: None };
+                let scoring =
+                    Scoring { mask: Mask::CAUSAL, divisor, soft_cap: None, bias: None, disentangled: false };
                 let keys = Keys { packed: &packed, batch: &batch, heads: HEADS, scoring, disentangled: None };
                 let out = (format, std::mem::take(&mut words));
                 words = attention::attention(compute, &queries, keys, out).take_words();

@@ -14,7 +14,7 @@ use crate::{
     DType,
     cpu::{
         CpuOperations,
-        timed::{Cost, Kind, Log, Timed},
+        timed::{Cost, Kind, Log},
     },
     load_on,
 };
@@ -184,8 +184,8 @@ impl Measured {
             prefix_cache_bytes: PREFIX_CACHE_BYTES,
             flash_attention: true,
         };
-        let operations = CpuOperations::start(machine.threads, machine.set, dtype)?;
-        let backend = load_on(Timed::new(operations, log.clone()), &options)?;
+        let operations = CpuOperations::start(machine.threads, machine.set, dtype)?.timed(log.clone());
+        let backend = load_on(operations, &options)?;
         Ok(Self { backend, log, vocabulary })
     }
 
