@@ -166,7 +166,10 @@ def test_every_named_file_and_test_is_there():
         if name == "CHANGELOG.md":
             continue
         path = ""
-        for reference in re.findall(r"`([\w/.-]*\.(?:rs|py)|[\w/.-]*\.(?:rs|py)::\w+|::\w+)`", (ROOT / name).read_text(encoding="utf-8")):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        # The way of a request is drawn in a block, a path at the beginning of each line.
+        wrong += [f"{name}: {path}" for path in re.findall(r"^  ([\w/]+/[\w/]+\.rs)\b", text, re.MULTILINE) if path not in sources]
+        for reference in re.findall(r"`([\w/.-]*\.(?:rs|py)|[\w/.-]*\.(?:rs|py)::\w+|::\w+)`", text):
             path, _, test = (reference if not reference.startswith("::") else path + reference).partition("::")
             if path in NOT_OURS:
                 continue
