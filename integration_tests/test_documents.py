@@ -63,7 +63,9 @@ def test_flags_of_commands_that_are_not_run_exist():
     for command in commands:
         # Help is printed only if everything before it can be read.
         ended = run(*shlex.split(command), "--help")
-        assert ended.returncode == 0, f"{command}: {ended.stderr}"
+        # A binary without a backend says so after it has found the flag.
+        lacks = "--backend" in command and "without the Cargo feature" in ended.stderr
+        assert ended.returncode == 0 or lacks, f"{command}: {ended.stderr}"
 
 
 def test_what_is_not_run_is_counted():
