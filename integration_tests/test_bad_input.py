@@ -165,11 +165,23 @@ def test_a_client_that_asks_before_it_sends_is_told_not_to(server: Server):
     assert talk(server, head).startswith(b"HTTP/1.1 413 ")
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/rerank/", "/RERANK", "/v1/rerank/x", "/%00", "/../etc/passwd", "//rerank"])
-def test_an_unknown_route(server: Server, path):
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/nothing", "`GET /docs`"),
+        ("/rerank/", "`POST /rerank`"),
+        ("/RERANK", "`POST /rerank`"),
+        ("/rerank2", "`POST /rerank`"),
+        ("/v1/rerank/x", "`POST /v1/rerank`"),
+        ("/%00", "`GET /docs`"),
+        ("/../etc/passwd", "`GET /docs`"),
+        ("//rerank", "`POST /rerank`"),
+    ],
+)
+def test_an_unknown_route(server: Server, path, advice):
     request = requests.Request("POST", server.url, json=BODY).prepare()
     request.url = server.url + path
-    check_error(server.session.send(request, timeout=30), 404, "Validation", path, "/rerank")
+    check_error(server.session.send(request, timeout=30), 404, "Validation", path, advice)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +198,7 @@ def test_an_unknown_route(server: Server, path):
 )
 def test_a_wrong_method(server: Server, method, path, allowed):
     answer = server.session.request(method, server.url + path, json=BODY, timeout=30)
-    check_error(answer, 405, "Validation", method, path, "Allow")
+    check_error(answer, 405, "Validation", f"not {method}", path, *(allowed - {"HEAD"}))
     assert set(answer.headers["allow"].upper().split(",")) == allowed
 
 

@@ -118,6 +118,17 @@ pub enum ErrorKind {
     Empty,
 }
 
+/// Who can do something about an error. It decides the level in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The client: its request cannot be answered by this server.
+    Request,
+    /// Too many requests at once, or too little time for this one.
+    Load,
+    /// The operator: the server failed.
+    Server,
+}
+
 /// The route is for classifiers and re-rankers.
 pub const NOT_A_CLASSIFIER: Error = Error::ModelType("Model is not a classifier model");
 /// The route is for embedding models.
@@ -144,6 +155,26 @@ impl Error {
             Self::Overloaded { .. } | Self::QueueTimeout { .. } => ErrorKind::Overloaded,
             Self::DeadlineExceeded { .. } => ErrorKind::DeadlineExceeded,
             Self::Unhealthy | Self::DeviceLost => ErrorKind::Unhealthy,
+        }
+    }
+
+    /// Who can do something about this error. A model of another kind than the route wants is the client's mistake,
+    /// although clients see [`ErrorKind::Backend`] as in text-embeddings-inference.
+    #[must_use]
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Empty { .. }
+            | Self::EmptyInput { .. }
+            | Self::Validation(_)
+            | Self::BatchTooLarge { .. }
+            | Self::TooLong { .. }
+            | Self::TooManyCharacters { .. }
+            | Self::ModelType(_)
+            | Self::Splade { .. } => Cause::Request,
+            Self::Overloaded { .. } | Self::QueueTimeout { .. } | Self::DeadlineExceeded { .. } => {
+                Cause::Load
+            }
+            Self::Tokenizer(_) | Self::Inference(_) | Self::MissingValues | Self::Unhealthy => Cause::Server,
         }
     }
 

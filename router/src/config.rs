@@ -61,7 +61,7 @@ pub(crate) struct ServerConfig {
     pub(crate) shutdown: Shutdown,
     /// What only HTTP is told.
     #[cfg(feature = "http")]
-    pub(crate) http: crate::http::Settings,
+    pub(crate) http: crate::http::HttpSettings,
 }
 
 /// How the server ends once it is asked to.
@@ -119,7 +119,7 @@ impl ServerConfig {
                 drain: Duration::from_secs(args.drain_timeout.into()),
             },
             #[cfg(feature = "http")]
-            http: crate::http::Settings::resolve(args)?,
+            http: crate::http::HttpSettings::resolve(args)?,
         })
     }
 }
@@ -636,7 +636,7 @@ mod tests {
             ),
             (
                 "--cors-allow-origin example.org",
-                "`--cors-allow-origin example.org` is no origin: give scheme and host such as `https://example.org`, \
+                "`--cors-allow-origin example.org` is not an origin: give scheme and host such as `https://example.org`, \
                  or `*`",
             ),
         ];
