@@ -158,8 +158,8 @@ impl Error {
         }
     }
 
-    /// Who can do something about this error. A model of another kind than the route wants is the client's mistake,
-    /// although clients see [`ErrorKind::Backend`] as in text-embeddings-inference.
+    /// Who can do something about this error. A model of another kind than the route wants is the client's
+    /// mistake, although clients see [`ErrorKind::Backend`] as in text-embeddings-inference.
     #[must_use]
     pub fn cause(&self) -> Cause {
         match self {
@@ -174,7 +174,11 @@ impl Error {
             Self::Overloaded { .. } | Self::QueueTimeout { .. } | Self::DeadlineExceeded { .. } => {
                 Cause::Load
             }
-            Self::Tokenizer(_) | Self::Inference(_) | Self::MissingValues | Self::Unhealthy => Cause::Server,
+            Self::Tokenizer(_)
+            | Self::Inference(_)
+            | Self::MissingValues
+            | Self::Unhealthy
+            | Self::DeviceLost => Cause::Server,
         }
     }
 
