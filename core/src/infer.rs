@@ -5,6 +5,7 @@
 //! texts and no others; the backend is called from one thread only.
 
 mod admission;
+mod answers;
 mod device;
 mod state;
 mod watchdog;
@@ -56,6 +57,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     admission: Admission,
     device: Option<JoinHandle<()>>,
+    /// The thread that sends answers while the device computes. It ends after the device thread.
+    answers: Option<JoinHandle<()>>,
     /// Ends its thread when dropped.
     watchdog: Option<Watchdog>,
 }
@@ -94,6 +97,7 @@ impl Engine {
         let EngineLimits { max_batch_tokens, max_batch_requests, device_timeout, .. } = limits;
         let admission = Admission::new(limits.max_concurrent_requests, limits.max_queue_tokens);
         let watchdog = device_timeout.map(|most| Watchdog::start(&shared, most)).transpose()?;
+        let (sender, answers) = answers::start()?;
         let device = thread::Builder::new()
             .name("device".to_owned())
             .spawn({
@@ -101,7 +105,7 @@ impl Engine {
                 let packing = backend.packing();
                 let limits = BatchLimits { packing, max_batch_tokens, max_batch_requests };
                 move || {
-                    shared.run(backend.as_mut(), limits);
+                    shared.run(backend.as_mut(), limits, &sender);
                     if shared.is_lost() {
                         // To free the memory of a device that is gone may fail or hang; the process ends anyway.
                         std::mem::forget(backend);
@@ -109,7 +113,7 @@ impl Engine {
                 }
             })
             .map_err(|error| Error::Inference(format!("the device thread did not start: {error}")))?;
-        Ok(Self { shared, admission, device: Some(device), watchdog })
+        Ok(Self { shared, admission, device: Some(device), answers: Some(answers), watchdog })
     }
 
     /// One permit for a whole request of at most so many tokens.
@@ -206,8 +210,11 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.changed.notify_one();
-        if self.device.take().is_some_and(|device| device.join().is_err()) {
-            tracing::error!("the device thread panicked");
+        for thread in [self.device.take(), self.answers.take()].into_iter().flatten() {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                tracing::error!("the thread `{name}` panicked");
+            }
         }
     }
 }
@@ -251,6 +258,11 @@ mod tests {
     use super::testing::{BREAK, Control, FAIL, KNOWN, NAN, PANIC, score};
     use super::*;
     use crate::metrics::{QUEUE_SIZE, QUEUE_TOKENS, testing::recorded};
+    use std::{
+        pin::Pin,
+        sync::mpsc,
+        task::{Context, Wake, Waker},
+    };
     use text_embeddings_backend_core::{Output, TokenVectors};
 
     type Answer = oneshot::Receiver<Result<Outcome, Error>>;
@@ -394,6 +406,33 @@ mod tests {
         assert_eq!(engine.acquire(1).await.unwrap_err(), Error::DeviceLost);
         assert_eq!(control.batch_sizes(), [1], "nothing was given to a device that is lost");
         drop(engine);
+    }
+
+    #[test]
+    fn answers_are_sent_beside_the_next_batch() {
+        /// Notes the name of the thread that wakes it.
+        struct Woken(mpsc::Sender<String>);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.send(thread::current().name().unwrap_or_default().to_owned()).unwrap();
+            }
+        }
+        let control = Control::default();
+        let (engine, blocker) = busy(&control, 4);
+        let (sender, woken) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Woken(sender)));
+        let mut answers = [blocker, submit(&engine, &[10, 11, 12, 13])];
+        for answer in &mut answers {
+            assert!(Pin::new(answer).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        // The first answer comes while the second batch is held.
+        control.hold_after(1);
+        assert_eq!(woken.recv().unwrap(), "answers");
+        control.release();
+        assert_eq!(woken.recv().unwrap(), "device", "nothing else is to be done");
+        for (answer, ids) in answers.into_iter().zip([&[9][..], &[10, 11, 12, 13]]) {
+            assert_eq!(raw(answer), Ok(vec![score(ids)]));
+        }
     }
 
     #[test]

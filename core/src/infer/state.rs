@@ -4,7 +4,7 @@
 //! answered, also when the device hangs or is lost; once it is lost, every text that comes gets
 //! [`Error::DeviceLost`].
 
-use super::device::Work;
+use super::{answers::fail, device::Work};
 use crate::{
     error::Error,
     queue::{BatchLimits, Entry, NextBatch, Queue, Turn},
@@ -150,6 +150,11 @@ impl State {
         self.computing = Some(Computing { start, entries });
     }
 
+    /// Whether texts wait to be computed.
+    pub(super) fn has_work(&self) -> bool {
+        !self.halves.is_empty() || self.queue.oldest().is_some()
+    }
+
     /// Notes that the device has computed a batch of this many tokens, and gives who waits for its texts.
     pub(super) fn end(&mut self, inference: Duration, tokens: usize) -> Vec<Entry> {
         self.last_inference = inference;
@@ -224,14 +229,6 @@ impl Shared {
     /// How long the device has been computing the batch at hand.
     pub(super) fn computes_for(&self) -> Option<Duration> {
         self.lock().computing.as_ref().map(|computing| computing.start.elapsed())
-    }
-}
-
-/// Tells everyone the same. The last text first: who hears of the failure of a request's first text can count all that failed with it.
-pub(super) fn fail(entries: Vec<Entry>, error: &Error) {
-    for entry in entries.into_iter().rev() {
-        // A receiver that is gone wants no answer.
-        let _ = entry.reply.send(Err(error.clone()));
     }
 }
 
