@@ -1,6 +1,7 @@
-"""The arithmetic that `--dtype` and `--instruction-set` choose, against the reference, which is computed in float32.
+"""The arithmetic that `--dtype` and `--instruction-set` choose, against the float32 reference.
 
-The fixtures' weights are random and their raw scores reach 7: low precision shows more than in trained models.
+The fixtures' weights are random, with raw scores up to 7, so low precision causes larger errors than in
+trained models.
 """
 
 from pathlib import Path
@@ -10,9 +11,9 @@ from reference_data import CASES, EXPECTED, fields
 from server import Server, command, run
 
 MODEL = "tied-bf16"
-# By how much a raw score may be off. Measured: 0.15 and 0.24.
+# Largest allowed error of a raw score. Measured: 0.15 and 0.24.
 TOLERANCES = {"bfloat16": 0.25, "int8": 0.5}
-# What each instruction set needs of the CPU, in the words of Linux.
+# The CPU flags that each instruction set needs, by their names in /proc/cpuinfo.
 AVX512 = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
 INSTRUCTION_SETS = {
     "portable": set(),
@@ -38,7 +39,7 @@ AVAILABLE = [name for name, needed in INSTRUCTION_SETS.items() if needed <= cpu_
 
 
 def errors(server: Server, count: int) -> list[float]:
-    """By how much the raw scores of some cases are off."""
+    """The errors of the raw scores of the first `count` cases."""
     found = []
     for name in list(EXPECTED[MODEL])[:count]:
         case = CASES[name]
@@ -54,7 +55,7 @@ def test_low_precision_is_near_the_reference(served, dtype):
     server: Server = served(MODEL, "--dtype", dtype)
     assert server.get("/info").json()["model_dtype"] == dtype
     off = errors(server, 30)
-    # The second: it is not float32 under another name.
+    # An error of at least 1e-3 shows that it is not float32 under another name.
     assert max(off) <= TOLERANCES[dtype] and max(off) > 1e-3, off
 
 
@@ -98,7 +99,7 @@ def test_an_instruction_set_that_the_cpu_lacks_is_refused(name):
 
 
 @pytest.mark.parametrize(("model", "stored"), [(MODEL, "bfloat16"), ("tied-f32-bare", "float32"), ("untied-f16", "float16")])
-def test_the_default_is_what_the_checkpoint_is_stored_in_if_the_cpu_multiplies_that(model, stored):
+def test_the_default_is_the_stored_type_if_the_cpu_multiplies_it(model, stored):
     native = AVAILABLE[-1] in INSTRUCTION_SETS_WITH_BFLOAT16
     expected = "bfloat16" if stored == "bfloat16" and native else "float32"
     with Server(model, environment={"DTYPE": None}) as server:

@@ -1,6 +1,7 @@
-"""The benchmarks' own arithmetic: what is asked of whom, how readings become a document. No clock decides here.
+"""The benchmarks' own arithmetic: the requests that they send, and how readings become a document. Nothing is
+timed.
 
-Held to: brute force on random texts, numbers worked out here by hand, and the checked-in document."""
+The reference is brute force on random texts, numbers computed by hand, and the checked-in document."""
 
 import json
 import random
@@ -12,9 +13,10 @@ from xml.etree import ElementTree
 import pytest
 
 BENCHES = Path(__file__).resolve().parent.parent / "benches"
-sys.path.append(str(BENCHES))  # after the installed packages, whose names stay theirs
+sys.path.append(str(BENCHES))  # at the end, so that installed packages of the same names come first
 import asked  # noqa: E402
 import charts  # noqa: E402
+import gpu  # noqa: E402
 import peer  # noqa: E402
 import render  # noqa: E402
 
@@ -27,13 +29,13 @@ def test_each_different_beginning_of_a_text_is_a_token_to_compute():
         assert sorted(asked.unique_depths(texts)) == sorted(map(len, beginnings))
 
 
-def test_what_is_kept_of_earlier_requests_is_not_to_compute(fixture_model):
+def test_the_kept_beginning_of_earlier_requests_is_not_computed_again(fixture_model):
     work = asked.Work(fixture_model)
     first = work.of({"query": "what is the capital of france?", "documents": ["Paris.", "Rome."]})
     again = work.of({"query": "what is the capital of france?", "documents": ["Paris.", "Rome."]})
     ids = work.prompts.ids("what is the capital of france?", ["Paris.", "Rome."])
     assert first["tokens"] == sum(map(len, ids)) and first["computed"] == first["unique"]
-    # System line, instruction and query; of the documents nothing.
+    # Kept: system line, instruction and query, and nothing of the documents.
     kept = first["computed"] - again["computed"]
     assert len(work.prompts.prompt.prefix) + 10 < kept < asked.same(*ids) + 1
     config = json.loads((fixture_model / "config.json").read_text())
@@ -78,7 +80,7 @@ def test_a_batch_has_texts_of_similar_length_and_scores_come_back_in_order():
 
 
 def results() -> dict:
-    """Two systems of ours and the two references; the warm-up's score of int8 is the one that is furthest off."""
+    """Two of our configurations and two references. int8's largest error is in the warm-up's score."""
     def reading(system: str, workload: str, query: int, seconds: float, scores: list[float]) -> dict:
         return {"system": system, "workload": workload, "round": query - 1, "query": query, "measured": query > 0,
                 "seconds": seconds, "scores": scores}
@@ -105,7 +107,7 @@ def rows(markdown: str) -> list[list[str]]:
 
 def test_a_table_has_medians_spreads_memory_and_the_worst_score_difference():
     table = {row[0]: row[1:] for row in rows(render.measured(render.Peers(results())))}
-    # Two pairs in 4, 5 and 2 s; in 1, 1.5 and 1.25 s. Nobody was asked for W3, so it has no column.
+    # Two pairs in 4, 5 and 2 s; in 1, 1.5 and 1.25 s. Without readings, W3 has no column.
     assert table["this server, float32"] == ["0.50 (0.40–1.00)", "400", "1.57", "4e-7", "3.0"]
     assert table["this server, int8"] == ["1.60 (1.33–2.00)", "100", "1.57", "0.150", "3.0"]
     assert table["transformers-bfloat16"][-2:] == ["0.020", ""] and table["transformers-float32"][-2] == "0"
@@ -113,14 +115,14 @@ def test_a_table_has_medians_spreads_memory_and_the_worst_score_difference():
 
 def test_ratios_are_those_of_the_medians_and_larger_is_faster():
     table = {row[0]: row[1:] for row in rows(render.ratios(render.Peers(results())))}
-    # 9 and 5 s beside 4 s, 800 and 500 ms beside 400 ms.
+    # 9 and 5 s against 4 s, 800 and 500 ms against 400 ms.
     assert table["this server, float32"] == ["2.25 / 1.25", "2.00 / 1.25"]
     assert table["this server, bfloat16"] == ["– / –", "– / –"]
 
 
 def test_the_share_of_the_peak_is_that_of_the_run_s_median():
     table = {row[0]: row[1:] for row in rows(render.shares(render.Peers(results())))}
-    # 40 tokens and 2000 G of products in 4 s, beside 1000 G/s; 1000 G more with attention.
+    # 40 tokens and 2000 G of products in 4 s, against a peak of 1000 G/s; attention adds 1000 G.
     assert table["float32"] == ["10", "500", "1000", "50 %", "75 %"]
     assert table["int8"][2:] == ["4000", "40 %", "60 %"]
     assert "bfloat16" not in table
@@ -168,11 +170,11 @@ def test_ticks_are_round_and_within():
         assert 4 <= len(charts.steps(high)) <= 11 and charts.steps(high)[-1] <= high * (1 + 1e-9)
 
 
-def test_the_document_is_what_the_measurements_make_of_it():
-    """`python3 benches/render.py` writes it."""
-    document = render.DOCUMENT.read_text()
-    for name, content in render.rendered(render.RESULTS, document).items():
-        assert (render.DOCUMENT.parent / name).read_text() == content, name
+def test_the_documents_follow_from_the_measurements():
+    """`python3 benches/render.py` writes them."""
+    documents = {name: (render.FOLDER / name).read_text() for name in render.DOCUMENTS}
+    for name, content in render.rendered(render.RESULTS, documents).items():
+        assert (render.FOLDER / name).read_text() == content, name
 
 
 def test_medians_need_no_even_number_of_readings():
@@ -181,7 +183,7 @@ def test_medians_need_no_even_number_of_readings():
 
 
 class TestRerankers:
-    """The shapes of re-rankers, and the table that is made of readings."""
+    """The shapes of re-rankers, and the table made from their readings."""
 
     @pytest.fixture
     def speeds(self):
@@ -211,7 +213,7 @@ class TestRerankers:
         readings = [{"seconds": seconds, "tokens": 5000, "computed": 4000} for seconds in (2.0, 1.0, 4.0)]
         shape = next(shape for shape in speeds.SHAPES if shape.layers < shape.all_layers)
         found = speeds.summary(shape, readings)
-        # Of the last layer, only keys and values are computed for all tokens.
+        # In the last layer, only keys and values are computed for all tokens.
         assert found["seconds"] == 2.0
         assert found["pairs_per_second"] == pytest.approx(pairs / 2 * (shape.layers - 1) / (shape.all_layers - 1))
         keys = shape.heads[1] * shape.head * shape.hidden
@@ -221,3 +223,34 @@ class TestRerankers:
         results = {"date": "d", "machine": "m", "threads": 2, "dtype": "bfloat16", "commit": "c", "rounds": 3}
         lines = speeds.table(results | {"rows": [{"base": base, "shape": found}]}).splitlines()
         assert lines[-1].startswith(f"| {shape.name} ") and "5000, 4000" in lines[-1]
+
+
+def gpu_reading(system: str, workload: str, seconds: float, scores: list[float], **other: object) -> dict:
+    return {"system": system, "workload": workload, "query": 2, "batch": 1, "again": False, "measured": True, "seconds": seconds,
+            "scores": scores} | other
+
+
+def test_the_table_of_a_gpu_has_the_fastest_batch_and_the_worst_score():
+    readings = [
+        gpu_reading(gpu.REFERENCE, "W1", 0.4, [0.5, 0.25]),
+        gpu_reading(gpu.REFERENCE, "W1", 0.2, [0.5, 0.25], batch=8),
+        gpu_reading(gpu.REFERENCE, "W1", 0.3, [0.5, 0.25], batch=8),
+        gpu_reading("server-bfloat16", "W1", 0.01, [0.5, 0.26]),
+        gpu_reading("server-bfloat16", "W1", 0.005, [0.5, 0.26], again=True),
+        # Not measured, yet its scores count.
+        gpu_reading("server-bfloat16", "W1", 9.0, [0.53, 0.25], measured=False),
+        gpu_reading("server-bfloat16", "W2", 0.0125, [0.1]),
+        gpu_reading("server-bfloat16", "W2", 0.0135, [0.1]),
+        gpu_reading("server-bfloat16", "W2", 0.5, [0.1]),
+    ]
+    load = {"pairs_per_second": 1.0, "computed_tokens_per_second": 123456}
+    systems = [
+        {"name": "server-bfloat16", "label": "ours", "ready_seconds": 1.25, "memory_mb": 2048, "load": load},
+        {"name": gpu.REFERENCE, "label": "theirs", "ready_seconds": 9.0, "memory_mb": None, "load": None},
+    ]
+    results = {"date": "2026-01-02", "card": "a card", "commit": "abc", "versions": {"torch": "2"}, "systems": systems, "readings": readings}
+    rows = gpu.table(results).splitlines()
+    assert rows[0].startswith("2026-01-02, a card; commit abc; torch 2. Medians of 7 requests")
+    assert rows[-2] == "| ours | 200 | 13.5 |  | 400 | 123,456 | 0.030 | 2.0 | 1.2 |"
+    assert rows[-1] == "| theirs | 8 |  |  |  |  | 0 |  | 9.0 |"
+    assert render.put(gpu.DOCUMENT.read_text(), "gpu", gpu.table(results)).count("| ours | 200 |") == 1

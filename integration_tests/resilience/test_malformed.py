@@ -1,4 +1,4 @@
-"""Bytes that are not requests: the server answers or closes, and goes on."""
+"""Bytes that are not an HTTP request: the server answers or closes the connection, and keeps serving."""
 
 import random
 
@@ -7,7 +7,7 @@ from target import read_answer
 GARBAGE = 100
 
 
-def test_bytes_that_are_no_request(target, bystander, record):
+def test_random_bytes_do_no_harm(target, bystander, record):
     aim = target()
     generator = random.Random(20)
     with bystander(aim) as others:

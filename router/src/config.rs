@@ -36,7 +36,7 @@ const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
 const DEFAULT_LIST_TOKENS: usize = 32_768;
 /// On the CPU, the default is this for each thread that computes. All that arrives waits for the forward pass that runs:
 /// at about 200 tokens a second and thread (0.6B parameters, bfloat16) these take 1.3 s, where 16,384 on two threads take
-/// 40 s. Twice as many are up to 4 % faster, half as many up to 6 % slower (`docs/performance.md` has the readings).
+/// 40 s. Twice as many are up to 4 % faster, half as many up to 6 % slower (`docs/performance-details.md` has the readings).
 const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
@@ -61,7 +61,7 @@ pub(crate) struct ServerConfig {
     pub(crate) shutdown: Shutdown,
     /// What only HTTP is told.
     #[cfg(feature = "http")]
-    pub(crate) http: crate::http::Settings,
+    pub(crate) http: crate::http::HttpSettings,
 }
 
 /// How the server ends once it is asked to.
@@ -119,7 +119,7 @@ impl ServerConfig {
                 drain: Duration::from_secs(args.drain_timeout.into()),
             },
             #[cfg(feature = "http")]
-            http: crate::http::Settings::resolve(args)?,
+            http: crate::http::HttpSettings::resolve(args)?,
         })
     }
 }
@@ -636,7 +636,7 @@ mod tests {
             ),
             (
                 "--cors-allow-origin example.org",
-                "`--cors-allow-origin example.org` is no origin: give scheme and host such as `https://example.org`, \
+                "`--cors-allow-origin example.org` is not an origin: give scheme and host such as `https://example.org`, \
                  or `*`",
             ),
         ];

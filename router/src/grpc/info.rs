@@ -1,4 +1,4 @@
-//! `Info`: what is served, and within which limits.
+//! `Info`: the served model and the server's limits.
 
 use text_embeddings_backend_core::ModelType;
 use text_embeddings_proto::v1::{self, info_server::Info};
