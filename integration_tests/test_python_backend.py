@@ -47,8 +47,8 @@ def test_a_batch_that_does_not_fit_is_computed_in_halves(tmp_path: Path) -> None
     texts = ["a b c d"] * 3
     with faulty_server(right) as server:
         expected = embedded(server, texts)
-    # A worker whose device takes two texts of one length at a time. Where others compute too, the texts of a request may
-    # come too late for one batch: then they are sent again.
+    # This worker's device takes two texts of one length at a time. On a busy machine the texts of a request
+    # may come too late for one batch. Then they are sent again.
     with faulty_server(small) as server:
         for _ in range(20):
             assert embedded(server, texts) == expected

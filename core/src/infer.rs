@@ -1,8 +1,8 @@
 //! The engine: permits, the queue behind its lock, and the one thread that owns the backend.
 //!
-//! Input: texts as token ids, each with a channel for the answer. Output: each text's values and timings on that
-//! channel. What must hold: everything submitted is answered, also if the engine is dropped meanwhile; a failed batch fails its own
-//! texts and no others; the backend is called from one thread only.
+//! Input: texts as token ids, each with a channel for the answer. Output: each text's values and timings on
+//! that channel. What must hold: everything submitted is answered, also if the engine is dropped meanwhile; a
+//! failed batch fails its own texts and no others; the backend is called from one thread only.
 
 mod admission;
 mod answers;
@@ -45,7 +45,8 @@ pub struct EngineLimits {
     pub max_batch_requests: Option<usize>,
     /// Requests that may be in flight at once (`--max-concurrent-requests`).
     pub max_concurrent_requests: usize,
-    /// Their tokens, all of them together (`--max-queue-tokens`). A request that has more is taken while no other is there.
+    /// Their tokens, all of them together (`--max-queue-tokens`). A request that has more is taken while no
+    /// other is there.
     pub max_queue_tokens: usize,
     /// How long a batch may take before the device counts as hung (`--device-timeout`); for ever if absent.
     pub device_timeout: Option<Duration>,
@@ -75,7 +76,8 @@ pub struct Announced {
 pub struct EngineGauges(Arc<Shared>);
 
 impl EngineGauges {
-    /// Sets the metrics of what waits now and of what the device did until now; for whoever is about to read them.
+    /// Sets the metrics of what waits now and of what the device did until now; for whoever is about to read
+    /// them.
     pub fn publish(&self) {
         let mut state = self.0.lock();
         let announced = state.announced.count;
@@ -107,7 +109,8 @@ impl Engine {
                 move || {
                     shared.run(backend.as_mut(), limits, &sender);
                     if shared.is_lost() {
-                        // To free the memory of a device that is gone may fail or hang; the process ends anyway.
+                        // To free the memory of a device that is gone may fail or hang; the process ends
+                        // anyway.
                         std::mem::forget(backend);
                     }
                 }
@@ -132,8 +135,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Unhealthy`] if there never will be one, or while the device hangs; [`Error::DeviceLost`] once it is
-    /// lost.
+    /// [`Error::Unhealthy`] if there never will be one, or while the device hangs; [`Error::DeviceLost`] once
+    /// it is lost.
     pub async fn acquire(&self, tokens: usize) -> Result<Permit, Error> {
         self.check_device()?;
         self.admission.acquire(tokens).await.ok_or(Error::Unhealthy)
@@ -179,7 +182,7 @@ impl Engine {
         Announced { shared: Arc::clone(&self.shared), turn: Arc::clone(turn) }
     }
 
-    /// Completes when the device is lost, after what waited was answered or while it is.
+    /// Completes when the device is lost. Waiting texts are answered at the same time.
     pub async fn device_lost(&self) {
         // The sender lives as long as `self`, so that this ends only when the device is lost.
         let _ = self.shared.lost.subscribe().wait_for(|lost| *lost).await;
@@ -191,8 +194,8 @@ impl Engine {
         self.shared.is_lost()
     }
 
-    /// Whether the device thread runs, does not hang and the last batch gave a number; otherwise, whether a probe of one token gives one
-    /// within a few seconds.
+    /// Whether the device thread runs, does not hang and the last batch gave a number; otherwise, whether a
+    /// probe of one token gives one within a few seconds.
     pub async fn healthy(&self) -> bool {
         if self.device.as_ref().is_none_or(JoinHandle::is_finished) || self.check_device().is_err() {
             return false;
@@ -220,9 +223,9 @@ impl Drop for Engine {
 }
 
 impl Announced {
-    /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is formed,
-    /// the text is skipped. A text without tokens is answered with [`Error::EmptyInput`], and every text with
-    /// [`Error::DeviceLost`] once the device is lost.
+    /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is
+    /// formed, the text is skipped. A text without tokens is answered with [`Error::EmptyInput`], and every
+    /// text with [`Error::DeviceLost`] once the device is lost.
     pub fn submit(self, text: Text, reply: oneshot::Sender<Result<Outcome, Error>>) {
         if text.ids.is_empty() {
             // A receiver that is gone wants no answer.
@@ -287,7 +290,8 @@ mod tests {
         answer
     }
 
-    /// An engine whose backend holds a first batch, the text 9, so that what is submitted meanwhile waits together.
+    /// An engine whose backend holds a first batch, the text 9, so that what is submitted meanwhile waits
+    /// together.
     fn busy(control: &Control, max_batch_tokens: usize) -> (Engine, Answer) {
         let engine = Engine::start(control.backend(), limits(max_batch_tokens)).unwrap();
         control.hold();
@@ -456,8 +460,9 @@ mod tests {
     fn what_is_known_of_a_request_leaves_its_texts_all_the_room() {
         let control = Control::default();
         let (engine, blocker) = busy(&control, 4);
-        // Texts of five tokens. Of eight of them four tokens are known, so that their last ones fill two batches; the two
-        // of which nothing is known, first because they are fewer, have batches of their own.
+        // Texts of five tokens. Of eight of them four tokens are known, so that their last ones fill two
+        // batches; the two of which nothing is known, first because they are fewer, have batches of their
+        // own.
         let (known, unknown) = (engine.turn(), engine.turn());
         let texts = (10..18).map(|id| (&known, [KNOWN, KNOWN, KNOWN, KNOWN, id]));
         let texts = texts.chain((10..12).map(|id| (&unknown, [9, 9, 9, 9, id])));

@@ -1,7 +1,7 @@
-//! What a batch gave, on its way to whoever waits, and the thread that sends it while the device computes the next batch.
+//! The answers of a batch, and the thread that sends them while the device computes the next batch.
 //!
-//! Input: the entries of a batch with their outputs or its error. Output: none. What must hold: every entry is answered
-//! once, also if the thread does not run any more; the thread ends when the device thread has.
+//! Input: the entries of a batch with their outputs or its error. Output: none. Must hold: every entry is
+//! answered once, also if the thread no longer runs; the thread ends after the device thread.
 
 use crate::{
     error::Error,
@@ -14,24 +14,24 @@ use std::{
 };
 use text_embeddings_backend_core::Output;
 
-/// Batches whose answers may wait while those of another are sent: the outputs of more would only take memory.
+/// The batches that may wait while the thread sends another one's answers. More would only take memory.
 const WAITING: usize = 1;
 
-/// What a batch gave.
+/// The result of a batch.
 #[derive(Debug)]
 pub(super) struct Answers {
     /// Who waits for its texts, in its order.
     pub(super) entries: Vec<Entry>,
-    /// The output of each text, or why there is none.
+    /// The output of each text, or the batch's error.
     pub(super) outputs: Result<Vec<Output>, Error>,
-    /// When the device began to compute it, and for how long it did.
+    /// The begin of the forward pass, and its duration.
     pub(super) start: Instant,
     pub(super) inference: Duration,
 }
 
 impl Answers {
-    /// Answers each text. The last one first: who hears of the failure of a request's first text can count all that failed
-    /// with it.
+    /// Answers each text, the last one first. When a request hears that its first text failed, it can then
+    /// count the others that failed with it.
     pub(super) fn send(self) {
         let Self { entries, outputs, start, inference } = self;
         let outputs = match outputs {
@@ -51,7 +51,7 @@ impl Answers {
     }
 }
 
-/// The way to the thread that sends answers. The thread ends when this is dropped and what it was given is sent.
+/// The way to the thread that sends answers. Once this is dropped, the thread sends the rest and ends.
 #[derive(Debug)]
 pub(super) struct Sender(SyncSender<Answers>);
 
@@ -84,7 +84,7 @@ pub(super) fn start() -> Result<(Sender, JoinHandle<()>), Error> {
     Ok((Sender(sender), thread))
 }
 
-/// Tells everyone the same, the last first.
+/// Gives all texts the same error, the last text first.
 pub(super) fn fail(entries: Vec<Entry>, error: &Error) {
     for entry in entries.into_iter().rev() {
         // A receiver that is gone wants no answer.

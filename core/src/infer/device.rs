@@ -1,8 +1,9 @@
 //! The device thread: takes batch after batch, has the backend compute it, and has each text answered.
 //!
-//! Input: the shared state and the backend. Output: each text's outcome or error. What must hold: a text that leaves the
-//! queue is answered once; a failed batch fails its own texts and no others. A batch of several texts that does not fit
-//! the device's memory is computed again in two halves, each once. When the device is lost, the thread ends.
+//! Input: the shared state and the backend. Output: each text's outcome or error. What must hold: a text that
+//! leaves the queue is answered once; a failed batch fails its own texts and no others. A batch of several
+//! texts that does not fit the device's memory is computed again in two halves, each once. When the device is
+//! lost, the thread ends.
 
 use super::{
     answers::{Answers, Sender},
@@ -28,16 +29,16 @@ use text_embeddings_backend_core::{Backend, BackendError, Batch, Output, Predict
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) batch: NextBatch,
-    /// Whether it is half of a batch that did not fit the device's memory: such a one is not cut in two again.
+    /// Whether it is half of a batch that did not fit the device's memory. It is not halved again.
     pub(super) is_half: bool,
 }
 
 /// Why a batch has no predictions.
 #[derive(Debug)]
 enum Failure {
-    /// The device's memory did not suffice; what the device said.
+    /// The device has too little memory for the batch, in the device's words.
     OutOfMemory(String),
-    /// The device computes nothing any more; what the device said.
+    /// The device computes nothing any more, in the device's words.
     Lost(String),
     Other(Error),
 }
@@ -62,7 +63,8 @@ impl Shared {
         let inference = start.elapsed();
         let is_halved = texts > 1 && !is_half && matches!(result, Err(Failure::OutOfMemory(_)));
         if !is_halved {
-            // Broken weights give answers, but none that is a number. If it was the text, the probe finds out.
+            // Broken weights give answers, but none that is a number. If it was the text, the probe finds
+            // out.
             let is_useless = result.as_ref().is_ok_and(|found| found.texts.iter().all(Output::has_nan));
             self.unhealthy.store(result.is_err() || is_useless, Ordering::Release);
         }
@@ -106,12 +108,13 @@ impl Shared {
             }
         };
         let answers = Answers { entries, outputs, start, inference };
-        // To wake whoever waits takes as long as to form a batch. Where nothing waits, nobody gains by another thread.
+        // Waking the waiting tasks takes as long as forming a batch. Without a next batch, another thread
+        // would only make the answers later.
         if has_work { sender.send(answers) } else { answers.send() }
     }
 }
 
-/// Counts what a batch computed, and what it did not have to.
+/// Counts the tokens that a batch computed, and those that it found in the cache.
 fn observe(batch: &Batch, reused: Reused) {
     count_many(BATCH_TOKENS_COMPUTED, batch.token_ids().len() - reused.tokens);
     count_many(PREFIX_CACHE_HITS, reused.texts);
