@@ -67,7 +67,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("tokenizer");
     let available = memory::Available::read();
     if let Some(available) = available {
-        available.check_weights(memory::weights(&folder), config.dtype)?;
+        available.check_weights(memory::weights(&folder), config.dtype, config.backend)?;
     }
     let mut loaded = load_weights(args, &config, &folder, &encoder, head)?;
     steps.done("weights");
@@ -101,7 +101,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
             prefixes: loaded.prefix_cache_bytes as u64,
             requests: args.most_bytes_of_requests(),
         };
-        plan.check(available)?;
+        plan.check(available, config.backend)?;
         tracing::info!("Memory: {plan}; {available}");
     }
     log_answers(&config, &model, score_activation.as_deref(), reranker.as_ref());

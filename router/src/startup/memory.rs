@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::ensure;
-use text_embeddings_backend_core::DType;
+use text_embeddings_backend_core::{BackendKind, DType};
 use text_embeddings_core::files::ModelFolder;
 
 /// Memory that a process may use.
@@ -53,7 +53,12 @@ impl Available {
     /// # Errors
     ///
     /// A sentence with both sizes and what to do.
-    pub(super) fn check_weights(self, stored: u64, dtype: Option<DType>) -> anyhow::Result<()> {
+    pub(super) fn check_weights(
+        self,
+        stored: u64,
+        dtype: Option<DType>,
+        backend: BackendKind,
+    ) -> anyhow::Result<()> {
         // 32 or 16 bits for each weight.
         let least = match dtype {
             Some(DType::Int8) => stored / 4,
@@ -66,10 +71,11 @@ impl Available {
             "the model's weights take at least {} and {}: choose a smaller model{}",
             megabytes(least),
             self,
-            match dtype {
-                Some(DType::Int4) => "",
-                Some(DType::Int8) => ", or `--dtype int4`",
-                _ => ", or `--dtype int8` or `int4`",
+            match (backend, dtype) {
+                (BackendKind::Ort, _) => ", or another file by `--onnx-file`",
+                (BackendKind::Python, _) | (BackendKind::Candle, Some(DType::Int4)) => "",
+                (BackendKind::Candle, Some(DType::Int8)) => ", or `--dtype int4`",
+                (BackendKind::Candle, _) => ", or `--dtype int8` or `int4`",
             }
         );
         Ok(())
@@ -82,12 +88,20 @@ impl Plan {
     /// # Errors
     ///
     /// A sentence with the sizes and the flags that make them smaller.
-    pub(super) fn check(&self, available: Available) -> anyhow::Result<()> {
+    pub(super) fn check(&self, available: Available, backend: BackendKind) -> anyhow::Result<()> {
+        let advice = match backend {
+            BackendKind::Candle => {
+                "`--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose `--dtype int8` or `int4`"
+            }
+            BackendKind::Ort => {
+                "`--max-batch-tokens` or `--max-input-length`, name a smaller file by `--onnx-file`"
+            }
+            BackendKind::Python => "`--max-batch-tokens` or `--max-input-length`",
+        };
         let certain = self.loaded + self.batch + self.prefixes;
         ensure!(
             certain <= available.bytes,
-            "{self} are more than {available}: lower `--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, \
-             choose `--dtype int8` or `int4`, or give it more memory"
+            "{self} are more than {available}: lower {advice}, or give it more memory"
         );
         if certain + self.requests > available.bytes {
             tracing::warn!(
@@ -192,12 +206,41 @@ mod tests {
     fn what_cannot_fit_is_refused_with_its_sizes() {
         let available = |bytes| Available { bytes, source: "this container may use" };
         let plan = Plan { loaded: 700_000_000, batch: 100_000_000, prefixes: 200_000_000, requests: 1 };
-        assert!(plan.check(available(1_000_000_000)).is_ok(), "and a warning");
-        let message = plan.check(available(999_999_999)).map_err(|error| error.to_string());
-        let wanted = "700 MB loaded, at most 100 MB for a batch and 200 MB of prefixes are more than this container may \
-            use 1000 MB: lower `--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose \
-            `--dtype int8` or `int4`, or give it more memory";
-        assert_eq!(message, Err(wanted.to_owned()));
+        assert!(plan.check(available(1_000_000_000), BackendKind::Candle).is_ok(), "and a warning");
+        for (backend, advice) in [
+            (
+                BackendKind::Candle,
+                "lower `--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose `--dtype int8` or \
+                 `int4`, or give it more memory",
+            ),
+            (
+                BackendKind::Ort,
+                "lower `--max-batch-tokens` or `--max-input-length`, name a smaller file by `--onnx-file`, or give it \
+                 more memory",
+            ),
+            (
+                BackendKind::Python,
+                "lower `--max-batch-tokens` or `--max-input-length`, or give it more memory",
+            ),
+        ] {
+            let message = plan.check(available(999_999_999), backend).map_err(|error| error.to_string());
+            let sizes = "700 MB loaded, at most 100 MB for a batch and 200 MB of prefixes are more than this container \
+                may use 1000 MB";
+            assert_eq!(message, Err(format!("{sizes}: {advice}")));
+        }
+        for (backend, dtype, advice) in [
+            (BackendKind::Candle, None, "choose a smaller model, or `--dtype int8` or `int4`"),
+            (BackendKind::Candle, Some(DType::Int8), "choose a smaller model, or `--dtype int4`"),
+            (BackendKind::Ort, None, "choose a smaller model, or another file by `--onnx-file`"),
+            (BackendKind::Python, None, "choose a smaller model"),
+        ] {
+            let message =
+                available(1).check_weights(1 << 30, dtype, backend).map_err(|error| error.to_string());
+            assert!(
+                message.is_err_and(|message| message.ends_with(&format!(": {advice}"))),
+                "{backend} {dtype:?}"
+            );
+        }
         for (stored, dtype, fits) in [
             (1000, Some(DType::Float32), true),
             (1001, Some(DType::Float32), false),
@@ -208,7 +251,11 @@ mod tests {
             (8000, Some(DType::Int4), true),
             (8008, Some(DType::Int4), false),
         ] {
-            assert_eq!(available(1000).check_weights(stored, dtype).is_ok(), fits, "{stored} {dtype:?}");
+            assert_eq!(
+                available(1000).check_weights(stored, dtype, BackendKind::Candle).is_ok(),
+                fits,
+                "{stored} {dtype:?}"
+            );
         }
     }
 }
