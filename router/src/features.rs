@@ -1,7 +1,8 @@
-//! What the Cargo features of this build mean, under the names of text-embeddings-inference.
+//! The meaning of this build's Cargo features, which have the names of text-embeddings-inference.
 //!
-//! Input: the features, and the variable `USE_FLASH_ATTENTION`. Output: lines for the log. What must hold: a feature that
-//! cannot be true ends the build with the reason; one that changes nothing, or less than its name says, is in the log.
+//! Input: the features, and the variable `USE_FLASH_ATTENTION`. Output: lines for the log. What must hold: a
+//! feature that cannot be true ends the build with the reason; one that changes nothing, or less than its
+//! name says, is in the log.
 
 #[cfg(not(feature = "candle"))]
 compile_error!(
@@ -26,7 +27,7 @@ struct Features {
     idle: Option<&'static str>,
 }
 
-/// What the log should say of this build.
+/// Sentences for the log about this build.
 pub(crate) fn notices() -> Vec<String> {
     let features = Features {
         cuda: cfg!(feature = "cuda"),

@@ -1,8 +1,8 @@
-//! What the user asks for, and how the Hub is reached.
+//! The model that the user asks for, and how the Hub is reached.
 //!
-//! Input: `--model-id`, `--revision`, `--hf-token`, the cache folder, and the Hub's environment variables. Output: plain
-//! values for [`super::fetch`]. What must hold: this crate reads the environment here only, so that tests need not change
-//! it; the variables mean what they mean to Python's `huggingface_hub`.
+//! Input: `--model-id`, `--revision`, `--hf-token`, the cache folder, and the Hub's environment variables.
+//! Output: plain values for [`super::fetch`]. What must hold: this crate reads the environment only here, so
+//! that tests need not change it; the variables have the meaning that Python's `huggingface_hub` gives them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,39 +14,39 @@ use super::error::FilesError;
 use super::reading;
 use super::weights::{is_gguf, is_weights};
 
-/// The backend that will read a model's files: it decides which of them are its weights.
+/// The backend that will read a model's files. It decides which of them are the weights.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reader {
-    /// Which one.
+    /// The backend.
     pub backend: BackendKind,
-    /// `--onnx-file`: the graph that ONNX Runtime reads, where there are several.
+    /// `--onnx-file`: the graph that ONNX Runtime reads, if there are several.
     pub onnx_file: Option<String>,
-    /// `--gguf-file`: the GGUF file to take where there are several, or other weights, too.
+    /// `--gguf-file`: the GGUF file to read, if there are several, or other weights as well.
     pub gguf_file: Option<String>,
-    /// `--trust-remote-code`: whether Python files of the model are wanted.
+    /// `--trust-remote-code`: whether the model's Python files are fetched, too.
     pub python_code: bool,
 }
 
-/// Which model to serve.
+/// The model to serve.
 #[derive(Clone)]
 pub struct ModelSource {
-    /// A Hub id such as `Qwen/Qwen3-Reranker-0.6B`, also with `:FILE.gguf`, the path of a directory or of a weight file, or
-    /// `demo`.
+    /// A Hub id such as `Qwen/Qwen3-Reranker-0.6B`, also with `:FILE.gguf`, the path of a directory or of a
+    /// weight file, or `demo`.
     pub model_id: String,
     /// Branch, tag, commit or `refs/pr/N` of the Hub's repository.
     pub revision: String,
-    /// The Hub's token; none for that of the environment.
+    /// The Hub's token; absent: the token of the environment.
     pub token: Option<String>,
-    /// The Hub's cache; none for that of the environment.
+    /// The Hub's cache; absent: the cache of the environment.
     pub cache_dir: Option<PathBuf>,
-    /// `--dense-path`: a folder of the model whose files are wanted too.
+    /// `--dense-path`: a folder of the model whose files are fetched, too.
     pub dense_path: Option<String>,
-    /// Who will read the files.
+    /// The backend that will read the files.
     pub reader: Reader,
 }
 
 impl ModelSource {
-    /// The model, and who reads which of its files: `owner/name:FILE.gguf` names a GGUF file, too.
+    /// The model without its file, and the reader with it: `owner/name:FILE.gguf` names a GGUF file.
     pub(super) fn named(&self) -> Result<(&str, Reader), FilesError> {
         let flag = self.reader.gguf_file.as_deref();
         let (model_id, file) = match self.model_id.split_once(':') {
@@ -84,21 +84,21 @@ impl fmt::Debug for ModelSource {
 /// How to reach the Hub, and where its files are kept.
 #[derive(Clone)]
 pub struct HubOptions {
-    /// The Hub's address; none for the public one.
+    /// The Hub's address; absent: the public Hub.
     pub endpoint: Option<String>,
     /// Whether only the cache may be used.
     pub offline: bool,
-    /// The token where the source has none.
+    /// The token if the source has none.
     pub token: Option<String>,
-    /// The cache where the source has none.
+    /// The cache if the source has none.
     pub cache: PathBuf,
-    /// What the Hub is told of who asks.
+    /// The user agent in requests to the Hub.
     pub user_agent: String,
-    /// How often a request or a transfer is tried before it counts as failed.
+    /// The attempts of a request or transfer before it counts as failed.
     pub attempts: usize,
     /// The pause before the second attempt; later ones are longer.
     pub pause: Duration,
-    /// How long the Hub may take to answer, and how long a transfer may stand still.
+    /// How long the Hub may take to answer, and how long a transfer may stall.
     pub patience: Duration,
 }
 
@@ -133,7 +133,7 @@ impl Default for HubOptions {
 const LONGEST_TOKEN: u64 = 4096;
 
 impl HubOptions {
-    /// The defaults with the Hub's variables of the environment. The only place that reads them.
+    /// The defaults with the Hub's variables of the environment, which are read only here.
     #[must_use]
     pub fn from_environment() -> Self {
         Self::from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
@@ -173,7 +173,8 @@ fn is_switched_on(value: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str())
 }
 
-/// The directory that `model_id` names, and the file in it where it names a file; none if it can only be a Hub id.
+/// The directory that `model_id` names, and the file if it names one in it; absent if it can only be a Hub
+/// id.
 pub(super) fn local(model_id: &str) -> Result<Option<(PathBuf, Option<String>)>, FilesError> {
     let path = Path::new(model_id);
     let model_id = model_id.to_owned();
