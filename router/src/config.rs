@@ -12,9 +12,6 @@ mod model;
 
 use std::{net::SocketAddr, time::Duration};
 
-use text_embeddings_backend::BackendKind;
-use text_embeddings_backend_core::DType;
-
 pub(crate) use self::{
     error::ConfigError,
     model::{Config, ModelLimits},
@@ -46,7 +43,7 @@ pub(crate) struct ServerConfig {
     pub(crate) shutdown: Shutdown,
     /// Settings of HTTP alone.
     #[cfg(feature = "http")]
-    pub(crate) http: crate::http::Settings,
+    pub(crate) http: crate::http::HttpSettings,
 }
 
 /// How the server ends after it is told to stop.
@@ -74,7 +71,6 @@ impl ServerConfig {
     ///
     /// [`ConfigError`] for the first flag that cannot be served.
     pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
-        refuse_unsupported(args)?;
         if args.api_key.as_ref().is_some_and(|key| key.expose().is_empty()) {
             return Err(ConfigError::EmptyKey);
         }
@@ -105,7 +101,7 @@ impl ServerConfig {
                 drain: Duration::from_secs(args.drain_timeout.into()),
             },
             #[cfg(feature = "http")]
-            http: crate::http::Settings::resolve(args)?,
+            http: crate::http::HttpSettings::resolve(args)?,
         })
     }
 }
@@ -113,15 +109,6 @@ impl ServerConfig {
 /// Whether the first port, `listen`, is also the `port` of the metrics and serves them. Only HTTP does.
 fn served_on(listen: u16, port: u16) -> bool {
     cfg!(feature = "http") && port == listen && listen != 0
-}
-
-fn refuse_unsupported(args: &Args) -> Result<(), ConfigError> {
-    match args.model.dtype {
-        Some(dtype @ DType::Float16) if args.model.hub.backend != BackendKind::Python => {
-            Err(ConfigError::NotSupportedYet { flag: format!("--dtype {dtype}") })
-        }
-        _ => Ok(()),
-    }
 }
 
 fn collector(endpoint: &Endpoint) -> Result<Option<Collector>, ConfigError> {
@@ -386,7 +373,6 @@ mod tests {
     #[test]
     fn what_is_not_served_is_named() {
         let table = [
-            ("--dtype float16", "`--dtype float16` is not supported yet: leave it out"),
             (
                 "--otlp-endpoint https://me:s3cret@a:4317",
                 "`--otlp-endpoint https://<redacted>@a:4317` asks for encryption, which is not supported: give the \
@@ -402,7 +388,7 @@ mod tests {
             ),
             (
                 "--cors-allow-origin example.org",
-                "`--cors-allow-origin example.org` is no origin: give scheme and host such as `https://example.org`, \
+                "`--cors-allow-origin example.org` is not an origin: give scheme and host such as `https://example.org`, \
                  or `*`",
             ),
         ];

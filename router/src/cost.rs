@@ -1,15 +1,15 @@
-//! What a request cost, as its client and the log are told.
+//! The cost of a request, for its client and the log.
 //!
-//! Input: a [`Cost`]. Output: TEI's `x-…` keys, which are headers over HTTP and metadata over gRPC, and a line of the
-//! log. What must hold: both transports tell the same.
+//! Input: a [`Cost`]. Output: TEI's `x-…` keys, which are headers over HTTP and metadata over gRPC, and a
+//! line of the log. What must hold: both transports give the same values.
 
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue};
 use text_embeddings_core::service::Cost;
 
-/// TEI's headers, times in whole milliseconds, and the number of texts that were cut; of a listwise re-ranker also that of
-/// its prompts, which says that the scores depend on each other.
+/// TEI's headers, with times in whole milliseconds, and the number of texts that were cut. A listwise
+/// re-ranker also has the number of its prompts, which tells clients that the scores depend on each other.
 pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> Vec<(HeaderName, HeaderValue)> {
     let number = |name, value: usize| (HeaderName::from_static(name), HeaderValue::from(value));
     let time = |name, value: Duration| number(name, value.as_millis() as usize);

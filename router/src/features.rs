@@ -1,8 +1,8 @@
 //! The meaning of this build's Cargo features, which have the names of text-embeddings-inference.
 //!
-//! Input: the features, and the variable `USE_FLASH_ATTENTION`. Output: lines for the log. What must hold: a
-//! feature that cannot be true ends the build with the reason; one that changes nothing, or less than its
-//! name says, is in the log.
+//! Input: the features, and the variable `USE_FLASH_ATTENTION`. Output: lines for the log, and whether flash attention may be
+//! used. What must hold: a feature that cannot be true ends the build with the reason; one that changes nothing, or less than
+//! its name says, is in the log.
 
 #[cfg(not(feature = "candle"))]
 compile_error!(
@@ -23,6 +23,8 @@ const VARIABLE: &str = "USE_FLASH_ATTENTION";
 struct Features {
     cuda: bool,
     turing: bool,
+    /// Flash attention 2.
+    flash: bool,
     /// A feature that changes nothing.
     idle: Option<&'static str>,
 }
@@ -32,6 +34,7 @@ pub(crate) fn notices() -> Vec<String> {
     let features = Features {
         cuda: cfg!(feature = "cuda"),
         turing: cfg!(feature = "candle-cuda-turing"),
+        flash: cfg!(feature = "flash-attn"),
         idle: if cfg!(feature = "mkl") {
             Some("mkl")
         } else {
@@ -39,6 +42,11 @@ pub(crate) fn notices() -> Vec<String> {
         },
     };
     features.notices(std::env::var(VARIABLE).ok().as_deref())
+}
+
+/// Whether flash attention may be used: as in text-embeddings-inference, everything but `True` switches it off.
+pub(crate) fn flash_attention() -> bool {
+    std::env::var(VARIABLE).map_or(true, |value| value == "True")
 }
 
 impl Features {
@@ -51,15 +59,15 @@ impl Features {
         }
         if self.cuda {
             let why = match flash_attention {
-                // As in text-embeddings-inference, everything but `True` switches it off.
-                Some("True") => format!("`{VARIABLE}=True` has no effect, because this build has none"),
-                Some(other) => format!("`{VARIABLE}={other}` switches it off"),
-                None if self.turing => {
-                    "built with `candle-cuda-turing`, for cards before compute capability 8.0".to_owned()
-                }
-                None => "this build has none yet".to_owned(),
+                Some(other) if other != "True" => Some(format!("`{VARIABLE}={other}` switches it off")),
+                _ if self.flash => None,
+                Some(_) => Some(format!("`{VARIABLE}=True` has no effect, because this build has none")),
+                None if self.turing => Some(
+                    "built with `candle-cuda-turing`, for cards before compute capability 8.0".to_owned(),
+                ),
+                None => Some("built without the feature `flash-attn`".to_owned()),
             };
-            notices.push(format!("attention runs without flash attention 2: {why}"));
+            notices.extend(why.map(|why| format!("attention runs without flash attention 2: {why}")));
         }
         notices
     }
@@ -74,6 +82,7 @@ mod tests {
         let none = Features::default();
         let cuda = Features { cuda: true, ..none };
         let turing = Features { turing: true, ..cuda };
+        let flash = Features { flash: true, ..cuda };
         for (features, variable, expected) in [
             (none, None, vec![]),
             (none, Some("False"), vec![]),
@@ -83,7 +92,7 @@ mod tests {
                 None,
                 vec![
                     "built with `accelerate`, which changes nothing",
-                    "attention runs without flash attention 2: this build has none yet",
+                    "attention runs without flash attention 2: built without the feature `flash-attn`",
                 ],
             ),
             (
@@ -95,6 +104,13 @@ mod tests {
                 cuda,
                 Some("False"),
                 vec!["attention runs without flash attention 2: `USE_FLASH_ATTENTION=False` swi"],
+            ),
+            (flash, None, vec![]),
+            (flash, Some("True"), vec![]),
+            (
+                flash,
+                Some("false"),
+                vec!["attention runs without flash attention 2: `USE_FLASH_ATTENTION=false` swi"],
             ),
             (turing, None, vec!["attention runs without flash attention 2: built with `candle-cuda-turing`"]),
         ] {

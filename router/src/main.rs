@@ -2,7 +2,7 @@
 //!
 //! What must hold: a server that cannot start, or a command that fails, tells why in one line on standard
 //! error and exits with 1; SIGTERM and SIGINT end a server with 0 after the requests in flight, a second
-//! signal ends it at once.
+//! signal ends it at once; a lost device ends it with 1 after the requests in flight.
 
 mod args;
 mod auth;
@@ -48,7 +48,7 @@ use crate::{
     door::{Certificate, ClientLimits, Door, Listener},
     listener::{Reserved, ReservedPath},
     parent::Parent,
-    serve::{Listeners, Stop},
+    serve::{Ended, Listeners, Stop},
     signals::StopSignals,
     startup::Started,
     state::AppState,
@@ -58,10 +58,10 @@ use crate::{
 fn main() -> ExitCode {
     let (ended, given) = match Invocation::from_process() {
         Invocation::Serve(args, given) => (run(*args, &given), given),
-        Invocation::Run(command, given) => (command.run(), given),
+        Invocation::Run(command, given) => (command.run().map(|()| ExitCode::SUCCESS), given),
     };
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // The reader of the results closed the pipe because it has enough of them, as `head` does.
         Err(error) if commands::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args, given: &Given) -> anyhow::Result<()> {
+fn run(args: Args, given: &Given) -> anyhow::Result<ExitCode> {
     let server = ServerConfig::resolve(&args)?;
     telemetry::logging::start(args.json_output, args.disable_spans)?;
     tracing::info!("{} {given}", info::program());
@@ -86,12 +86,12 @@ fn run(args: Args, given: &Given) -> anyhow::Result<()> {
     traces.finish();
     // A model that still loads, or a batch that is still computed, must not hold the process back.
     runtime.shutdown_background();
-    ended
+    ended.map(ExitCode::from)
 }
 
 /// Reserves the ports first, so that a port in use is an error before a model is loaded, and opens them when
 /// the model is ready.
-async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> anyhow::Result<()> {
+async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> anyhow::Result<Ended> {
     for notice in features::notices() {
         tracing::info!("{notice}");
     }
@@ -113,8 +113,8 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let started = tokio::select! {
         started = tokio::spawn(async move { startup::start(&args).await }) => started.context("the start broke off")??,
-        () = signals.clone().received(1) => return Ok(()),
-        () = parent.clone().gone() => return Ok(()),
+        () = signals.clone().received(1) => return Ok(Ended::Asked),
+        () = parent.clone().gone() => return Ok(Ended::Asked),
     };
     let Started { service, info, compute_type, summary } = started;
     metrics.watch(service.gauges(), info.config.max_input_length);
@@ -143,7 +143,7 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         served = serve::serve(state, listeners, &door, drain) => served.context("the listener failed"),
         () = signals.received(2) => {
             tracing::warn!("a second signal: requests in flight are dropped");
-            Ok(())
+            Ok(Ended::Asked)
         }
     }
 }

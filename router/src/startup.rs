@@ -18,7 +18,7 @@ use std::{fmt, num::NonZeroUsize, time::Instant};
 use anyhow::Context;
 use serde_json::Value;
 use text_embeddings_backend::{BackendKind, Head, LoadOptions, Loaded, ModelType};
-use text_embeddings_backend_core::{BackendError, Description};
+use text_embeddings_backend_core::{BackendError, DType, Description};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
@@ -31,6 +31,7 @@ use self::parts::Parts;
 use crate::{
     args::{Args, DEFAULT_MODEL_ID, HubArgs},
     config::{Config, ModelLimits},
+    features::flash_attention,
     info::{Info, ModelDetails, RerankerDetails},
     secret::Secret,
 };
@@ -84,7 +85,9 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     let summary = format!("{} in {} on {}{held}", config.model_id, loaded.dtype, computer(&config, &loaded));
     let details = ModelDetails {
         sha: folder.revision_sha.clone(),
-        dtype: loaded.dtype.to_string(),
+        // A client that reads `float16` off TEI reads it here too, whatever a CPU computes in instead.
+        dtype: config.dtype.filter(|dtype| *dtype == DType::Float16).unwrap_or(loaded.dtype).to_string(),
+        arithmetic: loaded.dtype.to_string(),
         backend: loaded.kind.as_str(),
         weights,
         instruction_set: loaded.instruction_set,
@@ -163,6 +166,7 @@ fn load_weights(
         pin_threads: config.pin_threads,
         instruction_set: config.instruction_set.map(|set| set.to_string()),
         prefix_cache_bytes: config.prefix_cache_bytes,
+        flash_attention: flash_attention(),
     };
     Ok(match python::options(args, config, folder, encoder)? {
         Some(python) => text_embeddings_backend::load_python(&options, &python)?,
@@ -251,7 +255,7 @@ impl Choices {
             config[*field] = value.clone();
             described = text_embeddings_backend::describe(&config, backend).map_err(|error| match error {
                 BackendError::Load(reason) => BackendError::Load(format!("`{flag}`: {reason}")),
-                error @ (BackendError::Architecture(_) | BackendError::Inference(_)) => error,
+                other => other,
             })?;
         }
         Ok(described)

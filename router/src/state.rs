@@ -1,4 +1,4 @@
-//! What every handler of every transport may use.
+//! The state that the handlers of both transports share.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::{
 /// The server's parts, shared by all requests. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct AppState {
-    /// What answers requests.
+    /// The service that answers requests.
     pub(crate) service: Service,
-    /// What is served, and within which limits.
+    /// The served model and the server's limits.
     pub(crate) info: Arc<Info>,
     /// Limits and origins.
     pub(crate) server: Arc<ServerConfig>,
-    /// The keys that clients may send.
+    /// The keys of clients that may pass.
     pub(crate) keys: Keys,
-    /// What `GET /metrics` says.
+    /// The source of `GET /metrics`.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC leaves them to the second port"))]
     pub(crate) metrics: Metrics,
-    /// Where the spans of requests go.
+    /// The exporter of the requests' spans.
     pub(crate) traces: Traces,
     /// The device that computes, for `x-compute-type`: `cpu`, `cuda` or `metal`.
     pub(crate) compute_type: &'static str,
@@ -34,7 +34,7 @@ pub(crate) struct AppState {
     pub(crate) stop: Stop,
 }
 
-/// Whether the server should be sent requests.
+/// Whether the server should get requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readiness {
     /// The model is loaded and checked, and it computes.
@@ -46,7 +46,7 @@ pub(crate) enum Readiness {
 }
 
 impl AppState {
-    /// Whether the server should be sent requests. While it loads there is no state, and no port is open.
+    /// Whether the server should get requests. A server that is still loading has no state and no open port.
     pub(crate) async fn readiness(&self) -> Readiness {
         if self.stop.is_asked() {
             Readiness::Stopping

@@ -99,7 +99,11 @@ fn vertex_ais_variables_are_read() {
             "/rerank",
             "Error: `--aip-predict-route /rerank` is a route of the server".to_owned(),
         ),
-        ("AIP_HEALTH_ROUTE", "alive", "Error: `--aip-health-route alive` is no path of a URL".to_owned()),
+        (
+            "AIP_HEALTH_ROUTE",
+            "alive",
+            "Error: `--aip-health-route alive` is not the path of a URL".to_owned(),
+        ),
     ];
     for (variable, value, expected) in table {
         let output =

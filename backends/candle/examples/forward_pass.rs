@@ -35,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         pin_threads: false,
         instruction_set: Some(instruction_set.clone()),
         prefix_cache_bytes: 0,
+        flash_attention: true,
     })?;
     let batch = batch();
     // The first pass fills buffers that later ones use again.

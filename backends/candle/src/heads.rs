@@ -15,8 +15,9 @@ use crate::{
     transformer::Weights,
 };
 use splade::Splade;
+use std::borrow::Cow;
 use text_embeddings_backend_core::{
-    AnswerTokens, BackendError, Batch, DenseModule, Head, Module, Output, Predictions, TokenVectors,
+    AnswerTokens, BackendError, Batch, DenseModule, Head, Module, Output, Predictions, TokenVectors, Wanted,
     largest_weights, mean,
 };
 
@@ -188,12 +189,13 @@ impl<O: Operations> LoadedHead<O> {
     ) -> Result<Predictions> {
         let texts = match self {
             Self::Scores { pooling, steps, pools_last, classes } => {
-                let values = operations.values(hidden)?;
-                let states = States { width: values.len() / rows.len(), values: &values, rows };
                 let results = if *pools_last {
+                    let values = operations.values(hidden)?;
+                    let states = States { width: steps.widths.0, values: &values, rows };
                     states.stepped_and_pooled(operations, steps, (batch, *pooling))?
                 } else {
-                    steps.run(operations, states.pooled(batch, *pooling))?
+                    let pooled = pooled(operations, hidden, steps.widths.0, &places(rows, batch, *pooling))?;
+                    steps.run(operations, pooled)?
                 };
                 let results = results.chunks_exact(steps.widths.1);
                 let score = |state: &[f32]| {
@@ -201,23 +203,27 @@ impl<O: Operations> LoadedHead<O> {
                 };
                 results.map(|state| Output::whole(score(state))).collect()
             }
-            Self::Vectors { .. } => {
-                let values = operations.values(hidden)?;
-                let states = States { width: values.len() / rows.len(), values: &values, rows };
-                self.vectors(operations, &states, batch)?
-            }
+            Self::Vectors { .. } => self.vectors(operations, hidden, rows, batch)?,
             Self::Splade(splade) => splade.predict(operations, hidden, rows, batch)?,
         };
         Ok(Predictions { texts, ..Predictions::default() })
     }
 
     /// The outputs of an embedding model's texts.
-    fn vectors(&self, operations: &mut O, states: &States<'_>, batch: &Batch) -> Result<Vec<Output>> {
+    fn vectors(
+        &self,
+        operations: &mut O,
+        hidden: &O::Tensor,
+        rows: &[usize],
+        batch: &Batch,
+    ) -> Result<Vec<Output>> {
         let Self::Vectors { pooling, steps, token_steps, lexical, quantised } = self else {
             return Ok(Vec::new());
         };
         let [own, modules] = steps;
-        let pooled = own.run(operations, states.pooled(batch, *pooling))?;
+        let width = own.widths.0;
+        let pooled = pooled(operations, hidden, width, &places(rows, batch, *pooling))?;
+        let pooled = own.run(operations, pooled)?;
         let mut pooled = modules.run(operations, pooled)?;
         if *quantised {
             for value in &mut pooled {
@@ -225,6 +231,13 @@ impl<O: Operations> LoadedHead<O> {
             }
         }
         let mut pooled = pooled.chunks_exact(modules.widths.1);
+        let wants_states = |wanted: &Wanted| wanted.tokens || wanted.sparse;
+        let values = if batch.wanted().iter().any(wants_states) {
+            operations.values(hidden)?
+        } else {
+            Cow::Borrowed(&[][..])
+        };
+        let states = States { width, values: &values, rows };
         let mut texts = Vec::with_capacity(batch.leaves().len());
         for (text, wanted) in batch.wanted().iter().enumerate() {
             let mut output = Output::default();
@@ -290,13 +303,23 @@ impl States<'_> {
         }
         Ok(pooled)
     }
+}
 
-    /// The pooled states of the texts whose scores or vector are wanted.
-    fn pooled(&self, batch: &Batch, pooling: Pooling) -> Vec<f32> {
-        let texts = batch.wanted().iter().enumerate().filter(|(_, wanted)| wanted.whole);
-        let states = |text| pooling.rows(batch, text).into_iter().map(|row| self.of(row));
-        texts.flat_map(|(text, _)| mean(states(text), self.width)).collect()
-    }
+/// For each text whose scores or vector are wanted, where in the ascending `rows` the rows that are pooled stand.
+fn places(rows: &[usize], batch: &Batch, pooling: Pooling) -> Vec<Vec<usize>> {
+    let texts = batch.wanted().iter().enumerate().filter(|(_, wanted)| wanted.whole);
+    let places = |text| pooling.rows(batch, text).into_iter().map(|row| place(rows, row)).collect();
+    texts.map(|(text, _)| places(text)).collect()
+}
+
+/// The mean of the states at these places for each text: `[texts, width]`.
+fn pooled<O: Operations>(
+    operations: &mut O,
+    hidden: &O::Tensor,
+    width: usize,
+    texts: &[Vec<usize>],
+) -> Result<Vec<f32>> {
+    if texts.is_empty() { Ok(Vec::new()) } else { operations.means(hidden, width, texts) }
 }
 
 /// The error of a request for an output that the head does not give.

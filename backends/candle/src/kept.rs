@@ -1,14 +1,15 @@
 //! Keys and values that outlive their batch: the interface to whatever memory a device keeps them in, and main memory.
 
-use crate::kernels::pack::round_to_bf16;
+use crate::{kernels::pack::round_to_bf16, operations::Result};
 
 /// Rows of keys and values of one layer.
 pub(crate) trait Kept: Send + Sync + Sized {
-    /// The rows at these indices, each `width` values, and no spare room.
-    fn rows(&self, rows: &[usize], width: usize) -> Self;
-
-    /// Keeps the rows from `row` on and gives those before, each `width` values, neither with spare room.
-    fn split_front(&mut self, row: usize, width: usize) -> Self;
+    /// A copy of the rows at these indices, each `width` values, without spare room.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn rows(&self, rows: &[usize], width: usize) -> Result<Self>;
 
     /// Whether all values are numbers and none is infinite.
     fn is_finite(&self) -> bool;
@@ -51,7 +52,7 @@ impl HostValues {
 }
 
 impl Kept for HostValues {
-    fn rows(&self, rows: &[usize], width: usize) -> Self {
+    fn rows(&self, rows: &[usize], width: usize) -> Result<Self> {
         fn pick<T: Copy>(kept: &[T], rows: &[usize], width: usize) -> Vec<T> {
             let mut out = Vec::with_capacity(rows.len() * width);
             for row in rows {
@@ -59,23 +60,10 @@ impl Kept for HostValues {
             }
             out
         }
-        match self {
+        Ok(match self {
             Self::F32(kept) => Self::F32(pick(kept, rows, width)),
             Self::Bf16(kept) => Self::Bf16(pick(kept, rows, width)),
-        }
-    }
-
-    fn split_front(&mut self, row: usize, width: usize) -> Self {
-        fn split<T>(kept: &mut Vec<T>, at: usize) -> Vec<T> {
-            let tail = kept.split_off(at);
-            let mut head = std::mem::replace(kept, tail);
-            head.shrink_to_fit();
-            head
-        }
-        match self {
-            Self::F32(kept) => Self::F32(split(kept, row * width)),
-            Self::Bf16(kept) => Self::Bf16(split(kept, row * width)),
-        }
+        })
     }
 
     fn is_finite(&self) -> bool {

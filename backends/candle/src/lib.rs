@@ -9,6 +9,8 @@ mod attention;
 pub mod benchmarks;
 mod bias;
 mod cpu;
+#[cfg(any(all(test, target_os = "linux"), feature = "cuda"))]
+mod cuda;
 mod device;
 mod heads;
 mod host_modules;
@@ -26,6 +28,8 @@ mod prefix_cache;
 mod rope;
 mod transformer;
 
+#[cfg(feature = "cuda")]
+use crate::cuda::CudaOperations;
 use crate::{
     cpu::CpuOperations,
     device::Chosen,
@@ -38,6 +42,7 @@ use crate::{
     prefix_cache::{PrefixCache, TokenShape},
     transformer::Transformer,
 };
+use candle_core::Device;
 pub use device::ON_CPU;
 pub use host_modules::HostModules;
 pub use kernels::InstructionSet;
@@ -108,7 +113,11 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
             let set =
                 options.instruction_set.as_deref().map(str::parse).transpose().map_err(BackendError::Load)?;
             let set = set.unwrap_or_else(InstructionSet::best);
-            let dtype = options.dtype.map_or_else(|| default_dtype(set, options), Ok)?;
+            let dtype = match options.dtype {
+                Some(DType::Float16) => instead_of_float16(set),
+                Some(dtype) => dtype,
+                None => default_dtype(set, options)?,
+            };
             let operations = if options.pin_threads {
                 CpuOperations::on(Threads::start_pinned(options.threads)?, set, dtype)?
             } else {
@@ -127,38 +136,50 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
                 prefix_cache_bytes: if keeps { options.prefix_cache_bytes } else { 0 },
             })
         }
-        Chosen::Candle(device) => {
-            let name = if device.is_cuda() { "cuda" } else { "metal" };
-            let dtype = options.dtype.unwrap_or(DType::Float32);
-            let products = match dtype {
-                DType::Float32 => candle_core::DType::F32,
-                DType::BFloat16 if device.is_cuda() => candle_core::DType::BF16,
-                _ => {
-                    return Err(BackendError::Load(format!(
-                        "`--dtype {dtype}` is not supported on {name}: leave it out"
-                    )));
-                }
-            };
-            let set = options.instruction_set.as_ref().map(|set| format!("--instruction-set {set}"));
-            if let Some(flag) = set.or(options.pin_threads.then(|| "--pin-threads".to_owned())) {
-                return Err(BackendError::Load(format!(
-                    "`{flag}` is for the CPU, but {name} computes: leave it out"
-                )));
-            }
+        Chosen::Candle(device) => load_on_candle(device, options),
+    }
+}
+
+/// Loads a model onto a device that candle drives.
+fn load_on_candle(device: Device, options: &LoadOptions) -> Result<Loaded> {
+    let name = if device.is_cuda() { "cuda" } else { "metal" };
+    let set = options.instruction_set.as_ref().map(|set| format!("--instruction-set {set}"));
+    if let Some(flag) = set.or(options.pin_threads.then(|| "--pin-threads".to_owned())) {
+        return Err(BackendError::Load(format!(
+            "`{flag}` is for the CPU, but {name} computes: leave it out"
+        )));
+    }
+    let dtype = options.dtype.unwrap_or(DType::Float32);
+    let (backend, prefix_cache_bytes) = match dtype {
+        DType::Float32 => {
             // Keys and values would go to main memory and back.
             let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
-            let backend = load_on(TensorOperations::new(device, products), &options)?;
-            Ok(Loaded {
-                backend,
-                kind: BackendKind::Candle,
-                library: None,
-                device: name,
-                dtype,
-                instruction_set: None,
-                prefix_cache_bytes: 0,
-            })
+            (load_on(TensorOperations::new(device, candle_core::DType::F32), &options)?, 0)
         }
-    }
+        #[cfg(feature = "cuda")]
+        DType::BFloat16 | DType::Float16 => {
+            let operands =
+                if dtype == DType::Float16 { candle_core::DType::F16 } else { candle_core::DType::BF16 };
+            let gpu = cuda::device::Gpu::new(device, options.flash_attention).map_err(plain::failed)?;
+            let backend = load_on(CudaOperations::new(gpu, operands), options)?;
+            let keeps = backend.packing().shares_prefixes;
+            (backend, if keeps { options.prefix_cache_bytes } else { 0 })
+        }
+        _ => {
+            return Err(BackendError::Load(format!(
+                "`--dtype {dtype}` is not supported on {name}: leave it out"
+            )));
+        }
+    };
+    Ok(Loaded {
+        backend,
+        kind: BackendKind::Candle,
+        library: None,
+        device: name,
+        dtype,
+        instruction_set: None,
+        prefix_cache_bytes,
+    })
 }
 
 /// bfloat16 if that is what all matrices are stored in and the CPU multiplies it.
@@ -167,6 +188,15 @@ fn default_dtype(set: InstructionSet, options: &LoadOptions) -> Result<DType> {
     let is_rounded = || Ok::<_, BackendError>(Checkpoint::open(&options.weights)?.is_stored_as(&BF16));
     let native = set.has_bf16() && (Scheme::of(&options.config)?.is_some() || is_rounded()?);
     Ok(if native { DType::BFloat16 } else { DType::Float32 })
+}
+
+/// What a CPU computes in where float16 is asked for: bfloat16 if it multiplies it, else float32. Says so in the log.
+fn instead_of_float16(set: InstructionSet) -> DType {
+    let dtype = if set.has_bf16() { DType::BFloat16 } else { DType::Float32 };
+    tracing::info!(
+        "`--dtype float16`: {set} on the CPU does not multiply float16, so {dtype} is computed with instead"
+    );
+    dtype
 }
 
 fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) -> Result<Box<dyn Backend>> {

@@ -10,7 +10,7 @@ use crate::{
     rope::Angles,
 };
 use std::borrow::Cow;
-use text_embeddings_backend_core::{Activation, BackendError, Batch};
+use text_embeddings_backend_core::{Activation, BackendError, Batch, mean};
 
 /// The result of an operation.
 pub(crate) type Result<T> = std::result::Result<T, BackendError>;
@@ -235,6 +235,14 @@ pub(crate) trait Operations: Send {
         factors: &[f32],
         sum: &mut Self::Tensor,
     ) -> Result<()>;
+
+    /// The mean of some rows of `x`, `[rows, columns]`, for each text, in main memory: `[texts, columns]`. Each text has at
+    /// least one row.
+    fn means(&mut self, x: &Self::Tensor, columns: usize, texts: &[Vec<usize>]) -> Result<Vec<f32>> {
+        let values = self.values(x)?;
+        let state = |&row: &usize| &values[row * columns..][..columns];
+        Ok(texts.iter().flat_map(|rows| mean(rows.iter().map(state), columns)).collect())
+    }
 }
 
 /// DeBERTa's extra scores: query with the key's position, and key with the query's position, by the bucket of their

@@ -8,7 +8,7 @@
 use crate::{
     kept::Kept,
     operations::{Operations, Result},
-    prefix_cache::{Cursor, PrefixCache},
+    prefix_cache::{Cursor, Fresh, PrefixCache},
 };
 use text_embeddings_backend_core::Batch;
 
@@ -25,20 +25,6 @@ pub(crate) struct Pass<'a, K> {
     fresh: Fresh<K>,
     /// The layer whose keys and values come next.
     layer: usize,
-}
-
-/// What a pass computed that later ones may use.
-pub(crate) struct Fresh<K> {
-    /// The rows, in the batch, of prefixes that are worth keeping; known ones included.
-    pub(crate) prefixes: Vec<Vec<usize>>,
-    /// Those of these rows that were computed, ascending.
-    pub(crate) rows: Vec<usize>,
-    /// For each layer, keys and values of `rows`.
-    pub(crate) layers: Vec<K>,
-    /// Where the cache had what was known.
-    pub(crate) known: Vec<Cursor>,
-    /// Texts of the batch that begin with known rows.
-    pub(crate) known_texts: usize,
 }
 
 impl<'a, K: Kept> Pass<'a, K> {

@@ -12,10 +12,9 @@ pub(crate) mod reference;
 use crate::{
     attention::Heads,
     kept::HostValues,
-    kernels::pack::Stored,
     load::Weight,
     operations::{
-        Attention, Disentangled, Norm, NormKind, Operations, Part, Precision, Result, Rows, refuse_unknown,
+        Attention, Buckets, Norm, NormKind, Operations, Part, Precision, Result, Rows, refuse_unknown,
     },
 };
 use candle_core::{D, DType, Device, Tensor};
@@ -23,7 +22,7 @@ use candle_nn::{
     ops::{rms_norm, sigmoid},
     rotary_emb::rope_thd,
 };
-use padded::{Limits, Plan};
+use padded::{Limits, PaddedAttention};
 use std::borrow::Cow;
 use text_embeddings_backend_core::{Activation, BackendError};
 
@@ -36,11 +35,18 @@ pub(crate) struct TensorOperations {
 
 /// A weight with its bias.
 pub(crate) struct TensorMatrix {
-    weight: Tensor,
-    bias: Option<Tensor>,
+    /// `[outputs, inputs]`
+    pub(crate) weight: Tensor,
+    /// `[outputs]`, in `f32`.
+    pub(crate) bias: Option<Tensor>,
 }
 
 impl TensorMatrix {
+    /// Rows of the weight.
+    pub(crate) fn outputs(&self) -> Result<usize> {
+        self.weight.dim(0).map_err(failed)
+    }
+
     /// `x · weightᵀ + bias`, in the operands' own type.
     fn product(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         let product = x.matmul(&self.weight.t()?)?;
@@ -58,14 +64,46 @@ impl TensorOperations {
     }
 
     fn upload(&self, weights: &[&Weight], dtype: DType) -> Result<Tensor> {
-        let rows = weights.iter().flat_map(|part| (0..part.rows()).flat_map(|row| part.row(row)));
-        let values = Tensor::from_vec(rows.collect::<Vec<f32>>(), ((), weights[0].columns()), &self.device);
-        values.and_then(|values| values.to_dtype(dtype)).map_err(failed)
+        let columns = weights[0].columns();
+        let values = if weights.iter().all(|part| part.stored().dtype() == dtype) {
+            let bytes: Vec<&[u8]> = weights.iter().map(|part| part.bytes()).collect();
+            let rows = weights.iter().map(|part| part.rows()).sum::<usize>();
+            let bytes =
+                if let [bytes] = bytes[..] { Cow::Borrowed(bytes) } else { Cow::Owned(bytes.concat()) };
+            Tensor::from_raw_buffer(&bytes, dtype, &[rows, columns], &self.device)
+        } else {
+            let rows = weights.iter().flat_map(|part| (0..part.rows()).flat_map(|row| part.row(row)));
+            let values = Tensor::from_vec(rows.collect::<Vec<f32>>(), ((), columns), &self.device);
+            values.and_then(|values| values.to_dtype(dtype))
+        };
+        values.map_err(failed)
     }
 
     fn ids(&self, rows: &[usize]) -> Result<Tensor> {
         let rows: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
         Tensor::new(rows, &self.device).map_err(failed)
+    }
+
+    /// Attention over the groups of `padded`: turned queries `[rows, heads · size]`, keys and values, and DeBERTa's positions, if
+    /// the model has these.
+    pub(crate) fn attend(
+        &self,
+        padded: &PaddedAttention,
+        queries: &Tensor,
+        keys_values: &Tensor,
+        positions: Option<PositionMatrices<'_>>,
+    ) -> Result<Tensor> {
+        let size = padded.heads.size;
+        let scores = positions.map(|positions| {
+            Ok::<_, BackendError>(positions::PositionScores {
+                buckets: positions.buckets,
+                of_queries: self.position_scores(queries, positions.keys, size)?,
+                of_keys: self.position_scores(keys_values, positions.queries, size)?,
+            })
+        });
+        let scores = scores.transpose()?;
+        let scaled = (queries / padded.divisor).map_err(failed)?;
+        padded.attention(&scaled, keys_values, scores.as_ref()).map_err(failed)
     }
 
     /// The scores of each head with the positions of all buckets, in main memory: `[head][rows][buckets]`.
@@ -85,14 +123,22 @@ impl TensorOperations {
     }
 }
 
+/// DeBERTa's relative positions, for each head a matrix of all buckets.
+pub(crate) struct PositionMatrices<'a> {
+    /// The buckets of distances.
+    pub(crate) buckets: &'a Buckets,
+    /// Keys `[buckets, size]`; absent if the model lacks these scores.
+    pub(crate) keys: Option<&'a [TensorMatrix]>,
+    /// Queries, likewise.
+    pub(crate) queries: Option<&'a [TensorMatrix]>,
+}
+
 /// Some rows of a batch on a device.
 pub(crate) struct TensorRows {
     /// Of the angles of each row: `[rows, size / 2]`; absent where positions are not rotary.
     angles: Option<[Tensor; 2]>,
-    attention: Plan,
+    attention: PaddedAttention,
     heads: Heads,
-    /// The divisor of scores.
-    divisor: f64,
 }
 
 impl TensorRows {
@@ -152,11 +198,7 @@ impl Operations for TensorOperations {
 
     fn table(&self, values: Weight) -> Result<Tensor> {
         // As exact as it is stored.
-        let dtype = match values.stored() {
-            Stored::F32 => DType::F32,
-            Stored::F16 => DType::F16,
-            Stored::Bf16 => DType::BF16,
-        };
+        let dtype = values.stored().dtype();
         self.upload(&[&values], dtype)
     }
 
@@ -279,7 +321,7 @@ impl Operations for TensorOperations {
     }
 
     fn rows(&mut self, rows: Rows<'_>) -> Result<TensorRows> {
-        let Rows { angles, heads, scoring, .. } = rows;
+        let Rows { angles, heads, .. } = rows;
         let tensor = |values: Vec<f32>| Tensor::from_vec(values, ((), heads.size / 2), &self.device);
         let angles = angles.map(|angles| {
             let cosines = angles.iter().flat_map(|(cosines, _)| *cosines).copied().collect();
@@ -287,8 +329,8 @@ impl Operations for TensorOperations {
             Ok([tensor(cosines)?, tensor(sines)?])
         });
         let angles = angles.transpose().map_err(failed)?;
-        let attention = Plan::new(&rows, Limits::GPU, &self.device).map_err(failed)?;
-        Ok(TensorRows { angles, attention, heads, divisor: f64::from(scoring.divisor) })
+        let attention = PaddedAttention::new(&rows, Limits::GPU, &self.device).map_err(failed)?;
+        Ok(TensorRows { angles, attention, heads })
     }
 
     fn turn_keys(
@@ -332,18 +374,13 @@ impl Operations for TensorOperations {
         rows: &TensorRows,
         precision: Precision,
     ) -> Result<Tensor> {
-        let scores = disentangled.map(|disentangled| {
-            let Disentangled { buckets, position_keys, position_queries } = disentangled;
-            Ok::<_, BackendError>(positions::PositionScores {
-                buckets,
-                of_queries: self.position_scores(queries, position_keys.as_deref(), rows.heads.size)?,
-                of_keys: self.position_scores(keys_values, position_queries.as_deref(), rows.heads.size)?,
-            })
+        let turned = rows.turn(queries, query_norm).map_err(failed)?;
+        let positions = disentangled.map(|disentangled| PositionMatrices {
+            buckets: &disentangled.buckets,
+            keys: disentangled.position_keys.as_deref(),
+            queries: disentangled.position_queries.as_deref(),
         });
-        let scores = scores.transpose()?;
-        let turned =
-            rows.turn(queries, query_norm).and_then(|queries| queries / rows.divisor).map_err(failed)?;
-        let context = rows.attention.attention(&turned, keys_values, scores.as_ref()).map_err(failed)?;
+        let context = self.attend(&rows.attention, &turned, keys_values, positions)?;
         self.operand(&context, precision)
     }
 

@@ -5,7 +5,7 @@
 //! nodes hold and never exceeds the budget; a prefix is stored once, however many others go on from it; what was not used
 //! for longest goes first, and never what a node in the tree goes on from.
 
-use crate::{kept::Kept, pass::Fresh};
+use crate::{kept::Kept, operations::Result};
 use std::collections::HashMap;
 use text_embeddings_backend_core::{Batch, Reused};
 
@@ -35,6 +35,20 @@ pub(crate) struct Cursor {
 impl Cursor {
     /// Before the first token.
     pub(crate) const START: Self = Self { node: None, tokens: 0 };
+}
+
+/// What a pass computed that later ones may use.
+pub(crate) struct Fresh<K> {
+    /// The rows, in the batch, of prefixes that are worth keeping; known ones included.
+    pub(crate) prefixes: Vec<Vec<usize>>,
+    /// Those of these rows that were computed, ascending.
+    pub(crate) rows: Vec<usize>,
+    /// For each layer, keys and values of `rows`.
+    pub(crate) layers: Vec<K>,
+    /// Where the cache had what was known.
+    pub(crate) known: Vec<Cursor>,
+    /// Texts of the batch that begin with known rows.
+    pub(crate) known_texts: usize,
 }
 
 /// The size of a token's keys and values.
@@ -124,7 +138,8 @@ impl<K: Kept> PrefixCache<K> {
         }
         let missing = &rows[found..];
         // What was known and has gone since is not computed: all that is missing must be fresh.
-        let places: Result<Vec<usize>, _> = missing.iter().map(|row| fresh.rows.binary_search(row)).collect();
+        let places: std::result::Result<Vec<usize>, _> =
+            missing.iter().map(|row| fresh.rows.binary_search(row)).collect();
         let Ok(mut places) = places else { return };
         if places.is_empty() {
             return;
@@ -133,9 +148,11 @@ impl<K: Kept> PrefixCache<K> {
         if places.is_empty() {
             return;
         }
-        let parent = self.split(at);
+        // Copies first: a device without room for them leaves the tree as it was.
+        let copies = fresh.layers.iter().map(|layer| layer.rows(&places, self.shape.values));
+        let Ok(layers) = copies.collect::<Result<Vec<_>>>() else { return };
+        let Ok(parent) = self.split(at) else { return };
         let tokens: Vec<u32> = missing[..places.len()].iter().map(|&row| ids[row]).collect();
-        let layers = fresh.layers.iter().map(|layer| layer.rows(&places, self.shape.values)).collect();
         if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent)) {
             parent.children += 1;
         }
@@ -158,23 +175,36 @@ impl<K: Kept> PrefixCache<K> {
     }
 
     /// The node that ends at `at`, made by cutting one in two if need be; none at the start.
-    fn split(&mut self, at: Cursor) -> Option<usize> {
-        let (id, width) = (at.node?, self.shape.values);
-        let node = self.nodes.get_mut(&id)?;
+    ///
+    /// # Errors
+    ///
+    /// Those of the device. The tree is as it was then.
+    fn split(&mut self, at: Cursor) -> Result<Option<usize>> {
+        let Some((id, node)) = at.node.and_then(|id| Some((id, self.nodes.get_mut(&id)?))) else {
+            return Ok(None);
+        };
         if at.tokens == node.tokens.len() {
-            return Some(id);
+            return Ok(Some(id));
         }
+        let rows: Vec<usize> = (0..node.tokens.len()).collect();
+        let (before, after) = rows.split_at(at.tokens);
+        let part = |layers: &[K], rows: &[usize]| -> Result<Vec<K>> {
+            layers.iter().map(|layer| layer.rows(rows, self.shape.values)).collect()
+        };
+        let (layers, rest) = (part(&node.layers, before)?, part(&node.layers, after)?);
         // What hangs below keeps its parent: the node keeps its end, and a new one takes its beginning.
+        node.layers = rest;
         let tail = node.tokens.split_off(at.tokens);
         let mut tokens = std::mem::replace(&mut node.tokens, tail);
         tokens.shrink_to_fit();
-        let layers = node.layers.iter_mut().map(|layer| layer.split_front(at.tokens, width)).collect();
         let (parent, used, next) = (node.parent, node.used, node.tokens[0]);
         self.bytes -= tokens.len() * self.token_bytes();
         let head = self.add(Node { parent, tokens, layers, children: 1, used });
         self.edges.insert((Some(head), next), id);
-        self.nodes.get_mut(&id)?.parent = Some(head);
-        Some(head)
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.parent = Some(head);
+        }
+        Ok(Some(head))
     }
 
     /// Throws out what was not used for longest until there is room for a node of so many tokens, and for what cutting

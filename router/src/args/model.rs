@@ -34,10 +34,11 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, help_heading = "Model", value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
 
-    /// The arithmetic: `float32` (exact), `bfloat16`, `int8` or `int4` [default: bfloat16 if the checkpoint
-    /// is stored in it, this CPU multiplies it and `candle` computes, else float32].
+    /// The arithmetic: `float32` (exact), `float16`, `bfloat16`, `int8` or `int4` [default: bfloat16 if the
+    /// checkpoint is stored in it, this CPU multiplies it and `candle` computes, else float32].
     ///
-    /// `--backend python` also has `float16`, and has neither `int8` nor `int4`.
+    /// For `float16`, a CPU computes in bfloat16 if it multiplies that, else in float32. `--backend python` has
+    /// neither `int8` nor `int4`.
     #[arg(long, env, value_parser = values::dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
 

@@ -21,7 +21,7 @@ const DEFAULT_LIST_TOKENS: usize = 32_768;
 /// The default on the CPU, for each computing thread. New requests wait for the forward pass that runs: at
 /// about 200 tokens per second and thread (0.6B parameters, bfloat16), a pass takes 1.3 s, where 16,384
 /// tokens on two threads would take 40 s. Twice as many tokens are up to 4 % faster, half as many up to 6 %
-/// slower (readings in `docs/performance.md`).
+/// slower (readings in `docs/performance-details.md`).
 const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
 
 /// The two limits, and the sentences for the log.

@@ -1,14 +1,15 @@
-//! The deadline of a call, which its client sends as `grpc-timeout`.
+//! The deadline of a call, from its metadata `grpc-timeout`.
 //!
-//! Input: a call. Output: its answer, or CANCELLED when no answer has begun in time. What must hold: when the time is up,
-//! the work is dropped.
+//! Input: a call. Output: its answer, or CANCELLED if no answer has begun in time. What must hold: when the
+//! time is up, the call's work is cancelled.
 
 use std::time::Duration;
 
 use axum::{extract::Request, middleware::Next, response::Response};
 use tonic::Status;
 
-/// Answers a call within its deadline, if it has one. A deadline that cannot be read is none, as in other servers.
+/// Answers a call within its deadline, if it has one. A deadline that cannot be read is ignored, as in other
+/// servers.
 pub(super) async fn hold(request: Request, next: Next) -> Response {
     let header = request.headers().get("grpc-timeout").and_then(|value| value.to_str().ok());
     let Some(limit) = header.and_then(parse) else { return next.run(request).await };
@@ -66,7 +67,7 @@ mod tests {
         }
     }
 
-    // Not over a connection: tonic's client keeps the deadline, too.
+    // Not over a connection, because tonic's client also keeps the deadline.
     #[tokio::test]
     async fn a_call_ends_at_its_deadline() {
         let slow = || async { tokio::time::sleep(Duration::from_hours(1)).await };

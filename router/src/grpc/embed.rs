@@ -1,7 +1,7 @@
 //! `Embed`: texts to vectors.
 //!
-//! What must hold: a message means what the same fields mean over HTTP, except that `truncate` has no third state here:
-//! absent is `false`, as in TEI.
+//! What must hold: a field means the same as over HTTP, except that `truncate` cannot be absent: the default
+//! is `false`, as in TEI.
 
 use futures_util::TryFutureExt;
 use text_embeddings_backend_core::{SparseValue, Wanted};
@@ -14,17 +14,16 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
     Grpc,
-    error::status,
-    stream::{Answers, without_headers},
-    wire::{direction, metadata},
+    error::invalid,
+    stream::{AnswerStream, without_headers},
+    wire::{answered, direction},
 };
-use crate::cost;
 
 fn encoding(truncate: bool, side: i32, prompt_name: Option<String>) -> Result<EmbedEncoding, Status> {
     Ok(EmbedEncoding { truncate: Some(truncate), truncation_direction: direction(side)?, prompt_name })
 }
 
-/// The only one of a message's answers: a message holds one text.
+/// The answer to the only text of a message.
 fn only<T: Default>(answers: Vec<T>) -> T {
     answers.into_iter().next().unwrap_or_default()
 }
@@ -36,13 +35,13 @@ async fn embed(service: Service, message: v1::EmbedRequest) -> Result<Answer<v1:
         normalize: message.normalize.unwrap_or(true),
         dimensions: message.dimensions.map(|dimensions| dimensions as usize),
     };
-    let Answer { value, cost } = service.embed(request).await.map_err(status)?;
-    cost::log("tei.v1.Embed/Embed", &cost);
-    let value = v1::EmbedResponse { embeddings: only(value), metadata: Some(metadata(&cost)) };
-    Ok(Answer { value, cost })
+    answered("tei.v1.Embed/Embed", service.embed(request).await, |vectors, metadata| v1::EmbedResponse {
+        embeddings: only(vectors),
+        metadata,
+    })
 }
 
-/// The outputs that a message asks for: the vectors of the tokens if it names none.
+/// The outputs that a message names, or the vectors of the tokens if it names none.
 fn wanted(outputs: &[i32]) -> Result<Wanted, Status> {
     let mut wanted = if outputs.is_empty() { Wanted::TOKENS } else { Wanted::default() };
     for output in outputs {
@@ -51,9 +50,9 @@ fn wanted(outputs: &[i32]) -> Result<Wanted, Status> {
             Ok(v1::EmbedOutput::Dense) => wanted.whole = true,
             Ok(v1::EmbedOutput::Sparse) => wanted.sparse = true,
             Err(_) => {
-                let message =
-                    format!("`outputs` must be 0 (tokens), 1 (dense) or 2 (sparse). Given: {output}");
-                return Err(Status::invalid_argument(message));
+                return Err(invalid(format!(
+                    "`outputs` must be 0 (tokens), 1 (dense) or 2 (sparse). Given: {output}"
+                )));
             }
         }
     }
@@ -70,17 +69,16 @@ async fn embed_all(
         normalize: message.normalize,
         outputs: wanted(&message.outputs)?,
     };
-    let Answer { value, cost } = service.embed_outputs(request).await.map_err(status)?;
-    cost::log("tei.v1.Embed/EmbedAll", &cost);
-    let EmbedOutputs { dense, sparse, tokens } = value.into_iter().next().unwrap_or_default();
-    let token = |embeddings| v1::TokenEmbedding { embeddings };
-    let value = v1::EmbedAllResponse {
-        token_embeddings: tokens.unwrap_or_default().into_iter().map(token).collect(),
-        metadata: Some(metadata(&cost)),
-        embeddings: dense.unwrap_or_default(),
-        sparse_embeddings: sparse.unwrap_or_default().into_iter().map(sparse_value).collect(),
-    };
-    Ok(Answer { value, cost })
+    answered("tei.v1.Embed/EmbedAll", service.embed_outputs(request).await, |outputs, metadata| {
+        let EmbedOutputs { dense, sparse, tokens } = only(outputs);
+        let token = |embeddings| v1::TokenEmbedding { embeddings };
+        v1::EmbedAllResponse {
+            token_embeddings: tokens.unwrap_or_default().into_iter().map(token).collect(),
+            metadata,
+            embeddings: dense.unwrap_or_default(),
+            sparse_embeddings: sparse.unwrap_or_default().into_iter().map(sparse_value).collect(),
+        }
+    })
 }
 
 fn sparse_value(SparseValue { index, value }: SparseValue) -> v1::SparseValue {
@@ -95,17 +93,17 @@ async fn embed_sparse(
         encoding: encoding(message.truncate, message.truncation_direction, message.prompt_name)?,
         inputs: EmbedInputs::single(EmbedInput::Text(message.inputs)),
     };
-    let Answer { value, cost } = service.embed_sparse(request).await.map_err(status)?;
-    cost::log("tei.v1.Embed/EmbedSparse", &cost);
-    let sparse_embeddings = only(value).into_iter().map(sparse_value).collect();
-    Ok(Answer { value: v1::EmbedSparseResponse { sparse_embeddings, metadata: Some(metadata(&cost)) }, cost })
+    answered("tei.v1.Embed/EmbedSparse", service.embed_sparse(request).await, |vectors, metadata| {
+        let sparse_embeddings = only(vectors).into_iter().map(sparse_value).collect();
+        v1::EmbedSparseResponse { sparse_embeddings, metadata }
+    })
 }
 
 #[async_trait]
 impl Embed for Grpc {
-    type EmbedStreamStream = Answers<v1::EmbedResponse>;
-    type EmbedSparseStreamStream = Answers<v1::EmbedSparseResponse>;
-    type EmbedAllStreamStream = Answers<v1::EmbedAllResponse>;
+    type EmbedStreamStream = AnswerStream<v1::EmbedResponse>;
+    type EmbedSparseStreamStream = AnswerStream<v1::EmbedSparseResponse>;
+    type EmbedAllStreamStream = AnswerStream<v1::EmbedAllResponse>;
 
     async fn embed(&self, request: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedResponse>, Status> {
         Ok(self.respond(embed(self.0.service.clone(), request.into_inner()).await?))
@@ -282,7 +280,7 @@ mod tests {
             let sent = vec![text("Z"), message, text("Z")];
             let (answers, end) = read(client.embed_stream(messages(sent)).await).await;
             assert_eq!(end, Some(expected.clone()));
-            // What shares a batch with a text that fails, fails with it.
+            // Texts that share a batch with a text that fails also fail.
             assert!(answers.len() == 1 || expected.0 == Code::FailedPrecondition, "{answers:?}");
         }
     }

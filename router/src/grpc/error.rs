@@ -1,9 +1,9 @@
-//! What goes wrong, on the wire: the one mapping from errors to a code and a message.
+//! Errors over gRPC: the one mapping from errors to a code and a message.
 //!
-//! Input: an [`Error`] of the engine, or a mistake that only gRPC can have. Output: a [`Status`]. What must hold: the
-//! message is the one that HTTP gives.
+//! Input: an [`Error`] of the engine, or a mistake that only gRPC can have. Output: a [`Status`]. What must
+//! hold: the message is the one that HTTP gives; a client's mistake is logged as information.
 
-use text_embeddings_core::error::{Error, ErrorKind};
+use text_embeddings_core::error::{Cause, Error, ErrorKind};
 use tonic::{Code, Status};
 
 /// The status of an error of the engine.
@@ -16,23 +16,22 @@ pub(super) fn status(error: Error) -> Status {
         ErrorKind::DeadlineExceeded => Code::DeadlineExceeded,
         ErrorKind::Validation | ErrorKind::Empty => Code::InvalidArgument,
     };
-    let server_side = matches!(error.kind(), ErrorKind::Unhealthy | ErrorKind::Backend);
-    if server_side {
-        tracing::error!(code = ?code, "{error}");
-    } else {
-        tracing::warn!(code = ?code, "{error}");
+    match error.cause() {
+        Cause::Request => tracing::info!(?code, "{error}"),
+        Cause::Load => tracing::warn!(?code, "{error}"),
+        Cause::Server => tracing::error!(?code, "{error}"),
     }
     Status::new(code, error.to_string())
 }
 
-/// The status of a message that is not what its method wants.
+/// The status of a message that its method does not take.
 pub(super) fn invalid(message: impl Into<String>) -> Status {
     refuse(Status::invalid_argument(message))
 }
 
-/// Logs a refusal that the engine never saw.
+/// Logs a refusal that the engine does not know of.
 pub(super) fn refuse(status: Status) -> Status {
-    tracing::warn!(code = ?status.code(), "{}", status.message());
+    tracing::info!(code = ?status.code(), "{}", status.message());
     status
 }
 
@@ -55,7 +54,7 @@ mod tests {
             (
                 Error::BatchTooLarge { got: 33, max: 32 },
                 Code::InvalidArgument,
-                "batch size 33 > maximum allowed batch size 32",
+                "batch size 33 > maximum allowed batch size 32; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
             ),
             (
                 Error::TooLong { got: 9, max: 8 },
@@ -68,6 +67,11 @@ mod tests {
             (Error::MissingValues, Code::FailedPrecondition, nan),
             (Error::Overloaded { retry_after: 1 }, Code::ResourceExhausted, "Model is overloaded"),
             (Error::Unhealthy, Code::Unavailable, "Service is unhealthy"),
+            (
+                Error::DeviceLost,
+                Code::Unavailable,
+                "the device that computes is lost and this server ends: send the request again",
+            ),
         ];
         for (error, code, message) in table {
             let status = status(error);

@@ -1,8 +1,9 @@
-//! `grpc.health.v1`: can a service answer?
+//! `grpc.health.v1`: whether a service can answer.
 //!
-//! Input: a service's name; the empty one stands for the server. Output: SERVING or not. What must hold: `Info` and
-//! `Tokenize` serve as long as the server does; the others where they fit the model and it computes; once the server is
-//! asked to stop, none does. Needs no key, as load balancers have none.
+//! Input: a service's name; the empty one stands for the server. Output: SERVING or not. What must hold:
+//! `Info` and `Tokenize` serve as long as the server does; the other services serve if they fit the model and
+//! it computes; once the server is asked to stop, no service does. No key is needed, because load balancers
+//! have none.
 
 use std::time::Duration;
 
@@ -14,17 +15,17 @@ use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server::Health,
 };
 
-use super::stream::Answers;
+use super::stream::AnswerStream;
 use crate::state::{AppState, Readiness};
 
-/// How often a service that somebody watches is looked at.
+/// The time between two checks of a service that a client watches.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What knows whether services can answer.
+/// The health service.
 #[derive(Clone)]
-pub(super) struct Probe(pub(super) AppState);
+pub(super) struct HealthService(pub(super) AppState);
 
-impl Probe {
+impl HealthService {
     /// The status of the service of this name.
     async fn status(&self, name: &str) -> ServingStatus {
         let serves = match Needs::of(name, self.0.service.config().model_type) {
@@ -37,7 +38,7 @@ impl Probe {
     }
 }
 
-/// What a service needs to answer.
+/// The condition under which a service can answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Needs {
     Nothing,
@@ -46,7 +47,7 @@ enum Needs {
 }
 
 impl Needs {
-    /// None if there is no such service.
+    /// `None` if there is no such service.
     fn of(name: &str, model_type: ModelType) -> Option<Self> {
         let fits = match name {
             info_server::SERVICE_NAME | tokenize_server::SERVICE_NAME => return Some(Self::Nothing),
@@ -64,8 +65,8 @@ impl Needs {
 }
 
 #[async_trait]
-impl Health for Probe {
-    type WatchStream = Answers<HealthCheckResponse>;
+impl Health for HealthService {
+    type WatchStream = AnswerStream<HealthCheckResponse>;
 
     async fn check(
         &self,
@@ -78,12 +79,13 @@ impl Health for Probe {
         }
     }
 
-    /// The status, and each other one that follows. Ends with the server, so that watchers do not hold it back.
+    /// The status, then each change. The stream ends when the server stops, so that watchers do not delay the
+    /// end.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let watch = Watch { probe: self.clone(), name: request.into_inner().service, last: None };
+        let watch = StatusWatch { probe: self.clone(), name: request.into_inner().service, last: None };
         Ok(Response::new(Box::pin(stream::unfold(watch, |mut watch| async {
             let status = watch.next().await?;
             Some((Ok(HealthCheckResponse { status: status.into() }), watch))
@@ -91,15 +93,15 @@ impl Health for Probe {
     }
 }
 
-/// A client that wants to know each change of a service's status.
-struct Watch {
-    probe: Probe,
+/// A client that watches a service's status.
+struct StatusWatch {
+    probe: HealthService,
     name: String,
     last: Option<ServingStatus>,
 }
 
-impl Watch {
-    /// Waits for a status that differs from the last; none once the server stops and has said so.
+impl StatusWatch {
+    /// Waits for a status that differs from the last. `None` once the server stops and the client knows it.
     async fn next(&mut self) -> Option<ServingStatus> {
         loop {
             let status = self.probe.status(&self.name).await;

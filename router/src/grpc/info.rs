@@ -1,4 +1,4 @@
-//! `Info`: what is served, and within which limits.
+//! `Info`: the served model and the server's limits.
 
 use text_embeddings_backend_core::ModelType;
 use text_embeddings_proto::v1::{self, info_server::Info};
@@ -41,6 +41,7 @@ impl From<&info::Info> for v1::InfoResponse {
             backend: model.backend.to_owned(),
             weights: model.weights.clone(),
             instruction_set: model.instruction_set.clone(),
+            arithmetic: model.arithmetic.clone(),
             threads: number(config.threads),
             pin_threads: config.pin_threads,
             reranker: model.reranker.as_ref().map(Into::into),
@@ -112,6 +113,7 @@ mod tests {
             labels: vec!["yes".to_owned()],
             prefix_cache_bytes: 256 << 20,
             instruction_set: Some("portable".to_owned()),
+            arithmetic: "float32".to_owned(),
             backend: "candle".to_owned(),
             weights: "model.safetensors".to_owned(),
             threads: 3,

@@ -1,8 +1,8 @@
 //! gRPC: the services of `tei.proto`, health and reflection, on one port.
 //!
-//! Input: an [`AppState`]. Output: answers as `docs/wire-compatibility.md` lists them. What must hold:
-//! every method asks the same `Service` as its HTTP twin; no message is larger than the limit; without the key, where
-//! one is set, only health and reflection answer.
+//! Input: an [`AppState`]. Output: answers as `docs/wire-compatibility.md` lists them. What must hold: every
+//! method calls the same `Service` method as its HTTP counterpart; no message is larger than the limit; if
+//! the server has a key, only health and reflection answer without it.
 
 mod deadline;
 mod embed;
@@ -36,21 +36,22 @@ use tonic_health::pb::health_server::HealthServer;
 
 use crate::{auth::Keys, door::Speech, state::AppState};
 
-/// The largest message that clients of text-embeddings-inference may send, whatever `--payload-limit`: gRPC's own default.
+/// gRPC's default limit for a message, in bytes. Clients of text-embeddings-inference may send that much
+/// whatever `--payload-limit` says.
 const MESSAGE_LIMIT: usize = 4 << 20;
-/// The largest message to health and reflection, which take a name.
+/// The largest message in bytes to health and reflection, which take a name.
 const SMALL_MESSAGE_LIMIT: usize = 4 << 10;
-/// What a client without the key is told, in the words of text-embeddings-inference.
+/// The message for a client without the key, which is text-embeddings-inference's.
 const UNAUTHENTICATED: &str = "No valid auth token";
 
-/// Every service of `tei.proto`; each has its methods in a file of its own.
+/// All services of `tei.proto`. Each has a file with its methods.
 #[derive(Clone)]
 struct Grpc(AppState);
 
-/// What this module's clients speak.
+/// The protocol of this module's clients.
 pub(crate) const SPEECH: Speech = Speech::Grpc;
 
-/// What answers them.
+/// The service that answers them.
 ///
 /// # Errors
 ///
@@ -64,9 +65,9 @@ pub(crate) fn app(state: AppState) -> io::Result<Router> {
 fn routes(state: AppState) -> io::Result<Routes> {
     let limit = message_limit(state.server.payload_limit);
     let key = Key(state.keys.clone());
-    let health =
-        HealthServer::new(health::Probe(state.clone())).max_decoding_message_size(SMALL_MESSAGE_LIMIT);
-    // Without `--api-key-everywhere` whoever may connect may ask which services there are.
+    let health = HealthServer::new(health::HealthService(state.clone()))
+        .max_decoding_message_size(SMALL_MESSAGE_LIMIT);
+    // Without `--api-key-everywhere`, reflection needs no key.
     let open = Key(if state.server.key_everywhere { state.keys.clone() } else { Keys::default() });
     let grpc = Grpc(state);
     let mut routes = Routes::builder();
@@ -103,19 +104,19 @@ fn routes(state: AppState) -> io::Result<Routes> {
     Ok(routes.routes())
 }
 
-/// The bytes of the largest message that is read.
+/// The largest message that is read, in bytes.
 fn message_limit(payload_limit: usize) -> usize {
     payload_limit.max(MESSAGE_LIMIT)
 }
 
-/// What is described to who asks; older clients ask in the words of `v1alpha`.
+/// The reflection service's description of the services. Older clients ask with `v1alpha`.
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }
 
-/// Lets calls pass that carry the key, or any call if the server has none.
+/// Passes calls on that carry the key. Without a key on the server, all calls pass.
 #[derive(Clone)]
 struct Key(Keys);
 
@@ -294,9 +295,10 @@ mod tests {
         sender.send(pair(1)).unwrap();
         server.control.batches(batches + 1).await;
         assert_eq!(refusal(rerank.rerank(request()).await).0, Code::ResourceExhausted);
-        // A call has ended for its client when both of its streams have.
+        // For its client a call ends when both of its streams have ended.
         drop((answers, sender));
-        // The batch is still held, but nobody waits for it: the permit comes back. Tokens need no batch.
+        // The batch is still held, but its client is gone, so the permit is free again. Tokenizing needs no
+        // batch.
         let mut tokenize = TokenizeClient::new(server.channel.clone());
         let text = || v1::EncodeRequest { inputs: "a".to_owned(), ..v1::EncodeRequest::default() };
         while let Err(status) = tokenize.tokenize(text()).await {

@@ -1,6 +1,6 @@
 //! `Predict`: labels with scores; for a re-ranker, a pair's score.
 //!
-//! What must hold: a pair is two texts; `truncate` has no third state here: absent is `false`, as in TEI.
+//! What must hold: a pair is two texts; `truncate` cannot be absent: the default is `false`, as in TEI.
 
 use futures_util::TryFutureExt;
 use text_embeddings_core::{
@@ -13,10 +13,9 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::{
     Grpc,
     error::{invalid, status},
-    stream::{Answers, without_headers},
-    wire::{direction, metadata},
+    stream::{AnswerStream, without_headers},
+    wire::{answered, direction},
 };
-use crate::cost;
 
 async fn predict(
     service: Service,
@@ -55,22 +54,22 @@ fn pair(texts: Vec<String>) -> Result<PredictInput, Status> {
 }
 
 async fn label(
-    route: &'static str,
+    method: &'static str,
     service: &Service,
     request: PredictRequest,
 ) -> Result<Answer<v1::PredictResponse>, Status> {
-    let Answer { value, cost } = service.predict(request).await.map_err(status)?;
-    cost::log(route, &cost);
     let prediction = |Prediction { score, label }| v1::Prediction { score, label };
-    // One input, hence one list of labels.
-    let predictions = value.into_iter().flatten().map(prediction).collect();
-    Ok(Answer { value: v1::PredictResponse { predictions, metadata: Some(metadata(&cost)) }, cost })
+    answered(method, service.predict(request).await, |lists, metadata| v1::PredictResponse {
+        // One input has one list of labels.
+        predictions: lists.into_iter().flatten().map(prediction).collect(),
+        metadata,
+    })
 }
 
 #[async_trait]
 impl Predict for Grpc {
-    type PredictStreamStream = Answers<v1::PredictResponse>;
-    type PredictPairStreamStream = Answers<v1::PredictResponse>;
+    type PredictStreamStream = AnswerStream<v1::PredictResponse>;
+    type PredictPairStreamStream = AnswerStream<v1::PredictResponse>;
 
     async fn predict(
         &self,

@@ -1,11 +1,11 @@
 //! `Rerank`: one query, many texts, best first.
 //!
-//! Input: all texts in one message, or one in each message of a stream. Output: one answer. What must hold: both ways
-//! give the same ranks; of a stream no more is kept than a single message may hold; `truncate` has no third state here:
-//! absent is `false`, as in TEI.
+//! Input: all texts in one message, or one in each message of a stream. Output: one answer. What must hold:
+//! both ways give the same ranks; a stream keeps at most as much as a single message may hold; `truncate`
+//! cannot be absent: the default is `false`, as in TEI.
 
 use text_embeddings_core::{
-    service::{Answer, Rank, RerankRequest},
+    service::{Rank, RerankRequest},
     tokenization::TokenLimits,
 };
 use text_embeddings_proto::v1::{self, rerank_server::Rerank};
@@ -13,15 +13,14 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
     Grpc,
-    error::{invalid, refuse, status},
-    wire::{direction, metadata, number},
+    error::{invalid, refuse},
+    wire::{answered, direction, number},
 };
-use crate::cost;
 
 impl Grpc {
     async fn rank(
         &self,
-        route: &'static str,
+        method: &'static str,
         message: v1::RerankRequest,
     ) -> Result<Response<v1::RerankResponse>, Status> {
         let request = RerankRequest {
@@ -35,21 +34,23 @@ impl Grpc {
             return_text: message.return_text,
             top_n: message.top_n.map(|top_n| top_n as usize),
         };
-        let Answer { value, cost } = self.0.service.rerank(request).await.map_err(status)?;
-        cost::log(route, &cost);
         let rank = |Rank { index, text, score }| v1::Rank { index: number(index), text, score };
-        let ranks = value.into_iter().map(rank).collect();
-        let value = v1::RerankResponse { ranks, metadata: Some(metadata(&cost)) };
-        Ok(self.respond(Answer { value, cost }))
+        let answer = self.0.service.rerank(request).await;
+        let answer = answered(method, answer, |ranks: Vec<Rank>, metadata| v1::RerankResponse {
+            ranks: ranks.into_iter().map(rank).collect(),
+            metadata,
+        })?;
+        Ok(self.respond(answer))
     }
 
-    /// All messages as one. Reading ends early with one text too many, which the service refuses.
+    /// All messages as one. Reading ends at the first text too many, and the service then refuses the
+    /// request.
     async fn collect(
         &self,
         mut messages: Streaming<v1::RerankStreamRequest>,
     ) -> Result<v1::RerankRequest, Status> {
         let most = self.0.service.config().max_rerank_texts;
-        let mut room = Room { left: self.0.server.payload_limit, limit: self.0.server.payload_limit };
+        let mut room = StreamBudget { left: self.0.server.payload_limit, limit: self.0.server.payload_limit };
         let Some(first) = messages.message().await? else {
             return Ok(v1::RerankRequest::default());
         };
@@ -74,7 +75,7 @@ impl Grpc {
     }
 }
 
-/// Refuses a message that asks for something else than those before it and cannot be answered together with them.
+/// Refuses a message whose query or direction differs from the messages before: they get one answer together.
 fn check_same(whole: &v1::RerankRequest, message: &v1::RerankStreamRequest) -> Result<(), Status> {
     let place = whole.texts.len();
     let differs = |field| {
@@ -91,13 +92,13 @@ fn check_same(whole: &v1::RerankRequest, message: &v1::RerankStreamRequest) -> R
     Ok(())
 }
 
-/// The bytes that a stream may still bring.
-struct Room {
+/// The bytes of text that a stream may still bring: `left` of `limit`.
+struct StreamBudget {
     left: usize,
     limit: usize,
 }
 
-impl Room {
+impl StreamBudget {
     fn take(&mut self, bytes: usize) -> Result<(), Status> {
         let limit = self.limit;
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
@@ -174,7 +175,7 @@ mod tests {
             top_n: Some(2),
             ..part("a")
         };
-        // Of the later messages only the texts count.
+        // Only the texts of later messages count.
         let parts = vec![first, part("ZZ"), v1::RerankStreamRequest { truncate: false, ..part("Z") }];
         assert_eq!(ranks(client.rerank_stream(messages(parts)).await.unwrap().get_ref()), expected);
     }
@@ -225,7 +226,11 @@ mod tests {
                 Code::InvalidArgument,
                 "`query` cannot be empty",
             ),
-            (message(&["a"; 9]), Code::InvalidArgument, "batch size 9 > maximum allowed batch size 8"),
+            (
+                message(&["a"; 9]),
+                Code::InvalidArgument,
+                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
+            ),
             (
                 uncut,
                 Code::InvalidArgument,
@@ -289,7 +294,11 @@ mod tests {
                 Code::InvalidArgument,
                 "`truncation_direction` must be the same in every message of the stream: that of message 2 differs",
             ),
-            (vec![part("a"); 9], Code::InvalidArgument, "batch size 9 > maximum allowed batch size 8"),
+            (
+                vec![part("a"); 9],
+                Code::InvalidArgument,
+                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
+            ),
             (
                 vec![part(&"a".repeat(50_000)); 2],
                 Code::OutOfRange,
@@ -308,7 +317,7 @@ mod tests {
         let server = Server::start().await;
         let endless = futures_util::stream::repeat(part("a"));
         let answer = RerankClient::new(server.channel.clone()).rerank_stream(endless).await;
-        let expected = "batch size 9 > maximum allowed batch size 8".to_owned();
+        let expected = "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum".to_owned();
         assert_eq!(refusal(answer), (Code::InvalidArgument, expected));
     }
 }

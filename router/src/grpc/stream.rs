@@ -1,9 +1,9 @@
 //! Streams of requests to streams of answers, for every method that has them.
 //!
-//! Input: the client's messages, and what answers one of them. Output: the answers, in the order of the messages. What
-//! must hold: a message is read only when an earlier one left room, so that a client that does not read its answers
-//! is no longer read from; the first error ends the stream, after the answers before it; when the call is dropped, so
-//! is its work. A stream that waits for its client holds no permit.
+//! Input: the client's messages, and a function that answers one of them. Output: the answers, in the order
+//! of the messages. What must hold: at most `room` messages wait for their answers, so that the server stops
+//! reading from a client that does not read; the first error ends the stream, after the answers before it;
+//! when the call is dropped, its work is cancelled. A stream that waits for its client holds no permit.
 
 use std::{future::Future, pin::Pin};
 
@@ -14,27 +14,28 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Grpc;
 
 /// The answers to a stream.
-pub(super) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
+pub(super) type AnswerStream<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
-/// An answer of a stream: only the answer to a single message carries its cost as metadata of the call too.
+/// An answer of a stream. Its cost is only in the message; a call's metadata are for the answer to a single
+/// message.
 pub(super) fn without_headers<M>(answer: Answer<M>) -> M {
     answer.value
 }
 
 impl Grpc {
-    /// Answers each message of a stream as `answer` answers one alone.
+    /// Answers each message of a stream with `answer`.
     pub(super) fn stream<Q, A, F>(
         &self,
         requests: Request<Streaming<Q>>,
         answer: impl Fn(Service, Q) -> F + Send + 'static,
-    ) -> Response<Answers<A>>
+    ) -> Response<AnswerStream<A>>
     where
         Q: Send + 'static,
         A: Send + 'static,
         F: Future<Output = Result<A, Status>> + Send + 'static,
     {
         let service = self.0.service.patient();
-        // As much at a time as one request over HTTP may hold.
+        // As many inputs at a time as one request over HTTP may have.
         let room = service.config().max_client_batch_size;
         Response::new(in_order(requests.into_inner(), room, move |request| answer(service.clone(), request)))
     }
@@ -45,7 +46,7 @@ fn in_order<Q, A, F>(
     requests: impl Stream<Item = Result<Q, Status>> + Send + 'static,
     room: usize,
     work: impl Fn(Q) -> F + Send + 'static,
-) -> Answers<A>
+) -> AnswerStream<A>
 where
     Q: Send + 'static,
     A: Send + 'static,
@@ -73,7 +74,7 @@ mod tests {
     };
     use tonic::Code;
 
-    /// Counts how many live.
+    /// Counts the living values.
     #[derive(Clone)]
     struct Alive(Arc<AtomicUsize>);
 
@@ -90,7 +91,7 @@ mod tests {
         }
     }
 
-    // On a clock that jumps to the next timer, delays cost nothing and decide the order in which work ends.
+    // The paused clock jumps to the next timer: delays take no time, and decide the order in which work ends.
     #[tokio::test(start_paused = true)]
     async fn answers_keep_the_order_of_the_requests_whichever_ends_first() {
         let mut rng = StdRng::seed_from_u64(rand::rng().random());

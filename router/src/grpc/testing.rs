@@ -20,7 +20,7 @@ use crate::{
 
 /// A server on ports of its own.
 pub(crate) struct Server {
-    /// Where gRPC is served.
+    /// The address of gRPC.
     pub(crate) address: SocketAddr,
     /// A connection to gRPC.
     pub(crate) channel: Channel,

@@ -1,12 +1,13 @@
 //! `Tokenize`: texts to tokens and back.
 //!
-//! What must hold: `add_special_tokens` and `skip_special_tokens` have no third state here: absent is `false`, as in TEI.
+//! What must hold: `add_special_tokens` and `skip_special_tokens` cannot be absent: the default is `false`,
+//! as in TEI.
 
 use text_embeddings_core::service::{DecodeRequest, Service, Token, TokenizeRequest};
 use text_embeddings_proto::v1::{self, tokenize_server::Tokenize};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use super::{Grpc, error::status, stream::Answers, wire::number};
+use super::{Grpc, error::status, stream::AnswerStream, wire::number};
 
 async fn encode(service: Service, message: v1::EncodeRequest) -> Result<v1::EncodeResponse, Status> {
     let v1::EncodeRequest { inputs, add_special_tokens, prompt_name } = message;
@@ -19,7 +20,7 @@ async fn encode(service: Service, message: v1::EncodeRequest) -> Result<v1::Enco
         start: start.map(number),
         stop: stop.map(number),
     };
-    // One text, hence one list of tokens.
+    // One text has one list of tokens.
     Ok(v1::EncodeResponse { tokens: texts.into_iter().flatten().map(token).collect() })
 }
 
@@ -32,8 +33,8 @@ async fn decode(service: Service, message: v1::DecodeRequest) -> Result<v1::Deco
 
 #[async_trait]
 impl Tokenize for Grpc {
-    type TokenizeStreamStream = Answers<v1::EncodeResponse>;
-    type DecodeStreamStream = Answers<v1::DecodeResponse>;
+    type TokenizeStreamStream = AnswerStream<v1::EncodeResponse>;
+    type DecodeStreamStream = AnswerStream<v1::DecodeResponse>;
 
     async fn tokenize(
         &self,

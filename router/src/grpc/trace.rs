@@ -1,8 +1,8 @@
 //! The span of a call over gRPC.
 //!
-//! Input: a call of one of the services of `tei.proto`, and its answer. Output: the span, with method, model, status and,
-//! where one message was answered, its cost. What must hold: it continues the trace that the call's metadata names, and
-//! ends with the answer's last byte, or when the client goes away.
+//! Input: a call of one of the services of `tei.proto`, and its answer. Output: the span, with method, model,
+//! status and, for a call with a single message, the cost. What must hold: it continues the trace that the
+//! call's metadata names, and ends with the answer's last byte, or when the client goes away.
 
 use axum::{
     extract::{Request, State},
@@ -38,7 +38,7 @@ pub(super) async fn trace(State(state): State<AppState>, request: Request, next:
     if let Some(cost) = response.extensions().get::<Cost>() {
         span.set_cost(cost);
     }
-    // An error that comes before any answer stands in the headers; all other ends are in the trailers.
+    // An error before any answer is in the headers. Every other status is in the trailers.
     if let Some(status) = Status::from_header_map(response.headers()) {
         end(span, &status);
         return response;

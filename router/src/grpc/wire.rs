@@ -1,42 +1,61 @@
-//! What the messages of several services have in common.
+//! Fields that the messages of several services share, and the answer of a method that computes.
 //!
-//! Input: values off the wire. Output: the engine's types, and the way back. What must hold: an answer's metadata has
-//! the keys of HTTP's headers, and the same values.
+//! Input: values off the wire, and answers of the engine. Output: the engine's types, and messages. What must
+//! hold: an answer's metadata has the keys of HTTP's headers, and the same values.
 
 use std::time::Duration;
 
 use text_embeddings_core::{
+    error::Error,
     service::{Answer, Cost},
     tokenization::TruncationDirection,
 };
 use text_embeddings_proto::v1;
 use tonic::{Response, Status, metadata::MetadataMap};
 
-use super::{Grpc, error};
+use super::{
+    Grpc,
+    error::{invalid, status},
+};
 use crate::cost;
 
-/// From which end a text is cut.
+/// The end of a text that is cut.
 ///
 /// # Errors
 ///
-/// For a number that stands for no direction.
+/// If the number is not one of the enum's.
 pub(super) fn direction(number: i32) -> Result<TruncationDirection, Status> {
     match v1::TruncationDirection::try_from(number) {
         Ok(v1::TruncationDirection::Right) => Ok(TruncationDirection::Right),
         Ok(v1::TruncationDirection::Left) => Ok(TruncationDirection::Left),
-        Err(_) => Err(error::invalid(format!(
-            "`truncation_direction` {number} is unknown: give 0 (right) or 1 (left)"
-        ))),
+        Err(_) => {
+            Err(invalid(format!("`truncation_direction` {number} is unknown: give 0 (right) or 1 (left)")))
+        }
     }
 }
 
-/// A number as the wire has it; one that is too large becomes the largest.
+/// A number as messages have it. One that is too large becomes the largest.
 pub(super) fn number(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-/// What a request cost.
-pub(super) fn metadata(cost: &Cost) -> v1::Metadata {
+/// The answer of a method that computed: `message` makes it from the value and the cost, which the log gets
+/// too.
+///
+/// # Errors
+///
+/// The status of the engine's error.
+pub(super) fn answered<T, M>(
+    method: &'static str,
+    answer: Result<Answer<T>, Error>,
+    message: impl FnOnce(T, Option<v1::Metadata>) -> M,
+) -> Result<Answer<M>, Status> {
+    let Answer { value, cost } = answer.map_err(status)?;
+    cost::log(method, &cost);
+    Ok(Answer { value: message(value, Some(metadata(&cost))), cost })
+}
+
+fn metadata(cost: &Cost) -> v1::Metadata {
     let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     v1::Metadata {
         compute_chars: number(cost.characters),
@@ -50,11 +69,11 @@ pub(super) fn metadata(cost: &Cost) -> v1::Metadata {
 }
 
 impl Grpc {
-    /// The answer to a call with one message: its cost is in the answer's metadata too.
+    /// The answer to a call with one message: the call's metadata have the cost too.
     pub(super) fn respond<M>(&self, answer: Answer<M>) -> Response<M> {
         let headers = cost::headers(&answer.cost, self.0.compute_type);
         let metadata = MetadataMap::from_headers(headers.into_iter().collect());
-        // The cost once more, for the call's span.
+        // The extension is for the call's span.
         let mut extensions = tonic::Extensions::default();
         extensions.insert(answer.cost);
         Response::from_parts(metadata, answer.value, extensions)

@@ -1,7 +1,7 @@
-//! The API key over HTTP: who does not send it gets no further.
+//! The check of the API key over HTTP.
 //!
-//! Input: a request. Output: it goes on, or 401. What must hold: the body of a refused request is read, so that the
-//! client gets to read the answer, but no byte of it is kept.
+//! Input: a request. Output: the request's answer, or 401. What must hold: the body of a refused request is
+//! read, so that the client can read the answer, but no byte of it is kept.
 
 use axum::{
     extract::{Request, State},
@@ -12,7 +12,7 @@ use axum::{
 use super::{error::ApiError, extract::discard};
 use crate::state::AppState;
 
-/// Lets a request pass that carries the key, or any request if the server has none.
+/// Passes requests on that carry the key. Without a key on the server, all requests pass.
 ///
 /// # Errors
 ///
@@ -25,7 +25,7 @@ pub(crate) async fn require_key(
     if state.keys.may_pass(request.headers()) {
         return Ok(next.run(request).await);
     }
-    // A body left unread would close the connection under the client's next request.
+    // If the body were left unread, the connection would close during the client's next request.
     discard(request).await;
     Err(ApiError::unauthorized())
 }

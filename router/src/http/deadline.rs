@@ -1,7 +1,7 @@
 //! A client's own deadline: the header `x-request-timeout`, in seconds.
 //!
-//! Input: a request. Output: its answer, or 504 once its time is up. What must hold: what is left of the request then is
-//! not computed; a deadline that cannot be read is an error, not ignored.
+//! Input: a request. Output: its answer, or 504 once its time is up. What must hold: the rest of such a
+//! request is not computed; a deadline that cannot be read is an error and not ignored.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::args::seconds;
 
 const HEADER: &str = "x-request-timeout";
 
-/// Answers a request within the time that it allows, or says that this is over.
+/// Answers a request within the time that it allows, or with an error.
 ///
 /// # Errors
 ///
-/// 422 for a time that is no positive number of seconds, 504 once it is up.
+/// 422 if the time is not a positive number of seconds, 504 once it is up.
 pub(super) async fn keep(request: Request, next: Next) -> Result<Response, ApiError> {
     let Some(header) = request.headers().get(HEADER) else { return Ok(next.run(request).await) };
     let given = String::from_utf8_lossy(header.as_bytes()).into_owned();
     let allowed: Duration =
         seconds(&given).map_err(|problem| ApiError::invalid(format!("`{HEADER}: {given}` {problem}")))?;
-    // Dropped, the request's work is not done.
+    // On a timeout the future is dropped, which cancels the request's work.
     let answer = tokio::time::timeout(allowed, next.run(request)).await;
     answer.map_err(|_| ApiError::from(Error::DeadlineExceeded { allowed }))
 }
@@ -52,7 +52,7 @@ mod tests {
         server.control.hold(false);
         let answer = server.post("/rerank", body, &[]).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
-        // The first was on the device when its time was up; of the second nothing was computed.
+        // The device had begun the first request when its time was up; nothing of the second was computed.
         assert_eq!(server.control.seen(), before + 2);
     }
 }

@@ -1,26 +1,22 @@
 //! `POST /decode`: tokens to texts.
 //!
-//! Input: `ids` as one list of ids or a list of those. Output: `[string]`, also for a single list.
+//! Input: `ids` as one list of ids or a list of lists. Output: `[string]`, also for one list.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::DecodeRequest;
 use utoipa::ToSchema;
 
-use super::{
-    error::ApiError,
-    extract::Sent,
-    openapi::{TAG, TokenizerErrors},
-};
+use super::{error::ApiError, extract::Sent, responses::TokenizerErrors, schemas::TAG, shared::yes};
 use crate::state::AppState;
 
-/// What to decode.
+/// The token ids to decode.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = DecodeRequest, example = json!({"ids": [1, 2, 3]}))]
 pub(crate) struct DecodeBody {
     ids: Ids,
     /// Whether control tokens are left out.
-    #[serde(default = "super::yes")]
+    #[serde(default = "yes")]
     #[schema(default = true)]
     skip_special_tokens: bool,
 }
@@ -47,16 +43,19 @@ impl From<DecodeBody> for DecodeRequest {
 /// The texts.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DecodeResponse)]
-pub(crate) struct Texts(pub(crate) Vec<String>);
+pub(crate) struct DecodedTexts(pub(crate) Vec<String>);
 
 /// Turn token ids back into texts.
 #[utoipa::path(post, path = "/decode", tag = TAG, request_body = DecodeBody,
-    responses((status = 200, description = "A text for each list of ids", body = Texts), TokenizerErrors))]
+    responses(
+        (status = 200, description = "A text for each list of ids", body = DecodedTexts),
+        TokenizerErrors
+    ))]
 pub(crate) async fn decode(
     State(state): State<AppState>,
     Sent(body, format): Sent<DecodeBody>,
 ) -> Result<Response, ApiError> {
-    Ok(format.respond(StatusCode::OK, &Texts(state.service.decode(body.into()).await?)))
+    Ok(format.respond(StatusCode::OK, &DecodedTexts(state.service.decode(body.into()).await?)))
 }
 
 #[cfg(test)]

@@ -1,55 +1,47 @@
 //! `POST /embed`, `/embed_all` and `/embed_sparse`: inputs to vectors.
 //!
-//! Input: `inputs` as a text, token ids or a list of those, and how they become vectors. Output: for each input, also
-//! a single one, `[float]`, a list of those with one for each token, or `[{index, value}]`.
+//! Input: `inputs` as a text, token ids or a list of texts and token ids, and how they become vectors.
+//! Output: a list with one element for each input, also for one input: `[float]`, or `[[float]]` with a
+//! vector for each token, or `[{index, value}]`.
 
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_backend_core::{SparseValue, Wanted};
 use text_embeddings_core::service::{
-    EmbedAllRequest, EmbedEncoding, EmbedOutputs, EmbedOutputsRequest, EmbedRequest, EmbedSparseRequest,
+    EmbedAllRequest, EmbedOutputs, EmbedOutputsRequest, EmbedRequest, EmbedSparseRequest,
 };
 use utoipa::ToSchema;
 
 use super::{
-    TruncationSide,
     error::ApiError,
     extract::Sent,
-    inputs::{Inputs, InputsShape},
-    openapi::{InferenceErrors, TAG},
-    respond, yes,
+    inputs::{EmbedInputsBody, EmbedInputsSchema},
+    responses::InferenceErrors,
+    schemas::TAG,
+    shared::{TruncationSide, encoding, respond, yes},
 };
 use crate::state::AppState;
 
-/// How a body's fields say that texts become tokens.
-pub(crate) fn encoding(
-    truncate: Option<bool>,
-    side: TruncationSide,
-    prompt_name: Option<String>,
-) -> EmbedEncoding {
-    EmbedEncoding { truncate, truncation_direction: side.into(), prompt_name }
-}
-
-/// What to embed.
+/// The inputs to embed.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = EmbedRequest, example = json!({"inputs": "What is deep learning?"}))]
 pub(crate) struct EmbedBody {
-    #[schema(value_type = InputsShape)]
-    inputs: Inputs,
-    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    #[schema(value_type = EmbedInputsSchema)]
+    inputs: EmbedInputsBody,
+    /// Whether an input that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
     #[schema(default = "right")]
     truncation_direction: TruncationSide,
-    /// Which of the model's prompts is put before a text.
+    /// The name of the model's prompt that goes before each text.
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
     /// Whether vectors are scaled to length one.
     #[serde(default = "yes")]
     #[schema(default = true)]
     normalize: bool,
-    /// How many of a vector's first values are wanted (Matryoshka).
+    /// The number of a vector's first values to return (Matryoshka).
     #[schema(default = json!(null))]
     dimensions: Option<usize>,
 }
@@ -65,27 +57,27 @@ impl From<EmbedBody> for EmbedRequest {
     }
 }
 
-/// What to embed token by token.
+/// The inputs to embed token by token.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = EmbedAllRequest, example = json!({"inputs": "What is deep learning?"}))]
 pub(crate) struct EmbedAllBody {
-    #[schema(value_type = InputsShape)]
-    inputs: Inputs,
-    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    #[schema(value_type = EmbedInputsSchema)]
+    inputs: EmbedInputsBody,
+    /// Whether an input that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
     #[schema(default = "right")]
     truncation_direction: TruncationSide,
-    /// Which of the model's prompts is put before a text.
+    /// The name of the model's prompt that goes before each text.
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
     /// Whether vectors are scaled to length one.
     #[serde(default)]
     #[schema(default = false)]
     normalize: bool,
-    /// The outputs, by one forward pass; the answer is then an object for each input. Absent or null: the vectors of the
-    /// tokens.
+    /// The outputs to compute in one forward pass. The answer then has an object for each input. Absent or
+    /// null: the vectors of the tokens.
     #[schema(default = json!(null), min_items = 1)]
     outputs: Option<Vec<OutputName>>,
 }
@@ -120,19 +112,19 @@ impl From<EmbedAllBody> for EmbedAllRequest {
     }
 }
 
-/// What to embed sparsely.
+/// The inputs to embed sparsely.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = EmbedSparseRequest, example = json!({"inputs": "What is deep learning?"}))]
 pub(crate) struct EmbedSparseBody {
-    #[schema(value_type = InputsShape)]
-    inputs: Inputs,
-    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    #[schema(value_type = EmbedInputsSchema)]
+    inputs: EmbedInputsBody,
+    /// Whether an input that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
     #[schema(default = "right")]
     truncation_direction: TruncationSide,
-    /// Which of the model's prompts is put before a text.
+    /// The name of the model's prompt that goes before each text.
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }
@@ -163,14 +155,14 @@ impl From<SparseValue> for SparseValueBody {
 /// A vector for each input.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = EmbedResponse)]
-pub(crate) struct Vectors(pub(crate) Vec<Vec<f32>>);
+pub(crate) struct VectorsBody(pub(crate) Vec<Vec<f32>>);
 
 /// A vector for each token of each input.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = EmbedAllResponse)]
-pub(crate) struct TokenVectors(pub(crate) Vec<Vec<Vec<f32>>>);
+pub(crate) struct TokenVectorsBody(pub(crate) Vec<Vec<Vec<f32>>>);
 
-/// The outputs that were wanted of an input.
+/// The requested outputs of an input.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = EmbedOutputs)]
 pub(crate) struct OutputsBody {
@@ -192,22 +184,22 @@ impl From<EmbedOutputs> for OutputsBody {
     }
 }
 
-/// The answer of `/embed_all`: with `outputs` an object for each input.
+/// The answer of `/embed_all`. If the request has `outputs`, an object for each input.
 #[derive(Serialize, ToSchema)]
 #[schema(as = EmbedAllAnswer)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
 enum EmbedAllAnswer {
-    Tokens(TokenVectors),
+    Tokens(TokenVectorsBody),
     Outputs(Vec<OutputsBody>),
 }
 
 /// A sparse vector for each input.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = EmbedSparseResponse)]
-pub(crate) struct SparseVectors(Vec<Vec<SparseValueBody>>);
+pub(crate) struct SparseVectorsBody(Vec<Vec<SparseValueBody>>);
 
-impl From<Vec<Vec<SparseValue>>> for SparseVectors {
+impl From<Vec<Vec<SparseValue>>> for SparseVectorsBody {
     fn from(vectors: Vec<Vec<SparseValue>>) -> Self {
         Self(
             vectors
@@ -220,19 +212,27 @@ impl From<Vec<Vec<SparseValue>>> for SparseVectors {
 
 /// Embed texts or token ids: a vector for each. Only with an embedding model.
 #[utoipa::path(post, path = "/embed", tag = TAG, request_body = EmbedBody,
-    responses((status = 200, description = "The vectors, in the order of the inputs", body = Vectors), InferenceErrors))]
+    responses(
+        (status = 200, description = "The vectors, in the order of the inputs", body = VectorsBody),
+        InferenceErrors
+    ))]
 pub(crate) async fn embed(
     State(state): State<AppState>,
     Sent(body, format): Sent<EmbedBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.embed(body.into()).await?;
-    Ok(respond(&state, format, "embed", answer, Vectors))
+    Ok(respond(&state, format, "embed", answer, VectorsBody))
 }
 
-/// Embed texts or token ids: a vector for each token, or several outputs at once. Only with an embedding model.
+/// Embed texts or token ids: a vector for each token, or several outputs at once. Only with an embedding
+/// model.
 #[utoipa::path(post, path = "/embed_all", tag = TAG, request_body = EmbedAllBody,
     responses(
-        (status = 200, description = "The vectors of each input's tokens, or the wanted outputs", body = EmbedAllAnswer),
+        (
+            status = 200,
+            description = "The vectors of each input's tokens, or the requested outputs",
+            body = EmbedAllAnswer
+        ),
         InferenceErrors
     ))]
 pub(crate) async fn embed_all(
@@ -241,7 +241,7 @@ pub(crate) async fn embed_all(
 ) -> Result<Response, ApiError> {
     let Some(outputs) = body.outputs.as_deref().map(OutputName::wanted) else {
         let answer = state.service.embed_all(body.into()).await?;
-        return Ok(respond(&state, format, "embed_all", answer, TokenVectors));
+        return Ok(respond(&state, format, "embed_all", answer, TokenVectorsBody));
     };
     let EmbedAllRequest { inputs, encoding, normalize } = body.into();
     let request = EmbedOutputsRequest { inputs, encoding, normalize, outputs };
@@ -250,26 +250,32 @@ pub(crate) async fn embed_all(
     Ok(respond(&state, format, "embed_all", answer, bodies))
 }
 
-/// Embed texts or token ids: a sparse vector for each. Only with a SPLADE model, or one that
-/// has a lexical head as bge-m3.
+/// Embed texts or token ids: a sparse vector for each. Only with a SPLADE model, or a model with a lexical
+/// head such as bge-m3.
 #[utoipa::path(post, path = "/embed_sparse", tag = TAG, request_body = EmbedSparseBody,
-    responses((status = 200, description = "The values that are not zero", body = SparseVectors), InferenceErrors))]
+    responses(
+        (status = 200, description = "The values that are not zero", body = SparseVectorsBody),
+        InferenceErrors
+    ))]
 pub(crate) async fn embed_sparse(
     State(state): State<AppState>,
     Sent(body, format): Sent<EmbedSparseBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.embed_sparse(body.into()).await?;
-    Ok(respond(&state, format, "embed_sparse", answer, SparseVectors::from))
+    Ok(respond(&state, format, "embed_sparse", answer, SparseVectorsBody::from))
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::{inputs, testing::Server};
+    use crate::http::{
+        inputs::{self, tests::Mistake},
+        testing::Server,
+    };
     use serde_json::{Value, json};
     use text_embeddings_core::{
-        service::{EmbedInput, EmbedInputs},
+        service::{EmbedEncoding, EmbedInput, EmbedInputs},
         tokenization::TruncationDirection,
     };
 
@@ -326,7 +332,7 @@ mod tests {
     #[test]
     fn sparse_vectors_are_written_as_lists_of_index_and_value() {
         let vectors = vec![vec![SparseValue { index: 7, value: 0.5 }], vec![]];
-        let written = serde_json::to_string(&SparseVectors::from(vectors)).unwrap();
+        let written = serde_json::to_string(&SparseVectorsBody::from(vectors)).unwrap();
         assert_eq!(written, r#"[[{"index":7,"value":0.5}],[]]"#);
     }
 
@@ -334,11 +340,11 @@ mod tests {
     async fn a_mistake_is_named_with_field_and_position() {
         let server = Server::start().await;
         for path in ["/embed", "/embed_all", "/embed_sparse"] {
-            for (inputs, place, expected) in inputs::tests::mistakes() {
+            for Mistake { inputs, place, message } in inputs::tests::mistakes() {
                 let answer = server.post(path, &format!(r#"{{"inputs":{inputs}}}"#), &[]).await;
                 assert_eq!(answer.status, 422, "{path} {inputs}");
                 let body: Value = serde_json::from_str(&answer.body).unwrap();
-                let start = format!("invalid request: `inputs{place}`: {expected} at line 1 column ");
+                let start = format!("invalid request: `inputs{place}`: {message} at line 1 column ");
                 assert!(body["error"].as_str().unwrap().starts_with(&start), "{path} {}", answer.body);
                 assert_eq!(body["error_type"], "Validation");
             }
@@ -352,15 +358,15 @@ mod tests {
             ("{}", "missing field `inputs` at line 1 column 2"),
             (
                 r#"{"inputs":"a","dimensions":-1}"#,
-                "`dimensions`: invalid value: integer `-1`, expected usize at line 1 column 29",
+                "`dimensions`: invalid value: integer `-1`, expected a whole number from 0 at line 1 column 29",
             ),
             (
                 r#"{"inputs":"a","dimensions":1e3}"#,
-                "`dimensions`: invalid type: floating point `1000.0`, expected usize at line 1 column 30",
+                "`dimensions`: invalid type: floating point `1000.0`, expected a whole number from 0 at line 1 column 30",
             ),
             (
                 r#"{"inputs":"a","dimensions":18446744073709551616}"#,
-                "`dimensions`: invalid type: floating point `1.8446744073709552e+19`, expected usize at line 1 column 47",
+                "`dimensions`: invalid type: floating point `1.8446744073709552e+19`, expected a whole number from 0 at line 1 column 47",
             ),
             (
                 r#"{"inputs":"a","normalize":null}"#,
@@ -389,7 +395,7 @@ mod tests {
     #[tokio::test]
     async fn inputs_become_vectors() {
         let server = Server::start_with("--model-type embedding").await;
-        // Byte by byte, `Z` is the token 57 and `b` 65.
+        // The test tokenizer has a token for each byte: `Z` is 57 and `b` is 65.
         let table = [
             (json!({"inputs": "ZZZb"}), "[[0.6,0.0,0.8]]"),
             (json!({"inputs": "ZZZb", "normalize": false}), "[[3.0,0.0,4.0]]"),
@@ -451,7 +457,7 @@ mod tests {
             (
                 json!({"inputs": vec!["a"; 5]}),
                 422,
-                "batch size 5 > maximum allowed batch size 4",
+                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

@@ -1,93 +1,45 @@
-//! What goes wrong, on the wire: the one mapping from errors to a status and a body.
+//! Errors over HTTP: the one mapping from errors to a status and a kind, and the answer that the client
+//! reads.
 //!
-//! Input: an [`Error`] of the engine, or a mistake that only HTTP can have. Output: a status, and `{"error",
-//! "error_type"}`, which `words.rs` puts into other words where a client reads others. What must hold: every answer that
-//! is not a success has such a body; 429 says when to come back.
+//! Input: an [`Error`] of the engine, or a mistake that only HTTP can have. Output: a status, and a body in
+//! the shape that the request's body or path asks for (`error_shapes.rs`). What must hold: every answer that
+//! is not a success has such a body, whoever refused the request; 429 says when to come back; a client's
+//! mistake is logged as information.
 
 use axum::{
+    extract::Request,
     http::{
         HeaderValue, StatusCode,
         header::{RETRY_AFTER, WWW_AUTHENTICATE},
     },
+    middleware::Next,
     response::{IntoResponse, Response},
 };
-use serde::Serialize;
-use text_embeddings_core::error::{Error, ErrorKind};
-use utoipa::ToSchema;
+use text_embeddings_core::error::{Cause, Error, ErrorKind};
 
-use super::{format::Format, words::Words};
+use super::{
+    error_shapes::{ErrorShape, ErrorType},
+    format::BodyFormat,
+    routes::{self, Method, Route},
+};
 use crate::door::Cut;
 
-/// What a client without the key is told.
+/// The message for a client without the key.
 const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
+/// A message repeats at most this many characters of a path.
+const MAX_PATH: usize = 200;
 
 /// An answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     status: StatusCode,
     kind: ErrorType,
+    cause: Cause,
     message: String,
-    /// Whose, if the body of the request said so.
-    words: Option<Words>,
+    /// The shape of the body, if the request's body decides it.
+    shape: Option<ErrorShape>,
     /// When to try again, in seconds.
     retry_after: Option<u64>,
-}
-
-/// The kinds of errors that clients tell apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) enum ErrorType {
-    /// The server cannot compute at present.
-    Unhealthy,
-    /// Inference failed, or the model is of another kind.
-    Backend,
-    /// Too many requests at once: come back later.
-    Overloaded,
-    /// The request is not valid.
-    Validation,
-    /// The tokenizer failed.
-    Tokenizer,
-    /// A list or text that must not be empty is.
-    Empty,
-    /// The key is missing or wrong.
-    Unauthorized,
-}
-
-/// What went wrong.
-#[derive(Serialize, ToSchema)]
-#[schema(as = ErrorResponse)]
-pub(crate) struct ErrorBody {
-    /// What, where, and what to do.
-    error: String,
-    error_type: ErrorType,
-}
-
-impl ErrorBody {
-    pub(crate) fn new(error: String, error_type: ErrorType) -> Self {
-        Self { error, error_type }
-    }
-}
-
-/// What went wrong, in `OpenAI`'s words.
-#[derive(Serialize, ToSchema)]
-#[schema(as = OpenAICompatErrorResponse)]
-pub(crate) struct OpenAiErrorBody {
-    /// What, where, and what to do.
-    message: String,
-    /// The status.
-    #[schema(value_type = u32)]
-    code: u16,
-    #[serde(rename = "type")]
-    kind: ErrorType,
-    /// Never there: the name of `type` in the description of text-embeddings-inference, which sends `type`, too.
-    #[schema(value_type = ErrorType, required = false)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error_type: Option<ErrorType>,
-}
-
-impl OpenAiErrorBody {
-    pub(crate) fn new(message: String, code: u16, kind: ErrorType) -> Self {
-        Self { message, code, kind, error_type: None }
-    }
 }
 
 impl From<Error> for ApiError {
@@ -102,17 +54,25 @@ impl From<Error> for ApiError {
             ErrorKind::Empty => (StatusCode::BAD_REQUEST, ErrorType::Empty),
         };
         let retry_after = error.retry_after();
-        Self { status, kind, message: error.to_string(), words: None, retry_after }
+        Self { retry_after, ..Self::new(status, kind, error.cause(), error.to_string()) }
     }
 }
 
 impl ApiError {
+    fn new(status: StatusCode, kind: ErrorType, cause: Cause, message: String) -> Self {
+        Self { status, kind, cause, message, shape: None, retry_after: None }
+    }
+
+    fn validation(status: StatusCode, message: String) -> Self {
+        Self::new(status, ErrorType::Validation, Cause::Request, message)
+    }
+
     /// A body that is not in its format, such as JSON that ends too early.
     pub(crate) fn malformed(message: String) -> Self {
         Self::validation(StatusCode::BAD_REQUEST, message)
     }
 
-    /// A body that is well formed and not what the route wants.
+    /// A well-formed body that the route does not take.
     pub(crate) fn invalid(message: String) -> Self {
         Self::validation(StatusCode::UNPROCESSABLE_ENTITY, message)
     }
@@ -124,16 +84,16 @@ impl ApiError {
         Self::validation(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
-    /// A body that ended too early by the server's own decision.
+    /// A body that the server stopped reading.
     pub(crate) fn cut(cut: Cut) -> Self {
-        let (status, kind) = match cut {
-            Cut::TooSlow => (StatusCode::REQUEST_TIMEOUT, ErrorType::Validation),
-            Cut::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Overloaded),
+        let (status, kind, cause) = match cut {
+            Cut::TooSlow => (StatusCode::REQUEST_TIMEOUT, ErrorType::Validation, Cause::Request),
+            Cut::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Overloaded, Cause::Load),
         };
-        Self { status, kind, message: cut.to_string(), words: None, retry_after: None }
+        Self::new(status, kind, cause, cut.to_string())
     }
 
-    /// A body that says it is not JSON.
+    /// A body whose `Content-Type` is neither JSON nor `MessagePack`.
     pub(crate) fn media_type(given: &str) -> Self {
         let message = format!(
             "the request body must be JSON or MessagePack, with `Content-Type: application/json` or `application/msgpack`, not `{given}`"
@@ -141,64 +101,41 @@ impl ApiError {
         Self::validation(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
-    /// A key that is missing or wrong.
+    /// A request without the key, or with a wrong one.
     pub(crate) fn unauthorized() -> Self {
-        let message = UNAUTHORIZED.to_owned();
-        Self {
-            status: StatusCode::UNAUTHORIZED,
-            kind: ErrorType::Unauthorized,
-            message,
-            words: None,
-            retry_after: None,
-        }
+        let (status, kind) = (StatusCode::UNAUTHORIZED, ErrorType::Unauthorized);
+        Self::new(status, kind, Cause::Request, UNAUTHORIZED.to_owned())
     }
 
-    /// A server that answers what it has begun and no more.
+    /// The readiness of a server that was asked to stop.
     pub(crate) fn stopping() -> Self {
         let message = "the server is stopping: send requests elsewhere".to_owned();
-        Self {
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            kind: ErrorType::Unhealthy,
-            message,
-            words: None,
-            retry_after: None,
-        }
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Unhealthy, Cause::Server, message)
     }
 
-    /// What the body calls the kind of error.
+    /// A path without a route. Names the nearest one of `routes`.
+    pub(crate) fn not_found(routes: &[Route], path: &str) -> Self {
+        let advice = match routes::nearest(routes, path) {
+            Some(Route { method, path, .. }) => format!("did you mean `{method} {path}`?"),
+            None => "`GET /docs` lists the routes".to_owned(),
+        };
+        let path: String = path.chars().take(MAX_PATH).collect();
+        Self::validation(StatusCode::NOT_FOUND, format!("no such route `{path}`: {advice}"))
+    }
+
+    /// A path that has routes, but none of the request's method.
+    pub(crate) fn method_not_allowed(path: &str, allowed: &[Method], given: &str) -> Self {
+        let allowed: Vec<String> = allowed.iter().map(Method::to_string).collect();
+        let message = format!("`{path}` takes {}, not {given}", allowed.join(" and "));
+        Self::validation(StatusCode::METHOD_NOT_ALLOWED, message)
+    }
+
+    /// The name that the body has for the kind of error.
     pub(crate) fn kind(&self) -> &'static str {
-        match self.kind {
-            ErrorType::Unhealthy => "Unhealthy",
-            ErrorType::Backend => "Backend",
-            ErrorType::Overloaded => "Overloaded",
-            ErrorType::Validation => "Validation",
-            ErrorType::Tokenizer => "Tokenizer",
-            ErrorType::Empty => "Empty",
-            ErrorType::Unauthorized => "Unauthorized",
-        }
+        self.kind.name()
     }
 
-    /// The kind of error.
-    pub(crate) fn error_type(&self) -> ErrorType {
-        self.kind
-    }
-
-    /// The status of the answer.
-    pub(crate) fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    /// In whose words it is to be said, if the request's body decided that.
-    pub(crate) fn words(&self) -> Option<Words> {
-        self.words
-    }
-
-    /// The same error, to be said in these words wherever it was met.
-    pub(crate) fn in_words(self, words: Words) -> Self {
-        Self { words: Some(words), ..self }
-    }
-
-    /// What the client reads.
+    /// The message that the client reads.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -208,40 +145,39 @@ impl ApiError {
         matches!(self.kind, ErrorType::Backend | ErrorType::Unhealthy | ErrorType::Overloaded)
     }
 
-    /// A path that is none of the server's.
-    pub(crate) fn not_found(path: &str, routes: &str) -> Self {
-        Self::validation(StatusCode::NOT_FOUND, format!("there is no route `{path}`; there are {routes}"))
+    /// The same error in this shape, whichever path it occurred on.
+    pub(crate) fn in_shape(self, shape: ErrorShape) -> Self {
+        Self { shape: Some(shape), ..self }
     }
 
-    /// A route called with a method that it does not have.
-    pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
-        let message = format!("`{path}` does not take {method}: see the answer's `Allow` header");
-        Self::validation(StatusCode::METHOD_NOT_ALLOWED, message)
-    }
-
-    /// The same error in an element of a list: its message ends with the place.
+    /// The same error in an element of a list: its message ends with the element's place.
     pub(crate) fn at(self, place: &str) -> Self {
         Self { message: format!("{} (in {place})", self.message), ..self }
     }
 
-    fn validation(status: StatusCode, message: String) -> Self {
-        Self { status, kind: ErrorType::Validation, message, words: None, retry_after: None }
+    fn respond(&self, shape: ErrorShape, format: BodyFormat) -> Response {
+        shape.respond(self.status, self.kind, &self.message, format)
+    }
+
+    fn log(&self) {
+        let Self { status, kind, cause, message, .. } = self;
+        let status = status.as_u16();
+        match cause {
+            Cause::Request => tracing::info!(status, ?kind, "{message}"),
+            Cause::Load => tracing::warn!(status, ?kind, "{message}"),
+            Cause::Server => tracing::error!(status, ?kind, "{message}"),
+        }
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Self { status, kind, message, .. } = &self;
-        if matches!(kind, ErrorType::Backend | ErrorType::Unhealthy) {
-            tracing::error!(status = status.as_u16(), ?kind, "{message}");
-        } else {
-            tracing::warn!(status = status.as_u16(), ?kind, "{message}");
-        }
-        let mut response = Words::Tei.say(&self, Format::Json);
+        self.log();
+        let mut response = self.respond(ErrorShape::Tei, BodyFormat::Json);
         let headers = response.headers_mut();
-        match *status {
+        match self.status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
-                if *kind == ErrorType::Overloaded =>
+                if self.kind == ErrorType::Overloaded =>
             {
                 headers.insert(RETRY_AFTER, HeaderValue::from(self.retry_after.unwrap_or(1)));
             }
@@ -250,10 +186,25 @@ impl IntoResponse for ApiError {
             }
             _ => {}
         }
-        // For `words::in_the_clients_words` and the request's span.
+        // For `rewrite` and the request's span.
         response.extensions_mut().insert(self);
         response
     }
+}
+
+/// Rewrites the body of an error: in the shape that the request's body or else its path asks for, and in the
+/// format that the client reads.
+pub(crate) async fn rewrite(request: Request, next: Next) -> Response {
+    let shape_of_path = routes::error_shape(request.uri().path());
+    let format = BodyFormat::of_answer(request.headers());
+    let mut response = next.run(request).await;
+    if let Some(error) = response.extensions().get::<ApiError>() {
+        let rewritten = error.respond(error.shape.unwrap_or(shape_of_path), format);
+        let (head, body) = rewritten.into_parts();
+        response.headers_mut().extend(head.headers);
+        *response.body_mut() = body;
+    }
+    response
 }
 
 #[cfg(test)]
@@ -284,7 +235,7 @@ mod tests {
             (
                 Error::BatchTooLarge { got: 33, max: 32 },
                 422,
-                "batch size 33 > maximum allowed batch size 32",
+                "batch size 33 > maximum allowed batch size 32; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (
@@ -299,13 +250,19 @@ mod tests {
             (Error::MissingValues, 424, nan, "Backend"),
             (Error::Overloaded { retry_after: 1 }, 429, "Model is overloaded", "Overloaded"),
             (Error::Unhealthy, 503, "Service is unhealthy", "Unhealthy"),
+            (
+                Error::DeviceLost,
+                503,
+                "the device that computes is lost and this server ends: send the request again",
+                "Unhealthy",
+            ),
         ];
         for (error, status, message, kind) in table {
             let body = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);
             assert_eq!(wire(ApiError::from(error.clone()).into_response()).await, (status, body));
             let body = format!(r#"{{"message":"{message}","code":{status},"type":"{kind}"}}"#);
-            let said = Words::OpenAi.say(&ApiError::from(error), Format::Json);
-            assert_eq!(wire(said).await, (status, body));
+            let answer = ApiError::from(error).respond(ErrorShape::OpenAi, BodyFormat::Json);
+            assert_eq!(wire(answer).await, (status, body));
         }
     }
 

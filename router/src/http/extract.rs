@@ -1,11 +1,11 @@
 //! The request's body: read up to the limit, then parsed as JSON or `MessagePack`.
 //!
-//! Input: a request. Output: [`Sent`], or [`Unread`] where the body's fields decide what it is, or an [`ApiError`] that
-//! says where in the body the mistake is. What must hold: at most `--payload-limit` bytes are kept; a client that sends
-//! more gets to read the answer (a connection closed in the middle of its upload would show it a reset instead); text
-//! is UTF-8 throughout; an absent `Content-Type` means JSON.
+//! Input: a request. Output: [`Sent`], or [`Unread`] where the body's fields decide its type, or an
+//! [`ApiError`] with the place of the mistake. What must hold: at most `--payload-limit` bytes are kept; a
+//! client that sends more can read the answer (if the connection closed in the middle of its upload, it would
+//! see a reset instead); all text is UTF-8; without a `Content-Type` the body is JSON.
 
-use std::{fmt, str};
+use std::{fmt, marker::PhantomData, str};
 
 use axum::{
     body::{Body, Bytes},
@@ -15,25 +15,30 @@ use axum::{
 use http_body_util::BodyExt;
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
+    de::{
+        DeserializeOwned, DeserializeSeed, IgnoredAny, IntoDeserializer, MapAccess, Visitor,
+        value::MapAccessDeserializer,
+    },
 };
 use serde_json::{Value, error::Category};
 
 use super::{
     error::ApiError,
-    format::{Format, read_message_pack},
+    format::{BodyFormat, read_message_pack},
 };
 use crate::{
     door::{Cut, Keeping},
     state::AppState,
 };
 
-/// How much of a body over the limit is read and thrown away before the answer goes out.
+/// The bytes of a body over the limit that are read and discarded before the answer is sent.
 const MAX_DISCARDED: usize = 64 << 20;
-/// The bytes that a body gets room for before any of it has arrived.
+/// The most bytes that are allocated for a body before any of it has arrived.
 const MAX_RESERVED: usize = 64 << 10;
-/// The longest message in characters: the parser's words repeat a client's text in full.
+/// The longest message in characters. The parser's messages repeat a client's text in full.
 const MAX_MESSAGE: usize = 400;
+/// What the parser calls `usize` and `u32`.
+const WHOLE_NUMBER: &str = "expected a whole number from 0";
 
 /// The body's bytes, at most `--payload-limit` of them.
 pub(crate) struct RawBody(Vec<u8>);
@@ -57,7 +62,7 @@ impl FromRequest<AppState> for RawBody {
 }
 
 async fn read(mut body: Body, limit: usize, declared: usize) -> Result<Vec<u8>, ApiError> {
-    // Room for what is declared is made only once it begins to arrive in full.
+    // A declared length is no reason to allocate: the buffer grows as bytes arrive.
     let mut kept = Vec::with_capacity(declared.min(limit).min(MAX_RESERVED));
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(broken_off)?.into_data() else { continue };
@@ -71,8 +76,8 @@ async fn read(mut body: Body, limit: usize, declared: usize) -> Result<Vec<u8>, 
     Ok(kept)
 }
 
-/// Reads a request's body and keeps nothing of it, so that its client, which may still be sending, gets to read the
-/// answer. A client that waits to be asked for the body is not asked.
+/// Reads and discards a request's body, so that a client that is still sending it can read the answer
+/// afterwards. A client that sent `Expect: 100-continue` is not asked for the body.
 pub(crate) async fn discard(request: Request) {
     if !request.headers().contains_key(EXPECT) {
         discard_rest(request.into_body()).await;
@@ -97,8 +102,8 @@ fn broken_off(error: axum::Error) -> ApiError {
     }
 }
 
-/// A body as `T`, and what its answer is to be written in. Unknown fields are ignored.
-pub(crate) struct Sent<T>(pub(crate) T, pub(crate) Format);
+/// A body as `T`, and the format of the answer. Unknown fields are ignored.
+pub(crate) struct Sent<T>(pub(crate) T, pub(crate) BodyFormat);
 
 impl<T: DeserializeOwned> FromRequest<AppState> for Sent<T> {
     type Rejection = ApiError;
@@ -109,16 +114,19 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Sent<T> {
     }
 }
 
-/// A body that is known to be an object of either format, and no more.
+/// A body that is not parsed yet. `MessagePack` is decoded already, into a JSON value.
 pub(crate) struct Unread {
     content: Content,
-    /// What its answer is to be written in.
-    pub(crate) answer_format: Format,
+    /// The format of the answer.
+    pub(crate) answer_format: BodyFormat,
+    /// The number of times that the whole body was read.
+    #[cfg(test)]
+    pub(crate) readings: std::sync::atomic::AtomicUsize,
 }
 
 enum Content {
     Json(Vec<u8>),
-    /// What was `MessagePack`.
+    /// The content of a `MessagePack` body.
     Value(Value),
 }
 
@@ -127,10 +135,10 @@ impl FromRequest<AppState> for Unread {
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let media_type = request.headers().get(CONTENT_TYPE).cloned();
-        let answer_format = Format::of_answer(request.headers());
+        let answer_format = BodyFormat::of_answer(request.headers());
         let RawBody(bytes) = RawBody::from_request(request, state).await?;
         let given = media_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        match given.as_deref().map_or(Some(Format::Json), Format::of_media_type) {
+        match given.as_deref().map_or(Some(BodyFormat::Json), BodyFormat::of_media_type) {
             Some(format) => Self::new(bytes, format, answer_format),
             None => Err(ApiError::media_type(&given.unwrap_or_default())),
         }
@@ -142,30 +150,75 @@ impl Unread {
     ///
     /// # Errors
     ///
-    /// If it should be `MessagePack` and is not; of JSON that shows when it is parsed.
-    pub(crate) fn new(bytes: Vec<u8>, format: Format, answer_format: Format) -> Result<Self, ApiError> {
+    /// If the format is `MessagePack` and the bytes are not. Malformed JSON is an error of the parsing
+    /// methods.
+    pub(crate) fn new(
+        bytes: Vec<u8>,
+        format: BodyFormat,
+        answer_format: BodyFormat,
+    ) -> Result<Self, ApiError> {
         let content = match format {
-            Format::Json => Content::Json(bytes),
-            Format::MessagePack => Content::Value(read_message_pack(&bytes).map_err(Mistake::Malformed)?),
+            BodyFormat::Json => Content::Json(bytes),
+            BodyFormat::MessagePack => Content::Value(read_message_pack(&bytes).map_err(Mistake::Malformed)?),
         };
-        Ok(Self { content, answer_format })
+        Ok(Self {
+            content,
+            answer_format,
+            #[cfg(test)]
+            readings: std::sync::atomic::AtomicUsize::new(0),
+        })
     }
 
-    /// The names of its fields, each as often as it is sent.
+    /// The names of the fields in their order. A repeated field is there repeatedly.
     ///
     /// # Errors
     ///
     /// If the body is not an object.
     pub(crate) fn fields(&self) -> Result<Vec<String>, ApiError> {
-        self.parse().map(|Fields(names)| names)
+        self.parse().map(|WithNames::<IgnoredAny> { names, .. }| names)
+    }
+
+    /// The first field that is one of `names`. The rest of the body is not read, and may not even be JSON.
+    pub(crate) fn first_of(&self, names: &[&'static str]) -> Option<&'static str> {
+        let mut found = None;
+        let visitor = FirstOf { names, found: &mut found };
+        // A visitor that leaves fields unread ends in an error, which means nothing here.
+        match &self.content {
+            Content::Json(bytes) => {
+                drop(serde_json::Deserializer::from_slice(bytes).deserialize_map(visitor));
+            }
+            Content::Value(value) => drop(value.deserialize_map(visitor)),
+        }
+        found
+    }
+
+    /// The body as `T`, and the result of `check` for the names of all its fields. The body is read once. If
+    /// that fails, the names are read on their own. Unknown fields are ignored.
+    ///
+    /// # Errors
+    ///
+    /// If the body is not an object, or as `check` says. A mistake in a field's value is in
+    /// [`Checked::body`].
+    pub(crate) fn check<T: DeserializeOwned, F>(
+        &self,
+        check: impl Fn(&[String]) -> Result<F, String>,
+    ) -> Result<Checked<F, T>, ApiError> {
+        let (names, body) = match self.parse() {
+            Ok(WithNames { names, body }) => (names, Ok(body)),
+            // `check` needs the names after the mistake too: its error has priority.
+            Err(error) => (self.fields()?, Err(error)),
+        };
+        Ok(Checked { found: check(&names).map_err(ApiError::invalid)?, body })
     }
 
     /// The body as `T`. Unknown fields are ignored.
     ///
     /// # Errors
     ///
-    /// If the body is not a `T`: 400 where it is not JSON, else 422 with the place.
+    /// If the body is not a `T`: 400 if it is not JSON, else 422 with the place.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        #[cfg(test)]
+        self.readings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let parsed = match &self.content {
             Content::Json(bytes) => parse(bytes),
             Content::Value(value) => parse_value(value).map_err(Mistake::Invalid),
@@ -174,12 +227,12 @@ impl Unread {
     }
 }
 
-/// What is wrong with a body.
+/// A mistake in a body.
 #[derive(Debug, PartialEq, Eq)]
 enum Mistake {
     /// It is not in its format.
     Malformed(String),
-    /// It is, but is not what the route wants.
+    /// It is in its format, but the route does not take it.
     Invalid(String),
 }
 
@@ -192,34 +245,96 @@ impl From<Mistake> for ApiError {
     }
 }
 
-/// The names of an object's fields.
-struct Fields(Vec<String>);
+/// A body whose fields' names were checked.
+pub(crate) struct Checked<F, T> {
+    /// The result of the check.
+    pub(crate) found: F,
+    /// The body, or the first mistake in a field's value.
+    pub(crate) body: Result<T, ApiError>,
+}
 
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FieldsVisitor)
+impl<F, T> Checked<F, T> {
+    /// The same with another form of the body.
+    pub(crate) fn map<U>(self, form: impl FnOnce(T) -> U) -> Checked<F, U> {
+        Checked { found: self.found, body: self.body.map(form) }
     }
 }
 
-struct FieldsVisitor;
+/// An object as `T`, and the names of its fields, from one reading.
+struct WithNames<T> {
+    names: Vec<String>,
+    body: T,
+}
 
-impl<'de> Visitor<'de> for FieldsVisitor {
-    type Value = Fields;
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for WithNames<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(WithNamesVisitor(PhantomData))
+    }
+}
+
+struct WithNamesVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for WithNamesVisitor<T> {
+    type Value = WithNames<T>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Fields, A::Error> {
-        let mut names = Vec::new();
-        while let Some((name, IgnoredAny)) = fields.next_entry()? {
-            names.push(name);
-        }
-        Ok(Fields(names))
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<WithNames<T>, A::Error> {
+        let mut noted = NotedFields { fields, names: Vec::new() };
+        let body = T::deserialize(MapAccessDeserializer::new(&mut noted))?;
+        Ok(WithNames { names: noted.names, body })
     }
 }
 
-/// What was `MessagePack` as `T`.
+/// Passes fields on, and keeps their names.
+struct NotedFields<A> {
+    fields: A,
+    names: Vec<String>,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for NotedFields<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        let Some(name) = self.fields.next_key::<String>()? else { return Ok(None) };
+        let key = seed.deserialize(name.as_str().into_deserializer())?;
+        self.names.push(name);
+        Ok(Some(key))
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.fields.next_value_seed(seed)
+    }
+}
+
+/// Reads up to the first field with one of the names.
+struct FirstOf<'a> {
+    names: &'a [&'static str],
+    found: &'a mut Option<&'static str>,
+}
+
+impl<'de> Visitor<'de> for FirstOf<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while let Some(name) = fields.next_key::<String>()? {
+            *self.found = self.names.iter().copied().find(|wanted| *wanted == name);
+            if self.found.is_some() {
+                break;
+            }
+            fields.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
+}
+
+/// The content of a `MessagePack` body as `T`.
 fn parse_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     if !value.is_object() {
         return Err("the request body is not a map".to_owned());
@@ -227,7 +342,7 @@ fn parse_value<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     serde_path_to_error::deserialize(value).map_err(|error| invalid(error.path(), error.inner()))
 }
 
-/// A body that is well formed and not what the route wants.
+/// The message for a well-formed body that the route does not take.
 fn invalid(path: &serde_path_to_error::Path, problem: &impl fmt::Display) -> String {
     match path.to_string().as_str() {
         "." => format!("invalid request: {problem}"),
@@ -241,7 +356,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
     })?;
     let malformed =
         |error: &serde_json::Error| Mistake::Malformed(format!("the request body is not JSON: {error}"));
-    // A list would be taken for the fields' values in their order.
+    // Serde would accept a list as the values of a struct's fields in their order.
     if text.trim_start().starts_with(|first| first != '{') {
         return Err(match serde_json::from_str::<IgnoredAny>(text) {
             Ok(_) => Mistake::Invalid("the request body is not a JSON object".to_owned()),
@@ -261,6 +376,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
 
 /// Keeps the start, which names the field, and the end, which names the position.
 fn shorten(message: &str) -> String {
+    // The parser's names of types are Rust's.
+    let message = &message.replace("expected usize", WHOLE_NUMBER).replace("expected u32", WHOLE_NUMBER);
     let length = message.chars().count();
     if length <= MAX_MESSAGE {
         return message.to_owned();
@@ -317,6 +434,30 @@ mod tests {
                 if is_malformed { Mistake::Malformed(expected) } else { Mistake::Invalid(expected) };
             assert_eq!(parse::<RerankBody>(body).err(), Some(expected), "{}", String::from_utf8_lossy(body));
         }
+    }
+
+    #[test]
+    fn the_search_for_a_field_ends_where_it_is() {
+        let names = ["texts", "documents"];
+        let table: [(&[u8], Option<&str>); 8] = [
+            (br#"{"query":"q","documents":[],"texts":[]}"#, Some("documents")),
+            (br#"{"query":{"texts":[1]},"texts":[]}"#, Some("texts")),
+            // Nothing after the name is read.
+            (br#"{"query":"q","texts":]]"#, Some("texts")),
+            (b"{\"texts\":\"\xff\"}", Some("texts")),
+            (br#"{"query":"q"}"#, None),
+            (br#"{"query":"texts","#, None),
+            (br#"["texts"]"#, None),
+            (b"", None),
+        ];
+        for (bytes, expected) in table {
+            let body = Unread::new(bytes.to_vec(), BodyFormat::Json, BodyFormat::Json).ok().unwrap();
+            assert_eq!(body.first_of(&names), expected, "{}", String::from_utf8_lossy(bytes));
+            assert_eq!(body.readings.into_inner(), 0);
+        }
+        let packed = rmp_serde::to_vec_named(&serde_json::json!({"query": "q", "texts": []})).unwrap();
+        let body = Unread::new(packed, BodyFormat::MessagePack, BodyFormat::Json).ok().unwrap();
+        assert_eq!(body.first_of(&names), Some("texts"));
     }
 
     #[test]

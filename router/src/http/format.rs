@@ -1,8 +1,8 @@
-//! How bodies are written: JSON or `MessagePack`.
+//! The formats of bodies: JSON and `MessagePack`.
 //!
-//! Input: a media type, the bytes of a body, or an answer. Output: the same content in the other form. What must hold: a
-//! request means the same in both, and so does its answer; bytes that claim to hold much, or to be deep, cost no more
-//! memory or stack than they have bytes.
+//! Input: a media type, the bytes of a body, or an answer. Output: the format, the content, or the answer's
+//! bytes. What must hold: requests and answers mean the same in both formats; the memory and stack that a
+//! body takes are bounded by its own bytes, whatever lengths and depths it claims.
 
 use axum::{
     Json,
@@ -17,20 +17,21 @@ use serde_json::Value;
 
 /// The media type of answers in `MessagePack`.
 pub(crate) const MESSAGE_PACK: &str = "application/msgpack";
-/// How deep values may be nested, as in JSON.
+/// The deepest nesting of values, as in serde's JSON.
 const MAX_DEPTH: usize = 128;
 
-/// What a body is written in.
+/// The format of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// `application/json`, and what a body is that does not say.
+pub(crate) enum BodyFormat {
+    /// `application/json`, and the format of a body without a `Content-Type`.
     Json,
-    /// `application/msgpack`, with objects as maps from names.
+    /// `application/msgpack`, with objects as maps with names as keys.
     MessagePack,
 }
 
-impl Format {
-    /// What a media type stands for, whatever its parameters. Its names in use before its registration count, too.
+impl BodyFormat {
+    /// The format of a media type, whatever its parameters. The names that `MessagePack` had before its
+    /// registration count too.
     pub(crate) fn of_media_type(media_type: &str) -> Option<Self> {
         let essence = media_type.split(';').next().unwrap_or_default().trim().to_lowercase();
         match essence.as_str() {
@@ -41,8 +42,7 @@ impl Format {
         }
     }
 
-    /// What the answer to a request is written in: what its `Accept` names and prefers, else what it is written in
-    /// itself.
+    /// The format of the answer to a request: the one that its `Accept` prefers, else the request's own.
     pub(crate) fn of_answer(headers: &HeaderMap) -> Self {
         let own = headers.get(CONTENT_TYPE).and_then(|value| Self::of_media_type(value.to_str().ok()?));
         let own = own.unwrap_or(Self::Json);
@@ -89,12 +89,12 @@ fn quality(range: &str) -> f32 {
     parameter.map_or(1.0, |quality| quality.trim().parse().unwrap_or(0.0))
 }
 
-/// The content of `MessagePack`, in JSON's terms, so that all that is read from it is what JSON would say. Binary data,
-/// extensions and keys that are no text have no counterpart there.
+/// The content of `MessagePack` as a JSON value, so that every route reads both formats alike. JSON has no
+/// counterpart of binary data, extensions and keys that are not text.
 ///
 /// # Errors
 ///
-/// What is wrong with the bytes, in a sentence.
+/// A sentence that says what is wrong with the bytes.
 pub(crate) fn read_message_pack(bytes: &[u8]) -> Result<Value, String> {
     let mut deserializer = rmp_serde::Deserializer::new(bytes);
     deserializer.set_max_depth(MAX_DEPTH);
@@ -112,8 +112,8 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use crate::http::{
-        POST_ROUTES,
-        testing::{Answer, Server},
+        routes::{Method, tests::paths},
+        testing::{Server, WireAnswer},
     };
     use axum::http::HeaderName;
     use serde_json::json;
@@ -123,25 +123,25 @@ mod tests {
     #[test]
     fn both_formats_have_several_media_types() {
         let table = [
-            ("application/json", Some(Format::Json)),
-            ("Application/JSON; charset=utf-8", Some(Format::Json)),
-            ("application/vnd.api+json", Some(Format::Json)),
-            ("application/msgpack", Some(Format::MessagePack)),
-            ("Application/X-MsgPack;v=5", Some(Format::MessagePack)),
-            ("application/vnd.msgpack", Some(Format::MessagePack)),
+            ("application/json", Some(BodyFormat::Json)),
+            ("Application/JSON; charset=utf-8", Some(BodyFormat::Json)),
+            ("application/vnd.api+json", Some(BodyFormat::Json)),
+            ("application/msgpack", Some(BodyFormat::MessagePack)),
+            ("Application/X-MsgPack;v=5", Some(BodyFormat::MessagePack)),
+            ("application/vnd.msgpack", Some(BodyFormat::MessagePack)),
             ("text/plain", None),
             ("application/x-www-form-urlencoded", None),
             ("application/octet-stream", None),
             ("", None),
         ];
         for (media_type, expected) in table {
-            assert_eq!(Format::of_media_type(media_type), expected, "{media_type}");
+            assert_eq!(BodyFormat::of_media_type(media_type), expected, "{media_type}");
         }
     }
 
     #[test]
     fn an_answer_is_written_as_the_client_prefers_or_else_as_the_request_is() {
-        let (json, pack) = (Format::Json, Format::MessagePack);
+        let (json, pack) = (BodyFormat::Json, BodyFormat::MessagePack);
         let table = [
             (None, None, json),
             (Some("application/json"), None, json),
@@ -164,12 +164,12 @@ mod tests {
                 .into_iter()
                 .filter_map(|(name, value): (HeaderName, _)| Some((name, value?.parse().unwrap())))
                 .collect();
-            assert_eq!(Format::of_answer(&headers), expected, "{content_type:?} {accept:?}");
+            assert_eq!(BodyFormat::of_answer(&headers), expected, "{content_type:?} {accept:?}");
         }
     }
 
     /// The content of a body, which may be in either format.
-    fn content(answer: &Answer) -> Value {
+    fn content(answer: &WireAnswer) -> Value {
         if answer.header("content-type") == Some(MESSAGE_PACK) {
             return read_message_pack(&answer.bytes).unwrap();
         }
@@ -177,7 +177,7 @@ mod tests {
         serde_json::from_slice(&answer.bytes).unwrap()
     }
 
-    /// Whether two answers say the same, scores to the last bit of float32. Ids and times are each answer's own.
+    /// Whether two answers are equal, scores to the last bit of float32. Ids and times may differ.
     fn same(left: &Value, right: &Value) -> bool {
         match (left, right) {
             (Value::Object(left), Value::Object(right)) => {
@@ -199,13 +199,13 @@ mod tests {
         }
     }
 
-    /// What an error says, in whichever words; nothing of an answer.
+    /// The message of an error of any shape; empty for an answer.
     fn message(answer: &Value) -> &str {
         let places = ["/error", "/message", "/error/message"];
         places.iter().find_map(|place| answer.pointer(place)?.as_str()).unwrap_or_default()
     }
 
-    /// A body that each route takes of some kind of model, and one that it refuses.
+    /// A body that the route takes with some kind of model, and a body that it refuses.
     fn bodies(route: &str) -> [Value; 2] {
         let texts = json!({"query": "q", "texts": ["a", "ZZ", "\u{1f600}"], "return_text": true});
         let documents = json!({"query": "q", "documents": [{"text": "Z", "n": [1, -2.5, null]}, "a"], "return_documents": true});
@@ -234,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn every_route_says_the_same_in_both_formats() {
         let servers = [Server::start().await, Server::start_with("--model-type embedding").await];
-        for route in POST_ROUTES {
+        for route in paths(Method::Post) {
             let mut answered = 0;
             for server in &servers {
                 for body in bodies(route) {
@@ -271,7 +271,7 @@ mod tests {
     async fn every_refusal_is_written_as_the_client_reads() {
         let server = Server::start_with("--api-key k").await;
         let key = ("Authorization", "Bearer k");
-        for route in POST_ROUTES {
+        for route in paths(Method::Post) {
             for (body, headers, status) in [
                 (&b"\x80"[..], &[TYPE][..], 401),
                 (b"\xc1", &[TYPE, key], 400),

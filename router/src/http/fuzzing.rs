@@ -1,17 +1,18 @@
-//! Arbitrary bytes as the body of each route, in each dialect and both formats: what the fuzz target `request` tries.
+//! Arbitrary bytes as the body of each route, in each dialect and both formats, for the fuzz target
+//! `request`.
 //!
-//! Input: a byte that chooses the format, then a body. Output: none. What must hold: nothing panics, and what is built of a
-//! body is bounded by the payload limit.
+//! Input: a byte that chooses the format, then a body. Output: none. What must hold: nothing panics, and the
+//! texts that are built from a body are bounded by the payload limit.
 
 use super::{
     decode::DecodeBody,
     embed::{EmbedAllBody, EmbedBody, EmbedSparseBody},
     extract::Unread,
-    format::Format,
+    format::BodyFormat,
     openai::OpenAiBody,
     predict::PredictBody,
     rerank::{self, RerankBody},
-    score::ScoreBody,
+    score,
     similarity::SimilarityBody,
     tokenize::TokenizeBody,
     vertex::VertexBody,
@@ -30,10 +31,10 @@ mod seeded;
 /// Reads a body as every route would.
 pub(crate) fn request(data: &[u8]) {
     let Some((format, body)) = data.split_first() else { return };
-    let format = if format % 2 == 0 { Format::Json } else { Format::MessagePack };
+    let format = if format % 2 == 0 { BodyFormat::Json } else { BodyFormat::MessagePack };
     let Ok(body) = Unread::new(body.to_vec(), format, format) else { return };
     drop(body.parse::<RerankBody>());
-    drop(body.parse::<ScoreBody>());
+    drop(score::read(&body).map(|read| read.body));
     drop(body.parse::<EmbedBody>());
     drop(body.parse::<EmbedAllBody>());
     drop(body.parse::<EmbedSparseBody>());
@@ -43,7 +44,7 @@ pub(crate) fn request(data: &[u8]) {
     drop(body.parse::<DecodeBody>());
     drop(body.parse::<OpenAiBody>());
     drop(body.parse::<VertexBody>());
-    rerank::read(&body);
+    rerank::read_and_build(&body);
 }
 
 #[cfg(test)]

@@ -1,37 +1,36 @@
-//! `GET /health`, `/` and `/ping`, as TEI has them: can the server compute? `GET /health/live` and `/health/ready`: does
-//! its process run, and should it be sent requests?
+//! `GET /health`, `/` and `/ping`, as TEI has them: whether the server can compute. `GET /health/live`:
+//! whether its process runs. `GET /health/ready`: whether it should get requests.
 //!
-//! Output: 200 and nothing, or 503 with the error's body. Needs no key, as load balancers have none.
+//! Output: 200 with an empty body, or 503 with the error's body. No key is needed, because load balancers
+//! have none.
 
 use axum::{extract::State, http::StatusCode};
 use text_embeddings_core::error::Error;
 
-use super::{
-    error::{ApiError, ErrorBody},
-    openapi::TAG,
-};
+use super::{error::ApiError, error_shapes::ErrorBody, schemas::TAG};
 use crate::state::{AppState, Readiness};
 
 /// Whether the server can compute.
 #[utoipa::path(get, path = "/health", tag = TAG, security(()), responses(
-    (status = 200, description = "It can"),
+    (status = 200, description = "The server can compute"),
     (status = 503, description = "The last batch failed, and so did a probe of one token", body = ErrorBody)
 ))]
 pub(crate) async fn health(State(state): State<AppState>) -> Result<StatusCode, ApiError> {
     if state.service.healthy().await { Ok(StatusCode::OK) } else { Err(Error::Unhealthy.into()) }
 }
 
-/// Whether the process runs: for a probe that restarts it, so nothing that a restart would not mend makes it fail.
+/// Whether the process runs. It is for a probe that restarts the process, so it fails only if a restart would
+/// help.
 #[utoipa::path(get, path = "/health/live", operation_id = "health_live", tag = TAG, security(()),
-    responses((status = 200, description = "It runs")))]
+    responses((status = 200, description = "The process runs")))]
 pub(crate) async fn live() -> StatusCode {
     StatusCode::OK
 }
 
-/// Whether the server should be sent requests: it can compute and was not asked to stop.
+/// Whether the server should get requests: it can compute and was not asked to stop.
 #[utoipa::path(get, path = "/health/ready", operation_id = "health_ready", tag = TAG, security(()), responses(
-    (status = 200, description = "It should"),
-    (status = 503, description = "It cannot compute, or is stopping", body = ErrorBody)
+    (status = 200, description = "The server should get requests"),
+    (status = 503, description = "The server cannot compute, or it is stopping", body = ErrorBody)
 ))]
 pub(crate) async fn ready(State(state): State<AppState>) -> Result<StatusCode, ApiError> {
     match state.readiness().await {
@@ -91,7 +90,7 @@ mod tests {
             stream.write_all(request(path).as_bytes()).await.unwrap();
             open.push(stream);
         }
-        // One that came after them and was answered: the server has taken them all.
+        // A later connection was answered, so the server has accepted all of them.
         assert_eq!(server.get("/health/ready").await.status, 200);
         server.stop();
         while TcpStream::connect(server.address).await.is_ok() {

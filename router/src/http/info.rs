@@ -1,7 +1,7 @@
-//! `GET /info`: what is served, and within which limits.
+//! `GET /info`: the served model and the server's limits.
 //!
-//! Output: TEI's fields, and besides what a user of a generative re-ranker asks for. What must hold: a generative
-//! re-ranker reports the key `reranker` too, so that clients which look for it go on working.
+//! Output: TEI's fields, and further ones, most of them about re-rankers. What must hold: a generative
+//! re-ranker has the key `reranker` too, because clients look for it.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use serde::Serialize;
 use text_embeddings_backend_core::ModelType;
 use utoipa::ToSchema;
 
-use super::{error::ErrorBody, openapi::TAG};
+use super::{error_shapes::ErrorBody, schemas::TAG};
 use crate::{
     info::{Info, ModelDetails, RerankerDetails, pooling},
     state::AppState,
 };
 
-/// What is served, and within which limits.
+/// The served model and the server's limits.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Info)]
 pub(crate) struct InfoBody<'a> {
@@ -28,13 +28,14 @@ pub(crate) struct InfoBody<'a> {
     model_id: &'a str,
     /// The commit on the Hub; null for a local folder.
     model_sha: Option<&'a str>,
+    /// The arithmetic, or `float16` if `--dtype` asks for it.
     #[schema(example = "float32")]
     model_dtype: &'a str,
     served_model_name: &'a str,
     model_type: ModelTypeBody,
     max_concurrent_requests: usize,
     max_input_length: usize,
-    /// The tokens of a forward pass; a longer input has one of its own.
+    /// The most tokens of a forward pass; a longer input has a pass of its own.
     max_batch_tokens: usize,
     #[schema(default = json!(null))]
     max_batch_requests: Option<usize>,
@@ -44,57 +45,65 @@ pub(crate) struct InfoBody<'a> {
     version: &'static str,
     sha: Option<&'static str>,
     docker_label: Option<&'static str>,
-    /// `embedding`, `classifier`, `reranker` or `listwise-reranker`, which is a generative re-ranker, or one that reads
-    /// many documents at once.
+    /// `embedding`, `classifier`, `reranker` or `listwise-reranker`. The last is a generative re-ranker, or a
+    /// re-ranker that reads many documents at once.
     model_kind: &'static str,
     /// The most texts of one request to `/rerank`.
     max_rerank_texts: usize,
-    /// What "relevant" means where a request says nothing; null where the model takes no instruction.
+    /// The instruction of requests without one: what "relevant" means. Null if the model takes no
+    /// instruction.
     default_instruction: Option<&'a str>,
-    /// What sentence-transformers applies to a re-ranker's raw score, such as `sigmoid` or `identity`; this server
-    /// applies `score` of `reranker`, or nothing with `raw_scores`. Null for other models.
+    /// The function that sentence-transformers applies to a re-ranker's raw score, such as `sigmoid` or
+    /// `identity`. This server applies `score` of `reranker`, or nothing with `raw_scores`. Null for other
+    /// models.
     #[schema(example = "identity")]
     score_activation: Option<&'a str>,
-    /// What decides a re-ranker's scores; null for other models.
+    /// How a re-ranker scores; null for other models.
     reranker: Option<RerankerBody<'a>>,
-    /// What computes: `candle`, this server's own models and kernels, `ort` (ONNX Runtime) or `python`.
+    /// The backend: `candle` (this server's own models and kernels), `ort` (ONNX Runtime) or `python`.
     #[schema(example = "candle")]
     backend: &'a str,
-    /// The files that the weights come from, their format, and the types that they store, that of most values first.
+    /// The files of the weights, their format and the types that they store. The type of most values comes
+    /// first.
     #[schema(example = "model.gguf (GGUF: Q8_0, F32)")]
     weights: &'a str,
-    /// The CPU's vector instructions that compute; null where another device does.
+    /// The arithmetic in use. It differs from `model_dtype` only on a CPU with `--dtype float16`.
+    #[schema(example = "bfloat16")]
+    arithmetic: &'a str,
+    /// The CPU's vector instructions in use; null if another device computes.
     #[schema(example = "avx512+vnni+bf16")]
     instruction_set: Option<&'a str>,
     /// The threads that compute.
     threads: usize,
-    /// Whether each of them is kept on a CPU of its own.
+    /// Whether each of these threads is pinned to a CPU of its own.
     pin_threads: bool,
-    /// The most bytes kept of prefixes that several requests share; 0 where none are.
+    /// The size of the cache of prefixes that requests share, in bytes; 0 if there is no cache.
     prefix_cache_bytes: usize,
 }
 
-/// What decides a re-ranker's scores, and what says so.
+/// How a re-ranker scores, and where each part of that comes from.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RerankerInfo)]
 pub(crate) struct RerankerBody<'a> {
-    /// The family whose prompt, answers and score rule apply; null if it is of none that the server knows.
+    /// The family whose prompt, answers and score rule apply; null if the server knows no family of this
+    /// model.
     #[schema(example = "zerank")]
     family: Option<&'a str>,
-    /// What says that it is of this family.
+    /// How the server recognised the family.
     family_reason: Option<&'a str>,
     /// Where the prompt comes from.
     prompt: &'a str,
     /// The tokens whose logits are the raw score, and where they come from; null for a model with a head.
     answers: Option<&'a str>,
-    /// The layers that a layer-wise re-ranker goes through before it scores; null for other models.
+    /// The number of layers that a layer-wise re-ranker computes; null for other models.
     cutoff_layers: Option<usize>,
-    /// Whether a document's score depends on the other documents of its request: a listwise re-ranker reads them together.
+    /// Whether a document's score depends on the other documents of its request: a listwise re-ranker reads
+    /// them together.
     scores_depend_on_request: bool,
-    /// What a score is of the raw score x, where a request does not ask for raw scores.
+    /// The score as a function of the raw score x, unless the request asks for raw scores.
     #[schema(example = "sigmoid(x/5)")]
     score: &'a str,
-    /// What says so.
+    /// Where the function comes from.
     score_reason: &'a str,
 }
 
@@ -113,33 +122,33 @@ impl<'a> From<&'a RerankerDetails> for RerankerBody<'a> {
     }
 }
 
-/// The kind of the model. A generative re-ranker is a `reranker`, too.
+/// The kind of the model. A generative re-ranker is a `reranker` too.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ModelType)]
 #[serde(rename_all = "lowercase")]
 enum ModelTypeBody {
-    Embedding(Pooling),
-    Classifier(Labels),
-    Reranker(Labels),
+    Embedding(PoolingBody),
+    Classifier(LabelsBody),
+    Reranker(LabelsBody),
 }
 
-/// How an embedding model pools.
+/// The pooling of an embedding model.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = EmbeddingModel)]
-struct Pooling {
+struct PoolingBody {
     /// `cls`, `mean`, `splade` or `last_token`.
     pooling: String,
 }
 
-/// The classes, numbered.
+/// The classes and their numbers.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ClassifierModel)]
-struct Labels {
+struct LabelsBody {
     id2label: BTreeMap<String, String>,
     label2id: BTreeMap<String, usize>,
 }
 
-impl Labels {
+impl LabelsBody {
     fn new(labels: &[String]) -> Self {
         let numbered = || labels.iter().enumerate();
         Self {
@@ -151,9 +160,9 @@ impl Labels {
 
 impl ModelTypeBody {
     fn new(model_type: ModelType, details: &ModelDetails) -> Self {
-        let labels = Labels::new(&details.labels);
+        let labels = LabelsBody::new(&details.labels);
         match model_type {
-            ModelType::Embedding(pool) => Self::Embedding(Pooling { pooling: pooling(pool) }),
+            ModelType::Embedding(pool) => Self::Embedding(PoolingBody { pooling: pooling(pool) }),
             ModelType::Classifier => Self::Classifier(labels),
             ModelType::Reranker | ModelType::ListwiseReranker => Self::Reranker(labels),
         }
@@ -185,6 +194,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             score_activation: model.score_activation.as_deref(),
             reranker: model.reranker.as_ref().map(RerankerBody::from),
             backend: model.backend,
+            arithmetic: &model.arithmetic,
             instruction_set: model.instruction_set.as_deref(),
             threads: config.threads,
             pin_threads: config.pin_threads,
@@ -194,7 +204,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
     }
 }
 
-/// What is served, and within which limits.
+/// The served model and the server's limits.
 #[utoipa::path(get, path = "/info", operation_id = "get_model_info", tag = TAG, responses(
     (status = 200, description = "The model and the limits", body = InfoBody<'static>),
     (status = 401, description = "The key is missing or wrong", body = ErrorBody)
@@ -216,6 +226,7 @@ mod tests {
         value["tokenization_workers"] = 1.into();
         insta::assert_json_snapshot!(value, @r#"
         {
+          "arithmetic": "float32",
           "auto_truncate": true,
           "backend": "candle",
           "default_instruction": "Judge.",

@@ -1,8 +1,9 @@
-//! What an embedding model is asked to embed: a text, token ids, or a list of either.
+//! The inputs of an embedding model: a text, token ids, or a list of texts and token ids.
 //!
-//! Input: `inputs` of TEI's routes, `input` of `OpenAI`'s. Output: [`Inputs`], one [`EmbedInput`] for each vector. What
-//! must hold: a list of numbers is one input, an empty list one without ids, and a list with texts or lists in it is a
-//! batch; a mistake is found where it stands, so that the message can name its place.
+//! Input: `inputs` of TEI's routes, `input` of `OpenAI`'s. Output: [`EmbedInputsBody`], one [`EmbedInput`]
+//! for each vector. What must hold: a list of numbers is one input, an empty list is one input without ids,
+//! and a list with texts or lists in it is a batch; a mistake is found while its element is read, so that the
+//! message can name its place.
 
 use std::fmt;
 
@@ -13,55 +14,55 @@ use serde::{
 use text_embeddings_core::service::{EmbedInput, EmbedInputs};
 use utoipa::ToSchema;
 
-/// What [`Inputs`] reads, for the description.
+/// The schema of [`EmbedInputsBody`].
 #[derive(Serialize, ToSchema)]
 #[schema(as = Input)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
-pub(crate) enum InputsShape {
-    One(InputShape),
-    Many(Vec<InputShape>),
+pub(crate) enum EmbedInputsSchema {
+    One(EmbedInputSchema),
+    Many(Vec<EmbedInputSchema>),
 }
 
-/// What becomes one vector, for the description.
+/// The schema of an input that becomes one vector.
 #[derive(Serialize, ToSchema)]
 #[schema(as = InputType)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
-pub(crate) enum InputShape {
+pub(crate) enum EmbedInputSchema {
     Text(String),
     Ids(Vec<u32>),
 }
 
 /// The inputs in their order.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Inputs(pub(crate) EmbedInputs);
+pub(crate) struct EmbedInputsBody(pub(crate) EmbedInputs);
 
-impl<'de> Deserialize<'de> for Inputs {
+impl<'de> Deserialize<'de> for EmbedInputsBody {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(InputsVisitor)
+        deserializer.deserialize_any(EmbedInputsVisitor)
     }
 }
 
-struct InputsVisitor;
+struct EmbedInputsVisitor;
 
-impl<'de> Visitor<'de> for InputsVisitor {
-    type Value = Inputs;
+impl<'de> Visitor<'de> for EmbedInputsVisitor {
+    type Value = EmbedInputsBody;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a text, token ids or a list of those")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Inputs, E> {
-        Ok(Inputs(EmbedInputs::single(EmbedInput::Text(text.to_owned()))))
+    fn visit_str<E: Error>(self, text: &str) -> Result<EmbedInputsBody, E> {
+        Ok(EmbedInputsBody(EmbedInputs::single(EmbedInput::Text(text.to_owned()))))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Inputs, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<EmbedInputsBody, A::Error> {
         let (mut ids, mut inputs) = (Vec::new(), Vec::new());
         while let Some(element) = list.next_element()? {
             match element {
-                Element::Id(id) => ids.push(id),
-                Element::Input(input) => inputs.push(input),
+                EmbedElement::Id(id) => ids.push(id),
+                EmbedElement::Input(input) => inputs.push(input),
             }
             if !ids.is_empty() && !inputs.is_empty() {
                 return Err(Error::custom(
@@ -70,7 +71,7 @@ impl<'de> Visitor<'de> for InputsVisitor {
             }
         }
         let is_batch = !inputs.is_empty();
-        Ok(Inputs(if is_batch {
+        Ok(EmbedInputsBody(if is_batch {
             EmbedInputs::batch(inputs)
         } else {
             EmbedInputs::single(EmbedInput::Ids(ids))
@@ -78,38 +79,39 @@ impl<'de> Visitor<'de> for InputsVisitor {
     }
 }
 
-/// What may stand in the list.
-enum Element {
+/// An element of the list.
+enum EmbedElement {
     Id(u32),
     Input(EmbedInput),
 }
 
-impl<'de> Deserialize<'de> for Element {
+impl<'de> Deserialize<'de> for EmbedElement {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ElementVisitor)
+        deserializer.deserialize_any(EmbedElementVisitor)
     }
 }
 
-struct ElementVisitor;
+struct EmbedElementVisitor;
 
-impl<'de> Visitor<'de> for ElementVisitor {
-    type Value = Element;
+impl<'de> Visitor<'de> for EmbedElementVisitor {
+    type Value = EmbedElement;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a text, a token id or a list of token ids")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Element, E> {
-        Ok(Element::Input(EmbedInput::Text(text.to_owned())))
+    fn visit_str<E: Error>(self, text: &str) -> Result<EmbedElement, E> {
+        Ok(EmbedElement::Input(EmbedInput::Text(text.to_owned())))
     }
 
-    fn visit_u64<E: Error>(self, id: u64) -> Result<Element, E> {
+    fn visit_u64<E: Error>(self, id: u64) -> Result<EmbedElement, E> {
         let error = |_| E::invalid_value(Unexpected::Unsigned(id), &"u32");
-        u32::try_from(id).map(Element::Id).map_err(error)
+        u32::try_from(id).map(EmbedElement::Id).map_err(error)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Element, A::Error> {
-        Vec::deserialize(SeqAccessDeserializer::new(list)).map(|ids| Element::Input(EmbedInput::Ids(ids)))
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<EmbedElement, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(list))
+            .map(|ids| EmbedElement::Input(EmbedInput::Ids(ids)))
     }
 }
 
@@ -123,7 +125,7 @@ pub(crate) mod tests {
         EmbedInput::Text(text.to_owned())
     }
 
-    /// Each way to write inputs, and what it means.
+    /// Each way to write inputs, and the inputs that it means.
     pub(crate) fn shapes() -> Vec<(Value, EmbedInputs)> {
         let ids = |ids: &[u32]| EmbedInput::Ids(ids.to_vec());
         let (single, batch) = (EmbedInputs::single, EmbedInputs::batch);
@@ -144,10 +146,19 @@ pub(crate) mod tests {
         ]
     }
 
-    /// Each way to get inputs wrong, and what the message says after the field's name.
-    pub(crate) fn mistakes() -> Vec<(&'static str, &'static str, &'static str)> {
+    /// Inputs that are refused.
+    pub(crate) struct Mistake {
+        pub(crate) inputs: &'static str,
+        /// The part of the place that follows the field's name.
+        pub(crate) place: &'static str,
+        /// The beginning of the message that follows the place.
+        pub(crate) message: &'static str,
+    }
+
+    /// Wrong inputs.
+    pub(crate) fn mistakes() -> Vec<Mistake> {
         let mixed = "a list holds either token ids, which are one input, or texts and lists of token ids";
-        vec![
+        [
             ("null", "", "invalid type: null, expected a text, token ids or a list of those"),
             ("3", "", "invalid type: integer `3`, expected a text, token ids or a list of those"),
             ("{}", "", "invalid type: map, expected a text, token ids or a list of those"),
@@ -166,34 +177,41 @@ pub(crate) mod tests {
                 "[1]",
                 "invalid type: floating point `2.5`, expected a text, a token id or a list of token ids",
             ),
-            ("[4294967296]", "[0]", "invalid value: integer `4294967296`, expected u32"),
+            ("[4294967296]", "[0]", "invalid value: integer `4294967296`, expected a whole number from 0"),
             ("[\"a\",null]", "[1]", "invalid type: null, expected a text, a token id or a list of token ids"),
-            ("[\"a\",[1,-2]]", "[1][1]", "invalid value: integer `-2`, expected u32"),
-            ("[[1,[2]]]", "[0][1]", "invalid type: sequence, expected u32"),
-            ("[[\"a\"]]", "[0][0]", "invalid type: string \"a\", expected u32"),
+            ("[\"a\",[1,-2]]", "[1][1]", "invalid value: integer `-2`, expected a whole number from 0"),
+            ("[[1,[2]]]", "[0][1]", "invalid type: sequence, expected a whole number from 0"),
+            ("[[\"a\"]]", "[0][0]", "invalid type: string \"a\", expected a whole number from 0"),
             ("[1,\"a\"]", "", mixed),
             ("[\"a\",1]", "", mixed),
             ("[[1],1]", "", mixed),
         ]
+        .map(|(inputs, place, message)| Mistake { inputs, place, message })
+        .into()
     }
 
     #[test]
     fn inputs_come_in_all_shapes() {
         for (inputs, expected) in shapes() {
-            assert_eq!(Inputs::deserialize(&inputs).unwrap(), Inputs(expected.clone()), "{inputs}");
-            let read: Inputs = serde_json::from_str(&inputs.to_string()).unwrap();
-            assert_eq!(read, Inputs(expected), "{inputs}");
+            assert_eq!(
+                EmbedInputsBody::deserialize(&inputs).unwrap(),
+                EmbedInputsBody(expected.clone()),
+                "{inputs}"
+            );
+            let read: EmbedInputsBody = serde_json::from_str(&inputs.to_string()).unwrap();
+            assert_eq!(read, EmbedInputsBody(expected), "{inputs}");
         }
     }
 
     #[test]
     fn a_mistake_is_found_where_it_stands() {
-        for (inputs, place, expected) in mistakes() {
+        for Mistake { inputs, place, message } in mistakes() {
             let mut deserializer = serde_json::Deserializer::from_str(inputs);
-            let error = serde_path_to_error::deserialize::<_, Inputs>(&mut deserializer).unwrap_err();
+            let error =
+                serde_path_to_error::deserialize::<_, EmbedInputsBody>(&mut deserializer).unwrap_err();
             let path = if place.is_empty() { "." } else { place };
             assert_eq!(error.path().to_string(), path, "{inputs}");
-            assert!(error.inner().to_string().starts_with(expected), "{inputs}: {error}");
+            assert!(error.inner().to_string().starts_with(message), "{inputs}: {error}");
         }
     }
 }

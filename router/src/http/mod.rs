@@ -1,13 +1,15 @@
-//! HTTP: the routes, and what every one of them passes through.
+//! HTTP: the router, made from the table of routes (`routes.rs`).
 //!
-//! Input: an [`AppState`]. Output: answers as `docs/wire-compatibility.md` lists them. What must hold:
-//! every answer that is not a success has an error body.
+//! Input: an [`AppState`]. Output: answers as `docs/wire-compatibility.md` lists them. What must hold: every
+//! answer that is not a success has an error body. Files import from each other and never from this one,
+//! which imports them.
 
 mod auth;
 mod deadline;
 mod decode;
 mod embed;
 mod error;
+mod error_shapes;
 mod extract;
 mod format;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -15,6 +17,7 @@ pub(crate) mod fuzzing;
 mod health;
 mod info;
 mod inputs;
+mod metrics;
 mod openai;
 mod openapi;
 mod platform;
@@ -23,145 +26,122 @@ mod predict;
 #[cfg(test)]
 mod random;
 mod rerank;
+mod responses;
+mod routes;
+mod schemas;
 mod score;
 mod settings;
+mod shared;
 mod similarity;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tokenize;
 mod trace;
 mod vertex;
-mod words;
+
+use std::sync::Arc;
 
 use axum::{
-    Extension, Router,
-    extract::{DefaultBodyLimit, Request, State},
-    http::StatusCode,
+    Router,
+    extract::{DefaultBodyLimit, Request},
     middleware,
-    response::{IntoResponse, Response},
-    routing::{MethodRouter, get, post},
+    routing::{MethodFilter, MethodRouter, on, post},
 };
-use serde::{Deserialize, Serialize};
 use text_embeddings_backend_core::{ModelType, Pool};
-use text_embeddings_core::{service::Answer, tokenization::TruncationDirection};
-use utoipa::ToSchema;
 
-use crate::{cost, door::Speech, state::AppState};
+use crate::{door::Speech, state::AppState};
 use error::ApiError;
 use extract::discard;
-use format::Format;
-use openapi::TAG;
-use platform::{PREDICT_ROUTE, VERTEX_ROUTE};
-use playground::{PAGE_ROUTE, PROMPT_ROUTE};
+use routes::{Access, Action, Method, Route};
 
-pub(crate) use settings::Settings;
+pub(crate) use settings::HttpSettings;
 
-/// The paths of `POST`, all of which want the key.
-const POST_ROUTES: [&str; 20] = [
-    "/rerank",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/reranking",
-    "/v1/reranking",
-    "/score",
-    "/v1/score",
-    "/predict",
-    "/embed",
-    "/embed_all",
-    "/embed_sparse",
-    "/similarity",
-    "/embeddings",
-    "/v1/embeddings",
-    "/tokenize",
-    "/decode",
-    "/vertex",
-    "/",
-    "/invocations",
-    PROMPT_ROUTE,
-];
-/// The paths of re-ranking, of which the body says whose it is.
-const RERANK_ROUTES: [&str; 5] = ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"];
-/// The paths that answer a probe. `/` is one too.
-const HEALTH_ROUTES: [&str; 3] = ["/health", "/ping", "/"];
-/// The only path of `GET` that wants the key.
-const INFO_ROUTE: &str = "/info";
-/// The paths of `GET` with another meaning.
-const GET_ROUTES: [&str; 7] =
-    [INFO_ROUTE, "/metrics", "/health/live", "/health/ready", "/docs", "/api-doc/openapi.json", PAGE_ROUTE];
-
-/// What this module's clients speak.
+/// The protocol of this module's clients.
 pub(crate) const SPEECH: Speech = Speech::Http;
 
-/// What answers them.
+/// The service that answers them.
 ///
 /// # Errors
 ///
 /// None.
-#[expect(clippy::unnecessary_wraps, reason = "that of gRPC can fail")]
+#[expect(clippy::unnecessary_wraps, reason = "the one for gRPC can fail")]
 pub(crate) fn app(state: AppState) -> std::io::Result<Router> {
     Ok(router(state))
 }
 
-/// The route table.
+/// The router of all routes.
 fn router(state: AppState) -> Router {
-    let platform = &state.server.http.platform;
-    let mut open =
-        Router::new().route("/health/live", get(health::live)).route("/health/ready", get(health::ready));
-    for path in HEALTH_ROUTES.into_iter().chain(platform.health_route.as_deref()) {
-        open = open.route(path, get(health::health));
-    }
-    let model_type = state.service.config().model_type;
-    let main_task = if platform.main_task_is_similarity(model_type) {
-        post(similarity::similarity)
-    } else {
-        main_task(model_type)
+    let http = &state.server.http;
+    let routes: Arc<[Route]> = http.platform.routes().into();
+    let main_task = main_task(&state);
+    let with_access = |access| {
+        let routes = routes.iter().filter(|route| route.access == access);
+        routes.fold(Router::new(), |router, route| router.route(&route.path, handler(route, &main_task)))
     };
-    let keyed = Router::new()
-        .route(INFO_ROUTE, get(info::info))
-        .route("/tokenize", post(tokenize::tokenize))
-        .route("/decode", post(decode::decode))
-        .route(PROMPT_ROUTE, post(playground::prompt))
-        .route("/invocations", main_task.clone())
-        .route("/", main_task)
-        .route(VERTEX_ROUTE, post(vertex::vertex))
-        .route("/embed", post(embed::embed))
-        .route("/embed_all", post(embed::embed_all))
-        .route("/embed_sparse", post(embed::embed_sparse))
-        .route("/similarity", post(similarity::similarity));
-    let keyed = match platform.predict_route.as_deref() {
-        Some(PREDICT_ROUTE) => keyed.route(PREDICT_ROUTE, post(vertex::vertex)),
-        other => {
-            let keyed = keyed.route(PREDICT_ROUTE, post(predict::predict));
-            other.into_iter().fold(keyed, |keyed, path| keyed.route(path, post(vertex::vertex)))
-        }
-    };
-    let keyed = RERANK_ROUTES
-        .into_iter()
-        .fold(keyed, |keyed, path| keyed.route(path, post(rerank::rerank)))
-        .route("/score", post(score::score))
-        .route("/v1/score", post(score::score))
-        .route("/embeddings", post(openai::embeddings))
-        .route("/v1/embeddings", post(openai::embeddings));
     let require_key = middleware::from_fn_with_state(state.clone(), auth::require_key);
     let traced = middleware::from_fn_with_state(state.clone(), trace::trace);
-    let documents =
-        Router::new().route("/metrics", get(metrics)).merge(openapi::routes()).merge(playground::routes());
-    let documents =
-        if state.server.key_everywhere { documents.route_layer(require_key.clone()) } else { documents };
-    let keyed = keyed.route_layer(middleware::from_fn(deadline::keep));
-    open.merge(documents)
-        .merge(keyed.route_layer(require_key).route_layer(traced))
-        .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
+    let keyed = with_access(Access::Keyed)
+        .route_layer(middleware::from_fn(deadline::keep))
+        .route_layer(require_key.clone())
+        .route_layer(traced);
+    let on_demand = with_access(Access::KeyedOnDemand);
+    let on_demand = if Access::KeyedOnDemand.needs_key(state.server.key_everywhere) {
+        on_demand.route_layer(require_key)
+    } else {
+        on_demand
+    };
+    let (all, server) = (Arc::clone(&routes), state.clone());
+    with_access(Access::Open)
+        .merge(on_demand)
+        .merge(keyed)
+        .fallback(async move |request: Request| not_found(&all, request).await)
+        .method_not_allowed_fallback(async move |request: Request| {
+            method_not_allowed(&routes, &server, request).await
+        })
         // `RawBody` has its own limit, which reads on so that the client can read the answer.
         .layer(DefaultBodyLimit::disable())
-        .layer(middleware::from_fn(words::in_the_clients_words))
-        .layer(state.server.http.cors())
+        .layer(middleware::from_fn(error::rewrite))
+        .layer(http.cors())
         .with_state(state)
 }
 
-/// What `POST /` and `SageMaker`'s route stand for.
-fn main_task(model_type: ModelType) -> MethodRouter<AppState> {
+/// The handler of a route.
+fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<AppState> {
+    let method = MethodFilter::from(route.method);
+    match route.action {
+        Action::Rerank => on(method, rerank::rerank),
+        Action::Score => on(method, score::score),
+        Action::Predict => on(method, predict::predict),
+        Action::Embed => on(method, embed::embed),
+        Action::EmbedAll => on(method, embed::embed_all),
+        Action::EmbedSparse => on(method, embed::embed_sparse),
+        Action::Similarity => on(method, similarity::similarity),
+        Action::OpenAiEmbeddings => on(method, openai::embeddings),
+        Action::Tokenize => on(method, tokenize::tokenize),
+        Action::Decode => on(method, decode::decode),
+        Action::Vertex => on(method, vertex::vertex),
+        Action::MainTask => main_task.clone(),
+        Action::Prompt => on(method, playground::prompt),
+        Action::Info => on(method, info::info),
+        Action::Health => on(method, health::health),
+        Action::Live => on(method, health::live),
+        Action::Ready => on(method, health::ready),
+        Action::Metrics => on(method, metrics::metrics),
+        Action::Description => on(method, openapi::description),
+        Action::DocsRedirect => on(method, openapi::redirect),
+        Action::Docs => on(method, openapi::page),
+        Action::Playground => on(method, playground::page),
+        Action::PlaygroundRedirect => on(method, playground::redirect),
+        Action::PlaygroundFile => on(method, playground::named_file),
+    }
+}
+
+/// The handler that fits the model.
+fn main_task(state: &AppState) -> MethodRouter<AppState> {
+    let model_type = state.service.config().model_type;
+    if state.server.http.platform.main_task_is_similarity(model_type) {
+        return post(similarity::similarity);
+    }
     match model_type {
         ModelType::Reranker | ModelType::ListwiseReranker => post(rerank::rerank),
         ModelType::Classifier => post(predict::predict),
@@ -170,77 +150,35 @@ fn main_task(model_type: ModelType) -> MethodRouter<AppState> {
     }
 }
 
-/// Prometheus metrics.
-#[utoipa::path(get, path = "/metrics", tag = TAG, security(()),
-    responses((status = 200, description = "Prometheus text", body = String, content_type = "text/plain")))]
-async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
-    state.metrics.answer()
-}
-
 // The body is read here too: left unread, it would close the connection under the client's next request.
-async fn not_found(request: Request) -> ApiError {
+async fn not_found(routes: &[Route], request: Request) -> ApiError {
     let path = request.uri().path().to_owned();
     discard(request).await;
-    let gets = [&HEALTH_ROUTES[..], &GET_ROUTES].concat().join(", ");
-    ApiError::not_found(&path, &format!("POST {} and GET {gets}", POST_ROUTES.join(", ")))
+    ApiError::not_found(routes, &path)
 }
 
-// As in text-embeddings-inference, a client without the key is told that, and not which methods there are.
-async fn method_not_allowed(State(state): State<AppState>, request: Request) -> ApiError {
+// As in text-embeddings-inference, a client without the key does not learn which methods there are.
+async fn method_not_allowed(routes: &[Route], state: &AppState, request: Request) -> ApiError {
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
-    let path = path.as_str();
-    let predict_route = &state.server.http.platform.predict_route;
-    let is_keyed =
-        path == INFO_ROUTE || POST_ROUTES.contains(&path) || predict_route.as_deref() == Some(path);
-    let may_pass = !is_keyed || state.keys.may_pass(request.headers());
+    let here = routes::of_path(routes, &path);
+    let needs_key = here.iter().any(|route| route.access.needs_key(state.server.key_everywhere));
+    let may_pass = !needs_key || state.keys.may_pass(request.headers());
     discard(request).await;
-    if may_pass { ApiError::method_not_allowed(method.as_str(), path) } else { ApiError::unauthorized() }
-}
-
-/// The default of fields that are on unless a request says otherwise.
-fn yes() -> bool {
-    true
-}
-
-/// From which end a text is cut, in TEI's two spellings.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
-#[schema(as = TruncationDirection)]
-enum TruncationSide {
-    #[default]
-    #[serde(alias = "right")]
-    Right,
-    #[serde(alias = "left")]
-    Left,
-}
-
-impl From<TruncationSide> for TruncationDirection {
-    fn from(side: TruncationSide) -> Self {
-        match side {
-            TruncationSide::Right => Self::Right,
-            TruncationSide::Left => Self::Left,
-        }
+    if may_pass {
+        let allowed: Vec<Method> = here.iter().map(|route| route.method).collect();
+        ApiError::method_not_allowed(&path, &allowed, method.as_str())
+    } else {
+        ApiError::unauthorized()
     }
-}
-
-/// An inference route's answer: the body that `body` makes of the value, the cost as headers and in the log.
-fn respond<T, B: Serialize>(
-    state: &AppState,
-    format: Format,
-    route: &'static str,
-    answer: Answer<T>,
-    body: impl FnOnce(T) -> B,
-) -> Response {
-    let Answer { value, cost } = answer;
-    cost::log(route, &cost);
-    let headers: axum::http::HeaderMap = cost::headers(&cost, state.compute_type).into_iter().collect();
-    // The cost once more, for the request's span.
-    (headers, Extension(cost), format.respond(StatusCode::OK, &body(value))).into_response()
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
-    use super::{POST_ROUTES, testing::Server};
+    use super::{
+        routes::{Listed, Method, ROUTES, tests::paths},
+        testing::Server,
+    };
     use std::time::{Duration, Instant};
     use tokio::{io::AsyncWriteExt, net::TcpStream};
 
@@ -286,7 +224,7 @@ mod tests {
     #[tokio::test]
     async fn keyed_routes_want_the_key_and_open_ones_do_not() {
         let server = Server::start_with("--api-key k3y").await;
-        for path in POST_ROUTES {
+        for path in paths(Method::Post) {
             let answer = server.post(path, BODY, &[]).await;
             let message = "this server wants its key as `Authorization: Bearer KEY`";
             let expected = match path {
@@ -352,20 +290,56 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_a_route_is_told_which_there_are() {
+    async fn a_path_without_a_route_is_told_the_nearest() {
+        let server = Server::start_with("--aip-predict-route /v1/models/m:predict").await;
+        for (path, advice) in [
+            ("/rerang?x=1", "no such route `/rerang`: did you mean `POST /rerank`?"),
+            (
+                "/v1/models/m:predikt",
+                "no such route `/v1/models/m:predikt`: did you mean `POST /v1/models/m:predict`?",
+            ),
+            ("/v1/completions", "no such route `/v1/completions`: `GET /docs` lists the routes"),
+        ] {
+            let answer = server.post(path, BODY, &[]).await;
+            let expected = format!(r#"{{"error":"{advice}","error_type":"Validation"}}"#);
+            assert_eq!((answer.status, answer.body), (404, expected));
+        }
+        let long = format!("/{}", "a".repeat(5000));
+        let answer = server.get(&long).await;
+        assert!(answer.status == 404 && answer.body.len() < 300, "{}", answer.body);
+    }
+
+    #[tokio::test]
+    async fn every_route_answers_its_methods_and_names_them_to_others() {
         let server = Server::start().await;
-        let answer = server.post("/rerang?x=1", BODY, &[]).await;
-        assert_eq!(answer.status, 404);
-        insta::assert_snapshot!(answer.body, @r#"{"error":"there is no route `/rerang`; there are POST /rerank, /v1/rerank, /v2/rerank, /reranking, /v1/reranking, /score, /v1/score, /predict, /embed, /embed_all, /embed_sparse, /similarity, /embeddings, /v1/embeddings, /tokenize, /decode, /vertex, /, /invocations, /playground/prompt and GET /health, /ping, /, /info, /metrics, /health/live, /health/ready, /docs, /api-doc/openapi.json, /playground","error_type":"Validation"}"#);
+        for route in ROUTES.iter().filter(|route| route.listed != Listed::Hidden) {
+            let path = route.path.as_ref();
+            for method in ["GET", "POST", "HEAD", "PUT", "DELETE"] {
+                let has = |method| ROUTES.iter().any(|other| other.method == method && other.path == path);
+                let (get, post) = (has(Method::Get), has(Method::Post));
+                let answer = server.send(method, path, b"{}", &[]).await;
+                let is_allowed = match method {
+                    "GET" | "HEAD" => get,
+                    "POST" => post,
+                    _ => false,
+                };
+                assert_eq!(answer.status != 405, is_allowed, "{method} {path}: {answer:?}");
+                if !is_allowed {
+                    let mut allowed: Vec<&str> = answer.header("allow").unwrap().split(',').collect();
+                    allowed.sort_unstable();
+                    let (expected, named): (&[&str], &str) = match (get, post) {
+                        (true, true) => (&["get", "head", "post"], "POST and GET"),
+                        (true, false) => (&["get", "head"], "GET"),
+                        _ => (&["post"], "POST"),
+                    };
+                    assert_eq!(allowed, expected, "{method} {path}");
+                    let message = format!("`{path}` takes {named}, not {method}");
+                    assert!(method == "HEAD" || answer.body.contains(&message), "{}", answer.body);
+                }
+            }
+        }
         let answer = server.get("/rerank").await;
-        assert_eq!((answer.status, answer.header("allow")), (405, Some("post")));
-        insta::assert_snapshot!(answer.body, @r#"{"error":"`/rerank` does not take GET: see the answer's `Allow` header","error_type":"Validation"}"#);
-        let answer = server.post("/metrics", BODY, &[]).await;
-        assert_eq!((answer.status, answer.header("allow")), (405, Some("get,head")));
-        let answer = server.send("DELETE", "/", b"", &[]).await;
-        assert_eq!(answer.status, 405);
-        let allowed = answer.header("allow").unwrap();
-        assert!(allowed.contains("get") && allowed.contains("post"), "{allowed}");
+        insta::assert_snapshot!(answer.body, @r#"{"error":"`/rerank` takes POST, not GET","error_type":"Validation"}"#);
     }
 
     #[tokio::test]

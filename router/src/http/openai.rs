@@ -1,8 +1,8 @@
-//! `POST /v1/embeddings` and `/embeddings`: vectors, in `OpenAI`'s words.
+//! `POST /v1/embeddings` and `/embeddings`: vectors, in `OpenAI`'s format.
 //!
-//! Input: `input` in the shapes of `/embed`'s `inputs`. Output: `{object, data, model, usage}`, with a vector as a list
-//! of numbers or as base64 of its little-endian float32 values. What must hold: the numbers are `/embed`'s; every
-//! answer that is not a success has `OpenAI`'s error body, whoever refused the request.
+//! Input: `input`, as `/embed` takes `inputs`. Output: `{object, data, model, usage}`, with a vector as a
+//! list of numbers or as base64 of its little-endian float32 values. What must hold: the numbers are those of
+//! `/embed`; every error has `OpenAI`'s error body, also one of the key or the body's format.
 
 use axum::{extract::State, response::Response};
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -13,22 +13,23 @@ use utoipa::ToSchema;
 use super::{
     error::ApiError,
     extract::Sent,
-    inputs::{Inputs, InputsShape},
-    openapi::{OpenAiErrors, TAG},
-    respond,
+    inputs::{EmbedInputsBody, EmbedInputsSchema},
+    responses::OpenAiErrors,
+    schemas::TAG,
+    shared::respond,
 };
 use crate::state::AppState;
 
-/// What to embed, in `OpenAI`'s words.
+/// The inputs to embed, in `OpenAI`'s format.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = OpenAICompatRequest, example = json!({"input": "What is deep learning?"}))]
 pub(crate) struct OpenAiBody {
-    #[schema(value_type = InputsShape)]
-    input: Inputs,
+    #[schema(value_type = EmbedInputsSchema)]
+    input: EmbedInputsBody,
     #[serde(default)]
     #[schema(default = "float")]
     encoding_format: EncodingFormat,
-    /// How many of a vector's first values are wanted (Matryoshka).
+    /// The number of a vector's first values to return (Matryoshka).
     #[schema(default = json!(null))]
     dimensions: Option<usize>,
     /// Without effect: there is one model.
@@ -39,7 +40,7 @@ pub(crate) struct OpenAiBody {
     user: Option<String>,
 }
 
-/// How a vector is written: as numbers, or as base64 of its little-endian float32 values.
+/// The format of a vector: numbers, or base64 of its little-endian float32 values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EncodingFormat {
@@ -49,7 +50,7 @@ pub(crate) enum EncodingFormat {
 }
 
 impl OpenAiBody {
-    /// The request, and how its vectors are to be written.
+    /// The request, and the format of its vectors.
     pub(crate) fn split(self) -> (EmbedRequest, EncodingFormat) {
         let request = EmbedRequest {
             inputs: self.input.0,
@@ -61,7 +62,7 @@ impl OpenAiBody {
     }
 }
 
-/// A vector for each input, and what they took.
+/// A vector for each input, and the tokens of all inputs.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OpenAICompatResponse)]
 pub(crate) struct EmbeddingsBody {
@@ -71,10 +72,10 @@ pub(crate) struct EmbeddingsBody {
     /// `--served-model-name`.
     #[schema(example = "Qwen/Qwen3-Embedding-0.6B")]
     model: String,
-    usage: Usage,
+    usage: OpenAiUsage,
 }
 
-/// A vector and the input it is of.
+/// A vector and the index of its input.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OpenAICompatEmbedding)]
 struct EmbeddingBody {
@@ -84,7 +85,7 @@ struct EmbeddingBody {
     index: usize,
 }
 
-/// A vector in the format that was asked for.
+/// A vector in the requested format.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 enum Embedding {
@@ -92,10 +93,10 @@ enum Embedding {
     Base64(String),
 }
 
-/// What the inputs took.
+/// The tokens of the inputs.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OpenAICompatUsage)]
-struct Usage {
+struct OpenAiUsage {
     prompt_tokens: usize,
     total_tokens: usize,
 }
@@ -124,14 +125,18 @@ impl EmbeddingsBody {
             object: "list",
             data: data.collect(),
             model: model.to_owned(),
-            usage: Usage { prompt_tokens: tokens, total_tokens: tokens },
+            usage: OpenAiUsage { prompt_tokens: tokens, total_tokens: tokens },
         }
     }
 }
 
-/// Embed texts or token ids, in `OpenAI`'s words. Only with an embedding model.
-#[utoipa::path(post, path = "/v1/embeddings", operation_id = "openai_embed", tag = TAG, request_body = OpenAiBody,
-    responses((status = 200, description = "The vectors, in the order of the inputs", body = EmbeddingsBody), OpenAiErrors))]
+/// Embed texts or token ids, in `OpenAI`'s format. Only with an embedding model.
+#[utoipa::path(post, path = "/v1/embeddings", operation_id = "openai_embed",
+    tag = TAG, request_body = OpenAiBody,
+    responses(
+        (status = 200, description = "The vectors, in the order of the inputs", body = EmbeddingsBody),
+        OpenAiErrors
+    ))]
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
     Sent(body, format): Sent<OpenAiBody>,
@@ -230,7 +235,7 @@ mod tests {
             (
                 r#"{"input":"a","dimensions":-1}"#,
                 422,
-                "invalid request: `dimensions`: invalid value: integer `-1`, expected usize at line 1 column 28",
+                "invalid request: `dimensions`: invalid value: integer `-1`, expected a whole number from 0 at line 1 column 28",
                 "Validation",
             ),
             ("[]", 422, "the request body is not a JSON object", "Validation"),
@@ -252,9 +257,8 @@ mod tests {
             assert_eq!(answer.status, 415);
             assert!(answer.body.starts_with(r#"{"message":""#), "{}", answer.body);
             let answer = server.get(path).await;
-            let expected = format!(
-                r#"{{"message":"`{path}` does not take GET: see the answer's `Allow` header","code":405,"type":"Validation"}}"#
-            );
+            let expected =
+                format!(r#"{{"message":"`{path}` takes POST, not GET","code":405,"type":"Validation"}}"#);
             assert_eq!(
                 (answer.status, answer.header("allow"), answer.body.as_str()),
                 (405, Some("post"), expected.as_str())
@@ -269,7 +273,7 @@ mod tests {
         let expected = r#"{"object":"list","data":[{"object":"embedding","embedding":[0.6,0.0,0.8],"index":0},{"object":"embedding","embedding":[0.0,0.0,1.0],"index":1}],"model":"tiny","usage":{"prompt_tokens":5,"total_tokens":5}}"#;
         assert_eq!((answer.status, answer.body.as_str()), (200, expected));
         assert_eq!(answer.header("x-compute-tokens"), Some("5"));
-        // Vectors whose values are no short decimals, too.
+        // Also vectors whose values are not short decimals.
         let input = json!(["Za", "aaZ", [57, 64, 64, 65], "ZZZZZZb"]);
         let embed = server.post("/embed", &json!({"inputs": input}).to_string(), &[]).await;
         let vectors: Vec<Vec<f32>> = serde_json::from_str(&embed.body).unwrap();
@@ -300,7 +304,7 @@ mod tests {
             (
                 json!({"input": vec!["a"; 5]}),
                 422,
-                "batch size 5 > maximum allowed batch size 4",
+                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

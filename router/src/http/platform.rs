@@ -1,28 +1,24 @@
-//! What hosting platforms say by variables: Vertex AI's routes (`AIP_*`) and the Hub's `TASK`.
+//! The variables of hosting platforms: Vertex AI's routes (`AIP_*`) and the Hub's `TASK`.
 //!
-//! Input: [`Args`]. Output: [`Platform`], from which the route table takes further routes. What must hold: a route that
-//! is one of the server's own with another meaning is refused before anything is loaded, but for `/predict`, which
-//! deployments on Vertex AI commonly name and which then is Vertex AI's; a task that is unknown, or
-//! another kind of model's, changes nothing.
+//! Input: [`Args`]. Output: [`Platform`], which adds its routes to the table. What must hold: a path that the
+//! server has with another meaning is refused before anything is loaded. The exception is `/predict`, which
+//! deployments on Vertex AI commonly name: it then takes Vertex AI's requests. A task that is unknown, or
+//! belongs to another kind of model, changes nothing.
 
 use text_embeddings_backend_core::ModelType;
 
-use super::{GET_ROUTES, HEALTH_ROUTES, POST_ROUTES};
+use super::routes::{Action, PREDICT_PATH, ROUTES, Route};
 use crate::{args::Args, config::ConfigError};
 
-/// Vertex AI's own route, wherever else its requests are to be answered.
-pub(crate) const VERTEX_ROUTE: &str = "/vertex";
-/// The one route of our own whose place Vertex AI's may take.
-pub(crate) const PREDICT_ROUTE: &str = "/predict";
 const SIMILARITY: &str = "sentence-similarity";
 
-/// Further routes, and what `POST /` stands for.
+/// Further routes, and a choice of the main task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Platform {
-    /// A second path of `POST /vertex`; where it is `/predict`, in place of `POST /predict`.
-    pub(crate) predict_route: Option<String>,
+    /// A second path of `POST /vertex`. If it is `/predict`, it replaces `POST /predict`.
+    predict_route: Option<String>,
     /// A further path of `GET /health`.
-    pub(crate) health_route: Option<String>,
+    health_route: Option<String>,
     task: Option<String>,
 }
 
@@ -31,19 +27,39 @@ impl Platform {
     ///
     /// # Errors
     ///
-    /// For a route that is no path, or is taken.
+    /// If a route is not a path, or the server has the path with another meaning.
     pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
-        let predict = ("--aip-predict-route", &args.aip_predict_route);
-        let health = ("--aip-health-route", &args.aip_health_route);
-        let taken: Vec<&str> = POST_ROUTES.into_iter().filter(|path| *path != PREDICT_ROUTE).collect();
         Ok(Self {
-            predict_route: route(predict, &[VERTEX_ROUTE], &taken)?,
-            health_route: route(health, &HEALTH_ROUTES, &GET_ROUTES)?,
+            predict_route: further_path(
+                "--aip-predict-route",
+                args.aip_predict_route.as_deref(),
+                Action::Vertex,
+            )?,
+            health_route: further_path(
+                "--aip-health-route",
+                args.aip_health_route.as_deref(),
+                Action::Health,
+            )?,
             task: args.task.clone().filter(|task| !task.is_empty()),
         })
     }
 
-    /// Whether the model's main task is `/similarity`. Says so in the log if a task was given that has no effect.
+    /// All routes: the server's own, with those of the platform.
+    pub(crate) fn routes(&self) -> Vec<Route> {
+        let mut routes = ROUTES.to_vec();
+        let further = [(&self.predict_route, Action::Vertex), (&self.health_route, Action::Health)];
+        for (path, action) in further {
+            let Some(path) = path else { continue };
+            let Some(first) = ROUTES.iter().find(|route| route.action == action) else { continue };
+            let route = first.clone().on_path(path.clone());
+            routes.retain(|other| other.method != route.method || other.path != route.path);
+            routes.push(route);
+        }
+        routes
+    }
+
+    /// Whether the model's main task is `/similarity`. Says so in the log if a task was given that has no
+    /// effect.
     pub(crate) fn main_task_is_similarity(&self, model_type: ModelType) -> bool {
         let Some(task) = &self.task else { return false };
         let similarity = task == SIMILARITY && matches!(model_type, ModelType::Embedding(_));
@@ -56,26 +72,34 @@ impl Platform {
     }
 }
 
-/// The route to add: none if there is none to add, or the server has it already with the same meaning.
-fn route(
-    (flag, given): (&'static str, &Option<String>),
-    same: &[&str],
-    taken: &[&str],
+/// A further path of `action`, if the flag gives one that the action does not have yet.
+fn further_path(
+    flag: &'static str,
+    given: Option<&str>,
+    action: Action,
 ) -> Result<Option<String>, ConfigError> {
-    let Some(path) = given.as_deref().filter(|path| !path.is_empty() && !same.contains(path)) else {
+    let own: Vec<&Route> = ROUTES.iter().filter(|route| route.action == action).collect();
+    let has = |path: &str| own.iter().any(|route| route.path == path);
+    let Some(path) = given.filter(|path| !path.is_empty() && !has(path)) else {
         return Ok(None);
     };
     let refuse = |problem: &str| {
-        let advice = format!("{problem}: give a path such as `{}`", same[0]);
-        Err(ConfigError::Value { flag, value: path.to_owned(), problem: advice })
+        let problem = format!("{problem}: give a path such as `{}`", own[0].path);
+        Err(ConfigError::Value { flag, value: path.to_owned(), problem })
     };
-    // Where there is a route, the same with a slash behind may be one, too.
-    if taken.iter().any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest == "/")) {
+    // A route `/docs` may have a second one, `/docs/`.
+    let without_slash = path.strip_suffix('/').unwrap_or(path);
+    let is_taken = |route: &&Route| {
+        route.method == own[0].method
+            && route.path != PREDICT_PATH
+            && (route.has_path(path) || route.has_path(without_slash))
+    };
+    if ROUTES.iter().any(|route| is_taken(&route)) {
         return refuse("is a route of the server with another meaning");
     }
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()+,;=:@%".contains(&byte);
     if !path.starts_with('/') || path.contains("/:") || !path.bytes().all(allowed) {
-        return refuse("is no path of a URL");
+        return refuse("is not the path of a URL");
     }
     Ok(Some(path.to_owned()))
 }
@@ -112,10 +136,10 @@ mod tests {
                 "/",
                 Err("is a route of the server with another meaning: give a path such as `/vertex`"),
             ),
-            ("--aip-predict-route", "vertex", Err("is no path of a URL: give a path such as `/vertex`")),
-            ("--aip-predict-route", "/a/{b}", Err("is no path of a URL: give a path such as `/vertex`")),
-            ("--aip-predict-route", "/:a", Err("is no path of a URL: give a path such as `/vertex`")),
-            ("--aip-predict-route", "/a?b", Err("is no path of a URL: give a path such as `/vertex`")),
+            ("--aip-predict-route", "vertex", Err("is not the path of a URL: give a path such as `/vertex`")),
+            ("--aip-predict-route", "/a/{b}", Err("is not the path of a URL: give a path such as `/vertex`")),
+            ("--aip-predict-route", "/:a", Err("is not the path of a URL: give a path such as `/vertex`")),
+            ("--aip-predict-route", "/a?b", Err("is not the path of a URL: give a path such as `/vertex`")),
             ("--aip-health-route", "/", Ok(None)),
             ("--aip-health-route", "/ping", Ok(None)),
             (
@@ -130,7 +154,7 @@ mod tests {
                 "/metrics",
                 Err("is a route of the server with another meaning: give a path such as `/health`"),
             ),
-            ("--aip-health-route", "/a b", Err("is no path of a URL: give a path such as `/health`")),
+            ("--aip-health-route", "/a b", Err("is not the path of a URL: give a path such as `/health`")),
         ];
         for (flag, value, expected) in table {
             let found = resolve(flag, value).map(|platform| {
@@ -166,7 +190,7 @@ mod tests {
     async fn vertex_ais_routes_are_served_beside_the_others() {
         let instances = json!({"instances": [{"query": "q", "texts": ["ZZ"]}]}).to_string();
         let expected = r#"{"predictions":[[{"index":0,"score":0.7310586}]]}"#;
-        // One path may be both; it may also be a route of the server's by another method.
+        // One path may be both routes. It may also be a route of the server with another method.
         for (predict, health) in [
             ("/v1/models/m:predict", "/v1/models/m"),
             ("/aip", "/aip"),

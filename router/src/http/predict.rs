@@ -1,7 +1,7 @@
 //! `POST /predict`: labels with scores; for a re-ranker, a pair's score.
 //!
-//! Input: `inputs` as a string, a pair `[a, b]` or a batch `[[a], [a, b], …]`. Output: `[{score, label}]`, or a list
-//! of those for a batch. What must hold: `["a", "b"]` is one pair, as in TEI, not two texts.
+//! Input: `inputs` as a string, a pair `[a, b]` or a batch `[[a], [a, b], …]`. Output: `[{score, label}]`, or
+//! a list of such lists for a batch. What must hold: `["a", "b"]` is one pair, as in TEI, not two texts.
 
 use std::borrow::Cow;
 
@@ -17,23 +17,23 @@ use utoipa::{
 };
 
 use super::{
-    TruncationSide,
     error::ApiError,
     extract::Sent,
-    openapi::{InferenceErrors, TAG},
-    respond,
+    responses::InferenceErrors,
+    schemas::TAG,
+    shared::{TruncationSide, respond},
 };
 use crate::state::AppState;
 
-/// What to classify.
+/// The inputs to classify.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = PredictRequest, example = json!({
     "inputs": ["What is deep learning?", "Machine learning with many layers."]
 }))]
 pub(crate) struct PredictBody {
-    #[schema(value_type = InputsShape)]
-    inputs: Inputs,
-    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    #[schema(value_type = PredictInputsSchema)]
+    inputs: PredictInputsBody,
+    /// Whether an input that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
@@ -45,16 +45,16 @@ pub(crate) struct PredictBody {
     raw_scores: bool,
 }
 
-/// What [`Inputs`] reads, for the description: one text, one pair, or a batch of texts and pairs.
-struct InputsShape;
+/// The schema of [`PredictInputsBody`]: one text, one pair, or a batch of texts and pairs.
+struct PredictInputsSchema;
 
-impl ToSchema for InputsShape {
+impl ToSchema for PredictInputsSchema {
     fn name() -> Cow<'static, str> {
         "PredictInput".into()
     }
 }
 
-impl utoipa::PartialSchema for InputsShape {
+impl utoipa::PartialSchema for PredictInputsSchema {
     fn schema() -> RefOr<Schema> {
         let text = || Object::with_type(Type::String);
         let texts =
@@ -66,52 +66,52 @@ impl utoipa::PartialSchema for InputsShape {
 }
 
 #[derive(Debug, PartialEq, Deserialize)]
-#[serde(try_from = "RawInputs")]
-enum Inputs {
+#[serde(try_from = "UncheckedInputs")]
+enum PredictInputsBody {
     One(PredictInput),
     Batch(Vec<PredictInput>),
 }
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a string, a pair of strings or a batch of those")]
-enum RawInputs {
+enum UncheckedInputs {
     Text(String),
-    List(Vec<Element>),
+    List(Vec<PredictElement>),
 }
 
-/// What may stand in the list: a text of a pair, or an input of a batch.
+/// An element of the list: a text of a pair, or an input of a batch.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Element {
+enum PredictElement {
     Text(String),
     List(Vec<String>),
 }
 
-impl TryFrom<RawInputs> for Inputs {
+impl TryFrom<UncheckedInputs> for PredictInputsBody {
     type Error = String;
 
-    fn try_from(raw: RawInputs) -> Result<Self, String> {
+    fn try_from(raw: UncheckedInputs) -> Result<Self, String> {
         match raw {
-            RawInputs::Text(text) => Ok(Self::One(PredictInput::Single(text))),
-            RawInputs::List(elements) => classify(elements),
+            UncheckedInputs::Text(text) => Ok(Self::One(PredictInput::Single(text))),
+            UncheckedInputs::List(elements) => classify(elements),
         }
     }
 }
 
-/// A list of texts is one input, a list of lists a batch.
-fn classify(elements: Vec<Element>) -> Result<Inputs, String> {
+/// A list of texts is one input, a list of lists is a batch.
+fn classify(elements: Vec<PredictElement>) -> Result<PredictInputsBody, String> {
     let (mut texts, mut batch) = (Vec::new(), Vec::new());
     for element in elements {
         match element {
-            Element::Text(text) => texts.push(text),
-            Element::List(texts) => batch.push(single_or_pair(texts)?),
+            PredictElement::Text(text) => texts.push(text),
+            PredictElement::List(texts) => batch.push(single_or_pair(texts)?),
         }
     }
     match (texts.is_empty(), batch.is_empty()) {
         (true, true) => Err("an empty list, which is neither an input nor a batch".to_owned()),
-        (true, false) => Ok(Inputs::Batch(batch)),
-        (false, true) => single_or_pair(texts).map(Inputs::One),
-        (false, false) => Err("a text beside a list; a batch is a list of lists: [[a], [a, b]]".to_owned()),
+        (true, false) => Ok(PredictInputsBody::Batch(batch)),
+        (false, true) => single_or_pair(texts).map(PredictInputsBody::One),
+        (false, false) => Err("a text next to a list; a batch is a list of lists: [[a], [a, b]]".to_owned()),
     }
 }
 
@@ -131,8 +131,8 @@ impl PredictBody {
     /// The request, and whether its answer is a list of lists.
     pub(crate) fn split(self) -> (PredictRequest, bool) {
         let (inputs, is_batch) = match self.inputs {
-            Inputs::One(input) => (vec![input], false),
-            Inputs::Batch(inputs) => (inputs, true),
+            PredictInputsBody::One(input) => (vec![input], false),
+            PredictInputsBody::Batch(inputs) => (inputs, true),
         };
         let request = PredictRequest {
             inputs,
@@ -159,7 +159,7 @@ impl From<Prediction> for PredictionBody {
     }
 }
 
-/// The labels with their scores, best first; for a batch, a list of those.
+/// The labels with their scores, best first; for a batch, a list of such lists.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PredictResponse)]
 #[serde(untagged)]
@@ -179,7 +179,10 @@ impl PredictionsBody {
 
 /// Label texts or pairs. Only with a classifier or a re-ranker, which gives a pair's score.
 #[utoipa::path(post, path = "/predict", tag = TAG, request_body = PredictBody,
-    responses((status = 200, description = "The labels with their scores", body = PredictionsBody), InferenceErrors))]
+    responses(
+        (status = 200, description = "The labels with their scores", body = PredictionsBody),
+        InferenceErrors
+    ))]
 pub(crate) async fn predict(
     State(state): State<AppState>,
     Sent(body, format): Sent<PredictBody>,
@@ -207,12 +210,12 @@ mod tests {
     #[test]
     fn inputs_come_in_all_shapes() {
         let table = [
-            (json!("a"), Inputs::One(single("a"))),
-            (json!(["a"]), Inputs::One(single("a"))),
-            (json!(["a", "b"]), Inputs::One(pair("a", "b"))),
-            (json!([["a"]]), Inputs::Batch(vec![single("a")])),
-            (json!([["a", "b"]]), Inputs::Batch(vec![pair("a", "b")])),
-            (json!([["a"], ["b", "c"]]), Inputs::Batch(vec![single("a"), pair("b", "c")])),
+            (json!("a"), PredictInputsBody::One(single("a"))),
+            (json!(["a"]), PredictInputsBody::One(single("a"))),
+            (json!(["a", "b"]), PredictInputsBody::One(pair("a", "b"))),
+            (json!([["a"]]), PredictInputsBody::Batch(vec![single("a")])),
+            (json!([["a", "b"]]), PredictInputsBody::Batch(vec![pair("a", "b")])),
+            (json!([["a"], ["b", "c"]]), PredictInputsBody::Batch(vec![single("a"), pair("b", "c")])),
         ];
         for (inputs, expected) in table {
             let body: PredictBody = serde_json::from_str(&json!({ "inputs": inputs }).to_string()).unwrap();
@@ -226,8 +229,8 @@ mod tests {
         let table = [
             (json!([]), "an empty list, which is neither an input nor a batch"),
             (json!(["a", "b", "c"]), "an input is one string or a pair, not 3 strings"),
-            (json!([["a"], ["b", "c"], "d"]), "a text beside a list; a batch is a list of lists"),
-            (json!(["a", ["b"]]), "a text beside a list; a batch is a list of lists"),
+            (json!([["a"], ["b", "c"], "d"]), "a text next to a list; a batch is a list of lists"),
+            (json!(["a", ["b"]]), "a text next to a list; a batch is a list of lists"),
             (json!([["a"], []]), "an input is one string or a pair, not 0 strings"),
             (json!([["a", "b", "c"]]), "an input is one string or a pair, not 3 strings"),
             (json!(3), "expected a string, a pair of strings or a batch of those"),

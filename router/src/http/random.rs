@@ -1,6 +1,6 @@
-//! Random bodies on every route: whatever a client sends, the server says what is wrong and goes on.
+//! Random bodies on every route: whatever a client sends, the server answers with an error and goes on.
 //!
-//! What must hold: no answer is a fault of the server's; every refusal has an error body of its route's kind; no
+//! What must hold: no answer blames the server; every refusal has an error body of a known shape; no
 //! connection is closed without an answer.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -8,9 +8,12 @@
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::Value;
 
-use super::{POST_ROUTES, testing::Server};
+use super::{
+    routes::{Method, tests::paths},
+    testing::Server,
+};
 
-/// Each field with values that some route takes for it.
+/// The fields, each with values that some route takes.
 const FIELDS: [(&str, &[&str]); 47] = [
     (
         "inputs",
@@ -92,7 +95,7 @@ const SCALARS: [&str; 17] = [
     r#""\ud83d\ude00""#,
 ];
 
-/// Any value, as text: not all of them are JSON.
+/// Any value, as text. Not every value is JSON.
 fn value(random: &mut StdRng, depth: usize) -> String {
     match random.random_range(0..if depth == 0 { 1 } else { 3 }) {
         0 => (*SCALARS.choose(random).unwrap()).to_owned(),
@@ -104,7 +107,7 @@ fn value(random: &mut StdRng, depth: usize) -> String {
     }
 }
 
-/// An object with known fields, most of which hold what they should.
+/// An object with known fields, most of them with values that some route takes.
 fn object(random: &mut StdRng, depth: usize) -> String {
     let fields = (0..random.random_range(0..6)).map(|_| {
         let (name, usual) = FIELDS.choose(random).unwrap();
@@ -118,7 +121,7 @@ fn object(random: &mut StdRng, depth: usize) -> String {
     format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
 }
 
-/// A body: an object, sometimes with the field that the route wants, sometimes damaged.
+/// A body: an object, sometimes with the fields that the route needs, sometimes damaged.
 fn body(random: &mut StdRng, route: &str) -> Vec<u8> {
     let wanted = match route {
         "/rerank" => r#""query":"q","texts":["a","Z"],"#,
@@ -146,7 +149,7 @@ fn body(random: &mut StdRng, route: &str) -> Vec<u8> {
     bytes
 }
 
-/// Whether a body is that of an error, in one dialect's words.
+/// Whether a body is an error of one of the shapes.
 fn is_error(body: &str) -> bool {
     let error: Value = serde_json::from_str(body).unwrap_or_default();
     let is_text =
@@ -177,7 +180,7 @@ async fn random_bodies_are_answered_or_refused_by_name() {
 async fn refused_by_name(server: &Server, random: &mut StdRng) {
     let (mut answered, mut refused) = (0, 0);
     for round in 0..60 {
-        for route in POST_ROUTES {
+        for route in paths(Method::Post) {
             let body = body(random, route);
             let sent = String::from_utf8_lossy(&body).into_owned();
             let answer = server.send("POST", route, &body, &[("Content-Type", "application/json")]).await;

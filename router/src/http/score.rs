@@ -1,8 +1,9 @@
 //! `POST /score` and `/v1/score`: the scores of pairs, as `vLLM` gives them.
 //!
-//! Input: a query or a list of them, and a document or a list, under one of four pairs of names. Output: `{id, object,
-//! created, model, data, usage}`, a score for each pair in their order. What must hold: 1:1, 1:N or N:N pairs; a pair's
-//! score is the one that re-ranking gives it.
+//! Input: a query or a list of queries, and a document or a list of documents, under one of four pairs of
+//! names. Output: `{id, object, created, model, data, usage}`, a score for each pair in their order. What
+//! must hold: the numbers of queries and documents are 1:1, 1:N or N:N; a pair has the score that re-ranking
+//! gives it.
 
 use std::{
     fmt,
@@ -20,23 +21,24 @@ use uuid::Uuid;
 
 use super::{
     error::ApiError,
-    extract::Unread,
-    openapi::{ScoreErrors, TAG},
+    extract::{Checked, Unread},
     rerank::{
-        answers::Usage,
+        answers::RerankUsage,
         dialect::{hint, note_misspelled_instruction, seen},
         in_fields,
-        options::Options,
+        options::{Options, WithOptions},
     },
-    respond,
+    responses::ScoreErrors,
+    schemas::TAG,
+    shared::respond,
 };
 use crate::state::AppState;
 
-/// The names that the two sides of the pairs go by.
+/// The names of the two sides of the pairs.
 pub(crate) const NAMES: [[&str; 2]; 4] =
     [["queries", "documents"], ["queries", "items"], ["data_1", "data_2"], ["text_1", "text_2"]];
 
-/// What to score, but for what [`Options`] holds.
+/// The pairs to score. [`Options`] has the other fields.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = ScoreRequest, example = json!({
     "queries": "What is deep learning?", "documents": ["Bread is baked from flour.", "Machine learning with many layers."]
@@ -44,53 +46,53 @@ pub(crate) const NAMES: [[&str; 2]; 4] =
 pub(crate) struct ScoreBody {
     /// One query for all documents, or one for each.
     #[serde(alias = "data_1", alias = "text_1")]
-    #[schema(value_type = TextsShape)]
-    queries: Texts,
+    #[schema(value_type = ScoreTextsSchema)]
+    queries: ScoreTexts,
     /// The documents.
     #[serde(alias = "items", alias = "data_2", alias = "text_2")]
-    #[schema(value_type = TextsShape)]
-    documents: Texts,
+    #[schema(value_type = ScoreTextsSchema)]
+    documents: ScoreTexts,
 }
 
-/// What [`Texts`] reads, for the description.
+/// The schema of [`ScoreTexts`].
 #[derive(Serialize, ToSchema)]
 #[schema(as = ScoreInput)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
-pub(crate) enum TextsShape {
+pub(crate) enum ScoreTextsSchema {
     One(String),
     Many(Vec<String>),
 }
 
-/// The texts in their order; one for a text alone.
+/// The texts in their order. A single text is a list of one.
 #[derive(Debug)]
-struct Texts(Vec<String>);
+struct ScoreTexts(Vec<String>);
 
-impl<'de> Deserialize<'de> for Texts {
+impl<'de> Deserialize<'de> for ScoreTexts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TextsVisitor)
+        deserializer.deserialize_any(ScoreTextsVisitor)
     }
 }
 
-struct TextsVisitor;
+struct ScoreTextsVisitor;
 
-impl<'de> Visitor<'de> for TextsVisitor {
-    type Value = Texts;
+impl<'de> Visitor<'de> for ScoreTextsVisitor {
+    type Value = ScoreTexts;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a string or a list of strings")
     }
 
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Texts, E> {
-        Ok(Texts(vec![text.to_owned()]))
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ScoreTexts, E> {
+        Ok(ScoreTexts(vec![text.to_owned()]))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Texts, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ScoreTexts, A::Error> {
         let mut texts = Vec::new();
         while let Some(text) = list.next_element()? {
             texts.push(text);
         }
-        Ok(Texts(texts))
+        Ok(ScoreTexts(texts))
     }
 }
 
@@ -101,12 +103,12 @@ pub(crate) struct ScoreAnswer {
     id: String,
     #[schema(example = "list")]
     object: &'static str,
-    /// When, in seconds since 1970.
+    /// The time of the answer in seconds since 1970.
     created: u64,
     /// `--served-model-name`.
     model: String,
     data: Vec<ScoreDatum>,
-    usage: Usage,
+    usage: RerankUsage,
 }
 
 /// The score of a pair.
@@ -120,18 +122,19 @@ struct ScoreDatum {
 
 /// Score pairs of a query and a document, in the order of the request. Only with a re-ranker.
 #[utoipa::path(post, path = "/score", tag = TAG, request_body = ScoreBody,
-    responses((status = 200, description = "The scores, in the order of the pairs", body = ScoreAnswer), ScoreErrors))]
+    responses(
+        (status = 200, description = "The scores, in the order of the pairs", body = ScoreAnswer),
+        ScoreErrors
+    ))]
 pub(crate) async fn score(State(state): State<AppState>, body: Unread) -> Result<Response, ApiError> {
-    let fields = body.fields()?;
-    let names = names(&fields).map_err(ApiError::invalid)?;
-    note_misspelled_instruction(&fields);
-    let options: Options = body.parse()?;
-    let pairs: ScoreBody = body.parse()?;
+    let Checked { found: names, body: pairs } = read(&body)?;
+    let (WithOptions { options, body: pairs }, format) = (pairs?, body.answer_format);
+    drop(body);
     options.note_model(&state.info.config.served_model_name);
     let request = request(pairs, &options).map_err(ApiError::invalid)?;
     let answer = state.service.score(request).await.map_err(|error| in_fields(error, names))?;
     let tokens = answer.cost.tokens;
-    Ok(respond(&state, body.answer_format, "score", answer, |scores| {
+    Ok(respond(&state, format, "score", answer, |scores| {
         let datum = |(index, score)| ScoreDatum { index, object: "score", score };
         ScoreAnswer {
             id: options.request_id.unwrap_or_else(|| format!("score-{}", Uuid::new_v4().simple())),
@@ -139,9 +142,18 @@ pub(crate) async fn score(State(state): State<AppState>, body: Unread) -> Result
             created: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             model: state.info.config.served_model_name.clone(),
             data: scores.into_iter().enumerate().map(datum).collect(),
-            usage: Usage::new(tokens),
+            usage: RerankUsage::new(tokens),
         }
     }))
+}
+
+/// A body of pairs, and the names of the two sides.
+pub(crate) fn read(body: &Unread) -> Result<Checked<[&'static str; 2], WithOptions<ScoreBody>>, ApiError> {
+    body.check(|fields| {
+        let names = names(fields)?;
+        note_misspelled_instruction(fields);
+        Ok(names)
+    })
 }
 
 fn request(pairs: ScoreBody, options: &Options) -> Result<ScoreRequest, String> {
@@ -152,12 +164,12 @@ fn request(pairs: ScoreBody, options: &Options) -> Result<ScoreRequest, String> 
         instruction: options.instruction(),
         truncate: options.truncate(),
         truncation_direction: options.direction(),
-        limits: options.limits()?,
+        limits: options.limits(),
         raw_scores: options.raw_scores(),
     })
 }
 
-/// The names by which a request calls the two sides of its pairs.
+/// The names that a request has for the two sides of its pairs.
 fn names(fields: &[String]) -> Result<[&'static str; 2], String> {
     let has = |name: &str| fields.iter().any(|field| field == name);
     if has("label_token_ids") {
@@ -182,7 +194,7 @@ fn names(fields: &[String]) -> Result<[&'static str; 2], String> {
     }
 }
 
-/// What a body has to name its pairs by.
+/// The advice for a body that does not name its pairs.
 const CHOICES: &str =
     "Send `queries` and `documents`, `queries` and `items`, `data_1` and `data_2` or `text_1` and `text_2`";
 
@@ -244,7 +256,7 @@ mod tests {
             (
                 json!({"queries": "q", "documents": vec!["a"; 9]}),
                 422,
-                "batch size 9 > maximum allowed batch size 8",
+                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

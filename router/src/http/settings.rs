@@ -1,7 +1,7 @@
-//! What only HTTP is told by flags: who may call from a browser, and what the hosting platform wants.
+//! The flags that concern only HTTP: pages that may call from a browser, and routes of the hosting platform.
 //!
-//! Input: [`Args`]. Output: [`Settings`]. What must hold: a flag that cannot be honoured is refused by name before
-//! anything is loaded.
+//! Input: [`Args`]. Output: [`HttpSettings`]. What must hold: a flag that cannot be honoured is refused by
+//! name before anything is loaded.
 
 use axum::http::{
     HeaderValue, Method,
@@ -12,26 +12,26 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 use super::platform::Platform;
 use crate::{args::Args, config::ConfigError};
 
-/// What the route table is made from, beside the model.
+/// The settings that the router is made from.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    /// The origins that may call from a browser; none stands for any.
+pub(crate) struct HttpSettings {
+    /// The origins whose pages may call from a browser; `None` stands for any origin.
     origins: Option<Vec<HeaderValue>>,
-    /// What the hosting platform wants of the routes.
+    /// The routes that the hosting platform adds.
     pub(super) platform: Platform,
 }
 
-impl Settings {
+impl HttpSettings {
     /// Checks the flags.
     ///
     /// # Errors
     ///
-    /// For an origin that is none, or a route that is no path or is taken.
+    /// If an origin is not an origin, or a route is not a path or is taken.
     pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
         Ok(Self { origins: origins(&args.cors_allow_origin)?, platform: Platform::resolve(args)? })
     }
 
-    /// What tells browsers whose pages may call.
+    /// The headers that tell browsers which pages may call.
     pub(super) fn cors(&self) -> CorsLayer {
         let origins = match &self.origins {
             Some(origins) => AllowOrigin::list(origins.iter().cloned()),
@@ -53,7 +53,8 @@ fn origins(origins: &[String]) -> Result<Option<Vec<HeaderValue>>, ConfigError> 
         value.ok_or_else(|| ConfigError::Value {
             flag: "--cors-allow-origin",
             value: origin.clone(),
-            problem: "is no origin: give scheme and host such as `https://example.org`, or `*`".to_owned(),
+            problem: "is not an origin: give scheme and host such as `https://example.org`, or `*`"
+                .to_owned(),
         })
     };
     origins.iter().map(parse).collect::<Result<_, _>>().map(Some)
@@ -73,7 +74,7 @@ mod tests {
         ] {
             let start = ["text-embeddings-router", "--model-id", "m"];
             let args = Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap();
-            let origins = Settings::resolve(&args).unwrap().origins;
+            let origins = HttpSettings::resolve(&args).unwrap().origins;
             assert_eq!(origins.map(|origins| origins.len()), expected, "{flags}");
         }
     }

@@ -1,7 +1,7 @@
 //! `POST /similarity`: how close one sentence is to others.
 //!
-//! Input: `inputs` with `source_sentence` and `sentences`, and perhaps `parameters`. Output: `[float]`, the cosine of
-//! each sentence with the source, in their order.
+//! Input: `inputs` with `source_sentence` and `sentences`, and optionally `parameters`. Output: `[float]`,
+//! the cosine of each sentence with the source, in their order.
 
 use axum::{extract::State, response::Response};
 use serde::{Deserialize, Serialize};
@@ -9,16 +9,15 @@ use text_embeddings_core::service::SimilarityRequest;
 use utoipa::ToSchema;
 
 use super::{
-    TruncationSide,
-    embed::encoding,
     error::ApiError,
     extract::Sent,
-    openapi::{InferenceErrors, TAG},
-    respond,
+    responses::InferenceErrors,
+    schemas::TAG,
+    shared::{TruncationSide, encoding, respond},
 };
 use crate::state::AppState;
 
-/// What to compare.
+/// The sentences to compare.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = SimilarityRequest, example = json!({"inputs": {
     "source_sentence": "What is deep learning?", "sentences": ["Machine learning with many layers."]
@@ -27,31 +26,31 @@ pub(crate) struct SimilarityBody {
     inputs: Sentences,
     /// How the sentences become tokens.
     #[schema(default = json!(null))]
-    parameters: Option<Parameters>,
+    parameters: Option<SimilarityParameters>,
 }
 
-/// One sentence and those to compare with it.
+/// One sentence and the sentences to compare with it.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = SimilarityInput)]
 #[serde(expecting = "an object with `source_sentence` and `sentences`")]
 struct Sentences {
-    /// What the others are compared with.
+    /// The sentence that the others are compared with.
     source_sentence: String,
-    /// The others.
+    /// The other sentences.
     sentences: Vec<String>,
 }
 
 /// How sentences become tokens.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = SimilarityParameters)]
-struct Parameters {
-    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+struct SimilarityParameters {
+    /// Whether an input that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
     #[schema(default = "right")]
     truncation_direction: TruncationSide,
-    /// Which of the model's prompts is put before a text.
+    /// The name of the model's prompt that goes before each text.
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }
@@ -74,7 +73,10 @@ pub(crate) struct Cosines(pub(crate) Vec<f32>);
 
 /// Compare one sentence with others. Only with an embedding model.
 #[utoipa::path(post, path = "/similarity", tag = TAG, request_body = SimilarityBody,
-    responses((status = 200, description = "The cosines, in the order of the sentences", body = Cosines), InferenceErrors))]
+    responses(
+        (status = 200, description = "The cosines, in the order of the sentences", body = Cosines),
+        InferenceErrors
+    ))]
 pub(crate) async fn similarity(
     State(state): State<AppState>,
     Sent(body, format): Sent<SimilarityBody>,
@@ -201,7 +203,7 @@ mod tests {
             (
                 json!({"source_sentence": "a", "sentences": vec!["a"; 4]}),
                 422,
-                "batch size 5 > maximum allowed batch size 4",
+                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

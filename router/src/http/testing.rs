@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    serve::Listeners,
+    serve::{Ended, Listeners},
     telemetry::traces::Traces,
     testing::{Control, Running},
 };
@@ -27,7 +27,7 @@ pub(crate) struct Server {
 
 /// An answer as it came over the wire.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct WireAnswer {
     pub(crate) status: u16,
     pub(crate) head: String,
     /// The body as text, if it is text.
@@ -36,7 +36,7 @@ pub(crate) struct Answer {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Answer {
+impl WireAnswer {
     fn parse(answer: &[u8]) -> Self {
         const END: &[u8] = b"\r\n\r\n";
         let end = answer.windows(END.len()).position(|window| window == END);
@@ -54,7 +54,7 @@ impl Answer {
 }
 
 impl Server {
-    /// Where the server's spans go.
+    /// The exporter of the server's spans.
     pub(crate) fn traces(&self) -> Traces {
         self.running.traces.clone()
     }
@@ -73,7 +73,7 @@ impl Server {
         Self::start_beside(flags, None, drain).await
     }
 
-    /// Starts a server that serves gRPC too, on `second`.
+    /// Starts a server that also serves gRPC, on `second`.
     pub(crate) async fn start_beside(flags: &str, second: Option<TcpListener>, drain: Duration) -> Self {
         let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = first.local_addr().unwrap();
@@ -104,25 +104,25 @@ impl Server {
         path: &str,
         body: &[u8],
         headers: &[(&str, &str)],
-    ) -> Answer {
+    ) -> WireAnswer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n");
         for (name, value) in headers {
             request.extend([name, ": ", value, "\r\n"]);
         }
         request.extend(["Content-Length: ", &body.len().to_string(), "\r\n\r\n"]);
-        Answer::parse(&self.exchange(&[request.as_bytes(), body].concat()).await)
+        WireAnswer::parse(&self.exchange(&[request.as_bytes(), body].concat()).await)
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> WireAnswer {
         self.send("GET", path, b"", &[]).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: &str, headers: &[(&str, &str)]) -> WireAnswer {
         self.send("POST", path, body.as_bytes(), &[&[("Content-Type", "application/json")], headers].concat())
             .await
     }
 
-    pub(crate) async fn rerank(&self, query: &str, texts: &[&str]) -> Answer {
+    pub(crate) async fn rerank(&self, query: &str, texts: &[&str]) -> WireAnswer {
         self.post("/rerank", &json!({ "query": query, "texts": texts }).to_string(), &[]).await
     }
 
@@ -131,8 +131,8 @@ impl Server {
         self.running.stop();
     }
 
-    /// Waits until the server has stopped.
-    pub(crate) async fn ended(&mut self) {
-        self.running.ended().await;
+    /// Waits until the server has stopped, and says why it did.
+    pub(crate) async fn ended(&mut self) -> Ended {
+        self.running.ended().await
     }
 }

@@ -1,30 +1,26 @@
 //! `POST /tokenize`: texts to tokens.
 //!
-//! Input: `inputs` as a string or a list. Output: `[[{id, text, special, start, stop}]]`, one list for each text,
-//! also for a single one; offsets in bytes of the text, null for special tokens.
+//! Input: `inputs` as a string or a list. Output: `[[{id, text, special, start, stop}]]`, one list for each
+//! text, also for one text; offsets in bytes of the text, null for special tokens.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{Token, TokenizeRequest};
 use utoipa::ToSchema;
 
-use super::{
-    error::ApiError,
-    extract::Sent,
-    openapi::{TAG, TokenizerErrors},
-};
+use super::{error::ApiError, extract::Sent, responses::TokenizerErrors, schemas::TAG, shared::yes};
 use crate::state::AppState;
 
-/// What to tokenize.
+/// The texts to tokenize.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = TokenizeRequest, example = json!({"inputs": "What is deep learning?"}))]
 pub(crate) struct TokenizeBody {
-    inputs: Inputs,
-    /// Whether the tokenizer adds its own tokens, such as one that ends a text.
-    #[serde(default = "super::yes")]
+    inputs: TokenizeInputsBody,
+    /// Whether the tokenizer adds its own tokens, such as a token for the end of a text.
+    #[serde(default = "yes")]
     #[schema(default = true)]
     add_special_tokens: bool,
-    /// Which of the model's prompts is put before a text.
+    /// The name of the model's prompt that goes before each text.
     #[schema(default = json!(null))]
     prompt_name: Option<String>,
 }
@@ -33,7 +29,7 @@ pub(crate) struct TokenizeBody {
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = TokenizeInput)]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
-enum Inputs {
+enum TokenizeInputsBody {
     One(String),
     Many(Vec<String>),
 }
@@ -43,13 +39,13 @@ enum Inputs {
 #[schema(as = SimpleToken)]
 struct TokenBody {
     id: u32,
-    /// The text that it stands for.
+    /// The text of the token.
     text: String,
     /// Whether it is one of the tokenizer's control tokens.
     special: bool,
-    /// The byte of the text where its first character begins; null if it stands for none.
+    /// The offset in bytes of its first character; null if it has no characters.
     start: Option<usize>,
-    /// The byte after its last character.
+    /// The offset in bytes after its last character.
     stop: Option<usize>,
 }
 
@@ -57,8 +53,8 @@ impl From<TokenizeBody> for TokenizeRequest {
     fn from(body: TokenizeBody) -> Self {
         let TokenizeBody { inputs, add_special_tokens, prompt_name } = body;
         let (inputs, is_batch) = match inputs {
-            Inputs::One(text) => (vec![text], false),
-            Inputs::Many(texts) => (texts, true),
+            TokenizeInputsBody::One(text) => (vec![text], false),
+            TokenizeInputsBody::Many(texts) => (texts, true),
         };
         Self { inputs, is_batch, add_special_tokens, prompt_name }
     }
@@ -73,9 +69,9 @@ impl From<Token> for TokenBody {
 /// The tokens of each text.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TokenizeResponse)]
-pub(crate) struct Tokens(Vec<Vec<TokenBody>>);
+pub(crate) struct TokensBody(Vec<Vec<TokenBody>>);
 
-impl From<Vec<Vec<Token>>> for Tokens {
+impl From<Vec<Vec<Token>>> for TokensBody {
     fn from(texts: Vec<Vec<Token>>) -> Self {
         Self(texts.into_iter().map(|tokens| tokens.into_iter().map(TokenBody::from).collect()).collect())
     }
@@ -83,13 +79,13 @@ impl From<Vec<Vec<Token>>> for Tokens {
 
 /// Show the tokens of texts.
 #[utoipa::path(post, path = "/tokenize", tag = TAG, request_body = TokenizeBody,
-    responses((status = 200, description = "The tokens of each text", body = Tokens), TokenizerErrors))]
+    responses((status = 200, description = "The tokens of each text", body = TokensBody), TokenizerErrors))]
 pub(crate) async fn tokenize(
     State(state): State<AppState>,
     Sent(body, format): Sent<TokenizeBody>,
 ) -> Result<Response, ApiError> {
     let texts = state.service.tokenize(body.into()).await?;
-    Ok(format.respond(StatusCode::OK, &Tokens::from(texts)))
+    Ok(format.respond(StatusCode::OK, &TokensBody::from(texts)))
 }
 
 #[cfg(test)]
@@ -119,7 +115,7 @@ mod tests {
             (
                 r#"{"inputs":["a","a","a","a","a"]}"#,
                 422,
-                r#"{"error":"batch size 5 > maximum allowed batch size 4","error_type":"Validation"}"#,
+                r#"{"error":"batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum","error_type":"Validation"}"#,
             ),
             (
                 r#"{"inputs":3}"#,

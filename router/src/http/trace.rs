@@ -1,7 +1,7 @@
 //! The span of a request over HTTP.
 //!
-//! Input: a request on one of the routes that want the key, and its answer. Output: the span, with route, model, status
-//! and cost. What must hold: it continues the trace that the request's headers name.
+//! Input: a request on one of the routes that need the key, and its answer. Output: the span, with route,
+//! model, status and cost. What must hold: it continues the trace that the request's headers name.
 
 use axum::{
     extract::{Request, State},
@@ -16,7 +16,7 @@ use crate::state::AppState;
 
 /// Answers a request within its span, if traces are sent.
 pub(crate) async fn trace(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    // No route has a parameter: the path of a request that has a route is the route.
+    // Keyed routes have no parameters: the path of such a request is its route.
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
     let name = || format!("{method} {path}");
     let attributes = [
@@ -148,7 +148,7 @@ mod tests {
         let (receiver, server) = start("").await;
         let traceparent = format!("00-{TRACE}-{PARENT}-00");
         assert_eq!(server.post("/rerank", BODY, &[("traceparent", &traceparent)]).await.status, 200);
-        // What is no trace is as if it were not there.
+        // A header that is not a trace is ignored.
         assert_eq!(server.post("/rerank", BODY, &[("traceparent", "nonsense")]).await.status, 200);
         let spans = receiver.spans(&server.traces()).await;
         assert_eq!(spans.len(), 1);

@@ -1,9 +1,9 @@
 //! `POST /vertex`: several requests in one, as Vertex AI sends them.
 //!
-//! Input: `instances`, each the body of `/rerank` or of the model's main task. Output: `predictions`, their answers in
-//! their order. What must hold: an instance gets the answer of its own route; all of them are understood before the
-//! first is answered; one that fails fails the request, and the error says which it was; instances never take more than
-//! a share of the permits, whatever their number.
+//! Input: `instances`, each the body of `/rerank` or of the model's main task. Output: `predictions`, their
+//! answers in their order. What must hold: an instance gets the answer of its own route; all instances are
+//! parsed before the first is answered; if one fails, the request fails, and the error names the instance;
+//! the instances of a request hold at most a share of the permits, whatever their number.
 
 use std::time::{Duration, Instant};
 
@@ -21,16 +21,17 @@ use text_embeddings_core::service::{Answer, Cost};
 use utoipa::ToSchema;
 
 use super::{
-    embed::{EmbedBody, EmbedSparseBody, SparseVectors, Vectors},
+    embed::{EmbedBody, EmbedSparseBody, SparseVectorsBody, VectorsBody},
     error::ApiError,
     extract::Sent,
-    openapi::{InferenceErrors, TAG},
     predict::{PredictBody, PredictionsBody},
     rerank::{Ranks, RerankBody},
+    responses::InferenceErrors,
+    schemas::TAG,
 };
 use crate::{cost, state::AppState};
 
-/// The instances of one request hold at most one of so many permits at a time.
+/// The instances of one request hold at most 1/`SHARE_OF_PERMITS` of the permits at a time.
 const SHARE_OF_PERMITS: usize = 4;
 
 /// Several requests in one.
@@ -43,22 +44,22 @@ pub(crate) struct VertexBody {
     instances: Vec<Value>,
 }
 
-/// The answers to an instance each, in their order.
+/// An answer for each instance, in their order.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = VertexResponse)]
 pub(crate) struct VertexAnswer {
-    predictions: Vec<Prediction>,
+    predictions: Vec<InstancePrediction>,
 }
 
 /// The answer of an instance's route.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = VertexPrediction)]
 #[serde(untagged)]
-pub(crate) enum Prediction {
+pub(crate) enum InstancePrediction {
     Rerank(Ranks),
     Predict(PredictionsBody),
-    Embed(Vectors),
-    EmbedSparse(SparseVectors),
+    Embed(VectorsBody),
+    EmbedSparse(SparseVectorsBody),
 }
 
 /// The body of `/rerank`, or of the model's main task.
@@ -73,7 +74,7 @@ pub(crate) enum Instance {
 }
 
 impl Instance {
-    /// What is a body of `/rerank` is re-ranked; everything else is a body of the model's main task.
+    /// A body with `query` and `texts` is re-ranked. Any other is a body of the model's main task.
     fn parse(value: Value, model_type: ModelType) -> Result<Self, String> {
         let has = |field| value.get(field).is_some();
         if has("query") && has("texts") {
@@ -88,23 +89,26 @@ impl Instance {
         }
     }
 
-    async fn answer(self, state: &AppState) -> Result<Answer<Prediction>, ApiError> {
+    async fn answer(self, state: &AppState) -> Result<Answer<InstancePrediction>, ApiError> {
         let service = &state.service;
         Ok(match self {
             Self::Rerank(body) => {
-                service.rerank(body.into()).await?.map(|ranks| Prediction::Rerank(ranks.into()))
+                service.rerank(body.into()).await?.map(|ranks| InstancePrediction::Rerank(ranks.into()))
             }
             Self::Predict(body) => {
                 let (request, is_batch) = body.split();
                 let answer = service.predict(request).await?;
-                answer.map(|predictions| Prediction::Predict(PredictionsBody::new(predictions, is_batch)))
+                answer.map(|predictions| {
+                    InstancePrediction::Predict(PredictionsBody::new(predictions, is_batch))
+                })
             }
-            Self::Embed(body) => {
-                service.embed(body.into()).await?.map(|vectors| Prediction::Embed(Vectors(vectors)))
-            }
+            Self::Embed(body) => service
+                .embed(body.into())
+                .await?
+                .map(|vectors| InstancePrediction::Embed(VectorsBody(vectors))),
             Self::EmbedSparse(body) => {
                 let vectors = service.embed_sparse(body.into()).await?;
-                vectors.map(|vectors| Prediction::EmbedSparse(vectors.into()))
+                vectors.map(|vectors| InstancePrediction::EmbedSparse(vectors.into()))
             }
         })
     }
@@ -121,7 +125,7 @@ fn body<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     })
 }
 
-/// What the instances cost together: they run beside each other, within `total`.
+/// The cost of all instances together. They run concurrently, within `total`.
 fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
     costs.fold(Cost { total, ..Cost::default() }, |sum, cost| Cost {
         texts: sum.texts + cost.texts,
@@ -138,7 +142,10 @@ fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
 
 /// Answer several requests in one, as Vertex AI sends them. If one fails, so do all.
 #[utoipa::path(post, path = "/vertex", tag = TAG, request_body = VertexBody,
-    responses((status = 200, description = "The answers, in the order of the instances", body = VertexAnswer), InferenceErrors))]
+    responses(
+        (status = 200, description = "The answers, in the order of the instances", body = VertexAnswer),
+        InferenceErrors
+    ))]
 pub(crate) async fn vertex(
     State(state): State<AppState>,
     Sent(body, format): Sent<VertexBody>,
@@ -153,7 +160,7 @@ pub(crate) async fn vertex(
     let instances = body.instances.into_iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
     let at_once =
         config.max_client_batch_size.min(config.max_concurrent_requests.div_ceil(SHARE_OF_PERMITS)).max(1);
-    let answers: Vec<Answer<Prediction>> = stream::iter(instances.into_iter().enumerate())
+    let answers: Vec<Answer<InstancePrediction>> = stream::iter(instances.into_iter().enumerate())
         .map(async |(index, instance)| instance.answer(&state).await.map_err(|error| error.at(&place(index))))
         .buffered(at_once)
         .try_collect()
@@ -161,7 +168,7 @@ pub(crate) async fn vertex(
     let total = sum(answers.iter().map(|answer| answer.cost), arrival.elapsed());
     cost::log("vertex", &total);
     let predictions = answers.into_iter().map(|answer| answer.value).collect();
-    // The cost is for the request's span: text-embeddings-inference sends no headers of it here.
+    // The extension is for the request's span. text-embeddings-inference sends no headers with the cost here.
     Ok((Extension(total), format.respond(StatusCode::OK, &VertexAnswer { predictions })).into_response())
 }
 
@@ -303,7 +310,7 @@ mod tests {
             (
                 json!([good, good, {"inputs": vec![["q", "a"]; 5]}]),
                 422,
-                "batch size 5 > maximum allowed batch size 4 (in `instances[2]`)",
+                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum (in `instances[2]`)",
                 "Validation",
             ),
             (
@@ -352,7 +359,7 @@ mod tests {
         server.control.hold(true);
         let others = async {
             server.control.batches(1).await;
-            // Two of the eight permits are the instances'; six requests more are taken, a seventh is not.
+            // The instances hold two of the eight permits. Six more requests are taken, a seventh is refused.
             let taken = join_all((0..6).map(|_| server.rerank("q", &["a"])));
             let refused = async {
                 loop {

@@ -3,7 +3,7 @@
 //! Input: turned and scaled queries `[rows, heads · size]`, keys and values side by side `[tokens, 2 · key heads · size]`.
 //! Output: `[rows, heads · size]`. Queries that see about as many keys form a group: its queries, and the keys and values that
 //! they see, are gathered into tensors of one shape. What must hold: what pads a group is either masked or read by
-//! nobody, and all that follows from where rows stand is on the device before the first layer ([`Plan::new`]).
+//! nobody, and all that follows from where rows stand is on the device before the first layer ([`PaddedAttention::new`]).
 
 use crate::{
     attention::{Heads, Mask},
@@ -276,8 +276,11 @@ fn visible(mask: Mask, piece: &Piece, query: usize) -> Range<usize> {
 }
 
 /// Where the queries of a pass and the keys that they see stand: the same in all layers of a kind.
-pub(crate) struct Plan {
-    heads: Heads,
+pub(crate) struct PaddedAttention {
+    /// Of each row.
+    pub(crate) heads: Heads,
+    /// What queries must be divided by before [`PaddedAttention::attention`].
+    pub(crate) divisor: f64,
     groups: Vec<Gathered>,
     /// For each head of each row its place in the groups' results.
     back: Tensor,
@@ -292,7 +295,7 @@ struct Positions {
     divisor: f32,
 }
 
-impl Plan {
+impl PaddedAttention {
     /// The plan for the queries of `rows`.
     pub(crate) fn new(rows: &Rows<'_>, limits: Limits, device: &Device) -> Result<Self> {
         let &Rows { batch, places, spans, heads, scoring, .. } = rows;
@@ -318,13 +321,18 @@ impl Plan {
             gathered.push(group);
         }
         let keys = |group: &Group| group.pieces.iter().map(|piece| keys_of(piece, batch, places)).collect();
-        // DeBERTa's scores exist with full attention only: other plans need no room for them.
-        let positions = (scoring.mask == Mask::FULL).then(|| Positions {
+        let positions = scoring.disentangled.then(|| Positions {
             keys: groups.iter().map(keys).collect(),
             divisor: scoring.divisor,
             groups,
         });
-        Ok(Self { heads, groups: gathered, back: numbers(back, device)?, positions })
+        Ok(Self {
+            heads,
+            divisor: f64::from(scoring.divisor),
+            groups: gathered,
+            back: numbers(back, device)?,
+            positions,
+        })
     }
 
     /// See the head of this file.
@@ -397,7 +405,8 @@ mod tests {
 
     fn groups_of(batch: &Batch, rows: impl Iterator<Item = usize>, limits: Limits) -> Vec<Group> {
         let spans = queries_at(batch, &rows.collect::<Vec<_>>());
-        let scoring = Scoring { mask: Mask::CAUSAL, divisor: 1.0, soft_cap: None, bias: None };
+        let scoring =
+            Scoring { mask: Mask::CAUSAL, divisor: 1.0, soft_cap: None, bias: None, disentangled: false };
         let rows = Rows { batch, places: &[], spans: &spans, angles: None, heads: HEADS, scoring };
         groups(pieces(&rows, limits), HEADS, limits)
     }

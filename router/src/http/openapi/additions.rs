@@ -1,8 +1,8 @@
-//! What the derived description lacks: the key, the headers of costs, the second names of routes and fields, and the second
-//! format.
+//! Parts of the description that are not derived: the key, the headers of costs, the second names of routes
+//! and fields, and the second format.
 //!
-//! Input: the description that is derived from handlers and bodies. Output: the whole one. What must hold: what is added
-//! is true of every route that it is added to.
+//! Input: the description that is derived from handlers and bodies. Output: the complete description. What
+//! must hold: an addition is true of every route that it is added to.
 
 use text_embeddings_core::service::Cost;
 use utoipa::{
@@ -16,17 +16,21 @@ use utoipa::{
 
 use crate::{
     cost,
-    http::{format::MESSAGE_PACK, platform::VERTEX_ROUTE, score},
+    http::{
+        format::MESSAGE_PACK,
+        routes::{Listed, Method, ROUTES, VERTEX_PATH},
+        score,
+    },
 };
 
 const JSON: &str = "application/json";
-/// Schemas of which a value may fit several, which `oneOf` forbids.
+/// Schemas whose alternatives overlap: a value may fit several, which `oneOf` forbids.
 const OVERLAPPING: [&str; 4] = ["VertexInstance", "RerankAnswer", "MainTaskRequest", "MainTaskAnswer"];
-/// Bodies that take what `RerankOptions` describes beside their own fields.
+/// Bodies that take the fields of `RerankOptions` in addition to their own.
 const WITH_OPTIONS: [&str; 3] = ["RerankDocumentsRequest", "MixedbreadRerankRequest", "ScoreRequest"];
 const OPTIONS: &str = "RerankOptions";
 
-/// Adds all of it.
+/// Adds all parts.
 pub(super) struct Additions;
 
 impl Modify for Additions {
@@ -38,32 +42,32 @@ impl Modify for Additions {
         name_pairs(components);
         let key = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         components.add_security_scheme("key", key);
-        let paths = &mut description.paths.paths;
-        let second_names = [
-            ("/health", "/ping"),
-            ("/", "/invocations"),
-            ("/v1/embeddings", "/embeddings"),
-            ("/rerank", "/v1/rerank"),
-            ("/rerank", "/v2/rerank"),
-            ("/rerank", "/reranking"),
-            ("/rerank", "/v1/reranking"),
-            ("/score", "/v1/score"),
-        ];
-        for (first, second) in second_names {
-            let Some(mut item) = paths.get(first).cloned() else { continue };
-            let operations = [&mut item.get, &mut item.post].into_iter().flatten();
-            for id in operations.filter_map(|operation| operation.operation_id.as_mut()) {
-                *id = format!("{id}_{}", second.trim_start_matches('/').replace('/', "_"));
-            }
-            paths.insert(second.to_owned(), item);
-        }
-        // `/` is a probe, too.
-        let probe = paths.get("/ping").and_then(|item| item.get.clone());
-        if let (Some(root), Some(mut probe)) = (paths.get_mut("/"), probe) {
-            probe.operation_id = Some("health_root".to_owned());
-            root.get = Some(probe);
-        }
+        add_second_names(description);
         add_message_pack(description);
+    }
+}
+
+/// Describes each further path of an action as its first path is described.
+fn add_second_names(description: &mut Document) {
+    let paths = &mut description.paths.paths;
+    for route in ROUTES.iter().filter(|route| route.listed == Listed::Described) {
+        let Some(first) = ROUTES.iter().find(|first| first.action == route.action) else { continue };
+        let (Some(item), false) = (paths.get(first.path.as_ref()), first.path == route.path) else {
+            continue;
+        };
+        let mut operation = match route.method {
+            Method::Get => item.get.clone(),
+            Method::Post => item.post.clone(),
+        };
+        if let Some(id) = operation.as_mut().and_then(|operation| operation.operation_id.as_mut()) {
+            let path = route.path.trim_start_matches('/').replace('/', "_");
+            *id = format!("{id}_{}", if path.is_empty() { "root" } else { &path });
+        }
+        let item = paths.entry(route.path.clone().into_owned()).or_default();
+        match route.method {
+            Method::Get => item.get = operation,
+            Method::Post => item.post = operation,
+        }
     }
 }
 
@@ -89,7 +93,7 @@ fn add_options(components: &mut Components) {
     }
 }
 
-/// Describes a body of pairs under each two names that the pairs go by.
+/// Describes a body of pairs under each two names of its sides.
 fn name_pairs(components: &mut Components) {
     let Some(RefOr::T(schema)) = components.schemas.get_mut("ScoreRequest") else { return };
     let Schema::Object(body) = schema else { return };
@@ -108,7 +112,7 @@ fn name_pairs(components: &mut Components) {
     *schema = variants.fold(OneOfBuilder::new(), OneOfBuilder::item).into();
 }
 
-/// Adds `MessagePack` wherever a route that takes a body speaks JSON.
+/// Adds `MessagePack` to JSON on every route that takes a body.
 fn add_message_pack(description: &mut Document) {
     let items = description.paths.paths.values_mut();
     for operation in items.filter_map(|item| item.post.as_mut()) {
@@ -127,8 +131,8 @@ fn add_message_pack(description: &mut Document) {
     }
 }
 
-/// Adds the headers of costs to what answers with them: routes that compute, and so may be unable to. `/vertex` has
-/// none.
+/// Adds the headers of costs to the routes that compute, which are the ones that may answer 503. `/vertex`
+/// has no such headers.
 fn describe_costs(description: &mut Document) {
     let header = |name: &str| {
         let kind = if name == "x-compute-type" { Type::String } else { Type::Integer };
@@ -137,7 +141,7 @@ fn describe_costs(description: &mut Document) {
     for (path, item) in &mut description.paths.paths {
         let Some(operation) = item.post.as_mut() else { continue };
         let responses = &mut operation.responses.responses;
-        let computes = responses.contains_key("503") && path != VERTEX_ROUTE;
+        let computes = responses.contains_key("503") && path != VERTEX_PATH;
         if let Some(RefOr::T(success)) = responses.get_mut("200").filter(|_| computes) {
             let headers = cost::headers(&Cost { lists: 1, ..Cost::default() }, "cpu");
             let names = headers.into_iter().map(|(name, _)| name.to_string());

@@ -1,12 +1,15 @@
 //! The description against TEI's, and against the checked-in copy; the page.
 //!
-//! `tei.json` holds the facts of TEI 1.9.3's own description: paths, methods, bodies, types, required properties and
-//! defaults, without its texts, in the form of `OpenAPI` 3.1.
+//! `tei.json` holds the facts of TEI 1.9.3's own description: paths, methods, bodies, types, required
+//! properties and defaults, without its texts, in the form of `OpenAPI` 3.1.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 use super::*;
 use crate::{
-    http::{GET_ROUTES, HEALTH_ROUTES, POST_ROUTES, testing::Server},
+    http::{
+        routes::{Listed, ROUTES},
+        testing::Server,
+    },
     testing,
 };
 use serde_json::{Map, Value, json};
@@ -17,21 +20,21 @@ fn tei() -> Value {
 }
 
 fn ours() -> Value {
-    let description = serde_json::to_value(Description::openapi()).unwrap();
+    let description = serde_json::to_value(ApiDescription::openapi()).unwrap();
     json!({ "paths": description["paths"], "schemas": description["components"]["schemas"] })
 }
 
 /// Whether a schema of ours is the one that `theirs` refers to, or has it among its alternatives.
 fn leads_to(ours: &Value, theirs: &str) -> bool {
     static DESCRIBED: LazyLock<Value> =
-        LazyLock::new(|| serde_json::to_value(Description::openapi()).unwrap());
+        LazyLock::new(|| serde_json::to_value(ApiDescription::openapi()).unwrap());
     let Some(reference) = ours["$ref"].as_str() else { return false };
     let schema = DESCRIBED.pointer(reference.trim_start_matches('#')).unwrap();
     let alternatives = schema.get("oneOf").or(schema.get("anyOf")).and_then(Value::as_array);
     reference == theirs || alternatives.is_some_and(|all| all.iter().any(|one| one["$ref"] == theirs))
 }
 
-/// Everything of `theirs` that is not in `ours`, each by its place.
+/// The places of everything in `theirs` that is not in `ours`.
 fn missing(ours: &Value, theirs: &Value, place: &str, found: &mut Vec<String>) {
     match theirs {
         Value::Object(fields) => fields.iter().for_each(|(key, theirs)| {
@@ -52,7 +55,7 @@ fn missing(ours: &Value, theirs: &Value, place: &str, found: &mut Vec<String>) {
     }
 }
 
-/// As [`missing`], for lists whose order has no meaning; or for a type, which may be a single one.
+/// As [`missing`], for lists whose order has no meaning, and for types, which may be single or a list.
 fn missing_elements(ours: &Value, theirs: &Value, place: &str, found: &mut Vec<String>) {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
     let ours = list(ours);
@@ -68,8 +71,8 @@ fn missing_elements(ours: &Value, theirs: &Value, place: &str, found: &mut Vec<S
     }
 }
 
-/// What TEI's description says and TEI does not do: it requires a field that it sends under another name. A client that
-/// checks answers against ours would refuse all errors of these routes.
+/// A mistake in TEI's description: it requires a field that TEI sends under another name. If ours required
+/// it, a client that checks answers against it would refuse all errors of these routes.
 const NOT_SO: &str = "/schemas/OpenAICompatErrorResponse/required: \"error_type\"";
 
 fn missing_in(ours: &Value) -> Vec<String> {
@@ -120,7 +123,7 @@ fn the_comparison_sees_what_is_taken_away() {
         "/schemas/SimilarityRequest/properties/parameters/oneOf/1/type",
     ];
     for place in places {
-        // The other way round: what TEI has, and this description would lack.
+        // The part of TEI's description that this one would lack.
         let mut ours = ours();
         let (parent, key) = place.rsplit_once('/').unwrap();
         match ours.pointer_mut(parent).unwrap() {
@@ -137,13 +140,15 @@ fn the_comparison_sees_what_is_taken_away() {
 
 #[test]
 fn every_route_is_described_and_every_reference_leads_somewhere() {
-    let description = serde_json::to_value(Description::openapi()).unwrap();
-    let undescribed = ["/docs", DOCUMENT, "/playground"];
-    for (method, routes) in [("post", &POST_ROUTES[..]), ("get", &HEALTH_ROUTES), ("get", &GET_ROUTES)] {
-        for route in routes.iter().filter(|route| !undescribed.contains(route)) {
-            assert!(description["paths"][route][method].is_object(), "{method} {route}");
-        }
+    let description = serde_json::to_value(ApiDescription::openapi()).unwrap();
+    let described = ROUTES.iter().filter(|route| route.listed == Listed::Described);
+    for route in described.clone() {
+        let method = route.method.to_string().to_lowercase();
+        assert!(description["paths"][route.path.as_ref()][&method].is_object(), "{method} {}", route.path);
     }
+    let paths = description["paths"].as_object().unwrap().values();
+    let operations: usize = paths.map(|path| path.as_object().unwrap().len()).sum();
+    assert_eq!(operations, described.count(), "an operation has no route");
     let mut ids: Vec<&Value> = Vec::new();
     for operation in
         description["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values())
@@ -181,7 +186,7 @@ fn the_headers_of_costs_are_described() {
 
 #[test]
 fn the_checked_in_description_is_this_one() {
-    let text = Description::openapi().to_pretty_json().unwrap();
+    let text = ApiDescription::openapi().to_pretty_json().unwrap();
     testing::check_document("docs/openapi.json", &format!("{text}\n"));
 }
 
@@ -191,7 +196,7 @@ async fn the_description_is_open_and_whole() {
     let answer = server.get("/api-doc/openapi.json").await;
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
     let body: Value = serde_json::from_str(&answer.body).unwrap();
-    assert_eq!(body, serde_json::to_value(Description::openapi()).unwrap());
+    assert_eq!(body, serde_json::to_value(ApiDescription::openapi()).unwrap());
 }
 
 /// The values of attributes that make a browser load something.

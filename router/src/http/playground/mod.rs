@@ -1,15 +1,16 @@
-//! `GET /playground`: a page to try the model on, from inside the binary; `prompt.rs` is the route that only it needs.
+//! `GET /playground`: a page in the binary, to try the model. `prompt.rs` has the route that only the page
+//! needs.
 //!
-//! Output: the files of `page/`, without a key, as only their answers are worth one. What must hold: the page loads nothing from elsewhere, and no
-//! text can become markup or script in it (its policy forbids both); a new binary's page is seen at once, because
-//! browsers ask with the tag of what they have.
+//! Output: the files of `page/`. They need no key; the requests that the page sends do. What must hold: the
+//! page loads nothing from elsewhere, and no text can become markup or script in it (its policy forbids
+//! both); browsers show a new binary's page at once, because they ask with the tag of the file that they
+//! have.
 
 mod prompt;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use axum::{
-    Router,
     extract::Path,
     http::{
         HeaderMap, HeaderValue, StatusCode, Uri,
@@ -19,57 +20,65 @@ use axum::{
         },
     },
     response::{IntoResponse, Response},
-    routing::get,
 };
 
-use super::error::ApiError;
-use crate::state::AppState;
+use super::{error::ApiError, routes::ROUTES};
 pub(crate) use prompt::{__path_prompt, prompt};
 
-/// Where the page is.
-pub(crate) const PAGE_ROUTE: &str = "/playground";
-/// Where its prompts come from.
-pub(crate) const PROMPT_ROUTE: &str = "/playground/prompt";
-
-/// Own files only; no markup and no script from text, whatever the page's code does.
+/// Allows the page's own files only, and no markup or script made from text, whatever the page's code does.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// Name, media type and content of the files, the page itself without a name.
-const FILES: [(&str, &str, &str); 10] = [
-    ("", "text/html; charset=utf-8", include_str!("page/index.html")),
-    ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
-    ("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
-    ("main.js", SCRIPT, include_str!("page/main.js")),
-    ("api.js", SCRIPT, include_str!("page/api.js")),
-    ("code.js", SCRIPT, include_str!("page/code.js")),
-    ("documents.js", SCRIPT, include_str!("page/documents.js")),
-    ("elements.js", SCRIPT, include_str!("page/elements.js")),
-    ("prompt.js", SCRIPT, include_str!("page/prompt.js")),
-    ("ranking.js", SCRIPT, include_str!("page/ranking.js")),
+/// A file of the page.
+struct PageFile {
+    /// The last segment of its path; empty for the page itself.
+    name: &'static str,
+    media_type: &'static str,
+    content: &'static str,
+}
+
+const FILES: [PageFile; 10] = [
+    PageFile::new("", "text/html; charset=utf-8", include_str!("page/index.html")),
+    PageFile::new("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
+    PageFile::new("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+    PageFile::new("main.js", SCRIPT, include_str!("page/main.js")),
+    PageFile::new("api.js", SCRIPT, include_str!("page/api.js")),
+    PageFile::new("code.js", SCRIPT, include_str!("page/code.js")),
+    PageFile::new("documents.js", SCRIPT, include_str!("page/documents.js")),
+    PageFile::new("elements.js", SCRIPT, include_str!("page/elements.js")),
+    PageFile::new("prompt.js", SCRIPT, include_str!("page/prompt.js")),
+    PageFile::new("ranking.js", SCRIPT, include_str!("page/ranking.js")),
 ];
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// The routes of the page and its files.
-pub(crate) fn routes() -> Router<AppState> {
-    Router::new()
-        .route(PAGE_ROUTE, get(|headers: HeaderMap| async move { file("", &headers) }))
-        // Relative, so that it holds behind a proxy that puts something before the path.
-        .route("/playground/", get(|| async { (StatusCode::SEE_OTHER, [(LOCATION, "../playground")]) }))
-        .route("/playground/{file}", get(named))
+impl PageFile {
+    const fn new(name: &'static str, media_type: &'static str, content: &'static str) -> Self {
+        Self { name, media_type, content }
+    }
 }
 
-async fn named(Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
-    if name.is_empty() || FILES.iter().all(|(file, ..)| *file != name) {
-        return ApiError::not_found(uri.path(), &format!("GET {PAGE_ROUTE}")).into_response();
+/// The page.
+pub(crate) async fn page(headers: HeaderMap) -> Response {
+    file("", &headers)
+}
+
+/// Redirects to the page. The address is relative, because a proxy may add a prefix to the path.
+pub(crate) async fn redirect() -> Response {
+    (StatusCode::SEE_OTHER, [(LOCATION, "../playground")]).into_response()
+}
+
+/// A file that the page loads.
+pub(crate) async fn named_file(Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
+    if name.is_empty() || FILES.iter().all(|file| file.name != name) {
+        return ApiError::not_found(&ROUTES, uri.path()).into_response();
     }
     file(&name, &headers)
 }
 
-/// A file, or only word that the browser has it already.
+/// A file, or 304 if the browser has it already.
 fn file(name: &str, headers: &HeaderMap) -> Response {
-    let Some((_, media_type, content)) = FILES.iter().find(|(file, ..)| *file == name) else {
+    let Some(PageFile { media_type, content, .. }) = FILES.iter().find(|file| file.name == name) else {
         return StatusCode::NOT_FOUND.into_response();
     };
     let tag = tag(content);
@@ -96,13 +105,17 @@ fn tag(content: &str) -> String {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::testing::Server;
+    use crate::http::{routes::PLAYGROUND_PATH, testing::Server};
 
     #[tokio::test]
     async fn the_page_needs_no_key_and_tells_browsers_to_load_nothing_else() {
         let server = Server::start_with("--api-key k").await;
-        for (name, media_type, content) in FILES {
-            let path = if name.is_empty() { PAGE_ROUTE.to_owned() } else { format!("{PAGE_ROUTE}/{name}") };
+        for PageFile { name, media_type, content } in FILES {
+            let path = if name.is_empty() {
+                PLAYGROUND_PATH.to_owned()
+            } else {
+                format!("{PLAYGROUND_PATH}/{name}")
+            };
             let answer = server.get(&path).await;
             assert_eq!((answer.status, answer.body.as_str()), (200, content), "{path}");
             for (header, expected) in [
@@ -135,8 +148,7 @@ mod tests {
             assert_eq!((answer.status, answer.header("etag")), (status, Some(tag.as_str())), "{known}");
             assert_eq!(answer.body.is_empty(), status == 304, "{known}");
         }
-        let tags: std::collections::BTreeSet<_> =
-            FILES.iter().map(|(.., content)| super::tag(content)).collect();
+        let tags: std::collections::BTreeSet<_> = FILES.iter().map(|file| super::tag(file.content)).collect();
         assert_eq!(tags.len(), FILES.len());
     }
 
@@ -151,16 +163,16 @@ mod tests {
             let answer = server.get(path).await;
             assert_eq!(answer.status, 404, "{path}");
             let expected = format!(
-                r#"{{"error":"there is no route `{path}`; there are GET /playground","error_type":"Validation"}}"#
+                r#"{{"error":"no such route `{path}`: `GET /docs` lists the routes","error_type":"Validation"}}"#
             );
             assert_eq!(answer.body, expected);
         }
-        assert_eq!(server.get(PROMPT_ROUTE).await.status, 405);
+        assert_eq!(server.get("/playground/prompt").await.status, 405);
     }
 
     #[test]
     fn the_files_name_no_other_host_and_make_no_markup_of_text() {
-        for (name, _, content) in FILES {
+        for PageFile { name, content, .. } in FILES {
             let addresses =
                 content.matches("://").count() - content.matches("http://www.w3.org/2000/svg").count();
             assert_eq!(addresses, 0, "{name}");

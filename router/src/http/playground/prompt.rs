@@ -1,7 +1,9 @@
-//! `POST /playground/prompt`: what the model reads of a query and a document, for the page to show.
+//! `POST /playground/prompt`: the prompt that the model reads for a query and a document, which the page
+//! shows.
 //!
-//! Input: the fields of `/rerank` for a single text. Output: `{pieces, tokens, shared_tokens, truncated_tokens,
-//! max_input_length}`. What must hold: the ids of the pieces that are not cut are those that `/rerank` scores.
+//! Input: the fields of `/rerank` for a single text. Output: `{pieces, tokens, shared_tokens,
+//! truncated_tokens, max_input_length}`. What must hold: `/rerank` scores exactly the ids of the pieces that
+//! are not cut.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
@@ -14,10 +16,8 @@ use utoipa::ToSchema;
 
 use crate::{
     http::{
-        TruncationSide,
-        error::{ApiError, ErrorBody},
-        extract::Sent,
-        openapi::{TAG, TokenizerErrors},
+        error::ApiError, error_shapes::ErrorBody, extract::Sent, responses::TokenizerErrors, schemas::TAG,
+        shared::TruncationSide,
     },
     state::AppState,
 };
@@ -31,10 +31,10 @@ pub(crate) struct PromptBody {
     query: String,
     /// The document.
     text: String,
-    /// What "relevant" means; the server's `--default-instruction` where it is absent.
+    /// What "relevant" means. Absent: as `--default-instruction` of the server says.
     #[schema(default = json!(null))]
     instruction: Option<String>,
-    /// Whether a prompt that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    /// Whether a prompt that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     truncate: Option<bool>,
     #[serde(default)]
     #[schema(default = "right")]
@@ -57,11 +57,11 @@ impl From<PromptBody> for ShowRequest {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PromptResponse)]
 pub(crate) struct ShownBody {
-    /// All texts together are the prompt before it was cut.
+    /// The texts of all pieces together are the prompt before it was cut.
     pieces: Vec<PieceBody>,
     /// Tokens that the model reads.
     tokens: usize,
-    /// Tokens before the first of the document, which all documents of the query share.
+    /// Tokens before the document's first token. All documents of the query share them.
     shared_tokens: usize,
     /// Tokens that were cut.
     truncated_tokens: usize,
@@ -76,7 +76,7 @@ struct PieceBody {
     /// Where its text comes from.
     kind: PieceKind,
     text: String,
-    /// How many tokens it has: those whose last character it holds.
+    /// The number of its tokens: those whose last character it holds.
     tokens: usize,
     /// Their ids.
     ids: Vec<u32>,
@@ -125,7 +125,8 @@ impl From<ShownPrompt> for ShownBody {
 }
 
 /// Show the prompt of a query and a document, piece by piece. Only with a re-ranker.
-#[utoipa::path(post, path = "/playground/prompt", operation_id = "show_prompt", tag = TAG, request_body = PromptBody,
+#[utoipa::path(post, path = "/playground/prompt", operation_id = "show_prompt",
+    tag = TAG, request_body = PromptBody,
     responses(
         (status = 200, description = "The prompt, with what was cut of it", body = ShownBody),
         (status = 424, description = "The model is not a re-ranker", body = ErrorBody),
@@ -145,15 +146,27 @@ mod tests {
     use crate::http::testing::Server;
     use serde_json::{Value, json};
 
-    /// Kind, text, number of tokens and whether it was cut, of each piece from the instruction on.
-    fn pieces(body: &Value) -> Vec<(String, String, u64, bool)> {
-        let piece = |piece: &Value| {
-            let text = |name: &str| piece[name].as_str().unwrap().to_owned();
-            let tokens = piece["tokens"].as_u64().unwrap();
-            assert_eq!(piece["ids"].as_array().unwrap().len() as u64, tokens);
-            (text("kind"), text("text"), tokens, piece["cut"].as_bool().unwrap())
+    #[derive(Debug, Clone, PartialEq)]
+    struct ReadPiece {
+        kind: String,
+        text: String,
+        tokens: u64,
+        cut: bool,
+    }
+
+    fn piece(kind: &str, text: &str, tokens: u64, cut: bool) -> ReadPiece {
+        ReadPiece { kind: kind.to_owned(), text: text.to_owned(), tokens, cut }
+    }
+
+    /// The pieces from the instruction on.
+    fn pieces(body: &Value) -> Vec<ReadPiece> {
+        let read = |read: &Value| {
+            let text = |name: &str| read[name].as_str().unwrap();
+            let tokens = read["tokens"].as_u64().unwrap();
+            assert_eq!(read["ids"].as_array().unwrap().len() as u64, tokens);
+            piece(text("kind"), text("text"), tokens, read["cut"].as_bool().unwrap())
         };
-        body["pieces"].as_array().unwrap()[1..].iter().map(piece).collect()
+        body["pieces"].as_array().unwrap()[1..].iter().map(read).collect()
     }
 
     async fn show(server: &Server, fields: &Value) -> Value {
@@ -166,7 +179,6 @@ mod tests {
     async fn the_prompt_comes_in_pieces_with_their_tokens() {
         let server = Server::start().await;
         let body = show(&server, &json!({"query": "é", "text": "ab"})).await;
-        let piece = |kind: &str, text: &str, tokens, cut| (kind.to_owned(), text.to_owned(), tokens, cut);
         let suffix = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
         let suffix = piece("template", suffix, 19, false);
         assert_eq!(

@@ -1,7 +1,8 @@
 //! The answers to bodies with `documents` or `input`.
 //!
-//! Input: the ranks of a request, and what the dialects say of it. Output: the bodies that their clients read. What must
-//! hold: a score is written as TEI's is; a document comes back as it was sent, and only if it was asked for.
+//! Input: the ranks of a request, and further values that the dialects' answers have. Output: the bodies that
+//! the clients read. What must hold: scores are written with the same digits as TEI's; a document comes back
+//! as it was sent, and only if the request asks for it.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -9,9 +10,9 @@ use text_embeddings_core::service::Rank;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// What an answer says beside the ranks.
+/// The values of an answer in addition to the ranks.
 pub(super) struct Answered {
-    /// The request's own name for itself.
+    /// The id that the request gave itself.
     pub(super) id: Option<String>,
     /// `--served-model-name`.
     pub(super) model: String,
@@ -19,11 +20,12 @@ pub(super) struct Answered {
     pub(super) tokens: usize,
     /// Whether the scores depend on each other.
     pub(super) is_listwise: bool,
-    /// The documents that were sent as objects, if the answer repeats the documents.
+    /// For each document the object it was sent as, if it was one. Empty unless the answer repeats the
+    /// documents.
     pub(super) objects: Vec<Option<Map<String, Value>>>,
-    /// What Infinity's client wants to read, or everybody else's.
+    /// `object` of the answer: `rerank` for Infinity's client, `list` for all others.
     pub(super) object: &'static str,
-    /// Whether the places are there in Voyage's words, too.
+    /// Whether the answer also has the results in Voyage's format.
     pub(super) has_data: bool,
 }
 
@@ -34,13 +36,13 @@ struct ResultBody {
     /// The document's place in the request.
     index: usize,
     relevance_score: f32,
-    /// The document, if the request asked for it: an object as it was sent, or the text in one.
+    /// The document, if the request asked for it: an object as it was sent, or an object with the text.
     #[schema(value_type = Option<Object>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     document: Option<Map<String, Value>>,
 }
 
-/// A document's place in the order, in Voyage's words.
+/// A document's place in the order, in Voyage's format.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = VoyageResult)]
 struct VoyageResult {
@@ -52,29 +54,30 @@ struct VoyageResult {
     document: Option<String>,
 }
 
-/// What the request took.
+/// The tokens of the request.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RerankUsage)]
-pub(crate) struct Usage {
+pub(crate) struct RerankUsage {
     prompt_tokens: usize,
     total_tokens: usize,
 }
 
-impl Usage {
-    /// Of a request whose prompts have so many tokens.
+impl RerankUsage {
+    /// The usage of a request whose prompts have `tokens` tokens in all.
     pub(crate) fn new(tokens: usize) -> Self {
         Self { prompt_tokens: tokens, total_tokens: tokens }
     }
 }
 
-/// What Cohere says of a request.
+/// The metadata of an answer, as Cohere has them.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RerankMeta)]
 struct Meta {
     api_version: ApiVersion,
     billed_units: BilledUnits,
     tokens: MetaTokens,
-    /// What to know of the scores: only of a listwise re-ranker, whose scores depend on each other.
+    /// A warning about the scores of a listwise re-ranker, which depend on each other. Absent for other
+    /// models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<&'static str>,
 }
@@ -113,7 +116,8 @@ impl Meta {
     }
 }
 
-/// The documents' places, best first, in the words of Cohere's first version, Jina, `vLLM`, `llama.cpp` and Infinity.
+/// The documents' places, best first, as Cohere's first version, Jina, `vLLM`, `llama.cpp` and Infinity
+/// answer.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RerankDocumentsResponse)]
 pub(crate) struct DocumentsAnswer {
@@ -124,11 +128,11 @@ pub(crate) struct DocumentsAnswer {
     /// `--served-model-name`.
     model: String,
     results: Vec<ResultBody>,
-    /// The same in Voyage's words, if the request has a field of Voyage's.
+    /// The same in Voyage's format, if the request has a field of Voyage's.
     #[schema(value_type = Vec<VoyageResult>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Vec<VoyageResult>>,
-    usage: Usage,
+    usage: RerankUsage,
     meta: Meta,
 }
 
@@ -142,13 +146,13 @@ impl DocumentsAnswer {
             model,
             results: ranks.into_iter().map(|rank| result(rank, &mut objects)).collect(),
             data,
-            usage: Usage::new(tokens),
+            usage: RerankUsage::new(tokens),
             meta: Meta::new("1", tokens, is_listwise),
         }
     }
 }
 
-/// The documents' places, best first, in the words of Cohere's second version.
+/// The documents' places, best first, as Cohere's second version answers.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = CohereRerankResponse)]
 pub(crate) struct CohereAnswer {
@@ -168,7 +172,7 @@ impl CohereAnswer {
     }
 }
 
-/// The inputs' places, best first, in Mixedbread's words.
+/// The inputs' places, best first, as Mixedbread answers.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = MixedbreadRerankResponse)]
 pub(crate) struct MixedbreadAnswer {
@@ -177,8 +181,8 @@ pub(crate) struct MixedbreadAnswer {
     /// `--served-model-name`.
     model: String,
     data: Vec<MixedbreadResult>,
-    usage: Usage,
-    /// How many places there are.
+    usage: RerankUsage,
+    /// The number of results.
     top_k: usize,
     return_input: bool,
 }
@@ -205,7 +209,7 @@ impl MixedbreadAnswer {
             MixedbreadResult { index, score, input, object: "text_document" }
         };
         let data: Vec<_> = ranks.into_iter().map(&mut result).collect();
-        Self { object: "list", model, top_k: data.len(), data, usage: Usage::new(tokens), return_input }
+        Self { object: "list", model, top_k: data.len(), data, usage: RerankUsage::new(tokens), return_input }
     }
 }
 

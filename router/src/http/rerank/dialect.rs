@@ -1,18 +1,18 @@
-//! Whose body it is, by the names of its fields.
+//! The dialect of a body, by the names of its fields.
 //!
-//! Input: the names. Output: a [`Dialect`], or what was seen and what would have been understood. What must hold: a body
-//! that could be two dialects' is refused, and so is one that is nobody's; fields beside the one that tells are no
-//! matter here.
+//! Input: the names. Output: a [`Dialect`], or a message with the fields that were there and the fields that
+//! would be understood. What must hold: only the field that holds the texts decides; a body with none or
+//! several of these fields is refused.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::super::words::Words;
+use crate::http::{error_shapes::ErrorShape, routes};
 
-/// How much of a request's fields a message repeats.
+/// The most names of fields, and the most characters of a name, that a message repeats.
 const MAX_NAMES: usize = 12;
 const MAX_NAME: usize = 40;
 
-/// What the texts to rank are called, which tells whose body it is.
+/// The dialects, told apart by the field that holds the texts to rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// TEI.
@@ -23,7 +23,7 @@ pub(crate) enum Dialect {
     Input,
 }
 
-/// Names that are seen in the place of those that are understood.
+/// Names that clients use instead of the names that are understood.
 const NEAR_MISSES: [(&str, &[&str]); 4] = [
     ("query", &["q", "queries", "question", "search_query", "text_1", "source_sentence"]),
     (
@@ -48,15 +48,18 @@ const NEAR_MISSES: [(&str, &[&str]); 4] = [
 ];
 
 impl Dialect {
-    /// Tells by the field that holds the texts.
+    /// All dialects.
+    pub(crate) const ALL: [Self; 3] = [Self::Texts, Self::Documents, Self::Input];
+
+    /// The dialect of a body with these fields.
     ///
     /// # Errors
     ///
-    /// What was seen and what there is, if none or several of these fields are there, or a misspelled query is.
+    /// If none or several of the fields that hold texts are there, or `query` is misspelled. The message has
+    /// the fields that were there and the ones that would be understood.
     pub(crate) fn of(fields: &[String]) -> Result<Self, String> {
-        let all = [Self::Texts, Self::Documents, Self::Input];
         let has = |name: &str| fields.iter().any(|field| field == name);
-        let found: Vec<Self> = all.into_iter().filter(|dialect| has(dialect.texts_field())).collect();
+        let found: Vec<Self> = Self::ALL.into_iter().filter(|dialect| has(dialect.texts_field())).collect();
         match found[..] {
             [dialect] if has("query") || hint(fields, &["query"]).is_none() => Ok(dialect),
             [_] => Err(format!(
@@ -74,14 +77,14 @@ impl Dialect {
             [first, second, ..] => {
                 let (first, second) = (first.texts_field(), second.texts_field());
                 Err(format!(
-                    "the request has both `{first}` and `{second}`, which are two dialects'. {}",
+                    "the request has both `{first}` and `{second}`, which belong to two dialects. {}",
                     Self::choices()
                 ))
             }
         }
     }
 
-    /// What the texts to rank are called.
+    /// The field that holds the texts to rank.
     pub(crate) fn texts_field(self) -> &'static str {
         match self {
             Self::Texts => "texts",
@@ -90,13 +93,13 @@ impl Dialect {
         }
     }
 
-    /// In whose words an error is said.
-    pub(crate) fn words(self, path: &str) -> Words {
-        match (self, Words::of_path(path)) {
-            (Self::Texts, _) => Words::Tei,
-            (Self::Documents, Words::Tei) => Words::Nested,
-            (Self::Documents, words) => words,
-            (Self::Input, _) => Words::Message,
+    /// The shape of an error that occurs on `path`.
+    pub(crate) fn error_shape(self, path: &str) -> ErrorShape {
+        match (self, routes::error_shape(path)) {
+            (Self::Texts, _) => ErrorShape::Tei,
+            (Self::Documents, ErrorShape::Tei) => ErrorShape::Nested,
+            (Self::Documents, shape) => shape,
+            (Self::Input, _) => ErrorShape::MessageAndDetail,
         }
     }
 
@@ -117,8 +120,8 @@ pub(crate) fn seen(fields: &[String]) -> String {
     format!("its fields are {}{more}", names.join(", "))
 }
 
-/// Says once in the log that a request has what may be meant as an instruction, which would otherwise be ignored in
-/// silence, as unknown fields are.
+/// Says once in the log that a request has a field that looks like a misspelled `instruction`. It would
+/// otherwise be ignored silently, as unknown fields are.
 pub(crate) fn note_misspelled_instruction(fields: &[String]) {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     let has_one = fields.iter().any(|field| matches!(field.as_str(), "instruct" | "chat_template_kwargs"));
@@ -129,7 +132,7 @@ pub(crate) fn note_misspelled_instruction(fields: &[String]) {
     }
 }
 
-/// Which of the fields may stand for which of `wanted` that is not there.
+/// A question that names a field which may be a misspelling of a missing one of `wanted`.
 pub(crate) fn hint(fields: &[String], wanted: &[&str]) -> Option<String> {
     let missing = NEAR_MISSES
         .iter()

@@ -1,7 +1,8 @@
-//! Bodies with `documents`, or `input` in their place.
+//! Bodies with `documents`, or `input` instead.
 //!
-//! Input: the body of Cohere, Jina, `vLLM`, `llama.cpp`, Infinity, Voyage or Mixedbread. Output: a [`Ranking`]. What must
-//! hold: the text of a document is ranked and nothing else of it; what is no text is refused by its place.
+//! Input: the body of Cohere, Jina, `vLLM`, `llama.cpp`, Infinity, Voyage or Mixedbread. Output: a
+//! [`BuiltRequest`]. What must hold: only the text of a document is ranked; a document without text is
+//! refused with its place.
 
 use std::{
     collections::HashMap,
@@ -16,34 +17,35 @@ use serde_json::{Map, Value};
 use text_embeddings_core::service::RerankRequest;
 use utoipa::ToSchema;
 
-use super::{super::openapi::only_null, dialect::Dialect, options::Options};
+use super::{dialect::Dialect, options::Options};
+use crate::http::schemas::only_null;
 
-/// The field of an object that is ranked where the request names none.
+/// The field of a document that is ranked if the request names no fields.
 const TEXT: &str = "text";
 
-/// What to rank, but for what [`Options`] holds.
+/// A query and the documents to rank. [`Options`] has the other fields.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = RerankDocumentsRequest, example = json!({
     "query": "What is deep learning?", "documents": ["Bread is baked from flour.", "Machine learning with many layers."]
 }))]
 pub(crate) struct DocumentsBody {
-    #[schema(value_type = QueryShape)]
+    #[schema(value_type = QuerySchema)]
     query: Query,
     #[serde(alias = "input")]
-    #[schema(value_type = DocumentsShape)]
-    documents: Documents,
-    /// How many of the best are wanted; all if it is absent, null or 0.
+    #[schema(value_type = DocumentListSchema)]
+    documents: DocumentList,
+    /// The number of results, best first; all if it is absent, null or 0.
     #[schema(default = json!(null))]
     top_n: Option<usize>,
-    /// Voyage's and Mixedbread's name of `top_n`. Where it stands alone, the answer has Voyage's `data`, too.
+    /// Voyage's and Mixedbread's name for `top_n`. Without `top_n`, the answer has Voyage's `data` too.
     #[schema(default = json!(null))]
     top_k: Option<usize>,
     /// Whether the answer repeats the documents.
     #[serde(alias = "return_input", alias = "return_text")]
     #[schema(default = json!(null))]
     return_documents: Option<bool>,
-    /// Which fields of documents that are objects are ranked, as lines of `field: value` in this order; their `text`
-    /// if it is absent, null or empty.
+    /// The fields of documents that are ranked, as lines of `field: value` in this order, for documents that
+    /// are objects. Absent, null or empty: `text`.
     #[schema(default = json!(null))]
     rank_fields: Option<Vec<String>>,
     /// Refused unless null: spans are not computed.
@@ -51,85 +53,88 @@ pub(crate) struct DocumentsBody {
     relevant_spans: Option<IgnoredAny>,
 }
 
-/// What to rank, in Mixedbread's words, for the description: it is read as [`DocumentsBody`] is.
+/// A query and the inputs to rank, in Mixedbread's format. This type is for the description; bodies are read
+/// as [`DocumentsBody`].
 #[derive(Deserialize, ToSchema)]
 #[schema(as = MixedbreadRerankRequest, example = json!({
     "query": "What is deep learning?", "input": ["Bread is baked from flour.", "Machine learning with many layers."]
 }))]
 #[expect(dead_code, reason = "a description, not a value")]
 pub(crate) struct MixedbreadBody {
-    #[schema(value_type = QueryShape)]
+    #[schema(value_type = QuerySchema)]
     query: Query,
-    #[schema(value_type = DocumentsShape)]
-    input: Documents,
-    /// How many of the best are wanted; all if it is absent, null or 0.
+    #[schema(value_type = DocumentListSchema)]
+    input: DocumentList,
+    /// The number of results, best first; all if it is absent, null or 0.
     #[schema(default = json!(null))]
     top_k: Option<usize>,
     /// Whether the answer repeats the inputs.
     #[schema(default = json!(null))]
     return_input: Option<bool>,
-    /// Which fields of inputs that are objects are ranked, as lines of `field: value` in this order; their `text` if it
-    /// is absent, null or empty.
+    /// The fields of inputs that are ranked, as lines of `field: value` in this order, for inputs that are
+    /// objects. Absent, null or empty: `text`.
     #[schema(default = json!(null))]
     rank_fields: Option<Vec<String>>,
 }
 
-/// What is looked for: a text, or an object that holds it.
+/// The query: a text, or an object that holds it.
 #[derive(Debug)]
 struct Query(String);
 
-/// What [`Query`] reads, for the description.
+/// The schema of [`Query`].
 #[derive(Serialize, ToSchema)]
 #[schema(as = RerankQuery)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
-pub(crate) enum QueryShape {
+pub(crate) enum QuerySchema {
     Text(String),
     Object { text: String },
 }
 
-/// What [`Documents`] reads, for the description.
+/// The schema of [`DocumentList`].
 #[derive(Serialize, ToSchema)]
 #[schema(as = RerankDocuments)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
-pub(crate) enum DocumentsShape {
+pub(crate) enum DocumentListSchema {
     One(String),
-    Many(Vec<DocumentShape>),
+    Many(Vec<DocumentSchema>),
 }
 
-/// A document: a text, or an object with `text` or the fields that `rank_fields` names.
+/// A document: a text, or an object with `text` or the fields in `rank_fields`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RerankDocument)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "a description, not a value")]
-pub(crate) enum DocumentShape {
+pub(crate) enum DocumentSchema {
     Text(String),
     #[schema(value_type = Object)]
     Object(Map<String, Value>),
 }
 
-/// The documents in their order; one for a text alone.
+/// The documents in their order. A single text is a list of one.
 #[derive(Debug)]
-struct Documents(Vec<Document>);
+struct DocumentList(Vec<DocumentBody>);
 
 #[derive(Debug)]
-enum Document {
+enum DocumentBody {
     Text(String),
     Object(Map<String, Value>),
 }
 
-/// What is asked of the service, and what the answer needs beside it.
-pub(super) struct Ranking {
+/// The service's request, and the values that the answer needs in addition.
+pub(super) struct BuiltRequest {
     pub(super) request: RerankRequest,
-    /// The documents that are objects, if the answer repeats the documents.
+    /// For each document the object it was sent as, if it was one. Empty unless the answer repeats the
+    /// documents.
     pub(super) objects: Vec<Option<Map<String, Value>>>,
-    /// Whether the answer has Voyage's `data`, too.
+    /// Whether the answer has Voyage's `data` too.
     pub(super) has_data: bool,
 }
 
 impl DocumentsBody {
-    /// The request that the body stands for. The texts that are built of objects have `limit` bytes in all at most.
+    /// The service's request for this body. The texts that are built from objects have at most `limit` bytes
+    /// in all.
     ///
     /// # Errors
     ///
@@ -139,7 +144,7 @@ impl DocumentsBody {
         options: &Options,
         dialect: Dialect,
         limit: usize,
-    ) -> Result<Ranking, String> {
+    ) -> Result<BuiltRequest, String> {
         options.check()?;
         if self.relevant_spans.is_some() {
             return Err("`relevant_spans` is not supported: documents get a score and no spans".to_owned());
@@ -151,8 +156,8 @@ impl DocumentsBody {
         let mut objects = Vec::new();
         for (index, document) in self.documents.0.into_iter().enumerate() {
             let (text, object) = match document {
-                Document::Text(text) => (text, None),
-                Document::Object(object) => {
+                DocumentBody::Text(text) => (text, None),
+                DocumentBody::Object(object) => {
                     let place = format!("`{}[{index}]`", dialect.texts_field());
                     let text = fields.text_of(&object).map_err(|problem| format!("{place} {problem}"))?;
                     left = left.checked_sub(text.len()).ok_or_else(|| {
@@ -167,26 +172,21 @@ impl DocumentsBody {
             }
         }
         let request = RerankRequest {
-            query: self.query.0,
-            texts,
-            instruction: options.instruction(),
-            truncate: options.truncate(),
-            truncation_direction: options.direction(),
-            limits: options.limits()?,
-            raw_scores: options.raw_scores(),
             return_text,
             top_n: self.top_n.or(self.top_k).filter(|count| *count > 0),
+            ..options.request(self.query.0, texts)
         };
         let has_data = options.is_voyages() || (self.top_k.is_some() && self.top_n.is_none());
-        Ok(Ranking { request, objects, has_data })
+        Ok(BuiltRequest { request, objects, has_data })
     }
 }
 
-/// The fields of an object that are ranked, each with its place; none for its `text`.
+/// The fields of an object that are ranked, each with its place in the order. Empty if that is `text` alone.
 struct RankFields<'a>(HashMap<&'a str, usize>);
 
 impl<'a> RankFields<'a> {
-    /// Refuses a field that is named twice: a short body could ask for a text without end.
+    /// Refuses a field that is named twice, because a short body could otherwise ask for a text of any
+    /// length.
     fn new(names: &'a [String]) -> Result<Self, String> {
         let mut places = HashMap::with_capacity(names.len());
         for (place, name) in names.iter().enumerate() {
@@ -198,8 +198,8 @@ impl<'a> RankFields<'a> {
         Ok(Self(if is_text_alone { HashMap::new() } else { places }))
     }
 
-    /// The text of an object that is ranked: its `text`, or lines of the named fields, as in YAML. The work is that of
-    /// reading the object, however many fields are named.
+    /// The text to rank of an object: its `text`, or lines of the named fields, as in YAML. The work is
+    /// proportional to the object's size, however many fields are named.
     fn text_of(&self, object: &Map<String, Value>) -> Result<String, String> {
         if self.0.is_empty() {
             return the_text_of(object);
@@ -229,7 +229,7 @@ impl<'a> RankFields<'a> {
 fn the_text_of(object: &Map<String, Value>) -> Result<String, String> {
     match object.get(TEXT) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err("has a `text` that is no string".to_owned()),
+        Some(_) => Err("has a `text` that is not a string".to_owned()),
         None if ["content", "image", "image_url", "video", "audio"]
             .iter()
             .any(|part| object.contains_key(*part)) =>
@@ -243,9 +243,9 @@ fn the_text_of(object: &Map<String, Value>) -> Result<String, String> {
 
 impl<'de> Deserialize<'de> for Query {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// As an object holds it.
+        /// The object that may hold the query.
         #[derive(Deserialize)]
-        struct Holder {
+        struct QueryObject {
             text: String,
         }
         struct QueryVisitor;
@@ -261,42 +261,42 @@ impl<'de> Deserialize<'de> for Query {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Query, A::Error> {
-                Holder::deserialize(MapAccessDeserializer::new(fields)).map(|holder| Query(holder.text))
+                QueryObject::deserialize(MapAccessDeserializer::new(fields)).map(|holder| Query(holder.text))
             }
         }
         deserializer.deserialize_any(QueryVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Documents {
+impl<'de> Deserialize<'de> for DocumentList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(DocumentsVisitor)
+        deserializer.deserialize_any(DocumentListVisitor)
     }
 }
 
-struct DocumentsVisitor;
+struct DocumentListVisitor;
 
-impl<'de> Visitor<'de> for DocumentsVisitor {
-    type Value = Documents;
+impl<'de> Visitor<'de> for DocumentListVisitor {
+    type Value = DocumentList;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a list of strings or of objects with `text`")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Documents, E> {
-        Ok(Documents(vec![Document::Text(text.to_owned())]))
+    fn visit_str<E: Error>(self, text: &str) -> Result<DocumentList, E> {
+        Ok(DocumentList(vec![DocumentBody::Text(text.to_owned())]))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Documents, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<DocumentList, A::Error> {
         let mut documents = Vec::new();
         while let Some(document) = list.next_element()? {
             documents.push(document);
         }
-        Ok(Documents(documents))
+        Ok(DocumentList(documents))
     }
 }
 
-impl<'de> Deserialize<'de> for Document {
+impl<'de> Deserialize<'de> for DocumentBody {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(DocumentVisitor)
     }
@@ -305,17 +305,17 @@ impl<'de> Deserialize<'de> for Document {
 struct DocumentVisitor;
 
 impl<'de> Visitor<'de> for DocumentVisitor {
-    type Value = Document;
+    type Value = DocumentBody;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a string or an object with `text`")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Document, E> {
-        Ok(Document::Text(text.to_owned()))
+    fn visit_str<E: Error>(self, text: &str) -> Result<DocumentBody, E> {
+        Ok(DocumentBody::Text(text.to_owned()))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Document, A::Error> {
-        Map::deserialize(MapAccessDeserializer::new(fields)).map(Document::Object)
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<DocumentBody, A::Error> {
+        Map::deserialize(MapAccessDeserializer::new(fields)).map(DocumentBody::Object)
     }
 }

@@ -1,9 +1,9 @@
-//! Re-ranking over HTTP: one query, many documents, best first, in the dialect that the body is in.
+//! Re-ranking over HTTP: one query, many documents, best first, in the dialect of the body.
 //!
-//! Input: a body on one of the paths of re-ranking. Output: what that dialect's clients read. What must hold: the body's
-//! fields say whose it is, and the path decides only between versions; all dialects are thin layers over one service,
-//! so that a pair has the same score in each; an error is in the words of the body's dialect, or where that is unknown
-//! in those of the path.
+//! Input: a body on one of the paths of re-ranking. Output: the answer that the dialect's clients read. What
+//! must hold: the body's fields decide the dialect, and the path only its version; all dialects are thin
+//! layers over one service, so that a pair has the same score in each; an error has the shape of the body's
+//! dialect, or of the path if the dialect is unknown.
 
 pub(crate) mod answers;
 pub(crate) mod dialect;
@@ -13,28 +13,31 @@ mod tei;
 
 use axum::{extract::State, http::Uri, response::Response};
 use serde::{Deserialize, Serialize};
-use text_embeddings_core::{error::Error, service::RerankRequest};
+use text_embeddings_core::error::Error;
 use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
 use super::{
     error::ApiError,
-    extract::Unread,
-    openapi::{RerankErrors, TAG},
-    respond,
+    extract::{Checked, Unread},
+    format::BodyFormat,
+    responses::RerankErrors,
+    routes::COHERE_V2_PATH,
+    schemas::TAG,
+    shared::respond,
 };
 use crate::state::AppState;
 use answers::{Answered, CohereAnswer, DocumentsAnswer, MixedbreadAnswer};
 use dialect::{Dialect, note_misspelled_instruction};
-use documents::{DocumentsBody, MixedbreadBody, Ranking};
-use options::Options;
+use documents::{BuiltRequest, DocumentsBody, MixedbreadBody};
+use options::WithOptions;
 
 pub(crate) use tei::{Ranks, RerankBody};
 
-/// The path whose answers are those of Cohere's second version.
-const COHERE_V2: &str = "/v2/rerank";
+/// The route's name in the log.
+const ROUTE: &str = "rerank";
 
-/// What to rank, in the dialect that its fields tell.
+/// A query and the texts to rank. The fields decide the dialect.
 #[derive(Deserialize, ToSchema)]
 #[schema(as = AnyRerankRequest)]
 #[serde(untagged)]
@@ -45,7 +48,8 @@ pub(crate) enum AnyBody {
     Input(MixedbreadBody),
 }
 
-/// The places and scores, best first, in the dialect of the body; on `/v2/rerank` in Cohere's for `documents`.
+/// The places and scores, best first, in the dialect of the body. On `/v2/rerank` a body with `documents` is
+/// answered as by Cohere.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RerankAnswer)]
 #[serde(untagged)]
@@ -59,58 +63,84 @@ pub(crate) enum AnyAnswer {
 
 /// Rank texts by how well each answers a query. Only with a re-ranker.
 ///
-/// The fields of the body say whose client it is from, and so which answer it gets: `texts` that of
-/// text-embeddings-inference, `documents` that of Cohere, Jina, `vLLM` and Voyage, `input` that of Mixedbread.
+/// The fields of the body decide the format of the answer: a body with `texts` is answered as by
+/// text-embeddings-inference, with `documents` as by Cohere, Jina, `vLLM` and Voyage, with `input` as by
+/// Mixedbread.
 #[utoipa::path(post, path = "/rerank", tag = TAG, request_body = AnyBody,
-    responses((status = 200, description = "The places and scores, best first", body = AnyAnswer), RerankErrors))]
+    responses(
+        (status = 200, description = "The places and scores, best first", body = AnyAnswer),
+        RerankErrors
+    ))]
 pub(crate) async fn rerank(
     State(state): State<AppState>,
     uri: Uri,
     body: Unread,
 ) -> Result<Response, ApiError> {
-    let fields = body.fields()?;
-    let dialect = Dialect::of(&fields).map_err(ApiError::invalid)?;
-    note_misspelled_instruction(&fields);
-    let words = dialect.words(uri.path());
-    let answer = match dialect {
-        Dialect::Texts => rerank_texts(&state, &body).await,
-        Dialect::Documents | Dialect::Input => rerank_documents(&state, &body, dialect, uri.path()).await,
+    let Checked { found: dialect, body: read } = read(&body)?;
+    let (format, shape) = (body.answer_format, dialect.error_shape(uri.path()));
+    drop(body);
+    let answer = async {
+        match read? {
+            ReadBody::Texts(body) => {
+                let answer = state.service.rerank(body.into()).await?;
+                Ok(respond(&state, format, ROUTE, answer, Ranks::from))
+            }
+            ReadBody::Documents(body) => rerank_documents(&state, body, dialect, uri.path(), format).await,
+        }
     };
-    answer.map_err(|error| error.in_words(words))
+    answer.await.map_err(|error: ApiError| error.in_shape(shape))
 }
 
-/// Reads a body as far as a model is not needed, as [`rerank`] would.
+/// A body of one of the dialects.
+enum ReadBody {
+    Texts(RerankBody),
+    Documents(WithOptions<DocumentsBody>),
+}
+
+/// Reads a body once. The first field that holds texts decides its type. The check refuses a body with a
+/// second such field.
+fn read(body: &Unread) -> Result<Checked<Dialect, ReadBody>, ApiError> {
+    let dialect = |fields: &[String]| {
+        let dialect = Dialect::of(fields)?;
+        note_misspelled_instruction(fields);
+        Ok(dialect)
+    };
+    if body.first_of(&Dialect::ALL.map(Dialect::texts_field)) == Some(Dialect::Texts.texts_field()) {
+        Ok(body.check(dialect)?.map(ReadBody::Texts))
+    } else {
+        Ok(body.check(dialect)?.map(ReadBody::Documents))
+    }
+}
+
+/// Does the part of [`rerank`] that needs no model: reads a body and builds the texts of its documents.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn read(body: &Unread) {
-    let Ok(Ok(dialect)) = body.fields().map(|fields| Dialect::of(&fields)) else { return };
-    if let (Ok(options), Ok(ranking)) = (body.parse::<Options>(), body.parse::<DocumentsBody>()) {
+pub(crate) fn read_and_build(body: &Unread) {
+    let is_known = body.fields().is_ok_and(|fields| Dialect::of(&fields).is_ok());
+    let read = read(body);
+    assert_eq!(read.is_ok(), is_known, "the names of all fields tell the dialect");
+    if let Ok(Checked { found: dialect, body: Ok(ReadBody::Documents(WithOptions { options, body })) }) = read
+    {
         const LIMIT: usize = 100_000;
-        let built = ranking.request(&options, dialect, LIMIT);
+        let built = body.request(&options, dialect, LIMIT);
         let texts = built.map_or(0, |built| built.request.texts.iter().map(String::len).sum());
         assert!(texts <= LIMIT, "{texts} bytes of text were built");
     }
 }
 
-async fn rerank_texts(state: &AppState, body: &Unread) -> Result<Response, ApiError> {
-    let request: RerankRequest = body.parse::<RerankBody>()?.into();
-    let answer = state.service.rerank(request).await?;
-    Ok(respond(state, body.answer_format, "rerank", answer, Ranks::from))
-}
-
 async fn rerank_documents(
     state: &AppState,
-    body: &Unread,
+    body: WithOptions<DocumentsBody>,
     dialect: Dialect,
     path: &str,
+    format: BodyFormat,
 ) -> Result<Response, ApiError> {
-    let options: Options = body.parse()?;
-    let ranking: DocumentsBody = body.parse()?;
+    let WithOptions { options, body } = body;
     options.note_model(&state.info.config.served_model_name);
     let limit = state.server.payload_limit;
-    // Texts are built of objects, which takes as long as reading the body did.
-    let built = spawn_blocking(move || (ranking.request(&options, dialect, limit), options)).await;
+    // Building the texts takes as long as reading the body did, too long for a thread of the runtime.
+    let built = spawn_blocking(move || (body.request(&options, dialect, limit), options)).await;
     let (ranking, options) = built.map_err(|_| Error::Unhealthy)?;
-    let Ranking { request, objects, has_data } = ranking.map_err(ApiError::invalid)?;
+    let BuiltRequest { request, objects, has_data } = ranking.map_err(ApiError::invalid)?;
     let object = if options.is_infinitys() { "rerank" } else { "list" };
     let returns_documents = request.return_text;
     let names = ["query", dialect.texts_field()];
@@ -124,19 +154,18 @@ async fn rerank_documents(
         object,
         has_data,
     };
-    let (format, route) = (body.answer_format, "rerank");
     Ok(match dialect {
-        Dialect::Input => respond(state, format, route, answer, |ranks| {
+        Dialect::Input => respond(state, format, ROUTE, answer, |ranks| {
             MixedbreadAnswer::new(answered, ranks, returns_documents)
         }),
-        _ if path == COHERE_V2 => {
-            respond(state, format, route, answer, |ranks| CohereAnswer::new(answered, ranks))
+        _ if path == COHERE_V2_PATH => {
+            respond(state, format, ROUTE, answer, |ranks| CohereAnswer::new(answered, ranks))
         }
-        _ => respond(state, format, route, answer, |ranks| DocumentsAnswer::new(answered, ranks)),
+        _ => respond(state, format, ROUTE, answer, |ranks| DocumentsAnswer::new(answered, ranks)),
     })
 }
 
-/// The service's error with the names that a body has for queries and documents.
+/// The service's error with the body's names for queries and documents.
 pub(crate) fn in_fields(error: Error, [queries, documents]: [&'static str; 2]) -> Error {
     match error {
         Error::Empty { field: "query" | "queries" } => Error::Empty { field: queries },

@@ -1,71 +1,88 @@
-//! What the dialects of re-ranking and scoring take beside the texts, each under the names that clients use.
+//! The options of the dialects of re-ranking and scoring, each under the names that clients use.
 //!
-//! Input: a body's fields. Output: [`Options`]. What must hold: a field is honoured, or has no effect because it cannot
-//! change the answer, or is refused by name; of two names of one thing the more specific wins.
+//! Input: a body's fields. Output: [`Options`], alone or with the rest of the body ([`WithOptions`]). What
+//! must hold: a field is honoured, or has no effect because it cannot change the answer, or is refused by
+//! name; of two names for one option the more specific one wins.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use serde::{Deserialize, de::IgnoredAny};
-use text_embeddings_core::tokenization::{TokenLimits, TruncationDirection};
-use utoipa::ToSchema;
-
-use super::super::{
-    TruncationSide,
-    openapi::{only_null, prompt_tokens},
+use std::{
+    fmt,
+    marker::PhantomData,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
-/// What the dialects share.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+use serde::{
+    Deserialize, Deserializer,
+    de::{
+        DeserializeSeed, Error, IgnoredAny, IntoDeserializer, MapAccess, Visitor,
+        value::MapAccessDeserializer,
+    },
+};
+use text_embeddings_core::{
+    service::RerankRequest,
+    tokenization::{TokenLimits, TruncationDirection},
+};
+use utoipa::ToSchema;
+
+use crate::http::{
+    schemas::{only_null, prompt_tokens},
+    shared::TruncationSide,
+};
+
+/// The options that the dialects share. TEI's body has some of them, and sets these.
+#[derive(Debug, Default, ToSchema)]
 #[schema(as = RerankOptions)]
 pub(crate) struct Options {
     /// Without effect: there is one model, whatever its name.
     #[schema(default = json!(null))]
-    model: Option<String>,
-    /// What "relevant" means, for a generative re-ranker; the server's `--default-instruction` where it is absent.
+    pub(super) model: Option<String>,
+    /// What "relevant" means, for a generative re-ranker. Absent: as `--default-instruction` of the server
+    /// says.
     #[schema(default = json!(null))]
-    instruction: Option<String>,
-    /// `SGLang`'s name of `instruction`.
+    pub(super) instruction: Option<String>,
+    /// `SGLang`'s name for `instruction`.
     #[schema(default = json!(null))]
-    instruct: Option<String>,
-    /// `vLLM`'s place for `instruction`, where it wins.
+    pub(super) instruct: Option<String>,
+    /// `vLLM`'s place for `instruction`. It has priority over the others.
     #[schema(default = json!(null))]
-    chat_template_kwargs: Option<TemplateArguments>,
-    /// Whether what is too long for the model is cut; the server's `--auto-truncate` where it is absent or null.
+    pub(super) chat_template_kwargs: Option<TemplateArguments>,
+    /// Whether a prompt that is too long for the model is cut. Absent or null: as `--auto-truncate` of the
+    /// server says.
     #[schema(default = json!(null))]
-    truncate: Option<bool>,
-    /// Voyage's name of `truncate`.
+    pub(super) truncate: Option<bool>,
+    /// Voyage's name for `truncate`.
     #[schema(default = json!(null))]
-    truncation: Option<bool>,
-    /// `vLLM`: the most tokens of a prompt, template and instruction included; -1 for as many as the model takes.
+    pub(super) truncation: Option<bool>,
+    /// `vLLM`: the most tokens of a prompt, template and instruction included; -1 for as many as the model
+    /// takes.
     #[schema(schema_with = prompt_tokens)]
-    truncate_prompt_tokens: Option<i64>,
-    /// From which end a text is cut.
+    pub(super) truncate_prompt_tokens: Option<i64>,
+    /// The end from which a text is cut.
     #[schema(default = json!(null))]
-    truncation_side: Option<TruncationSide>,
-    /// TEI's name of `truncation_side`.
+    pub(super) truncation_side: Option<TruncationSide>,
+    /// TEI's name for `truncation_side`.
     #[schema(default = json!(null))]
-    truncation_direction: Option<TruncationSide>,
+    pub(super) truncation_direction: Option<TruncationSide>,
     /// The most tokens of each document; 0 for no limit but the model's.
     #[schema(default = json!(null))]
-    max_tokens_per_doc: Option<usize>,
+    pub(super) max_tokens_per_doc: Option<usize>,
     /// The most tokens of each query; 0 for no limit but the model's.
     #[schema(default = json!(null))]
-    max_tokens_per_query: Option<usize>,
+    pub(super) max_tokens_per_query: Option<usize>,
     /// Scores before the sigmoid.
     #[schema(default = json!(null))]
-    raw_scores: Option<bool>,
+    pub(super) raw_scores: Option<bool>,
     /// `vLLM`'s opposite of `raw_scores`.
     #[schema(default = json!(null))]
-    use_activation: Option<bool>,
-    /// The answer's `id`; one is made where it is absent.
+    pub(super) use_activation: Option<bool>,
+    /// The answer's `id`. Absent: the server makes one.
     #[schema(default = json!(null))]
     pub(crate) request_id: Option<String>,
     /// Refused unless null: there are no images or sounds to process.
     #[schema(schema_with = only_null)]
-    mm_processor_kwargs: Option<IgnoredAny>,
+    pub(super) mm_processor_kwargs: Option<IgnoredAny>,
 }
 
-/// What `vLLM` takes beside a request's texts; all but the instruction is ignored.
+/// The arguments that `vLLM` passes to a chat template; all but the instruction are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = RerankTemplateArguments)]
 pub(super) struct TemplateArguments {
@@ -73,88 +90,84 @@ pub(super) struct TemplateArguments {
     instruction: Option<String>,
 }
 
-/// A limit as clients send it, of which 0 is none.
-pub(super) fn limit(sent: Option<usize>) -> Option<usize> {
-    sent.filter(|limit| *limit > 0)
-}
-
-impl TemplateArguments {
-    /// The instruction of a request: that among the template's arguments, then `instruction`, then `instruct`.
-    pub(super) fn choose(
-        arguments: Option<&Self>,
-        instruction: Option<&String>,
-        instruct: Option<&String>,
-    ) -> Option<String> {
-        arguments.and_then(|arguments| arguments.instruction.as_ref()).or(instruction).or(instruct).cloned()
-    }
-}
-
 impl Options {
-    /// What the pairs are judged by.
-    pub(crate) fn instruction(&self) -> Option<String> {
-        let arguments = self.chat_template_kwargs.as_ref();
-        TemplateArguments::choose(arguments, self.instruction.as_ref(), self.instruct.as_ref())
+    /// The request to rank `texts`, all of them, without repeating them in the answer.
+    pub(super) fn request(&self, query: String, texts: Vec<String>) -> RerankRequest {
+        RerankRequest {
+            query,
+            texts,
+            instruction: self.instruction(),
+            truncate: self.truncate(),
+            truncation_direction: self.direction(),
+            limits: self.limits(),
+            raw_scores: self.raw_scores(),
+            return_text: false,
+            top_n: None,
+        }
     }
 
-    /// Whether what is too long for the model is cut, if the request says.
+    /// The instruction: among the template's arguments, else `instruction`, else `instruct`.
+    pub(crate) fn instruction(&self) -> Option<String> {
+        let argument =
+            self.chat_template_kwargs.as_ref().and_then(|arguments| arguments.instruction.as_ref());
+        argument.or(self.instruction.as_ref()).or(self.instruct.as_ref()).cloned()
+    }
+
+    /// Whether a prompt that is too long for the model is cut, if the request says so or the opposite.
     pub(crate) fn truncate(&self) -> Option<bool> {
         let whole_model = self.truncate_prompt_tokens.map(|_| true);
         self.truncate.or(self.truncation).or(whole_model)
     }
 
-    /// From which end a text is cut.
+    /// The end from which a text is cut.
     pub(crate) fn direction(&self) -> TruncationDirection {
         self.truncation_side.or(self.truncation_direction).unwrap_or_default().into()
     }
 
-    /// The request's own limits.
-    ///
-    /// # Errors
-    ///
-    /// For a limit that is none.
-    pub(crate) fn limits(&self) -> Result<TokenLimits, String> {
-        let prompt = match self.truncate_prompt_tokens {
-            None | Some(-1) => None,
-            Some(tokens) if tokens > 0 => Some(usize::try_from(tokens).unwrap_or(usize::MAX)),
-            Some(tokens) => {
-                return Err(format!("`truncate_prompt_tokens` must be -1 or at least 1. Given: {tokens}"));
-            }
-        };
-        Ok(TokenLimits {
+    /// The request's own limits. A client sends 0 for no limit, and -1 for no limit of the prompt.
+    pub(crate) fn limits(&self) -> TokenLimits {
+        let limit = |sent: Option<usize>| sent.filter(|limit| *limit > 0);
+        let prompt = self.truncate_prompt_tokens.filter(|tokens| *tokens > 0);
+        TokenLimits {
             query: limit(self.max_tokens_per_query),
             document: limit(self.max_tokens_per_doc),
-            prompt,
-        })
+            prompt: prompt.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX)),
+        }
     }
 
-    /// Whether scores are wanted before the sigmoid.
+    /// Whether the answer has scores before the sigmoid.
     pub(crate) fn raw_scores(&self) -> bool {
         self.raw_scores.unwrap_or(self.use_activation == Some(false))
     }
 
-    /// Whether the request has Voyage's name of `truncate`, which its client always sends.
+    /// Whether the request is Voyage's: its client always sends `truncation`.
     pub(super) fn is_voyages(&self) -> bool {
         self.truncation.is_some()
     }
 
-    /// Whether the request has `raw_scores`, which Infinity's client always sends.
+    /// Whether the request is Infinity's: its client always sends `raw_scores`.
     pub(super) fn is_infinitys(&self) -> bool {
         self.raw_scores.is_some()
     }
 
-    /// Refuses what would change the answer and is not computed.
+    /// Refuses values that have no meaning, and fields that would change the answer and are not supported.
     ///
     /// # Errors
     ///
     /// The field and why it is refused.
     pub(crate) fn check(&self) -> Result<(), String> {
-        match self.mm_processor_kwargs {
-            None => Ok(()),
-            Some(_) => Err("`mm_processor_kwargs` is not supported: only text is ranked".to_owned()),
+        if self.mm_processor_kwargs.is_some() {
+            return Err("`mm_processor_kwargs` is not supported: only text is ranked".to_owned());
+        }
+        match self.truncate_prompt_tokens {
+            Some(tokens) if tokens < 1 && tokens != -1 => {
+                Err(format!("`truncate_prompt_tokens` must be -1 or at least 1. Given: {tokens}"))
+            }
+            _ => Ok(()),
         }
     }
 
-    /// Says once in the log that a request names another model than there is.
+    /// Says once in the log that a request names a model that this server does not serve.
     pub(crate) fn note_model(&self, served: &str) {
         static IS_SAID: AtomicBool = AtomicBool::new(false);
         let Some(model) = self.model.as_deref().filter(|model| *model != served) else { return };
@@ -163,6 +176,151 @@ impl Options {
             tracing::warn!(
                 "a request names the model {model:?}; there is only {served:?}, which answers whatever is named (said once)"
             );
+        }
+    }
+}
+
+/// The options among a body's fields, and the body made of the other fields, from one reading.
+#[derive(Debug)]
+pub(crate) struct WithOptions<T> {
+    pub(crate) options: Options,
+    pub(crate) body: T,
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for WithOptions<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(WithOptionsVisitor(PhantomData))
+    }
+}
+
+struct WithOptionsVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for WithOptionsVisitor<T> {
+    type Value = WithOptions<T>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<WithOptions<T>, A::Error> {
+        let mut others = OtherFields { fields, options: Options::default(), seen: Vec::new() };
+        let body = T::deserialize(MapAccessDeserializer::new(&mut others))?;
+        Ok(WithOptions { options: others.options, body })
+    }
+}
+
+/// The fields that are not options. Options that come between them are read and kept.
+struct OtherFields<A> {
+    fields: A,
+    options: Options,
+    /// The names of the options that were there.
+    seen: Vec<&'static str>,
+}
+
+impl<'de, A: MapAccess<'de>> OtherFields<A> {
+    /// Reads the value of the field `name`. False, and nothing is read, if that is not an option.
+    fn read_option(&mut self, name: &str) -> Result<bool, A::Error> {
+        match name {
+            "model" => self.options.model = self.value("model")?,
+            "instruction" => self.options.instruction = self.value("instruction")?,
+            "instruct" => self.options.instruct = self.value("instruct")?,
+            "chat_template_kwargs" => {
+                self.options.chat_template_kwargs = self.value("chat_template_kwargs")?;
+            }
+            "truncate" => self.options.truncate = self.value("truncate")?,
+            "truncation" => self.options.truncation = self.value("truncation")?,
+            "truncate_prompt_tokens" => {
+                self.options.truncate_prompt_tokens = self.value("truncate_prompt_tokens")?;
+            }
+            "truncation_side" => self.options.truncation_side = self.value("truncation_side")?,
+            "truncation_direction" => {
+                self.options.truncation_direction = self.value("truncation_direction")?;
+            }
+            "max_tokens_per_doc" => self.options.max_tokens_per_doc = self.value("max_tokens_per_doc")?,
+            "max_tokens_per_query" => {
+                self.options.max_tokens_per_query = self.value("max_tokens_per_query")?;
+            }
+            "raw_scores" => self.options.raw_scores = self.value("raw_scores")?,
+            "use_activation" => self.options.use_activation = self.value("use_activation")?,
+            "request_id" => self.options.request_id = self.value("request_id")?,
+            "mm_processor_kwargs" => self.options.mm_processor_kwargs = self.value("mm_processor_kwargs")?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn value<V: Deserialize<'de>>(&mut self, name: &'static str) -> Result<V, A::Error> {
+        if self.seen.contains(&name) {
+            return Err(Error::duplicate_field(name));
+        }
+        self.seen.push(name);
+        self.fields.next_value()
+    }
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for OtherFields<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        while let Some(name) = self.fields.next_key::<String>()? {
+            if !self.read_option(&name)? {
+                return seed.deserialize(name.into_deserializer()).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.fields.next_value_seed(seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use serde_json::{Value, json};
+    use utoipa::PartialSchema;
+
+    #[derive(Debug, Deserialize)]
+    struct Rest {
+        query: String,
+    }
+
+    #[test]
+    fn every_described_option_is_read_and_no_other_field() {
+        let schema = serde_json::to_value(Options::schema()).unwrap();
+        let options: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+        assert_eq!(options.len(), 15);
+        for option in options {
+            let body = format!(r#"{{"{option}":null,"query":"q","{option}":null}}"#);
+            let error = serde_json::from_str::<WithOptions<Rest>>(&body).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("duplicate field `{option}` at line 1 column")), "{error}");
+        }
+        let body = r#"{"other":1,"query":"q","other":2}"#;
+        assert_eq!(serde_json::from_str::<WithOptions<Rest>>(body).unwrap().body.query, "q");
+    }
+
+    #[test]
+    fn options_are_read_wherever_they_are() {
+        let fields = [
+            ("query", json!("q")),
+            ("instruct", json!("i")),
+            ("raw_scores", json!(true)),
+            ("request_id", json!("r")),
+            ("unknown", json!({"model": 3, "query": []})),
+        ];
+        for first in 0..fields.len() {
+            let rotated = fields[first..].iter().chain(&fields[..first]);
+            let members: Vec<String> = rotated.map(|(name, value)| format!("\"{name}\":{value}")).collect();
+            let text = format!("{{{}}}", members.join(","));
+            let read: WithOptions<Rest> = serde_json::from_str(&text).unwrap();
+            assert_eq!(read.body.query, "q", "{text}");
+            assert_eq!(read.options.instruction().as_deref(), Some("i"), "{text}");
+            assert!(read.options.raw_scores(), "{text}");
+            assert_eq!(read.options.request_id.as_deref(), Some("r"), "{text}");
+            let value: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(WithOptions::<Rest>::deserialize(&value).unwrap().body.query, "q", "{text}");
         }
     }
 }

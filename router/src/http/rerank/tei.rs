@@ -1,21 +1,16 @@
-//! Bodies with `texts`: TEI's.
+//! Bodies with `texts`, as TEI has them.
 //!
-//! Input: TEI's body, and besides `instruction`, `top_n` and limits with the names that other servers gave them. Output:
-//! `[{index, score, text?}]`. What must hold: a body that TEI takes means the same here.
+//! Input: TEI's fields, and in addition `instruction`, `top_n` and limits under the names that other servers
+//! use. Output: `[{index, score, text?}]`. What must hold: a body that TEI takes means the same here.
 
 use serde::{Deserialize, Serialize};
-use text_embeddings_core::{
-    service::{Rank, RerankRequest},
-    tokenization::TokenLimits,
-};
+use text_embeddings_core::service::{Rank, RerankRequest};
 use utoipa::ToSchema;
 
-use super::{
-    super::TruncationSide,
-    options::{TemplateArguments, limit},
-};
+use super::options::{Options, TemplateArguments};
+use crate::http::shared::TruncationSide;
 
-/// What to rank.
+/// A query and the texts to rank.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = RerankRequest, example = json!({
     "query": "What is deep learning?", "texts": ["Bread is baked from flour.", "Machine learning with many layers."]
@@ -23,7 +18,7 @@ use super::{
 pub(crate) struct RerankBody {
     query: String,
     texts: Vec<String>,
-    /// Whether an input that is too long is cut; the server's `--auto-truncate` where it is absent or null.
+    /// Whether an input that is too long is cut. Absent or null: as `--auto-truncate` of the server says.
     #[schema(default = false)]
     truncate: Option<bool>,
     #[serde(default)]
@@ -37,19 +32,20 @@ pub(crate) struct RerankBody {
     #[serde(default)]
     #[schema(default = false)]
     return_text: bool,
-    /// What "relevant" means, for a generative re-ranker; the server's `--default-instruction` where it is absent.
+    /// What "relevant" means, for a generative re-ranker. Absent: as `--default-instruction` of the server
+    /// says.
     #[schema(default = json!(null))]
     instruction: Option<String>,
-    /// `SGLang`'s name of `instruction`.
+    /// `SGLang`'s name for `instruction`.
     #[schema(default = json!(null))]
     instruct: Option<String>,
-    /// `vLLM`'s place for `instruction`, where it wins.
+    /// `vLLM`'s place for `instruction`. It has priority over the others.
     #[schema(default = json!(null))]
     chat_template_kwargs: Option<TemplateArguments>,
-    /// How many of the best are wanted; all if absent.
+    /// The number of results, best first; all if absent.
     #[schema(default = json!(null), minimum = 1)]
     top_n: Option<usize>,
-    /// Voyage's name of `top_n`.
+    /// Voyage's name for `top_n`.
     #[schema(default = json!(null), minimum = 1)]
     top_k: Option<usize>,
     /// The most tokens of each text; 0 for no limit but the model's.
@@ -65,25 +61,23 @@ pub(crate) struct RerankBody {
 
 impl From<RerankBody> for RerankRequest {
     fn from(body: RerankBody) -> Self {
-        let arguments = body.chat_template_kwargs.as_ref();
-        Self {
-            query: body.query,
-            texts: body.texts,
-            instruction: TemplateArguments::choose(
-                arguments,
-                body.instruction.as_ref(),
-                body.instruct.as_ref(),
-            ),
+        let options = Options {
+            instruction: body.instruction,
+            instruct: body.instruct,
+            chat_template_kwargs: body.chat_template_kwargs,
             truncate: body.truncate,
-            truncation_direction: body.truncation_direction.into(),
-            limits: TokenLimits {
-                query: limit(body.max_tokens_per_query),
-                document: limit(body.max_tokens_per_doc),
-                prompt: None,
-            },
-            raw_scores: body.raw_scores || body.use_activation == Some(false),
+            truncation_direction: Some(body.truncation_direction),
+            max_tokens_per_doc: body.max_tokens_per_doc,
+            max_tokens_per_query: body.max_tokens_per_query,
+            // In this dialect false is the default, and `use_activation` may still ask for raw scores.
+            raw_scores: body.raw_scores.then_some(true),
+            use_activation: body.use_activation,
+            ..Options::default()
+        };
+        Self {
             return_text: body.return_text,
             top_n: body.top_n.or(body.top_k),
+            ..options.request(body.query, body.texts)
         }
     }
 }
@@ -221,7 +215,7 @@ mod tests {
             (
                 json!({"query": "q", "texts": vec!["a"; 9]}),
                 422,
-                "batch size 9 > maximum allowed batch size 8",
+                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

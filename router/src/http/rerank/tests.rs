@@ -1,24 +1,29 @@
 //! Every dialect over a real socket: what its clients send, and what they read.
 //!
-//! The bodies are those that the clients' own code or documentation sends. A prompt's raw score is the number of `Z`s in
-//! it less one, as `crate::testing` says.
+//! The bodies are those that the clients' own code or documentation sends. A prompt's raw score is the number
+//! of `Z`s in it less one, as `crate::testing` says.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Map, Value, json};
 
-use crate::http::testing::{Answer, Server};
+use super::dialect::Dialect;
+use crate::http::{
+    extract::Unread,
+    format::BodyFormat,
+    testing::{Server, WireAnswer},
+};
 
-/// The paths whose answers to `documents` are those of the first versions.
+/// The paths on which `documents` are answered as by the dialects' first versions.
 const FIRST: [&str; 6] = ["/rerank", "/v1/rerank", "/reranking", "/v1/reranking", "/", "/invocations"];
 const ALL: [&str; 7] =
     ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking", "/", "/invocations"];
 
-async fn ask(server: &Server, path: &str, body: &Value) -> Answer {
+async fn ask(server: &Server, path: &str, body: &Value) -> WireAnswer {
     server.post(path, &body.to_string(), &[]).await
 }
 
-fn read(answer: &Answer) -> Value {
+fn read(answer: &WireAnswer) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.body);
     serde_json::from_str(&answer.body).unwrap()
 }
@@ -36,7 +41,7 @@ fn without_id(mut answer: Value) -> Value {
     answer
 }
 
-fn tokens(answer: &Answer) -> u64 {
+fn tokens(answer: &WireAnswer) -> u64 {
     answer.header("x-compute-tokens").unwrap().parse().unwrap()
 }
 
@@ -65,11 +70,18 @@ async fn documents_are_answered_as_cohere_jina_and_the_servers_of_their_kind_ans
     assert_eq!(without_id(read(&answer)), expected);
 }
 
-/// What the clients of each dialect send where a user gives them a query, three documents and little else.
-fn bodies_of_clients() -> Vec<(&'static str, &'static str, Value)> {
+/// A body that a client sends.
+struct ClientBody {
+    client: &'static str,
+    path: &'static str,
+    body: Value,
+}
+
+/// The bodies that clients send when a user gives them a query, three documents and little else.
+fn bodies_of_clients() -> Vec<ClientBody> {
     let documents = json!(["", "ZZ", "Z"]);
     let plain = json!({"model": "m", "query": "q", "documents": documents});
-    vec![
+    [
         ("cohere, ClientV2", "/v2/rerank", plain.clone()),
         (
             "cohere, ClientV2 in full",
@@ -125,12 +137,14 @@ fn bodies_of_clients() -> Vec<(&'static str, &'static str, Value)> {
             ),
         ),
     ]
+    .map(|(client, path, body)| ClientBody { client, path, body })
+    .into()
 }
 
 #[tokio::test]
 async fn what_the_clients_send_is_understood_and_gives_the_same_scores() {
     let server = Server::start().await;
-    for (client, path, body) in bodies_of_clients() {
+    for ClientBody { client, path, body } in bodies_of_clients() {
         let answer = read(&ask(&server, path, &body).await);
         let results = answer["results"].as_array().unwrap();
         let found: Vec<_> =
@@ -139,7 +153,7 @@ async fn what_the_clients_send_is_understood_and_gives_the_same_scores() {
         let echoes = body.get("return_documents") == Some(&json!(true));
         assert!(results.iter().all(|result| result.get("document").is_some() == echoes), "{client}");
     }
-    // Infinity's client refuses any other word, and nobody else reads it.
+    // Infinity's client refuses any other value, and no other client reads it.
     let infinity = json!({"query": "q", "documents": ["a"], "raw_scores": true});
     let answer = read(&ask(&server, "/rerank", &infinity).await);
     assert_eq!(
@@ -225,7 +239,7 @@ async fn of_an_object_the_named_fields_are_ranked_as_lines_in_their_order() {
         let of_object = ask(&server, "/rerank", &with(&options, &json!({"documents": [object]}))).await;
         let of_text = ask(&server, "/rerank", &with(&options, &json!({"documents": [text]}))).await;
         assert_eq!(read(&of_object)["results"], read(&of_text)["results"], "{fields}");
-        // The tokens are the bytes, so that these are texts of one length with as many `Z`s.
+        // Each byte is a token, so both texts have the same length and number of `Z`s.
         assert_eq!(tokens(&of_object), tokens(&of_text), "{fields}");
     }
 }
@@ -241,7 +255,7 @@ async fn a_short_body_cannot_ask_for_a_long_text() {
     let (status, message) = ask(json!([{"b": "y"}]), json!(vec!["b"; 10_000])).await;
     assert_eq!(status, 422);
     assert!(message.contains("`rank_fields[1]` names a field that it named before"), "{message}");
-    // Each number is written in 18 bytes where it came in 4. The limit of the body is 100000 bytes.
+    // Each number is sent in 4 bytes and written in 18. The limit of the body is 100000 bytes.
     let numbers = |count: usize| json!([{"b": vec![json!(1e15); count], "c": ""}]);
     let body = numbers(7_000).to_string().replace("1000000000000000.0", "1e15");
     let text = format!(r#"{{"query": "q", "documents": {body}, "rank_fields": ["b", "c"]}}"#);
@@ -261,7 +275,7 @@ async fn a_short_body_cannot_ask_for_a_long_text() {
     assert_eq!(ask(json!(vec![json!({"7": "a", "b": "c"}); 8]), json!(names)).await.0, 200);
 }
 
-/// Random texts with and without what counts, all of which the same body holds in every dialect.
+/// A random text of parts that may hold `Z`, which the score counts.
 fn words(random: &mut StdRng, most: usize) -> String {
     const PARTS: [&str; 8] = ["Z", "a", " ", "ZZ", "\n", "é", "\u{1f600}", "<|im_end|>"];
     (0..random.random_range(0..=most)).map(|_| PARTS[random.random_range(0..PARTS.len())]).collect()
@@ -419,15 +433,15 @@ async fn a_body_that_is_nobodys_or_two_dialects_is_told_what_was_understood() {
         ),
         (
             json!({"query": "q", "texts": ["a"], "documents": ["a"]}),
-            format!("the request has both `texts` and `documents`, which are two dialects'. {choices}"),
+            format!("the request has both `texts` and `documents`, which belong to two dialects. {choices}"),
         ),
         (
             json!({"query": "q", "input": ["a"], "documents": ["a"]}),
-            format!("the request has both `documents` and `input`, which are two dialects'. {choices}"),
+            format!("the request has both `documents` and `input`, which belong to two dialects. {choices}"),
         ),
         (
             json!({"query": "q", "texts": true, "input": null, "documents": ["a"]}),
-            format!("the request has both `texts` and `documents`, which are two dialects'. {choices}"),
+            format!("the request has both `texts` and `documents`, which belong to two dialects. {choices}"),
         ),
     ];
     for (body, message) in table {
@@ -440,7 +454,7 @@ async fn a_body_that_is_nobodys_or_two_dialects_is_told_what_was_understood() {
     }
 }
 
-/// An error in the words of each dialect, with an id for a null.
+/// An error in a dialect's shape, with null for the id.
 fn said(words: &str, message: &str, kind: &str, status: u16) -> Value {
     match words {
         "tei" => json!({"error": message, "error_type": kind}),
@@ -471,7 +485,7 @@ async fn each_error_is_said_in_the_words_of_its_dialect() {
                 (
                     json!({"query": "q", field: vec!["a"; 9]}),
                     422,
-                    "batch size 9 > maximum allowed batch size 8".to_owned(),
+                    "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum".to_owned(),
                     "Validation",
                 ),
                 (
@@ -573,7 +587,7 @@ async fn what_would_change_the_answer_and_is_not_computed_is_refused_by_name() {
             json!({"documents": [{"text": "a"}, {"title": "b"}]}),
             "`documents[1]` is an object without `text`: give it one, or name the fields to rank in `rank_fields`",
         ),
-        (json!({"documents": [{"text": 3}]}), "`documents[0]` has a `text` that is no string"),
+        (json!({"documents": [{"text": 3}]}), "`documents[0]` has a `text` that is not a string"),
         (
             json!({"documents": [{"title": "b", "none": null}], "rank_fields": ["name", "none"]}),
             "`documents[0]` has none of the fields that `rank_fields` names",
@@ -622,6 +636,26 @@ async fn what_would_change_the_answer_and_is_not_computed_is_refused_by_name() {
             answer.status == 422 && message.starts_with(&format!("invalid request: {place}")),
             "{message}"
         );
+    }
+}
+
+#[test]
+fn a_body_is_read_once() {
+    let texts = json!({"query": "q", "texts": ["a"], "truncate": true});
+    let documents = json!({"documents": ["a", {"text": "b"}], "query": {"text": "q"}, "instruction": "i"});
+    let input = json!({"query": "q", "model": "m", "input": ["a"], "top_k": 1});
+    for (body, dialect) in [(texts, Dialect::Texts), (documents, Dialect::Documents), (input, Dialect::Input)]
+    {
+        for format in [BodyFormat::Json, BodyFormat::MessagePack] {
+            let bytes = match format {
+                BodyFormat::Json => body.to_string().into_bytes(),
+                BodyFormat::MessagePack => rmp_serde::to_vec_named(&body).unwrap(),
+            };
+            let unread = Unread::new(bytes, format, format).ok().unwrap();
+            let read = super::read(&unread).ok().unwrap();
+            assert_eq!((read.found, read.body.is_ok()), (dialect, true), "{body}");
+            assert_eq!(unread.readings.into_inner(), 1, "{body}");
+        }
     }
 }
 

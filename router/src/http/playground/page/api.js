@@ -1,8 +1,8 @@
-// Asks the server. The key is in this tab's memory of this page, never in an address.
+// Requests to the server. The key is kept in this tab's session storage, never in an address.
 
 const KEY = "playground-key";
 
-/** An answer that is not a success, as a sentence. */
+/** An error answer as a sentence. */
 export class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -19,19 +19,19 @@ export function setKey(value) {
   else sessionStorage.removeItem(KEY);
 }
 
-/** The address of a route, which is beside the page's. */
+/** The address of a route, relative to the page's. */
 export function address(route) {
   const base = new URL(document.baseURI);
   base.hash = "";
   return new URL(route, base).href;
 }
 
-/** What the server says of itself. */
+/** The server's `/info`. */
 export async function info() {
   return (await send("info", {})).json();
 }
 
-/** Ranks the texts of a body: `{ranks, cost, request}`, the last being what was sent, for who wants to send it again. */
+/** Ranks the texts of a body. Returns `{ranks, cost, request}`; `request` is what was sent, to be shown as code. */
 export async function rerank(body, signal) {
   const request = { url: address("rerank"), body, keyed: key() !== "" };
   const answer = await send("rerank", post(body, signal));
@@ -47,7 +47,7 @@ export async function rerank(body, signal) {
   return { ranks: await answer.json(), cost, request };
 }
 
-/** The prompt of a query and a document in pieces. */
+/** The pieces of the prompt for a query and a document. */
 export async function prompt(body) {
   return (await send("playground/prompt", post(body))).json();
 }
@@ -58,7 +58,7 @@ function post(body, signal) {
 
 async function send(route, options) {
   const headers = { ...options.headers };
-  // Header values are bytes to browsers: a key beyond them cannot be sent, nor be right.
+  // Browsers send header values as bytes: a key with other characters cannot be sent, and cannot be right.
   if (/[^\x21-\x7e]/.test(key())) throw new Refused(401, "A key has no spaces and no letters beyond ASCII.");
   if (key()) headers.Authorization = `Bearer ${key()}`;
   let answer;
@@ -75,10 +75,10 @@ async function send(route, options) {
 async function sentence(answer) {
   let reason = `HTTP status ${answer.status}`;
   try {
-    // The words around it say the kind of error already.
+    // The text around the message names the kind of error already.
     reason = (await answer.json()).error?.replace(/^[A-Z][a-z]+( [a-z]+)? error: |\.$/g, "") ?? reason;
   } catch {
-    // No error body: something between here and the server answered.
+    // Without an error body, a proxy answered and not the server.
   }
   switch (answer.status) {
     case 401:
@@ -94,10 +94,11 @@ async function sentence(answer) {
   }
 }
 
-// Characters that nobody sees, or that change the order of those around them, are spelled out: pasted into a terminal they would mislead.
+// Invisible characters, and characters that change the direction of text, are escaped: pasted into a terminal
+// they would mislead.
 const UNSEEN = /[\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
-/** JSON without unseen characters. */
+/** JSON with invisible characters escaped. */
 export function json(value, indent) {
   const escape = (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
   return JSON.stringify(value, null, indent).replace(UNSEEN, escape);

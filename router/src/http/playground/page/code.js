@@ -1,9 +1,9 @@
-// A request as code that can be pasted: exactly what the page sent, the key as a variable.
+// A request as code to paste: exactly the body that the page sent, and the key as a variable.
 
 import { json } from "./api.js";
 import { copy, element } from "./elements.js";
 
-/** As a command for a POSIX shell. */
+/** The request as a command for a POSIX shell. */
 export function curl({ url, body, keyed }) {
   const parts = [`curl ${quote(url)}`, "-H 'Content-Type: application/json'"];
   if (keyed) parts.push('-H "Authorization: Bearer $API_KEY"');
@@ -11,12 +11,12 @@ export function curl({ url, body, keyed }) {
   return parts.join(" \\\n  ");
 }
 
-/** A word of a shell, whatever is in it. */
+/** A text quoted as one word of a shell. */
 function quote(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-/** As a program with `requests`. */
+/** The request as a Python program with `requests`. */
 export function python({ url, body, keyed }) {
   const lines = [
     ...(keyed ? ["import os", ""] : []),
@@ -35,7 +35,7 @@ export function python({ url, body, keyed }) {
   return lines.join("\n");
 }
 
-/** A body as Python writes it. JSON's strings are Python's, too. */
+/** A body as a Python literal. JSON's strings are valid in Python too. */
 function literal(body) {
   const value = (value) => {
     if (Array.isArray(value)) return `[\n${value.map((text) => `            ${json(text)},\n`).join("")}        ]`;
@@ -46,7 +46,7 @@ function literal(body) {
   return `{\n${fields.join("")}    }`;
 }
 
-/** What shows both, each with a button that copies it. */
+/** An element that shows both, each with a button that copies it. */
 export function codeOf(request, announce) {
   const block = (name, language, code) =>
     element(

@@ -3,8 +3,8 @@
 import { amount } from "./elements.js";
 
 /**
- * The documents in a text, as `{texts, note}`, or `{texts: [], note, problem: true}` where it is a list with something
- * in it that is no document.
+ * The documents in a text, as `{texts, note}`. If the text is a list with an element that is not a document:
+ * `{texts: [], note, problem: true}`.
  */
 export function readDocuments(text) {
   const start = text.trimStart();

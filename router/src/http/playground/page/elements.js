@@ -1,6 +1,9 @@
-// Makes elements. Whatever comes from a text becomes text: nothing here, nor in the other files, reads markup.
+// Makes elements. Texts become text nodes: no file of the page parses text as markup.
 
-/** An element with attributes (`onclick` and the like are listeners; false and undefined are left out) and children, of which strings become text. */
+/**
+ * An element with attributes and children. Attributes such as `onclick` are listeners; false and undefined are
+ * left out. Strings among the children become text.
+ */
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -22,14 +25,14 @@ export function amount(count, word) {
   return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 }
 
-/** Puts text on the clipboard, also where the page came over plain HTTP, to which browsers give no clipboard. */
+/** Copies text to the clipboard, also on a page over plain HTTP, where browsers offer no clipboard. */
 export async function copy(text) {
   if (navigator.clipboard && window.isSecureContext) {
     try {
       await navigator.clipboard.writeText(text);
       return true;
     } catch {
-      // Without permission: the old way may still work.
+      // Permission was denied; the old way may still work.
     }
   }
   const focused = document.activeElement;

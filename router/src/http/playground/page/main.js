@@ -1,4 +1,4 @@
-// The page: its fields, its buttons, and what they do.
+// The page's fields and buttons.
 
 import { info, key, Refused, rerank, setKey } from "./api.js";
 import { readDocuments } from "./documents.js";
@@ -56,7 +56,7 @@ function start() {
   describe();
 }
 
-/** Asks what is served, and for the key where that is not told without. */
+/** Asks the server for its `/info`, and the user for the key if the server needs it. */
 async function describe() {
   try {
     show(await info());
@@ -133,7 +133,7 @@ function announce(text) {
   byId("status").textContent = text;
 }
 
-/** Ranks what the fields say, once or for both instructions. */
+/** Ranks the documents in the fields, for one instruction or for both. */
 async function run() {
   running?.abort();
   const texts = countDocuments();
@@ -205,7 +205,7 @@ function busy(is) {
   if (is) announce("Ranking …");
 }
 
-/** What a link holds: never the key. */
+/** The fields that a link holds. The key is never one of them. */
 function stateOfPage() {
   const { query, instruction, second, documents, compare, raw } = Object.fromEntries(
     ["query", "instruction", "second", "documents", "compare", "raw"].map((id) => [id, byId(id)]),

@@ -1,8 +1,8 @@
-// A prompt, piece by piece: what all documents share, the document, what comes after, and what was cut.
+// A prompt, piece by piece: the part that all documents share, the document, the rest, and what was cut.
 
 import { amount, element } from "./elements.js";
 
-/** What shows an answer of `/playground/prompt`. */
+/** An element that shows an answer of `/playground/prompt`. */
 export function promptOf(shown) {
   const { pieces, tokens, truncated_tokens: cut, max_input_length: most } = shown;
   const isDocument = (piece) => piece.kind === "document";
@@ -39,7 +39,7 @@ function partOf(title, note, pieces) {
   );
 }
 
-/** A piece with the mark of where it was cut, before or after it. */
+/** A piece with a mark before or after it, where it was cut. */
 function markedPiece(piece, before) {
   const name = `piece ${piece.kind}`;
   const tag = piece.kind === "template" ? "" : element("span", { class: "tag" }, `${piece.kind} ${piece.tokens.toLocaleString("en")}`);

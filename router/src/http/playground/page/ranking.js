@@ -6,8 +6,8 @@ import { amount, element } from "./elements.js";
 import { promptOf } from "./prompt.js";
 
 /**
- * What shows a ranking, its answer being what `rerank` gives; `places` maps indices to places in the ranking that this
- * one is compared with. `announce` says something to who cannot see.
+ * An element that shows a ranking. `answer` is the result of `rerank`; `places` maps indices to places in the
+ * ranking that this one is compared with; `announce` passes a text to screen readers.
  */
 export function rankingOf({ title, answer, places, compares, announce }) {
   const { ranks, request } = answer;
@@ -32,7 +32,7 @@ export function placesOf(ranks) {
   return new Map(ranks.map((rank, place) => [rank.index, place]));
 }
 
-/** How many documents have another place in the second ranking. */
+/** The number of documents that have another place in the second ranking. */
 export function moved(first, second) {
   const places = placesOf(first);
   return second.filter((rank, place) => places.get(rank.index) !== place).length;
@@ -66,7 +66,7 @@ function rowOf({ rank, place, body, bar, move }) {
   );
 }
 
-/** A bar from 0 to 1; of raw scores from the middle to either side. */
+/** A bar from 0 to 1. A bar of a raw score starts in the middle and goes to either side. */
 function barOf(score, raw, scale) {
   const fill = element("span", { class: score < 0 ? "fill negative" : "fill" });
   const width = (Math.abs(score) / scale) * (raw ? 50 : 100);
@@ -93,7 +93,7 @@ function moveOf(place, before) {
   return element("span", { class: `move ${word}` }, `${arrow} ${word} ${Math.abs(by)}, was ${before + 1}`);
 }
 
-/** Opens or closes a prompt. It is asked for when it is first opened, and again after a failure. */
+/** Opens or closes a prompt. It is fetched when it is first opened, and again after a failure. */
 async function toggle(button, panel, body) {
   const opens = panel.hidden;
   panel.hidden = !opens;

@@ -1,9 +1,13 @@
-//! Schemas of fields that no type of ours says.
+//! Parts of the `OpenAPI` description that handlers and bodies name: the group, and schemas that no Rust type
+//! expresses.
 
 use utoipa::openapi::{
     Object, Schema, Type,
     schema::{ObjectBuilder, OneOfBuilder},
 };
+
+/// The group of all operations.
+pub(crate) const TAG: &str = "Text Embeddings Inference";
 
 /// A field that is refused unless it is null.
 pub(crate) fn only_null() -> Object {

@@ -1,0 +1,233 @@
+//! An NVIDIA GPU: launches, products by cuBLAS, flash attention by `candle-flash-attn`.
+//!
+//! Everything goes into one stream, so that each step finds the results of those before it.
+#![expect(unsafe_code, reason = "memory without values, launches and cuBLAS are outside of Rust's checks")]
+
+use super::{
+    accelerator::{Accelerator, Argument, Launch, Turned},
+    sequences::Sequences,
+};
+use crate::attention::Heads;
+use candle_core::{
+    CudaDevice, CudaStorage, DType, Device, Result, Storage, Tensor, bail,
+    cuda_backend::{
+        CudaDType, WrapErr,
+        cudarc::{
+            cublas::{result::gemm_ex, sys},
+            driver::{CudaFunction, DevicePtr, LaunchConfig, PushKernelArg},
+        },
+    },
+    op::BackpropOp,
+};
+use half::{bf16, f16};
+use std::{
+    collections::HashMap,
+    ffi::c_int,
+    sync::{Mutex, PoisonError},
+};
+
+/// The kernels, compiled by the build script.
+const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
+/// The name under which candle keeps their module.
+const MODULE: &str = "text-embeddings-kernels";
+/// The largest head of `candle-flash-attn`'s kernels.
+const MOST_FLASH_SIZE: usize = 256;
+
+/// A GPU.
+pub(crate) struct Gpu {
+    device: Device,
+    cuda: CudaDevice,
+    functions: Mutex<HashMap<String, CudaFunction>>,
+    /// Whether its generation runs flash attention 2: Ampere or later.
+    has_flash: bool,
+}
+
+/// An argument as the driver takes it.
+enum Word {
+    Address(u64),
+    Int(c_int),
+    Float(f32),
+}
+
+impl Gpu {
+    /// The GPU behind a candle device, with flash attention if that is wanted and the build and the card have it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver, or a device that is no GPU.
+    pub(crate) fn new(device: Device, flash_attention: bool) -> Result<Self> {
+        let cuda = device.as_cuda_device()?.clone();
+        let (generation, _) = cuda.cuda_stream().context().compute_capability().w()?;
+        let has_flash = flash_attention && cfg!(feature = "flash-attn") && generation >= 8;
+        Ok(Self { device, cuda, functions: Mutex::default(), has_flash })
+    }
+
+    fn function(&self, name: String) -> Result<CudaFunction> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(&name) {
+            return Ok(function.clone());
+        }
+        let function = self.cuda.get_or_load_custom_func(&name, MODULE, PTX)?.into_cuda_function();
+        functions.insert(name, function.clone());
+        Ok(function)
+    }
+
+    fn storage<T: CudaDType + candle_core::cuda_backend::cudarc::driver::DeviceRepr>(
+        &self,
+        values: usize,
+    ) -> Result<Storage> {
+        // SAFETY: whoever asked for it writes all values before reading any.
+        let slice = unsafe { self.cuda.alloc::<T>(values)? };
+        Ok(Storage::Cuda(CudaStorage::wrap_cuda_slice(slice, self.cuda.clone())))
+    }
+
+    fn base<T: CudaDType>(&self, storage: &CudaStorage) -> Result<u64> {
+        let stream = self.cuda.cuda_stream();
+        let (address, _guard) = storage.as_cuda_slice::<T>()?.device_ptr(&stream);
+        Ok(address)
+    }
+
+    fn word(&self, argument: Argument<'_>) -> Result<Word> {
+        Ok(match argument {
+            Argument::Tensor(tensor) => Word::Address(self.address(tensor)?),
+            Argument::Null => Word::Address(0),
+            Argument::Int(value) => Word::Int(int(value)?),
+            Argument::Float(value) => Word::Float(value),
+        })
+    }
+}
+
+/// A size as the device counts it.
+fn int(value: usize) -> Result<c_int> {
+    c_int::try_from(value)
+        .map_err(|_| candle_core::Error::Msg(format!("{value} values are too many for a kernel")))
+}
+
+/// cuBLAS' name of a type.
+fn cublas_type(dtype: DType) -> Result<sys::cudaDataType> {
+    match dtype {
+        DType::F32 => Ok(sys::cudaDataType::CUDA_R_32F),
+        DType::F16 => Ok(sys::cudaDataType::CUDA_R_16F),
+        DType::BF16 => Ok(sys::cudaDataType::CUDA_R_16BF),
+        other => bail!("no products of {other:?}"),
+    }
+}
+
+impl Accelerator for Gpu {
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn empty(&self, (rows, columns): (usize, usize), dtype: DType) -> Result<Tensor> {
+        let storage = match dtype {
+            DType::F32 => self.storage::<f32>(rows * columns)?,
+            DType::F16 => self.storage::<f16>(rows * columns)?,
+            DType::BF16 => self.storage::<bf16>(rows * columns)?,
+            other => bail!("no room for {other:?}"),
+        };
+        Ok(Tensor::from_storage(storage, (rows, columns), BackpropOp::none(), false))
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        let &Launch { blocks, threads, arguments, .. } = launch;
+        let function = self.function(launch.name())?;
+        let words: Vec<Word> =
+            arguments.iter().map(|&argument| self.word(argument)).collect::<Result<_>>()?;
+        let stream = self.cuda.cuda_stream();
+        let mut builder = stream.launch_builder(&function);
+        for word in &words {
+            match word {
+                Word::Address(address) => builder.arg(address),
+                Word::Int(value) => builder.arg(value),
+                Word::Float(value) => builder.arg(value),
+            };
+        }
+        let config = LaunchConfig {
+            grid_dim: (int(blocks)? as u32, 1, 1),
+            block_dim: (int(threads)? as u32, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the arguments are the kernel's, in type and order: the tests run the same launches on the kernels compiled
+        // for the CPU. All tensors are alive, and what frees them later goes into the same stream.
+        unsafe { builder.launch(config) }.w()?;
+        Ok(())
+    }
+
+    fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()> {
+        let ((rows, inputs), (outputs, columns)) = (x.dims2()?, weight.dims2()?);
+        if inputs != columns || out.dims2()? != (rows, outputs) || x.dtype() != weight.dtype() {
+            bail!("a product of {:?} and {:?} is not {:?}", x.shape(), weight.shape(), out.shape());
+        }
+        let (one, beta) = (1.0_f32, if adds { 1.0_f32 } else { 0.0 });
+        let [m, n, k] = [int(outputs)?, int(rows)?, int(inputs)?];
+        // cuBLAS counts by columns: out is `[outputs, rows]` there, the product of the weight and x as they lie.
+        // SAFETY: sizes and types were checked, the tensors are contiguous (`address`), and the scalars outlive the call.
+        unsafe {
+            gemm_ex(
+                *self.cuda.cublas_handle().handle(),
+                sys::cublasOperation_t::CUBLAS_OP_T,
+                sys::cublasOperation_t::CUBLAS_OP_N,
+                m,
+                n,
+                k,
+                (&raw const one).cast(),
+                self.address(weight)? as *const _,
+                cublas_type(weight.dtype())?,
+                k,
+                self.address(x)? as *const _,
+                cublas_type(x.dtype())?,
+                k,
+                (&raw const beta).cast(),
+                self.address(out)? as *mut _,
+                cublas_type(out.dtype())?,
+                m,
+                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+            )
+        }
+        .w()
+    }
+
+    fn has_flash(&self, heads: Heads) -> bool {
+        self.has_flash && heads.size.is_multiple_of(8) && heads.size <= MOST_FLASH_SIZE
+    }
+
+    #[cfg(feature = "flash-attn")]
+    fn flash(&self, turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
+        let side = |tokens: usize| (tokens != usize::MAX).then_some(tokens);
+        candle_flash_attn::flash_attn_varlen_windowed(
+            turned.queries,
+            turned.keys,
+            turned.values,
+            &sequences.query_starts,
+            &sequences.key_starts,
+            sequences.most_queries,
+            sequences.most_keys,
+            sequences.scale,
+            side(sequences.mask.before),
+            side(sequences.mask.after),
+        )
+    }
+
+    #[cfg(not(feature = "flash-attn"))]
+    fn flash(&self, _: &Turned<'_>, _: &Sequences) -> Result<Tensor> {
+        bail!("this build has no flash attention")
+    }
+
+    fn address(&self, tensor: &Tensor) -> Result<u64> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let Storage::Cuda(storage) = &*storage else { bail!("a tensor that is not on the GPU") };
+        if !layout.is_contiguous() {
+            bail!("a tensor that is not contiguous: {:?}", layout.shape());
+        }
+        let base = match tensor.dtype() {
+            DType::F32 => self.base::<f32>(storage)?,
+            DType::F16 => self.base::<f16>(storage)?,
+            DType::BF16 => self.base::<bf16>(storage)?,
+            DType::U32 => self.base::<u32>(storage)?,
+            DType::I64 => self.base::<i64>(storage)?,
+            other => bail!("no kernel takes {other:?}"),
+        };
+        Ok(base + (layout.start_offset() * tensor.dtype().size_in_bytes()) as u64)
+    }
+}

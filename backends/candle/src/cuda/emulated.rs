@@ -1,0 +1,163 @@
+//! The kernels of `kernels.cu`, compiled for the CPU by the machine's C++ compiler: for tests without a GPU.
+//!
+//! Input: a kernel's name, blocks, threads, arguments. Output: the memory that the arguments point to. What must hold: each
+//! launch has the arguments of its kernel, in number and kind. Undefined behaviour in a kernel, such as a misaligned wide
+//! access, ends the test's process by an illegal instruction.
+#![expect(unsafe_code, reason = "kernels are C functions")]
+#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+use libloading::Library;
+use std::{
+    env,
+    ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
+    io::ErrorKind,
+    path::Path,
+    process::Command,
+    sync::OnceLock,
+};
+
+/// Undefined behaviour traps; there is no runtime library to link for that.
+const FLAGS: [&str; 11] = [
+    "-std=c++17",
+    "-O2",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+    "-fno-strict-aliasing",
+    "-fvisibility=hidden",
+    "-U_FORTIFY_SOURCE",
+    "-Wno-unknown-pragmas",
+    "-fsanitize=undefined",
+    "-fsanitize-undefined-trap-on-error",
+];
+
+/// An argument of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Word {
+    /// Where values are; 0 is a null pointer.
+    Address(u64),
+    /// A C `int`.
+    Int(c_int),
+    /// A C `float`.
+    Float(f32),
+}
+
+/// The compiled kernels.
+pub(crate) struct Kernels {
+    launch: unsafe extern "C" fn(*const c_char, c_uint, c_uint, *mut *mut c_void) -> c_int,
+    signature: unsafe extern "C" fn(*const c_char) -> *const c_char,
+    reserve: unsafe extern "C" fn(usize) -> *mut u8,
+    release: unsafe extern "C" fn(*mut u8, usize),
+    /// The functions are in it.
+    _library: Library,
+}
+
+/// The kernels, compiled at the first call; absent on a machine without a C++ compiler, which is said.
+pub(crate) fn kernels() -> Option<&'static Kernels> {
+    static KERNELS: OnceLock<Option<Kernels>> = OnceLock::new();
+    KERNELS.get_or_init(compile).as_ref()
+}
+
+fn compile() -> Option<Kernels> {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("kernels.so");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/emulated");
+    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let mut command = Command::new(&compiler);
+    command.args(FLAGS).arg("-I").arg(&sources).arg(sources.join("emulated.cpp")).arg("-o").arg(&library);
+    match command.output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("SKIPPED: needs a C++ compiler, c++ or what CXX names");
+            return None;
+        }
+        Err(error) => panic!("{compiler}: {error}"),
+        Ok(output) => {
+            assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    // SAFETY: nothing runs when the library is loaded but constructors of empty vectors; the functions have these types in
+    // `emulated.cpp`, and the library stays as long as they do.
+    unsafe {
+        let library = Library::new(&library).unwrap();
+        let launch = *library.get(b"launch\0").unwrap();
+        let signature = *library.get(b"signature\0").unwrap();
+        let reserve = *library.get(b"reserve\0").unwrap();
+        let release = *library.get(b"release\0").unwrap();
+        Some(Kernels { launch, signature, reserve, release, _library: library })
+    }
+}
+
+/// Bytes that end where nothing may be touched, up to 15 bytes; they begin at a multiple of 16. All bits are set at first.
+pub(crate) struct Guarded {
+    kernels: &'static Kernels,
+    first: *mut u8,
+    bytes: usize,
+}
+
+impl Guarded {
+    /// `bytes` bytes.
+    pub(crate) fn new(kernels: &'static Kernels, bytes: usize) -> Self {
+        // SAFETY: it takes any number.
+        let first = unsafe { (kernels.reserve)(bytes) };
+        assert!(!first.is_null(), "no memory of {bytes} bytes");
+        Self { kernels, first, bytes }
+    }
+
+    /// The first byte.
+    pub(crate) fn first(&self) -> *mut u8 {
+        self.first
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: `reserve` gave it for as many bytes, and nobody else has it.
+        unsafe { (self.kernels.release)(self.first, self.bytes) };
+    }
+}
+
+impl Kernels {
+    /// The types of a kernel's arguments, as `emulated.cpp` spells them: `["*b", "f", "i"]`.
+    pub(crate) fn signature(&self, name: &str) -> Vec<&str> {
+        let c_name = CString::new(name).unwrap();
+        // SAFETY: the name is a C string, and the answer is one that lives as long as the library.
+        let words = unsafe {
+            let words = (self.signature)(c_name.as_ptr());
+            assert!(!words.is_null(), "there is no kernel {name}");
+            CStr::from_ptr(words)
+        };
+        words.to_str().unwrap().split(' ').collect()
+    }
+
+    /// Runs a kernel.
+    pub(crate) fn launch(&self, name: &str, blocks: usize, threads: usize, words: &[Word]) {
+        let signature = self.signature(name);
+        assert_eq!(signature.len(), words.len(), "{name} takes {signature:?}, not {words:?}");
+        for (position, (wanted, word)) in signature.iter().zip(words).enumerate() {
+            let fits = match word {
+                Word::Address(_) => wanted.starts_with('*'),
+                Word::Int(_) => *wanted == "i",
+                Word::Float(_) => *wanted == "f",
+            };
+            assert!(fits, "argument {position} of {name} is {wanted}, not {word:?}");
+        }
+        let mut pointers: Vec<*mut c_void> = words
+            .iter()
+            .map(|word| match word {
+                Word::Address(address) => std::ptr::from_ref(address).cast_mut().cast(),
+                Word::Int(value) => std::ptr::from_ref(value).cast_mut().cast(),
+                Word::Float(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            })
+            .collect();
+        let c_name = CString::new(name).unwrap();
+        // SAFETY: the arguments have the kernel's kinds, they are only read, and what they point to is the caller's word.
+        let result = unsafe {
+            (self.launch)(c_name.as_ptr(), blocks as c_uint, threads as c_uint, pointers.as_mut_ptr())
+        };
+        match result {
+            0 => {}
+            1 => panic!("{name}: {blocks} blocks of {threads} threads"),
+            _ => panic!("{name}, {blocks} blocks of {threads} threads: some wait for others that never come"),
+        }
+    }
+}

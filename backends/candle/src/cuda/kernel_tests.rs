@@ -1,0 +1,676 @@
+//! Each kernel of `kernels.cu`, compiled for the CPU, against its twin: random inputs, sizes around each boundary, all block
+//! sizes, misaligned rows, null arguments.
+
+#![expect(unsafe_code, reason = "kernels read and write memory that has margins")]
+#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+use super::{
+    emulated::{Guarded, Kernels, Word, kernels},
+    twins::{
+        self, HostNorm, Round, TurnedHeads, Turns, activation_number, norm_number, to_bf16, to_f16, to_f32,
+    },
+};
+use crate::operations::{Norm, NormKind};
+use half::{bf16, f16};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use std::{cell::Cell, fs, marker::PhantomData, path::Path};
+use text_embeddings_backend_core::Activation;
+
+/// Columns around a wide access, a warp, what a block keeps in registers, and the largest row.
+const COLUMNS: [usize; 17] = [1, 2, 7, 8, 9, 31, 33, 64, 100, 256, 264, 520, 1000, 1024, 1032, 4104, 16_384];
+const THREADS: [usize; 4] = [32, 64, 256, 1024];
+const ACTIVATIONS: [Activation; 7] = [
+    Activation::Identity,
+    Activation::Silu,
+    Activation::Gelu,
+    Activation::GeluTanh,
+    Activation::Relu,
+    Activation::Tanh,
+    Activation::Sigmoid,
+];
+
+/// A type that kernels store.
+trait Stored: Copy + PartialEq + std::fmt::Debug {
+    const SUFFIX: &'static str;
+    /// The distance of neighbours, as a part of a number; 0 if sums are all that differs.
+    const STEP: f32;
+    const ROUND: Round;
+    fn stored(value: f32) -> Self;
+    fn value(self) -> f32;
+}
+
+impl Stored for f32 {
+    const SUFFIX: &'static str = "f32";
+    const STEP: f32 = 0.0;
+    const ROUND: Round = to_f32;
+    fn stored(value: f32) -> Self {
+        value
+    }
+    fn value(self) -> f32 {
+        self
+    }
+}
+
+impl Stored for bf16 {
+    const SUFFIX: &'static str = "bf16";
+    const STEP: f32 = 1.0 / 128.0;
+    const ROUND: Round = to_bf16;
+    fn stored(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+    fn value(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+impl Stored for f16 {
+    const SUFFIX: &'static str = "f16";
+    const STEP: f32 = 1.0 / 1024.0;
+    const ROUND: Round = to_f16;
+    fn stored(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+    fn value(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+/// Values behind a margin, which no kernel may change and which spoils every sum that takes it in. Behind them is memory that
+/// nobody may touch.
+struct Memory<V> {
+    guarded: Guarded,
+    count: usize,
+    /// The first value's byte.
+    start: usize,
+    kind: PhantomData<V>,
+}
+
+/// Bytes of the margin.
+const MARGIN: usize = 512;
+/// Not a number in every type.
+const SPOILT: u8 = 0xff;
+
+impl<V: Copy> Memory<V> {
+    /// `shift` values past an aligned address.
+    fn new(kernels: &'static Kernels, values: &[V], shift: usize) -> Self {
+        let start = MARGIN + shift * size_of::<V>();
+        let guarded = Guarded::new(kernels, start + size_of_val(values));
+        // SAFETY: the memory has room for them behind the start, which is a multiple of the value's size.
+        unsafe {
+            let first = guarded.first().add(start).cast::<V>();
+            first.copy_from_nonoverlapping(values.as_ptr(), values.len());
+        }
+        Self { guarded, count: values.len(), start, kind: PhantomData }
+    }
+
+    /// The values, once the margin was looked at.
+    fn values(&self) -> &[V] {
+        let first = self.guarded.first();
+        // SAFETY: `new` wrote the values behind the margin; no kernel runs while they are borrowed.
+        let (margin, values) = unsafe {
+            let values = std::slice::from_raw_parts(first.add(self.start).cast::<V>(), self.count);
+            (std::slice::from_raw_parts(first, self.start), values)
+        };
+        assert!(margin.iter().all(|&byte| byte == SPOILT), "a kernel wrote before its memory");
+        values
+    }
+
+    fn word(&self) -> Word {
+        Word::Address(self.guarded.first() as u64 + self.start as u64)
+    }
+}
+
+const NULL: Word = Word::Address(0);
+
+fn int(value: usize) -> Word {
+    Word::Int(i32::try_from(value).unwrap())
+}
+
+/// The inputs of a case.
+struct Case {
+    kernels: &'static Kernels,
+    rng: StdRng,
+    rows: usize,
+    columns: usize,
+    threads: usize,
+    /// For each memory a bit: whether it is off an aligned address, by one value.
+    shifts: Cell<u64>,
+}
+
+impl Case {
+    fn values<S: Stored>(&mut self, count: usize) -> Vec<S> {
+        (0..count).map(|_| S::stored(self.rng.random_range(-4.0..4.0))).collect()
+    }
+
+    fn memory<V: Copy>(&self, values: &[V]) -> Memory<V> {
+        let shifts = self.shifts.get();
+        self.shifts.set(shifts.rotate_right(1));
+        Memory::new(self.kernels, values, (shifts & 1) as usize)
+    }
+
+    /// Memory that is to be written: spoilt.
+    fn room<S: Stored>(&self, count: usize) -> Memory<S> {
+        self.memory(&vec![S::stored(f32::NAN); count])
+    }
+
+    fn launch(&self, kernel: &str, words: &[Word]) {
+        // Fewer blocks than rows, too: what one block leaves behind must not disturb the next row.
+        let blocks = if self.threads == 64 { self.rows.div_ceil(2) } else { self.rows };
+        self.kernels.launch(kernel, blocks, self.threads, words);
+    }
+
+    fn weights(&mut self) -> Weights {
+        let kind = *[None, Some(NormKind::Rms), Some(NormKind::Layer)].choose(&mut self.rng).unwrap();
+        self.weights_of(kind)
+    }
+
+    fn weights_of(&mut self, kind: Option<NormKind>) -> Weights {
+        let (weight, bias) = (self.values(self.columns), self.values(self.columns));
+        let has_bias = kind == Some(NormKind::Layer) && self.rng.random_bool(0.7);
+        Weights { kind, in_memory: [self.memory(&weight), self.memory(&bias)], weight, bias, has_bias }
+    }
+
+    fn epsilon() -> f32 {
+        1e-3
+    }
+
+    fn what(&self) -> String {
+        let Self { rows, columns, threads, shifts, .. } = self;
+        format!("{rows} rows of {columns} columns, {threads} threads, shifts {:#x}", shifts.get())
+    }
+}
+
+/// A norm's weights, for the twin and for the kernel.
+struct Weights {
+    kind: Option<NormKind>,
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    in_memory: [Memory<f32>; 2],
+    has_bias: bool,
+}
+
+impl Weights {
+    fn norm(&self) -> Option<HostNorm<'_>> {
+        let bias = self.has_bias.then_some(&*self.bias);
+        self.kind.map(|kind| Norm { kind, weight: &*self.weight, bias, epsilon: Case::epsilon() })
+    }
+
+    /// The kernel's pointers to weight and bias.
+    fn words(&self) -> [Word; 2] {
+        let [weight, bias] = &self.in_memory;
+        [
+            if self.kind.is_some() { weight.word() } else { NULL },
+            if self.has_bias { bias.word() } else { NULL },
+        ]
+    }
+
+    fn number(&self) -> Word {
+        Word::Int(norm_number(self.kind))
+    }
+}
+
+/// Runs `test` for random cases with rows of each number of `columns`, aligned and not.
+fn for_cases(seed: u64, columns: &[usize], test: impl Fn(&mut Case)) {
+    let Some(kernels) = kernels() else { return };
+    let mut rng = StdRng::seed_from_u64(seed);
+    for &columns in columns {
+        for threads in THREADS {
+            for shifts in [0, u64::MAX, rng.random()] {
+                let (rows, shifts) = (rng.random_range(1..5), Cell::new(shifts));
+                let rng = StdRng::seed_from_u64(rng.random());
+                test(&mut Case { kernels, rng, rows, columns, threads, shifts });
+            }
+        }
+    }
+}
+
+/// Values of a kernel equal its twin's up to the rounding of sums, which may round a stored value to its neighbour.
+fn assert_same<S: Stored>(got: &[S], expected: &[f32], what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    let mut neighbours = 0;
+    for (at, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+        let (got, sums) = (got.value(), 4e-6 * expected.abs().max(1.0));
+        let difference = (got - expected).abs();
+        // `half`'s smallest numbers have the distance of their largest.
+        let step = (S::STEP * expected.abs()).max(if S::STEP == 0.0 { 0.0 } else { 6e-8 });
+        assert!(difference <= sums + step, "{what}: value {at} is {got}, not {expected}");
+        neighbours += usize::from(difference > sums);
+    }
+    let most = 3 + got.len() / 50;
+    assert!(neighbours <= most, "{what}: {neighbours} of {} values were rounded differently", got.len());
+}
+
+fn wide<S: Stored>(values: &[S]) -> Vec<f32> {
+    values.iter().map(|value| value.value()).collect()
+}
+
+fn norm_of<S: Stored>(case: &mut Case) {
+    let Case { rows, columns, .. } = *case;
+    let x = case.values::<f32>(rows * columns);
+    let weights = case.weights();
+    let expected = twins::norm(&x, columns, weights.norm().as_ref(), S::ROUND);
+    let exact = twins::norm(&x, columns, weights.norm().as_ref(), to_f32);
+    let what = format!("norm_{} of kind {:?}, {}", S::SUFFIX, weights.kind, case.what());
+    // To both, to both in place, to the one or the other.
+    for variant in 0..4 {
+        let memory = case.memory(&x);
+        let (out, in_place) = (case.room::<S>(x.len()), case.room::<f32>(x.len()));
+        let [weight, bias] = weights.words();
+        let words = [
+            memory.word(),
+            weight,
+            bias,
+            if variant == 2 { NULL } else { out.word() },
+            [in_place.word(), memory.word(), in_place.word(), NULL][variant],
+            int(rows),
+            int(columns),
+            Word::Float(Case::epsilon()),
+            weights.number(),
+        ];
+        case.launch(&format!("norm_{}", S::SUFFIX), &words);
+        let what = format!("variant {variant} of {what}");
+        if variant != 2 {
+            assert_same(out.values(), &expected, &what);
+        }
+        let (written, unwritten) = if variant == 1 { (&memory, &in_place) } else { (&in_place, &memory) };
+        if variant == 3 {
+            assert!(written.values().iter().all(|value| value.is_nan()), "{what}");
+        } else {
+            assert_same(written.values(), &exact, &what);
+        }
+        if variant != 1 {
+            assert_eq!(unwritten.values(), x, "{what}");
+        }
+    }
+}
+
+#[test]
+fn norms_equal_their_twin() {
+    for_cases(1, &COLUMNS, |case| {
+        norm_of::<bf16>(case);
+        norm_of::<f16>(case);
+    });
+}
+
+fn add_norm_of<S: Stored>(case: &mut Case) {
+    let Case { rows, columns, .. } = *case;
+    let x = case.values::<S>(rows * columns);
+    let mut expected = case.values::<f32>(rows * columns);
+    let weights = case.weights();
+    let (memory, sum) = (case.memory(&x), case.memory(&expected));
+    twins::add_norm(&wide(&x), columns, weights.norm().as_ref(), &mut expected);
+    let [weight, bias] = weights.words();
+    let words = [
+        memory.word(),
+        weight,
+        bias,
+        sum.word(),
+        int(rows),
+        int(columns),
+        Word::Float(Case::epsilon()),
+        weights.number(),
+    ];
+    case.launch(&format!("add_norm_{}", S::SUFFIX), &words);
+    let what = format!("add_norm_{} of kind {:?}, {}", S::SUFFIX, weights.kind, case.what());
+    assert_same(sum.values(), &expected, &what);
+    assert_eq!(memory.values(), x);
+}
+
+#[test]
+fn sums_of_norms_equal_their_twin() {
+    for_cases(2, &COLUMNS, |case| {
+        add_norm_of::<f32>(case);
+        add_norm_of::<bf16>(case);
+        add_norm_of::<f16>(case);
+    });
+}
+
+fn norm_columns_of<S: Stored>(case: &mut Case) {
+    let Case { rows, columns, .. } = *case;
+    let stride = columns + *[0, 3, 8, 64].choose(&mut case.rng).unwrap();
+    let x = case.values::<S>(rows * stride);
+    let kind = *[NormKind::Rms, NormKind::Layer].choose(&mut case.rng).unwrap();
+    let weights = case.weights_of(Some(kind));
+    let memory = case.memory(&x);
+    let mut expected = wide(&x);
+    twins::norm_columns(&mut expected, stride, &weights.norm().unwrap(), S::ROUND);
+    let [weight, bias] = weights.words();
+    let words = [
+        memory.word(),
+        weight,
+        bias,
+        int(rows),
+        int(columns),
+        int(stride),
+        Word::Float(Case::epsilon()),
+        weights.number(),
+    ];
+    case.launch(&format!("norm_columns_{}", S::SUFFIX), &words);
+    let what = format!("norm_columns_{} of {kind:?}, rows of {stride}, {}", S::SUFFIX, case.what());
+    assert_same(memory.values(), &expected, &what);
+    for (row, old) in memory.values().chunks(stride).zip(x.chunks(stride)) {
+        assert_eq!(row[columns..], old[columns..], "{what}");
+    }
+}
+
+#[test]
+fn norms_of_first_columns_equal_their_twin() {
+    for_cases(3, &COLUMNS, |case| {
+        norm_columns_of::<bf16>(case);
+        norm_columns_of::<f16>(case);
+    });
+}
+
+fn turn_heads_of<S: Stored>(case: &mut Case) {
+    let (rows, size) = (case.rows, case.columns);
+    let half = size / 2;
+    let heads = case.rng.random_range(1..9);
+    let stride = heads * size + *[0, size, 5].choose(&mut case.rng).unwrap();
+    let angles: usize = case.rng.random_range(1..4);
+    let weights = case.weights_of(case.rng.clone().random_bool(0.6).then_some(NormKind::Rms));
+    let (cosines, sines) = (case.values::<f32>(angles * half), case.values::<f32>(angles * half));
+    let of_rows: Vec<u32> = (0..rows).map(|_| case.rng.random_range(0..angles as u32)).collect();
+    let (cosines_there, sines_there) = (case.memory(&cosines), case.memory(&sines));
+    let of_rows_there = case.memory(&of_rows);
+    let turns = Turns { cosines: &cosines, sines: &sines, of_rows: &of_rows };
+    let turns = case.rng.random_bool(0.8).then_some(turns);
+    let turn_words =
+        turns.map_or([NULL; 3], |_| [cosines_there.word(), sines_there.word(), of_rows_there.word()]);
+    let x = case.values::<S>(rows * stride);
+    for is_in_place in [false, true] {
+        let memory = case.memory(&x);
+        let before = if is_in_place { x.clone() } else { case.values::<S>(x.len()) };
+        let separate = case.memory(&before);
+        let out = if is_in_place { &memory } else { &separate };
+        let mut expected = wide(&before);
+        let shape = TurnedHeads { heads, size, stride };
+        twins::turn_heads(&wide(&x), &mut expected, shape, weights.norm().as_ref(), turns, S::ROUND);
+        let words = [
+            memory.word(),
+            out.word(),
+            weights.words()[0],
+            turn_words[0],
+            turn_words[1],
+            turn_words[2],
+            int(rows),
+            int(heads),
+            int(size),
+            int(stride),
+            Word::Float(Case::epsilon()),
+        ];
+        case.launch(&format!("turn_heads_{}", S::SUFFIX), &words);
+        let what = format!(
+            "turn_heads_{} of {heads} heads in rows of {stride}, turned: {}, norm: {}, in place: {is_in_place}, {}",
+            S::SUFFIX,
+            turns.is_some(),
+            weights.kind.is_some(),
+            case.what()
+        );
+        assert_same(out.values(), &expected, &what);
+        for (row, old) in out.values().chunks(stride).zip(before.chunks(stride)) {
+            assert_eq!(row[heads * size..], old[heads * size..], "{what}");
+        }
+    }
+}
+
+#[test]
+fn turned_heads_equal_their_twin() {
+    for_cases(4, &[2, 6, 16, 24, 32, 48, 64, 72, 80, 96, 100, 128, 192, 256, 512, 1040], |case| {
+        turn_heads_of::<bf16>(case);
+        turn_heads_of::<f16>(case);
+    });
+}
+
+fn activate_of<S: Stored>(case: &mut Case) {
+    let Case { rows, columns, .. } = *case;
+    for activation in ACTIVATIONS {
+        let x = case.values::<S>(rows * columns);
+        let bias = case.values::<f32>(columns);
+        let bias_there = case.memory(&bias);
+        let bias = case.rng.random_bool(0.5).then_some(&*bias);
+        let expected = twins::activate(&wide(&x), columns, bias, activation, S::ROUND);
+        let (memory, separate) = (case.memory(&x), case.room::<S>(x.len()));
+        let out = if case.rng.random_bool(0.5) { &memory } else { &separate };
+        let words = [
+            memory.word(),
+            bias.map_or(NULL, |_| bias_there.word()),
+            out.word(),
+            int(rows),
+            int(columns),
+            Word::Int(activation_number(activation)),
+        ];
+        case.launch(&format!("activate_{}", S::SUFFIX), &words);
+        let what = format!("activate_{} of {activation:?}, {}", S::SUFFIX, case.what());
+        assert_same(out.values(), &expected, &what);
+    }
+}
+
+fn gate_of<S: Stored>(case: &mut Case) {
+    let Case { rows, columns: inner, .. } = *case;
+    for activation in ACTIVATIONS {
+        let x = case.values::<S>(2 * rows * inner);
+        let bias = case.values::<f32>(2 * inner);
+        let bias_there = case.memory(&bias);
+        let bias = case.rng.random_bool(0.5).then_some(&*bias);
+        let expected = twins::gate(&wide(&x), inner, bias, activation, S::ROUND);
+        let (memory, out) = (case.memory(&x), case.room::<S>(rows * inner));
+        let words = [
+            memory.word(),
+            bias.map_or(NULL, |_| bias_there.word()),
+            out.word(),
+            int(rows),
+            int(inner),
+            Word::Int(activation_number(activation)),
+        ];
+        case.launch(&format!("gate_{}", S::SUFFIX), &words);
+        let what = format!("gate_{} of {activation:?}, {}", S::SUFFIX, case.what());
+        assert_same(out.values(), &expected, &what);
+    }
+}
+
+#[test]
+fn activations_and_gates_equal_their_twins() {
+    for_cases(5, &[1, 7, 8, 9, 33, 100, 264, 1032], |case| {
+        activate_of::<bf16>(case);
+        activate_of::<f16>(case);
+        gate_of::<bf16>(case);
+        gate_of::<f16>(case);
+    });
+}
+
+/// Far from zero, where exponentials leave the range of `f32`.
+#[test]
+fn activations_have_their_limits() {
+    let Some(kernels) = kernels() else { return };
+    let x = [-3e38, -1000.0, -100.0, -20.0, -0.0, 0.0, 20.0, 100.0, 1000.0, 3e38].map(bf16::from_f32);
+    for activation in ACTIVATIONS {
+        let (memory, out) = (Memory::new(kernels, &x, 0), Memory::new(kernels, &[bf16::NAN; 10], 0));
+        let words =
+            [memory.word(), NULL, out.word(), int(1), int(10), Word::Int(activation_number(activation))];
+        kernels.launch("activate_bf16", 1, 32, &words);
+        let expected = twins::activate(&wide(&x), 10, None, activation, to_bf16);
+        assert_same(out.values(), &expected, &format!("{activation:?}"));
+    }
+}
+
+fn add_bias_of<S: Stored>(case: &mut Case) {
+    let Case { rows, columns, .. } = *case;
+    let x = case.values::<S>(rows * columns);
+    let bias = case.values::<f32>(columns);
+    let (memory, bias_there) = (case.memory(&x), case.memory(&bias));
+    let mut expected = wide(&x);
+    twins::add_bias(&mut expected, &bias, S::ROUND);
+    let words = [memory.word(), bias_there.word(), int(rows), int(columns)];
+    case.launch(&format!("add_bias_{}", S::SUFFIX), &words);
+    // One addition and one rounding: the same bits.
+    assert_eq!(wide(memory.values()), expected, "add_bias_{}, {}", S::SUFFIX, case.what());
+}
+
+#[test]
+fn biases_are_added_as_their_twin_adds_them() {
+    for_cases(6, &COLUMNS, |case| {
+        add_bias_of::<f32>(case);
+        add_bias_of::<bf16>(case);
+        add_bias_of::<f16>(case);
+    });
+}
+
+fn embed_of<S: Stored>(case: &mut Case) {
+    let Case { rows, columns, .. } = *case;
+    let tables: Vec<(Vec<S>, Vec<u32>)> = (0..case.rng.random_range(1..4))
+        .map(|_| {
+            let ids = case.rng.random_range(1..6);
+            let table = case.values(ids * columns);
+            (table, (0..rows).map(|_| case.rng.random_range(0..ids as u32)).collect())
+        })
+        .collect();
+    let scale = *[1.0, 27.7].choose(&mut case.rng).unwrap();
+    let weights = case.weights();
+    let there: Vec<_> = tables.iter().map(|(table, ids)| (case.memory(table), case.memory(ids))).collect();
+    let out = case.room::<f32>(rows * columns);
+    let mut words = Vec::new();
+    for lookup in 0..3 {
+        let lookup = there.get(lookup);
+        words.push(lookup.map_or(NULL, |(table, _)| table.word()));
+        words.push(lookup.map_or(NULL, |(_, ids)| ids.word()));
+    }
+    words.push(Word::Float(scale));
+    words.extend(weights.words());
+    words.extend([out.word(), int(rows), int(columns), Word::Float(Case::epsilon()), weights.number()]);
+    case.launch(&format!("embed_{}", S::SUFFIX), &words);
+    let values: Vec<Vec<f32>> = tables.iter().map(|(table, _)| wide(table)).collect();
+    let lookups: Vec<(&[f32], &[u32])> =
+        values.iter().zip(&tables).map(|(values, (_, ids))| (&**values, &**ids)).collect();
+    let expected = twins::embed(&lookups, columns, scale, weights.norm().as_ref());
+    let what = format!("embed_{} of kind {:?}, {}", S::SUFFIX, weights.kind, case.what());
+    assert_same(out.values(), &expected, &what);
+}
+
+#[test]
+fn embeddings_equal_their_twin() {
+    for_cases(7, &COLUMNS, |case| {
+        embed_of::<f32>(case);
+        embed_of::<bf16>(case);
+        embed_of::<f16>(case);
+    });
+}
+
+#[test]
+fn gathered_rows_equal_their_twin() {
+    for_cases(8, &COLUMNS, |case| {
+        let Case { rows: count, columns, .. } = *case;
+        let x: Vec<u16> = (0..6 * columns).map(|_| case.rng.random()).collect();
+        let rows: Vec<u32> = (0..count).map(|_| case.rng.random_range(0..6)).collect();
+        let expected = twins::gather_rows(&x, columns, &rows);
+        let (there, rows_there) = (case.memory(&x), case.memory(&rows));
+        let out = case.memory(&vec![0_u16; count * columns]);
+        let words = [there.word(), rows_there.word(), out.word(), int(count), int(2 * columns)];
+        case.launch("gather_rows", &words);
+        assert_eq!(out.values(), expected, "{}", case.what());
+
+        let Word::Address(start) = there.word() else { unreachable!() };
+        let addresses: Vec<i64> =
+            rows.iter().map(|&row| start as i64 + i64::from(row) * 2 * columns as i64).collect();
+        let (addresses_there, out) = (case.memory(&addresses), case.memory(&vec![0_u16; count * columns]));
+        let words = [addresses_there.word(), out.word(), int(count), int(2 * columns)];
+        case.launch("gather_addresses", &words);
+        assert_eq!(out.values(), expected, "{}", case.what());
+    });
+}
+
+#[test]
+fn means_of_rows_equal_their_twin() {
+    for_cases(9, &COLUMNS[..15], |case| {
+        let Case { rows: texts, columns, .. } = *case;
+        let x = case.values::<f32>(50 * columns);
+        let mut starts = vec![0_u32];
+        for _ in 0..texts {
+            starts.push(starts[starts.len() - 1] + case.rng.random_range(0..100));
+        }
+        let rows: Vec<u32> = (0..starts[texts]).map(|_| case.rng.random_range(0..50)).collect();
+        let expected = twins::mean_rows(&x, columns, &starts, &rows);
+        let (there, starts_there, rows_there) = (case.memory(&x), case.memory(&starts), case.memory(&rows));
+        let out = case.room::<f32>(texts * columns);
+        let words =
+            [there.word(), starts_there.word(), rows_there.word(), out.word(), int(texts), int(columns)];
+        case.launch("mean_rows", &words);
+        assert_same(out.values(), &expected, &case.what());
+    });
+}
+
+fn not_finite_of<S: Stored>(case: &mut Case) {
+    let count = case.columns;
+    for spoiler in [None, Some(f32::INFINITY), Some(f32::NEG_INFINITY), Some(f32::NAN)] {
+        let mut x = case.values::<S>(count);
+        if let Some(spoiler) = spoiler {
+            x[case.rng.random_range(0..count)] = S::stored(spoiler);
+        }
+        let (memory, flag) = (case.memory(&x), case.memory(&[0_i32]));
+        let words = [memory.word(), flag.word(), int(count)];
+        case.launch(&format!("not_finite_{}", S::SUFFIX), &words);
+        let expected = i32::from(twins::not_finite(&wide(&x)));
+        assert_eq!(expected, i32::from(spoiler.is_some()));
+        assert_eq!(flag.values(), [expected], "{spoiler:?}, {}", case.what());
+    }
+}
+
+#[test]
+fn values_that_are_not_finite_are_found() {
+    for_cases(10, &COLUMNS, |case| {
+        not_finite_of::<bf16>(case);
+        not_finite_of::<f16>(case);
+    });
+}
+
+/// The conversions of the emulated types are those of crate `half`, for all their values and those between.
+#[test]
+fn emulated_types_round_to_even() {
+    let Some(kernels) = kernels() else { return };
+    let mut rng = StdRng::seed_from_u64(11);
+    let mut x: Vec<f32> = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32()).collect();
+    x.extend((0..=u16::MAX).map(|bits| bf16::from_bits(bits).to_f32()));
+    // Ties, and neighbours of ties.
+    for value in x.clone() {
+        x.extend(
+            [0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001]
+                .map(|more| f32::from_bits(value.to_bits() | more)),
+        );
+    }
+    x.extend((0..100_000).map(|_| f32::from_bits(rng.random())));
+    x.retain(|value| !value.is_nan());
+    let there = Memory::new(kernels, &x, 0);
+    let words = |out: Word| {
+        [there.word(), NULL, NULL, out, NULL, int(1), int(x.len()), Word::Float(0.0), Word::Int(0)]
+    };
+    let bits_16 = Memory::new(kernels, &vec![f16::NAN; x.len()], 0);
+    kernels.launch("norm_f16", 1, 32, &words(bits_16.word()));
+    let brain = Memory::new(kernels, &vec![bf16::NAN; x.len()], 0);
+    kernels.launch("norm_bf16", 1, 32, &words(brain.word()));
+    for (at, &value) in x.iter().enumerate() {
+        assert_eq!(bits_16.values()[at].to_bits(), f16::from_f32(value).to_bits(), "{value:e}");
+        assert_eq!(brain.values()[at].to_bits(), bf16::from_f32(value).to_bits(), "{value:e}");
+    }
+}
+
+/// What the emulator refuses, it must see.
+#[test]
+#[should_panic(expected = "argument 2 of add_bias_f32 is i, not Float(1.0)")]
+fn arguments_of_another_kind_are_refused() {
+    let Some(kernels) = kernels() else { panic!("argument 2 of add_bias_f32 is i, not Float(1.0)") };
+    kernels.launch("add_bias_f32", 1, 32, &[NULL, NULL, Word::Float(1.0), int(1)]);
+}
+
+/// Each kernel has a test, by its name without the type.
+#[test]
+fn every_kernel_is_tested() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda");
+    let kernels = fs::read_to_string(sources.join("kernels.cu")).unwrap();
+    let tests = fs::read_to_string(sources.join("kernel_tests.rs")).unwrap();
+    let names = kernels.split("KERNEL ").skip(1).filter_map(|rest| rest.split(['(', '#']).next());
+    let names: Vec<&str> =
+        names.map(|name| name.trim_end_matches('_')).filter(|name| !name.contains(' ')).collect();
+    assert!(names.len() > 10, "{names:?}");
+    for name in names {
+        assert!(tests.contains(&format!("\"{name}")), "no test launches {name}");
+    }
+}

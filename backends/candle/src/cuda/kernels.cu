@@ -1,0 +1,600 @@
+// The fused kernels around cuBLAS and flash attention.
+//
+// Input and output: matrices in row-major order, of `T` (suffix `_bf16` or `_f16`) or `float`. All sums and functions are
+// float32; a value is rounded to `T` once, when it is stored. Each row is read once and written once (see "kept" below).
+// `twins.rs` says in plain Rust what each kernel computes. The tests compile this very file for the CPU (`emulated/`).
+//
+// Launch: blocks and threads have one dimension, and no kernel takes dynamic shared memory. The number of threads of a block
+// must be a multiple of 32, at most 1,024. Every number of blocks and threads gives the same result up to rounding in sums,
+// because each kernel loops over what is left; rounding depends on the number of threads only. These are fast:
+//
+// | kernel                                                     | blocks                         | threads             |
+// |------------------------------------------------------------|--------------------------------|---------------------|
+// | norm, add_norm, norm_columns, embed, activate, gate (inner),| rows                           | per_row(columns)    |
+// |   add_bias                                                 |                                |                     |
+// | turn_heads                                                 | rows                           | per_row(heads·size/2)|
+// | gather_rows, gather_addresses                              | count                          | per_row(bytes / 2)  |
+// | mean_rows                                                  | texts · ceil(columns / 32)     | 256                 |
+// | not_finite                                                 | ceil(count / (64 · 256))       | 256                 |
+//
+// per_row(n) = min(1024, 32 · ceil(n / 256)): eight values per thread. A norm keeps 16 values of its row in registers per
+// thread and reads the rest again for each sum, so rows are read once up to 16 · threads columns (16,384 with 1,024) if all
+// accesses are wide.
+//
+// Bytes that a row moves, with c columns, T of 2 bytes; weights and angles stay in the cache:
+//   norm 4c + 2c (+ 4c in_place); add_norm 2c + 8c (float x: 12c); norm_columns 4c; embed: its tables' rows + 4c;
+//   activate 4c; gate 6·inner; add_bias 4c (float: 8c); turn_heads 4·heads·size; gather_* 2·bytes;
+//   mean_rows 4c for each row it averages; not_finite 2 per value.
+//
+// Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values; all else takes the
+// same code one value at a time.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace {
+
+constexpr int WARP = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+// Values of a wide access.
+constexpr int WIDE = 8;
+// Values of a row that a thread keeps in registers if its accesses are wide; otherwise two.
+constexpr int KEPT = 16;
+constexpr int MOST_THREADS = 1024;
+
+// The numbers of `NormKind`; `twins.rs` gives them.
+constexpr int NO_NORM = 0;
+constexpr int LAYER_NORM = 2;
+
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ inline float to_float(__half value) { return __half2float(value); }
+
+__device__ inline void round_to(float& to, float value) { to = value; }
+__device__ inline void round_to(__nv_bfloat16& to, float value) { to = __float2bfloat16_rn(value); }
+__device__ inline void round_to(__half& to, float value) { to = __float2half_rn(value); }
+
+// COUNT values from `from` on. If there are several, `from` is aligned to 16 bytes.
+template <int COUNT, class T>
+__device__ inline void load(const T* from, float (&values)[COUNT]) {
+    if constexpr (COUNT == 1) {
+        values[0] = to_float(*from);
+    } else {
+        constexpr int PIECES = COUNT * sizeof(T) / sizeof(uint4);
+        uint4 pieces[PIECES];
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) pieces[piece] = reinterpret_cast<const uint4*>(from)[piece];
+        T stored[COUNT];
+        memcpy(stored, pieces, sizeof(stored));
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) values[i] = to_float(stored[i]);
+    }
+}
+
+// The reverse of `load`.
+template <int COUNT, class T>
+__device__ inline void store(T* to, const float (&values)[COUNT]) {
+    if constexpr (COUNT == 1) {
+        round_to(*to, values[0]);
+    } else {
+        constexpr int PIECES = COUNT * sizeof(T) / sizeof(uint4);
+        T stored[COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) round_to(stored[i], values[i]);
+        uint4 pieces[PIECES];
+        memcpy(pieces, stored, sizeof(stored));
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) reinterpret_cast<uint4*>(to)[piece] = pieces[piece];
+    }
+}
+
+template <class... P>
+__device__ inline bool are_aligned(const P*... pointers) {
+    return ((reinterpret_cast<unsigned long long>(pointers) % sizeof(uint4) == 0) && ...);
+}
+
+template <int VALUES>
+struct Width {
+    static constexpr int VALUE = VALUES;
+};
+
+// Calls `work` with the number of values of its accesses.
+template <class Work>
+__device__ inline void with_width(bool is_wide, Work work) {
+    if (is_wide) {
+        work(Width<WIDE>{});
+    } else {
+        work(Width<1>{});
+    }
+}
+
+// Calls `work` for each row of this block. All threads get the same rows.
+template <class Work>
+__device__ inline void for_rows(int rows, Work work) {
+#pragma unroll 1
+    for (long long row = blockIdx.x; row < rows; row += gridDim.x) work(row);
+}
+
+// Calls `work` with the first column of each group of COUNT that is this thread's.
+template <int COUNT, class Work>
+__device__ inline void for_columns(int columns, Work work) {
+#pragma unroll 1
+    for (int column = threadIdx.x * COUNT; column < columns; column += blockDim.x * COUNT) work(column);
+}
+
+// The sum over all threads of the block, for all of them.
+__device__ float block_sum(float value) {
+    __shared__ float of_warps[MOST_THREADS / WARP];
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(ALL_LANES, value, offset);
+    if (blockDim.x == WARP) return value;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    // Whoever still reads the sum before this one goes first.
+    __syncthreads();
+    if (lane == 0) of_warps[warp] = value;
+    __syncthreads();
+    value = lane < static_cast<int>(blockDim.x) / WARP ? of_warps[lane] : 0.0f;
+#pragma unroll
+    for (int offset = WARP / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(ALL_LANES, value, offset);
+    return value;
+}
+
+// A norm of rows of `columns`.
+struct Norm {
+    const float* __restrict__ weight;
+    const float* __restrict__ bias;
+    int columns;
+    float epsilon;
+    int kind;
+};
+
+// `read(column, values)` gives COUNT values of the row; `write(column, values)` takes what they become. A thread writes only
+// columns that nobody reads after it, so the two may be the same memory.
+template <int COUNT, class Read, class Write>
+__device__ inline void norm_row(const Norm& norm, Read read, Write write) {
+    constexpr int GROUPS = COUNT == 1 ? 2 : KEPT / COUNT;
+    const int step = blockDim.x * COUNT, first = threadIdx.x * COUNT, columns = norm.columns;
+    float kept[GROUPS][COUNT];
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) {
+        if (first + group * step < columns) read(first + group * step, kept[group]);
+    }
+    auto for_groups = [&](auto work) {
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group) {
+            if (first + group * step < columns) work(first + group * step, kept[group]);
+        }
+#pragma unroll 1
+        for (int column = first + GROUPS * step; column < columns; column += step) {
+            float again[COUNT];
+            read(column, again);
+            work(column, again);
+        }
+    };
+    float mean = 0.0f, scale = 1.0f;
+    if (norm.kind == LAYER_NORM) {
+        float sum = 0.0f;
+        for_groups([&](int, float(&values)[COUNT]) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) sum += values[i];
+        });
+        mean = block_sum(sum) / columns;
+    }
+    if (norm.kind != NO_NORM) {
+        float squares = 0.0f;
+        for_groups([&](int, float(&values)[COUNT]) {
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) squares += (values[i] - mean) * (values[i] - mean);
+        });
+        scale = 1.0f / sqrtf(block_sum(squares) / columns + norm.epsilon);
+    }
+    for_groups([&](int column, float(&values)[COUNT]) {
+        if (norm.kind != NO_NORM) {
+            float weight[COUNT];
+            load(norm.weight + column, weight);
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) values[i] = (values[i] - mean) * scale * weight[i];
+            if (norm.bias != nullptr) {
+                float bias[COUNT];
+                load(norm.bias + column, bias);
+#pragma unroll
+                for (int i = 0; i < COUNT; ++i) values[i] += bias[i];
+            }
+        }
+        write(column, values);
+    });
+}
+
+template <class T>
+__device__ void norm_rows(const float* x, T* out, float* in_place, int rows, const Norm& norm) {
+    const int columns = norm.columns;
+    const bool is_wide = columns % WIDE == 0 && are_aligned(x, norm.weight, norm.bias, out, in_place);
+    with_width(is_wide, [&](auto width) {
+        constexpr int COUNT = decltype(width)::VALUE;
+        for_rows(rows, [&](long long row) {
+            const long long start = row * columns;
+            norm_row<COUNT>(
+                norm, [&](int column, float(&values)[COUNT]) { load(x + start + column, values); },
+                [&](int column, const float(&values)[COUNT]) {
+                    if (out != nullptr) store(out + start + column, values);
+                    if (in_place != nullptr) store(in_place + start + column, values);
+                });
+        });
+    });
+}
+
+template <class T>
+__device__ void add_norm_rows(const T* x, float* sum, int rows, const Norm& norm) {
+    const int columns = norm.columns;
+    const bool is_wide = columns % WIDE == 0 && are_aligned(x, norm.weight, norm.bias, sum);
+    with_width(is_wide, [&](auto width) {
+        constexpr int COUNT = decltype(width)::VALUE;
+        for_rows(rows, [&](long long row) {
+            const long long start = row * columns;
+            norm_row<COUNT>(
+                norm, [&](int column, float(&values)[COUNT]) { load(x + start + column, values); },
+                [&](int column, const float(&values)[COUNT]) {
+                    float sums[COUNT];
+                    load(sum + start + column, sums);
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) sums[i] += values[i];
+                    store(sum + start + column, sums);
+                });
+        });
+    });
+}
+
+template <class T>
+__device__ void norm_first_columns(T* x, int rows, int stride, const Norm& norm) {
+    const bool is_wide =
+        norm.columns % WIDE == 0 && stride % WIDE == 0 && are_aligned(x, norm.weight, norm.bias);
+    with_width(is_wide, [&](auto width) {
+        constexpr int COUNT = decltype(width)::VALUE;
+        for_rows(rows, [&](long long row) {
+            T* const first = x + row * stride;
+            norm_row<COUNT>(
+                norm, [&](int column, float(&values)[COUNT]) { load(first + column, values); },
+                [&](int column, const float(&values)[COUNT]) { store(first + column, values); });
+        });
+    });
+}
+
+// One of the tables whose vectors `embed_rows` adds up; `ids` is null where there is none.
+template <class E>
+struct Lookup {
+    const E* __restrict__ table;
+    const unsigned* __restrict__ ids;
+};
+
+template <class E>
+__device__ void embed_rows(const Lookup<E> (&lookups)[3], float scale, float* out, int rows, const Norm& norm) {
+    const int columns = norm.columns;
+    const bool is_wide =
+        columns % WIDE == 0 &&
+        are_aligned(lookups[0].table, lookups[1].table, lookups[2].table, norm.weight, norm.bias, out);
+    with_width(is_wide, [&](auto width) {
+        constexpr int COUNT = decltype(width)::VALUE;
+        for_rows(rows, [&](long long row) {
+            const E* vectors[3];
+#pragma unroll
+            for (int i = 0; i < 3; ++i) {
+                const Lookup<E>& lookup = lookups[i];
+                const bool is_there = lookup.table != nullptr && lookup.ids != nullptr;
+                vectors[i] = is_there ? lookup.table + static_cast<long long>(lookup.ids[row]) * columns : nullptr;
+            }
+            norm_row<COUNT>(
+                norm,
+                [&](int column, float(&values)[COUNT]) {
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) values[i] = 0.0f;
+#pragma unroll
+                    for (int table = 0; table < 3; ++table) {
+                        if (vectors[table] == nullptr) continue;
+                        float more[COUNT];
+                        load(vectors[table] + column, more);
+#pragma unroll
+                        for (int i = 0; i < COUNT; ++i) values[i] += more[i];
+                    }
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) values[i] *= scale;
+                },
+                [&](int column, const float(&values)[COUNT]) { store(out + row * columns + column, values); });
+        });
+    });
+}
+
+// Of one row: its heads, normalised if there is a weight, turned if there are angles. A group of lanes has a head: lane i its
+// i-th COUNT pairs, and then those 32 groups further. The first are kept in registers, the rest is read again.
+template <int COUNT, class T>
+__device__ inline void turn_row(const T* x, T* out, const float* __restrict__ weight,
+                                const float* __restrict__ cosines, const float* __restrict__ sines, int heads,
+                                int size, float epsilon) {
+    const int half = size / 2;
+    int lanes_log = 0;
+    while ((COUNT << lanes_log) < half && (1 << lanes_log) < WARP) ++lanes_log;
+    const int lanes = 1 << lanes_log, step = COUNT << lanes_log;
+    // All threads stay in this loop together, because a shuffle takes whole warps.
+    for (int first = 0; first < heads << lanes_log; first += blockDim.x) {
+        const int head = (first + static_cast<int>(threadIdx.x)) >> lanes_log;
+        const int start = head < heads ? (threadIdx.x & (lanes - 1)) * COUNT : half;
+        const T* const from = x + head * size;
+        T* const to = out + head * size;
+        float a[COUNT], b[COUNT];
+        if (start < half) {
+            load(from + start, a);
+            load(from + half + start, b);
+        }
+        float scale = 1.0f;
+        if (weight != nullptr) {
+            float squares = 0.0f;
+#pragma unroll 1
+            for (int pair = start; pair < half; pair += step) {
+                float c[COUNT], d[COUNT];
+                if (pair != start) {
+                    load(from + pair, c);
+                    load(from + half + pair, d);
+                }
+#pragma unroll
+                for (int i = 0; i < COUNT; ++i) {
+                    const float left = pair == start ? a[i] : c[i], right = pair == start ? b[i] : d[i];
+                    squares += left * left + right * right;
+                }
+            }
+            for (int offset = lanes / 2; offset > 0; offset /= 2) {
+                squares += __shfl_xor_sync(ALL_LANES, squares, offset);
+            }
+            scale = 1.0f / sqrtf(squares / size + epsilon);
+        }
+#pragma unroll 1
+        for (int pair = start; pair < half; pair += step) {
+            if (pair != start) {
+                load(from + pair, a);
+                load(from + half + pair, b);
+            }
+            if (weight != nullptr) {
+                float of_a[COUNT], of_b[COUNT];
+                load(weight + pair, of_a);
+                load(weight + half + pair, of_b);
+#pragma unroll
+                for (int i = 0; i < COUNT; ++i) {
+                    a[i] *= scale * of_a[i];
+                    b[i] *= scale * of_b[i];
+                }
+            }
+            if (cosines != nullptr) {
+                float cosine[COUNT], sine[COUNT];
+                load(cosines + pair, cosine);
+                load(sines + pair, sine);
+#pragma unroll
+                for (int i = 0; i < COUNT; ++i) {
+                    const float left = a[i] * cosine[i] - b[i] * sine[i];
+                    b[i] = b[i] * cosine[i] + a[i] * sine[i];
+                    a[i] = left;
+                }
+            }
+            store(to + pair, a);
+            store(to + half + pair, b);
+        }
+    }
+}
+
+template <class T>
+__device__ void turn_rows(const T* x, T* out, const float* weight, const float* cosines, const float* sines,
+                          const unsigned* of_rows, int rows, int heads, int size, int stride, float epsilon) {
+    const int half = size / 2;
+    const bool is_wide =
+        half % WIDE == 0 && stride % WIDE == 0 && are_aligned(x, out, weight, cosines, sines);
+    with_width(is_wide, [&](auto width) {
+        for_rows(rows, [&](long long row) {
+            const long long angles = cosines == nullptr ? 0 : static_cast<long long>(of_rows[row]) * half;
+            turn_row<decltype(width)::VALUE>(x + row * stride, out + row * stride, weight,
+                                             cosines == nullptr ? nullptr : cosines + angles,
+                                             cosines == nullptr ? nullptr : sines + angles, heads, size, epsilon);
+        });
+    });
+}
+
+// The numbers of `Activation`; `twins.rs` gives them.
+__device__ inline float activated(float x, int activation) {
+    switch (activation) {
+        case 1: return x / (1.0f + expf(-x));
+        case 2: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+        case 3: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+        // Not `fmaxf`, which gives a number for what is not a number.
+        case 4: return x < 0.0f ? 0.0f : x;
+        case 5: return tanhf(x);
+        case 6: return 1.0f / (1.0f + expf(-x));
+        default: return x;
+    }
+}
+
+// Adds `bias` from `column` on, if there is one.
+template <int COUNT>
+__device__ inline void add(const float* __restrict__ bias, int column, float (&values)[COUNT]) {
+    if (bias == nullptr) return;
+    float more[COUNT];
+    load(bias + column, more);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) values[i] += more[i];
+}
+
+template <class T>
+__device__ void activate_rows(const T* x, const float* bias, T* out, int rows, int columns, int activation) {
+    with_width(columns % WIDE == 0 && are_aligned(x, bias, out), [&](auto width) {
+        constexpr int COUNT = decltype(width)::VALUE;
+        for_rows(rows, [&](long long row) {
+            for_columns<COUNT>(columns, [&](int column) {
+                float values[COUNT];
+                load(x + row * columns + column, values);
+                add(bias, column, values);
+#pragma unroll
+                for (int i = 0; i < COUNT; ++i) values[i] = activated(values[i], activation);
+                store(out + row * columns + column, values);
+            });
+        });
+    });
+}
+
+template <class T>
+__device__ void gate_rows(const T* x, const float* bias, T* out, int rows, int inner, int activation) {
+    with_width(inner % WIDE == 0 && are_aligned(x, bias, out), [&](auto width) {
+        constexpr int COUNT = decltype(width)::VALUE;
+        for_rows(rows, [&](long long row) {
+            const T* const gates = x + 2 * row * inner;
+            for_columns<COUNT>(inner, [&](int column) {
+                float gate[COUNT], up[COUNT];
+                load(gates + column, gate);
+                load(gates + inner + column, up);
+                add(bias, column, gate);
+                add(bias, inner + column, up);
+#pragma unroll
+                for (int i = 0; i < COUNT; ++i) up[i] *= activated(gate[i], activation);
+                store(out + row * inner + column, up);
+            });
+        });
+    });
+}
+
+template <class T>
+__device__ void add_bias_rows(T* x, const float* bias, int rows, int columns) {
+    with_width(columns % WIDE == 0 && are_aligned(x, bias), [&](auto width) {
+        constexpr int COUNT = decltype(width)::VALUE;
+        for_rows(rows, [&](long long row) {
+            for_columns<COUNT>(columns, [&](int column) {
+                float values[COUNT];
+                load(x + row * columns + column, values);
+                add(bias, column, values);
+                store(x + row * columns + column, values);
+            });
+        });
+    });
+}
+
+// `bytes` is even.
+__device__ inline void copy_row(const char* from, char* to, int bytes) {
+    if (bytes % sizeof(uint4) == 0 && are_aligned(from, to)) {
+        for (int at = threadIdx.x; at < bytes / static_cast<int>(sizeof(uint4)); at += blockDim.x) {
+            reinterpret_cast<uint4*>(to)[at] = reinterpret_cast<const uint4*>(from)[at];
+        }
+    } else {
+        for (int at = threadIdx.x; at < bytes / 2; at += blockDim.x) {
+            reinterpret_cast<unsigned short*>(to)[at] = reinterpret_cast<const unsigned short*>(from)[at];
+        }
+    }
+}
+
+template <class T>
+__device__ void find_not_finite(const T* x, int* flag, int count) {
+    const long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
+    const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const int wide = are_aligned(x) ? count / WIDE * WIDE : 0;
+    bool is_found = false;
+    for (long long at = thread * WIDE; at < wide; at += threads * WIDE) {
+        float values[WIDE];
+        load(x + at, values);
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) is_found |= !(fabsf(values[i]) <= 3.402823466e38f);
+    }
+    for (long long at = wide + thread; at < count; at += threads) {
+        is_found |= !(fabsf(to_float(x[at])) <= 3.402823466e38f);
+    }
+    // All who write it write the same.
+    if (is_found) *flag = 1;
+}
+
+}  // namespace
+
+#define KERNEL extern "C" __global__ void __launch_bounds__(1024)
+
+// Kernels of values that are stored as T, or as `float` where x is the residual stream.
+#define KERNELS_OF_16_BITS(SUFFIX, T)                                                                                  \
+    /* out = norm(x). Either of out and in_place may be null; in_place may be x. */                                    \
+    KERNEL norm_##SUFFIX(const float* x, const float* weight, const float* bias, T* out, float* in_place, int rows,    \
+                         int columns, float epsilon, int kind) {                                                       \
+        norm_rows(x, out, in_place, rows, Norm{weight, bias, columns, epsilon, kind});                                 \
+    }                                                                                                                  \
+    /* The first `columns` of each row of `stride`, in place. */                                                       \
+    KERNEL norm_columns_##SUFFIX(T* x, const float* weight, const float* bias, int rows, int columns, int stride,      \
+                                 float epsilon, int kind) {                                                            \
+        norm_first_columns(x, rows, stride, Norm{weight, bias, columns, epsilon, kind});                               \
+    }                                                                                                                  \
+    /* The first `heads` heads of each row: RMS norm (weight [size], null: none), then (a, b) -> (a cos - b sin,       \
+       b cos + a sin) for its halves, with cosines and sines [angles, size / 2] (null: none) and for each row the      \
+       index of its angles. out may be x. */                                                                           \
+    KERNEL turn_heads_##SUFFIX(const T* x, T* out, const float* weight, const float* cosines, const float* sines,      \
+                               const unsigned* of_rows, int rows, int heads, int size, int stride, float epsilon) {    \
+        turn_rows(x, out, weight, cosines, sines, of_rows, rows, heads, size, stride, epsilon);                        \
+    }                                                                                                                  \
+    /* out = activation(x + bias); bias may be null, out may be x. */                                                  \
+    KERNEL activate_##SUFFIX(const T* x, const float* bias, T* out, int rows, int columns, int activation) {           \
+        activate_rows(x, bias, out, rows, columns, activation);                                                        \
+    }                                                                                                                  \
+    /* x [rows, 2 inner], the gate first: out [rows, inner] = activation(gate + bias) * (up + bias). */                \
+    KERNEL gate_##SUFFIX(const T* x, const float* bias, T* out, int rows, int inner, int activation) {                 \
+        gate_rows(x, bias, out, rows, inner, activation);                                                              \
+    }                                                                                                                  \
+    /* flag = 1 if a value is not finite. */                                                                           \
+    KERNEL not_finite_##SUFFIX(const T* x, int* flag, int count) { find_not_finite(x, flag, count); }
+
+#define KERNELS_OF_ALL(SUFFIX, T)                                                                                      \
+    /* sum += norm(x) */                                                                                               \
+    KERNEL add_norm_##SUFFIX(const T* x, const float* weight, const float* bias, float* sum, int rows, int columns,    \
+                             float epsilon, int kind) {                                                                \
+        add_norm_rows(x, sum, rows, Norm{weight, bias, columns, epsilon, kind});                                       \
+    }                                                                                                                  \
+    /* x += bias */                                                                                                    \
+    KERNEL add_bias_##SUFFIX(T* x, const float* bias, int rows, int columns) { add_bias_rows(x, bias, rows, columns); }\
+    /* out = norm(scale * the sum of up to three looked-up vectors); a table or its ids may be null. */                \
+    KERNEL embed_##SUFFIX(const T* a, const unsigned* a_ids, const T* b, const unsigned* b_ids, const T* c,            \
+                          const unsigned* c_ids, float scale, const float* weight, const float* bias, float* out,      \
+                          int rows, int columns, float epsilon, int kind) {                                            \
+        const Lookup<T> lookups[3] = {{a, a_ids}, {b, b_ids}, {c, c_ids}};                                             \
+        embed_rows(lookups, scale, out, rows, Norm{weight, bias, columns, epsilon, kind});                             \
+    }
+
+KERNELS_OF_16_BITS(bf16, __nv_bfloat16)
+KERNELS_OF_16_BITS(f16, __half)
+KERNELS_OF_ALL(bf16, __nv_bfloat16)
+KERNELS_OF_ALL(f16, __half)
+KERNELS_OF_ALL(f32, float)
+
+// out[i] = x[rows[i]], in rows of `bytes`, an even number.
+KERNEL gather_rows(const char* x, const unsigned* rows, char* out, int count, int bytes) {
+    for_rows(count, [&](long long row) {
+        copy_row(x + static_cast<long long>(rows[row]) * bytes, out + row * bytes, bytes);
+    });
+}
+
+// out[i] = the row at addresses[i], in rows of `bytes`, an even number.
+KERNEL gather_addresses(const long long* addresses, char* out, int count, int bytes) {
+    for_rows(count, [&](long long row) {
+        copy_row(reinterpret_cast<const char*>(addresses[row]), out + row * bytes, bytes);
+    });
+}
+
+// out[t] = the mean of x[rows[starts[t]..starts[t + 1]]]. A block has 32 columns of a text at a time: a warp reads every
+// warps-th row, and the first warp adds up what they have.
+KERNEL mean_rows(const float* x, const unsigned* starts, const unsigned* rows, float* out, int texts, int columns) {
+    __shared__ float sums[MOST_THREADS];
+    const int warps = blockDim.x / WARP, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int tiles = (columns + WARP - 1) / WARP;
+    for (long long part = blockIdx.x; part < static_cast<long long>(texts) * tiles; part += gridDim.x) {
+        const long long text = part / tiles;
+        const int column = static_cast<int>(part % tiles) * WARP + lane;
+        const unsigned start = starts[text], end = starts[text + 1];
+        float sum = 0.0f;
+        if (column < columns) {
+#pragma unroll 4
+            for (unsigned i = start + warp; i < end; i += warps) {
+                sum += x[static_cast<long long>(rows[i]) * columns + column];
+            }
+        }
+        __syncthreads();
+        sums[threadIdx.x] = sum;
+        __syncthreads();
+        if (warp == 0 && column < columns) {
+            for (int other = 1; other < warps; ++other) sum += sums[other * WARP + lane];
+            out[text * columns + column] = end > start ? sum / static_cast<float>(end - start) : 0.0f;
+        }
+    }
+}

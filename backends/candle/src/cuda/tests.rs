@@ -1,0 +1,86 @@
+//! The GPU's operations on the CPU: the same code and the same kernels, with the device replaced.
+#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+pub(crate) mod stand_in;
+
+use super::{accelerator::Turned, sequences::Sequences};
+use crate::{
+    attention::{Heads, Mask, queries_at},
+    operations::Rows,
+    plain::reference,
+    tests::{assert_close, padded::forest, shapes::Scored},
+};
+use candle_core::{Device, Tensor};
+use rand::{
+    Rng, SeedableRng,
+    rngs::StdRng,
+    seq::{IndexedRandom, SliceRandom},
+};
+use stand_in::flash;
+
+/// Flash attention over the sequences equals the obvious attention over the forest, or the sequences say that it cannot.
+#[test]
+fn sequences_say_which_keys_each_query_sees() {
+    let mut rng = StdRng::seed_from_u64(61);
+    let (mut taken, mut gathered) = (0, 0);
+    for case in 0..300 {
+        let batch = forest(&mut rng);
+        let keys = rng.random_range(1..4);
+        let heads = Heads { queries: keys * rng.random_range(1..4), keys, size: 2 * rng.random_range(1..20) };
+        let tokens = batch.token_ids().len();
+        let share = if rng.random_bool(0.3) { 1.0 } else { rng.random_range(0.05..=1.0) };
+        let mut asked: Vec<usize> = (0..tokens).filter(|_| rng.random_bool(share)).collect();
+        asked.push(tokens - 1);
+        asked.dedup();
+        let spans = queries_at(&batch, &asked);
+        let mut places: Vec<usize> = (0..tokens).collect();
+        if rng.random_bool(0.5) {
+            places.shuffle(&mut rng);
+        }
+        let mut tensor = |rows: usize, columns: usize| {
+            let values: Vec<f32> = (0..rows * columns).map(|_| rng.random_range(-2.0..2.0)).collect();
+            Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap()
+        };
+        let queries = tensor(asked.len(), heads.queries * heads.size);
+        let keys_values = tensor(tokens, 2 * heads.keys * heads.size);
+        let scored = Scored::random(&mut rng, &batch, heads);
+        let mut scoring = scored.scoring();
+        if rng.random_bool(0.8) {
+            (scoring.bias, scoring.soft_cap) = (None, None);
+            let before = rng.random_range(0..30);
+            let after = *[0, 3, 30].choose(&mut rng).unwrap();
+            let windows = [Mask::CAUSAL, Mask::FULL, Mask { before, after: 0 }, Mask { before, after }];
+            scoring.mask = *windows.choose(&mut rng).unwrap();
+        }
+        let rows = Rows { batch: &batch, places: &places, spans: &spans, angles: None, heads, scoring };
+        let Some(sequences) = Sequences::new(&rows, &Device::Cpu).unwrap() else {
+            let is_said = scoring.bias.is_none() && scoring.soft_cap.is_none() && scoring.mask.after == 0;
+            assert!(!is_said, "case {case}: {:?} needs no general path", scoring.mask);
+            continue;
+        };
+        taken += 1;
+        gathered += usize::from(sequences.gathered.is_some());
+        let expected = reference::attention(&queries, &keys_values, &rows).unwrap();
+        let keys_values = match &sequences.gathered {
+            Some(rows) => keys_values.index_select(rows, 0).unwrap(),
+            None => keys_values,
+        };
+        let keys_values = keys_values.reshape(((), 2 * heads.keys, heads.size)).unwrap();
+        let got = flash(
+            &Turned {
+                queries: &queries.reshape(((), heads.queries, heads.size)).unwrap(),
+                keys: &keys_values.narrow(1, 0, heads.keys).unwrap(),
+                values: &keys_values.narrow(1, heads.keys, heads.keys).unwrap(),
+            },
+            &sequences,
+        );
+        let values = |x: &Tensor| -> Vec<f32> { x.flatten_all().unwrap().to_vec1().unwrap() };
+        assert_close(
+            &values(&got.unwrap()),
+            &values(&expected),
+            5e-6,
+            &format!("case {case}, {heads:?} {:?}", scoring.mask),
+        );
+    }
+    assert!(taken > 150 && gathered > 50, "{taken} of the cases took flash attention, {gathered} gathered");
+}

@@ -1,0 +1,129 @@
+//! A GPU's stand-in: the kernels compiled for the CPU, and slow, obvious versions of cuBLAS and flash attention.
+#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+
+use crate::{
+    attention::Heads,
+    cuda::{
+        CudaOperations,
+        accelerator::{Accelerator, Argument, Launch, Turned},
+        emulated::{Word, kernels},
+        sequences::Sequences,
+    },
+};
+use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor};
+
+/// The device.
+pub(crate) struct StandIn {
+    has_flash: bool,
+}
+
+/// The GPU's operations with operands of `dtype`, with flash attention or without; absent on a machine that cannot compile
+/// the kernels.
+pub(crate) fn gpu(dtype: DType, has_flash: bool) -> Option<CudaOperations<StandIn>> {
+    kernels().map(|_| CudaOperations::new(StandIn { has_flash }, dtype))
+}
+
+impl Accelerator for StandIn {
+    fn device(&self) -> &Device {
+        &Device::Cpu
+    }
+
+    fn empty(&self, shape: (usize, usize), dtype: DType) -> Result<Tensor> {
+        // A value that nobody writes is no number.
+        Tensor::full(f32::NAN, shape, &Device::Cpu)?.to_dtype(dtype)
+    }
+
+    fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        let word = |&argument: &Argument<'_>| {
+            Ok(match argument {
+                Argument::Tensor(tensor) => Word::Address(self.address(tensor)?),
+                Argument::Null => Word::Address(0),
+                Argument::Int(value) => Word::Int(i32::try_from(value).unwrap()),
+                Argument::Float(value) => Word::Float(value),
+            })
+        };
+        let words = launch.arguments.iter().map(word).collect::<Result<Vec<Word>>>()?;
+        kernels().unwrap().launch(&launch.name(), launch.blocks, launch.threads, &words);
+        Ok(())
+    }
+
+    fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()> {
+        assert!(x.dtype() == weight.dtype() && x.dtype() != DType::F32);
+        assert!(out.dtype() == DType::F32 || out.dtype() == x.dtype() && !adds);
+        let product = x.to_dtype(DType::F32)?.matmul(&weight.to_dtype(DType::F32)?.t()?)?;
+        let product = if adds { (product + out)? } else { product };
+        out.slice_set(&product.to_dtype(out.dtype())?, 0, 0)
+    }
+
+    fn has_flash(&self, _: Heads) -> bool {
+        self.has_flash
+    }
+
+    fn flash(&self, turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
+        flash(turned, sequences)
+    }
+
+    fn address(&self, tensor: &Tensor) -> Result<u64> {
+        let (storage, layout) = tensor.storage_and_layout();
+        assert!(layout.is_contiguous());
+        let Storage::Cpu(storage) = &*storage else { panic!("a tensor that is not in main memory") };
+        let base = match storage {
+            CpuStorage::F32(values) => values.as_ptr() as u64,
+            CpuStorage::F16(values) => values.as_ptr() as u64,
+            CpuStorage::BF16(values) => values.as_ptr() as u64,
+            CpuStorage::U32(values) => values.as_ptr() as u64,
+            CpuStorage::I64(values) => values.as_ptr() as u64,
+            _ => panic!("no kernel takes {:?}", tensor.dtype()),
+        };
+        Ok(base + (layout.start_offset() * tensor.dtype().size_in_bytes()) as u64)
+    }
+}
+
+/// Flash attention as its authors define it: in a sequence of `q` queries and `k` keys, query `i` is at the position of key
+/// `i + k - q`.
+pub(super) fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
+    let host = |x: &Tensor| x.to_dtype(DType::F32)?.to_vec3::<f32>();
+    let (queries, keys, values) = (host(turned.queries)?, host(turned.keys)?, host(turned.values)?);
+    let (count, heads, size) = turned.queries.dims3()?;
+    let shared = heads / keys[0].len();
+    let starts = |x: &Tensor| x.to_vec1::<u32>();
+    let (query_starts, key_starts) = (starts(&sequences.query_starts)?, starts(&sequences.key_starts)?);
+    let mut out = Vec::with_capacity(count * heads * size);
+    for (query_ends, key_ends) in query_starts.windows(2).zip(key_starts.windows(2)) {
+        let [first_query, end_query] = [query_ends[0] as usize, query_ends[1] as usize];
+        let [first_key, end_key] = [key_ends[0] as usize, key_ends[1] as usize];
+        assert!(end_query - first_query <= sequences.most_queries);
+        assert!(end_key - first_key <= sequences.most_keys);
+        for query in first_query..end_query {
+            // The end of the queries is at the end of the keys.
+            let own = query as i64 + end_key as i64 - end_query as i64;
+            let side = |tokens: usize| i64::try_from(tokens).unwrap_or(i64::MAX / 4);
+            let seen: Vec<usize> = (first_key..end_key)
+                .filter(|&key| {
+                    let distance = key as i64 - own;
+                    distance >= -side(sequences.mask.before) && distance <= side(sequences.mask.after)
+                })
+                .collect();
+            for head in 0..heads {
+                let score = |&key: &usize| -> f64 {
+                    let pairs = queries[query][head].iter().zip(&keys[key][head / shared]);
+                    let product: f64 = pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+                    product * f64::from(sequences.scale)
+                };
+                let scores: Vec<f64> = seen.iter().map(score).collect();
+                let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                for column in 0..size {
+                    let parts = seen.iter().zip(&weights);
+                    let value: f64 = parts
+                        .map(|(&key, weight)| weight * f64::from(values[key][head / shared][column]))
+                        .sum();
+                    out.push((value / sum) as f32);
+                }
+            }
+        }
+    }
+    let out = Tensor::from_vec(out, (count, heads, size), turned.queries.device())?;
+    out.to_dtype(turned.queries.dtype())
+}
