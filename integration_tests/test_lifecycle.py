@@ -123,7 +123,7 @@ class TestMetrics:
         answer = server.post(path, body)
         after = server.metrics()
         # The test cannot predict times, nor the number of batches that compute a request.
-        unforeseen = re.compile(r"_duration_sum|_bucket|te_batch_next_tokens|te_batch_next_size_count|te_rerank_score_sum|te_device_busy_seconds")
+        unforeseen = re.compile(r"^process_|_duration_sum|_bucket|te_batch_next_tokens|te_batch_next_size_count|te_rerank_score_sum|te_device_busy_seconds")
         names = (name for name in after if not unforeseen.search(name))
         return answer, {name: delta for name in names if (delta := after[name] - before.get(name, 0))}
 
