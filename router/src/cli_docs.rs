@@ -141,7 +141,7 @@ fn the_page_that_is_checked_in_is_that_of_the_flags() {
 fn every_flag_that_is_not_hidden_has_its_row() {
     let command = command_line();
     let page = page(&command);
-    let page = page.split_once("## Commands").unwrap().0;
+    let page = page.split_once("## Variables").unwrap().0;
     for argument in command.get_arguments() {
         let id = argument.get_id().as_str();
         let row = format!("| `--{}", id.replace('_', "-"));

@@ -140,11 +140,8 @@ mod tests {
                      --cors-allow-origin b --api-key s3cret --default-prompt=";
         assert_eq!(
             given(flags).to_string(),
-            "--model-id demo --default-prompt \"\" --payload-limit 7 --api-key --cors-allow-origin a,b --json-output \
-             --dtype int8"
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")
+            "--model-id demo --dtype int8 --default-prompt \"\" --payload-limit 7 --api-key --cors-allow-origin a,b \
+             --json-output"
         );
     }
 
