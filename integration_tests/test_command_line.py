@@ -216,7 +216,7 @@ def test_progress_counts_the_documents(tmp_path):
     assert not written.strip() or "documents scored" in written.decode(), written
 
 
-def test_a_reader_that_stops_reading_is_no_error(tmp_path):
+def test_a_reader_that_stops_reading_causes_no_error(tmp_path):
     path = write(tmp_path / "documents.txt", documents(3_000, seed=4), "txt")
     for flags in ("--unsorted", "--raw-scores"):
         command = [str(BINARY), "rerank", "--model-id", str(MODELS / MODEL), "--query", QUERY, "--documents", str(path)]

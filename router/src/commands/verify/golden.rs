@@ -215,7 +215,7 @@ mod tests {
         let path = folder.path().join("golden.json");
         for (content, expected) in [
             (r#"[{"query":"q","document":"d","raw":1.5,"tolerance":0.5}]"#, ""),
-            ("[]", "holds no pair"),
+            ("[]", "has no pair"),
             ("{}", "no array"),
             (r#"[{"query":"q","raw":1}]"#, "document"),
             (r#"[{"query":"q","document":"d","raw":1,"colour":"red"}]"#, "colour"),
