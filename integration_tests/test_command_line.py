@@ -169,7 +169,7 @@ def test_each_answer_comes_while_standard_input_pauses():
     process = subprocess.Popen(
         [*command, "--output", "jsonl", "--unsorted"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables()
     )
-    # Each answer is read before the next line is sent, so that this ends only if no answer waits for more documents.
+    # Each answer is read before the next line is sent: this ends only if no answer waits for more documents.
     for index, lines in enumerate((["a"], ["bread"], ["mars is red"])):
         process.stdin.write("".join(f"{line}\n" for line in lines).encode())
         process.stdin.flush()
