@@ -1,10 +1,11 @@
 //! The engine: permits, the queue behind its lock, and the one thread that owns the backend.
 //!
-//! Input: texts as token ids, each with a channel for the answer. Output: each text's values and timings on that
-//! channel. What must hold: everything submitted is answered, also if the engine is dropped meanwhile; a failed batch fails its own
-//! texts and no others; the backend is called from one thread only.
+//! Input: texts as token ids, each with a channel for the answer. Output: each text's values and timings on
+//! that channel. What must hold: everything submitted is answered, also if the engine is dropped meanwhile; a
+//! failed batch fails its own texts and no others; the backend is called from one thread only.
 
 mod admission;
+mod answers;
 mod device;
 mod state;
 mod watchdog;
@@ -44,7 +45,8 @@ pub struct EngineLimits {
     pub max_batch_requests: Option<usize>,
     /// Requests that may be in flight at once (`--max-concurrent-requests`).
     pub max_concurrent_requests: usize,
-    /// Their tokens, all of them together (`--max-queue-tokens`). A request that has more is taken while no other is there.
+    /// Their tokens, all of them together (`--max-queue-tokens`). A request that has more is taken while no
+    /// other is there.
     pub max_queue_tokens: usize,
     /// How long a batch may take before the device counts as hung (`--device-timeout`); for ever if absent.
     pub device_timeout: Option<Duration>,
@@ -56,6 +58,8 @@ pub struct Engine {
     shared: Arc<Shared>,
     admission: Admission,
     device: Option<JoinHandle<()>>,
+    /// The thread that sends answers while the device computes. It ends after the device thread.
+    answers: Option<JoinHandle<()>>,
     /// Ends its thread when dropped.
     watchdog: Option<Watchdog>,
 }
@@ -72,7 +76,8 @@ pub struct Announced {
 pub struct EngineGauges(Arc<Shared>);
 
 impl EngineGauges {
-    /// Sets the metrics of what waits now and of what the device did until now; for whoever is about to read them.
+    /// Sets the metrics of what waits now and of what the device did until now; for whoever is about to read
+    /// them.
     pub fn publish(&self) {
         let mut state = self.0.lock();
         let announced = state.announced.count;
@@ -94,6 +99,7 @@ impl Engine {
         let EngineLimits { max_batch_tokens, max_batch_requests, device_timeout, .. } = limits;
         let admission = Admission::new(limits.max_concurrent_requests, limits.max_queue_tokens);
         let watchdog = device_timeout.map(|most| Watchdog::start(&shared, most)).transpose()?;
+        let (sender, answers) = answers::start()?;
         let device = thread::Builder::new()
             .name("device".to_owned())
             .spawn({
@@ -101,15 +107,16 @@ impl Engine {
                 let packing = backend.packing();
                 let limits = BatchLimits { packing, max_batch_tokens, max_batch_requests };
                 move || {
-                    shared.run(backend.as_mut(), limits);
+                    shared.run(backend.as_mut(), limits, &sender);
                     if shared.is_lost() {
-                        // To free the memory of a device that is gone may fail or hang; the process ends anyway.
+                        // To free the memory of a device that is gone may fail or hang; the process ends
+                        // anyway.
                         std::mem::forget(backend);
                     }
                 }
             })
             .map_err(|error| Error::Inference(format!("the device thread did not start: {error}")))?;
-        Ok(Self { shared, admission, device: Some(device), watchdog })
+        Ok(Self { shared, admission, device: Some(device), answers: Some(answers), watchdog })
     }
 
     /// One permit for a whole request of at most so many tokens.
@@ -128,8 +135,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Unhealthy`] if there never will be one, or while the device hangs; [`Error::DeviceLost`] once it is
-    /// lost.
+    /// [`Error::Unhealthy`] if there never will be one, or while the device hangs; [`Error::DeviceLost`] once
+    /// it is lost.
     pub async fn acquire(&self, tokens: usize) -> Result<Permit, Error> {
         self.check_device()?;
         self.admission.acquire(tokens).await.ok_or(Error::Unhealthy)
@@ -175,7 +182,7 @@ impl Engine {
         Announced { shared: Arc::clone(&self.shared), turn: Arc::clone(turn) }
     }
 
-    /// Completes when the device is lost, after what waited was answered or while it is.
+    /// Completes when the device is lost. Waiting texts are answered at the same time.
     pub async fn device_lost(&self) {
         // The sender lives as long as `self`, so that this ends only when the device is lost.
         let _ = self.shared.lost.subscribe().wait_for(|lost| *lost).await;
@@ -187,8 +194,8 @@ impl Engine {
         self.shared.is_lost()
     }
 
-    /// Whether the device thread runs, does not hang and the last batch gave a number; otherwise, whether a probe of one token gives one
-    /// within a few seconds.
+    /// Whether the device thread runs, does not hang and the last batch gave a number; otherwise, whether a
+    /// probe of one token gives one within a few seconds.
     pub async fn healthy(&self) -> bool {
         if self.device.as_ref().is_none_or(JoinHandle::is_finished) || self.check_device().is_err() {
             return false;
@@ -206,16 +213,19 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
         self.shared.changed.notify_one();
-        if self.device.take().is_some_and(|device| device.join().is_err()) {
-            tracing::error!("the device thread panicked");
+        for thread in [self.device.take(), self.answers.take()].into_iter().flatten() {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                tracing::error!("the thread `{name}` panicked");
+            }
         }
     }
 }
 
 impl Announced {
-    /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is formed,
-    /// the text is skipped. A text without tokens is answered with [`Error::EmptyInput`], and every text with
-    /// [`Error::DeviceLost`] once the device is lost.
+    /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is
+    /// formed, the text is skipped. A text without tokens is answered with [`Error::EmptyInput`], and every
+    /// text with [`Error::DeviceLost`] once the device is lost.
     pub fn submit(self, text: Text, reply: oneshot::Sender<Result<Outcome, Error>>) {
         if text.ids.is_empty() {
             // A receiver that is gone wants no answer.
@@ -251,6 +261,11 @@ mod tests {
     use super::testing::{BREAK, Control, FAIL, KNOWN, NAN, PANIC, score};
     use super::*;
     use crate::metrics::{QUEUE_SIZE, QUEUE_TOKENS, testing::recorded};
+    use std::{
+        pin::Pin,
+        sync::mpsc,
+        task::{Context, Wake, Waker},
+    };
     use text_embeddings_backend_core::{Output, TokenVectors};
 
     type Answer = oneshot::Receiver<Result<Outcome, Error>>;
@@ -275,7 +290,8 @@ mod tests {
         answer
     }
 
-    /// An engine whose backend holds a first batch, the text 9, so that what is submitted meanwhile waits together.
+    /// An engine whose backend holds a first batch, the text 9, so that what is submitted meanwhile waits
+    /// together.
     fn busy(control: &Control, max_batch_tokens: usize) -> (Engine, Answer) {
         let engine = Engine::start(control.backend(), limits(max_batch_tokens)).unwrap();
         control.hold();
@@ -397,6 +413,33 @@ mod tests {
     }
 
     #[test]
+    fn answers_are_sent_beside_the_next_batch() {
+        /// Notes the name of the thread that wakes it.
+        struct Woken(mpsc::Sender<String>);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.send(thread::current().name().unwrap_or_default().to_owned()).unwrap();
+            }
+        }
+        let control = Control::default();
+        let (engine, blocker) = busy(&control, 4);
+        let (sender, woken) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Woken(sender)));
+        let mut answers = [blocker, submit(&engine, &[10, 11, 12, 13])];
+        for answer in &mut answers {
+            assert!(Pin::new(answer).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        // The first answer comes while the second batch is held.
+        control.hold_after(1);
+        assert_eq!(woken.recv().unwrap(), "answers");
+        control.release();
+        assert_eq!(woken.recv().unwrap(), "device", "nothing else is to be done");
+        for (answer, ids) in answers.into_iter().zip([&[9][..], &[10, 11, 12, 13]]) {
+            assert_eq!(raw(answer), Ok(vec![score(ids)]));
+        }
+    }
+
+    #[test]
     fn a_small_request_comes_before_the_rest_of_a_large_one() {
         let control = Control::default();
         let engine = Engine::start(control.backend(), limits(4)).unwrap();
@@ -417,8 +460,9 @@ mod tests {
     fn what_is_known_of_a_request_leaves_its_texts_all_the_room() {
         let control = Control::default();
         let (engine, blocker) = busy(&control, 4);
-        // Texts of five tokens. Of eight of them four tokens are known, so that their last ones fill two batches; the two
-        // of which nothing is known, first because they are fewer, have batches of their own.
+        // Texts of five tokens. Of eight of them four tokens are known, so that their last ones fill two
+        // batches; the two of which nothing is known, first because they are fewer, have batches of their
+        // own.
         let (known, unknown) = (engine.turn(), engine.turn());
         let texts = (10..18).map(|id| (&known, [KNOWN, KNOWN, KNOWN, KNOWN, id]));
         let texts = texts.chain((10..12).map(|id| (&unknown, [9, 9, 9, 9, id])));

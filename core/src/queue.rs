@@ -1,15 +1,15 @@
 //! The texts that wait for the device, and the batches they leave in.
 //!
-//! Input: encoded texts with the channel that awaits their answer. Output: packed batches within a budget. What must
-//! hold: every text whose receiver still waits leaves once, after the earlier ones of its request; a text that nobody
-//! waits for is never computed; when metrics are read, `te_queue_size` is the number of texts that somebody waits for, with
-//! those that a tokenizer has not encoded yet. A
-//! plain struct: no runtime, no lock, no clock but the tokens that have left.
+//! Input: encoded texts with the channel that awaits their answer. Output: packed batches within a budget.
+//! What must hold: every text whose receiver still waits leaves once, after the earlier ones of its request;
+//! a text that nobody waits for is never computed; when metrics are read, `te_queue_size` is the number of
+//! texts that somebody waits for, with those that a tokenizer has not encoded yet. A plain struct: no
+//! runtime, no lock, no clock but the tokens that have left.
 //!
-//! The order is that of the requests' [`Turn`]s: a small request need not wait for the end of a large one that came
-//! just before it, and a large one is not put off for ever. Every batch begins with the first text of the request
-//! whose turn it is. Once `PATIENCE` times a request's own tokens have left since it arrived, nothing that arrives
-//! is put before it any more.
+//! The order is that of the requests' [`Turn`]s: a small request need not wait for the end of a large one
+//! that came just before it, and a large one is not put off for ever. Every batch begins with the first text
+//! of the request whose turn it is. Once `PATIENCE` times a request's own tokens have left since it arrived,
+//! nothing that arrives is put before it any more.
 
 use crate::{
     error::Error,
@@ -29,10 +29,10 @@ use std::{
 use text_embeddings_backend_core::{Batch, BatchBuilder, Output, Packing, Text};
 use tokio::sync::oneshot;
 
-/// How many times a request's own tokens leave the queue before smaller ones that arrive no longer come before it. With
-/// 1, every request waits behind the backlog as soon as there is one; with more than 8, hardly any answer comes sooner,
-/// and large requests wait longer (simulated: short pairs among requests of 32 and of 8 long texts, at half and four
-/// fifths of the load that the device can bear).
+/// How many times a request's own tokens leave the queue before smaller ones that arrive no longer come
+/// before it. With 1, every request waits behind the backlog as soon as there is one; with more than 8,
+/// hardly any answer comes sooner, and large requests wait longer (simulated: short pairs among requests of
+/// 32 and of 8 long texts, at half and four fifths of the load that the device can bear).
 pub(crate) const PATIENCE: u64 = 8;
 
 /// A request's place in the order in which texts are computed. Its texts share it.
@@ -72,7 +72,7 @@ impl Turn {
     }
 }
 
-/// What the device thread computed for one text.
+/// The result of one text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// The outputs that were wanted of it. No value is NaN.
@@ -101,8 +101,8 @@ pub struct Entry {
 pub struct BatchLimits {
     /// Whether texts of a batch share prefixes, as the backend asks for.
     pub packing: Packing,
-    /// Tokens of a batch, a prefix that several of its texts share counted once, and that of its first text which the
-    /// backend knows not at all. A text that is longer on its own is a batch of its own.
+    /// Tokens of a batch, a prefix that several of its texts share counted once, and that of its first text
+    /// which the backend knows not at all. A text that is longer on its own is a batch of its own.
     pub max_batch_tokens: usize,
     /// Texts of a batch; any number if absent.
     pub max_batch_requests: Option<usize>,
@@ -166,8 +166,9 @@ impl Queue {
         self.requests.entry(entry.turn.number).or_default().push_back(entry);
     }
 
-    /// Takes as many texts as fit into a batch, of each request in turn; none if nobody waits. Where a request's next text
-    /// does not fit, those of later requests may. `known` says how many of a text's first tokens need no computing.
+    /// Takes as many texts as fit into a batch, of each request in turn; none if nobody waits. Where a
+    /// request's next text does not fit, those of later requests may. `known` says how many of a text's first
+    /// tokens need no computing.
     pub fn next_batch(
         &mut self,
         mut limits: BatchLimits,
@@ -184,8 +185,8 @@ impl Queue {
                 self.tokens -= entry.text.ids.len();
                 if !entry.reply.is_closed() {
                     if entries.is_empty() {
-                        // Else a long query, which all of a request's texts share, would leave hardly any room for them. Of
-                        // one text only: what is known takes memory, too.
+                        // Else a long query, which all of a request's texts share, would leave hardly any
+                        // room for them. Of one text only: what is known takes memory, too.
                         let budget = limits.max_batch_tokens;
                         limits.max_batch_tokens = budget.saturating_add(known(&entry.text));
                     }
@@ -216,8 +217,8 @@ impl Queue {
         order.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Whether what waits fills a batch. What a text shares with others of its request does not count, as most of them
-    /// find it known: at worst a batch that is full already is called one with room.
+    /// Whether what waits fills a batch. What a text shares with others of its request does not count, as
+    /// most of them find it known: at worst a batch that is full already is called one with room.
     #[must_use]
     pub fn fills(&self, limits: BatchLimits) -> bool {
         let shared = |text: &Text| if limits.packing.shares_prefixes { text.reusable } else { 0 };
@@ -255,8 +256,8 @@ impl Queue {
         waiting.front().map(|entry| &*entry.turn)
     }
 
-    /// Throws out the texts that nobody waits for, and sets the gauges to what is left and to the `announced` texts that
-    /// are not encoded yet: for the moment at which they are read.
+    /// Throws out the texts that nobody waits for, and sets the gauges to what is left and to the `announced`
+    /// texts that are not encoded yet: for the moment at which they are read.
     pub fn publish(&mut self, announced: usize) {
         self.requests.retain(|_, waiting| {
             waiting.retain(|entry| !entry.reply.is_closed());
@@ -270,8 +271,8 @@ impl Queue {
     }
 }
 
-/// Whether a batch that is being built takes one more text. An empty one takes any, or a long text would block the
-/// queue for ever.
+/// Whether a batch that is being built takes one more text. An empty one takes any, or a long text would
+/// block the queue for ever.
 fn fits(builder: &BatchBuilder, ids: &[u32], limits: BatchLimits) -> bool {
     builder.texts() == 0
         || (limits.max_batch_requests.is_none_or(|most| builder.texts() < most)
@@ -567,7 +568,8 @@ mod tests {
         // A larger one has the room that is left.
         requests.push(Request::join(&mut queue, &[9; 200]));
         assert_eq!(take(&mut queue, &mut requests, limits), [1, 4]);
-        // Small ones without end, beside which its texts do not fit, come first until `PATIENCE` times its tokens left.
+        // Small ones without end, beside which its texts do not fit, come first until `PATIENCE` times its
+        // tokens left.
         let mut left = 0;
         while requests[0].waiting.len() == 7 {
             left = queue.left;

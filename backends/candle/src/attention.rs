@@ -1,14 +1,15 @@
-//! Attention over a packed forest, as all devices understand it: heads, queries, and what a query sees of its
-//! ancestors' tokens and of its own segment's.
+//! Attention over a packed forest, as all devices understand it: heads, queries, and the tokens that a query
+//! sees in its own segment and in its ancestors'.
 //!
-//! One function for all models, per device: [`crate::cpu`] with packed tiles and a running softmax, and
-//! [`crate::plain`] in candle tensors. The oracle of both is `plain::reference`, slow and obvious.
+//! Each device has one function for all models: [`crate::cpu`] uses packed tiles and a running softmax,
+//! [`crate::plain`] uses candle tensors. Both are checked against `plain::reference`, which is slow and
+//! obvious.
 
 use crate::bias::DistanceBias;
 use std::ops::Range;
 use text_embeddings_backend_core::Batch;
 
-/// The heads of an attention layer. Query heads are shared evenly among the key heads, in order.
+/// The heads of an attention layer. Each key head serves an equal number of consecutive query heads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Heads {
     /// Query heads.
@@ -19,8 +20,8 @@ pub(crate) struct Heads {
     pub(crate) size: usize,
 }
 
-/// The tokens that a query sees, by their positions in its text: from `before` in front of it up to `after`
-/// behind it.
+/// The tokens that a query sees, by their positions in its text: from `before` tokens in front of it to
+/// `after` tokens behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mask {
     /// Tokens in front of the query's own.
@@ -30,12 +31,13 @@ pub(crate) struct Mask {
 }
 
 impl Mask {
-    /// Everything up to the query's own token.
+    /// The query's own token and everything before it.
     pub(crate) const CAUSAL: Self = Self { before: usize::MAX, after: 0 };
     /// The whole text.
     pub(crate) const FULL: Self = Self { before: usize::MAX, after: usize::MAX };
 
-    /// Which keys of a segment, whose first one has the position `first`, a query at `position` sees.
+    /// The keys that a query at `position` sees in a segment of `tokens` tokens whose first key has the
+    /// position `first`.
     pub(crate) fn visible(self, position: usize, first: usize, tokens: usize) -> Range<usize> {
         let from = position.saturating_sub(self.before).saturating_sub(first).min(tokens);
         let to = position.saturating_add(self.after).saturating_add(1).saturating_sub(first).min(tokens);
@@ -43,22 +45,22 @@ impl Mask {
     }
 }
 
-/// How scores become weights, besides the product of query and key.
+/// How products of query and key become weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Scoring<'a> {
-    /// Which keys count.
+    /// Which keys a query sees.
     pub(crate) mask: Mask,
     /// The divisor of the product: usually the root of a head's size.
     pub(crate) divisor: f32,
-    /// Divided products `s` become `cap · tanh(s / cap)`.
+    /// With a cap, divided products `s` become `cap · tanh(s / cap)`.
     pub(crate) soft_cap: Option<f32>,
-    /// Added by head and distance; its values are made for `divisor`.
+    /// Added by head and distance. Its values are made for `divisor`.
     pub(crate) bias: Option<&'a DistanceBias>,
     /// Whether each layer adds scores of its own ([`Attention::disentangled`](crate::operations::Attention)).
     pub(crate) disentangled: bool,
 }
 
-/// Queries that stand next to each other in one segment and in the queries' rows.
+/// Queries that are consecutive both in one segment and in the queries' rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QuerySpan {
     /// Their segment.
@@ -69,7 +71,7 @@ pub(crate) struct QuerySpan {
     pub(crate) rows: Range<usize>,
 }
 
-/// The tokens in some rows of the batch, ascending and each once, as queries in that order.
+/// The tokens in `rows` of the batch, as queries in that order. `rows` is ascending without repetition.
 pub(crate) fn queries_at(batch: &Batch, rows: &[usize]) -> Vec<QuerySpan> {
     let mut spans: Vec<QuerySpan> = Vec::new();
     for (query, &row) in rows.iter().enumerate() {

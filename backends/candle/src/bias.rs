@@ -1,10 +1,11 @@
 //! Biases of attention's scores by the distance of query and key: ALiBi, and relative positions in buckets.
 //!
-//! Input: slopes, or a table of values by bucket. Output: for each head a line of values by distance, of
-//! which attention takes slices: the keys of a query lie at consecutive distances. What must hold: a line
-//! reaches as far as the longest text of the batch, and a panel of keys further.
+//! Input: slopes, or a table of values by bucket. Output: for each head, a line of values by distance.
+//! Attention takes slices of the line, because the keys of a query have consecutive distances. What must
+//! hold: a line reaches a panel of keys further than the longest text of the batch.
 
-/// Distances beyond the longest text that a line has values for: attention takes keys a panel at a time.
+/// A line's distances beyond the longest text. Attention takes whole panels of keys, which may end beyond the
+/// text.
 const MARGIN: usize = 64;
 
 /// How a bias follows from a distance.
@@ -14,9 +15,9 @@ pub(crate) enum DistanceRule {
     Alibi(Vec<f32>),
     /// The value of the distance's bucket.
     Buckets {
-        /// For each head the values of all buckets.
+        /// For each head, the values of all buckets.
         values: Vec<Vec<f32>>,
-        /// The bucket of a distance, key less query.
+        /// The bucket of a distance, key position minus query position.
         bucket: fn(distance: i64, buckets: usize) -> usize,
     },
 }
@@ -37,10 +38,10 @@ impl DistanceRule {
     }
 }
 
-/// A bias for each head and distance, for texts of up to a length that grows as it must.
+/// The bias of each head and distance, for texts up to a length that grows on demand.
 pub(crate) struct DistanceBias {
     rule: DistanceRule,
-    /// Scores are divided by it after the biases were added, which are multiplied by it.
+    /// The divisor of scores. Biases are added before the division, so they are stored multiplied by it.
     divisor: f32,
     /// For each head, the values of the distances from `-reach` to `reach`.
     lines: Vec<Vec<f32>>,
@@ -48,8 +49,7 @@ pub(crate) struct DistanceBias {
 }
 
 impl DistanceBias {
-    /// The biases of this rule, for products of query and key that are divided by `divisor` once they are
-    /// added.
+    /// The biases of this rule, to be added to products of query and key that are then divided by `divisor`.
     pub(crate) fn new(rule: DistanceRule, divisor: f32) -> Self {
         Self { rule, divisor, lines: Vec::new(), reach: 0 }
     }
@@ -60,7 +60,7 @@ impl DistanceBias {
         if reach <= self.reach {
             return;
         }
-        // Grown by halves, so that a text that is one token longer does not cost all lines anew.
+        // Lines grow by half at least, so that a text that is one token longer does not cost all lines anew.
         self.reach = reach.max(self.reach + self.reach / 2);
         let distances = -(self.reach as i64)..=self.reach as i64;
         self.lines = (0..self.rule.heads())
@@ -70,15 +70,15 @@ impl DistanceBias {
             .collect();
     }
 
-    /// For a query of `head` at `position`, what is added to the products with the `count` keys from position
-    /// `first` on.
+    /// The values to add to the products of the query of `head` at `position` with the `count` keys from
+    /// position `first` on.
     pub(crate) fn of(&self, head: usize, position: usize, first: usize, count: usize) -> &[f32] {
         &self.lines[head][self.reach + first - position..][..count]
     }
 }
 
-/// The slopes of `heads` heads (Press et al. 2022, and its reference code for numbers that are not a power of
-/// two).
+/// The slopes of `heads` heads (Press et al. 2022; numbers that are not a power of two follow its reference
+/// code).
 pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
     let powers = |count: usize| {
         let base = (-8.0 / count as f64).exp2();
@@ -88,9 +88,9 @@ pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
     powers(whole).chain(powers(2 * whole).step_by(2)).take(heads).collect()
 }
 
-/// The bucket of a distance, key less query, as T5 and MPNet have it for bidirectional attention: half of the
-/// buckets for keys behind the query; of each half, the first half for single distances, the rest by
-/// logarithm up to 128.
+/// The bucket of a distance, key position minus query position, as in T5 and MPNet for bidirectional
+/// attention. One half of the buckets is for keys behind the query. In each half, the first half of the
+/// buckets hold one distance each, and the rest grow logarithmically up to 128.
 pub(crate) fn mpnet_bucket(distance: i64, buckets: usize) -> usize {
     const MAX_DISTANCE: f32 = 128.0;
     let half = buckets / 2;

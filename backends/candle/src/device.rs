@@ -3,10 +3,10 @@
 use candle_core::Device;
 use text_embeddings_backend_core::BackendError;
 
-/// Whether this build computes on the CPU: a build for another device does not fall back to it.
+/// Whether this build computes on the CPU. A build for another device does not fall back to it.
 pub const ON_CPU: bool = !cfg!(any(feature = "cuda", feature = "metal"));
 
-/// What computes.
+/// The chosen device.
 pub(crate) enum Chosen {
     /// The CPU, with this crate's kernels.
     Cpu,
@@ -18,8 +18,8 @@ pub(crate) enum Chosen {
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if the build is for a device that this machine does not have: falling back to the
-/// CPU would be a hundred times slower without a word.
+/// [`BackendError::Load`] if the build is for a device that this machine does not have. Falling back silently
+/// to the CPU would be a hundred times slower.
 pub(crate) fn choose() -> Result<Chosen, BackendError> {
     let missing = |name: &str, error: candle_core::Error| {
         BackendError::Load(format!(

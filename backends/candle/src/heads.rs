@@ -1,8 +1,8 @@
-//! All that happens after the last hidden state: scores, vectors, sparse weights.
+//! Everything that follows the last hidden states: scores, vectors, sparse weights.
 //!
-//! Input: the hidden states, after the final norm, of the rows that [`LoadedHead::rows`] asks for. Output:
-//! the outputs that are wanted of each text. What must hold: a row is computed once, however many texts need
-//! it; scores are summed in double precision from `f32` weights, so that a generative re-ranker and its
+//! Input: the hidden states, after the final norm, of the rows that [`LoadedHead::rows`] names. Output: the
+//! requested outputs of each text. What must hold: a row is computed once, even if several texts need it;
+//! scores are summed in double precision from `f32` weights, so that a generative re-ranker and its
 //! conversion to one label score the same.
 
 mod splade;
@@ -24,8 +24,9 @@ use text_embeddings_backend_core::{
 
 /// A head with its weights.
 pub(crate) enum LoadedHead<O: Operations> {
-    /// The pooled state through steps, then its product with a vector for each class: the class's raw score.
-    /// A generative re-ranker is a classifier of one class, whose vector is the difference of two tokens'.
+    /// The pooled state goes through steps. Its product with each class's vector is that class's raw score. A
+    /// generative re-ranker is a classifier of one class, whose vector is the difference of two tokens'
+    /// vectors.
     Scores {
         /// How states are pooled.
         pooling: Pooling,
@@ -33,20 +34,20 @@ pub(crate) enum LoadedHead<O: Operations> {
         steps: Steps<O>,
         /// Whether the states go through the steps before they are pooled.
         pools_last: bool,
-        /// The classes; none where the last step gives the raw scores.
+        /// The classes; if absent, the last step gives the raw scores.
         classes: Option<Classes>,
     },
-    /// The pooled state through steps.
+    /// The pooled state goes through steps and becomes the text's vector.
     Vectors {
         /// How states are pooled.
         pooling: Pooling,
         /// The steps that the pooled state goes through: the model's own, then the repository's modules.
         steps: [Steps<O>; 2],
-        /// What the state of each token goes through where these are wanted.
+        /// The steps for each token's state, if vectors of tokens are requested.
         token_steps: Steps<O>,
-        /// What gives a token's weight, if the model has such a head.
+        /// The steps from a token's state to its weight, if the model has such a head.
         lexical: Option<Steps<O>>,
-        /// Whether values are rounded to whole numbers from -128 to 127 after a hyperbolic tangent
+        /// Whether a hyperbolic tangent and rounding turn values into whole numbers from -128 to 127
         /// (pplx-embed).
         quantised: bool,
     },
@@ -73,11 +74,12 @@ impl Classes {
 }
 
 impl<O: Operations> LoadedHead<O> {
-    /// Takes the head's tensors out of `checkpoint`, the model's of this plan, or out of their own files.
+    /// Takes the head's tensors out of `checkpoint`, which belongs to the model of this plan, or out of the
+    /// head's own files.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] naming what is missing, of another shape, not supported, or all zeros.
+    /// [`BackendError::Load`] naming a tensor that is missing, of another shape, not supported, or all zeros.
     pub(crate) fn load(
         head: &Head,
         plan: &Plan,
@@ -151,7 +153,7 @@ impl<O: Operations> LoadedHead<O> {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Inference`] if an output is wanted that the head does not give.
+    /// [`BackendError::Inference`] if a requested output is not one that the head gives.
     pub(crate) fn rows(&self, batch: &Batch) -> Result<Vec<usize>> {
         let mut rows = Vec::new();
         for text in 0..batch.leaves().len() {
@@ -165,13 +167,11 @@ impl<O: Operations> LoadedHead<O> {
     fn rows_of(&self, batch: &Batch, text: usize) -> Result<Vec<usize>> {
         let wanted = batch.wanted()[text];
         match self {
-            Self::Splade(_) if wanted.whole => Err(not_given("a dense vector is")),
-            Self::Splade(_) | Self::Scores { .. } if wanted.tokens => {
-                Err(not_given("a vector of each token is"))
-            }
+            Self::Splade(_) if wanted.whole => Err(not_given("dense vectors")),
+            Self::Splade(_) | Self::Scores { .. } if wanted.tokens => Err(not_given("vectors of tokens")),
             Self::Splade(_) => Ok(batch.rows_of(text).collect()),
             Self::Vectors { lexical: Some(_), .. } if wanted.sparse => Ok(batch.rows_of(text).collect()),
-            _ if wanted.sparse => Err(not_given("sparse weights are")),
+            _ if wanted.sparse => Err(not_given("sparse weights")),
             Self::Vectors { pooling, .. } if wanted.tokens => {
                 let mut rows = batch.marked_rows(text);
                 rows.extend(wanted.whole.then(|| pooling.rows(batch, text)).into_iter().flatten());
@@ -181,7 +181,7 @@ impl<O: Operations> LoadedHead<O> {
         }
     }
 
-    /// The outputs that are wanted of each text, from the states `hidden` of the rows `rows` of the batch.
+    /// The requested outputs of each text. `hidden` holds the states of the batch's rows `rows`.
     pub(crate) fn predict(
         &self,
         operations: &mut O,
@@ -261,12 +261,12 @@ impl<O: Operations> LoadedHead<O> {
     }
 }
 
-/// pplx-embed's vectors: steps of 1/127 of a hyperbolic tangent, as whole numbers.
+/// A value of pplx-embed's vectors: its hyperbolic tangent in steps of 1/127, as a whole number.
 fn quantise(value: f32) -> f32 {
     (value.tanh() * 127.0).round_ties_even().clamp(-128.0, 127.0)
 }
 
-/// Where in the ascending `rows` the row of the batch stands.
+/// The index of the batch's row `row` in the ascending `rows`.
 fn place(rows: &[usize], row: usize) -> usize {
     rows.partition_point(|&before| before < row)
 }
@@ -289,8 +289,8 @@ impl States<'_> {
         rows.into_iter().flat_map(|row| self.of(row)).copied().collect()
     }
 
-    /// What `steps` make of the states that are pooled, and of that the mean, for the texts whose scores are
-    /// wanted.
+    /// For each text whose scores are requested, runs the states to pool through `steps`, and then takes
+    /// their mean.
     fn stepped_and_pooled<O: Operations>(
         &self,
         operations: &mut O,
@@ -308,15 +308,15 @@ impl States<'_> {
     }
 }
 
-/// For each text whose scores or vector are wanted, where in the ascending `rows` the rows that are pooled
-/// stand.
+/// For each text whose scores or vector are requested, the indices of its pooled rows in the ascending
+/// `rows`.
 fn places(rows: &[usize], batch: &Batch, pooling: Pooling) -> Vec<Vec<usize>> {
     let texts = batch.wanted().iter().enumerate().filter(|(_, wanted)| wanted.whole);
     let places = |text| pooling.rows(batch, text).into_iter().map(|row| place(rows, row)).collect();
     texts.map(|(text, _)| places(text)).collect()
 }
 
-/// The mean of the states at these places for each text: `[texts, width]`.
+/// For each text, the mean of the states at these indices: `[texts, width]`.
 fn pooled<O: Operations>(
     operations: &mut O,
     hidden: &O::Tensor,
@@ -326,17 +326,17 @@ fn pooled<O: Operations>(
     if texts.is_empty() { Ok(Vec::new()) } else { operations.means(hidden, width, texts) }
 }
 
-/// The error of a request for an output that the head does not give.
+/// The error for a requested output that the head does not give.
 fn not_given(outputs: &str) -> BackendError {
-    BackendError::Inference(format!("{outputs} wanted, but this model's head does not give them"))
+    BackendError::Inference(format!("this model's head does not give {outputs}"))
 }
 
-/// The error of a head that the architecture lacks.
+/// The error for a head that the architecture lacks.
 fn no_head(kind: &str) -> BackendError {
     BackendError::Load(format!("this architecture has no {kind} head that this server knows"))
 }
 
-/// The true answer's row of the output embedding less the false answer's.
+/// The true answer's row of the output embedding minus the false answer's row.
 fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) -> Result<Vec<f32>> {
     let Plan { vocabulary, hidden, output_embedding, .. } = plan;
     for id in [Some(answers.true_id), answers.false_id].into_iter().flatten() {
@@ -346,7 +346,7 @@ fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) ->
             )));
         }
     }
-    // Only these rows are read of a table that may have gigabytes.
+    // Reads only these rows of a table that may have gigabytes.
     let row = |id: u32| {
         let row = id as usize..id as usize + 1;
         Ok::<_, BackendError>(checkpoint.tensor_rows(output_embedding, &[*vocabulary, *hidden], row)?.row(0))

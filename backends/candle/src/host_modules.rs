@@ -1,4 +1,4 @@
-//! The modules of a head for other backends, whose models give hidden states only.
+//! The modules of a head, for other backends, whose models compute only hidden states.
 
 use crate::{
     cpu::CpuOperations,
@@ -20,21 +20,21 @@ impl HostModules {
     /// # Errors
     ///
     /// [`BackendError::Load`](text_embeddings_backend_core::BackendError::Load) naming the file if a module
-    /// does not take what comes before it, or if its weights are missing or of another shape.
+    /// does not fit the one before it, or if its weights are missing or of another shape.
     pub fn load(modules: &[Module], width: usize) -> Result<Self> {
-        // Never another type: ONNX Runtime uses AMX on this thread, and `kernels/amx.rs` would not notice.
+        // Always float32: ONNX Runtime uses AMX on this thread, and `kernels/amx.rs` would not notice.
         let operations = CpuOperations::start(1, InstructionSet::best(), DType::Float32)?;
         let steps = Steps::of_modules(modules, width, &operations)?;
         Ok(Self { operations, steps })
     }
 
-    /// The values of a vector that goes in, and of one that comes out.
+    /// Values of an input vector, and of an output vector.
     #[must_use]
     pub fn widths(&self) -> (usize, usize) {
         self.steps.widths
     }
 
-    /// Vectors, one after the other, through the modules.
+    /// Runs vectors, one after the other, through the modules.
     ///
     /// # Errors
     ///

@@ -1,36 +1,36 @@
-//! Keys and values that outlive their batch: the interface to whatever memory a device keeps them in, and
-//! main memory.
+//! Keys and values that outlive their batch: the interface to each device's memory for them, and its
+//! implementation for main memory.
 
 use crate::{kernels::pack::round_to_bf16, operations::Result};
 
 /// Rows of keys and values of one layer.
 pub(crate) trait Kept: Send + Sync + Sized {
-    /// A copy of the rows at these indices, each `width` values, without spare room.
+    /// A copy of the rows at these indices, `width` values each, without spare capacity.
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// The device's errors.
     fn rows(&self, rows: &[usize], width: usize) -> Result<Self>;
 
-    /// Whether all values are numbers and none is infinite.
+    /// Whether no value is NaN or infinite.
     fn is_finite(&self) -> bool;
 
-    /// Bytes of all rows.
+    /// The size of all rows in bytes.
     #[cfg(test)]
     fn bytes(&self) -> usize;
 }
 
-/// Values in main memory, in the precision in which attention takes them in.
+/// Values in main memory, in the precision in which attention reads them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum HostValues {
-    /// As they are.
+    /// Unrounded.
     F32(Vec<f32>),
-    /// Rounded.
+    /// Rounded to bfloat16.
     Bf16(Vec<u16>),
 }
 
 impl HostValues {
-    /// Adds values, rounded if need be.
+    /// Appends values, rounded if need be.
     pub(crate) fn extend(&mut self, values: &[f32]) {
         match self {
             Self::F32(kept) => kept.extend_from_slice(values),
@@ -38,7 +38,7 @@ impl HostValues {
         }
     }
 
-    /// Writes a row of `out.len()` values to `out`.
+    /// Writes row `row`, of `out.len()` values, to `out`.
     pub(crate) fn read(&self, row: usize, out: &mut [f32]) {
         let range = row * out.len()..(row + 1) * out.len();
         match self {

@@ -1,8 +1,8 @@
-//! The candle backend: model files in, a [`Backend`] out.
+//! The candle backend: it makes a [`Backend`] of model files.
 //!
-//! `models` describes architectures as data (`plan`); `transformer` loads and runs any of them in
-//! `operations`, which `cpu` computes with this crate's kernels and `plain` with candle; `heads` makes
-//! answers of hidden states; `load` reads checkpoints, `device` chooses.
+//! `models` describes architectures as data (`plan`). `transformer` loads and runs any of them in terms of
+//! `operations`, which `cpu` computes with this crate's kernels and `plain` with candle. `heads` turns hidden
+//! states into answers, `load` reads checkpoints, and `device` chooses the device.
 
 mod attention;
 #[cfg(feature = "benchmarks")]
@@ -80,9 +80,9 @@ impl<O: Operations> Backend for CandleBackend<O> {
 
     fn known_tokens(&self, text: &Text) -> usize {
         match text.ids.split_last() {
-            // The last token is computed in any case.
+            // The last token is always computed.
             Some((_, before)) if text.wanted == Wanted::WHOLE => self.cache.known(before),
-            // Neither is the first marked one.
+            // So is the first marked token.
             _ if text.wanted == Wanted::TOKENS => {
                 text.marks.first().map_or(0, |&mark| self.cache.known(&text.ids[..mark]))
             }
@@ -95,7 +95,7 @@ impl<O: Operations> Backend for CandleBackend<O> {
     }
 
     fn batch_bytes(&self, tokens: usize) -> usize {
-        // Of what may be kept, no more is taken out of the layers than the cache has room for.
+        // Each layer copies at most as many of the tokens to keep as the cache has room for.
         let kept = self.cache.most_tokens().min(tokens) * self.cache.token_bytes();
         tokens * self.values_per_token * size_of::<f32>() + kept
     }
@@ -106,7 +106,7 @@ impl<O: Operations> Backend for CandleBackend<O> {
 /// # Errors
 ///
 /// [`BackendError::Load`] if a file, setting or weight is missing, broken or not supported, or if the model's
-/// answers are not numbers.
+/// first answer is not a number.
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
     match device::choose()? {
         Chosen::Cpu => {
@@ -124,7 +124,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
                 CpuOperations::start(options.threads, set, dtype)?
             };
             let backend = load_on(operations, options)?;
-            // Without shared prefixes nothing is kept.
+            // Without shared prefixes, nothing is kept.
             let keeps = backend.packing().shares_prefixes;
             Ok(Loaded {
                 backend,
@@ -152,7 +152,7 @@ fn load_on_candle(device: Device, options: &LoadOptions) -> Result<Loaded> {
     let dtype = options.dtype.unwrap_or(DType::Float32);
     let (backend, prefix_cache_bytes) = match dtype {
         DType::Float32 => {
-            // Keys and values would go to main memory and back.
+            // Keys and values would be copied to main memory and back.
             let options = LoadOptions { prefix_cache_bytes: 0, ..options.clone() };
             (load_on(TensorOperations::new(device, candle_core::DType::F32), &options)?, 0)
         }
@@ -182,20 +182,21 @@ fn load_on_candle(device: Device, options: &LoadOptions) -> Result<Loaded> {
     })
 }
 
-/// bfloat16 if that is what all matrices are stored in and the CPU multiplies it.
+/// bfloat16 if all matrices are stored as bfloat16 or quantised, and the CPU multiplies bfloat16; else
+/// float32.
 fn default_dtype(set: InstructionSet, options: &LoadOptions) -> Result<DType> {
-    // What comes quantised is widened to values that bfloat16 rounds by less than they were rounded before.
+    // Quantisation has rounded the values by more than bfloat16 rounds the widened ones.
     let is_rounded = || Ok::<_, BackendError>(Checkpoint::open(&options.weights)?.is_stored_as(&BF16));
     let native = set.has_bf16() && (Scheme::of(&options.config)?.is_some() || is_rounded()?);
     Ok(if native { DType::BFloat16 } else { DType::Float32 })
 }
 
-/// What a CPU computes in where float16 is asked for: bfloat16 if it multiplies it, else float32. Says so in
-/// the log.
+/// The type that a CPU computes in if float16 is requested: bfloat16 if the CPU multiplies it, else float32.
+/// The log says so.
 fn instead_of_float16(set: InstructionSet) -> DType {
     let dtype = if set.has_bf16() { DType::BFloat16 } else { DType::Float32 };
     tracing::info!(
-        "`--dtype float16`: {set} on the CPU does not multiply float16, so {dtype} is computed with instead"
+        "`--dtype float16`: the CPU ({set}) does not multiply float16, so it computes in {dtype} instead"
     );
     dtype
 }
@@ -206,7 +207,7 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     let scheme = Scheme::of(&options.config)?;
     if let Some(scheme) = scheme {
         tracing::info!(
-            "The checkpoint is quantised ({scheme}): its matrices are widened, and computed with as `--dtype` says"
+            "The checkpoint is quantised ({scheme}): its matrices are widened, and products use the type of `--dtype`"
         );
     }
     let checkpoint = checkpoint.with_adapters(plan.adapters.clone()).quantised_as(scheme);
@@ -227,8 +228,8 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     Ok(Box::new(backend))
 }
 
-/// Refuses a model whose first answer is not finite. That answer also waits for what loading has put into a
-/// GPU's queue, which another thread would not (`cuda/device.rs`).
+/// Refuses a model whose first answer is not finite. Computing that answer also waits for the work that
+/// loading has queued on a GPU; another thread's work would not wait for it (`cuda/device.rs`).
 fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
     if first_answer_is_finite(backend, &options.head)? {
         return Ok(());

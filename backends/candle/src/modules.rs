@@ -1,8 +1,8 @@
-//! Steps of a head: matrices with an activation, and norms, on a few vectors in main memory.
+//! Steps of a head: matrices with an activation, and norms, for a few vectors in main memory.
 //!
 //! Input: vectors, one after the other. Output: vectors, perhaps of another length. What must hold: the first
-//! step takes what the model gives, each other one what the one before it gives. Products are the device's;
-//! the few values of activations and norms are computed here.
+//! step takes the model's vectors, every later step takes the results of the step before it. The device
+//! computes products; the few values of activations and norms are computed here.
 
 use crate::{
     load::Checkpoint,
@@ -19,28 +19,28 @@ pub(crate) enum Step<O: Operations> {
     Dense {
         /// The matrix with its bias.
         matrix: O::Matrix,
-        /// Values that come out.
+        /// Values per result.
         outputs: usize,
         /// The activation.
         activation: Activation,
     },
     /// A norm of each vector.
     Norm {
-        /// What it divides by.
+        /// The norm's divisor.
         kind: NormKind,
-        /// Factors.
+        /// The factors.
         weight: Vec<f32>,
-        /// Addends.
+        /// The addends.
         bias: Vec<f32>,
         /// Added to the variance or the mean square.
         epsilon: f32,
     },
 }
 
-/// Steps in turn.
+/// Steps that run one after the other.
 pub(crate) struct Steps<O: Operations> {
     steps: Vec<Step<O>>,
-    /// Values of a vector that goes in, and of one that comes out.
+    /// Values per vector at the input, and at the output.
     pub(crate) widths: (usize, usize),
 }
 
@@ -52,8 +52,8 @@ impl<O: Operations> Steps<O> {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] naming the file if a module does not take what comes before it, or if its
-    /// weights are missing or of another shape.
+    /// [`BackendError::Load`] naming the file if a module does not fit the one before it, or if its weights
+    /// are missing or of another shape.
     pub(crate) fn of_modules(modules: &[Module], width: usize, operations: &O) -> Result<Self> {
         let mut given = width;
         let mut steps = Vec::with_capacity(modules.len());
@@ -79,7 +79,7 @@ impl<O: Operations> Steps<O> {
         Ok(Self { steps, widths: (width, given) })
     }
 
-    /// Loads steps of the checkpoint, for vectors of `width` values.
+    /// Loads the checkpoint's steps, for vectors of `width` values.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl<O: Operations> Steps<O> {
         let load = |step: &plan::Step| {
             let step = match step {
                 plan::Step::Dense(matrix, activation) => Step::Dense {
-                    // As exact as the last layer's result: it is computed once a text.
+                    // As exact as the last layer's result. It is computed only once per text.
                     matrix: weights.matrix(matrix, Precision::High)?,
                     outputs: matrix.outputs(),
                     activation: *activation,
@@ -111,7 +111,7 @@ impl<O: Operations> Steps<O> {
         Ok(Self { steps, widths: (width, given) })
     }
 
-    /// Vectors, one after the other, through the steps in turn.
+    /// Runs vectors, one after the other, through all steps.
     pub(crate) fn run(&self, operations: &mut O, mut vectors: Vec<f32>) -> Result<Vec<f32>> {
         if vectors.is_empty() {
             return Ok(vectors);
@@ -133,7 +133,7 @@ impl<O: Operations> Step<O> {
         }
     }
 
-    /// Vectors of `width` values, one after the other, through this step.
+    /// Runs vectors of `width` values, one after the other, through this step.
     pub(crate) fn run(&self, operations: &mut O, mut vectors: Vec<f32>, width: usize) -> Result<Vec<f32>> {
         match self {
             Self::Dense { matrix, activation, .. } => {
@@ -156,7 +156,7 @@ impl<O: Operations> Step<O> {
     }
 }
 
-/// An activation of one value, as exact as the standard library has it.
+/// An activation of one value, with the standard library's precision.
 fn apply(activation: Activation, x: f32) -> f32 {
     let wide = f64::from(x);
     match activation {
@@ -202,12 +202,12 @@ pub(crate) fn dense<O: Operations>(module: &DenseModule, operations: &O) -> Resu
     let weight = checkpoint.tensor(&format!("{prefix}weight"), &[outputs, inputs])?;
     let bias = bias.then(|| checkpoint.vector(&format!("{prefix}bias"), outputs)).transpose()?;
     checkpoint.finish(&[])?;
-    // As exact as the last layer's result: it is computed once a text.
+    // As exact as the last layer's result. It is computed only once per text.
     let matrix = operations.matrix(vec![Part { weight, bias }], Precision::High)?;
     Ok(Step::Dense { matrix, outputs, activation })
 }
 
-/// The file of a dense module, and what comes before `weight` in the names of its tensors.
+/// The file of a dense module, and the prefix of `weight` in its tensor names.
 fn open(path: &Path) -> Result<(Checkpoint, &'static str)> {
     let checkpoint = Checkpoint::open(&[path.to_path_buf()])?;
     let prefix = if checkpoint.has("weight") { "" } else { "linear." };

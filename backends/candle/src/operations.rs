@@ -1,8 +1,8 @@
 //! The operations that models are written in, for every device.
 //!
-//! [`crate::transformer`] is generic over [`Operations`], so that models are written once. [`crate::cpu`]
-//! computes them with the kernels, [`crate::plain`] with candle on any candle device; the second is also the
-//! first's oracle in the tests.
+//! [`crate::transformer`] is generic over [`Operations`], so models are written once. [`crate::cpu`]
+//! implements the operations with this crate's kernels, [`crate::plain`] with candle on any candle device.
+//! The tests check `cpu` against `plain`.
 
 use crate::{
     attention::{Heads, QuerySpan, Scoring},
@@ -18,26 +18,26 @@ pub(crate) type Result<T> = std::result::Result<T, BackendError>;
 
 /// A norm of each row.
 pub(crate) struct Norm<V> {
-    /// What it divides by.
+    /// The norm's divisor.
     pub(crate) kind: NormKind,
     /// One factor per column.
     pub(crate) weight: V,
-    /// One addend per column, of a layer norm; zeros if the checkpoint has none.
+    /// One addend per column, for a layer norm; zeros if the checkpoint has no bias.
     pub(crate) bias: Option<V>,
     /// Added to the mean square, or to the variance.
     pub(crate) epsilon: f32,
 }
 
-/// What a norm divides by.
+/// The divisor of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NormKind {
     /// The root of the mean square.
     Rms,
-    /// The standard deviation, after the mean was subtracted. It always has a bias.
+    /// The standard deviation, after the mean has been subtracted. A layer norm always has a bias.
     Layer,
 }
 
-/// A part of a matrix as the checkpoint has it.
+/// A part of a matrix, as the checkpoint stores it.
 pub(crate) struct Part {
     /// `[outputs, inputs]`
     pub(crate) weight: Weight,
@@ -45,91 +45,93 @@ pub(crate) struct Part {
     pub(crate) bias: Option<Vec<f32>>,
 }
 
-/// How exact a product is in arithmetic of bytes. Both of its operands must be made for the same.
+/// The precision of a product in 8-bit arithmetic. Both operands must be made for the same precision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Precision {
     /// Bytes.
     Low,
-    /// Bytes after a rotation that spreads a few large values over many: for activations of an MLP, of which
-    /// a few are many times larger than the rest, so that steps of one size which reach up to them would lose
-    /// the rest. Both operands are rotated alike, and their product stays what it was.
+    /// Bytes after a rotation that spreads a few large values over many. An MLP's activations need it: a few
+    /// of them are many times larger than the rest, and steps of one size that reach the large ones would
+    /// lose the rest. Both operands get the same rotation, so their product stays the same.
     Spread,
-    /// More than bytes: where all that follows builds on the result.
+    /// More than bytes, for results that everything later builds on.
     High,
 }
 
-/// Some rows of a batch, as the layers of one kind see them.
+/// Some rows of a batch, as all layers with one kind of attention see them.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {
     /// The batch.
     pub(crate) batch: &'a Batch,
-    /// For each row of the batch, which row of keys and values is its.
+    /// For each row of the batch, its row in the keys and values.
     pub(crate) places: &'a [usize],
-    /// Where the rows stand in the batch.
+    /// The places of the rows in the batch.
     pub(crate) spans: &'a [QuerySpan],
-    /// By what each row's heads are turned; absent where positions are not rotary.
+    /// The rotation angles of each row's heads; absent if positions are not rotary.
     pub(crate) angles: Option<&'a [Angles<'a>]>,
-    /// Of each row's queries, and of its keys and values.
+    /// The heads of each row's queries, keys and values.
     pub(crate) heads: Heads,
-    /// How scores become weights.
+    /// How products of query and key become weights.
     pub(crate) scoring: Scoring<'a>,
 }
 
 /// The input of attention.
 pub(crate) struct Attention<'a, O: Operations + ?Sized> {
-    /// `[rows, heads · size]`, each head still to be normalised and turned.
+    /// `[rows, heads · size]`, before each head's norm and rotation.
     pub(crate) queries: &'a O::Tensor,
     /// The norm of each head of the queries, if any.
     pub(crate) query_norm: Option<&'a Norm<O::Vector>>,
-    /// The batch's keys and values, `[tokens, 2 · key heads · size]`, all keys of a token before its values.
+    /// The batch's keys and values, `[tokens, 2 · key heads · size]`. Each row has all of a token's keys,
+    /// then its values.
     pub(crate) keys_values: &'a O::Tensor,
-    /// Scores of the layer's own, if any.
+    /// The layer's own scores, if any.
     pub(crate) disentangled: Option<&'a Disentangled<O>>,
 }
 
-/// What the model's forward pass is made of. Activations and norms are `f32`; products may convert their
+/// The building blocks of a forward pass. Activations and norms are `f32`; products may convert their
 /// operands.
 pub(crate) trait Operations: Send {
     /// Activations `[rows, columns]`.
     type Tensor: Send;
-    /// Activations `[rows, columns]` in the form that products take.
+    /// Activations `[rows, columns]` in the form that products read.
     type Operand: Send;
     /// A table of vectors `[ids, columns]`.
     type Table: Send;
-    /// A weight `[outputs, inputs]`, perhaps with a bias, which is part of its product.
+    /// A weight `[outputs, inputs]`, perhaps with a bias, which the product adds.
     type Matrix: Send + Sync;
     /// Two weights `[outputs, inputs]` whose products gate each other.
     type GatedMatrix: Send + Sync;
     /// A weight of one dimension.
     type Vector: Send + Sync;
-    /// Some rows of a batch, with what attention and rotation need of them.
+    /// Some rows of a batch, prepared for attention and rotation.
     type Rows<'a>;
     /// Rows of keys and values that are kept for later batches.
     type Kept: Kept;
 
-    /// A table.
+    /// Puts a table onto the device.
     fn table(&self, values: Weight) -> Result<Self::Table>;
 
-    /// A weight, made of parts that stand one below the other and have the same number of inputs.
+    /// A weight whose rows are the rows of its parts, in order. All parts have the same number of inputs.
     fn matrix(&self, parts: Vec<Part>, precision: Precision) -> Result<Self::Matrix>;
 
-    /// Two weights of the same shape: the gate's and the other's.
+    /// Two weights of the same shape for [`Operations::gated`]. `gate` goes through the activation.
     fn gated_matrix(&self, gate: Part, up: Part, precision: Precision) -> Result<Self::GatedMatrix>;
 
-    /// A vector.
+    /// Puts a vector onto the device.
     fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
 
-    /// Activations from values in main memory, row after row; they are whole rows of `columns`.
+    /// Activations from values in main memory, row after row. The values must be whole rows of `columns`.
     fn tensor(&mut self, values: &[f32], columns: usize) -> Result<Self::Tensor>;
 
     /// The values of `x` in main memory, row after row.
     fn values<'a>(&mut self, x: &'a Self::Tensor) -> Result<Cow<'a, [f32]>>;
 
-    /// Runs `pass`, a forward pass, in whatever surroundings make its operations cheap.
+    /// Runs `pass`, a forward pass, in the context in which this device's operations are cheapest.
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
 
-    /// For each row, the sum over `lookups` of the vector that its id names, times `scale`, and its norm, if
-    /// there is one: `[ids, columns]`. All tables have the same columns, and all lists the same length.
+    /// For each row, adds the vectors that the row's ids name in all `lookups`, multiplies the sum by
+    /// `scale`, and applies the norm, if there is one: `[ids, columns]`. All tables have the same columns,
+    /// and all lists the same length.
     fn embed(
         &mut self,
         lookups: &[(&Self::Table, &[u32])],
@@ -140,10 +142,10 @@ pub(crate) trait Operations: Send {
     /// The norm of each row.
     fn norm(&mut self, x: &Self::Tensor, norm: &Norm<Self::Vector>) -> Result<Self::Tensor>;
 
-    /// `x` for products.
+    /// Converts `x` to an operand of products.
     fn operand(&mut self, x: &Self::Tensor, precision: Precision) -> Result<Self::Operand>;
 
-    /// The norm of each row, for products.
+    /// The norm of each row, as an operand of products.
     fn norm_operand(
         &mut self,
         x: &Self::Tensor,
@@ -151,7 +153,7 @@ pub(crate) trait Operations: Send {
         precision: Precision,
     ) -> Result<Self::Operand>;
 
-    /// Makes each row of `x` its norm, and gives the same for products.
+    /// Replaces each row of `x` by its norm, and returns the result as an operand, too.
     fn norm_in_place(
         &mut self,
         x: &mut Self::Tensor,
@@ -159,7 +161,7 @@ pub(crate) trait Operations: Send {
         precision: Precision,
     ) -> Result<Self::Operand>;
 
-    /// Makes the first columns of each row, as many as `norm` has, their norm.
+    /// Replaces the first columns of each row, as many as `norm` has, by their norm.
     fn norm_columns(&mut self, x: &mut Self::Tensor, norm: &Norm<Self::Vector>) -> Result<()>;
 
     /// `sum += norm(x)`, or `sum += x` without a norm.
@@ -176,7 +178,7 @@ pub(crate) trait Operations: Send {
     /// `sum += x · weightᵀ`.
     fn add_linear(&mut self, x: &Self::Operand, weight: &Self::Matrix, sum: &mut Self::Tensor) -> Result<()>;
 
-    /// `activation(x · weightᵀ)`: `[rows, outputs]`, for products of `precision`.
+    /// `activation(x · weightᵀ)`: `[rows, outputs]`, as an operand of `precision`.
     fn activated(
         &mut self,
         x: &Self::Operand,
@@ -185,7 +187,7 @@ pub(crate) trait Operations: Send {
         precision: Precision,
     ) -> Result<Self::Operand>;
 
-    /// `activation(x · gateᵀ) ∘ (x · upᵀ)`: `[rows, outputs]`, for products of `precision`.
+    /// `activation(x · gateᵀ) ∘ (x · upᵀ)`: `[rows, outputs]`, as an operand of `precision`.
     fn gated(
         &mut self,
         x: &Self::Operand,
@@ -194,11 +196,12 @@ pub(crate) trait Operations: Send {
         precision: Precision,
     ) -> Result<Self::Operand>;
 
-    /// Makes ready, once for all layers of a kind, what only depends on where rows stand.
+    /// Prepares everything that depends only on the places of rows, once for all layers with one kind of
+    /// attention.
     fn rows<'a>(&mut self, rows: Rows<'a>) -> Result<Self::Rows<'a>>;
 
     /// Normalises each key head of keys and values `[rows, 2 · key heads · size]`, if there is a norm, and
-    /// turns it by the row's angles, if positions are rotary.
+    /// rotates it by the row's angles, if positions are rotary.
     fn turn_keys(
         &mut self,
         keys_values: &mut Self::Tensor,
@@ -206,17 +209,17 @@ pub(crate) trait Operations: Send {
         rows: &Self::Rows<'_>,
     ) -> Result<()>;
 
-    /// Copies some rows of keys and values, `[rows, columns]`, to be kept as exactly as attention takes them
-    /// in.
+    /// Copies some rows of keys and values, `[rows, columns]`, in the precision in which attention reads
+    /// them.
     fn keep(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Kept>;
 
-    /// Adds kept rows below those of `x`: of each, the keeper and its index there.
+    /// Appends kept rows to the rows of `x`. Each is given by its keeper and its index there.
     fn append(&mut self, x: &mut Self::Tensor, rows: &[(&Self::Kept, usize)]) -> Result<()>;
 
-    /// Bytes of a value that is kept.
+    /// Bytes per kept value.
     fn kept_bytes(&self) -> usize;
 
-    /// Attention of some rows, as an operand `[rows, heads · size]` for products of `precision`.
+    /// Attention of some rows, as an operand `[rows, heads · size]` of `precision`.
     fn attention(
         &mut self,
         attention: Attention<'_, Self>,
@@ -224,14 +227,14 @@ pub(crate) trait Operations: Send {
         precision: Precision,
     ) -> Result<Self::Operand>;
 
-    /// The same values again.
+    /// A copy of `x`.
     fn copy(&mut self, x: &Self::Tensor) -> Result<Self::Tensor>;
 
-    /// Some rows of `x`, in that order.
+    /// The rows of `x` at these indices, in their order.
     fn select(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Tensor>;
 
-    /// Adds to each of the `rows` of `sum` the next row of `x` times the next of `factors`. No row comes
-    /// twice.
+    /// Multiplies each row of `x` by its value in `factors`, and adds it to the row of `sum` that `rows`
+    /// names. Each row is named at most once.
     fn add_rows(
         &mut self,
         x: &Self::Tensor,
@@ -240,7 +243,7 @@ pub(crate) trait Operations: Send {
         sum: &mut Self::Tensor,
     ) -> Result<()>;
 
-    /// The mean of some rows of `x`, `[rows, columns]`, for each text, in main memory: `[texts, columns]`.
+    /// For each text, the mean of some rows of `x`, `[rows, columns]`, in main memory: `[texts, columns]`.
     /// Each text has at least one row.
     fn means(&mut self, x: &Self::Tensor, columns: usize, texts: &[Vec<usize>]) -> Result<Vec<f32>> {
         let values = self.values(x)?;
@@ -252,20 +255,20 @@ pub(crate) trait Operations: Send {
 /// DeBERTa's extra scores: query with the key's position, and key with the query's position, by the bucket of
 /// their distance.
 pub(crate) struct Disentangled<O: Operations + ?Sized> {
-    /// The buckets of distances, query less key.
+    /// The buckets of distances, query position minus key position.
     pub(crate) buckets: Buckets,
-    /// For each head, the keys of all buckets' positions `[buckets, size]`; absent if the model lacks these
-    /// scores.
+    /// For each head, the keys made of all buckets' positions `[buckets, size]`; absent if the model lacks
+    /// these scores.
     pub(crate) position_keys: Option<Vec<O::Matrix>>,
-    /// The same of queries.
+    /// The same for queries.
     pub(crate) position_queries: Option<Vec<O::Matrix>>,
 }
 
-/// Buckets of distances. Beyond the outermost distances, these count.
+/// Buckets of distances. Larger distances belong to the buckets of the outermost ones.
 pub(crate) struct Buckets {
-    /// For each distance from `-reach` to `reach`.
+    /// The buckets of the distances from `-reach` to `reach`.
     pub(crate) of_distance: Vec<u32>,
-    /// Half of the distances.
+    /// The largest distance.
     pub(crate) reach: usize,
 }
 
@@ -282,7 +285,7 @@ impl Buckets {
 ///
 /// # Errors
 ///
-/// [`BackendError::Inference`] naming an id that it has none for.
+/// [`BackendError::Inference`] naming an id that the table lacks.
 pub(crate) fn refuse_unknown(ids: &[u32], vocabulary: usize) -> Result<()> {
     match ids.iter().find(|&&id| id as usize >= vocabulary) {
         Some(id) => Err(BackendError::Inference(format!(

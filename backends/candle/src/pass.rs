@@ -1,9 +1,9 @@
 //! One forward pass over a batch: which rows are computed, and which are known from earlier passes.
 //!
-//! Input: a batch, the rows that its answers need, and the [`PrefixCache`]. Output: keys and values of all of
-//! the batch's tokens in every layer, the known ones below the computed ones; and what of the computed ones
-//! is worth keeping, as [`Fresh`]. What must hold: a row that an answer needs is computed, and so is all that
-//! comes after it in its texts; the cache is only read, so that a pass that fails leaves it as it was.
+//! Input: a batch, the rows that its answers need, and the [`PrefixCache`]. Output: keys and values of all
+//! the batch's tokens in every layer, computed rows before known ones; and the computed rows that are worth
+//! keeping, as [`Fresh`]. What must hold: every row that an answer needs is computed, and so are all later
+//! rows of its texts; the pass only reads the cache, so a failed pass leaves the cache unchanged.
 
 use crate::{
     kept::Kept,
@@ -18,18 +18,18 @@ pub(crate) struct Pass<'a, K> {
     cache: &'a PrefixCache<K>,
     computed: Vec<usize>,
     places: Vec<usize>,
-    /// Where the cache has the rows that are not computed, in their order.
+    /// The known rows' places in the cache, in the order of the rows.
     known: Vec<Cursor>,
     /// Texts whose first row is known.
     known_texts: usize,
     fresh: Fresh<K>,
-    /// The layer whose keys and values come next.
+    /// The layer that the next call of [`Pass::exchange`] is for.
     layer: usize,
 }
 
 impl<'a, K: Kept> Pass<'a, K> {
-    /// Finds what is known of `batch`. `needed` are the rows, ascending, whose hidden states the answers
-    /// need.
+    /// Finds the rows of `batch` that the cache knows. `needed` lists the rows whose hidden states the
+    /// answers need, ascending.
     pub(crate) fn new(batch: &'a Batch, needed: &[usize], cache: &'a PrefixCache<K>) -> Self {
         let is_needed = |row: &usize| needed.binary_search(row).is_ok();
         let ids = batch.token_ids();
@@ -87,13 +87,12 @@ impl<'a, K: Kept> Pass<'a, K> {
         &self.computed
     }
 
-    /// For each row of the batch, where its keys and values stand: computed rows first, known rows after
-    /// them.
+    /// For each row of the batch, its row in the keys and values: computed rows first, then known rows.
     pub(crate) fn places(&self) -> &[usize] {
         &self.places
     }
 
-    /// Takes from the next layer's keys and values, `[computed, values]`, what will be kept, and adds the
+    /// Copies the rows to keep out of the next layer's keys and values, `[computed, values]`, and appends the
     /// known rows.
     pub(crate) fn exchange<O: Operations<Kept = K>>(
         &mut self,
@@ -112,7 +111,7 @@ impl<'a, K: Kept> Pass<'a, K> {
         Ok(())
     }
 
-    /// What was computed that later passes may use.
+    /// The computed rows that later passes may use.
     pub(crate) fn finish(self) -> Fresh<K> {
         Fresh { known: self.known, known_texts: self.known_texts, ..self.fresh }
     }

@@ -1,8 +1,10 @@
-//! A model as data: what `config.json` says, in the words of [`crate::transformer`], which loads and runs it.
+//! A model as data: the contents of `config.json`, in the terms of [`crate::transformer`], which loads and
+//! runs the plan.
 //!
-//! Input: written by `models/`, one function for each architecture. Output: tensors by name and shape, and
-//! how they are put together. What must hold: a plan names everything that the model computes, so that it can
-//! be checked without weights; whatever an architecture has that no plan can say is refused by name.
+//! Input: written by `models/`, one function for each architecture. Output: the model's tensors by name and
+//! shape, and how they are put together. What must hold: a plan names everything that the model computes, so
+//! that it can be checked without weights; a feature of an architecture that no plan can express is refused
+//! by name.
 
 mod head;
 mod matrix;
@@ -19,66 +21,67 @@ use text_embeddings_backend_core::{Activation, Packing};
 /// A model up to its last hidden states, and its own heads.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// What tensor names may begin with, which is left away; the longest first.
+    /// Prefixes that tensor names may have in the checkpoint. They are dropped; the longest comes first.
     pub(crate) prefixes: &'static [&'static str],
-    /// Beginnings of the names of tensors that may be in the checkpoint without being asked for: other heads
-    /// than the one served, buffers.
+    /// Prefixes of tensor names that the checkpoint may have although the plan does not read them: buffers,
+    /// and heads other than the served one.
     pub(crate) ignored: Vec<String>,
-    /// Values of a hidden state.
+    /// Values per hidden state.
     pub(crate) hidden: usize,
     /// Rows of the token embedding.
     pub(crate) vocabulary: usize,
-    /// The most tokens of an input that the positions allow.
+    /// The longest input, in tokens, that the positions allow.
     pub(crate) longest_input: Option<usize>,
-    /// The token that pads texts in training.
+    /// The token that padded texts in training.
     pub(crate) padding: Option<u32>,
-    /// Tokens to the first hidden states.
+    /// From tokens to the first hidden states.
     pub(crate) embeddings: Embeddings,
-    /// The kinds of attention that layers have.
+    /// The kinds of attention among the layers.
     pub(crate) views: Vec<View>,
-    /// Query heads, key heads, and their size: the same in all layers.
+    /// Query heads, key heads, and values per head: the same in all layers.
     pub(crate) heads: Heads,
     /// The layers.
     pub(crate) layers: Vec<Layer>,
-    /// A convolution beside the first layer.
+    /// A convolution that runs next to the first layer.
     pub(crate) convolution: Option<Convolution>,
     /// The norm after the last layer.
     pub(crate) final_norm: Option<Norm>,
-    /// The matrix that turns hidden states into logits of tokens, of a causal model.
+    /// The matrix that turns a causal model's hidden states into logits of tokens.
     pub(crate) output_embedding: &'static str,
     /// The classification head of this architecture, if it has one.
     pub(crate) classification: Option<Classification>,
     /// The masked-language-model head of this architecture, if it has one.
     pub(crate) masked_lm: Option<MaskedLm>,
-    /// What the state of a marked token goes through, in a listwise re-ranker; empty for other models.
+    /// In a listwise re-ranker, the steps for the state of a marked token; empty for other models.
     pub(crate) projector: Vec<Step>,
-    /// What a pooled vector goes through in the model itself, before the modules of its repository.
+    /// The model's own steps for a pooled vector, which come before the modules of its repository.
     pub(crate) vector_steps: Vec<Step>,
-    /// Whether vectors end as whole numbers from -128 to 127, after a hyperbolic tangent (pplx-embed).
+    /// Whether a hyperbolic tangent and rounding turn vectors into whole numbers from -128 to 127
+    /// (pplx-embed).
     pub(crate) quantised_vectors: bool,
-    /// Layers that are gone through, of a layer-wise re-ranker, which scores after one of several.
+    /// The number of layers that a layer-wise re-ranker runs: it can score after any of several layers.
     pub(crate) cutoff_layers: Option<usize>,
-    /// The adapters with which all matrices and tables are stored, if they are.
+    /// The adapters, if all matrices and tables are stored with some.
     pub(crate) adapters: Option<Adapters>,
 }
 
-/// Adapters of low rank for several tasks (`LoRA`). A matrix `X.weight` is stored as
-/// `X.parametrizations.weight.original`. The product of the chosen task's slices of `….0.lora_A` and
-/// `….0.lora_B` is added to it when it is loaded.
+/// Low-rank adapters for several tasks (`LoRA`). A matrix `X.weight` is stored as
+/// `X.parametrizations.weight.original`. Loading adds to it the product of the chosen task's slices of
+/// `….0.lora_A` and `….0.lora_B`.
 #[derive(Debug, Clone)]
 pub(crate) struct Adapters {
     /// The number of tasks.
     pub(crate) tasks: usize,
-    /// The task whose product is added; without one the original is used alone.
+    /// The task whose product is added. If absent, the original is used alone.
     pub(crate) task: Option<usize>,
     /// Columns of the product's first factor.
     pub(crate) rank: usize,
-    /// The product is multiplied by this.
+    /// The factor of the product.
     pub(crate) scale: f32,
 }
 
 impl Plan {
-    /// Texts share the rows of their common beginning if no token's state depends on anything behind it.
+    /// Texts share the rows of their common beginning if no token's state depends on later tokens.
     pub(crate) fn packing(&self) -> Packing {
         let is_causal = |view: &View| {
             let depends_on_length =
@@ -88,8 +91,9 @@ impl Plan {
         Packing { shares_prefixes: self.views.iter().all(is_causal) && !self.has_token_types() }
     }
 
-    /// Values that exist for a token at once, at most: the residual stream and its operand, a copy of each in
-    /// the norms between, queries, keys and values, the context, and what the MLP has inside.
+    /// The most values that exist for a token at once: the residual stream and its operand, a copy of each
+    /// for the norms between attention and the MLP, queries, keys, values, the context, and the MLP's inner
+    /// values.
     pub(crate) fn values_per_token(&self) -> usize {
         let Heads { queries, keys, size } = self.heads;
         let inner = self.layers.iter().map(|layer| layer.mlp.inner()).max().unwrap_or(0);
@@ -107,11 +111,11 @@ impl Plan {
 pub(crate) struct Embeddings {
     /// The tables whose vectors are added up.
     pub(crate) tables: Vec<Table>,
-    /// What the sum is multiplied by.
+    /// The factor of the sum.
     pub(crate) scale: f32,
     /// The norm of the sum.
     pub(crate) norm: Option<Norm>,
-    /// What the normalised sum goes through, where it is not as wide as a hidden state.
+    /// The matrix after the norm, if the sum is not as wide as a hidden state.
     pub(crate) projection: Option<Matrix>,
 }
 
@@ -122,11 +126,11 @@ pub(crate) struct Table {
     pub(crate) tensor: String,
     /// Its shape.
     pub(crate) shape: [usize; 2],
-    /// What names a row.
+    /// How a row is chosen.
     pub(crate) index: Index,
 }
 
-/// What names a row of an embedding table.
+/// How a row of an embedding table is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Index {
     /// The token id.
@@ -147,13 +151,13 @@ pub(crate) enum Index {
 pub(crate) struct Norm {
     /// The tensors are `NAME.weight` and, if `bias`, `NAME.bias`.
     pub(crate) name: String,
-    /// What it divides by.
+    /// The norm's divisor.
     pub(crate) kind: NormKind,
-    /// Its values.
+    /// Values per row.
     pub(crate) size: usize,
     /// Whether there is a bias.
     pub(crate) bias: bool,
-    /// Whether one is added to the stored weight (Gemma).
+    /// Whether 1 is added to the stored weight (Gemma).
     pub(crate) add_one: bool,
     /// Added to the mean square, or to the variance.
     pub(crate) epsilon: f32,
@@ -187,32 +191,32 @@ pub(crate) struct View {
 /// How positions take part in attention.
 #[derive(Debug, Clone)]
 pub(crate) enum Position {
-    /// Not at all: they are in the embeddings.
+    /// Not at all: positions are in the embeddings.
     None,
-    /// Queries and keys are turned by them.
+    /// Positions rotate queries and keys.
     Rotary(Rope),
-    /// Scores fall with the distance, for each head by its slope.
+    /// Scores fall with the distance, by each head's slope.
     Alibi,
-    /// Scores get a value by the distance's bucket, from a table `[buckets, heads]`.
+    /// Each score gets the value of its distance's bucket, from a table `[buckets, heads]`.
     Buckets {
         /// The tensor.
         table: String,
         /// Its rows.
         buckets: usize,
-        /// The bucket of a distance, key less query.
+        /// The bucket of a distance, key position minus query position.
         bucket: fn(distance: i64, buckets: usize) -> usize,
     },
-    /// Each layer scores them with its queries and keys ([`Disentangled`]).
+    /// Each layer scores positions with its queries and keys ([`Disentangled`]).
     Disentangled,
 }
 
-/// A convolution of the first hidden states over the positions of a text, with zeros in front of it and
-/// behind it. With the first layer's result `x`: `x = norm(x + activation(convolution))`.
+/// A convolution of the first hidden states over the positions of a text, padded with zeros on both sides.
+/// With the first layer's result `x`: `x = norm(x + activation(convolution))`.
 #[derive(Debug, Clone)]
 pub(crate) struct Convolution {
     /// The tensors are `NAME.weight`, `[hidden, hidden, taps]`, and `NAME.bias`.
     pub(crate) name: &'static str,
-    /// Positions that a result is made of: its own in the middle. Odd.
+    /// Positions that a result depends on, centred on its own. Odd.
     pub(crate) taps: usize,
     /// The activation.
     pub(crate) activation: Activation,
@@ -224,7 +228,7 @@ pub(crate) struct Convolution {
 /// absent.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
-    /// Its kind of attention, among the plan's views.
+    /// The index of its kind of attention in [`Plan::views`].
     pub(crate) view: usize,
     /// Attention.
     pub(crate) attention: Attention,
@@ -245,17 +249,17 @@ pub(crate) struct Norms {
     pub(crate) output: Option<Norm>,
     /// The norm of the sum (post-norm).
     pub(crate) sum: Option<Norm>,
-    /// After that the block's input is added once more, and this norm taken.
+    /// The norm after the block's input has been added to that a second time.
     pub(crate) second_sum: Option<Norm>,
 }
 
 impl Norms {
-    /// Only of the input.
+    /// Only the norm of the input.
     pub(crate) fn before(norm: Norm) -> Self {
         Self { input: Some(norm), ..Self::default() }
     }
 
-    /// Only of the sum.
+    /// Only the norm of the sum.
     pub(crate) fn after(norm: Norm) -> Self {
         Self { sum: Some(norm), ..Self::default() }
     }
@@ -276,15 +280,15 @@ pub(crate) struct Attention {
     pub(crate) disentangled: Option<Disentangled>,
 }
 
-/// Norms of queries and keys, before they are turned.
+/// Norms of queries and keys, applied before rotation.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum HeadNorms {
     /// None.
     #[default]
     None,
-    /// One for all heads of the queries, one for those of the keys: each head is normalised on its own.
+    /// One norm for the query heads, one for the key heads. Each head is normalised on its own.
     EachHead(Norm, Norm),
-    /// All heads of a token at once.
+    /// One norm for queries, one for keys. All heads of a token are normalised at once.
     AllHeads(Norm, Norm),
 }
 
@@ -295,22 +299,22 @@ pub(crate) struct Disentangled {
     pub(crate) table: Table,
     /// Its norm.
     pub(crate) norm: Option<Norm>,
-    /// What makes keys of it, if queries are scored with positions (c2p).
+    /// The matrix from the table to keys, if queries are scored with positions (c2p).
     pub(crate) keys: Option<Matrix>,
-    /// What makes queries of it, if keys are scored with positions (p2c).
+    /// The matrix from the table to queries, if keys are scored with positions (p2c).
     pub(crate) queries: Option<Matrix>,
-    /// The row of the table for a distance, query less key.
+    /// The table's row for a distance, query position minus key position.
     pub(crate) bucket: LogBuckets,
 }
 
-/// DeBERTa's buckets of distances: one for each near distance, then by logarithm.
+/// DeBERTa's buckets of distances: one for each near distance, logarithmic beyond.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogBuckets {
     /// Half of the table's rows.
     pub(crate) span: usize,
-    /// Half of the buckets; absent where each distance has a bucket of its own.
+    /// Half of the buckets; if absent, each distance has a bucket of its own.
     pub(crate) buckets: Option<usize>,
-    /// The distance that the last bucket begins with.
+    /// The first distance of the last bucket.
     pub(crate) most: usize,
 }
 
@@ -337,12 +341,12 @@ pub(crate) enum Mlp {
         /// The activation.
         activation: Activation,
     },
-    /// The sum of the MLPs of some experts, each times its share of the router's softmax, and of a bias.
+    /// The sum of a bias and of some experts' MLPs, each times its share of the router's softmax.
     Experts(Experts),
 }
 
 impl Mlp {
-    /// Values that it has inside for a token.
+    /// Inner values per token.
     fn inner(&self) -> usize {
         match self {
             Self::Plain { up, .. } => up.outputs(),
@@ -361,9 +365,9 @@ pub(crate) struct Experts {
     pub(crate) mlps: Vec<[Matrix; 2]>,
     /// The bias, `[hidden]`.
     pub(crate) bias: String,
-    /// Values of a hidden state.
+    /// Values per hidden state.
     pub(crate) hidden: usize,
-    /// How many experts a token has.
+    /// The number of experts for each token.
     pub(crate) top: usize,
     /// The activation.
     pub(crate) activation: Activation,

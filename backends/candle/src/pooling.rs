@@ -1,7 +1,7 @@
-//! Pooling: which tokens of a text its vector is made of, and how.
+//! Pooling: which tokens' states a text's vector is made of, and how.
 //!
-//! Input: a batch. Output: the rows whose mean is a text's vector; it is the state itself where there is one.
-//! What must hold: what is not pooled is not computed (`rows`).
+//! Input: a batch. Output: the rows whose mean is a text's vector; of a single row, the mean is the state
+//! itself. What must hold: rows that are not pooled are not computed (`rows`).
 
 use crate::operations::Result;
 use text_embeddings_backend_core::{BackendError, Batch, Pool};
@@ -15,7 +15,7 @@ pub(crate) enum Pooling {
     Mean,
     /// The last token's state.
     Last,
-    /// The state of the last token that is not this one; of the first token if all are.
+    /// The state of the last token that is not this one; the first token's state if all tokens are.
     LastExcept(u32),
 }
 

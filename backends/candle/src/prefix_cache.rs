@@ -1,32 +1,32 @@
-//! Keys and values of prefixes that earlier batches computed, for later ones: a radix tree of token ids
+//! Keys and values of prefixes that earlier batches computed, for later batches: a radix tree of token ids
 //! within a budget.
 //!
-//! Input: what a pass computed of prefixes ([`Fresh`]). Output: for each token whose whole prefix is here,
-//! its keys and values in every layer, as exact as attention takes them in. What must hold:
-//! `PrefixCache::bytes` counts all that nodes hold and never exceeds the budget; a prefix is stored once,
-//! however many others go on from it; what was not used for longest goes first, and never what a node in the
-//! tree goes on from.
+//! Input: the prefixes that a pass computed ([`Fresh`]). Output: for each token whose whole prefix is in the
+//! tree, its keys and values in every layer, in the precision in which attention reads them. What must hold:
+//! `PrefixCache::bytes` counts everything that nodes hold and never exceeds the budget; a prefix is stored
+//! once, however many others continue it; the least recently used nodes are removed first, and a node that
+//! has children is never removed.
 
 use crate::{kept::Kept, operations::Result};
 use std::collections::HashMap;
 use text_embeddings_backend_core::{Batch, Reused};
 
-/// Bytes of a node's places in the maps.
+/// The size of a node's entries in the maps, in bytes.
 const EDGE_BYTES: usize = 64;
 
-/// A run of tokens that follows its parent's.
+/// A run of tokens that follows its parent's run.
 struct Node<K> {
     parent: Option<usize>,
     /// At least one.
     tokens: Vec<u32>,
-    /// For each layer, keys and values of the tokens.
+    /// For each layer, the tokens' keys and values.
     layers: Vec<K>,
     children: usize,
-    /// The pass that used it last.
+    /// The last pass that used it.
     used: u64,
 }
 
-/// A place in the tree: after so many tokens of a node, or, without one, before all.
+/// A place in the tree: after the first `tokens` tokens of a node or, without a node, before all tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cursor {
     node: Option<usize>,
@@ -39,28 +39,28 @@ impl Cursor {
     pub(crate) const START: Self = Self { node: None, tokens: 0 };
 }
 
-/// What a pass computed that later ones may use.
+/// The computed rows of a pass that later passes may use.
 pub(crate) struct Fresh<K> {
-    /// The rows, in the batch, of prefixes that are worth keeping; known ones included.
+    /// The batch's rows of the prefixes that are worth keeping, including known rows.
     pub(crate) prefixes: Vec<Vec<usize>>,
-    /// Those of these rows that were computed, ascending.
+    /// The computed rows among them, ascending.
     pub(crate) rows: Vec<usize>,
-    /// For each layer, keys and values of `rows`.
+    /// For each layer, the keys and values of `rows`.
     pub(crate) layers: Vec<K>,
-    /// Where the cache had what was known.
+    /// The places in the cache of the rows that were known.
     pub(crate) known: Vec<Cursor>,
-    /// Texts of the batch that begin with known rows.
+    /// The number of texts that begin with known rows.
     pub(crate) known_texts: usize,
 }
 
 /// The size of a token's keys and values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TokenShape {
-    /// Layers, each of which makes keys and values.
+    /// The number of layers. Each has its own keys and values.
     pub(crate) layers: usize,
-    /// Values of a token in each.
+    /// Values per token and layer.
     pub(crate) values: usize,
-    /// Bytes of a value.
+    /// Bytes per value.
     pub(crate) value_bytes: usize,
 }
 
@@ -70,24 +70,24 @@ pub(crate) struct PrefixCache<K> {
     bytes: usize,
     shape: TokenShape,
     nodes: HashMap<usize, Node<K>>,
-    /// From a node, or the start, by the next token to the node that begins with it.
+    /// The node that continues a node, or the start, with a token.
     edges: HashMap<(Option<usize>, u32), usize>,
     next: usize,
     pass: u64,
 }
 
 impl<K: Kept> PrefixCache<K> {
-    /// An empty cache of at most `budget` bytes; with 0 it keeps nothing.
+    /// An empty cache of at most `budget` bytes. With 0, it keeps nothing.
     pub(crate) fn new(budget: usize, shape: TokenShape) -> Self {
         Self { budget, bytes: 0, shape, nodes: HashMap::new(), edges: HashMap::new(), next: 0, pass: 0 }
     }
 
-    /// The longest prefix that there is room for.
+    /// The longest prefix that the whole cache has room for.
     pub(crate) fn most_tokens(&self) -> usize {
         self.budget.saturating_sub(2 * self.node_bytes(0)) / self.token_bytes()
     }
 
-    /// The place after `token`, if the tree goes on with it.
+    /// The place after `token`, if the tree continues with it.
     pub(crate) fn step(&self, Cursor { node, tokens }: Cursor, token: u32) -> Option<Cursor> {
         let next = node.and_then(|node| self.nodes.get(&node)?.tokens.get(tokens));
         match next {
@@ -96,7 +96,7 @@ impl<K: Kept> PrefixCache<K> {
         }
     }
 
-    /// How many of the first `ids` the tree has.
+    /// The number of tokens at the start of `ids` that the tree has.
     pub(crate) fn known(&self, ids: &[u32]) -> usize {
         let walk = |cursor: &mut Cursor, &id: &u32| {
             *cursor = self.step(*cursor, id)?;
@@ -105,21 +105,22 @@ impl<K: Kept> PrefixCache<K> {
         ids.iter().scan(Cursor::START, walk).count()
     }
 
-    /// Where the keys and values, in a layer, of the token before `cursor` are kept, which is not the start:
-    /// the keeper and the index of its row.
+    /// The keys and values, in a layer, of the token before `cursor`: their keeper, and the index of their
+    /// row. `None` at the start.
     pub(crate) fn kept(&self, Cursor { node, tokens }: Cursor, layer: usize) -> Option<(&K, usize)> {
         let node = self.nodes.get(&node?)?;
         Some((&node.layers[layer], tokens - 1))
     }
 
-    /// Takes in what a pass over `batch` computed. What the pass used, or brings, makes nothing else of it
-    /// go.
+    /// Adds the prefixes that a pass over `batch` computed. Nodes that the pass used or adds are not removed
+    /// to make room.
     pub(crate) fn keep(&mut self, batch: &Batch, fresh: &Fresh<K>) -> Reused {
         self.pass += 1;
         for node in fresh.known.iter().filter_map(|cursor| cursor.node) {
             self.touch(node);
         }
-        // A value that is not finite would spoil, through a weight of zero, the texts that do not see it.
+        // A value that is not finite would spoil even texts that do not see it, because a weight of zero
+        // times it is NaN.
         if fresh.layers.iter().all(Kept::is_finite) {
             for rows in &fresh.prefixes {
                 self.insert(batch.token_ids(), rows, fresh);
@@ -128,7 +129,7 @@ impl<K: Kept> PrefixCache<K> {
         Reused { texts: fresh.known_texts, tokens: fresh.known.len(), bytes: self.bytes }
     }
 
-    /// Adds what is not there yet of the prefix whose tokens are those of these rows.
+    /// Adds the part of a prefix that the tree lacks. `rows` are the prefix's rows in the batch.
     fn insert(&mut self, ids: &[u32], rows: &[usize], fresh: &Fresh<K>) {
         let mut at = Cursor::START;
         let mut found = 0;
@@ -140,7 +141,8 @@ impl<K: Kept> PrefixCache<K> {
             found += 1;
         }
         let missing = &rows[found..];
-        // What was known and has gone since is not computed: all that is missing must be fresh.
+        // A known row that has since been removed was not computed. So the prefix is added only if all
+        // missing rows are fresh.
         let places: std::result::Result<Vec<usize>, _> =
             missing.iter().map(|row| fresh.rows.binary_search(row)).collect();
         let Ok(mut places) = places else { return };
@@ -151,7 +153,7 @@ impl<K: Kept> PrefixCache<K> {
         if places.is_empty() {
             return;
         }
-        // Copies first: a device without room for them leaves the tree as it was.
+        // Makes the copies first: a device without room for them leaves the tree as it was.
         let copies = fresh.layers.iter().map(|layer| layer.rows(&places, self.shape.values));
         let Ok(layers) = copies.collect::<Result<Vec<_>>>() else { return };
         let Ok(parent) = self.split(at) else { return };
@@ -177,11 +179,11 @@ impl<K: Kept> PrefixCache<K> {
         id
     }
 
-    /// The node that ends at `at`, made by cutting one in two if need be; none at the start.
+    /// The node that ends at `at`; `None` at the start. If `at` is inside a node, the node is cut in two.
     ///
     /// # Errors
     ///
-    /// Those of the device. The tree is as it was then.
+    /// The device's errors. The tree is then unchanged.
     fn split(&mut self, at: Cursor) -> Result<Option<usize>> {
         let Some((id, node)) = at.node.and_then(|id| Some((id, self.nodes.get_mut(&id)?))) else {
             return Ok(None);
@@ -195,7 +197,7 @@ impl<K: Kept> PrefixCache<K> {
             layers.iter().map(|layer| layer.rows(rows, self.shape.values)).collect()
         };
         let (layers, rest) = (part(&node.layers, before)?, part(&node.layers, after)?);
-        // What hangs below keeps its parent: the node keeps its end, and a new one takes its beginning.
+        // The old node keeps its end, so its children keep their parent. A new node takes its beginning.
         node.layers = rest;
         let tail = node.tokens.split_off(at.tokens);
         let mut tokens = std::mem::replace(&mut node.tokens, tail);
@@ -210,9 +212,9 @@ impl<K: Kept> PrefixCache<K> {
         Ok(Some(head))
     }
 
-    /// Throws out what was not used for longest until there is room for a node of so many tokens, and for
-    /// what cutting another in two takes. Gives the number of tokens that there is room for; what this pass
-    /// used stays.
+    /// Removes the least recently used leaves until there is room for a node of `tokens` tokens and for
+    /// cutting another node in two. Nodes that this pass used stay. Returns the number of tokens that there
+    /// is room for.
     fn make_room(&mut self, tokens: usize) -> usize {
         let needed = self.node_bytes(0) + self.node_bytes(tokens);
         while self.bytes + needed > self.budget {
@@ -238,7 +240,7 @@ impl<K: Kept> PrefixCache<K> {
         node + tokens * self.token_bytes()
     }
 
-    /// Bytes of a token's id, keys and values.
+    /// The size of a token's id, keys and values, in bytes.
     pub(crate) fn token_bytes(&self) -> usize {
         let TokenShape { layers, values, value_bytes } = self.shape;
         size_of::<u32>() + layers * values * value_bytes
@@ -268,7 +270,7 @@ mod tests {
         CpuOperations::start(1, crate::InstructionSet::best(), dtype).unwrap()
     }
 
-    /// Keys and values of a token with this prefix, itself included; bfloat16 holds them.
+    /// Keys and values of the token at the end of this prefix. bfloat16 represents them exactly.
     fn values(prefix: &[u32], layer: usize) -> [f32; WIDTH] {
         std::array::from_fn(|column| {
             let start = (layer * WIDTH + column) as u32;
@@ -278,8 +280,9 @@ mod tests {
         })
     }
 
-    /// Runs a pass over `batch` whose answers need `needed`, and checks what it sees of the cache. Gives the
-    /// prefixes of the rows that were not computed, and those of the rows that were to be kept.
+    /// Runs a pass over `batch` whose answers need the rows `needed`, and checks everything it reads from the
+    /// cache. Returns the prefixes of the rows that were not computed, and the prefixes of the rows that were
+    /// to be kept.
     fn pass(
         operations: &mut CpuOperations,
         cache: &mut Cache,
@@ -317,7 +320,7 @@ mod tests {
         [known.collect(), kept]
     }
 
-    /// The tree is one, and its bytes are what its nodes hold.
+    /// Checks that the tree is consistent and that its bytes are the sum of its nodes' bytes.
     fn check(cache: &Cache) {
         let mut bytes = 0;
         for (id, node) in &cache.nodes {
@@ -394,7 +397,7 @@ mod tests {
             pass(&mut operations, cache, &builder.build(), &[ids.len()])[0].len()
         };
         one(&mut cache, &[1, 1, 1]);
-        // Room for three prefixes of this length, and for cutting one.
+        // Room for three prefixes of this length, and for cutting one of them.
         cache.budget = 4 * cache.bytes;
         for (ids, known) in [
             ([2, 2, 2], 0),

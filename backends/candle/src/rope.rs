@@ -1,35 +1,37 @@
 //! Rotary position embeddings: cosines and sines of every position's angles.
 //!
-//! Angles are formed in `f32`, position times inverse frequency, as the reference does (transformers,
-//! `modeling_rope_utils.py`): at large positions their rounding is part of the model's definition. Some
-//! scalings depend on the length of the text ([`Scaling::depends_on_length`]): then a token's state does,
-//! too, and prefixes cannot be shared.
+//! Angles are computed in `f32`, position times inverse frequency, as in the reference (transformers,
+//! `modeling_rope_utils.py`): at large positions, their rounding is part of the model's definition. Some
+//! scalings depend on the length of the text ([`Scaling::depends_on_length`]). A token's state then depends
+//! on it, too, so prefixes cannot be shared.
 
 use std::{collections::BTreeMap, f64::consts::PI};
 
-/// The most tables that are kept for texts of different lengths.
+/// All tables are dropped before a batch if there are more than this. Texts of different lengths may need a
+/// table each.
 const MOST_TABLES: usize = 16;
 
-/// How frequencies are changed for texts that are longer than those of the first training.
+/// How frequencies change for texts that are longer than in the first training.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Scaling {
-    /// Not at all.
+    /// No change.
     None,
-    /// All are divided by the factor.
+    /// All frequencies are divided by the factor.
     Linear {
         /// The factor.
         factor: f64,
     },
-    /// By a larger base, of texts longer than `original` tokens: the longer, the larger.
+    /// Texts longer than `original` tokens get a larger base, which grows with their length.
     Dynamic {
         /// The factor.
         factor: f64,
         /// Tokens of the longest text that is not scaled.
         original: usize,
     },
-    /// High frequencies stay, low ones are divided by the factor, with a ramp between (Peng et al. 2023).
+    /// High frequencies stay, low ones are divided by the factor, and a ramp joins the two (Peng et al.
+    /// 2023).
     Yarn(Yarn),
-    /// The same by wavelength, as Llama 3.1 has it.
+    /// Like YaRN, but by wavelength, as in Llama 3.1.
     Llama3 {
         /// The factor.
         factor: f64,
@@ -37,10 +39,10 @@ pub(crate) enum Scaling {
         low: f64,
         /// Wavelengths below `original / high` stay.
         high: f64,
-        /// Tokens of the first training.
+        /// The longest text of the first training, in tokens.
         original: usize,
     },
-    /// A divisor for each frequency: one list for texts of up to `original` tokens, one for longer ones.
+    /// A divisor for each frequency: one list for texts of up to `original` tokens, one for longer texts.
     LongRope(LongRope),
 }
 
@@ -49,33 +51,33 @@ pub(crate) enum Scaling {
 pub(crate) struct Yarn {
     /// The factor.
     pub(crate) factor: f64,
-    /// Tokens of the first training.
+    /// The longest text of the first training, in tokens.
     pub(crate) original: usize,
-    /// Rotations within `original` tokens above which a frequency stays.
+    /// A frequency that rotates more often than this within `original` tokens stays.
     pub(crate) beta_fast: f64,
-    /// Rotations below which it is divided by the factor.
+    /// A frequency that rotates less often than this is divided by the factor.
     pub(crate) beta_slow: f64,
-    /// Whether the ends of the ramp are whole indices.
+    /// Whether the ends of the ramp are rounded to whole indices.
     pub(crate) truncate: bool,
-    /// What cosines and sines are multiplied by.
+    /// The factor of cosines and sines.
     pub(crate) attention_factor: f64,
 }
 
 /// The settings of [`Scaling::LongRope`].
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LongRope {
-    /// Divisors for short texts.
+    /// The divisors for short texts.
     pub(crate) short: Vec<f64>,
-    /// Divisors for long ones.
+    /// The divisors for long texts.
     pub(crate) long: Vec<f64>,
     /// Tokens of the longest short text.
     pub(crate) original: usize,
-    /// What cosines and sines are multiplied by.
+    /// The factor of cosines and sines.
     pub(crate) attention_factor: f64,
 }
 
 impl Scaling {
-    /// Whether a token's angle depends on how long its text is.
+    /// Whether a token's angle depends on the length of its text.
     pub(crate) fn depends_on_length(&self) -> bool {
         matches!(self, Self::Dynamic { .. } | Self::LongRope(_))
     }
@@ -84,16 +86,16 @@ impl Scaling {
 /// Rotary positions of heads of one size.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rope {
-    /// Values of a head.
+    /// Values per head.
     pub(crate) size: usize,
     /// The base of the frequencies.
     pub(crate) theta: f64,
-    /// How they are changed.
+    /// How the frequencies are changed.
     pub(crate) scaling: Scaling,
 }
 
 impl Rope {
-    /// Texts whose lengths have the same number here have the same angles.
+    /// A number for the text's length. Texts with the same number have the same angles.
     fn kind_of(&self, tokens: usize) -> usize {
         match &self.scaling {
             Scaling::Dynamic { original, .. } if tokens > *original => tokens,
@@ -102,7 +104,7 @@ impl Rope {
         }
     }
 
-    /// The inverse frequencies of texts of this kind, and what cosines and sines are multiplied by.
+    /// The inverse frequencies of texts of this kind, and the factor of their cosines and sines.
     fn frequencies(&self, kind: usize) -> (Vec<f32>, f32) {
         let size = self.size as f32;
         let base = |theta: f64| -> Vec<f32> {
@@ -184,7 +186,7 @@ impl RopeTables {
         Self { rope, tables: BTreeMap::new() }
     }
 
-    /// Makes [`RopeTables::at`] possible for all positions of texts of these lengths.
+    /// Prepares [`RopeTables::at`] for all positions of texts of these lengths.
     pub(crate) fn extend_to(&mut self, lengths: impl Iterator<Item = usize>) {
         if self.tables.len() > MOST_TABLES {
             self.tables.clear();

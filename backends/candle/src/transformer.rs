@@ -1,7 +1,7 @@
 //! Every model: a [`Plan`] with its weights, and the forward pass up to the last hidden states.
 //!
-//! Input: a packed batch. Output: the hidden states, after the final norm, of the rows that are asked for; in
-//! the last layer only these have queries, an output projection and an MLP. The head is `heads.rs`'s. What
+//! Input: a packed batch. Output: the hidden states, after the final norm, of the requested rows; in the last
+//! layer, only these rows have queries, an output projection and an MLP. `heads.rs` computes the head. What
 //! must hold: keys and values of every layer go through [`Pass::exchange`].
 
 mod convolution;
@@ -42,13 +42,13 @@ struct LoadedView {
     bias: Option<DistanceBias>,
 }
 
-/// Where the rows of a layer's result stand.
+/// The rows of a layer's result.
 struct Places {
-    /// In the batch.
+    /// The rows as spans of the batch.
     spans: Vec<QuerySpan>,
-    /// In the batch, row by row.
+    /// The rows' indices in the batch.
     rows: Vec<usize>,
-    /// Among the rows that are computed.
+    /// The rows' indices among the computed rows.
     computed: Vec<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Places {
 }
 
 /// For each row of a batch, its position and its text's length. A row that several texts share has the length
-/// of the longest: models whose angles depend on the length share no rows.
+/// of the longest of them. Models whose angles depend on the length never share rows.
 struct Positions {
     positions: Vec<usize>,
     lengths: Vec<usize>,
@@ -89,7 +89,7 @@ impl<O: Operations> Transformer<O> {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`](text_embeddings_backend_core::BackendError::Load) naming the tensor that is
+    /// [`BackendError::Load`](text_embeddings_backend_core::BackendError::Load) naming a tensor that is
     /// missing or not supported.
     pub(crate) fn load(plan: &Plan, checkpoint: &Checkpoint, operations: &mut O) -> Result<Self> {
         let mut weights = Weights { checkpoint, operations };
@@ -116,7 +116,7 @@ impl<O: Operations> Transformer<O> {
     }
 
     /// The hidden states, after the final norm, of some rows of the batch: `[rows, hidden]`. `rows` is
-    /// ascending, without repetition and not empty, and of rows that the pass computes.
+    /// ascending, has no repetition and is not empty; the pass must compute all of them.
     pub(crate) fn forward(
         &mut self,
         operations: &mut O,
@@ -125,11 +125,11 @@ impl<O: Operations> Transformer<O> {
     ) -> Result<O::Tensor> {
         let positions = Positions::of(pass.batch());
         self.views.iter_mut().for_each(|view| view.extend_to(&positions));
-        // The pass changes from layer to layer, but not in this.
+        // `pass` changes from layer to layer, but these two do not.
         let (batch, places) = (pass.batch(), pass.places().to_vec());
         let all = Places::new::<O>(pass, pass.computed());
         let all_angles: Vec<_> = self.views.iter().map(|view| view.angles(&positions, &all.rows)).collect();
-        // In the last layer, where these are not all.
+        // The last layer computes fewer rows, unless all are requested.
         let last = self.layers.last().filter(|_| rows.len() < all.rows.len());
         let last = last.map(|layer| (&self.views[layer.view], Places::new::<O>(pass, rows)));
         let last_angles = last.as_ref().and_then(|(view, last)| view.angles(&positions, &last.rows));
@@ -151,7 +151,8 @@ impl<O: Operations> Transformer<O> {
         let mut stream = Stream { hidden, operand: None };
         for (index, layer) in self.layers.iter().enumerate() {
             let wanted = wanted.as_ref().filter(|_| index + 1 == self.layers.len());
-            // What a convolution is added to is no operand yet.
+            // If the result of a convolution is added to this layer's result, the sum is the next layer's
+            // operand.
             let next =
                 self.layers.get(index + 1).filter(|_| convolved.is_none()).and_then(Layer::takes_stream);
             stream = layer.forward(operations, stream, pass, (&all_rows[layer.view], wanted), next)?;
@@ -168,7 +169,7 @@ impl<O: Operations> Transformer<O> {
         }
     }
 
-    /// The first hidden states of the rows that are computed: `[computed, hidden]`.
+    /// The first hidden states of the computed rows: `[computed, hidden]`.
     fn embed(
         &self,
         operations: &mut O,
@@ -189,7 +190,8 @@ impl<O: Operations> Transformer<O> {
         let ids: Vec<Vec<u32>> = self.tables.iter().map(|(_, index)| ids(*index)).collect();
         let lookups: Vec<_> =
             self.tables.iter().zip(&ids).map(|((table, _), ids)| (table, &ids[..])).collect();
-        let mut hidden = operations.embed(&lookups, self.scale, self.embedding_norm.as_ref())?; // [computed, width]
+        // [computed, width]
+        let mut hidden = operations.embed(&lookups, self.scale, self.embedding_norm.as_ref())?;
         if let Some(projection) = &self.projection {
             let operand = operations.operand(&hidden, Precision::High)?;
             hidden = operations.linear(&operand, projection)?; // [computed, hidden]
@@ -235,8 +237,8 @@ impl LoadedView {
         Some(rows.iter().map(at).collect())
     }
 
-    /// The rows `at`, for operations. `batch` comes with the row of keys and values that belongs to each of
-    /// its rows.
+    /// The rows `at`, prepared for operations. `places` gives, for each row of `batch`, its row in the keys
+    /// and values.
     fn rows<'a>(
         &'a self,
         (batch, places): (&'a Batch, &'a [usize]),

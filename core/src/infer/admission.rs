@@ -1,8 +1,8 @@
 //! Who may come in: permits for requests and for their tokens.
 //!
-//! Input: how many tokens a request has at most. Output: a [`Permit`], or the refusal. What must hold: a permit is taken
-//! before a request costs memory or work; its tokens are given back when they turn out to be fewer, all of it when it is
-//! dropped; a request that nothing else is in flight with is never refused.
+//! Input: how many tokens a request has at most. Output: a [`Permit`], or the refusal. What must hold: a
+//! permit is taken before a request costs memory or work; its tokens are given back when they turn out to be
+//! fewer, all of it when it is dropped; a request that nothing else is in flight with is never refused.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

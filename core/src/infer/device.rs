@@ -1,17 +1,21 @@
-//! The device thread: takes batch after batch, has the backend compute it, and answers each text.
+//! The device thread: takes batch after batch, has the backend compute it, and has each text answered.
 //!
-//! Input: the shared state and the backend. Output: each text's outcome or error. What must hold: a text that leaves the
-//! queue is answered once; a failed batch fails its own texts and no others. A batch of several texts that does not fit
-//! the device's memory is computed again in two halves, each once. When the device is lost, the thread ends.
+//! Input: the shared state and the backend. Output: each text's outcome or error. What must hold: a text that
+//! leaves the queue is answered once; a failed batch fails its own texts and no others. A batch of several
+//! texts that does not fit the device's memory is computed again in two halves, each once. When the device is
+//! lost, the thread ends.
 
-use super::state::{Shared, fail};
+use super::{
+    answers::{Answers, Sender},
+    state::Shared,
+};
 use crate::{
     error::Error,
     metrics::{
         BATCH_OUT_OF_MEMORY, BATCH_TOKENS_COMPUTED, PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS,
         PREFIX_CACHE_TOKENS, count, count_many, set,
     },
-    queue::{BatchLimits, Entry, NextBatch, Outcome},
+    queue::{BatchLimits, Entry, NextBatch},
 };
 use std::{
     any::Any,
@@ -25,31 +29,31 @@ use text_embeddings_backend_core::{Backend, BackendError, Batch, Output, Predict
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) batch: NextBatch,
-    /// Whether it is half of a batch that did not fit the device's memory: such a one is not cut in two again.
+    /// Whether it is half of a batch that did not fit the device's memory. It is not halved again.
     pub(super) is_half: bool,
 }
 
 /// Why a batch has no predictions.
 #[derive(Debug)]
 enum Failure {
-    /// The device's memory did not suffice; what the device said.
+    /// The device has too little memory for the batch, in the device's words.
     OutOfMemory(String),
-    /// The device computes nothing any more; what the device said.
+    /// The device computes nothing any more, in the device's words.
     Lost(String),
     Other(Error),
 }
 
 impl Shared {
     /// Computes batch after batch, until the engine is dropped and nothing waits, or the device is lost.
-    pub(super) fn run(&self, backend: &mut dyn Backend, limits: BatchLimits) {
+    pub(super) fn run(&self, backend: &mut dyn Backend, limits: BatchLimits, sender: &Sender) {
         while !self.is_lost()
             && let Some(work) = self.wait_for_work(limits, |text| backend.known_tokens(text))
         {
-            self.compute(backend, work);
+            self.compute(backend, work, sender);
         }
     }
 
-    fn compute(&self, backend: &mut dyn Backend, work: Work) {
+    fn compute(&self, backend: &mut dyn Backend, work: Work, sender: &Sender) {
         let Work { batch: NextBatch { batch, entries }, is_half } = work;
         let start = Instant::now();
         let (texts, unique_tokens) = (entries.len(), batch.token_ids().len());
@@ -59,22 +63,19 @@ impl Shared {
         let inference = start.elapsed();
         let is_halved = texts > 1 && !is_half && matches!(result, Err(Failure::OutOfMemory(_)));
         if !is_halved {
-            // Broken weights give answers, but none that is a number. If it was the text, the probe finds out.
+            // Broken weights give answers, but none that is a number. If it was the text, the probe finds
+            // out.
             let is_useless = result.as_ref().is_ok_and(|found| found.texts.iter().all(Output::has_nan));
             self.unhealthy.store(result.is_err() || is_useless, Ordering::Release);
         }
-        let entries = self.lock().end(inference, tokens);
-        match result {
+        let (entries, has_work) = {
+            let mut state = self.lock();
+            (state.end(inference, tokens), state.has_work())
+        };
+        let outputs = match result {
             Ok(predictions) => {
                 observe(&batch, predictions.reused);
-                // The last text first: who hears of the failure of a request's first text can count all that failed with it.
-                for (entry, output) in entries.into_iter().zip(predictions.texts).rev() {
-                    let queue = start.saturating_duration_since(entry.enqueued);
-                    let is_nan = output.has_nan();
-                    let outcome = Outcome { output, queue, inference };
-                    // A receiver that is gone wants no answer.
-                    let _ = entry.reply.send(if is_nan { Err(Error::MissingValues) } else { Ok(outcome) });
-                }
+                Ok(predictions.texts)
             }
             Err(Failure::OutOfMemory(reason)) => {
                 count(BATCH_OUT_OF_MEMORY);
@@ -86,31 +87,34 @@ impl Shared {
                         "the device ran out of memory: the batch is computed again in two halves"
                     );
                     self.lock().halves.extend(halves(entries));
-                } else {
-                    let error = Error::Inference(format!(
-                        "out of memory on the device: lower `--max-batch-tokens`, or `--max-input-length` if one text \
-                         alone is too long (texts: {texts}, tokens: {unique_tokens})"
-                    ));
-                    tracing::error!(texts, tokens = unique_tokens, %reason, "a batch failed: {error}");
-                    fail(entries, &error);
+                    return;
                 }
+                tracing::error!(texts, tokens = unique_tokens, %reason, "a batch failed: out of memory");
+                Err(Error::Inference(format!(
+                    "out of memory on the device: lower `--max-batch-tokens`, or `--max-input-length` if one text \
+                     alone is too long (texts: {texts}, tokens: {unique_tokens})"
+                )))
             }
             Err(Failure::Lost(reason)) => {
                 tracing::error!(
                     "the device is lost: {reason}: requests are refused from now on, and the process ends"
                 );
                 self.lose();
-                fail(entries, &Error::DeviceLost);
+                Err(Error::DeviceLost)
             }
             Err(Failure::Other(error)) => {
                 tracing::error!(texts, %error, "a batch failed");
-                fail(entries, &error);
+                Err(error)
             }
-        }
+        };
+        let answers = Answers { entries, outputs, start, inference };
+        // Waking the waiting tasks takes as long as forming a batch. Without a next batch, another thread
+        // would only make the answers later.
+        if has_work { sender.send(answers) } else { answers.send() }
     }
 }
 
-/// Counts what a batch computed, and what it did not have to.
+/// Counts the tokens that a batch computed, and those that it found in the cache.
 fn observe(batch: &Batch, reused: Reused) {
     count_many(BATCH_TOKENS_COMPUTED, batch.token_ids().len() - reused.tokens);
     count_many(PREFIX_CACHE_HITS, reused.texts);
@@ -167,6 +171,7 @@ mod tests {
     use crate::{
         infer::testing::{Control, FAIL, score},
         metrics::testing::recorded,
+        queue::Outcome,
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use text_embeddings_backend_core::{BatchBuilder, Packing, Text, Wanted};
@@ -192,7 +197,7 @@ mod tests {
     /// Computes all that waits, in this thread, so that a test sees the metrics.
     fn run(shared: &Shared, control: &Control, max_batch_tokens: usize) {
         let limits = BatchLimits { packing: Packing::SHARED, max_batch_tokens, max_batch_requests: None };
-        shared.run(control.backend().as_mut(), limits);
+        shared.run(control.backend().as_mut(), limits, &Sender::without_thread());
     }
 
     fn raw(mut answer: Answer) -> Result<Vec<f32>, Error> {

@@ -1,10 +1,10 @@
-//! What the threads of an engine share: the queue behind its lock, and what the device does.
+//! The state that an engine's threads share: the queue behind its lock, and the state of the device.
 //!
-//! Input: texts, announced and submitted. Output: what the device thread does next. What must hold: whoever waits is
-//! answered, also when the device hangs or is lost; once it is lost, every text that comes gets
+//! Input: texts, announced and submitted. Output: what the device thread does next. What must hold: whoever
+//! waits is answered, also when the device hangs or is lost; once it is lost, every text that comes gets
 //! [`Error::DeviceLost`].
 
-use super::device::Work;
+use super::{answers::fail, device::Work};
 use crate::{
     error::Error,
     queue::{BatchLimits, Entry, NextBatch, Queue, Turn},
@@ -18,8 +18,9 @@ use std::{
 use text_embeddings_backend_core::{Packing, Text};
 use tokio::sync::watch;
 
-/// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch without them
-/// would compute their shared prefix a second time. It is a tenth of the last batch's forward pass, within bounds.
+/// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch
+/// without them would compute their shared prefix a second time. It is a tenth of the last batch's forward
+/// pass, within bounds.
 pub(super) const ENCODING_GRACE: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_millis(100);
 /// How much less a batch counts for the speed of the last batches with each that comes after it.
@@ -33,22 +34,24 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
     /// Whether the last batch gave nothing but errors.
     pub(super) unhealthy: AtomicBool,
-    /// Whether the device is lost. Changes only while `state` is locked, so that a text is either drained or refused.
+    /// Whether the device is lost. Changes only while `state` is locked, so that a text is either drained or
+    /// refused.
     pub(super) lost: watch::Sender<bool>,
 }
 
-/// What is behind the lock.
+/// The state behind the lock.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) queue: Queue,
     pub(super) announced: AnnouncedTexts,
-    /// The halves of a batch that did not fit the device's memory. They are computed before what is in the queue.
+    /// The halves of a batch that did not fit the device's memory. They are computed before the queue's
+    /// texts.
     pub(super) halves: VecDeque<Vec<Entry>>,
     pub(super) closed: bool,
     pub(super) last_inference: Duration,
     /// The time that all finished batches took.
     busy: Duration,
-    /// What the device computes now.
+    /// The batch on the device.
     pub(super) computing: Option<Computing>,
     /// Tokens of the last batches and how long they took: the older a batch, the less it counts.
     pub(super) recent: (f64, f64),
@@ -87,7 +90,7 @@ impl AnnouncedTexts {
     }
 }
 
-/// What the device thread does next.
+/// The next step of the device thread.
 pub(super) enum Next {
     Compute,
     Wait,
@@ -117,7 +120,7 @@ impl State {
         }
     }
 
-    /// What the device thread does, as long as the device is there.
+    /// The next step of the device thread, while the device is there.
     pub(super) fn next(&self, limits: BatchLimits) -> Next {
         if !self.halves.is_empty() {
             return Next::Compute;
@@ -148,6 +151,11 @@ impl State {
     /// Notes that the device begins to compute a batch.
     pub(super) fn begin(&mut self, start: Instant, entries: Vec<Entry>) {
         self.computing = Some(Computing { start, entries });
+    }
+
+    /// Whether texts wait to be computed.
+    pub(super) fn has_work(&self) -> bool {
+        !self.halves.is_empty() || self.queue.oldest().is_some()
     }
 
     /// Notes that the device has computed a batch of this many tokens, and gives who waits for its texts.
@@ -205,7 +213,8 @@ impl Shared {
         }
     }
 
-    /// Answers whoever waits for a batch that does not end, and for those behind it: nobody should wait for ever.
+    /// Answers whoever waits for a batch that does not end, and for those behind it: nobody should wait for
+    /// ever.
     pub(super) fn give_up(&self, error: &Error) {
         let waiting = self.lock().drain();
         fail(waiting, error);
@@ -224,14 +233,6 @@ impl Shared {
     /// How long the device has been computing the batch at hand.
     pub(super) fn computes_for(&self) -> Option<Duration> {
         self.lock().computing.as_ref().map(|computing| computing.start.elapsed())
-    }
-}
-
-/// Tells everyone the same. The last text first: who hears of the failure of a request's first text can count all that failed with it.
-pub(super) fn fail(entries: Vec<Entry>, error: &Error) {
-    for entry in entries.into_iter().rev() {
-        // A receiver that is gone wants no answer.
-        let _ = entry.reply.send(Err(error.clone()));
     }
 }
 

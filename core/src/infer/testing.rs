@@ -1,9 +1,9 @@
 //! A backend for tests of the engine: it scores a text by a hash of its ids and fails on request.
 //!
-//! Input: batches; tokens [`FAIL`], [`PANIC`], [`NAN`] and [`BREAK`] misbehave; [`Control`] can let the device run out of memory
-//! or be lost. Output: [`values`] of each text, or of
-//! the text up to each of its tokens where these are wanted, so that an answer can be checked without knowing which batch
-//! it came from. What must hold: as for every backend, a text's values depend on its own tokens only.
+//! Input: batches; tokens [`FAIL`], [`PANIC`], [`NAN`] and [`BREAK`] misbehave; [`Control`] can let the
+//! device run out of memory or be lost. Output: [`values`] of each text, or of the text up to each of its
+//! tokens where these are wanted, so that an answer can be checked without knowing which batch it came from.
+//! What must hold: as for every backend, a text's values depend on its own tokens only.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 

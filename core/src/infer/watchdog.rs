@@ -1,7 +1,7 @@
 //! A thread that notices when the device does not come back.
 //!
-//! Input: the engine's state, and how long a batch may take. Output: whether the device hangs. What must hold: whoever
-//! waits for a device that hangs gets an error; when the device comes back, so does the server.
+//! Input: the engine's state, and how long a batch may take. Output: whether the device hangs. What must
+//! hold: whoever waits for a device that hangs gets an error; when the device comes back, so does the server.
 
 use super::Shared;
 use crate::error::Error;

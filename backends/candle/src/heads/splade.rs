@@ -1,7 +1,7 @@
 //! SPLADE: for each vocabulary entry the largest `log(1 + max(logit, 0))` over a text's tokens.
 //!
-//! Input: the hidden states of all tokens. Output: the entries above zero. What must hold: logits exist for a
-//! few tokens at a time, because each token has one for every entry of the vocabulary.
+//! Input: the hidden states of all tokens. Output: the entries above zero. What must hold: only a few tokens'
+//! logits exist at a time, because each token has a logit for every vocabulary entry.
 
 use super::place;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 use text_embeddings_backend_core::{Batch, Output, splade_weights, take_largest};
 
-/// Tokens whose logits exist at a time: 64 MB of them for a vocabulary of 250,000.
+/// The number of tokens whose logits exist at a time: 64 MB for a vocabulary of 250,000.
 const TOKENS_PER_STEP: usize = 64;
 
 /// A masked-language-model head.
@@ -35,7 +35,7 @@ impl<O: Operations> Splade<O> {
         Ok(Self { steps, decoder, vocabulary: plan.vocabulary })
     }
 
-    /// The weights of each text.
+    /// The sparse weights of each text.
     pub(super) fn predict(
         &self,
         operations: &mut O,

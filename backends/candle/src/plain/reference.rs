@@ -33,7 +33,8 @@ pub(crate) fn attention(
         for from in (0..span.rows.len()).step_by(QUERIES_PER_STEP) {
             let count = QUERIES_PER_STEP.min(span.rows.len() - from);
             let queries = by_head(&queries.narrow(0, span.rows.start + from, count)?, heads.queries, heads)?;
-            let mut scores = (queries.matmul(&keys.t()?)? / f64::from(scoring.divisor))?; // [heads, count, keys]
+            // [heads, count, keys]
+            let mut scores = (queries.matmul(&keys.t()?)? / f64::from(scoring.divisor))?;
             if let Some(cap) = scoring.soft_cap {
                 scores = ((scores / f64::from(cap))?.tanh()? * f64::from(cap))?;
             }

@@ -6,33 +6,34 @@ use text_embeddings_backend_core::Activation;
 /// A classification head.
 #[derive(Debug, Clone)]
 pub(crate) struct Classification {
-    /// Which state it reads.
+    /// The state that the head reads.
     pub(crate) reads: Reads,
-    /// What that goes through before the last matrix.
+    /// The steps from that state to the last matrix.
     pub(crate) steps: Vec<Step>,
-    /// The last matrix without its rows: `NAME.weight` `[labels, width]`, and `NAME.bias` if `logits_bias`.
+    /// The name of the last matrix, whose number of rows comes from the labels: `NAME.weight` `[labels,
+    /// width]`, and `NAME.bias` if `logits_bias`.
     pub(crate) logits: String,
     /// Whether the last matrix has a bias.
     pub(crate) logits_bias: bool,
-    /// Values that it takes.
+    /// Values that the last matrix takes.
     pub(crate) width: usize,
-    /// What logits are divided by.
+    /// The divisor of logits.
     pub(crate) divisor: f32,
 }
 
-/// Which state of a text a head reads.
+/// The state of a text that a head reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reads {
-    /// The first token's.
+    /// The first token's state.
     First,
-    /// The mean over all tokens.
+    /// The mean of all tokens' states.
     Mean,
-    /// Each token's: the scores are the mean of those that the tokens would have on their own.
+    /// Each token's state: the scores are the mean of the tokens' own scores.
     EachToken,
-    /// The last token's.
+    /// The last token's state.
     Last,
-    /// That of the last token which is not padding: where the tokenizer ends each text with the padding
-    /// token, a classifier was trained on the token before (transformers,
+    /// The state of the last token that is not padding. If the tokenizer ends each text with the padding
+    /// token, a classifier was trained on the token before it (transformers,
     /// `GenericForSequenceClassification`).
     LastUnpadded,
 }
@@ -50,11 +51,12 @@ pub(crate) enum Step {
 /// vector.
 #[derive(Debug, Clone)]
 pub(crate) struct MaskedLm {
-    /// What hidden states go through first.
+    /// The steps before the decoder.
     pub(crate) steps: Vec<Step>,
-    /// The vectors, `[vocabulary, width]`: a tensor's name, or of those the first that is in the checkpoint.
+    /// The names that the decoder `[vocabulary, width]` may have. The first one in the checkpoint is used.
     pub(crate) decoder: Vec<String>,
-    /// The bias, `[vocabulary]`: of these the first that is in the checkpoint; none if the list is empty.
+    /// The names that the bias `[vocabulary]` may have. The first one in the checkpoint is used; no bias if
+    /// the list is empty.
     pub(crate) bias: Vec<String>,
     /// Values that the decoder takes.
     pub(crate) width: usize,

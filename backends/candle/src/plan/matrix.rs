@@ -1,8 +1,8 @@
-//! Matrices of a plan: by the names, shapes and rows of stored ones.
+//! A plan's matrices, described by the names, shapes and rows of stored matrices.
 
 use std::ops::Range;
 
-/// A matrix made of one or more stored ones, or of some rows of them.
+/// A matrix made of one or more stored matrices, or of some of their rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Matrix {
     /// The parts, one below the other.
@@ -18,9 +18,9 @@ pub(crate) struct MatrixPart {
     pub(crate) bias: Option<String>,
     /// Its shape.
     pub(crate) shape: [usize; 2],
-    /// The rows that are taken.
+    /// The rows that are used.
     pub(crate) rows: Range<usize>,
-    /// Whether these rows are the columns of the matrix.
+    /// Whether these rows become columns of the matrix.
     pub(crate) transposed: bool,
 }
 
@@ -36,12 +36,12 @@ impl MatrixPart {
         }
     }
 
-    /// The same without a bias, unless there is one.
+    /// This part, without a bias unless `bias` is true.
     pub(crate) fn biased(self, bias: bool) -> Self {
         Self { bias: self.bias.filter(|_| bias), ..self }
     }
 
-    /// Some of its rows.
+    /// This part with only these rows.
     pub(crate) fn rows(self, rows: Range<usize>) -> Self {
         Self { rows, ..self }
     }
@@ -64,7 +64,7 @@ impl<const PARTS: usize> From<[MatrixPart; PARTS]> for Matrix {
 }
 
 impl Matrix {
-    /// What comes out of it.
+    /// Values per row of its product.
     pub(crate) fn outputs(&self) -> usize {
         self.parts.iter().map(MatrixPart::outputs).sum()
     }

@@ -1,8 +1,9 @@
-//! A convolution of the first hidden states, beside the first layer (DeBERTa-v2 xlarge).
+//! A convolution of the first hidden states that runs next to the first layer (DeBERTa-v2 xlarge).
 //!
-//! Input: the first hidden states. Output: for each row of the first layer's result what is added to it. A
-//! window of a row's neighbours is one vector in main memory, which a matrix multiplies: this happens once in
-//! a forward pass. What must hold: a window has nothing of other texts, and texts share no rows.
+//! Input: the first hidden states. Output: for each row of the first layer's result, the vector to add to it.
+//! The window of a row's neighbours is laid out as one vector in main memory, which a matrix multiplies. This
+//! happens only once per forward pass. What must hold: a window has nothing of other texts, and texts share
+//! no rows.
 
 use super::Weights;
 use crate::{
@@ -42,8 +43,8 @@ impl<O: Operations> Convolution<O> {
         Ok(Self { step, taps, norm: weights.norm(norm)? })
     }
 
-    /// For each of `rows` of the batch, ascending: `[rows, hidden]`. `hidden` `[computed, hidden]` are the
-    /// first hidden states.
+    /// The convolution's results for `rows` of the batch, which are ascending: `[rows, hidden]`. `hidden`
+    /// `[computed, hidden]` are the first hidden states.
     pub(super) fn forward(
         &self,
         operations: &mut O,

@@ -11,7 +11,7 @@ use text_embeddings_backend_core::Activation;
 
 /// A layer with its weights.
 pub(super) struct Layer<O: Operations> {
-    /// Its kind of attention, among the model's.
+    /// The index of its kind of attention among the model's kinds.
     pub(super) view: usize,
     precisions: Precisions,
     query: O::Matrix,
@@ -60,13 +60,13 @@ struct Experts<O: Operations> {
 pub(super) struct Stream<O: Operations> {
     /// `[computed, hidden]`
     pub(super) hidden: O::Tensor,
-    /// The same, ready for the next layer's products, where a norm ended the layer before.
+    /// The same as an operand of the next layer's products, if the previous layer ended with a norm.
     pub(super) operand: Option<O::Operand>,
 }
 
-/// The rows of a layer's result where these are not all.
+/// The rows of a layer's result, if not all computed rows are needed.
 pub(super) struct Wanted<'a, 'r, O: Operations> {
-    /// Their places among the rows that are computed.
+    /// Their indices among the computed rows.
     pub(super) places: &'a [usize],
     /// The rows.
     pub(super) rows: &'a O::Rows<'r>,
@@ -83,26 +83,26 @@ impl<O: Operations> Norms<O> {
     }
 }
 
-/// How exact a layer's products are in arithmetic of bytes.
+/// The precision of a layer's products in 8-bit arithmetic.
 #[derive(Debug, Clone, Copy)]
 struct Precisions {
-    /// Of products with the residual stream.
+    /// For products with the residual stream.
     input: Precision,
-    /// Of attention's output projection.
+    /// For attention's output projection.
     context: Precision,
-    /// Of the MLP's second product.
+    /// For the MLP's second product.
     inner: Precision,
 }
 
 impl Precisions {
     fn of(layer: &plan::Layer, index: usize) -> Self {
         match (index, &layer.mlp_norms.sum) {
-            // The norm on the residual stream itself keeps a few columns large in every layer, and the errors
-            // of the first layer no larger than those of the others.
+            // A norm of the residual stream itself keeps a few columns large in every layer. It also keeps
+            // the first layer's errors no larger than other layers' errors.
             (_, Some(_)) => {
                 Self { input: Precision::Spread, context: Precision::Low, inner: Precision::Spread }
             }
-            // Elsewhere all other layers build on the first: its errors are the ones that grow.
+            // In other architectures, all layers build on the first, so its errors grow.
             (0, None) => Self { input: Precision::High, context: Precision::High, inner: Precision::High },
             (_, None) => Self { input: Precision::Low, context: Precision::Low, inner: Precision::Spread },
         }
@@ -142,13 +142,14 @@ impl<O: Operations> Layer<O> {
         })
     }
 
-    /// The precision of its first products, if they take the residual stream as it is.
+    /// The precision of its first products, if these take the residual stream without a norm.
     pub(super) fn takes_stream(&self) -> Option<Precision> {
         self.attention_norms.input.is_none().then_some(self.precisions.input)
     }
 
-    /// `[computed, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those. With `next`,
-    /// what [`Layer::takes_stream`] says of the next layer, the result may come with its operand.
+    /// From `[computed, hidden]` to `[rows, hidden]`: the rows of `wanted`, or all rows if it is absent.
+    /// `next` is the next layer's [`Layer::takes_stream`]. If it is present, the result may come with the
+    /// operand for the next layer.
     pub(super) fn forward<'r>(
         &self,
         operations: &mut O,
@@ -161,7 +162,8 @@ impl<O: Operations> Layer<O> {
             Some(operand) => operand,
             None => self.attention_norms.operand(operations, &hidden, self.precisions.input)?,
         }; // [computed, hidden]
-        let mut keys_values = operations.linear(&operand, &self.key_value)?; // [computed, 2 · key heads · size]
+        // [computed, 2 · key heads · size]
+        let mut keys_values = operations.linear(&operand, &self.key_value)?;
         let key_norm = match &self.head_norms {
             HeadNorms::None => None,
             HeadNorms::EachHead { key, .. } => Some(key),
@@ -175,7 +177,8 @@ impl<O: Operations> Layer<O> {
         let mut rows = all;
         if let Some(wanted) = wanted {
             hidden = operations.select(&hidden, wanted.places)?;
-            operand = self.attention_norms.operand(operations, &hidden, self.precisions.input)?; // [rows, hidden]
+            // [rows, hidden]
+            operand = self.attention_norms.operand(operations, &hidden, self.precisions.input)?;
             rows = wanted.rows;
         }
         let mut queries = operations.linear(&operand, &self.query)?; // [rows, heads · size]
@@ -222,7 +225,8 @@ impl<O: Operations> Layer<O> {
         Ok(Stream { hidden, operand })
     }
 
-    /// The MLP's input, and the residual that it is added to, from attention's sum.
+    /// Prepares the MLP: turns attention's sum into the residual that the MLP adds to, and returns the MLP's
+    /// input.
     fn between(
         &self,
         operations: &mut O,
@@ -255,7 +259,8 @@ impl<O: Operations> Norms<O> {
         }
     }
 
-    /// Adds the block's result to `hidden`: `block` adds it itself if it is given the sum, else it gives it.
+    /// Adds the block's result to `hidden`. If `block` is given the sum, it adds the result itself; else it
+    /// returns the result.
     fn add(
         &self,
         operations: &mut O,
@@ -306,13 +311,13 @@ impl<O: Operations> Mlp<O> {
         })
     }
 
-    /// What its input must be made for, in a layer with this precision of inputs.
+    /// The precision of the MLP's input, in a layer whose inputs have this precision.
     fn precision(&self, layer: Precision) -> Precision {
-        // A router that errs takes another expert.
+        // A router's error would choose another expert.
         if let Self::Experts(_) = self { Precision::High } else { layer }
     }
 
-    /// `operand` `[rows, hidden]` to `[rows, hidden]`, added to `sum` if that is given.
+    /// From `operand` `[rows, hidden]` to `[rows, hidden]`, which is added to `sum` if `sum` is given.
     fn forward(
         &self,
         operations: &mut O,
@@ -337,7 +342,7 @@ impl<O: Operations> Mlp<O> {
 }
 
 impl<O: Operations> Experts<O> {
-    /// Adds to each row of `hidden`, of which `operand` is the same for products, the MLPs of its experts.
+    /// Adds the MLPs of each row's experts to `hidden`. `operand` is `hidden` as an operand of products.
     fn forward(&self, operations: &mut O, operand: &O::Operand, hidden: &mut O::Tensor) -> Result<()> {
         let logits = operations.linear(operand, &self.router)?; // [rows, experts]
         let logits = operations.values(&logits)?.into_owned();
@@ -348,7 +353,7 @@ impl<O: Operations> Experts<O> {
                 chosen[expert].1.push(share);
             }
         }
-        // All inputs before the first sum changes them.
+        // Collects all inputs before the first sum changes `hidden`.
         let inputs = chosen.iter().map(|(rows, _)| {
             if rows.is_empty() { Ok(None) } else { operations.select(hidden, rows).map(Some) }
         });
@@ -366,7 +371,8 @@ impl<O: Operations> Experts<O> {
     }
 }
 
-/// The `top` largest of a softmax over `logits`, of equal ones the first, with their index.
+/// The `top` largest values of a softmax over `logits`, with their indices. Of equal values, the first ones
+/// count.
 fn shares(logits: &[f32], top: usize) -> Vec<(usize, f32)> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let exponentials: Vec<f32> = logits.iter().map(|logit| (logit - largest).exp()).collect();

@@ -1,4 +1,4 @@
-//! From a plan's tensors to the device's.
+//! Loads a plan's tensors onto a device.
 
 use crate::{
     attention::Heads,
@@ -8,7 +8,7 @@ use crate::{
 };
 use text_embeddings_backend_core::BackendError;
 
-/// A checkpoint on its way to a device.
+/// A checkpoint that is being loaded onto a device.
 pub(crate) struct Weights<'a, O> {
     /// The checkpoint.
     pub(crate) checkpoint: &'a Checkpoint,
@@ -56,7 +56,7 @@ impl<O: Operations> Weights<'_, O> {
         self.operations.matrix(parts, precision)
     }
 
-    /// DeBERTa's relative positions: the products of the table with the layer's matrices, head by head.
+    /// DeBERTa's relative positions: for each head, the products of the table with the layer's matrices.
     pub(crate) fn disentangled(
         &mut self,
         plan: &plan::Disentangled,
@@ -109,7 +109,8 @@ fn transposed(matrix: &Weight) -> Weight {
     Weight::from_values(&values, rows)
 }
 
-/// The rows of DeBERTa's table by distance, query less key (transformers, `make_log_bucket_position`).
+/// The rows of DeBERTa's table by distance, query position minus key position (transformers,
+/// `make_log_bucket_position`).
 fn buckets(plan::LogBuckets { span, buckets, most }: plan::LogBuckets) -> Buckets {
     let reach = 2 * most.max(span);
     let bucket = |distance: i64| {
