@@ -1,10 +1,10 @@
-//! The operations on an NVIDIA GPU in 16 bits: fused kernels, flash attention, products that add to the
+//! The operations on an NVIDIA GPU in 16 bits: fused kernels, flash attention, and products that add to the
 //! residual stream.
 //!
-//! Input and output as [`Operations`] says. The residual stream is `f32`; operands, queries, keys and values
-//! have 16 bits; all sums are `f32`. What must hold: each kernel reads and writes its rows once
-//! (`kernels.cu`); nothing comes back to main memory but what an answer is made of. Rare operations, and
-//! attention that flash attention cannot express, are `plain`'s.
+//! [`Operations`] describes input and output. The residual stream is `f32`; operands, queries, keys and
+//! values have 16 bits; all sums are `f32`. What must hold: each kernel reads and writes its rows once
+//! (`kernels.cu`); only the values of answers are copied to main memory. `plain` computes rare operations,
+//! and attention that flash attention cannot express.
 
 pub(crate) mod accelerator;
 #[cfg(feature = "cuda")]
@@ -37,23 +37,24 @@ use sequences::Sequences;
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 use text_embeddings_backend_core::{Activation, BackendError};
 
-/// Threads of a block that computes one row, at most.
+/// The most threads of a block that computes one row.
 const MOST_THREADS: usize = 256;
-/// Values of a row that one thread computes, unless all threads have more: 16 bytes of 16-bit values.
+/// Values of a row per thread: 16 bytes of 16-bit values. A thread computes more if a block would need more
+/// threads.
 const VALUES_PER_THREAD: usize = 8;
-/// Tables whose vectors one kernel adds up.
+/// The most tables whose vectors one kernel adds up.
 const MOST_LOOKUPS: usize = 3;
 
 /// Operations on one accelerator.
 pub(crate) struct CudaOperations<A> {
     accelerator: Arc<A>,
-    /// For whatever has no kernel of its own.
+    /// Computes whatever has no kernel of its own.
     plain: TensorOperations,
-    /// Of operands: 16 bits.
+    /// The type of operands: 16 bits.
     dtype: DType,
-    /// Whether all that was kept in this pass is finite.
+    /// Whether all values that this pass keeps are finite.
     finite: Option<Arc<Finite<A>>>,
-    /// Whether the log says that attention takes the general path.
+    /// Whether the log already says that attention takes the general path.
     is_told: bool,
 }
 
@@ -64,13 +65,13 @@ pub(crate) struct CudaRows {
     attention: Path,
 }
 
-/// The angles by which rows are turned.
+/// The angles by which rows are rotated.
 struct Turns {
     /// `[different angles, size / 2]`
     cosines: Tensor,
-    /// Likewise.
+    /// `[different angles, size / 2]`
     sines: Tensor,
-    /// For each row, its angle.
+    /// For each row, the index of its angle.
     of_rows: Tensor,
 }
 
@@ -93,7 +94,7 @@ impl<A: Accelerator> CudaOperations<A> {
         self.accelerator.empty((rows, columns), dtype).map_err(failed)
     }
 
-    /// Launches a kernel, in its form for `dtype` if it has several, with a block for each row.
+    /// Launches a kernel with a block for each row. `dtype` selects the kernel's form, if it has several.
     fn launch_rows(
         &self,
         kernel: &'static str,
@@ -106,7 +107,7 @@ impl<A: Accelerator> CudaOperations<A> {
         self.accelerator.launch(&launch).map_err(failed)
     }
 
-    /// The norm of each row as an operand, in `f32`, or both.
+    /// Writes the norm of each row as an operand, in `f32`, or both.
     fn normed(
         &self,
         x: &Tensor,
@@ -129,7 +130,7 @@ impl<A: Accelerator> CudaOperations<A> {
         self.launch_rows("norm", Some(self.dtype), [rows, columns], &arguments)
     }
 
-    /// `x · weightᵀ` without its bias.
+    /// `x · weightᵀ`, without the bias.
     fn product(&self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
         let (rows, _) = x.dims2().map_err(failed)?;
         let out = self.empty(rows, weight.weight.dim(0).map_err(failed)?, self.dtype)?;
@@ -146,8 +147,8 @@ impl<A: Accelerator> CudaOperations<A> {
         self.launch_rows("add_bias", Some(x.dtype()), [rows, columns], &arguments)
     }
 
-    /// The first `heads` heads of each row of `x`, normalised and turned: written to the same places of
-    /// `out`.
+    /// Normalises and rotates the first `heads` heads of each row of `x`, and writes them to the same places
+    /// of `out`.
     fn turn(
         &self,
         x: &Tensor,
@@ -207,7 +208,7 @@ impl<A: Accelerator> CudaOperations<A> {
         })
     }
 
-    /// Attention in `f32` by padded groups, for whatever flash attention cannot say.
+    /// Attention in `f32` by padded groups, if flash attention cannot express it.
     fn general_attention(
         &self,
         padded: &PaddedAttention,
@@ -224,8 +225,8 @@ impl<A: Accelerator> CudaOperations<A> {
     }
 }
 
-/// The different angles, and for each row the index of its own. Rows at the same position share the slices of
-/// a table.
+/// The different angles, and for each row the index of its angle. Rows at the same position share slices of a
+/// table, so slices are compared by address.
 fn different<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
     let mut different: Vec<Angles<'a>> = Vec::new();
     let mut known: HashMap<*const f32, u32> = HashMap::new();
@@ -239,7 +240,7 @@ fn different<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
     (different, of_rows)
 }
 
-/// A norm's number in `kernels.cu`.
+/// The number of a norm's kind in `kernels.cu`.
 fn kind(kind: Option<NormKind>) -> Argument<'static> {
     Argument::Int(match kind {
         None => 0,
@@ -248,7 +249,7 @@ fn kind(kind: Option<NormKind>) -> Argument<'static> {
     })
 }
 
-/// The same values in `f32`: the same tensor if it has that type.
+/// The values in `f32`. If `x` is already `f32`, this is `x` itself.
 fn exact(x: &Tensor) -> Result<Tensor> {
     x.to_dtype(DType::F32).map_err(failed)
 }
@@ -258,7 +259,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     type Operand = Tensor;
     type Table = Tensor;
     type Matrix = TensorMatrix;
-    /// `[2 · outputs, inputs]`: the gate above the other.
+    /// `[2 · outputs, inputs]`: the gate's rows, then the other matrix's.
     type GatedMatrix = TensorMatrix;
     type Vector = Tensor;
     type Rows<'a> = CudaRows;
@@ -309,7 +310,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         let columns = first.dim(1).map_err(failed)?;
         let mut uploaded = Vec::with_capacity(lookups.len());
         for (table, ids) in lookups {
-            // A GPU does not answer a wrong id with an error: it computes nothing any more.
+            // A GPU does not answer a wrong id with an error. It stops computing for good.
             refuse_unknown(ids, table.dim(0).map_err(failed)?)?;
             uploaded.push(self.ids(ids)?);
         }
@@ -552,7 +553,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn copy(&mut self, x: &Tensor) -> Result<Tensor> {
-        // Sums are written in place, so a second handle would change, too.
+        // Sums are written in place, so a second handle to the same memory would change, too.
         x.copy().map_err(failed)
     }
 
@@ -586,7 +587,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         let launch = Launch {
             kernel: "mean_rows",
             dtype: None,
-            // A block has a warp's columns of a text.
+            // A block computes as many columns of a text as a warp has threads.
             blocks: texts.len() * columns.div_ceil(32),
             threads: MOST_THREADS,
             arguments: &arguments,

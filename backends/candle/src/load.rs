@@ -1,10 +1,10 @@
 //! A checkpoint's tensors by name.
 //!
 //! Input: files in any format that `backends/checkpoint` reads. Output: [`Weight`]s, read when they are
-//! requested. Spellings end here: some checkpoints name their tensors `bert.encoder…`, some `encoder…`, and
-//! old ones write `gamma` for `weight`; models ask for `encoder….weight`. What must hold: a tensor that is
-//! missing, has another shape or a type that cannot be computed with, and one that no model asked for, is an
-//! error that names tensor and file.
+//! requested. This module hides differences of spelling: some checkpoints name their tensors `bert.encoder…`,
+//! some `encoder…`, and old ones write `gamma` for `weight`; models always request `encoder….weight`. What
+//! must hold: a tensor that is missing, has another shape, or has a type that cannot be computed with is an
+//! error that names the tensor and the file. So is a tensor that no model requested.
 
 mod adapters;
 mod quantised;
@@ -23,12 +23,12 @@ use std::{
 use text_embeddings_backend_core::BackendError;
 use text_embeddings_checkpoint::{CheckpointError, Encoding, F16, F32, Tensor, Values};
 
-/// How often a long load says how far it is.
+/// How often a long load logs its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
-/// How many values are searched for a NaN at once, at least a row.
+/// How many values are searched for a NaN at once; at least a row.
 const SEARCHED: usize = 1 << 18;
 
-/// How far the loading of a model's layers is, in the log of one that takes long.
+/// Logs how many of a model's layers are loaded, if loading takes long.
 pub(crate) struct Progress {
     layers: usize,
     loaded: usize,
@@ -37,19 +37,19 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of so many layers.
+    /// The progress of loading `layers` layers.
     pub(crate) fn new(layers: usize) -> Self {
         Self { layers, loaded: 0, every: PROGRESS_EVERY, told: Instant::now() }
     }
 
-    /// One more is loaded.
+    /// Counts one more loaded layer.
     pub(crate) fn layer_loaded(&mut self) {
         if let Some(line) = self.line() {
             tracing::info!("{line}");
         }
     }
 
-    /// Counts a layer; what to tell, if it is time.
+    /// Counts a layer. Returns the line to log, if it is time for one.
     fn line(&mut self) -> Option<String> {
         self.loaded += 1;
         if self.told.elapsed() < self.every {
@@ -69,7 +69,7 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the files, whatever their format, and reads what they say of their tensors.
+    /// Opens the files, whatever their format, and reads their lists of tensors.
     ///
     /// # Errors
     ///
@@ -89,12 +89,12 @@ impl Checkpoint {
         Self { tensors, unused, adapters: None, scheme: None }
     }
 
-    /// The same tensors without the first of `prefixes` that their name begins with, and under their new
+    /// Renames the tensors: removes the first of `prefixes` that a name begins with, and replaces old
     /// spellings.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] if two have the same name then.
+    /// [`BackendError::Load`] if two tensors then have the same name.
     pub(crate) fn without_prefixes(self, prefixes: &[&str]) -> Result<Self, BackendError> {
         let mut tensors = BTreeMap::new();
         for (name, tensor) in self.tensors {
@@ -114,17 +114,17 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
-    /// The first of these names that there is a tensor of.
+    /// The first of these names that a tensor has.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] if there is none.
+    /// [`BackendError::Load`] if no tensor has one of them.
     pub(crate) fn first_of<'n>(&self, names: &'n [String]) -> Result<&'n str, BackendError> {
         let found = names.iter().find(|name| self.has(name)).map(String::as_str);
         found.ok_or_else(|| missing(names.first().map_or("", String::as_str)))
     }
 
-    /// A tensor of one dimension as values.
+    /// The values of a tensor of one dimension.
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ impl Checkpoint {
         Ok(self.tensor(name, &[size])?.row(0))
     }
 
-    /// Whether all matrices are stored in this type. llama.cpp's converter stores vectors as F32 whatever the
-    /// matrices are, and they are computed with as they are stored.
+    /// Whether all matrices are stored in this type. Vectors do not count: llama.cpp's converter always
+    /// stores them as F32, and they are computed with as stored.
     pub(crate) fn is_stored_as(&self, encoding: &Encoding) -> bool {
         self.tensors
             .values()
@@ -152,8 +152,8 @@ impl Checkpoint {
         self.tensor_rows(name, shape, 0..shape.iter().product::<usize>() / columns)
     }
 
-    /// Some rows of the tensor `name`, which must have this shape: of several dimensions, all but the last
-    /// count rows.
+    /// Some rows of the tensor `name`, which must have this shape. All dimensions but the last one count
+    /// rows.
     ///
     /// # Errors
     ///
@@ -186,12 +186,12 @@ impl Checkpoint {
         weight(name, tensor, rows)
     }
 
-    /// Ends the loading: every tensor must have been asked for, but for those whose names begin with one of
+    /// Ends the loading. Every tensor must have been requested, except tensors whose names begin with one of
     /// `ignored`.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] naming a tensor that the model does not know: ignoring it would change scores
+    /// [`BackendError::Load`] naming a tensor that the model does not use: ignoring it could change scores
     /// silently.
     pub(crate) fn finish(self, ignored: &[String]) -> Result<(), BackendError> {
         let unused = self.unused.into_inner();
@@ -204,8 +204,8 @@ impl Checkpoint {
         }
     }
 
-    /// The file and the name of a tensor that holds a value which is not a number, if there is one: the
-    /// explanation of a score that is none either. Reads everything; what cannot be read explains it too.
+    /// The file and the name of a tensor that holds a NaN, if there is one: it explains a score that is NaN.
+    /// Reads all tensors, and skips rows that cannot be read.
     pub(crate) fn find_nan(&self) -> Option<(PathBuf, String)> {
         let has_nan = |(name, tensor): &(&String, &Tensor)| {
             let step = (SEARCHED / tensor.columns().max(1)).max(1);
@@ -240,7 +240,7 @@ fn failed(error: CheckpointError) -> BackendError {
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if there is one of this name.
+/// [`BackendError::Load`] if there is already a tensor of this name.
 fn insert(tensors: &mut BTreeMap<String, Tensor>, name: &str, tensor: Tensor) -> Result<(), BackendError> {
     let path = tensor.path().to_path_buf();
     match tensors.insert(name.to_owned(), tensor) {

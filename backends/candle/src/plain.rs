@@ -1,8 +1,8 @@
-//! The operations in candle tensors, for the devices that candle drives.
+//! The operations in candle tensors, for devices that candle drives.
 //!
-//! Activations are `f32`, and so is attention: scores of a tenth of its precision would be felt. Products
-//! take operands in `f32` or bfloat16 and round their results to the same. On candle's CPU device these
-//! operations are the oracle that the kernels are held to.
+//! Activations and attention are `f32`: scores with a tenth of its precision would differ noticeably.
+//! Products take operands in `f32` or bfloat16 and round their results to the same type. On candle's CPU
+//! device, these operations are the reference for the kernels' tests.
 
 pub(crate) mod padded;
 pub(crate) mod positions;
@@ -29,7 +29,7 @@ use text_embeddings_backend_core::{Activation, BackendError};
 /// Operations on one candle device.
 pub(crate) struct TensorOperations {
     device: Device,
-    /// Of products' operands.
+    /// The type of products' operands.
     dtype: DType,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct TensorMatrix {
 }
 
 impl TensorMatrix {
-    /// `x · weightᵀ + bias`, in the operands' own type.
+    /// `x · weightᵀ + bias`, in the operands' type.
     fn product(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         let product = x.matmul(&self.weight.t()?)?;
         match &self.bias {
@@ -79,8 +79,8 @@ impl TensorOperations {
         Tensor::new(rows, &self.device).map_err(failed)
     }
 
-    /// Attention over the groups of `padded`: turned queries `[rows, heads · size]`, keys and values, and
-    /// DeBERTa's positions, if the model has these.
+    /// Attention over the groups of `padded`, from rotated queries `[rows, heads · size]`, keys and values,
+    /// and DeBERTa's positions, if the model has them.
     pub(crate) fn attend(
         &self,
         padded: &PaddedAttention,
@@ -101,7 +101,7 @@ impl TensorOperations {
         padded.attention(&scaled, keys_values, scores.as_ref()).map_err(failed)
     }
 
-    /// The scores of each head with the positions of all buckets, in main memory: `[head][rows][buckets]`.
+    /// Each head's scores with the positions of all buckets, in main memory: `[head][rows][buckets]`.
     fn position_scores(
         &self,
         x: &Tensor,
@@ -118,26 +118,26 @@ impl TensorOperations {
     }
 }
 
-/// DeBERTa's relative positions, for each head a matrix of all buckets.
+/// DeBERTa's relative positions: for each head, a matrix of all buckets.
 pub(crate) struct PositionMatrices<'a> {
     /// The buckets of distances.
     pub(crate) buckets: &'a Buckets,
     /// Keys `[buckets, size]`; absent if the model lacks these scores.
     pub(crate) keys: Option<&'a [TensorMatrix]>,
-    /// Queries, likewise.
+    /// Queries `[buckets, size]`; absent if the model lacks these scores.
     pub(crate) queries: Option<&'a [TensorMatrix]>,
 }
 
 /// Some rows of a batch on a device.
 pub(crate) struct TensorRows {
-    /// Of the angles of each row: `[rows, size / 2]`; absent where positions are not rotary.
+    /// The cosines and sines of each row's angles: `[rows, size / 2]`; absent if positions are not rotary.
     angles: Option<[Tensor; 2]>,
     attention: PaddedAttention,
     heads: Heads,
 }
 
 impl TensorRows {
-    /// Normalises the heads of `x`, `[rows, heads · size]`, and turns them by the rows' positions.
+    /// Normalises the heads of `x`, `[rows, heads · size]`, and rotates them by the rows' positions.
     fn turn(&self, x: &Tensor, norm: Option<&Norm<Tensor>>) -> candle_core::Result<Tensor> {
         let (rows, columns) = x.dims2()?;
         let mut heads = x.reshape((1, rows, columns / self.heads.size, self.heads.size))?;
@@ -151,11 +151,11 @@ impl TensorRows {
     }
 }
 
-/// CUDA's names of a lack of memory, after which a smaller batch may fit.
+/// CUDA's names for a lack of memory, after which a smaller batch may fit.
 const MEMORY_ERRORS: [&str; 2] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"];
 
-/// CUDA's names of errors after which a process computes nothing more on the device (its documentation of
-/// `cudaError_enum`: "the process must be terminated and relaunched"), or the device is gone.
+/// CUDA's names for errors after which the device is gone, or a process can compute nothing more on it
+/// (documentation of `cudaError_enum`: "the process must be terminated and relaunched").
 const FATAL_ERRORS: [&str; 16] = [
     "CUDA_ERROR_ASSERT",
     "CUDA_ERROR_CONTEXT_IS_DESTROYED",
@@ -175,7 +175,7 @@ const FATAL_ERRORS: [&str; 16] = [
     "CUDA_ERROR_TENSOR_MEMORY_LEAK",
 ];
 
-/// candle's errors, in the backend's terms.
+/// Translates candle's errors into the backend's errors.
 #[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
 pub(crate) fn failed(error: candle_core::Error) -> BackendError {
     let message = error.to_string();
@@ -224,7 +224,7 @@ impl Operations for TensorOperations {
     type Kept = HostValues;
 
     fn table(&self, values: Weight) -> Result<Tensor> {
-        // As exact as it is stored.
+        // In the stored type, so that no precision is lost.
         let dtype = values.stored().dtype();
         self.upload(&[&values], dtype)
     }
@@ -266,7 +266,7 @@ impl Operations for TensorOperations {
     ) -> Result<Tensor> {
         let mut sum: Option<Tensor> = None;
         for (table, ids) in lookups {
-            // A GPU does not answer a wrong id with an error: it computes nothing any more.
+            // A GPU does not answer a wrong id with an error. It stops computing for good.
             refuse_unknown(ids, table.dim(0).map_err(failed)?)?;
             let ids = Tensor::new(*ids, &self.device).map_err(failed)?;
             let rows =
@@ -307,7 +307,7 @@ impl Operations for TensorOperations {
     fn norm_columns(&mut self, x: &mut Tensor, norm: &Norm<Tensor>) -> Result<()> {
         let width = norm.weight.elem_count();
         let normed = x.narrow(1, 0, width).and_then(|first| normalise(&first.contiguous()?, norm));
-        // In place: a product made these, and nobody else has them.
+        // In place: a product made `x`, so no other tensor shares its memory.
         normed.and_then(|normed| x.slice_set(&normed, 1, 0)).map_err(failed)
     }
 
@@ -371,7 +371,7 @@ impl Operations for TensorOperations {
         }
         let keys = keys_values.narrow(1, 0, rows.heads.keys * rows.heads.size);
         let turned = keys.and_then(|keys| rows.turn(&keys.contiguous()?, norm));
-        // In place: a product made these, and nobody else has them.
+        // In place: a product made `keys_values`, so no other tensor shares its memory.
         turned.and_then(|turned| keys_values.slice_set(&turned, 1, 0)).map_err(failed)
     }
 
@@ -431,7 +431,7 @@ impl Operations for TensorOperations {
 mod tests {
     use super::*;
 
-    /// The texts are those of candle's errors around the driver's and cuBLAS'.
+    /// The texts are candle's errors, which wrap errors of the driver and of cuBLAS.
     #[test]
     fn cuda_s_errors_say_whether_a_smaller_batch_helps() {
         let error = |text: &str| failed(candle_core::Error::Msg(text.to_owned()));

@@ -1,7 +1,7 @@
-//! The few things that a GPU does for [`super::CudaOperations`].
+//! The few things that a GPU must do for [`super::CudaOperations`].
 //!
-//! All else is arithmetic on sizes and rows, which the tests run on the CPU: there the same kernels, compiled
-//! for the CPU, stand in for the device.
+//! Everything else is arithmetic on sizes and rows. The tests run it on the CPU, with the same kernels
+//! compiled for the CPU instead of the device.
 
 use super::sequences::Sequences;
 use crate::attention::Heads;
@@ -26,22 +26,22 @@ impl<'a> From<Option<&'a Tensor>> for Argument<'a> {
     }
 }
 
-/// A kernel of `kernels.cu` with all that a launch takes.
+/// A kernel of `kernels.cu`, with everything that a launch needs.
 pub(crate) struct Launch<'a> {
-    /// Its name, without the suffix of the type.
+    /// The kernel's name, without the suffix for the type.
     pub(crate) kernel: &'static str,
-    /// The type that the name ends with; absent if the kernel has one form only.
+    /// The type that the full name ends with; absent if the kernel has only one form.
     pub(crate) dtype: Option<DType>,
-    /// Blocks.
+    /// The number of blocks.
     pub(crate) blocks: usize,
-    /// Threads of a block: a multiple of 32.
+    /// Threads per block: a multiple of 32.
     pub(crate) threads: usize,
     /// The arguments, in the kernel's order.
     pub(crate) arguments: &'a [Argument<'a>],
 }
 
 impl Launch<'_> {
-    /// The kernel's whole name.
+    /// The kernel's full name.
     pub(crate) fn name(&self) -> String {
         match self.dtype {
             Some(DType::F32) => format!("{}_f32", self.kernel),
@@ -54,31 +54,32 @@ impl Launch<'_> {
 
 /// Queries, keys and values for attention: `[rows, heads, size]` each. The last dimension is contiguous.
 pub(crate) struct Turned<'a> {
-    /// Of the rows that are asked for.
+    /// The queries of the requested rows.
     pub(crate) queries: &'a Tensor,
-    /// Sequence after sequence.
+    /// The keys, sequence after sequence.
     pub(crate) keys: &'a Tensor,
-    /// Likewise.
+    /// The values, sequence after sequence.
     pub(crate) values: &'a Tensor,
 }
 
 /// A device that runs kernels, multiplies matrices and has flash attention.
 pub(crate) trait Accelerator: Send + Sync + 'static {
-    /// Where tensors are.
+    /// The device that holds the tensors.
     fn device(&self) -> &Device;
 
-    /// A new tensor `[rows, columns]` with any values.
+    /// A new tensor `[rows, columns]` with undefined values.
     fn empty(&self, shape: (usize, usize), dtype: DType) -> Result<Tensor>;
 
-    /// Starts a kernel, which is done before anything that is started later begins.
+    /// Starts a kernel. It ends before anything that is started later begins.
     ///
     /// # Errors
     ///
-    /// Those of the device, of this kernel or of any that was started before.
+    /// The device's errors, of this kernel or of earlier ones.
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
-    /// `x · weightᵀ`, `[rows, inputs]` and `[outputs, inputs]` of 16 bits, with sums in `f32`. It is written
-    /// to `out`, `[rows, outputs]`, of the same type or `f32`; with `adds` it is added to what is there.
+    /// `x · weightᵀ` for `[rows, inputs]` and `[outputs, inputs]` of 16 bits, with sums in `f32`. The product
+    /// is written to `out`, `[rows, outputs]`, of the same type or `f32`. With `adds`, it is added to the
+    /// values in `out`.
     fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()>;
 
     /// Whether [`Accelerator::flash`] takes these heads.

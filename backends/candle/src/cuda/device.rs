@@ -1,6 +1,6 @@
 //! An NVIDIA GPU: launches, products by cuBLAS, flash attention by `candle-flash-attn`.
 //!
-//! Everything goes into one stream, so that each step finds the results of those before it.
+//! All work goes into one stream, so each step finds the results of the steps before it.
 #![expect(unsafe_code, reason = "memory without values, launches and cuBLAS are outside of Rust's checks")]
 
 use super::{
@@ -30,9 +30,9 @@ use std::{
 
 /// The kernels, compiled by the build script.
 const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
-/// The name under which candle keeps their module.
+/// The name under which candle keeps the kernels' module.
 const MODULE: &str = "text-embeddings-kernels";
-/// The largest head of `candle-flash-attn`'s kernels.
+/// The largest head size of `candle-flash-attn`'s kernels.
 const MOST_FLASH_SIZE: usize = 256;
 
 /// A GPU.
@@ -40,11 +40,11 @@ pub(crate) struct Gpu {
     device: Device,
     cuda: CudaDevice,
     functions: Mutex<HashMap<String, CudaFunction>>,
-    /// Whether its generation runs flash attention 2: Ampere or later.
+    /// Whether the GPU's generation runs flash attention 2: Ampere or later.
     has_flash: bool,
 }
 
-/// An argument as the driver takes it.
+/// A kernel's argument in the driver's form.
 enum Word {
     Address(u64),
     Int(c_int),
@@ -52,12 +52,12 @@ enum Word {
 }
 
 impl Gpu {
-    /// The GPU behind a candle device, with flash attention if that is wanted and the build and the card have
-    /// it.
+    /// The GPU behind a candle device. It uses flash attention if `flash_attention` is set and the build and
+    /// the card have it.
     ///
     /// # Errors
     ///
-    /// Those of the driver, or a device that is no GPU.
+    /// The driver's errors, or an error if the device is not a GPU.
     pub(crate) fn new(device: Device, flash_attention: bool) -> Result<Self> {
         let cuda = device.as_cuda_device()?.clone();
         let (generation, _) = cuda.cuda_stream().context().compute_capability().w()?;
@@ -79,7 +79,7 @@ impl Gpu {
         &self,
         values: usize,
     ) -> Result<Storage> {
-        // SAFETY: whoever asked for it writes all values before reading any.
+        // SAFETY: every caller writes all values before it reads any.
         let slice = unsafe { self.cuda.alloc::<T>(values)? };
         Ok(Storage::Cuda(CudaStorage::wrap_cuda_slice(slice, self.cuda.clone())))
     }
@@ -100,13 +100,13 @@ impl Gpu {
     }
 }
 
-/// A size as the device counts it.
+/// A size as a C `int`.
 fn int(value: usize) -> Result<c_int> {
     c_int::try_from(value)
         .map_err(|_| candle_core::Error::Msg(format!("{value} values are too many for a kernel")))
 }
 
-/// cuBLAS' name of a type.
+/// cuBLAS' name for a type.
 fn cublas_type(dtype: DType) -> Result<sys::cudaDataType> {
     match dtype {
         DType::F32 => Ok(sys::cudaDataType::CUDA_R_32F),
@@ -151,8 +151,8 @@ impl Accelerator for Gpu {
             shared_mem_bytes: 0,
         };
         // SAFETY: the arguments are the kernel's, in type and order: the tests run the same launches on the
-        // kernels compiled for the CPU. All tensors are alive, and what frees them later goes into the same
-        // stream.
+        // kernels compiled for the CPU. All tensors are alive, and later calls that free them go into the
+        // same stream.
         unsafe { builder.launch(config) }.w()?;
         Ok(())
     }
@@ -164,9 +164,9 @@ impl Accelerator for Gpu {
         }
         let (one, beta) = (1.0_f32, if adds { 1.0_f32 } else { 0.0 });
         let [m, n, k] = [int(outputs)?, int(rows)?, int(inputs)?];
-        // cuBLAS counts by columns: out is `[outputs, rows]` there, the product of the weight and x as they
-        // lie. SAFETY: sizes and types were checked, the tensors are contiguous (`address`), and the scalars
-        // outlive the call.
+        // cuBLAS is column-major. In its terms, `out` is `[outputs, rows]`, the product of the weight and `x`
+        // without copies. SAFETY: sizes and types were checked, the tensors are contiguous (`address`), and
+        // the scalars outlive the call.
         unsafe {
             gemm_ex(
                 *self.cuda.cublas_handle().handle(),
@@ -237,18 +237,18 @@ impl Accelerator for Gpu {
     }
 }
 
-/// Switches off two features that cost a forward pass time without a benefit: events that order several
-/// streams, and the return of free memory to the system after each pass. The process keeps the memory of its
-/// largest pass.
+/// Switches off two features that cost a forward pass time and bring no benefit here: events that order
+/// several streams, and the return of free memory to the system after each pass. The process keeps the memory
+/// of its largest pass.
 pub(crate) fn spare_the_driver(device: &Device) -> Result<()> {
     let device = device.as_cuda_device()?;
-    // SAFETY: candle gives all tensors the same stream, within which it waits for no event. CUDA keeps a
+    // SAFETY: candle gives all tensors the same stream, and no event is needed within a stream. CUDA keeps a
     // queue of that stream for each thread. The work that the loading thread queued is done before another
     // thread computes, because the check that ends loading reads the result of a forward pass.
     unsafe { device.disable_event_tracking() };
     let mut all = u64::MAX;
-    // SAFETY: the device is the driver's own, its default pool lives as long as it, and this attribute is a
-    // `u64`.
+    // SAFETY: the device is the driver's own, its default pool lives as long as the device, and this
+    // attribute is a `u64`.
     unsafe {
         let pool = result::device::get_default_mem_pool(result::device::get(0).w()?).w()?;
         let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;

@@ -2,7 +2,7 @@
 //!
 //! Input: a kernel's name, blocks, threads, arguments. Output: the memory that the arguments point to. What
 //! must hold: each launch has the arguments of its kernel, in number and kind. Undefined behaviour in a
-//! kernel, such as a misaligned wide access, ends the test's process by an illegal instruction.
+//! kernel, such as a misaligned wide access, ends the test's process with an illegal instruction.
 #![expect(unsafe_code, reason = "kernels are C functions")]
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -16,7 +16,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// Undefined behaviour traps; there is no runtime library to link for that.
+/// Undefined behaviour traps, because no runtime library is linked that could report it.
 const FLAGS: [&str; 11] = [
     "-std=c++17",
     "-O2",
@@ -34,7 +34,7 @@ const FLAGS: [&str; 11] = [
 /// An argument of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Word {
-    /// Where values are; 0 is a null pointer.
+    /// The address of values; 0 is a null pointer.
     Address(u64),
     /// A C `int`.
     Int(c_int),
@@ -48,11 +48,11 @@ pub(crate) struct Kernels {
     signature: unsafe extern "C" fn(*const c_char) -> *const c_char,
     reserve: unsafe extern "C" fn(usize) -> *mut u8,
     release: unsafe extern "C" fn(*mut u8, usize),
-    /// The functions are in it.
+    /// Contains the functions above.
     _library: Library,
 }
 
-/// The kernels, compiled at the first call; absent on a machine without a C++ compiler, which is said.
+/// The kernels, compiled at the first call; `None`, with a message, on a machine without a C++ compiler.
 pub(crate) fn kernels() -> Option<&'static Kernels> {
     static KERNELS: OnceLock<Option<Kernels>> = OnceLock::new();
     KERNELS.get_or_init(compile).as_ref()
@@ -67,7 +67,7 @@ fn compile() -> Option<Kernels> {
     command.args(FLAGS).arg("-I").arg(&sources).arg(sources.join("emulated.cpp")).arg("-o").arg(&library);
     match command.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("SKIPPED: needs a C++ compiler, c++ or what CXX names");
+            eprintln!("SKIPPED: needs a C++ compiler: c++ or the one that CXX names");
             return None;
         }
         Err(error) => panic!("{compiler}: {error}"),
@@ -75,8 +75,8 @@ fn compile() -> Option<Kernels> {
             assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
         }
     }
-    // SAFETY: nothing runs when the library is loaded but constructors of empty vectors; the functions have
-    // these types in `emulated.cpp`, and the library stays as long as they do.
+    // SAFETY: loading the library runs only constructors of empty vectors; the functions have these types in
+    // `emulated.cpp`, and the library lives as long as they do.
     unsafe {
         let library = Library::new(&library).unwrap();
         let launch = *library.get(b"launch\0").unwrap();
@@ -87,8 +87,8 @@ fn compile() -> Option<Kernels> {
     }
 }
 
-/// Bytes that end where nothing may be touched, up to 15 bytes; they begin at a multiple of 16. All bits are
-/// set at first.
+/// Bytes that begin at a multiple of 16. After them and up to 15 more bytes comes memory that must not be
+/// touched. All bits are set at first.
 pub(crate) struct Guarded {
     kernels: &'static Kernels,
     first: *mut u8,
@@ -96,9 +96,9 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// `bytes` bytes.
+    /// Allocates `bytes` bytes.
     pub(crate) fn new(kernels: &'static Kernels, bytes: usize) -> Self {
-        // SAFETY: it takes any number.
+        // SAFETY: `reserve` takes any number.
         let first = unsafe { (kernels.reserve)(bytes) };
         assert!(!first.is_null(), "no memory of {bytes} bytes");
         Self { kernels, first, bytes }
@@ -112,7 +112,7 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: `reserve` gave it for as many bytes, and nobody else has it.
+        // SAFETY: `reserve` returned this memory for the same number of bytes, and nothing else refers to it.
         unsafe { (self.kernels.release)(self.first, self.bytes) };
     }
 }
@@ -121,7 +121,7 @@ impl Kernels {
     /// The types of a kernel's arguments, as `emulated.cpp` spells them: `["*b", "f", "i"]`.
     pub(crate) fn signature(&self, name: &str) -> Vec<&str> {
         let c_name = CString::new(name).unwrap();
-        // SAFETY: the name is a C string, and the answer is one that lives as long as the library.
+        // SAFETY: the name is a C string, and the answer is a C string that lives as long as the library.
         let words = unsafe {
             let words = (self.signature)(c_name.as_ptr());
             assert!(!words.is_null(), "there is no kernel {name}");
@@ -151,8 +151,8 @@ impl Kernels {
             })
             .collect();
         let c_name = CString::new(name).unwrap();
-        // SAFETY: the arguments have the kernel's kinds, they are only read, and what they point to is the
-        // caller's word.
+        // SAFETY: the arguments have the kernel's kinds and are only read; the caller guarantees the memory
+        // that they point to.
         let result = unsafe {
             (self.launch)(c_name.as_ptr(), blocks as c_uint, threads as c_uint, pointers.as_mut_ptr())
         };

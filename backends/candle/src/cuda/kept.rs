@@ -5,9 +5,9 @@ use crate::{kept::Kept, operations::Result, plain::failed};
 use candle_core::{DType, Tensor};
 use std::sync::{Arc, OnceLock};
 
-/// Values that one thread looks at.
+/// Values that one thread checks.
 const VALUES_PER_THREAD: usize = 64;
-/// Threads of a block.
+/// Threads per block.
 const THREADS: usize = 256;
 
 /// Rows of keys and values of one layer, `[rows, width]`.
@@ -16,7 +16,8 @@ pub(crate) struct DeviceValues<A> {
     finite: Arc<Finite<A>>,
 }
 
-/// Whether all values that one forward pass keeps are finite: a number on the device, which is read once.
+/// Whether all values that one forward pass keeps are finite: a number on the device, which is read only
+/// once.
 pub(crate) struct Finite<A> {
     accelerator: Arc<A>,
     /// Zero until a value is not finite.
@@ -30,7 +31,7 @@ impl<A: Accelerator> Finite<A> {
         Ok(Self { accelerator: Arc::clone(accelerator), found, answer: OnceLock::new() })
     }
 
-    /// Takes these values in.
+    /// Includes these values in the check.
     pub(crate) fn look_at(&self, values: &Tensor) -> Result<()> {
         let count = values.elem_count();
         let launch = Launch {
@@ -44,7 +45,7 @@ impl<A: Accelerator> Finite<A> {
     }
 
     fn holds(&self) -> bool {
-        // A device that does not answer has spoilt them.
+        // If the device does not answer, the values count as spoilt.
         *self.answer.get_or_init(|| self.found.to_vec1::<u32>().is_ok_and(|found| found == [0]))
     }
 }

@@ -1,5 +1,5 @@
-//! Each kernel of `kernels.cu`, compiled for the CPU, against its twin: random inputs, sizes around each
-//! boundary, all block sizes, misaligned rows, null arguments.
+//! Compares each kernel of `kernels.cu`, compiled for the CPU, with its twin: random inputs, sizes around
+//! each boundary, all block sizes, misaligned rows, null arguments.
 
 #![expect(unsafe_code, reason = "kernels read and write memory that has margins")]
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{cell::Cell, fs, marker::PhantomData, path::Path};
 use text_embeddings_backend_core::Activation;
 
-/// Columns around a wide access, a warp, what a block keeps in registers, and the largest row.
+/// Column counts around a wide access, a warp, the part that a block keeps in registers, and the largest row.
 const COLUMNS: [usize; 17] = [1, 2, 7, 8, 9, 31, 33, 64, 100, 256, 264, 520, 1000, 1024, 1032, 4104, 16_384];
 const THREADS: [usize; 4] = [32, 64, 256, 1024];
 const ACTIVATIONS: [Activation; 7] = [
@@ -32,7 +32,7 @@ const ACTIVATIONS: [Activation; 7] = [
 /// A type that kernels store.
 trait Stored: Copy + PartialEq + std::fmt::Debug {
     const SUFFIX: &'static str;
-    /// The distance of neighbours, as a part of a number; 0 if sums are all that differs.
+    /// The relative distance of neighbouring values; 0 if only sums may differ.
     const STEP: f32;
     const ROUND: Round;
     fn stored(value: f32) -> Self;
@@ -75,27 +75,28 @@ impl Stored for f16 {
     }
 }
 
-/// Values behind a margin, which no kernel may change and which spoils every sum that takes it in. Behind
-/// them is memory that nobody may touch.
+/// Values after a margin. No kernel may change the margin, and it spoils every sum that includes it. After
+/// the values comes memory that must not be touched.
 struct Memory<V> {
     guarded: Guarded,
     count: usize,
-    /// The first value's byte.
+    /// The offset of the first value, in bytes.
     start: usize,
     kind: PhantomData<V>,
 }
 
-/// Bytes of the margin.
+/// The size of the margin in bytes.
 const MARGIN: usize = 512;
-/// Not a number in every type.
+/// A byte that makes a NaN in every type.
 const SPOILT: u8 = 0xff;
 
 impl<V: Copy> Memory<V> {
-    /// `shift` values past an aligned address.
+    /// Memory whose first value is `shift` values after an aligned address.
     fn new(kernels: &'static Kernels, values: &[V], shift: usize) -> Self {
         let start = MARGIN + shift * size_of::<V>();
         let guarded = Guarded::new(kernels, start + size_of_val(values));
-        // SAFETY: the memory has room for them behind the start, which is a multiple of the value's size.
+        // SAFETY: after `start`, the memory has room for the values, and `start` is a multiple of a value's
+        // size.
         unsafe {
             let first = guarded.first().add(start).cast::<V>();
             first.copy_from_nonoverlapping(values.as_ptr(), values.len());
@@ -103,10 +104,10 @@ impl<V: Copy> Memory<V> {
         Self { guarded, count: values.len(), start, kind: PhantomData }
     }
 
-    /// The values, once the margin was looked at.
+    /// Checks the margin, and returns the values.
     fn values(&self) -> &[V] {
         let first = self.guarded.first();
-        // SAFETY: `new` wrote the values behind the margin; no kernel runs while they are borrowed.
+        // SAFETY: `new` wrote the values after the margin; no kernel runs while they are borrowed.
         let (margin, values) = unsafe {
             let values = std::slice::from_raw_parts(first.add(self.start).cast::<V>(), self.count);
             (std::slice::from_raw_parts(first, self.start), values)
@@ -133,7 +134,7 @@ struct Case {
     rows: usize,
     columns: usize,
     threads: usize,
-    /// For each memory a bit: whether it is off an aligned address, by one value.
+    /// One bit per memory: whether its values begin one value after an aligned address.
     shifts: Cell<u64>,
 }
 
@@ -148,13 +149,13 @@ impl Case {
         Memory::new(self.kernels, values, (shifts & 1) as usize)
     }
 
-    /// Memory that is to be written: spoilt.
+    /// Memory for results, filled with NaN.
     fn room<S: Stored>(&self, count: usize) -> Memory<S> {
         self.memory(&vec![S::stored(f32::NAN); count])
     }
 
     fn launch(&self, kernel: &str, words: &[Word]) {
-        // Fewer blocks than rows, too: what one block leaves behind must not disturb the next row.
+        // Sometimes fewer blocks than rows: a block's leftovers from one row must not disturb its next row.
         let blocks = if self.threads == 64 { self.rows.div_ceil(2) } else { self.rows };
         self.kernels.launch(kernel, blocks, self.threads, words);
     }
@@ -224,15 +225,15 @@ fn for_cases(seed: u64, columns: &[usize], test: impl Fn(&mut Case)) {
     }
 }
 
-/// Values of a kernel equal its twin's up to the rounding of sums, which may round a stored value to its
-/// neighbour.
+/// Checks that a kernel's values equal its twin's, up to the rounding of sums. That may round a stored value
+/// to its neighbour.
 fn assert_same<S: Stored>(got: &[S], expected: &[f32], what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let mut neighbours = 0;
     for (at, (&got, &expected)) in got.iter().zip(expected).enumerate() {
         let (got, sums) = (got.value(), 4e-6 * expected.abs().max(1.0));
         let difference = (got - expected).abs();
-        // `half`'s smallest numbers have the distance of their largest.
+        // float16's subnormal numbers all have the same distance.
         let step = (S::STEP * expected.abs()).max(if S::STEP == 0.0 { 0.0 } else { 6e-8 });
         assert!(difference <= sums + step, "{what}: value {at} is {got}, not {expected}");
         neighbours += usize::from(difference > sums);
@@ -252,7 +253,7 @@ fn norm_of<S: Stored>(case: &mut Case) {
     let expected = twins::norm(&x, columns, weights.norm().as_ref(), S::ROUND);
     let exact = twins::norm(&x, columns, weights.norm().as_ref(), to_f32);
     let what = format!("norm_{} of kind {:?}, {}", S::SUFFIX, weights.kind, case.what());
-    // To both, to both in place, to the one or the other.
+    // Writes both results; both, one of them in place; only the second; only the first.
     for variant in 0..4 {
         let memory = case.memory(&x);
         let (out, in_place) = (case.room::<S>(x.len()), case.room::<f32>(x.len()));
@@ -479,7 +480,7 @@ fn activations_and_gates_equal_their_twins() {
     });
 }
 
-/// Far from zero, where exponentials leave the range of `f32`.
+/// Checks activations far from zero, where exponentials leave the range of `f32`.
 #[test]
 fn activations_have_their_limits() {
     let Some(kernels) = kernels() else { return };
@@ -503,7 +504,7 @@ fn add_bias_of<S: Stored>(case: &mut Case) {
     twins::add_bias(&mut expected, &bias, S::ROUND);
     let words = [memory.word(), bias_there.word(), int(rows), int(columns)];
     case.launch(&format!("add_bias_{}", S::SUFFIX), &words);
-    // One addition and one rounding: the same bits.
+    // One addition and one rounding give the same bits.
     assert_eq!(wide(memory.values()), expected, "add_bias_{}, {}", S::SUFFIX, case.what());
 }
 
@@ -623,7 +624,7 @@ fn values_that_are_not_finite_are_found() {
     });
 }
 
-/// The emulated types convert as crate `half` does: all their values, and values between them.
+/// The emulated types convert like crate `half`: all their values, and values between them.
 #[test]
 fn emulated_types_round_to_even() {
     let Some(kernels) = kernels() else { return };
@@ -653,7 +654,7 @@ fn emulated_types_round_to_even() {
     }
 }
 
-/// The emulator sees an argument of the wrong kind.
+/// The emulator notices an argument of the wrong kind.
 #[test]
 #[should_panic(expected = "argument 2 of add_bias_f32 is i, not Float(1.0)")]
 fn arguments_of_another_kind_are_refused() {
@@ -661,7 +662,7 @@ fn arguments_of_another_kind_are_refused() {
     kernels.launch("add_bias_f32", 1, 32, &[NULL, NULL, Word::Float(1.0), int(1)]);
 }
 
-/// Each kernel has a test, by its name without the type.
+/// Checks that the tests name each kernel, without its type.
 #[test]
 fn every_kernel_is_tested() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda");

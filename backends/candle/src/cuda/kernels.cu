@@ -2,13 +2,13 @@
 //
 // Input and output: matrices in row-major order, of `T` (suffix `_bf16` or `_f16`) or `float`. All sums and
 // functions are float32; a value is rounded to `T` once, when it is stored. Each row is read once and written
-// once, where "per_row" below does not say otherwise. `twins.rs` has each kernel in plain Rust. The tests
-// compile this very file for the CPU (`emulated/`).
+// once, with the exceptions that "per_row" below describes. `twins.rs` has each kernel in plain Rust. The
+// tests compile this very file for the CPU (`emulated/`).
 //
 // Launch: blocks and threads have one dimension, and no kernel takes dynamic shared memory. The number of
-// threads of a block must be a multiple of 32, at most 1,024. Every number of blocks and threads gives the
+// threads per block must be a multiple of 32, at most 1,024. Every number of blocks and threads gives the
 // same result up to rounding in sums, because each kernel loops over the rest of its rows and columns.
-// Rounding depends on the number of threads only. These shapes are fast:
+// Rounding depends only on the number of threads. These shapes are fast:
 //
 // | kernel                                       | blocks                      | threads                |
 // |----------------------------------------------|-----------------------------|------------------------|
@@ -19,17 +19,17 @@
 // | mean_rows                                    | texts · ceil(columns / 32)  | 256                    |
 // | not_finite                                   | ceil(count / (64 · 256))    | 256                    |
 //
-// per_row(n) = min(1024, 32 · ceil(n / 256)): eight values per thread. A norm keeps 16 values of its row in
-// registers per thread and reads the rest again for each sum, so rows are read once up to 16 · threads
-// columns (16,384 with 1,024) if all accesses are wide.
+// per_row(n) = min(1024, 32 · ceil(n / 256)): eight values per thread. For a norm, each thread keeps 16
+// values of its row in registers and reads the rest again for each sum. So rows of up to 16 · threads columns
+// (16,384 with 1,024 threads) are read once, if all accesses are wide.
 //
-// Bytes that a row moves, with c columns, T of 2 bytes; weights and angles stay in the cache:
+// Bytes moved per row, with c columns and T of 2 bytes; weights and angles stay in the cache:
 //   norm 4c + 2c (+ 4c in_place); add_norm 2c + 8c (float x: 12c); norm_columns 4c; embed: its tables' rows
 //   + 4c; activate 4c; gate 6·inner; add_bias 4c (float: 8c); turn_heads 4·heads·size; gather_* 2·bytes;
 //   mean_rows 4c for each row it averages; not_finite 2 per value.
 //
-// Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values; all
-// else takes the same code one value at a time.
+// Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values;
+// otherwise, the same code handles one value at a time.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -38,13 +38,13 @@ namespace {
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
-// Values of a wide access.
+// The number of values in a wide access.
 constexpr int WIDE = 8;
-// Values of a row that a thread keeps in registers if its accesses are wide; otherwise two.
+// The number of a row's values that a thread keeps in registers if its accesses are wide; otherwise two.
 constexpr int KEPT = 16;
 constexpr int MOST_THREADS = 1024;
 
-// The numbers of `NormKind`; `twins.rs` gives them.
+// The numbers of `NormKind`, as `twins.rs` gives them.
 constexpr int NO_NORM = 0;
 constexpr int LAYER_NORM = 2;
 
@@ -56,7 +56,7 @@ __device__ inline void round_to(float& to, float value) { to = value; }
 __device__ inline void round_to(__nv_bfloat16& to, float value) { to = __float2bfloat16_rn(value); }
 __device__ inline void round_to(__half& to, float value) { to = __float2half_rn(value); }
 
-// COUNT values from `from` on. If there are several, `from` is aligned to 16 bytes.
+// Loads COUNT values from `from` on. If COUNT is not 1, `from` must be aligned to 16 bytes.
 template <int COUNT, class T>
 __device__ inline void load(const T* from, float (&values)[COUNT]) {
     if constexpr (COUNT == 1) {
@@ -100,7 +100,7 @@ struct Width {
     static constexpr int VALUE = VALUES;
 };
 
-// Calls `work` with the number of values of its accesses.
+// Calls `work` with the number of values per access.
 template <class Work>
 __device__ inline void with_width(bool is_wide, Work work) {
     if (is_wide) {
@@ -110,28 +110,28 @@ __device__ inline void with_width(bool is_wide, Work work) {
     }
 }
 
-// Calls `work` for each row of this block. All threads get the same rows.
+// Calls `work` for each row of this block, in all of its threads.
 template <class Work>
 __device__ inline void for_rows(int rows, Work work) {
 #pragma unroll 1
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) work(row);
 }
 
-// Calls `work` with the first column of each group of COUNT that is this thread's.
+// Calls `work` with the first column of each of this thread's groups of COUNT columns.
 template <int COUNT, class Work>
 __device__ inline void for_columns(int columns, Work work) {
 #pragma unroll 1
     for (int column = threadIdx.x * COUNT; column < columns; column += blockDim.x * COUNT) work(column);
 }
 
-// The sum over all threads of the block, for all of them.
+// The sum over all threads of the block. Every thread gets it.
 __device__ float block_sum(float value) {
     __shared__ float of_warps[MOST_THREADS / WARP];
 #pragma unroll
     for (int offset = WARP / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(ALL_LANES, value, offset);
     if (blockDim.x == WARP) return value;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    // Whoever still reads the sum before this one goes first.
+    // Waits for threads that still read the previous sum from `of_warps`.
     __syncthreads();
     if (lane == 0) of_warps[warp] = value;
     __syncthreads();
@@ -141,7 +141,7 @@ __device__ float block_sum(float value) {
     return value;
 }
 
-// A norm of rows of `columns`.
+// The norm of rows of `columns` values.
 struct Norm {
     const float* __restrict__ weight;
     const float* __restrict__ bias;
@@ -150,8 +150,8 @@ struct Norm {
     int kind;
 };
 
-// `read(column, values)` gives COUNT values of the row; `write(column, values)` takes the new values. A
-// thread writes only columns that nobody reads after it, so the two may be the same memory.
+// `read(column, values)` gives COUNT values of the row; `write(column, values)` takes their new values. A
+// thread writes a column only after its last read, so input and output may share memory.
 template <int COUNT, class Read, class Write>
 __device__ inline void norm_row(const Norm& norm, Read read, Write write) {
     constexpr int GROUPS = COUNT == 1 ? 2 : KEPT / COUNT;
@@ -261,7 +261,7 @@ __device__ void norm_first_columns(T* x, int rows, int stride, const Norm& norm)
     });
 }
 
-// One of the tables whose vectors `embed_rows` adds up; `ids` is null where there is none.
+// One of the tables whose vectors `embed_rows` adds up; `ids` is null if the table is absent.
 template <class E>
 struct Lookup {
     const E* __restrict__ table;
@@ -305,9 +305,9 @@ __device__ void embed_rows(const Lookup<E> (&lookups)[3], float scale, float* ou
     });
 }
 
-// Of one row: its heads, normalised if there is a weight, turned if there are angles. A group of lanes has a
-// head: lane i its i-th COUNT pairs, and then those 32 groups further. The first are kept in registers, the
-// rest is read again.
+// Normalises (if there is a weight) and rotates (if there are angles) the heads of one row. A group of lanes
+// has one head: lane i takes the head's i-th group of COUNT pairs, and then every group that is 32 groups
+// further. The first group is kept in registers, the others are read again.
 template <int COUNT, class T>
 __device__ inline void turn_row(const T* x, T* out, const float* __restrict__ weight,
                                 const float* __restrict__ cosines, const float* __restrict__ sines, int heads,
@@ -316,7 +316,7 @@ __device__ inline void turn_row(const T* x, T* out, const float* __restrict__ we
     int lanes_log = 0;
     while ((COUNT << lanes_log) < half && (1 << lanes_log) < WARP) ++lanes_log;
     const int lanes = 1 << lanes_log, step = COUNT << lanes_log;
-    // All threads stay in this loop together, because a shuffle takes whole warps.
+    // All threads stay in this loop together, because a shuffle needs whole warps.
     for (int first = 0; first < heads << lanes_log; first += blockDim.x) {
         const int head = (first + static_cast<int>(threadIdx.x)) >> lanes_log;
         const int start = head < heads ? (threadIdx.x & (lanes - 1)) * COUNT : half;
@@ -397,7 +397,7 @@ __device__ void turn_rows(const T* x, T* out, const float* weight, const float* 
     });
 }
 
-// The numbers of `Activation`; `twins.rs` gives them.
+// The numbers of `Activation`, as `twins.rs` gives them.
 __device__ inline float activated(float x, int activation) {
     switch (activation) {
         case 1: return x / (1.0f + expf(-x));
@@ -411,7 +411,7 @@ __device__ inline float activated(float x, int activation) {
     }
 }
 
-// Adds `bias` from `column` on, if there is one.
+// Adds the values of `bias` from `column` on, if there is a bias.
 template <int COUNT>
 __device__ inline void add(const float* __restrict__ bias, int column, float (&values)[COUNT]) {
     if (bias == nullptr) return;
@@ -473,7 +473,7 @@ __device__ void add_bias_rows(T* x, const float* bias, int rows, int columns) {
     });
 }
 
-// `bytes` is even.
+// `bytes` must be even.
 __device__ inline void copy_row(const char* from, char* to, int bytes) {
     if (bytes % sizeof(uint4) == 0 && are_aligned(from, to)) {
         for (int at = threadIdx.x; at < bytes / static_cast<int>(sizeof(uint4)); at += blockDim.x) {
@@ -501,7 +501,7 @@ __device__ void find_not_finite(const T* x, int* flag, int count) {
     for (long long at = wide + thread; at < count; at += threads) {
         is_found |= !(fabsf(to_float(x[at])) <= 3.402823466e38f);
     }
-    // All who write it write the same.
+    // All threads that write the flag write the same value.
     if (is_found) *flag = 1;
 }
 
@@ -509,7 +509,7 @@ __device__ void find_not_finite(const T* x, int* flag, int count) {
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(1024)
 
-// Kernels of values that are stored as T.
+// Kernels whose values are stored as T.
 //
 // norm: out = norm(x). Either of out and in_place may be null; in_place may be x.
 // norm_columns: norms the first `columns` of each row of `stride` in place.
@@ -541,7 +541,7 @@ __device__ void find_not_finite(const T* x, int* flag, int count) {
     }                                                                                                        \
     KERNEL not_finite_##SUFFIX(const T* x, int* flag, int count) { find_not_finite(x, flag, count); }
 
-// Kernels of values that are stored as T, which may be `float`.
+// Kernels whose values are stored as T, which may be `float`.
 //
 // add_norm: sum += norm(x).
 // add_bias: x += bias.
@@ -567,22 +567,22 @@ KERNELS_OF_ALL(bf16, __nv_bfloat16)
 KERNELS_OF_ALL(f16, __half)
 KERNELS_OF_ALL(f32, float)
 
-// out[i] = x[rows[i]], in rows of `bytes`, an even number.
+// out[i] = x[rows[i]], for rows of `bytes`, an even number.
 KERNEL gather_rows(const char* x, const unsigned* rows, char* out, int count, int bytes) {
     for_rows(count, [&](long long row) {
         copy_row(x + static_cast<long long>(rows[row]) * bytes, out + row * bytes, bytes);
     });
 }
 
-// out[i] = the row at addresses[i], in rows of `bytes`, an even number.
+// out[i] = the row at addresses[i], for rows of `bytes`, an even number.
 KERNEL gather_addresses(const long long* addresses, char* out, int count, int bytes) {
     for_rows(count, [&](long long row) {
         copy_row(reinterpret_cast<const char*>(addresses[row]), out + row * bytes, bytes);
     });
 }
 
-// out[t] = the mean of x[rows[starts[t]..starts[t + 1]]]. A block has 32 columns of a text at a time: a warp
-// reads every warps-th row, and the first warp adds up their sums.
+// out[t] = the mean of x[rows[starts[t]..starts[t + 1]]]. A block computes 32 columns of a text at a time:
+// each of its warps sums every warps-th row, and the first warp adds up these sums.
 KERNEL mean_rows(const float* x, const unsigned* starts, const unsigned* rows, float* out, int texts, int columns) {
     __shared__ float sums[MOST_THREADS];
     const int warps = blockDim.x / WARP, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;

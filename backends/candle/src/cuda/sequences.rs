@@ -1,10 +1,10 @@
-//! The forest of a batch as flash attention takes it: sequences of queries, each with its own sequence of
-//! keys.
+//! The forest of a batch in the form that flash attention takes: sequences of queries, each with its own
+//! sequence of keys.
 //!
-//! Input: queries in spans, and what they see. Output: each span is a sequence. Its keys are the tokens of
-//! its text up to the last one that its last query sees, gathered in the order of their positions; the first
-//! ones that no query sees are left out. What must hold: flash attention aligns masks at the end, so the last
-//! query of a masked span is at the position of the last key.
+//! Input: queries in spans, and the mask. Output: a sequence for each span. Its keys are the tokens of its
+//! text from the first one that a query sees to the last one that the last query sees, gathered in the order
+//! of their positions. What must hold: flash attention aligns masks at the end, so the last query of a masked
+//! span is at the position of the last key.
 
 use crate::{
     attention::{Mask, QuerySpan},
@@ -16,23 +16,24 @@ use text_embeddings_backend_core::Batch;
 
 /// The sequences of a batch, on the device.
 pub(crate) struct Sequences {
-    /// For each key, sequence after sequence, its row of keys and values; absent if it is that row already.
+    /// For each key, sequence after sequence, its row of keys and values; absent if the rows are already in
+    /// this order.
     pub(crate) gathered: Option<Tensor>,
-    /// Where each sequence of queries begins, and where the last one ends.
+    /// The start of each sequence of queries, and the end of the last one.
     pub(crate) query_starts: Tensor,
-    /// The same for the keys.
+    /// The start of each sequence of keys, and the end of the last one.
     pub(crate) key_starts: Tensor,
-    /// Queries of the longest sequence.
+    /// The number of queries of the longest sequence.
     pub(crate) most_queries: usize,
-    /// Keys of the longest sequence.
+    /// The number of keys of the longest sequence.
     pub(crate) most_keys: usize,
-    /// What a query sees.
+    /// The tokens that a query sees.
     pub(crate) mask: Mask,
-    /// Products of queries and keys are multiplied by this.
+    /// The factor of products of queries and keys.
     pub(crate) scale: f32,
 }
 
-/// The same in main memory.
+/// Sequences in main memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HostSequences {
     gathered: Vec<u32>,
@@ -42,8 +43,8 @@ struct HostSequences {
     most_keys: usize,
 }
 
-/// The keys of a span, as positions in its text: absent if the alignment at the end cannot say which of them
-/// a query sees.
+/// The keys of a span, as positions in its text; `None` if alignment at the end cannot express the span's
+/// mask.
 fn keys_of(span: &QuerySpan, mask: Mask, batch: &Batch) -> Option<Range<usize>> {
     let segment = &batch.segments()[span.segment];
     let tokens = segment.position + segment.rows.len();
@@ -82,8 +83,8 @@ impl HostSequences {
 }
 
 impl Sequences {
-    /// The sequences of these queries; absent where flash attention cannot say what they see: with biases,
-    /// soft caps or scores of a layer's own, or if a query sees keys behind its span and not all of them.
+    /// The sequences of these queries. `None` if flash attention cannot express them: with biases, soft caps
+    /// or a layer's own scores, or if a query sees some but not all keys behind its span.
     pub(crate) fn new(rows: &Rows<'_>, device: &Device) -> Result<Option<Self>> {
         let scoring = rows.scoring;
         if scoring.bias.is_some() || scoring.soft_cap.is_some() || scoring.disentangled {

@@ -1,4 +1,5 @@
-//! The GPU's operations on the CPU: the same code and the same kernels, with the device replaced.
+//! Tests of the GPU's operations on the CPU: the same code and the same kernels, with a stand-in for the
+//! device.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 pub(crate) mod stand_in;
@@ -18,8 +19,8 @@ use rand::{
 };
 use stand_in::flash;
 
-/// Flash attention over the sequences equals the obvious attention over the forest, or the sequences say that
-/// it cannot.
+/// Flash attention over the sequences equals `plain::reference` over the forest, unless the sequences report
+/// that flash attention cannot express it.
 #[test]
 fn sequences_say_which_keys_each_query_sees() {
     let mut rng = StdRng::seed_from_u64(61);

@@ -1,9 +1,9 @@
-//! The kernels of `kernels.cu` in plain Rust: the oracle of the kernels' tests.
+//! The kernels of `kernels.cu` in plain Rust, as the reference for the kernels' tests.
 //!
 //! Input: slices of `f32` in row-major order. A value that the kernel reads as bfloat16 or half precision is
-//! already rounded to it. Output: the same, in `f32`. Where the kernel stores `T`, the twin takes a [`Round`]
-//! to it. What must hold: one rounding per stored value; sums in `f64`, so that a twin is at least as exact
-//! as its kernel.
+//! already rounded to that type. Output: slices of `f32`. If the kernel stores `T`, the twin takes a
+//! [`Round`] to `T`. What must hold: each stored value is rounded once; sums are `f64`, so that a twin is at
+//! least as exact as its kernel.
 
 use crate::operations::{Norm, NormKind};
 use candle_core::cpu::erf::erf_f64;
@@ -26,12 +26,12 @@ pub(crate) fn to_f16(value: f32) -> f32 {
     f16::from_f32(value).to_f32()
 }
 
-/// As it is.
+/// Leaves a value unrounded.
 pub(crate) fn to_f32(value: f32) -> f32 {
     value
 }
 
-/// The number by which kernels know an activation.
+/// The kernels' number for an activation.
 pub(crate) fn activation_number(activation: Activation) -> i32 {
     match activation {
         Activation::Identity => 0,
@@ -44,7 +44,7 @@ pub(crate) fn activation_number(activation: Activation) -> i32 {
     }
 }
 
-/// The number by which kernels know a kind of norm; 0 means no norm.
+/// The kernels' number for a kind of norm; 0 means no norm.
 pub(crate) fn norm_number(kind: Option<NormKind>) -> i32 {
     match kind {
         None => 0,
@@ -108,7 +108,7 @@ pub(crate) fn add_norm(x: &[f32], columns: usize, norm: Option<&HostNorm<'_>>, s
 }
 
 /// `norm_columns_T`: replaces the first columns of each row of `x`, `[rows, stride]`, by their norm. The
-/// norm's weight says how many.
+/// length of the norm's weight is the number of columns.
 pub(crate) fn norm_columns(x: &mut [f32], stride: usize, norm: &HostNorm<'_>, round: Round) {
     for row in x.chunks_exact_mut(stride) {
         let first = &mut row[..norm.weight.len()];
@@ -117,7 +117,7 @@ pub(crate) fn norm_columns(x: &mut [f32], stride: usize, norm: &HostNorm<'_>, ro
     }
 }
 
-/// The heads that [`turn_heads`] turns.
+/// The heads that [`turn_heads`] normalises and rotates.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TurnedHeads {
     /// The number of heads at the beginning of each row.
@@ -128,7 +128,7 @@ pub(crate) struct TurnedHeads {
     pub(crate) stride: usize,
 }
 
-/// The angles by which [`turn_heads`] turns.
+/// The angles of [`turn_heads`]'s rotations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turns<'a> {
     /// `[angles, size / 2]`
@@ -139,10 +139,10 @@ pub(crate) struct Turns<'a> {
     pub(crate) of_rows: &'a [u32],
 }
 
-/// `turn_heads_T`: for each of the first heads of each row of `x`, `[rows, stride]`: its root-mean-square
-/// norm (`[size]`; absent: none), then its rotation by the row's angles (absent: none). A head's halves `(a,
-/// b)` become `(a cos - b sin, b cos + a sin)`. They are written to the same places of `out`, whose other
-/// columns stay as they are.
+/// `turn_heads_T`: takes the first heads of each row of `x`, `[rows, stride]`. Each head gets its
+/// root-mean-square norm (weight `[size]`; absent: no norm), and is then rotated by the row's angles (absent:
+/// no rotation). A head's halves `(a, b)` become `(a cos - b sin, b cos + a sin)`. The heads are written to
+/// the same places of `out`, whose other columns stay as they are.
 pub(crate) fn turn_heads(
     x: &[f32],
     out: &mut [f32],
@@ -189,8 +189,8 @@ pub(crate) fn activate(
     x.iter().enumerate().map(value).collect()
 }
 
-/// `gate_T`: `activation(gate + bias[..inner]) * (up + bias[inner..])`, `[rows, inner]`, of `x`, `[rows, 2 ·
-/// inner]`, which has each row's gate before its `up`.
+/// `gate_T`: `activation(gate + bias[..inner]) * (up + bias[inner..])`, `[rows, inner]`. Each row of `x`,
+/// `[rows, 2 · inner]`, has its gate before its `up`.
 pub(crate) fn gate(
     x: &[f32],
     inner: usize,
@@ -216,8 +216,9 @@ pub(crate) fn add_bias(x: &mut [f32], bias: &[f32], round: Round) {
     }
 }
 
-/// `embed_E`: for each row the sum of one row per table (`[ids, columns]`, with the row's id in it), times
-/// `scale`, then the norm, in `f32`. The kernel takes one to three lookups, each with an id for every row.
+/// `embed_E`: for each row, the sum of one row of each table (`[ids, columns]`, chosen by the row's id),
+/// times `scale`, then the norm, in `f32`. The kernel takes one to three lookups, each with an id for every
+/// row.
 pub(crate) fn embed(
     lookups: &[(&[f32], &[u32])],
     columns: usize,
@@ -236,13 +237,13 @@ pub(crate) fn embed(
     self::norm(&sums, columns, norm, to_f32)
 }
 
-/// `gather_rows`: row `rows[i]` of `x`, `[…, columns]`, as row `i`. `gather_addresses` does the same with
-/// addresses of rows.
+/// `gather_rows`: row `rows[i]` of `x`, `[…, columns]`, becomes row `i`. `gather_addresses` does the same
+/// with addresses of rows.
 pub(crate) fn gather_rows<V: Copy>(x: &[V], columns: usize, rows: &[u32]) -> Vec<V> {
     rows.iter().flat_map(|&row| &x[row as usize * columns..][..columns]).copied().collect()
 }
 
-/// `mean_rows`: for each text the mean of the rows of `x`, `[…, columns]`, that
+/// `mean_rows`: for each text, the mean of the rows of `x`, `[…, columns]`, that
 /// `rows[starts[text]..starts[text + 1]]` names. `starts` has one more element than there are texts. The mean
 /// of no rows is zero.
 pub(crate) fn mean_rows(x: &[f32], columns: usize, starts: &[u32], rows: &[u32]) -> Vec<f32> {
@@ -257,7 +258,7 @@ pub(crate) fn mean_rows(x: &[f32], columns: usize, starts: &[u32], rows: &[u32])
     out
 }
 
-/// `not_finite_T`: whether a value is infinite or not a number.
+/// `not_finite_T`: whether a value is infinite or NaN.
 pub(crate) fn not_finite(x: &[f32]) -> bool {
     x.iter().any(|value| !value.is_finite())
 }

@@ -1,23 +1,22 @@
-//! Matrices of checkpoints that come quantised: `quantization_config` of config.json.
+//! Matrices of quantised checkpoints: `quantization_config` of config.json.
 //!
 //! Input: a matrix's usual name, `NAME.weight`. Output: its values, widened when the matrix is requested.
-//! What must hold: the values are those that the method's own code computes with, in `f32`; a scheme, a shape
-//! or a type that is not known is an error that names it, never another value.
+//! What must hold: the values equal, in `f32`, the values that the method's own code computes with; an
+//! unknown scheme, shape or type is an error that names it, never a wrong value.
 //!
 //! Sources: `compressed_tensors` (`pack_to_int32`), `AutoAWQ` (`packing_utils.py`), `AutoGPTQ`
-//! (`qlinear_cuda.py`), and of FP8 transformers (`finegrained_fp8.py`).
+//! (`qlinear_cuda.py`), and transformers for FP8 (`finegrained_fp8.py`).
 
 use super::{Checkpoint, Scheme, Weight, failed};
 use text_embeddings_backend_core::BackendError;
 use text_embeddings_checkpoint::Tensor;
 
-/// Which output's value stands in which four bits of a word of AWQ.
+/// For each of eight consecutive outputs, the index of its four bits in a word of AWQ.
 const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// Bits of a packed word.
 const WORD: u32 = 32;
 
-/// Words of packed values `[rows, columns]` of these bits, some of which stand next to each other in one
-/// word.
+/// Packed values of `bits` bits, as words `[rows, columns]`. Each word holds several neighbouring values.
 struct Packed {
     words: Vec<u32>,
     columns: usize,
@@ -25,7 +24,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Values in a word.
+    /// Values per word.
     fn per_word(bits: u32) -> usize {
         (WORD / bits) as usize
     }
@@ -36,26 +35,26 @@ impl Packed {
         (word & ((1 << self.bits) - 1)).cast_signed()
     }
 
-    /// The value whose row is packed with its neighbours above and below.
+    /// The value at a row and a column, if words pack neighbours of one column.
     fn down(&self, row: usize, column: usize) -> i32 {
         let per_word = Self::per_word(self.bits);
         self.at(row / per_word, column, row % per_word)
     }
 
-    /// The value whose column is packed with its neighbours to both sides.
+    /// The value at a row and a column, if words pack neighbours of one row.
     fn across(&self, row: usize, column: usize) -> i32 {
         let per_word = Self::per_word(self.bits);
         self.at(row, column / per_word, column % per_word)
     }
 
-    /// The same in the order of AWQ.
+    /// Like [`Packed::across`], in AWQ's order.
     fn across_in_order(&self, row: usize, column: usize) -> i32 {
         self.at(row, column / AWQ_ORDER.len(), AWQ_ORDER[column % AWQ_ORDER.len()])
     }
 }
 
 impl Checkpoint {
-    /// From now on, matrices may be quantised so.
+    /// From now on, matrices may be quantised by this scheme.
     pub(crate) fn quantised_as(self, scheme: Option<Scheme>) -> Self {
         Self { scheme, ..self }
     }
@@ -78,7 +77,7 @@ impl Checkpoint {
         if is_plain {
             return Ok(None);
         }
-        // Of activations, which are computed with as they are.
+        // The scale of activations. It is not needed, because activations are not quantised here.
         self.unused.borrow_mut().remove(&part("input_scale"));
         match scheme {
             Scheme::Fp8 { block } => self.fp8(base, [outputs, inputs], block),
@@ -143,7 +142,7 @@ impl Checkpoint {
         let places = self.groups(&part("weight_g_idx"), inputs, (group, groups))?;
         Ok(Weight::from_rows([outputs, inputs], |row, out| {
             for (column, (out, &group)) in out.iter_mut().zip(&places).enumerate() {
-                // Values and zeros are stored without a sign, half of the range above what they are.
+                // Values and zeros are stored unsigned: the stored number is larger by half of the range.
                 let zero = zeros.as_ref().map_or(1 << (bits - 1), |zeros| zeros.down(row, group));
                 *out = (packed.across(row, column) - zero) as f32 * scales.of(row, group);
             }
@@ -194,7 +193,7 @@ impl Checkpoint {
         }))
     }
 
-    /// The group of each input: by the list `name` where there is one, else in order.
+    /// The group of each input: from the tensor `name` if the checkpoint has it, else consecutive groups.
     fn groups(
         &self,
         name: &str,
@@ -214,7 +213,7 @@ impl Checkpoint {
         }
     }
 
-    /// The scales of a matrix, which are `[rows, columns]`, or of fewer rows and columns that stand for all.
+    /// The scales of a matrix, `[rows, columns]`. A single row or column holds for all.
     fn scales(&self, base: &str, [rows, columns]: [usize; 2]) -> Result<Scales, BackendError> {
         let names = ["weight_scale", "weight_scale_inv"].map(|part| format!("{base}.{part}"));
         let name = self.first_of(&names)?;
@@ -263,17 +262,17 @@ impl Checkpoint {
     fn refuse(&self, name: &str) -> Result<(), BackendError> {
         if self.has(name) {
             return Err(BackendError::Load(format!(
-                "tensor `{name}` is not supported: bytes must be symmetric"
+                "tensor `{name}` is not supported: 8-bit matrices must have no zero points"
             )));
         }
         Ok(())
     }
 }
 
-/// Scales of a matrix.
+/// The scales of a matrix.
 struct Scales {
     values: Vec<f32>,
-    /// Rows and columns; a single one stands for all.
+    /// Rows and columns. A single row or column holds for all.
     size: [usize; 2],
 }
 

@@ -1,7 +1,7 @@
 //! How a checkpoint is quantised, by `quantization_config` of config.json.
 //!
-//! Input: the content of config.json. Output: a [`Scheme`]. What must hold: a method, or a setting of it,
-//! that is not known is an error that names it.
+//! Input: the content of config.json. Output: a [`Scheme`]. What must hold: an unknown method, or an unknown
+//! setting of a method, is an error that names it.
 
 use serde_json::Value;
 use std::fmt;
@@ -10,30 +10,31 @@ use text_embeddings_backend_core::BackendError;
 /// How a checkpoint's matrices are quantised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// 8-bit floating point (E4M3) with a scale for the matrix, for each row, or for blocks.
+    /// 8-bit floating point (E4M3), with one scale for the matrix, for each row, or for each block.
     Fp8 {
         /// Rows and columns of a block.
         block: Option<[usize; 2]>,
     },
     /// `compressed-tensors`: bytes, or numbers of four or eight bits packed along the columns.
     CompressedTensors {
-        /// Bits of a value.
+        /// Bits per value.
         bits: u32,
-        /// Columns that share a scale; absent for all of a row.
+        /// Columns that share a scale. If absent, all columns of a row share it.
         group: Option<usize>,
     },
-    /// GPTQ: packed along the columns of the weight `[outputs, inputs]`, which is stored transposed.
+    /// GPTQ: values are packed along the columns of the weight `[outputs, inputs]`, which is stored
+    /// transposed.
     Gptq {
-        /// Bits of a value.
+        /// Bits per value.
         bits: u32,
-        /// Inputs that share a scale; absent for all.
+        /// Inputs that share a scale. If absent, all inputs share it.
         group: Option<usize>,
-        /// What is added to a stored zero.
+        /// The number to add to a stored zero.
         zero: i32,
     },
-    /// AWQ: packed along the rows of the weight, which is stored transposed.
+    /// AWQ: values are packed along the rows of the weight, which is stored transposed.
     Awq {
-        /// Inputs that share a scale; absent for all.
+        /// Inputs that share a scale. If absent, all inputs share it.
         group: Option<usize>,
     },
 }
@@ -57,11 +58,11 @@ impl fmt::Display for Scheme {
 }
 
 impl Scheme {
-    /// What `config.json` says; absent if the checkpoint is not quantised.
+    /// The scheme of this `config.json`; `None` if the checkpoint is not quantised.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] naming a method, or a setting of it, that is not supported.
+    /// [`BackendError::Load`] naming a method or a setting that is not supported.
     pub(crate) fn of(config: &Value) -> Result<Option<Self>, BackendError> {
         let values = &config["quantization_config"];
         if values.is_null() {

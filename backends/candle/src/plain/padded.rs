@@ -1,10 +1,10 @@
-//! Attention in candle tensors, in a handful of operations however many texts there are.
+//! Attention in candle tensors, in a handful of operations for any number of texts.
 //!
-//! Input: turned and scaled queries `[rows, heads · size]`, keys and values side by side `[tokens, 2 · key
+//! Input: rotated and scaled queries `[rows, heads · size]`; keys and values side by side `[tokens, 2 · key
 //! heads · size]`. Output: `[rows, heads · size]`. Queries that see about as many keys form a group: its
 //! queries, and the keys and values that they see, are gathered into tensors of one shape. What must hold:
-//! what pads a group is either masked or read by nobody, and all that follows from where rows stand is on the
-//! device before the first layer ([`PaddedAttention::new`]).
+//! all padding of a group is masked, or its results are never read; everything that depends only on the
+//! places of rows is on the device before the first layer ([`PaddedAttention::new`]).
 
 use crate::{
     attention::{Heads, Mask},
@@ -17,39 +17,39 @@ use candle_nn::ops::softmax_last_dim;
 use std::{cmp::Reverse, ops::Range};
 use text_embeddings_backend_core::Batch;
 
-/// What groups are limited to, in values of a tensor.
+/// The limits of groups, in values of a tensor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// The most queries of a piece: longer runs are cut, which spares them keys that only the last of them
-    /// see.
+    /// The most queries of a piece. Longer runs are cut, so that their first queries are not computed with
+    /// keys that only the last ones see.
     pub(crate) queries: usize,
     /// The most values that a group computes.
     pub(crate) group: usize,
-    /// How many values padding may add to a group beside as many as it would have without: computing these
-    /// takes less time than launching another group's kernels.
+    /// How many values padding may add to a group beyond doubling it. Computing these values takes less time
+    /// than launching another group's kernels.
     pub(crate) padding: usize,
     /// The most values of masks that are kept from layer to layer.
     pub(crate) masks: usize,
 }
 
 impl Limits {
-    /// For GPUs: a quarter of a gigabyte of scores at a time, and one of masks, in `f32`.
+    /// For GPUs: 256 MiB for one group's values, and 1 GiB for the masks, in `f32`.
     pub(crate) const GPU: Self = Self { queries: 512, group: 1 << 26, padding: 1 << 22, masks: 1 << 28 };
 }
 
-/// Queries next to each other in one segment.
+/// Consecutive queries in one segment.
 #[derive(Debug, Clone)]
 struct Piece {
     segment: usize,
     /// Their rows in the queries' tensor.
     rows: Range<usize>,
-    /// The first one's position in its text: how many keys stand before its own.
+    /// The first query's position in its text, which is the number of keys before its own.
     position: usize,
-    /// The keys that the last of them may see: the first tokens of its text.
+    /// The number of keys that the last query may see, counted from the start of its text.
     keys: usize,
 }
 
-/// The shape that pieces are padded to.
+/// The shape to which pieces are padded.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shape {
     pieces: usize,
@@ -71,19 +71,19 @@ impl Shape {
         self.pieces * heads.queries * self.queries * self.keys
     }
 
-    /// Scores, keys and values, queries and results.
+    /// The number of scores, keys, values, queries and results.
     fn values(self, heads: Heads) -> usize {
         let rows = heads.keys * self.keys + heads.queries * self.queries;
         self.scores(heads) + 2 * self.pieces * rows * heads.size
     }
 }
 
-/// Pieces of one shape, once padded.
+/// Pieces that are padded to one shape.
 #[derive(Debug, Default)]
 struct Group {
     pieces: Vec<Piece>,
     shape: Shape,
-    /// What the pieces would come to each on its own.
+    /// The values that the pieces would need without padding.
     unpadded: usize,
 }
 
@@ -102,7 +102,7 @@ impl Group {
     }
 }
 
-/// Cuts spans into pieces, each of which fits a group on its own where one query does.
+/// Cuts spans into pieces. Each piece fits a group on its own, unless a single query is too large.
 fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: Limits) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for span in spans {
@@ -123,7 +123,7 @@ fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: Limits)
     pieces
 }
 
-/// Puts pieces of similar shapes together.
+/// Groups pieces of similar shapes.
 fn groups(mut pieces: Vec<Piece>, heads: Heads, limits: Limits) -> Vec<Group> {
     pieces.sort_by_key(|piece| {
         let Shape { queries, keys, .. } = Shape::of(piece);
@@ -148,22 +148,22 @@ fn numbers(values: Vec<u32>, device: &Device) -> Result<Tensor> {
     Tensor::from_vec(values, count, device)
 }
 
-/// A group on the device. A head of a row is a row of its own here: the gathered tensors' last dimension is a
-/// head's size.
+/// A group on the device. Each head of a row is a row of its own here: the gathered tensors' last dimension
+/// is the size of a head.
 struct Gathered {
     shape: Shape,
-    /// Heads of the queries' rows: of each `[piece, query head, query]`.
+    /// Indices of the query heads to gather, in the order `[piece, query head, query]`.
     queries: Tensor,
-    /// Heads of the rows of keys and values: of each `[key or value, piece, key head, key]`.
+    /// Indices of the key and value heads to gather, in the order `[key or value, piece, key head, key]`.
     keys_values: Tensor,
-    /// The first and the last key that each query sees: of each `[piece · query head · query, 1]`.
+    /// The first and the last key that each query sees, each `[piece · query head · query, 1]`.
     seen: [Tensor; 2],
-    /// What is added to scores by distance, likewise with keys.
+    /// The biases by distance, `[piece · query head · query, keys]`.
     bias: Option<Tensor>,
-    /// See [`Gathered::mask`]. Absent where it is made in each layer, because all of them would take too much
-    /// memory.
+    /// See [`Gathered::mask`]. Absent if each layer makes the mask anew, because keeping all masks would take
+    /// too much memory.
     mask: Option<Tensor>,
-    /// Scores `s` become `cap · tanh(s / cap)`.
+    /// With a cap, scores `s` become `cap · tanh(s / cap)`.
     soft_cap: Option<f64>,
 }
 
@@ -174,7 +174,7 @@ fn keys_of(piece: &Piece, batch: &Batch, places: &[usize]) -> Vec<usize> {
     rows.take(piece.keys).map(|row| places[row]).collect()
 }
 
-/// The biases by distance of a group, `[piece · query head · query, keys]`. Padding has zeros.
+/// A group's biases by distance, `[piece · query head · query, keys]`. Padding has zeros.
 fn distance_bias(group: &Group, rows: &Rows<'_>, bias: &DistanceBias, device: &Device) -> Result<Tensor> {
     let Shape { queries, keys, .. } = group.shape;
     let mut values = Vec::with_capacity(group.shape.scores(rows.heads));
@@ -232,9 +232,9 @@ impl Gathered {
         })
     }
 
-    /// Zero where a query sees a key, else minus infinity: `[piece · query head · query, keys]`; with biases,
-    /// where there are any. Of the scores' own shape, because a sum of tensors of two shapes takes several
-    /// times as long.
+    /// Zero where a query sees a key, else minus infinity, plus the biases, if there are any: `[piece · query
+    /// head · query, keys]`. It has the shape of the scores, because adding tensors of two shapes takes
+    /// several times as long.
     fn mask(&self) -> Result<Tensor> {
         let [first, last] = &self.seen;
         let keys = Tensor::arange(0, self.shape.keys as u32, last.device())?.unsqueeze(0)?;
@@ -247,8 +247,8 @@ impl Gathered {
         }
     }
 
-    /// Of heads `[row · head, size]` to those of this group, `[piece · query head · query, size]`. `added` is
-    /// added to scores.
+    /// Turns heads `[row · head, size]` into the group's results `[piece · query head · query, size]`.
+    /// `added` is added to the scores.
     fn attention(
         &self,
         queries: &Tensor,
@@ -257,7 +257,7 @@ impl Gathered {
         added: Option<&Tensor>,
     ) -> Result<Tensor> {
         let Shape { pieces, queries: each, keys: seen } = self.shape;
-        // The queries of all heads that share a key head stand one below the other.
+        // The queries of all heads that share a key head become rows of one matrix.
         let (count, rows) = (pieces * heads.keys, heads.queries / heads.keys * each);
         let queries = queries.index_select(&self.queries, 0)?.reshape((count, rows, heads.size))?;
         let keys_values = keys_values.index_select(&self.keys_values, 0)?;
@@ -276,25 +276,26 @@ impl Gathered {
     }
 }
 
-/// The keys that a query of a piece sees; what pads a group's queries sees those of the last one.
+/// The keys that a query of a piece sees. A padding query sees the keys of the last real query.
 fn visible(mask: Mask, piece: &Piece, query: usize) -> Range<usize> {
     mask.visible(piece.position + query.min(piece.rows.len() - 1), 0, piece.keys)
 }
 
-/// Where the queries of a pass and the keys that they see stand: the same in all layers of a kind.
+/// The places of a pass's queries and of the keys that they see. They are the same in all layers with one
+/// kind of attention.
 pub(crate) struct PaddedAttention {
-    /// Of each row.
+    /// The heads of each row.
     pub(crate) heads: Heads,
-    /// What queries must be divided by before [`PaddedAttention::attention`].
+    /// The divisor of queries, to be applied before [`PaddedAttention::attention`].
     pub(crate) divisor: f64,
     groups: Vec<Gathered>,
-    /// For each head of each row its place in the groups' results.
+    /// For each head of each row, its index in the groups' results.
     back: Tensor,
-    /// What DeBERTa's scores need.
+    /// The data for DeBERTa's scores.
     positions: Option<Positions>,
 }
 
-/// The groups and their batch, for scores that each layer makes anew.
+/// The groups and their keys, for scores that each layer computes anew.
 struct Positions {
     groups: Vec<Group>,
     keys: Vec<Vec<Vec<usize>>>,
@@ -302,7 +303,7 @@ struct Positions {
 }
 
 impl PaddedAttention {
-    /// The plan for the queries of `rows`.
+    /// Prepares attention for the queries of `rows`.
     pub(crate) fn new(rows: &Rows<'_>, limits: Limits, device: &Device) -> Result<Self> {
         let &Rows { batch, places, spans, heads, scoring, .. } = rows;
         let groups = groups(pieces(rows, limits), heads, limits);
@@ -341,7 +342,7 @@ impl PaddedAttention {
         })
     }
 
-    /// See the head of this file.
+    /// Attention, as this module's documentation describes it.
     pub(crate) fn attention(
         &self,
         queries: &Tensor,
@@ -363,7 +364,7 @@ impl PaddedAttention {
 }
 
 impl Positions {
-    /// DeBERTa's scores of a group, divided as the products of queries and keys are.
+    /// DeBERTa's scores of a group, divided like the products of queries and keys.
     fn scores(
         &self,
         index: usize,
@@ -397,11 +398,11 @@ mod tests {
 
     const HEADS: Heads = Heads { queries: 16, keys: 8, size: 128 };
 
-    /// Texts of these lengths after a common beginning of 60 tokens.
+    /// Texts whose own parts have these lengths, after a common beginning of 60 tokens.
     fn batch(lengths: impl Iterator<Item = u32>) -> Batch {
         let mut builder = BatchBuilder::new(Packing::SHARED);
         for (text, length) in lengths.enumerate() {
-            // The first token after the beginning tells the texts apart.
+            // The first token after the common beginning differs between texts.
             let own = 100_000 * (text as u32 + 1);
             let ids: Vec<u32> = (0..60).chain(own..own + length).collect();
             builder.push(&Text::new(ids, Wanted::WHOLE));

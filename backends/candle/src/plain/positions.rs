@@ -1,4 +1,4 @@
-//! DeBERTa's scores with positions, of queries and keys that are in main memory.
+//! DeBERTa's scores with positions, for queries and keys in main memory.
 
 use crate::operations::Buckets;
 
@@ -6,9 +6,9 @@ use crate::operations::Buckets;
 pub(crate) struct PositionScores<'a> {
     /// The buckets of distances.
     pub(crate) buckets: &'a Buckets,
-    /// For each head `[query rows, buckets]`; empty if the model lacks them.
+    /// For each head `[query rows, buckets]`; empty if the model lacks these scores.
     pub(crate) of_queries: Vec<Vec<f32>>,
-    /// For each head `[rows of keys, buckets]`; likewise.
+    /// For each head `[rows of keys, buckets]`; empty if the model lacks these scores.
     pub(crate) of_keys: Vec<Vec<f32>>,
 }
 

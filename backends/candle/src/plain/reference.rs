@@ -6,10 +6,10 @@ use crate::{
 };
 use candle_core::{D, Device, Result, Tensor};
 
-/// Queries whose scores exist at a time, so that memory stays linear in a long text's tokens.
+/// The number of queries whose scores exist at a time, so that memory stays linear in a text's length.
 const QUERIES_PER_STEP: usize = 256;
 
-/// See [`crate::operations::Operations::attention`]; the queries are turned already.
+/// See [`crate::operations::Operations::attention`]. Here, queries are already normalised and rotated.
 pub(crate) fn attention(
     queries: &Tensor,
     keys_values: &Tensor,
@@ -50,7 +50,7 @@ pub(crate) fn attention(
     Tensor::cat(&out, 0)
 }
 
-/// `[rows, heads · size]` as `[query heads, rows, size]`; a key head is repeated for the query heads that
+/// `[rows, heads · size]` as `[query heads, rows, size]`. Each key head is repeated for the query heads that
 /// share it.
 fn by_head(x: &Tensor, count: usize, heads: Heads) -> Result<Tensor> {
     let repeats = heads.queries / count;
@@ -60,8 +60,7 @@ fn by_head(x: &Tensor, count: usize, heads: Heads) -> Result<Tensor> {
     x.reshape((heads.queries, rows, heads.size))?.contiguous()
 }
 
-/// Minus infinity where the query at `position + row` does not see a key, else the bias: `[heads, count,
-/// keys]`.
+/// The bias, or minus infinity if the query at `position + row` does not see the key: `[heads, count, keys]`.
 fn added(
     scoring: &Scoring<'_>,
     position: usize,

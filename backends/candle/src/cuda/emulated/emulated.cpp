@@ -1,8 +1,8 @@
 // Runs the kernels of kernels.cu on the CPU.
 //
-// Input: a kernel's name, the shape of its launch, and the addresses of its arguments, as the driver takes
-// them. What must hold: all threads of a warp take part in each shuffle, and all threads of a block in each
-// barrier, or the launch fails.
+// Input: a kernel's name, the shape of its launch, and the addresses of its arguments, in the driver's form.
+// What must hold: the launch fails unless all threads of a warp take part in each shuffle, and all threads of
+// a block in each barrier.
 #include "../kernels.cu"
 
 #include <setjmp.h>
@@ -28,7 +28,8 @@ enum State { READY, WAITS_FOR_WARP, WAITS_FOR_BLOCK, DONE };
 struct Fiber {
     State state = READY;
     bool has_started = false;
-    // Which of the two slots of its lane the next shuffle writes: the others may still read the last one's.
+    // The slot of its lane, out of two, that the next shuffle writes: other threads may still read the
+    // previous slot.
     int slot = 0;
     ucontext_t start;
     jmp_buf point;
@@ -83,8 +84,8 @@ void make_ready(unsigned first, unsigned end) {
     for (unsigned thread = first; thread < end; ++thread) fibers[thread]->state = READY;
 }
 
-// Whether all threads of the block came to their end. In every other block the last warp goes first, so that
-// a barrier that is missing shows, whichever warp would have to wait.
+// Runs a block; returns whether all its threads reached their end. In every other block the last warp goes
+// first, so that a missing barrier shows up, whichever warp would have to wait.
 bool run_block(unsigned threads, bool is_backwards) {
     memset(__start_emulated_shared, 0xff, __stop_emulated_shared - __start_emulated_shared);
     make_ready(0, threads);
@@ -105,7 +106,7 @@ bool run_block(unsigned threads, bool is_backwards) {
     }
 }
 
-// The arguments of the launch that runs.
+// The arguments of the current launch.
 void** arguments;
 
 template <class... A, size_t... I>
@@ -184,7 +185,7 @@ float __shfl_xor_sync(unsigned mask, float value, int lanes) {
     float* const values = shuffled[threadIdx.x / WARP].values[fiber.slot];
     fiber.slot = 1 - fiber.slot;
     values[lane] = value;
-    // A mask with fewer lanes is not emulated, so that its threads never meet.
+    // Masks with fewer lanes are not emulated: such threads never meet, so the launch fails.
     end(fiber, mask == ALL_LANES ? WAITS_FOR_WARP : WAITS_FOR_BLOCK);
     return values[lane ^ lanes];
 }
@@ -200,7 +201,7 @@ __nv_bfloat16 __float2bfloat16_rn(float value) {
     unsigned bits;
     memcpy(&bits, &value, sizeof(bits));
     if (isnan(value)) return {static_cast<unsigned short>(bits >> 16 | 0x40)};
-    // Half of the last place, less one for an even place: a tie goes to the even one.
+    // Adds half of the last place, minus one bit if that place is even, so that a tie rounds to even.
     return {static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
@@ -216,11 +217,11 @@ __half __float2half_rn(float value) {
     const unsigned short sign = signbit(value) ? 0x8000 : 0;
     const float size = fabsf(value);
     if (isnan(value)) return {static_cast<unsigned short>(sign | 0x7e00)};
-    // Half of the last place above the largest number.
+    // Values of at least half a last place above the largest number become infinite.
     if (size >= 65520.0f) return {static_cast<unsigned short>(sign | 0x7c00)};
     int exponent;
     frexpf(size, &exponent);
-    // Zero, and numbers below 2^-14, have the last place of 2^-14.
+    // Zero and numbers below 2^-14 use the last place of 2^-14.
     if (size < ldexpf(1, -14)) exponent = -13;
     const int places = static_cast<int>(nearbyintf(ldexpf(size, 11 - exponent)));
     // A number that was rounded up to the next power of two carries into the exponent.
@@ -234,8 +235,8 @@ extern "C" __global__ const char* signature(const char* name) {
     return kernel == nullptr ? nullptr : kernel->signature.c_str();
 }
 
-// Zero if the kernel ran, 1 if there is none of this name or the shape is wrong, 2 if threads waited for each
-// other in vain.
+// Returns 0 if the kernel ran, 1 if no kernel has this name or the shape is wrong, 2 if threads waited for
+// each other in vain.
 extern "C" __global__ int launch(const char* name, unsigned blocks, unsigned threads, void** given) {
     const std::lock_guard<std::mutex> lock(one_launch_at_a_time);
     const Kernel* const kernel = find(name);
@@ -248,7 +249,7 @@ extern "C" __global__ int launch(const char* name, unsigned blocks, unsigned thr
     for (unsigned block = 0; block < blocks; ++block) {
         blockIdx = {block, 0, 0};
         if (!run_block(threads, block % 2 == 1)) {
-            // Fibers that wait have frames of this launch, and there are new ones for the next.
+            // Waiting fibers still have stack frames of this launch. The next launch gets new fibers.
             fibers.clear();
             return 2;
         }
@@ -256,8 +257,8 @@ extern "C" __global__ int launch(const char* name, unsigned blocks, unsigned thr
     return 0;
 }
 
-// Memory whose end, rounded up to 16 bytes, is the end of what may be touched, as is the page before it.
-// Whoever reads or writes beyond ends the process. Null if there is none.
+// Memory whose end, rounded up to 16 bytes, is followed by a page that must not be touched. Another such page
+// comes before its first page. Reading or writing there ends the process. Null if there is no memory.
 extern "C" __global__ char* reserve(size_t bytes) {
     const size_t page = sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
     char* const all = static_cast<char*>(
@@ -268,7 +269,7 @@ extern "C" __global__ char* reserve(size_t bytes) {
     return all + page + pages * page - (bytes + 15) / 16 * 16;
 }
 
-// Gives back what `reserve` gave for the same number of bytes.
+// Frees memory that `reserve` returned for the same number of bytes.
 extern "C" __global__ void release(char* memory, size_t bytes) {
     const size_t page = sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
     munmap(memory + (bytes + 15) / 16 * 16 - (pages + 1) * page, (pages + 2) * page);

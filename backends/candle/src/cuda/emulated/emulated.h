@@ -1,7 +1,7 @@
-// What kernels.cu uses of CUDA C++, for a compiler of the CPU. `emulated.cpp` runs the kernels.
+// The parts of CUDA C++ that kernels.cu uses, for a CPU's compiler. `emulated.cpp` runs the kernels.
 //
-// The threads of a block are fibers: one runs until it waits for its warp or its block, then the next. Blocks
-// run one after another, and so do launches.
+// The threads of a block are fibers: one runs until it waits for its warp or its block, then the next one
+// runs. Blocks run one after another, and so do launches.
 #pragma once
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #define __global__ __attribute__((visibility("default")))
 #define __device__
 #define __launch_bounds__(threads)
-// All of it is in one section, which is filled with NaN before each block.
+// All shared memory is in one section, which is filled with NaN before each block.
 #define __shared__ static __attribute__((section("emulated_shared")))
 
 struct Index {
@@ -18,7 +18,7 @@ struct Index {
 };
 extern Index threadIdx, blockIdx, blockDim, gridDim;
 
-// As strict about its alignment as on the device, where a wide access to any other address is an error.
+// It is aligned as on the device, where a wide access to any other address is an error.
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
@@ -36,5 +36,6 @@ __half __float2half_rn(float value);
 
 // Waits for all threads of the block.
 void __syncthreads();
-// Waits for all threads of the warp; the value of the thread whose lane differs in the bits of `lanes`.
+// Waits for all threads of the warp. Returns the value of the thread whose lane differs in the bits of
+// `lanes`.
 float __shfl_xor_sync(unsigned mask, float value, int lanes);

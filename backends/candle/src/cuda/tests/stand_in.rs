@@ -1,4 +1,4 @@
-//! A GPU's stand-in: the kernels compiled for the CPU, and slow, obvious versions of cuBLAS and flash
+//! A stand-in for a GPU: the kernels compiled for the CPU, and slow, obvious versions of cuBLAS and flash
 //! attention.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -18,7 +18,7 @@ pub(crate) struct StandIn {
     has_flash: bool,
 }
 
-/// The GPU's operations with operands of `dtype`, with flash attention or without; absent on a machine that
+/// The GPU's operations with operands of `dtype`, with or without flash attention; `None` on a machine that
 /// cannot compile the kernels.
 pub(crate) fn gpu(dtype: DType, has_flash: bool) -> Option<CudaOperations<StandIn>> {
     kernels().map(|_| CudaOperations::new(StandIn { has_flash }, dtype))
@@ -30,7 +30,7 @@ impl Accelerator for StandIn {
     }
 
     fn empty(&self, shape: (usize, usize), dtype: DType) -> Result<Tensor> {
-        // A value that nobody writes is no number.
+        // A value that is never written is NaN.
         Tensor::full(f32::NAN, shape, &Device::Cpu)?.to_dtype(dtype)
     }
 
@@ -96,7 +96,7 @@ pub(super) fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor
         assert!(end_query - first_query <= sequences.most_queries);
         assert!(end_key - first_key <= sequences.most_keys);
         for query in first_query..end_query {
-            // The end of the queries is at the end of the keys.
+            // The last query is at the position of the last key.
             let own = query as i64 + end_key as i64 - end_query as i64;
             let side = |tokens: usize| i64::try_from(tokens).unwrap_or(i64::MAX / 4);
             let seen: Vec<usize> = (first_key..end_key)
