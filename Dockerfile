@@ -3,7 +3,8 @@
 #   docker build --tag text-embeddings-router:0.1.0 .
 #   docker run -p 8080:80 -v $PWD/data:/data text-embeddings-router:0.1.0 --model-id BAAI/bge-base-en-v1.5
 #
-# Both bases are arguments. The second needs glibc, libgcc and certificates, of the Debian of the first or a later one.
+# Both base images are arguments. The second one needs glibc, libgcc and certificates, from the same Debian as
+# the first or a later one.
 ARG RUST_IMAGE=docker.io/library/rust:1.95-bookworm
 ARG BASE_IMAGE=gcr.io/distroless/cc-debian12:nonroot
 
@@ -16,7 +17,7 @@ FROM chef AS plan
 COPY . .
 RUN cargo chef prepare --recipe-path recipe.json --bin text-embeddings-router
 
-# The dependencies: this layer is built again only when Cargo.toml or Cargo.lock change.
+# The dependencies. This layer is rebuilt only if Cargo.toml or Cargo.lock changes.
 FROM chef AS dependencies
 COPY --from=plan /source/recipe.json recipe.json
 RUN cargo chef cook --release --locked --recipe-path recipe.json --package text-embeddings-router
@@ -25,10 +26,11 @@ FROM dependencies AS build
 COPY . .
 RUN cargo build --release --locked --package text-embeddings-router \
     && install -D --strip target/release/text-embeddings-router /image/usr/local/bin/text-embeddings-router \
-    # Writable for the user of the image below.
+    # The user of the image below must be able to write this folder.
     && install -d --owner 65532 --group 65532 /image/data
 
-# What the binary is made of: `docker build --target sbom --output . .` writes text-embeddings-router.cdx.json.
+# The list of the binary's components: `docker build --target sbom --output . .` writes
+# text-embeddings-router.cdx.json.
 FROM dependencies AS components
 RUN cargo install cargo-cyclonedx --version 0.5.9 --locked
 COPY . .

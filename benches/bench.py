@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Speed and latency of the server, text in to scores out, over HTTP.
+"""Speed and latency of the server over HTTP, from texts to scores.
 
-Starts the binary on the given model, sends three workloads one request at a time, and prints for each the pairs and
-prompt tokens per second and the median and 95th percentile of the latency:
+Starts the binary with the given model and sends three workloads, one request at a time. For each workload it prints the
+pairs and prompt tokens per second, and the median and 95th percentile of the latency:
   W1  one query x 32 texts of about 128 tokens
   W2  one short pair
   W3  one query x 8 texts of about 1,000 tokens
-Tokens are those of Qwen3's tokenizer; another one makes more of the same texts. Standard library only."""
+These are tokens of Qwen3's tokenizer; another tokenizer makes more tokens of the same texts. Standard library only."""
 
 import argparse
 import json
@@ -46,8 +46,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--workloads", default="W1,W2,W3", help="which, separated by commas")
-    parser.add_argument("--output", type=Path, help="write the results as JSON here too")
+    parser.add_argument("--workloads", default="W1,W2,W3", help="names of workloads, separated by commas")
+    parser.add_argument("--output", type=Path, help="also write the results to this file, as JSON")
     arguments, flags = parser.parse_known_args()
     print(f"machine: {machine()}\nmodel:   {arguments.model} {' '.join(flags)}\n")
     server = Server(arguments.binary, arguments.model, [*RERANKER, *flags])
@@ -62,8 +62,8 @@ def main() -> None:
                 flush=True,
             )
         if memory := server.memory():
-            print(f"\nresident memory: {memory['VmHWM']} MB at most, of which now {memory['RssFile']} MB are the "
-                  f"checkpoint's mapped file and {memory['RssAnon']} MB the server's own")
+            print(f"\nresident memory: {memory['VmHWM']} MB at most. Now: {memory['RssFile']} MB of mapped files, "
+                  f"{memory['RssAnon']} MB of the server's own")
             results["memory_mb"] = memory
     finally:
         server.stop()

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What the token budget of a batch (`--max-batch-tokens`) costs and gives on this machine.
+"""The cost and gain of each token budget of a batch (`--max-batch-tokens`) on this machine.
 
-For each arithmetic and budget it prints the pairs per second of W1 (1 query x 32 texts of about 128 tokens) and W3
-(1 query x 8 texts of about 1,000 tokens), every request with a new query, and how long a short pair takes that arrives
-while one of them is computed: median and longest, in ms. Standard library only.
+For each arithmetic and budget it prints the pairs per second of W1 (1 query x 32 texts of about 128 tokens)
+and W3 (1 query x 8 texts of about 1,000 tokens), with a new query in every request; and the latency of a
+short pair that arrives while one of these requests is computed: median and maximum, in ms. Standard library
+only.
 
   python benches/budgets.py --binary target/release/text-embeddings-router --model target/bench-model"""
 
@@ -26,7 +27,7 @@ def workload(name: str) -> dict:
 
 
 def new_query(large: dict, number: int) -> dict:
-    """The same documents under a query that no prefix cache knows."""
+    """The same documents with a query that is not in the prefix cache."""
     return {**large, "query": f"{number} {large['query']}"}
 
 
@@ -36,7 +37,7 @@ def throughput(server: Server, large: dict, rounds: int) -> float:
 
 
 def beside(server: Server, large: dict, rounds: int) -> list[float]:
-    """The seconds that short pairs take, one after the other, while `large` is computed."""
+    """Seconds of short pairs, sent one after the other while `large` is computed."""
     short, times = workload("w2.json"), []
     for number in range(rounds):
         slow = threading.Thread(target=server.ask, args=(new_query(large, 100 + number),))
@@ -45,7 +46,7 @@ def beside(server: Server, large: dict, rounds: int) -> list[float]:
         while slow.is_alive():
             time.sleep(random.uniform(0, 0.5))
             seconds = server.ask(short)[0]
-            # One that was answered after the large request may have had the device for itself.
+            # A pair that was answered after the large request may have had the device for itself.
             if slow.is_alive() or not times:
                 times.append(seconds)
         slow.join()
@@ -56,16 +57,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--dtypes", default="bfloat16,float32", help="which, separated by commas")
-    parser.add_argument("--budgets", default="512,1024,2048,4096,8192,16384", help="which, separated by commas")
-    parser.add_argument("--rounds", type=int, default=2, help="large requests of each kind and measurement")
+    parser.add_argument("--dtypes", default="bfloat16,float32", help="values of `--dtype`, separated by commas")
+    parser.add_argument("--budgets", default="512,1024,2048,4096,8192,16384", help="budgets, separated by commas")
+    parser.add_argument("--rounds", type=int, default=2, help="number of large requests per measurement")
     arguments, flags = parser.parse_known_args()
     print(f"machine: {machine()}\nmodel:   {arguments.model} {' '.join(flags)}\n")
     names = [f"{name} {what}" for what in ("pairs/s", "beside ms", "longest") for name in LARGE]
     print(f"{'':9}{'budget':>7}" + "".join(f"{name:>14}" for name in names))
     for dtype in arguments.dtypes.split(","):
         for budget in arguments.budgets.split(","):
-            # With the longest input given, a small budget does not cut the texts.
+            # With --max-input-length, a small budget does not truncate the texts.
             own = ["--dtype", dtype, "--max-batch-tokens", budget, "--max-input-length", "8192", *flags]
             server = Server(arguments.binary, arguments.model, [*RERANKER, *own])
             try:

@@ -1,8 +1,7 @@
 """Charts as SVG that follow the viewer's preference for light or dark. Standard library only.
 
-Input: numbers with names. Output: the text of an SVG file; the same numbers give the same text. What must hold: every
-number that is drawn is written too, as text or as what a pointed-at element says."""
-
+Input: numbers with names. Output: the text of an SVG file; the same numbers give the same text. Invariants:
+every number that is drawn is also written, as text or as the tooltip of its element."""
 import math
 from dataclasses import dataclass
 from html import escape
@@ -44,7 +43,7 @@ def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start"
 
 @dataclass(frozen=True)
 class Panel:
-    """Bars of one quantity: by row, or none where there is no reading."""
+    """Bars of one quantity, one per row; None means that there is no reading."""
 
     title: str
     values: list[float | None]
@@ -52,7 +51,7 @@ class Panel:
 
 
 def bars(title: str, rows: list[tuple[str, bool]], panels: list[Panel]) -> str:
-    """A row for each name, whether it is one of ours, and side by side a bar for each panel."""
+    """A bar chart. `rows` are names, with a flag for our own systems; each panel has a bar in each row."""
     parts = [text(16, 26, title, "title")]
     for index, (name, _) in enumerate(rows):
         parts.append(text(LABELS - 10, TOP + index * ROW + 16, name, anchor="end"))
@@ -75,7 +74,7 @@ def bars(title: str, rows: list[tuple[str, bool]], panels: list[Panel]) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points (x, y) with a name; those of a group have a colour, those that are dashed are dashed."""
+    """Points (x, y) with a name. Curves of the same group have the same colour."""
 
     name: str
     points: list[tuple[float, float]]
@@ -90,14 +89,14 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def steps(high: float) -> list[float]:
-    """Round numbers on an axis from zero, four to nine of them."""
+    """Four to nine round numbers on an axis that begins at zero."""
     size = 10 ** math.floor(math.log10(high))
     size = next(size * part for part in (1, 0.5, 0.2, 0.1) if high / (size * part) >= 4)
     return [size * index for index in range(int(high / size) + 1)]
 
 
 def curves(title: str, axes: tuple[str, str], lines: list[Curve]) -> str:
-    """Lines over an axis from zero; upwards logarithmic."""
+    """Lines over a horizontal axis that begins at zero and a logarithmic vertical axis."""
     width, height, left, right, top, bottom = 760, 420, 64, 170, 56, 52
     highest_x = max(x for line in lines for x, _ in line.points) * 1.05
     ys = [y for line in lines for _, y in line.points]
@@ -127,7 +126,7 @@ def curves(title: str, axes: tuple[str, str], lines: list[Curve]) -> str:
     ends = sorted(((place(*line.points[-1])[1], line) for line in lines), key=lambda end: end[0])
     before = -math.inf
     for up, line in ends:
-        # Names one below the other, however close the lines end.
+        # Names are at least 15 pixels apart, even if the lines end closer together.
         before = max(up + 4, before + 15)
         parts.append(text(width - right + 8, before, line.name, f"of-{line.group}"))
     return svg(width, height, title, parts)

@@ -1,6 +1,7 @@
-"""A bfloat16 checkpoint of one safetensors file, for the writers of the peers' own formats.
+"""Reads a bfloat16 checkpoint with one safetensors file, for the programs that write it in the peers'
+formats.
 
-Input: a model folder. Output: its configuration, and tensors as bfloat16's bits or as float32."""
+Input: a model folder. Output: its configuration, and its tensors as bfloat16 bits or as float32."""
 
 import json
 from pathlib import Path
@@ -18,7 +19,7 @@ class Checkpoint:
         self.bytes = np.memmap(file, dtype=np.uint8, mode="r", offset=8 + header)
 
     def bits(self, name: str) -> np.ndarray:
-        """The upper halves of the float32 values."""
+        """The bfloat16 values as uint16: the upper halves of the float32 values."""
         entry = self.entries[name]
         if entry["dtype"] != "BF16":
             raise ValueError(f"{name} is stored as {entry['dtype']}, not as BF16")
@@ -26,5 +27,5 @@ class Checkpoint:
         return self.bytes[start:end].view(np.uint16).reshape(entry["shape"])
 
     def values(self, name: str) -> np.ndarray:
-        """The same as float32."""
+        """The values as float32."""
         return (self.bits(name).astype(np.uint32) << 16).view(np.float32)

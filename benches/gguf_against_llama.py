@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compares this server with llama.cpp on the same GGUF files: token ids, scores and vectors.
 
-The files are made of the tests' small models, in F32. Needs `llama-cpp-python` (requirements-llama.txt), and the packages of
-integration_tests/requirements.txt. llama.cpp keeps keys and values in 16 bits, which the tolerance is for.
-usage: gguf_against_llama.py; the binary is TEXT_EMBEDDINGS_ROUTER, or the development build"""
+The files are made from the tests' small models, in F32. Needs `llama-cpp-python` (requirements-llama.txt),
+and the packages of integration_tests/requirements.txt. The tolerance is for llama.cpp's keys and values,
+which have 16 bits.
+usage: gguf_against_llama.py; TEXT_EMBEDDINGS_ROUTER names the binary (default: the development build)"""
 
 import math
 import sys
@@ -22,7 +23,7 @@ SERVED = ROOT / "integration_tests/reference/fixtures/served"
 Pooling = gguf.PoolingType
 QUERY = "Which planet is red?"
 TEXTS = ["Mars is red.", "Bread is baked from flour and water 1234.", "The capital of China is Beijing; is it?"]
-# The largest difference of a probability or of a value of a vector of length one, by the type of the weights.
+# By the type of the weights: largest difference of a probability, or of a value of a unit vector.
 TOLERANCES = {"F32": 2e-3}
 
 
@@ -35,7 +36,7 @@ def ids(model: llama_cpp.Llama, text: str, special: bool) -> list[int]:
 
 
 def of_ids(model: llama_cpp.Llama, tokens: list[int], width: int) -> np.ndarray:
-    """What llama.cpp makes of a text of these ids."""
+    """llama.cpp's output for a text with these ids."""
     model._ctx.kv_cache_clear()
     model._batch.reset()
     model._batch.add_sequence(tokens, 0, False)
@@ -45,7 +46,7 @@ def of_ids(model: llama_cpp.Llama, tokens: list[int], width: int) -> np.ndarray:
 
 
 def reranker(path: Path) -> float:
-    """The largest difference of a generative re-ranker's scores."""
+    """The largest difference between the scores of a generative re-ranker."""
     model = opened(path, Pooling.RANK)
     theirs = []
     for text in TEXTS:
@@ -57,7 +58,7 @@ def reranker(path: Path) -> float:
 
 
 def cross_encoder(path: Path) -> float:
-    """The largest difference of a cross-encoder's scores. Both get the ids of this server's tokenizer."""
+    """The largest difference between a cross-encoder's scores for the ids of this server's tokenizer."""
     model = opened(path, Pooling.RANK)
     with Server(path, "--dtype", "float32") as server:
         ours = server.scores(QUERY, TEXTS, raw_scores=False)
@@ -71,7 +72,7 @@ def cross_encoder(path: Path) -> float:
 
 
 def embedder(path: Path, pooling: Pooling) -> float:
-    """The largest difference of a value of a vector."""
+    """The largest difference between values of the vectors."""
     model = opened(path, pooling)
     with Server(path, "--dtype", "float32") as server:
         ours = np.array(server.post("/embed", {"inputs": TEXTS}).json())

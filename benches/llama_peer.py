@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""llama.cpp as a peer, through `llama-cpp-python`: one text after the other, the beginning that a text shares with the
-one before kept, as its server's prompt cache does.
+"""llama.cpp as a peer, through `llama-cpp-python`. It computes one text after the other and, like its
+server's prompt cache, keeps the beginning that a text shares with the one before it.
 
-usage: llama_peer.py MODEL_FOLDER GGUF THREADS; see peer.py for what it reads and writes."""
+usage: llama_peer.py MODEL_FOLDER GGUF THREADS; see peer.py for its input and output."""
 
 import ctypes
 import sys
@@ -11,12 +11,12 @@ import llama_cpp
 from peer import Prompts, serve, sigmoid
 
 CONTEXT = 4096
-# Tokens that are given at once, and computed at once; the latter is llama.cpp's own default.
+# Tokens passed in one call, and tokens computed at once, which is llama.cpp's own default.
 BATCH, MICRO_BATCH = 2048, 512
 
 
 class Llama:
-    """A context with one sequence."""
+    """A context with a single sequence."""
 
     def __init__(self, path: str, threads: int):
         llama_cpp.llama_backend_init()
@@ -26,13 +26,13 @@ class Llama:
         parameters.n_threads = parameters.n_threads_batch = threads
         self.context = llama_cpp.llama_init_from_model(self.model, parameters)
         if not self.context:
-            sys.exit(f"{path}: llama.cpp makes no context of it")
+            sys.exit(f"{path}: llama.cpp cannot make a context for this file")
         self.known: list[int] = []
 
     def logits(self, ids: list[int]):
         """The logits after the last token."""
         same = (i for i, (a, b) in enumerate(zip(self.known, ids)) if a != b)
-        # The last token is always computed: its logits are wanted.
+        # The last token is always computed, because its logits are needed.
         shared = min(next(same, min(len(self.known), len(ids))), len(ids) - 1)
         llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self.context), 0, shared, -1)
         self.known = self.known[:shared]
@@ -40,7 +40,7 @@ class Llama:
             part = ids[start : start + BATCH]
             tokens = (ctypes.c_int32 * len(part))(*part)
             if llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(tokens, len(part))):
-                sys.exit("llama.cpp did not decode a batch")
+                sys.exit("llama.cpp failed to decode a batch")
             self.known += part
         return llama_cpp.llama_get_logits_ith(self.context, -1)
 

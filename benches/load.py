@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Latency over load: what users wait at rising rates of requests, up to more than the server can do. `make load`.
+"""Latency over load: waiting times at rising rates, up to more than the server can answer. `make load`.
 
-Starts the binary, finds out by `bench` without a rate how many requests it answers in a second, and sends shares of that at
-fixed times (`bench --rate`): a query of its own with one text, then with eight, 40 words each. Input: the binary, a model
-folder. Output: percentiles by rate as JSON, of which `render.py` makes a table and a chart. Standard library only."""
+Starts the binary, measures by `bench` without a rate how many requests it answers per second, and then sends
+fractions of that at fixed times (`bench --rate`). Each request has its own query and one text, later eight
+texts, of 40 words each. Input: the binary, a model folder. Output: percentiles by rate as JSON, from which
+`render.py` makes a table and a chart. Standard library only."""
 
 import argparse
 import datetime
@@ -20,10 +21,11 @@ HERE = Path(__file__).resolve().parent
 SHARES = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1)
 TEXTS = (1, 8)
 WORDS, QUERY_WORDS = 40, 8
-# In flight at most: enough that a request is sent when it is due, without reaching what the server refuses.
+# Largest numbers of requests in flight: for the measurement without a rate, and with a rate. The latter is
+# enough to send each request when it is due, and below the server's own limit.
 CLOSED, OPEN = 32, 256
 WARM_UP = 4
-# Requests at each rate at least, however long they take: percentiles of fewer say little.
+# The least number of requests at each rate: percentiles of fewer requests say little.
 LEAST = 20
 
 
@@ -37,7 +39,7 @@ def bench(binary: Path, url: str, texts: int, flags: list) -> dict:
 
 
 def points(binary: Path, url: str, texts: int, seconds: float) -> list[dict]:
-    """Percentiles at each share of what the server can do."""
+    """Percentiles at each fraction of the rate that the server can answer."""
     most = bench(binary, url, texts, ["--duration", seconds, "--concurrency", CLOSED])["requests_per_second"]
     found = []
     for share in SHARES:
@@ -60,10 +62,10 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=40, help="how long each rate is kept up, at least")
+    parser.add_argument("--seconds", type=float, default=40, help="the least time for each rate, in seconds")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "load.json")
     arguments = parser.parse_args()
-    # Whoever ends this program ends the server, too.
+    # A killed program must stop the server, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     server = Server(arguments.binary, arguments.model, [*RERANKER, "--dtype", arguments.dtype], arguments.threads)
     try:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the benchmark's model as a graph for `onnxruntime`, in float32 and of its own fused operators: what its
-optimiser makes of an exported model at best. The last token's state is taken before the final norm, and its head has
-two rows: nothing is computed that a re-ranker does not need, but for the last layer's other rows.
+"""Writes the benchmark's model as a graph for `onnxruntime`, in float32 and with its fused operators: the
+best that its optimiser could make of an exported model. The last token's state is taken before the final
+norm, and the head has two rows. So the graph computes nothing that a re-ranker does not need, except for the
+other rows of the last layer.
 
-Inputs of the graph: `input_ids` [texts, longest], padded on the right; `last` [texts], the place of each text's last token;
-`longest`. Output: `answers` [texts, 2], the logits of `yes` and of `no`.
+Inputs of the graph: `input_ids` [texts, longest], padded on the right; `last` [texts], the index of each
+text's last token; `longest`. Output: `answers` [texts, 2], the logits of `yes` and `no`.
 usage: onnx_graph.py MODEL_FOLDER GRAPH_FILE"""
 
 import sys
@@ -17,12 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 from peer import Prompts
 
 MICROSOFT = "com.microsoft"
-# Rows of the rotation's table: longer than any text of the workloads.
+# Rows of the rotation table: more than the tokens of any text in the workloads.
 POSITIONS = 2048
 
 
 class Graph:
-    """Nodes, and weights that go to a file beside the graph as they come."""
+    """Nodes and weights. Large weights are written to a file next to the graph as soon as they are added."""
 
     def __init__(self, path: Path):
         self.path, self.nodes, self.weights = path, [], []
@@ -31,7 +32,7 @@ class Graph:
     def weight(self, name: str, values: np.ndarray) -> str:
         values = np.ascontiguousarray(values)
         if values.nbytes < 4096:
-            # Shapes are wanted in the graph itself.
+            # Small tensors stay in the graph, because shapes must be there.
             self.weights.append(numpy_helper.from_array(values, name))
             return name
         tensor = TensorProto(name=name, dims=values.shape, data_type=helper.np_dtype_to_tensor_dtype(values.dtype))
@@ -56,7 +57,7 @@ class Graph:
 
 
 def rotation(config: dict) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines by position and half of a head."""
+    """Cosines and sines, [positions, head size / 2]."""
     size = config["head_dim"]
     speeds = config["rope_theta"] ** -(np.arange(0, size, 2) / size)
     angles = np.outer(np.arange(POSITIONS), speeds)
@@ -82,7 +83,7 @@ class Layers:
         return self.graph.weight(name, self.checkpoint.values(f"model.{name}.weight"))
 
     def head_norm(self, x: str, name: str, shape: str) -> str:
-        """The norm of each head: heads are rows meanwhile. `0` and `-1` keep texts and tokens."""
+        """Normalises each head, as a row of its own. The `0` and `-1` of the shapes keep texts and tokens."""
         graph, whole = self.graph, f"{name}.shape"
         graph.node("Shape", [x], whole)
         flat = graph.node("Reshape", [x, "shape_flat"], f"{name}.flat")
@@ -139,7 +140,7 @@ def write(folder: Path, path: Path) -> None:
     embedding = checkpoint.values("model.embed_tokens.weight")
     hidden = graph.node("Gather", [graph.weight("embed_tokens", embedding), "input_ids"], "embedded")
     hidden = layers.forward(hidden)
-    # Of each text the state at its last token: [texts, 1, hidden].
+    # The state of each text at its last token: [texts, 1, hidden].
     axis = graph.weight("axis", np.array([1], dtype=np.int64))
     places = graph.node("Cast", [graph.node("Unsqueeze", ["last", axis], "last.column")], "places", to=TensorProto.INT64)
     last = graph.node("GatherND", [hidden, places], "last.state", batch_dims=1)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`onnxruntime` as a peer, on the graph that `onnx_graph.py` writes, in batches padded on the right.
+"""`onnxruntime` as a peer, with the graph that `onnx_graph.py` writes, in batches padded on the right.
 
-usage: onnx_peer.py MODEL_FOLDER GRAPH THREADS; see peer.py for what it reads and writes."""
+usage: onnx_peer.py MODEL_FOLDER GRAPH THREADS; see peer.py for its input and output."""
 
 import sys
 

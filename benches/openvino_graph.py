@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the benchmark's model as a graph for OpenVINO, converted from `transformers` in float32.
 
-Inputs of the graph: `input_ids` and `attention_mask` [texts, longest], padded on the right; `last` [texts], the place of each
-text's last token. Output: [texts, 2], the logits of `yes` and of `no`.
+Inputs of the graph: `input_ids` and `attention_mask` [texts, longest], padded on the right; `last` [texts],
+the index of each text's last token. Output: [texts, 2], the logits of `yes` and `no`.
 usage: openvino_graph.py MODEL_FOLDER GRAPH_FILE"""
 
 import sys

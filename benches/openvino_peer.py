@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""OpenVINO as a peer, on the graph that `openvino_graph.py` writes, in batches padded on the right.
+"""OpenVINO as a peer, with the graph that `openvino_graph.py` writes, in batches padded on the right.
 
-usage: openvino_peer.py MODEL_FOLDER GRAPH float32|bfloat16 THREADS; see peer.py for what it reads and writes."""
+usage: openvino_peer.py MODEL_FOLDER GRAPH float32|bfloat16 THREADS; see peer.py for its input and output."""
 
 import sys
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What the server does under more load than it can take: requests at fixed times, up to ten times of what it can do.
+"""The server under too much load: requests at fixed times, at up to ten times the rate that it can answer.
 
     benches/overload.py --binary target/release/text-embeddings-router --model MODEL
 
-Each request is one query of its own with one text, on a connection of its own. What the server can do is what it answers to 32
-clients that never pause. Printed is a table: answers a second, latencies of what was answered, from when it was due, and how
-fast the rest was refused. Standard library only."""
+Each request has its own query, one text and a new connection. The rate that the server can answer is measured
+with 32 clients that never pause. The printed table has, for each load, the answers per second, the latencies
+of successful answers from the time when the request was due, and the time to a refusal. Standard library
+only."""
 
 import argparse
 import asyncio
@@ -30,7 +31,7 @@ def body() -> bytes:
 
 
 async def ask(port: int, due: float) -> tuple[int, float]:
-    """The status and the seconds since the request was due."""
+    """The status of the answer, and the seconds since the request was due."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         content = body()
@@ -43,7 +44,7 @@ async def ask(port: int, due: float) -> tuple[int, float]:
 
 
 async def most(port: int, seconds: float) -> float:
-    """Answers a second to clients that never pause."""
+    """Answers per second for clients that never pause."""
     end = time.perf_counter() + seconds
 
     async def client() -> int:
@@ -59,7 +60,7 @@ async def most(port: int, seconds: float) -> float:
 
 
 async def at(port: int, rate: float, seconds: float) -> tuple[list[tuple[int, float]], float]:
-    """The answers to requests at fixed times, and the seconds until the last one."""
+    """The answers to requests sent at fixed times, and the seconds until the last answer."""
     start, tasks = time.perf_counter(), []
     for number in range(round(rate * seconds)):
         due = start + number / rate

@@ -1,9 +1,10 @@
-"""What the peers that run in Python have in common.
+"""The common part of peers that run in Python.
 
-A peer is a process of its own (`transformers_peer.py`, `onnx_peer.py`, `llama_peer.py`), started by `peers.py`. Input, on
-standard input: a request on each line, {"query", "documents", "batch"}. Output, on standard output: one line when it is
-ready, then for each request {"seconds", "scores"}: text in to scores out. What must hold: every peer computes the ids that
-the server computes, by `integration_tests/reference/prompt.py`."""
+A peer is a process (`transformers_peer.py`, `onnx_peer.py`, `llama_peer.py`) that `peers.py` starts. Its
+standard input has a request on each line, {"query", "documents", "batch"}. Its standard output gets one line
+when it is ready, then {"seconds", "scores"} for each request, where the seconds are from texts to scores.
+Invariants: every peer computes with the same ids as the server, made by
+`integration_tests/reference/prompt.py`."""
 
 import json
 import math
@@ -17,12 +18,12 @@ from typing import TextIO
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "integration_tests" / "reference"))
 from prompt import Prompt  # noqa: E402
 
-# Longer than any text of the workloads.
+# More than the tokens of any text in the workloads.
 MAX_LENGTH = 32768
 
 
 class Prompts:
-    """Pairs as ids, and the ids of the two answers."""
+    """Makes the ids of pairs, and knows the ids of the two answers."""
 
     def __init__(self, folder: str):
         self.prompt = Prompt(Path(folder) / "tokenizer.json")
@@ -42,14 +43,14 @@ def sigmoid(raw: float) -> float:
 
 
 def in_batches(ids: list[list[int]], size: int) -> Iterator[list[int]]:
-    """Indices of texts, `size` at a time, those of similar length together: so that there is little padding."""
+    """Indices of texts, `size` at a time. Texts of similar length go together, to save padding."""
     order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
     for start in range(0, len(order), size):
         yield order[start : start + size]
 
 
 def batched(ids: list[list[int]], size: int, score: Callable[[list[list[int]]], list[float]]) -> list[float]:
-    """The scores of all texts, in their order, by a function that scores a batch."""
+    """The scores of all texts in their order, from a function that scores one batch."""
     scores = [0.0] * len(ids)
     for indices in in_batches(ids, size):
         for index, value in zip(indices, score([ids[index] for index in indices]), strict=True):
@@ -58,14 +59,14 @@ def batched(ids: list[list[int]], size: int, score: Callable[[list[list[int]]], 
 
 
 def answers_only() -> TextIO:
-    """The standard output, for answers only: from now on, whatever else is printed goes to the standard error."""
+    """Standard output, for answers only: from now on, all other output goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
 
 
 def answer_requests(answers: TextIO, respond: Callable[[dict], dict]) -> None:
-    """Says that this peer is ready, then answers requests until there are no more: what `respond` gives, and its seconds."""
+    """Says that this peer is ready, then answers each request with `respond`'s output and its seconds."""
 
     def answer(content: dict) -> None:
         answers.write(json.dumps(content, default=lambda array: array.tolist()) + "\n")
@@ -80,7 +81,7 @@ def answer_requests(answers: TextIO, respond: Callable[[dict], dict]) -> None:
 
 
 def serve(prompts: Prompts, score: Callable[[list[list[int]], int], list[float]]) -> None:
-    """Answers requests until there are no more. `score` takes ids and how many of them a batch may hold."""
+    """Answers all requests. `score` takes ids and the largest number of texts in a batch."""
 
     def respond(request: dict) -> dict:
         return {"scores": score(prompts.ids(request["query"], request["documents"]), request["batch"])}

@@ -1,7 +1,7 @@
-"""What the peers need: a virtual environment of their own and the model in their formats. Standard library only.
+"""Prepares the peers: a virtual environment for them, and the model in their formats. Standard library only.
 
-Input: a folder to work in, the benchmark's model, the kinds of systems that will run. Output: the environment's Python and
-the files' paths; nothing is made twice."""
+Input: a folder to work in, the benchmark's model, the kinds of systems that will run. Output: the
+environment's Python and the paths of the files. Nothing is made twice."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 REFERENCE = HERE.parent / "integration_tests" / "reference" / "requirements.txt"
 PEERS = HERE / "requirements-peers.txt"
 LLAMA = HERE / "requirements-llama.txt"
-# For the CPU that it runs on, and nothing that a benchmark does not need.
+# Compiled for this CPU, without the parts that the benchmark does not need.
 LLAMA_BUILD = "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF"
 
 
@@ -21,11 +21,11 @@ def run(what: str, command: list, **options) -> None:
     print(f"{what} …", file=sys.stderr, flush=True)
     ended = subprocess.run([str(part) for part in command], **options)
     if ended.returncode:
-        sys.exit(f"{what}: failed with {ended.returncode}; what is printed above says why")
+        sys.exit(f"{what}: failed with exit code {ended.returncode}; see the output above")
 
 
 def installed(venv: Path, what: str, requirements: Path, flags: list[str], variables: dict[str, str]) -> None:
-    """Installs a list, unless this very list was."""
+    """Installs the list, unless the same list has been installed already."""
     stamp = venv / f"{requirements.stem}.installed"
     content = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == content:
@@ -36,15 +36,15 @@ def installed(venv: Path, what: str, requirements: Path, flags: list[str], varia
 
 
 def environment(folder: Path, kinds: set[str]) -> Path:
-    """The Python of an environment that holds the peers of these kinds, all from PyPI."""
+    """The Python of an environment with the peers of these kinds, all from PyPI."""
     venv = folder / "venv"
     if not (venv / "bin" / "python").exists():
         run("making a virtual environment", [sys.executable, "-m", "venv", venv])
     installed(venv, "torch and transformers", REFERENCE, [], {})
-    installed(venv, "onnxruntime and what builds llama.cpp", PEERS, [], {})
+    installed(venv, "onnxruntime and the tools that build llama.cpp", PEERS, [], {})
     if "llama" in kinds:
         path = f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        # The build takes its tools from the environment, and the compiler from the system.
+        # The build uses tools from the environment and the system's compiler.
         flags = ["--no-build-isolation", "--no-binary", "llama-cpp-python"]
         variables = {"PATH": path, "CMAKE_ARGS": LLAMA_BUILD}
         installed(venv, "llama.cpp, which is compiled: this takes a while", LLAMA, flags, variables)
@@ -52,10 +52,10 @@ def environment(folder: Path, kinds: set[str]) -> Path:
 
 
 def model_file(python: Path, folder: Path, model: Path, kind: str, detail: str) -> Path:
-    """The model as a peer of this kind takes it: its folder, or a file that is written here."""
+    """The model in the form for this kind of peer: its folder, or a file, which is written if missing."""
     if kind == "transformers":
         return model
-    # One graph serves OpenVINO in every arithmetic.
+    # OpenVINO uses the same graph for every arithmetic.
     name, script = {
         "onnx": (f"{detail}.onnx", "onnx_graph.py"),
         "openvino": ("openvino.xml", "openvino_graph.py"),

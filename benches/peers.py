@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""This server and other software on the same work, side by side: `make peers`.
+"""Measures this server and other software on the same work: `make peers`.
 
-Sets up `transformers`, `onnxruntime` and llama.cpp in a virtual environment of their own, starts all systems, and asks
-one after the other, round after round (A B C A B C …); those that are not asked are held still. Input: the binary, a
-bfloat16 model folder. Output: every single reading as JSON, of which `render.py` makes
-tables and charts. What must hold: all systems get the same requests and threads; the scores of each are compared with
+Sets up `transformers`, `onnxruntime` and llama.cpp in a virtual environment, starts all systems, and asks one
+after the other, in rounds (A B C A B C …). A system that is not being asked is paused (SIGSTOP). Input:
+the binary, a bfloat16 model folder. Output: every single reading as JSON, from which `render.py` makes tables
+and charts. Invariants: all systems get the same requests and threads; the scores of each are compared with
 those of `transformers` in float32.
 
-The standard library is enough to start it; it goes on inside the environment that it makes."""
+It starts with the standard library alone, and restarts itself inside the environment that it makes."""
 
 import argparse
 import datetime
@@ -24,20 +24,20 @@ from peer_setup import environment, model_file
 from systems import RERANKER, SYSTEMS, Peer, Process, Server, System, commit, machine
 
 HERE = Path(__file__).resolve().parent
-# Requests of a turn: those that are not measured, so that caches are warm again, and those that are.
+# Requests of a turn: first the requests that warm up the caches and are not measured, then the measured ones.
 TURN = {"W1": (0, 1), "W2": (1, 5), "W3": (0, 1)}
 ROUNDS = {"W1": 3, "W2": 4, "W3": 2}
-# Pairs in a batch to try, and the documents to try them on.
+# Batch sizes to try, in pairs, and the number of documents for the trial.
 BATCHES = {"W1": ((1, 4, 16), 16), "W3": ((1, 4), 4)}
 SCRIPTS = {"transformers": "transformers_peer.py", "onnx": "onnx_peer.py", "openvino": "openvino_peer.py", "llama": "llama_peer.py"}
 PACKAGES = ("transformers", "torch", "onnxruntime", "openvino", "llama-cpp-python")
 PEAKS = "cargo bench --quiet -p text-embeddings-backend-candle --features benchmarks --bench peaks --locked"
-# Starts of a server until it is ready; the one before them reads the disk.
+# Measured starts of a server. An unmeasured one comes first and reads the model from disk.
 STARTS = 3
 
 
 def started(system: System, arguments: argparse.Namespace, python: Path) -> tuple[Process, list[float]]:
-    """The system, ready and held still, and in how many seconds it became ready each time."""
+    """The system, ready and paused, and the seconds that each start took."""
     print(f"starting {system.label}", file=sys.stderr, flush=True)
     if system.kind == "server":
         def start() -> Process:
@@ -59,7 +59,7 @@ def started(system: System, arguments: argparse.Namespace, python: Path) -> tupl
 
 
 class Run:
-    """A measurement: the systems, and what came of it so far."""
+    """A measurement: the systems, and the results so far."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Run:
         processes: dict[str, Process],
         starts: dict[str, list[float]],
     ):
-        # The environment has what this needs; the Python that started need not.
+        # Imported here, because the Python that started this program may lack their packages.
         from asked import Asked, Work
 
         self.arguments, self.systems, self.processes, self.starts = arguments, systems, processes, starts
@@ -80,7 +80,7 @@ class Run:
         self.tuning: list[dict] = []
         self.known: list[dict] = json.loads(arguments.tuning.read_text())["tuning"] if arguments.tuning else []
         self.readings: list[dict] = []
-        # Before the results are written, which belong to the same working tree.
+        # Read before the results are written, because these would make the working tree dirty.
         self.commit = commit()
         self.requests: list[dict] = []
 
@@ -93,7 +93,7 @@ class Run:
             process.hold()
 
     def tune(self, system: System) -> None:
-        """Chooses how many pairs this system gets in a batch: what is fastest for it."""
+        """Chooses the batch size with which this system is fastest."""
         for workload in self.asked:
             known = [reading for reading in self.known if (reading["system"], reading["workload"]) == (system.name, workload)]
             tried = known or self.tried(system, workload)
@@ -101,7 +101,7 @@ class Run:
             self.batches[system.name, workload] = min(tried, key=lambda reading: reading["seconds"])["batch"]
 
     def tried(self, system: System, workload: str) -> list[dict]:
-        """How long a request takes with each size of batch."""
+        """The time of a request with each batch size."""
         sizes, documents = BATCHES.get(workload, ((1,), 1))
         readings = []
         for size in sizes:
@@ -115,7 +115,7 @@ class Run:
         return readings
 
     def take_turn(self, system: System, workload: str, first: int, counts: tuple[int, int], round_: int) -> None:
-        """Some requests, of which the first are not measured."""
+        """Sends some requests. The first of them are not measured."""
         warm, measured = counts
         process = self.processes[system.name]
         process.release()
@@ -141,7 +141,7 @@ class Run:
                 self.take_turn(system, workload, first, counts, round_)
 
     def measure(self) -> None:
-        """Warms up, then all rounds of all workloads."""
+        """Warms up, then runs all rounds of all workloads."""
         for system in self.systems:
             if system.batched:
                 self.tune(system)
@@ -197,7 +197,7 @@ def has(package: str) -> bool:
 
 
 def one_line_each(results: dict) -> str:
-    """JSON with one line for each element of a list: long, but it can be read and compared."""
+    """JSON with one line for each element of a list, so that results can be read and compared."""
     parts = []
     for key, value in results.items():
         if isinstance(value, list):
@@ -212,22 +212,22 @@ def rounds(text: str) -> dict[str, int]:
     """`W1=3,W2=4` as a dictionary."""
     chosen = dict(part.split("=") for part in text.split(","))
     if unknown := set(chosen) - set(TURN):
-        raise argparse.ArgumentTypeError(f"{sorted(unknown)[0]} is no workload: there are {', '.join(TURN)}")
+        raise argparse.ArgumentTypeError(f"{sorted(unknown)[0]} is not a workload; the workloads are {', '.join(TURN)}")
     return {name: int(count) for name, count in chosen.items()}
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", type=Path, required=True, help="this server")
-    parser.add_argument("--peaks", type=shlex.split, default=PEAKS, help="the command that prints them (default: %(default)s)")
+    parser.add_argument("--peaks", type=shlex.split, default=PEAKS, help="command that prints the CPU's peaks (default: %(default)s)")
     parser.add_argument("--model", type=Path, required=True, help="a folder that benchmark_model.py wrote")
-    parser.add_argument("--work", type=Path, default=Path("target/peers"), help="for the environment and the models' files")
+    parser.add_argument("--work", type=Path, default=Path("target/peers"), help="folder for the environment and the model files")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "peers.json")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=rounds, default=ROUNDS, help="of each workload: W1=3,W2=4,W3=2")
-    parser.add_argument("--tuning", type=Path, help="earlier results on this machine: batch sizes tried there are not tried again")
-    parser.add_argument("--systems", default=",".join(system.name for system in SYSTEMS), help="which, by name")
-    parser.add_argument("--documents", type=int, help="only so many of each workload's, to try this program out")
+    parser.add_argument("--rounds", type=rounds, default=ROUNDS, help="rounds of each workload: W1=3,W2=4,W3=2")
+    parser.add_argument("--tuning", type=Path, help="earlier results of this machine, whose batch sizes are used without new trials")
+    parser.add_argument("--systems", default=",".join(system.name for system in SYSTEMS), help="names of systems to measure")
+    parser.add_argument("--documents", type=int, help="use only this number of documents of each workload, to try this program out")
     return parser.parse_args()
 
 
@@ -235,13 +235,13 @@ def main() -> None:
     arguments = parsed()
     names = arguments.systems.split(",")
     if unknown := set(names) - {system.name for system in SYSTEMS}:
-        sys.exit(f"--systems: {sorted(unknown)[0]} is not known; there are {', '.join(system.name for system in SYSTEMS)}")
+        sys.exit(f"--systems: {sorted(unknown)[0]} is not known; the systems are {', '.join(system.name for system in SYSTEMS)}")
     systems = [system for system in SYSTEMS if system.name in names]
     python = environment(arguments.work, {system.kind for system in systems}).absolute()
     if Path(sys.prefix) != python.parent.parent:
         os.execv(python, [str(python), *sys.argv])
     (arguments.work / arguments.model.name).mkdir(parents=True, exist_ok=True)
-    # Whoever ends this program ends what it started, which would else be held for ever.
+    # Without this handler, a killed program would leave paused processes behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     processes: dict[str, Process] = {}
     starts: dict[str, list[float]] = {}

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a build profile costs in speed: two or more binaries of the server on W1 and W2, in turn in one run.
+"""The cost of a build profile in speed: compares binaries of the server on W1 and W2, in turn in one run.
 
     benches/profiles.py --model MODEL release=target/release/text-embeddings-router demo=target/demo/text-embeddings-router
 
-All servers run from the start; while one is asked, the others have nothing to do. Each round asks each server for W1 once and
-for W2 ten times. Printed are medians, and the median over the rounds of each binary's time to the first one's in the same round.
-Standard library only."""
+All servers run from the start; while one is asked, the others are idle. Each round sends W1 once and W2 ten
+times to each server. It prints medians of the times, and the median over the rounds of each binary's time
+divided by the first binary's time in the same round. Standard library only."""
 
 import argparse
 import json

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tables and charts of the measurements in `benches/results/`, and puts the tables into `docs/performance.md`.
+"""Makes tables and charts of the measurements in `benches/results/`, and puts the tables into
+`docs/performance.md` and `docs/performance-details.md`.
 
-Input: `peers.json` (of peers.py), `encoders.json` (of encoders.py), `load.json` (of load.py), `roofline.md`, `roofline-minilm.md` and `kernels.txt` (of the benchmarks of these
-names); what is not there is left as it is in the document. Output: the parts of the document between `<!-- name -->` and
-`<!-- /name -->`, and charts beside it. What must hold: the same measurements give the same document; nothing else in it is
-touched. Standard library only.
-usage: render.py [--check]: with it nothing is written, and 1 is the exit status if something would change"""
+Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py),
+`roofline.md`, `roofline-minilm.md` and `kernels.txt` (from the benchmarks with these names). If a file is
+missing, its part of the documents stays as it is. Output: the parts of the two documents between
+`<!-- name -->` and `<!-- /name -->`, and charts next to them. Invariants: the same measurements give the same
+documents, and nothing else in them changes. Standard library only.
+usage: render.py [--check]; with --check, it writes nothing, and exits with 1 if something would change"""
 
 import json
 import re
@@ -16,7 +18,8 @@ from pathlib import Path
 from charts import Curve, Panel, bars, curves
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS, DOCUMENT = ROOT / "benches" / "results", ROOT / "docs" / "performance.md"
+RESULTS, FOLDER = ROOT / "benches" / "results", ROOT / "docs"
+DOCUMENTS = ("performance.md", "performance-details.md")
 WORKLOADS = {"W1": "W1, pairs/s", "W2": "W2, ms", "W3": "W3, pairs/s"}
 REFERENCES = {"transformers-float32": "transformers float32", "transformers-bfloat16": "transformers bfloat16"}
 MEBIBYTE = 1 << 20
@@ -42,7 +45,7 @@ class Peers:
                 and (reading["system"], reading["workload"]) == (system, workload)]
 
     def values(self, system: str, workload: str) -> list[float]:
-        """Milliseconds of W2, pairs per second of the others."""
+        """Milliseconds for W2, pairs per second for the others."""
         readings = self.of(system, workload)
         if workload == "W2":
             return [reading["seconds"] * 1e3 for reading in readings]
@@ -59,7 +62,8 @@ class Peers:
         return theirs / ours if workload == "W2" else ours / theirs
 
     def worst_difference(self, system: str) -> float | None:
-        """Of the scores of a request to those of transformers in float32 for the same request; warm-up included."""
+        """The largest difference between a score and transformers' float32 score for the same request,
+        including warm-up."""
         def by_request(name: str) -> dict:
             return {(reading["workload"], reading["query"]): reading["scores"]
                     for reading in self.results["readings"] if reading["system"] == name}
@@ -70,7 +74,7 @@ class Peers:
         return max(differences, default=None)
 
     def peak(self, name: str) -> float:
-        """G/s, the median of the run."""
+        """The median peak of the run, in G/s."""
         return statistics.median(peaks[name] for peaks in self.results["peaks"])
 
 
@@ -79,7 +83,7 @@ def figure(value: float | None, digits: int) -> str:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """The median, and in brackets the least and the most."""
+    """The median, followed by minimum and maximum in brackets."""
     if not values:
         return ""
     middle = f"{statistics.median(values):.{digits}f}"
@@ -123,7 +127,7 @@ def ratios(peers: Peers) -> str:
 
 
 def shares(peers: Peers) -> str:
-    """How much of what the units can do W1's forward pass does."""
+    """The speed of W1's forward pass as a share of the CPU's peak."""
     rows = []
     requests = [request for request in peers.results["requests"] if request["measured"] and request["workload"] == "W1"]
     for name in OURS:
@@ -142,7 +146,7 @@ def shares(peers: Peers) -> str:
 
 
 def how(peers: Peers) -> str:
-    """The run in words."""
+    """A description of the run."""
     results = peers.results
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     batches = "; ".join(
@@ -188,14 +192,14 @@ def load_chart(load: dict) -> str:
 
 
 def kernels_part(readings: str) -> str:
-    """Of each kernel its line as a row."""
+    """A table with a row for each kernel."""
     head, *lines = filter(None, readings.splitlines())
     found = [re.fullmatch(r"(.+): (\S+) G/s, (\d+ %) of the peak (\d+)", line) for line in lines]
     return f"{head}\n\n" + table(["kernel", "G/s", "share of the peak", "peak, G/s"], [list(row.groups()) for row in found])
 
 
 def encoders_part(results: dict) -> str:
-    """A table for each model, with what its products reach of the peak measured in the same run."""
+    """A table for each model. The share of its products in the peak uses the peak of the same run."""
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     parts = [f"{results['date']}, {results['machine']}; {results['threads']} threads; commit {results['commit']}; {versions}. Medians.\n"]
     for model in results["models"]:
@@ -216,39 +220,73 @@ def encoders_part(results: dict) -> str:
     return "\n".join(parts)
 
 
+def summary_part(peers: Peers, encoders: dict) -> str:
+    """Speed of all systems, then memory and latency of this server, with a row for each model."""
+    labels = ["this server, float32", "this server, bfloat16", "this server, int8", "transformers, bfloat16", "OpenVINO, bfloat16",
+              "onnxruntime, float32", "onnxruntime, int8", "llama.cpp, BF16"]
+    speeds, costs = [], []
+    for model in encoders["models"]:
+        systems, title = model["systems"], model["title"].split(" (")[0]
+        rates = [statistics.median(systems[label]["many"]) if label in systems else None for label in labels]
+        speeds.append([f"{title}, {'pairs' if model['pairs'] else 'texts'}/s", *rates])
+        ours = [systems[label] for label in labels[:3]]
+        costs.append([title, *(figure(row["memory_mb"] * MEBIBYTE / 1e9, 2) for row in ours),
+                      *(f"{statistics.median(row['one']):.0f}" for row in ours)])
+    named = {system["label"]: system for system in peers.systems}
+    qwen = "Qwen3-Reranker-0.6B's shape"
+    speeds.append([f"{qwen}, pairs/s", *(peers.median(named[label]["name"], "W1") if label in named else None for label in labels)])
+    costs.append([qwen, *(figure(named[label]["memory_mb"] * MEBIBYTE / 1e9, 2) for label in labels[:3]),
+                  *(f"{peers.median(named[label]['name'], 'W2'):.0f}" for label in labels[:3])])
+    rows = [[name, *("–" if rate is None else f"{rate:.1f}" for rate in rates)] for name, *rates in speeds]
+    kinds = ["float32", "bfloat16", "int8"]
+    return "\n".join([
+        table(["32 texts or pairs of about 128 tokens in one request", *labels], rows),
+        table(["this server", *(f"memory, GB, {kind}" for kind in kinds), *(f"one short text or pair, ms, {kind}" for kind in kinds)], costs),
+    ])
+
+
 def put(document: str, name: str, content: str) -> str:
     """The document with the part `name` replaced."""
     part = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     if not part.search(document):
-        sys.exit(f"{DOCUMENT} has no part between `<!-- {name} -->` and `<!-- /{name} -->`")
+        sys.exit(f"no document has a part between `<!-- {name} -->` and `<!-- /{name} -->`")
     return part.sub(lambda found: found[1] + content + found[2], document)
 
 
-def rendered(results: Path, document: str) -> dict[str, str]:
-    """The document and the charts beside it, by file name."""
-    files = {}
+def rendered(results: Path, documents: dict[str, str]) -> dict[str, str]:
+    """The documents and the charts next to them, by file name."""
+    files = dict(documents)
+
+    def place(name: str, content: str) -> None:
+        holder = next((file for file, text in documents.items() if f"<!-- {name} -->" in text), DOCUMENTS[-1])
+        files[holder] = put(files[holder], name, content)
+
+    peers = encoders = None
     if (path := results / "peers.json").exists():
         peers = Peers(json.loads(path.read_text()))
-        document = put(document, "peers", peers_part(peers))
+        place("peers", peers_part(peers))
         files["performance-peers.svg"] = peers_chart(peers)
     if (path := results / "encoders.json").exists():
-        document = put(document, "encoders", encoders_part(json.loads(path.read_text())))
+        encoders = json.loads(path.read_text())
+        place("encoders", encoders_part(encoders))
+    if peers and encoders:
+        place("summary", summary_part(peers, encoders))
     if (path := results / "load.json").exists():
         load = json.loads(path.read_text())
-        document = put(document, "load", load_part(load))
+        place("load", load_part(load))
         files["performance-load.svg"] = load_chart(load)
     for name in ("roofline", "roofline-minilm"):
         if (path := results / f"{name}.md").exists():
-            document = put(document, name, path.read_text())
+            place(name, path.read_text())
     if (path := results / "kernels.txt").exists():
-        document = put(document, "kernels", kernels_part(path.read_text()))
-    return files | {DOCUMENT.name: document}
+        place("kernels", kernels_part(path.read_text()))
+    return files
 
 
 def main() -> None:
     stale = []
-    for name, content in rendered(RESULTS, DOCUMENT.read_text()).items():
-        path = DOCUMENT.parent / name
+    for name, content in rendered(RESULTS, {name: (FOLDER / name).read_text() for name in DOCUMENTS}).items():
+        path = FOLDER / name
         if not path.exists() or path.read_text() != content:
             stale.append(str(path.relative_to(ROOT)))
             if "--check" not in sys.argv:

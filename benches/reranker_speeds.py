@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""The families of docs/rerankers.md, each on a model of its shape with random weights: `make compare`.
+"""Measures each family of docs/rerankers.md on a random model of its shape: `make compare`.
 
-Each model is asked W1 (one query, 32 texts of about 128 tokens) in turn with a model of Qwen3-Reranker-0.6B's shape, round
-after round; the one that is not asked is held still. Output: pairs a second, and GFLOP/s as a share of that model's, into
-benches/results/rerankers.json and, with --write, the table of docs/rerankers.md.
+Each model and a model of Qwen3-Reranker-0.6B's shape get W1 (one query, 32 texts of about 128 tokens) in
+turn, in rounds. The model that is not being asked is paused (SIGSTOP). Output: pairs per second, and
+GFLOP/s as a share of the base model's, into benches/results/rerankers.json and, with --write, into the table
+of docs/rerankers.md.
 
-The widths are the models' own, but for the embedding, which has Qwen's vocabulary. Of large models only some layers are
-written (`layers` of `all_layers`), and pairs a second are scaled to all of them; GFLOP/s need no scaling. They count the
-products of the layers for the tokens that the server computed by its metric te_batch_tokens_computed, without attention. Of
-the last layer only keys and values count, unless the model reads the states of all tokens: the server computes no more.
-A model is removed once it is measured. To add a family, add a row to SHAPES. Needs numpy and Qwen3's tokenizer."""
+The widths are the models' own, except for the embedding, which has Qwen's vocabulary. Of large models, only
+some layers are written (`layers` of `all_layers`); pairs per second are scaled to all layers, GFLOP/s need no
+scaling. GFLOP/s count the products of the layers, without attention, for the tokens that the server computed
+according to te_batch_tokens_computed. Of the last layer, only keys and values count, unless the model reads
+the states of all tokens: the server computes no more than that. A model is deleted once it has been measured.
+To add a family, add a row to SHAPES. Needs numpy and Qwen3's tokenizer."""
 
 import argparse
 import datetime
@@ -35,7 +37,8 @@ SEED = 18
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's layers. `name` is its folder's, by which the server knows its family; `parameters` is what its card says."""
+    """A model's layers. `name` is the name of its folder, which tells the server its family; `parameters` is
+    from its card."""
 
     name: str
     family: str
@@ -51,25 +54,25 @@ class Shape:
     config: dict = field(default_factory=dict)
     controls: tuple[str, ...] = ()
     query_bias: bool = False
-    # Whether the head reads the states of all tokens: else the last layer is hardly computed.
+    # Whether the head reads the states of all tokens. If not, hardly anything of the last layer is computed.
     reads_all: bool = False
     head_norms: bool = False
     # Names and shapes of further tensors, from the hidden size.
     extra: dict[str, tuple] = field(default_factory=dict)
 
     def whole_layers(self, layers: int) -> int:
-        """Those of so many layers that are computed for all tokens."""
+        """The number of these layers that are computed for all tokens."""
         return layers if self.reads_all else layers - 1
 
     @property
     def products(self) -> int:
-        """Multiplications for a token."""
+        """The number of multiplications per token."""
         keys_and_values = 0 if self.reads_all else 2 * self.hidden * self.heads[1] * self.head
         return self.whole_layers(self.layers) * self.layer_weights + keys_and_values
 
     @property
     def layer_weights(self) -> int:
-        """Weights of one layer's matrices."""
+        """The number of weights in the matrices of one layer."""
         queries, keys = (count * self.head for count in self.heads)
         return self.hidden * (2 * queries + 2 * keys + 3 * self.inner)
 
@@ -104,7 +107,7 @@ SHAPES = [
 
 
 def tensor_shapes(shape: Shape, vocabulary: int) -> weights.Shapes:
-    """Names and shapes of all tensors, under the names of decoders in Llama's mould."""
+    """The names and shapes of all tensors, with the names that Llama and its relatives use."""
     config = {
         "hidden_size": shape.hidden, "intermediate_size": shape.inner, "head_dim": shape.head, "vocab_size": vocabulary,
         "num_attention_heads": shape.heads[0], "num_key_value_heads": shape.heads[1], "num_hidden_layers": shape.layers,
@@ -122,7 +125,7 @@ def tensor_shapes(shape: Shape, vocabulary: int) -> weights.Shapes:
 
 
 def configuration(shape: Shape, vocabulary: int) -> dict:
-    """config.json."""
+    """The content of config.json."""
     return {
         "architectures": [shape.architecture], "model_type": shape.model_type, "hidden_size": shape.hidden,
         "intermediate_size": shape.inner, "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads[0],
@@ -133,7 +136,7 @@ def configuration(shape: Shape, vocabulary: int) -> dict:
 
 
 def folder(shape: Shape, tokenizer: Path, work: Path) -> Path:
-    """The model's folder; made if it is not there."""
+    """The model's folder, which is made if it is missing."""
     path = work / "rerankers" / shape.name
     if (path / "complete").exists():
         return path
@@ -156,14 +159,14 @@ def folder(shape: Shape, tokenizer: Path, work: Path) -> Path:
 
 
 def computed_tokens(server: Server) -> int:
-    """Tokens that the server has computed so far."""
+    """The number of tokens that the server has computed so far."""
     with urllib.request.urlopen(f"{server.url}/metrics") as answer:
         found = re.search(r"^te_batch_tokens_computed(?:\{[^}]*\})? (\S+)", answer.read().decode(), re.MULTILINE)
     return int(float(found[1])) if found else 0
 
 
 def ask(server: Server, workload: dict) -> dict:
-    """Seconds of a request and the tokens that were computed for it."""
+    """Seconds, prompt tokens and computed tokens of a request."""
     server.release()
     before = computed_tokens(server)
     seconds, scores, tokens = server.ask(workload)
@@ -183,7 +186,7 @@ def started(shape: Shape, arguments: argparse.Namespace) -> Server:
 
 
 def summary(shape: Shape, readings: list[dict]) -> dict:
-    """Medians: what a row says of a shape."""
+    """The medians and further values for a row of the table."""
     rates = [2 * shape.products * it["computed"] / it["seconds"] / 1e9 for it in readings]
     share = shape.whole_layers(shape.layers) / shape.whole_layers(shape.all_layers)
     seconds = statistics.median(it["seconds"] for it in readings)
@@ -197,7 +200,7 @@ def summary(shape: Shape, readings: list[dict]) -> dict:
 
 
 def table(results: dict) -> str:
-    """The rows for docs/rerankers.md."""
+    """The table for docs/rerankers.md."""
     lines = [
         f"{results['date']}, {results['machine']}, {results['threads']} threads, {results['dtype']}, commit {results['commit']}; "
         f"medians of {results['rounds']} rounds.",
@@ -215,7 +218,7 @@ def table(results: dict) -> str:
 
 
 def write_page(text: str) -> None:
-    """Puts the table between its marks."""
+    """Puts the table between its marks in the page."""
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)
     _, behind = rest.split(END)
@@ -229,12 +232,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--binary", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with Qwen3's tokenizer.json")
-    parser.add_argument("--work", type=Path, required=True, help="where models are written (4 GB)")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the models (4 GB)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", help="names of shapes, separated by commas")
-    parser.add_argument("--write", action="store_true", help="into benches/results/ and docs/rerankers.md, too")
+    parser.add_argument("--only", help="names of shapes to measure, separated by commas")
+    parser.add_argument("--write", action="store_true", help="also write benches/results/ and docs/rerankers.md")
     arguments = parser.parse_args()
     chosen = [shape for shape in SHAPES if not arguments.only or shape.name in arguments.only.split(",")]
     base, rows = started(BASE, arguments), []

@@ -1,7 +1,7 @@
-"""The systems that are measured side by side, each a process: how it is started, asked, held still and stopped.
+"""The systems that are compared. Each is a process that can be started, asked, paused, continued and ended.
 
-Input: requests, {"query", "documents"}. Output: seconds and scores. What must hold: a system that is not being asked does
-not run (it is stopped by a signal), so that one at a time has the CPU; all have the same number of threads."""
+Input: requests, {"query", "documents"}. Output: seconds and scores. Invariants: a system that is not being
+asked does not run, so that one system at a time has the CPU; all have the same number of threads."""
 
 import json
 import os
@@ -18,20 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# How long a system may take until it is ready.
+# Longest time until a system is ready.
 START_SECONDS = 900
 
 
 @dataclass(frozen=True)
 class System:
-    """What is measured: `kind` says how, `detail` which variant of it."""
+    """A system to measure. `kind` is its kind of process, `detail` the variant."""
 
     name: str
     label: str
     kind: str
     detail: str
     workloads: tuple[str, ...] = ("W1", "W2", "W3")
-    # Pairs in a batch are tried out where the system does not choose them itself.
+    # Whether the batch size must be tried out, because the system does not choose it itself.
     batched: bool = False
 
 
@@ -62,13 +62,13 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """What is checked out, as git says it."""
+    """The checked-out commit, as `git describe` names it."""
     command = ["git", "-C", HERE, "describe", "--always", "--dirty"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 class Process:
-    """A process that can be held still."""
+    """A process that can be paused and continued by signals."""
 
     def __init__(self, command: list, **options):
         self.process = subprocess.Popen([str(part) for part in command], **options)
@@ -80,7 +80,7 @@ class Process:
         self.process.send_signal(signal.SIGCONT)
 
     def memory(self) -> dict[str, int]:
-        """Resident megabytes, at most (`VmHWM`) and now, where the system tells them."""
+        """Resident megabytes, peak (`VmHWM`) and current; empty if the system does not tell."""
         try:
             status = Path(f"/proc/{self.process.pid}/status").read_text()
         except OSError:
@@ -94,7 +94,7 @@ class Process:
         self.process.wait()
 
 
-# The benchmark's model of the 0.6B shape has no name that says what it is.
+# The folder of the benchmark's model does not tell that it is a re-ranker.
 RERANKER = ("--model-type", "listwise-reranker")
 
 
@@ -135,7 +135,7 @@ class Server(Process):
             return json.load(answer)
 
     def ask(self, request: dict) -> tuple[float, list[float], int]:
-        """Seconds, the scores in the order of the documents, prompt tokens."""
+        """Seconds, the scores in the order of the documents, and the number of prompt tokens."""
         body = json.dumps({"query": request["query"], "texts": request["documents"]}).encode()
         post = urllib.request.Request(f"{self.url}/rerank", body, {"content-type": "application/json"})
         start = time.perf_counter()
@@ -151,7 +151,7 @@ class Server(Process):
 
 
 class Peer(Process):
-    """A peer's process, asked over its standard input."""
+    """The process of a peer, asked over its standard input."""
 
     def __init__(self, python: Path, script: str, arguments: list, threads: int):
         start = time.perf_counter()

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""`transformers` as a peer: the model card's way (left padding, the last position's logits), in batches.
+"""`transformers` as a peer, used as the model card says (left padding, logits of the last position), in
+batches.
 
-usage: transformers_peer.py MODEL_FOLDER float32|bfloat16 THREADS; see peer.py for what it reads and writes."""
+usage: transformers_peer.py MODEL_FOLDER float32|bfloat16 THREADS; see peer.py for its input and output."""
 
 import sys
 
@@ -22,7 +23,7 @@ def main() -> None:
         padding = [longest - len(text) for text in ids]
         inputs = torch.tensor([[0] * pad + text for pad, text in zip(padding, ids, strict=True)])
         mask = torch.tensor([[0] * pad + [1] * (longest - pad) for pad in padding])
-        # Without padding there is nothing to mask, and causal attention takes its shorter way.
+        # Without padding no mask is needed, and causal attention is faster without one.
         logits = model(input_ids=inputs, attention_mask=mask if any(padding) else None, logits_to_keep=1, use_cache=False).logits
         answers = logits[:, -1, [prompts.yes, prompts.no]].float()
         return [sigmoid(yes - no) for yes, no in answers.tolist()]

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""What stands between a retriever and a language model: the best passages of those that were found.
+"""The step between a retriever and a language model: picks the best of the retrieved passages.
 
     pip install requests
     python examples/rag_adapter.py http://127.0.0.1:8080
 
-The address may also stand in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
+The address may also be given in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
 
-Input: a query and passages with metadata. Output: the `top_k` best of them. A boost multiplies a passage's score for each
-key of its metadata that has the wanted value, so what the boosts lift can still come in: all passages are scored, and cut
-after the boosts. A server that is busy (429) or starting (503) is asked again, when it says so in `Retry-After` and
-otherwise after a pause that doubles, at most `attempts` times; everything else is an error at once.
+Input: a query, and passages with metadata. Output: the `top_k` best of them. A boost multiplies the score of
+each passage whose metadata has a given value for a key. All passages are scored, and the list is cut after
+the boosts, so that a boost can lift a passage into it. If the server is busy (429) or starting (503), it is
+asked again, at most `attempts` times: after the time in `Retry-After`, otherwise after a pause that doubles.
+Everything else is an error at once.
 """
 
 import email.utils
@@ -27,7 +28,7 @@ BUSY = (429, 503)
 
 @dataclass(frozen=True)
 class Passage:
-    """A text that the retriever found, and what is known of it."""
+    """A text that the retriever found, with its metadata."""
 
     text: str
     metadata: Mapping[str, object] = field(default_factory=dict)
@@ -35,7 +36,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A passage with its score after the boosts, and the model's own between 0 and 1."""
+    """A passage with its score after the boosts, and the model's own score between 0 and 1."""
 
     passage: Passage
     score: float
@@ -43,11 +44,11 @@ class Ranked:
 
 
 class RerankError(Exception):
-    """The server's answer is not a success, or it stayed busy."""
+    """The server's answer is not a success, or the server stayed busy."""
 
 
 class Reranker:
-    """A server's `/rerank`. Times are in seconds."""
+    """Uses a server's `/rerank`. Times are in seconds."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Reranker:
         boosts: Mapping[tuple[str, object], float] | None = None,
         instruction: str | None = None,
     ) -> list[Ranked]:
-        """The best passages, best first. `boosts`: a factor for a key of the metadata and the value that it must have."""
+        """The best passages, best first. `boosts` maps a metadata key and its value to a factor."""
         if not passages:
             return []
         body = {"query": query, "texts": [passage.text for passage in passages]}
@@ -92,7 +93,7 @@ class Reranker:
                 break
             seconds = retry_after(answer)
             if seconds is None:
-                # Not all clients of a busy server at the same moment again.
+                # Random, so that the clients of a busy server do not all return at the same moment.
                 seconds = min(0.5 * 2**attempt, self.longest_pause) * random.uniform(0.5, 1)
             elif seconds > self.longest_pause:
                 break
@@ -101,7 +102,7 @@ class Reranker:
 
 
 def boost(passage: Passage, boosts: Mapping[tuple[str, object], float]) -> float:
-    """The product of the factors that the passage's metadata earns; 1 without any."""
+    """The product of the factors for which the passage's metadata qualifies; 1 if there are none."""
     product = 1.0
     for (key, value), factor in boosts.items():
         if key in passage.metadata and passage.metadata[key] == value:
@@ -110,7 +111,7 @@ def boost(passage: Passage, boosts: Mapping[tuple[str, object], float]) -> float
 
 
 def retry_after(answer: requests.Response) -> float | None:
-    """The seconds that the server asks for, given as such or as a date."""
+    """The seconds that the server asks for, as a number or as a date."""
     value = answer.headers.get("Retry-After", "")
     if value.isdecimal():
         return float(value)
@@ -121,7 +122,7 @@ def retry_after(answer: requests.Response) -> float | None:
 
 
 def message(answer: requests.Response) -> str:
-    """The server's sentence; of something else that answers in its place, the beginning."""
+    """The server's message. If something else answered, the beginning of its text."""
     try:
         return answer.json()["error"]
     except (ValueError, KeyError, TypeError):

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Re-ranks three documents with curl: first with the body of text-embeddings-inference, then with that of Cohere and Jina.
+# Re-ranks three documents with curl: first in the format of text-embeddings-inference, then in that of Cohere
+# and Jina.
 #
 #   examples/rerank.sh http://127.0.0.1:8080
 #
-# The address may also stand in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
+# The address may also be given in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
 set -euo pipefail
 
 url=${1:-${RERANK_URL:-http://127.0.0.1:8080}}

@@ -4,7 +4,7 @@
     pip install cohere
     python examples/rerank_cohere.py http://127.0.0.1:8080
 
-The address may also stand in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
+The address may also be given in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
 """
 
 import os
@@ -28,7 +28,7 @@ answer = client.rerank(
     query=QUERY,
     documents=DOCUMENTS,
     top_n=2,
-    # Cohere has no instructions; this is how its client sends a field that it does not know.
+    # Cohere has no instructions. Its client sends unknown fields in this way.
     request_options={
         "additional_body_parameters": {"instruction": "Given a question, find the passage that states the answer"}
     },

@@ -4,13 +4,13 @@
     pip install huggingface-api-haystack
     python examples/rerank_haystack.py http://127.0.0.1:8080
 
-The address may also stand in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
+The address may also be given in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
 """
 
 import os
 import sys
 
-# Haystack reports its use to its makers unless it is told not to.
+# By default, Haystack sends usage data to its makers.
 os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
 
 from haystack import Document, Pipeline

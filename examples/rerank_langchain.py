@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Re-ranks three documents with LangChain: a compressor of thirty lines, which a `ContextualCompressionRetriever` takes.
+"""Re-ranks three documents with LangChain: a compressor in thirty lines, for
+`ContextualCompressionRetriever`.
 
     pip install langchain-core requests
     python examples/rerank_langchain.py http://127.0.0.1:8080
 
-The address may also stand in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
+The address may also be given in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
 """
 
 import os

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Re-ranks three documents with LiteLLM, to which this server is a vLLM.
+"""Re-ranks three documents with LiteLLM, which treats this server as a vLLM server.
 
     pip install litellm
     python examples/rerank_litellm.py http://127.0.0.1:8080
 
-The address may also stand in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
+The address may also be given in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
 """
 
 import os
 import sys
 
-# Else LiteLLM loads a list of prices from the internet when it is imported.
+# Otherwise LiteLLM downloads a list of prices when it is imported.
 os.environ.setdefault("LITELLM_OFFLINE_MODE", "true")
 
 import litellm

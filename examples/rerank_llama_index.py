@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Re-ranks three nodes with LlamaIndex, as a postprocessor that goes into `as_query_engine(node_postprocessors=[...])`.
+"""Re-ranks three nodes with LlamaIndex: a postprocessor for `as_query_engine(node_postprocessors=[...])`.
 
     pip install llama-index-postprocessor-tei-rerank
     python examples/rerank_llama_index.py http://127.0.0.1:8080
 
-The address may also stand in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
+The address may also be given in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
 """
 
 import os

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Re-ranks three documents with `requests` and nothing else.
+"""Re-ranks three documents with `requests` alone.
 
     pip install requests
     python examples/rerank_requests.py http://127.0.0.1:8080
 
-The address may also stand in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
+The address may also be given in RERANK_URL, and the key of a server with --api-key in RERANK_API_KEY.
 """
 
 import os

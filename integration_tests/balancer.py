@@ -1,7 +1,8 @@
-"""HAProxy with the configuration of deploy/haproxy in front of real servers on ports of this machine.
+"""Runs HAProxy with the configuration of deploy/haproxy in front of real servers on this machine.
 
-Input: the addresses of servers, which may start later. Output: `Balancer`, with the addresses of its frontends and the state
-of each server. What must hold: the configuration is the one of deploy/haproxy, but for who the servers are and the ports.
+Input: the addresses of the servers, which may start later. Output: `Balancer`, with the addresses of its
+frontends and the state of each server. Invariants: only the servers' addresses and the ports differ from
+deploy/haproxy/haproxy.cfg.
 """
 
 import re
@@ -20,7 +21,7 @@ CONFIGURATION = ROOT / "deploy/haproxy/haproxy.cfg"
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Ports on which no process listens now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
     ports = [open_socket.getsockname()[1] for open_socket in sockets]
     for open_socket in sockets:
@@ -29,7 +30,8 @@ def free_ports(number: int) -> list[int]:
 
 
 class Balancer:
-    """`servers` are ports of HTTP and, for gRPC, of gRPC. `changes` are replacements in the configuration."""
+    """A running HAProxy. `servers` holds an HTTP port and a gRPC port (0 without gRPC) for each server;
+    `changes` maps texts of the configuration to their replacements."""
 
     def __init__(self, servers: Sequence[tuple[int, int]], changes: dict[str, str] | None = None):
         program = shutil.which("haproxy") or shutil.which("haproxy", path=str(ROOT / "target/tools"))
@@ -79,7 +81,7 @@ class Balancer:
         self._folder.cleanup()
 
     def log(self) -> str:
-        """All that HAProxy said."""
+        """The output of HAProxy so far."""
         self._log.seek(0)
         return self._log.read()
 
@@ -90,7 +92,7 @@ class Balancer:
         return {row[1]: row[17].split()[0] for row in rows}
 
     def wait_for(self, *up: int, backend: str = "http_rerank") -> None:
-        """Waits until these servers, counted from 1, are up and no others."""
+        """Waits until exactly these servers, counted from 1, are up."""
         wanted = {f"pod{place}" for place in up}
 
         def is_so() -> bool:

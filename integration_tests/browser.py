@@ -1,8 +1,9 @@
-"""Chromium without a screen, and the page at `/playground` in it.
+"""Opens the page at `/playground` in Chromium without a screen.
 
-Input: the path of Chromium in CHROMIUM, or one that is found. Output: `Playground`, which opens the page of a server with
-some settings, and what tests write into its fields. What must hold: whatever a test does, the page logs no error, breaks
-no policy of its own, shows no dialog and asks no other host; each browser has a profile of its own.
+Input: the path of Chromium in CHROMIUM; without it, the first one found in PATH. Output: `Playground`, which
+opens a server's page, and the texts that tests type into its fields. Invariants: in every test, the page logs
+no error, violates no content security policy, shows no dialog and sends nothing to another host. Each browser
+has a profile of its own.
 """
 
 import os
@@ -28,7 +29,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-# The browser's own words for answers that a test wants.
+# Chromium logs this for each error status. Tests that provoke a refusal list its status.
 REFUSED = "Failed to load resource: the server responded with a status of"
 
 KEY = "k3y-'of\"the$server"
@@ -41,7 +42,7 @@ DOCUMENTS = [
     "It isn't \"quoted\" here; $HOME `id` \\n 😀",
 ]
 LINES = "\n".join(DOCUMENTS)
-# Each would run something, or break out of its place, if it were taken for markup, code, or a direction.
+# Read as markup, code or a text direction, each of these would run a script or break the layout.
 HOSTILE = [
     "<img src=x onerror=\"document.title='hacked'; alert(1)\">",
     "<script>alert(2)</script><style>*{display:none}</style>",
@@ -55,12 +56,12 @@ HOSTILE = [
 
 
 def launch(playwright: Playwright) -> Browser:
-    """A browser whose profile is new and goes with it."""
+    """A browser with a new profile, which is deleted when the browser closes."""
     return playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
 
 
 class Playground:
-    """The page of a server, opened."""
+    """The open page of a server."""
 
     def __init__(self, context: BrowserContext, server: Server, path: str, statuses: set[int]):
         self.server, self.context = server, context
@@ -94,18 +95,18 @@ class Playground:
         return self.page.get_by_label(label, exact=True)
 
     def button(self, name: str) -> Locator:
-        """The buttons whose name has this in it."""
+        """The buttons whose name contains `name`."""
         return self.page.get_by_role("button", name=name)
 
     def fill(self, query: str, documents: str, **fields: str) -> None:
-        """Fills the fields, those with other names by their ids."""
+        """Fills query and documents; `fields` are further fields by the ids of their elements."""
         self.field("Query").fill(query)
         self.field("Documents").fill(documents)
         for name, text in fields.items():
             self.page.locator(f"#{name}").fill(text)
 
     def run(self, rankings: int = 1) -> None:
-        """Runs and waits for so many new rankings."""
+        """Presses Run and waits until `rankings` new rankings are shown."""
         self.page.locator("#columns").evaluate("node => node.replaceChildren()")
         self.button("Run").click()
         self.page.locator(".ranking").nth(rankings - 1).wait_for()
@@ -117,21 +118,21 @@ class Playground:
         return [tuple(row) for row in rows.evaluate_all(read)]
 
     def open_prompt(self, document: int, ranking: int = 0) -> Locator:
-        """Opens the prompt of a document, counted from 1, and waits for it."""
+        """Opens the prompt of a document, counted from 1, and waits until it is shown."""
         row = self.page.locator(".ranking").nth(ranking).locator(f".rank[data-index='{document - 1}']")
         row.get_by_role("button").click()
         row.locator(".prompt").wait_for()
         return row.locator(".prompt")
 
     def width(self) -> int:
-        """How wide the page is, in its own pixels."""
+        """The width of the page in CSS pixels."""
         return self.page.evaluate("document.documentElement.scrollWidth")
 
 
 @contextmanager
 def opened(browser: Browser, server: Server, path: str, statuses: set[int], **settings: object) -> Iterator[Playground]:
-    """Opens the page, and checks at its end that nothing went wrong in it; `statuses` are those of refusals that the test
-    wants."""
+    """Opens the page, and checks at the end that no error occurred in it. `statuses` are the error statuses
+    that the test provokes."""
     context = browser.new_context(**settings)
     try:
         playground = Playground(context, server, path, statuses)
@@ -142,5 +143,5 @@ def opened(browser: Browser, server: Server, path: str, statuses: set[int], **se
 
 
 def expected(server: Server, **fields: object) -> list[tuple[int, float]]:
-    """Index and score of the documents' ranks, as the page must show them."""
+    """Index and score of each rank, as the page must show them."""
     return [(rank["index"], pytest.approx(rank["score"], abs=2e-5)) for rank in server.rerank(QUERY, DOCUMENTS, **fields)]

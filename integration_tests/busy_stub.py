@@ -1,7 +1,8 @@
-"""A server that is busy for as long as a list says, and then passes everything on to the real one.
+"""A server that first gives a list of refusals, and then passes every request on to the real server.
 
-Input: the real server and the answers before it, each a status and headers. Output: `Stub`, a context manager with a
-`url` and the `requests` that came. What must hold: what it says is what the real server says when it refuses.
+Input: the real server, and status and headers of each refusal. Output: `Stub`, a context manager with a `url`
+and the bodies of all `requests` that it received. Invariants: the bodies of its 429 and 503 are those of the
+real server.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ BODIES = {
 
 
 class Stub:
-    """Answers with each of `refusals` once, in their order, and then as `server` does."""
+    """Answers the first requests with `refusals`, in order, and forwards all later ones to `server`."""
 
     def __init__(self, server: Server, refusals: Sequence[tuple[int, dict[str, str]]]):
         self.requests: list[bytes] = []

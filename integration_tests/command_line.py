@@ -1,7 +1,7 @@
-"""The binary's commands as child processes: what they print, how they end, how much memory they take.
+"""Runs the binary's commands as child processes: their output, exit code and memory.
 
-Input: arguments, standard input and variables. Output: `Ended`. What must hold: no variable of the user's reaches them;
-every wait has a limit.
+Input: arguments, standard input and environment variables. Output: `Ended`. Invariants: none of the user's
+environment variables reach the commands, and every wait has a limit.
 """
 
 import json
@@ -17,19 +17,19 @@ LIMIT = 120
 
 @dataclass
 class Ended:
-    """How a command ended."""
+    """The result of a command that has ended."""
 
     code: int
     out: str
     err: str
 
     def lines(self) -> list[dict]:
-        """The lines of JSON that it printed."""
+        """The JSON lines that it printed. The command must have succeeded."""
         assert self.code == 0, self.err
         return [json.loads(line) for line in self.out.splitlines()]
 
     def refusal(self, code: int = 1) -> str:
-        """The one line with which it says why it failed."""
+        """The one line that says why it failed."""
         assert self.code == code, f"exit code {self.code}:\n{self.out}{self.err}"
         assert "panicked" not in self.err, self.err
         lines = self.err.splitlines()
@@ -38,14 +38,14 @@ class Ended:
 
 
 def run(*arguments: object, stdin: str | bytes = b"", environment: dict | None = None) -> Ended:
-    """Runs a command to its end."""
+    """Runs a command and waits for its end."""
     stdin = stdin.encode() if isinstance(stdin, str) else stdin
     command = [str(BINARY), *map(str, arguments)]
     ended = subprocess.run(command, input=stdin, capture_output=True, timeout=LIMIT, env=variables(environment))
     return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
 
-# Runs a command as its only child and writes down the most memory that it had.
+# Runs a command as its only child and writes the child's peak resident memory, in bytes, to a file.
 MEASURE = """
 import resource, subprocess, sys
 code = subprocess.call(sys.argv[2:])
@@ -55,7 +55,7 @@ sys.exit(code)
 
 
 def peak_memory(out: Path, *arguments: object) -> int:
-    """The most bytes that were resident in a command that must succeed. Its output goes to the file `out`."""
+    """Peak resident memory, in bytes, of a command that must succeed. Its output goes to the file `out`."""
     measured = out.with_suffix(".peak")
     command = [sys.executable, "-c", MEASURE, str(measured), str(BINARY), *map(str, arguments)]
     with open(out, "wb") as file:
@@ -65,6 +65,6 @@ def peak_memory(out: Path, *arguments: object) -> int:
 
 
 def rerank(model: str | Path, query: str, *arguments: object, **options: object) -> Ended:
-    """`rerank` with a reference model or a folder."""
+    """Runs `rerank` with a reference model, given by name, or with a model folder."""
     folder = MODELS / model if isinstance(model, str) else model
     return run("rerank", "--model-id", folder, "--query", query, *arguments, **options)

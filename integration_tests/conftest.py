@@ -1,4 +1,4 @@
-"""Servers and connections that several tests share: one process for each model and list of flags, ended in order at the end."""
+"""Servers and connections shared by tests: one process per model and flags, stopped at the end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,13 +10,13 @@ from grpc_client import Grpc
 from playwright.sync_api import Browser, sync_playwright
 from server import Server
 
-# Before the clients are imported, some of which reach out then.
+# Must run before the clients are imported: some of them open connections when imported.
 loopback.guard()
 
 
 @pytest.fixture(autouse=True)
 def nobody_reaches_out(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No client asked for another machine than this one, or than the test is marked for."""
+    """Fails a test whose client contacts a host other than this machine and those of a `reaches_for` mark."""
     loopback.ATTEMPTS.clear()
     yield
     marker = request.node.get_closest_marker("reaches_for")
@@ -25,7 +25,7 @@ def nobody_reaches_out(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def served() -> Iterator[Callable[..., Server]]:
-    """Gives the server for a model's name or folder and flags, and starts it on the first call."""
+    """Gives the server for a model's name or folder and flags; the first call starts it."""
     servers: dict[tuple, Server] = {}
     with ExitStack() as stack:
 
@@ -39,13 +39,13 @@ def served() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="session")
 def server(served: Callable[..., Server]) -> Server:
-    """The server of most tests: the reference model with the official repository's files, no flags."""
+    """The server of most tests: the reference model with the official repository's files, without flags."""
     return served("tied-bf16")
 
 
 @pytest.fixture(scope="session")
 def connected(served: Callable[..., Server]) -> Iterator[Callable[..., tuple[Server, Grpc]]]:
-    """As `served`, with a port for gRPC too and a connection to it."""
+    """Like `served`, with a gRPC port and a connection to it."""
     connections: dict[Server, Grpc] = {}
     with ExitStack() as stack:
 
@@ -60,7 +60,8 @@ def connected(served: Callable[..., Server]) -> Iterator[Callable[..., tuple[Ser
 
 @pytest.fixture(scope="module")
 def limited() -> Iterator[Callable[[str, int | None], Server]]:
-    """Gives the server for a model and a longest input (None: the model's own); it ends when another one is asked for."""
+    """Gives the server for a model and its longest input (None: the model's own). Only one such server runs
+    at a time: asking for another one stops the last."""
     with ExitStack() as stack:
         current = {}
 
@@ -77,7 +78,7 @@ def limited() -> Iterator[Callable[[str, int | None], Server]]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    # Its event loop must end with this file: other tests run loops of their own.
+    # Closed after each file: its event loop must end before other files run loops of their own.
     with sync_playwright() as playwright:
         running = launch(playwright)
         yield running
@@ -86,7 +87,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(chromium) -> Iterator[Callable[..., Playground]]:
-    """Opens the page of a server; `statuses` are those of refusals that the test wants."""
+    """Opens the page of a server. `statuses` are the error statuses that the test provokes."""
     with ExitStack() as stack:
 
         def visit(server: Server, path: str = "/playground", statuses: tuple = (), **settings: object) -> Playground:

@@ -1,7 +1,8 @@
-"""What can be wrong with a request, and what both transports say to it.
+"""Each mistake in a request, with the error that HTTP and gRPC must answer.
 
-Output: `ERRORS` by name: the model, route and body, method and message, the error and words of its message. Where one
-transport cannot say it, its half is None. The server has the limits of `LIMITS`.
+Output: `ERRORS`, by the name of the mistake: the model, the HTTP route and body, the gRPC method and message,
+the error, and words that its message must contain. A half is None if its transport cannot express the
+mistake. The server runs with the flags of `LIMITS`.
 """
 
 from grpc_client import messages
@@ -10,7 +11,7 @@ from reference_data import TEXTS
 LIMITS = ("--max-input-length", "200", "--max-client-batch-size", "4", "--payload-limit", "20000")
 # 407 tokens.
 LONG = TEXTS["long-right"]["text"]
-# Status, kind and code.
+# HTTP status, `error_type` and gRPC code.
 EMPTY = (400, "Empty", "INVALID_ARGUMENT")
 VALIDATION = (422, "Validation", "INVALID_ARGUMENT")
 BACKEND = (424, "Backend", "FAILED_PRECONDITION")

@@ -1,5 +1,5 @@
-"""A small server on loopback that speaks the Hub's routes as the binary uses them, for one model out of a folder, and lies
-where it is told to."""
+"""A small server on loopback with the routes of the Hub that the binary uses. It serves one model from a
+folder, and lies on request."""
 
 import hashlib
 import json
@@ -11,10 +11,11 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class FakeHub:
-    """Serves `folder` as the model `model_id`, whose branch is `main`, to whoever has the token if there is one.
+    """Serves `folder` as the branch `main` of the model `model_id`. With `token`, only to requests that carry
+    it.
 
-    Its lies: another commit than `COMMIT`; other `headers` (in each answer about a file); `more` files (by name); a body
-    without end for the file `endless`.
+    Its lies: a `commit` other than `COMMIT`; further or other `headers` in each answer about a file; `more`
+    files, by name; an endless body for the file named `endless`.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
-"""GGUF files made of the reference's model folders, as llama.cpp's converter makes them.
+"""Makes GGUF files from the reference's model folders, as llama.cpp's converter does.
 
-Input: a folder with safetensors weights and a tokenizer.json. Output: a `.gguf` file. Names of tensors and metadata, and the
-quantisation, are those of llama.cpp's own `gguf` package; what its converter does to values and tokens is written down here:
-it interleaves the rows of Llama's queries and keys, marks the pieces of WordPiece that begin a word instead of those that go
-on, leaves RoBERTa's unused positions out, and keeps the rows of `yes` and `no` of a re-ranker's output embedding.
+Input: a folder with safetensors weights and a tokenizer.json. Output: a `.gguf` file. Tensor names, metadata
+and quantisation come from llama.cpp's own `gguf` package. The converter's changes to values and tokens are
+repeated here: it interleaves the rows of Llama's queries and keys, marks WordPiece pieces that begin a word
+instead of those that continue one, removes RoBERTa's unused positions, and keeps of a re-ranker's output
+embedding only the rows of `yes` and `no`.
 """
 
 import json
@@ -13,6 +14,8 @@ from pathlib import Path
 import gguf
 import models
 import numpy as np
+from arrays import values
+from gguf_writer import add_decoder_sizes, add_sizes, add_tensor, finish
 
 ARCHITECTURES = {
     "qwen3": gguf.MODEL_ARCH.QWEN3,
@@ -23,7 +26,7 @@ ARCHITECTURES = {
     "nomic_bert": gguf.MODEL_ARCH.NOMIC_BERT,
 }
 DECODERS = ("qwen3", "qwen2", "llama")
-# What the converter bakes into a Qwen3-Reranker.
+# The prompt that the converter writes into the file of a Qwen3-Reranker.
 RERANK_PROMPT = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note "
     'that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web search query, retrieve '
@@ -34,43 +37,33 @@ RERANK_PROMPT = (
 
 @dataclass
 class Recipe:
-    """How a file is made. The defaults are those of the converter for a model that is not recognised as anything special."""
+    """How a file is made. The defaults are the converter's for a model that needs no special treatment."""
 
     # The type of matrices; vectors are F32 in any case.
     kind: str = "F32"
     pooling: gguf.PoolingType | None = None
-    # Whether it is converted as a re-ranker of Qwen3: its head is two rows, and the prompt is baked in.
+    # Whether to convert it as a Qwen3 re-ranker: its head has two rows, and the file contains the prompt.
     rerank: bool = False
     prompt: str = RERANK_PROMPT
     name: str | None = None
     add_eos: bool = False
     pre: str = "qwen2"
-    # Tensors that are left out, by llama.cpp's names.
+    # Tensors to leave out, by llama.cpp's names.
     without: tuple[str, ...] = ()
-    # Values instead of those of the converter, after all else.
+    # Metadata that replaces the converter's at the end; None removes a key.
     metadata: dict = field(default_factory=dict)
-    # Whether quantised matrices are written as the F32 values that they stand for.
+    # Whether to store quantised matrices as the F32 values that they decode to.
     widened: bool = False
 
 
-def values(tensor: models.Tensor) -> np.ndarray:
-    """The values of a safetensors tensor in float32."""
-    if tensor.dtype == "BF16":
-        bits = np.frombuffer(bytes(tensor.data), np.uint16).astype(np.uint32) << 16
-        flat = bits.view(np.float32)
-    else:
-        flat = np.frombuffer(bytes(tensor.data), {"F32": np.float32, "F16": np.float16}[tensor.dtype]).astype(np.float32)
-    return flat.reshape(tensor.shape)
-
-
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """The two halves of each head's rows, alternating."""
+    """Alternates the rows of the two halves of each head."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def named(folder: Path, config: dict, names: gguf.TensorNameMap) -> dict[str, np.ndarray]:
-    """The tensors under llama.cpp's names."""
+    """The folder's tensors under llama.cpp's names."""
     model_type, found = config["model_type"], {}
     for file in sorted(folder.glob("*.safetensors")):
         for name, tensor in models.read_tensors(file).items():
@@ -82,7 +75,7 @@ def named(folder: Path, config: dict, names: gguf.TensorNameMap) -> dict[str, np
                 bare = bare.removeprefix(prefix)
             if model_type in DECODERS and not bare.startswith(("model.", "lm_head.")):
                 bare = "model." + bare
-            # BERT's pooler is what RoBERTa has as the first layer of its head.
+            # BERT's pooler has the role that the first layer of the head has in RoBERTa.
             bare = bare.replace("pooler.dense", "classifier.dense")
             if bare in ("classifier.weight", "classifier.bias"):
                 bare = bare.replace("classifier", "classifier.out_proj")
@@ -99,7 +92,7 @@ def named(folder: Path, config: dict, names: gguf.TensorNameMap) -> dict[str, np
 
 
 def write_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict, recipe: Recipe) -> list[str]:
-    """Writes the vocabulary, and gives its tokens."""
+    """Writes the vocabulary and returns its tokens."""
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     model, added = content["model"], {entry["id"]: entry for entry in content["added_tokens"]}
     unigram = model["type"] == "Unigram"
@@ -157,28 +150,13 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     model_type = config["model_type"]
     architecture = ARCHITECTURES[model_type]
-    heads = config.get("num_attention_heads") or config["n_head"]
     layers = config.get("num_hidden_layers") or config["n_layer"]
-    hidden = config.get("hidden_size") or config["n_embd"]
     writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[architecture])
     writer.add_name(recipe.name or "model")
-    writer.add_embedding_length(hidden)
-    writer.add_block_count(layers)
-    writer.add_head_count(heads)
-    writer.add_feed_forward_length(config.get("intermediate_size") or config["n_inner"])
-    unused = config["pad_token_id"] + 1 if model_type == "xlm-roberta" else 0
-    writer.add_context_length((config.get("n_positions") or config["max_position_embeddings"]) - unused)
+    add_sizes(writer, config, config["pad_token_id"] + 1 if model_type == "xlm-roberta" else 0)
     tensors = named(folder, config, gguf.get_tensor_name_map(architecture, layers))
-    rotary = config.get("rope_theta") or config.get("rotary_emb_base") or config.get("rope_parameters", {}).get("rope_theta")
-    if rotary:
-        writer.add_rope_freq_base(rotary)
     if model_type in DECODERS:
-        pairs = config["num_key_value_heads"]
-        head = config.get("head_dim") or hidden // heads
-        writer.add_head_count_kv(pairs)
-        writer.add_key_length(head)
-        writer.add_value_length(head)
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        add_decoder_sizes(writer, config)
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["layer_norm_epsilon"])
         writer.add_causal_attention(False)
@@ -196,22 +174,8 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
         writer.kv_data[0].pop(key, None)
         if value is not None:
             writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
-    chosen = gguf.GGMLQuantizationType[recipe.kind]
     for name, value in tensors.items():
-        if name in recipe.without:
-            continue
-        block = gguf.GGML_QUANT_SIZES[chosen][0]
-        is_small = value.ndim == 1 or name.startswith(("position_embd", "token_types"))
-        if is_small or recipe.kind == "F32" or value.shape[-1] % block:
-            writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
-            continue
-        stored = gguf.quants.quantize(np.ascontiguousarray(value, np.float32), chosen)
-        if recipe.widened:
-            writer.add_tensor(name, gguf.quants.dequantize(stored, chosen))
-        else:
-            writer.add_tensor(name, stored, raw_dtype=chosen)
-    writer.write_header_to_file(path)
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        if name not in recipe.without:
+            add_tensor(writer, name, value, recipe.kind, widened=recipe.widened)
+    finish(writer, path)
     return path

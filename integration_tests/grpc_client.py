@@ -1,7 +1,8 @@
-"""A gRPC client as any user makes one: stubs that grpcio-tools generates from `proto/tei.proto`, and a connection to a server.
+"""A gRPC client made as users make theirs: stubs that grpcio-tools generates from `proto/tei.proto`, and a
+channel.
 
-Input: a `Server` with `--grpc-port`. Output: `Grpc`, a context manager with a stub for each service, and `messages`, the
-generated messages.
+Input: a `Server` with `--grpc-port`. Output: `Grpc`, a context manager with one stub per service, and
+`messages`, the generated messages.
 """
 
 import sys
@@ -28,10 +29,10 @@ RIGHT, LEFT = messages.TRUNCATION_DIRECTION_RIGHT, messages.TRUNCATION_DIRECTION
 
 
 class Grpc:
-    """A connection. Calls wait as long as those over HTTP."""
+    """A connection to a server. Its calls have the same time limit as requests over HTTP."""
 
     def __init__(self, server: Server, key: str | None = None):
-        # A connection of its own: channels to one address share theirs otherwise.
+        # Without this option, channels to the same address would share a connection.
         self.channel = grpc.insecure_channel(server.grpc_address, options=[("grpc.use_local_subchannel_pool", 1)])
         self.metadata = [("authorization", f"Bearer {key}")] if key else []
         self.info, self.embed, self.predict = (
@@ -47,7 +48,7 @@ class Grpc:
         self.channel.close()
 
     def call(self, method: Callable, request: object) -> object:
-        """The answer to one message, or to a stream of them that has one answer."""
+        """The single answer to a message or to a stream of messages."""
         return method(request, timeout=ANSWER_LIMIT, metadata=self.metadata)
 
     def stream(self, method: Callable, requests: Iterable) -> list:
@@ -65,12 +66,12 @@ class Grpc:
         raise AssertionError(f"the call succeeded: {answer}")
 
     def serves(self, service: str) -> str:
-        """The health of a service, by the name of its status."""
+        """The name of the health status of a service."""
         request = health_pb2.HealthCheckRequest(service=service)
         status = self.health.Check(request, timeout=ANSWER_LIMIT, metadata=self.metadata).status
         return health_pb2.HealthCheckResponse.ServingStatus.Name(status)
 
 
 def fields(message: object) -> dict:
-    """A message as a dict with the names of `tei.proto`, fields without presence and value too."""
+    """A message as a dict with the names of `tei.proto`, including unset fields without presence."""
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)

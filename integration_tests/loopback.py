@@ -1,7 +1,8 @@
-"""Nothing that is tested here may reach for another machine: telemetry, price lists, a client's default address.
+"""Refuses connections to other machines during the tests: telemetry, price lists, a client's default address.
 
-Input: nothing. Output: `ATTEMPTS`, what was tried; `guard` refuses it and writes it down. What must hold: whoever tries
-gets an error, also where that is caught; the tests look at `ATTEMPTS` afterwards. What gRPC's C core does is not seen.
+Input: nothing. Output: `guard` installs the check; `ATTEMPTS` lists the refused hosts. Invariants: each
+attempt raises an error, and is listed even if the client catches that error. gRPC's C core opens its
+connections unseen.
 """
 
 import os
@@ -9,16 +10,16 @@ import socket
 import sys
 from urllib.parse import urlsplit
 
-# Clients that ask before they tell.
+# Switches of clients that would otherwise send telemetry or download data.
 QUIET = {"HAYSTACK_TELEMETRY_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "LITELLM_OFFLINE_MODE": "true"}
 LOOPBACK = ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::", "", None)
 ATTEMPTS: list[str] = []
-# The machines of a deployment that its owner wants to be attacked (`resilience/target.py`).
+# The hosts of a deployment that its owner wants to attack (`resilience/target.py`).
 ALLOWED: set[str] = set()
 
 
 def guard() -> None:
-    """From here on this process opens no connection beyond loopback."""
+    """From now on, this process cannot open a connection beyond loopback."""
     os.environ.update(QUIET)
     own = [os.environ.get("RESILIENCE_URL", ""), "//" + os.environ.get("RESILIENCE_GRPC", "")]
     for host in filter(None, (urlsplit(url).hostname for url in own)):

@@ -1,7 +1,7 @@
-"""Teaches schemathesis the second format of bodies, which it loads as `schemathesis.toml` says.
+"""Adds MessagePack to schemathesis as a second format of bodies. `schemathesis.toml` loads this file.
 
-Input: the values that it makes. Output: bytes in MessagePack, and values out of the server's answers. What must hold: a
-value that MessagePack cannot write goes as the nearest that it can.
+Input: the values that schemathesis generates. Output: bytes in MessagePack, and the values of the server's
+answers. Invariants: a value that MessagePack cannot represent is sent as the nearest one that it can.
 """
 
 import msgpack
@@ -22,7 +22,7 @@ def read(_: schemathesis.DeserializationContext, response: schemathesis.Response
 
 
 def _nearest(value: object) -> object:
-    """Numbers have 64 bits."""
+    """The value with each integer beyond 64 bits replaced by a float."""
     if isinstance(value, dict):
         return {key: _nearest(element) for key, element in value.items()}
     if isinstance(value, list):

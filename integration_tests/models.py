@@ -1,7 +1,7 @@
-"""Model folders for tests: copies of the reference's with changes, and a small random one of any vocabulary.
+"""Model folders for tests: changed copies of reference models, and a small random model with any vocabulary.
 
-Input: a name of `MODEL_FLAGS` and a folder to write to. Output: the folder. Safetensors are read and written here with
-the standard library alone.
+Input: a name of `MODEL_FLAGS` and a folder to write to. Output: the new folder. Safetensors
+files are read and written with the standard library alone.
 """
 
 import json
@@ -15,31 +15,31 @@ from pathlib import Path
 from server import MODELS
 
 WIDTHS = {"F32": 4, "F16": 2, "BF16": 2}
-# A quiet NaN of each kind, little-endian.
+# A quiet NaN of each type, little-endian.
 NAN = {"F32": b"\x00\x00\xc0\x7f", "F16": b"\x00\x7e", "BF16": b"\xc0\x7f"}
 
 
 @dataclass
 class Tensor:
-    """Values as they lie in the file."""
+    """A tensor as it is stored in a file."""
 
     dtype: str
     shape: list[int]
     data: bytearray
 
     def row(self, index: int) -> slice:
-        """Where a row of a matrix lies in the data."""
+        """The byte range of a matrix row in `data`."""
         size = len(self.data) // self.shape[0]
         return slice(index * size, (index + 1) * size)
 
 
 def copy(name: str, folder: Path) -> Path:
-    """A copy of a reference model, which the test may change. Its new name says nothing of its kind."""
+    """A copy of a reference model, which the test may change. Its new name does not tell its kind."""
     return Path(shutil.copytree(MODELS / name, folder / "model"))
 
 
 def edit_json(path: Path, change: Callable[[dict], object] | None = None, **values: object) -> None:
-    """Sets fields of a JSON file, or changes it in place."""
+    """Sets fields of a JSON file to `values`, then applies `change` to its content."""
     content = json.loads(path.read_text(encoding="utf-8"))
     content |= values
     if change:
@@ -72,7 +72,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def edit_tensors(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
-    """Changes the tensors of a model with one weight file."""
+    """Applies `change` to the tensors of a model with one weight file."""
     path = folder / "model.safetensors"
     tensors = read_tensors(path)
     change(tensors)
@@ -80,14 +80,14 @@ def edit_tensors(folder: Path, change: Callable[[dict[str, Tensor]], object]) ->
 
 
 def zero(tensors: dict[str, Tensor], *endings: str) -> None:
-    """Sets the tensors to 0 whose names have one of the endings."""
+    """Sets all tensors whose names have one of the endings to 0."""
     for name, tensor in tensors.items():
         if name.endswith(endings):
             tensor.data[:] = bytes(len(tensor.data))
 
 
 def make_tiny(folder: Path, tokenizer: Path, vocabulary: int) -> Path:
-    """A random untied model of one narrow layer with the tokenizer of another folder, in bf16."""
+    """A random, untied bf16 model with one narrow layer and the tokenizer of the folder `tokenizer`."""
     folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(tokenizer / name, folder / name)
@@ -121,7 +121,8 @@ def make_tiny(folder: Path, tokenizer: Path, vocabulary: int) -> Path:
 
 
 def _random_values(generator: random.Random, shape: list[int]) -> bytearray:
-    """Norms are 1. Matrices are ± 0.03 to 0.5: the upper byte of a bf16 is drawn from six, the lower one is free."""
+    """Values in bf16: 1 for norms, ± 0.03 to 0.5 for matrices, whose upper byte is drawn from six and whose
+    lower byte is random."""
     size = shape[0] if len(shape) == 1 else shape[0] * shape[1]
     if len(shape) == 1:
         return bytearray(b"\x80\x3f" * size)

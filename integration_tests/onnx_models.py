@@ -1,19 +1,21 @@
-"""Writes ONNX files of the reference's encoders, as exporters do, without the framework that trained them.
+"""Writes the reference's encoders as ONNX files, in the form that exporters write, without PyTorch.
 
-Input: a model folder with safetensors of BERT or RoBERTa. Output: a graph of plain operators in float32. What must hold: the
-graph computes what `transformers` computes, so that its reference values hold for the server too.
+Input: a model folder with safetensors weights of BERT or RoBERTa. Output: a graph of plain operators in
+float32. Invariants: the graph computes the same values as `transformers`, so that the server is compared with
+the values that `transformers` gave.
 """
 
 import json
 from pathlib import Path
 
+import arrays
+import models
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-TYPES = {"F16": np.float16, "F32": np.float32, "I64": np.int64}
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# What a head is called, and the output that it gives.
+# For each head: the name of the graph's output, and its shape.
 OUTPUTS = {
     "states": ("last_hidden_state", ["texts", "tokens", None]),
     "sentence": ("sentence_embedding", ["texts", None]),
@@ -23,21 +25,13 @@ OUTPUTS = {
 
 
 def weights(file: Path) -> dict[str, np.ndarray]:
-    """The tensors of a safetensors file in float32, by their names without the model's."""
-    content = file.read_bytes()
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start])
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, entry in header.items():
-        first, end = entry["data_offsets"]
-        values = np.frombuffer(content[start + first : start + end], dtype=TYPES[entry["dtype"]])
-        tensors[name.removeprefix("bert.").removeprefix("roberta.")] = values.reshape(entry["shape"]).astype(np.float32)
-    return tensors
+    """The tensors of a safetensors file in float32, by their names without the model's prefix."""
+    tensors = models.read_tensors(file).items()
+    return {name.removeprefix("bert.").removeprefix("roberta."): arrays.values(tensor) for name, tensor in tensors}
 
 
 class Graph:
-    """Nodes that are named by what they give."""
+    """A list of nodes. Each node is named after its output."""
 
     def __init__(self) -> None:
         self.nodes, self.tensors, self.count = [], {}, 0
@@ -61,7 +55,7 @@ class Graph:
 
 
 class Encoder:
-    """An encoder of BERT's form, and the heads on it."""
+    """An encoder of BERT's kind with the heads that it can have."""
 
     def __init__(self, folder: Path, inputs: tuple[str, ...], narrow: bool):
         self.config = json.loads((folder / "config.json").read_text())
@@ -87,7 +81,7 @@ class Encoder:
         return graph.node("Mul", graph.node("Mul", x, graph.node("Add", erf, graph.constant(1))), graph.constant(0.5))
 
     def input(self, name: str) -> str:
-        """An input as int64."""
+        """An input of the graph, cast to int64."""
         return self.graph.node("Cast", name, to=TensorProto.INT64) if self.narrow else name
 
     def positions(self, ids: str) -> str:
@@ -161,7 +155,7 @@ class Encoder:
 
 
 def save(graph: Graph, path: Path, inputs: list, outputs: list, *, external: str | None = None) -> Path:
-    """Writes a graph; with `external`, its larger tensors into a file of this name beside it."""
+    """Writes a graph. With `external`, tensors of 1 KiB or more go into a file of this name next to it."""
     tensors = [numpy_helper.from_array(values, name) for name, values in graph.tensors.items()]
     made = helper.make_graph(graph.nodes, "model", inputs, outputs, tensors)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -180,7 +174,7 @@ def encoder(
     half: bool = False,
     external: str | None = None,
 ) -> Path:
-    """Writes the encoder of `folder` with a head. `narrow`: its inputs are int32; `half`: its output is float16."""
+    """Writes the encoder of `folder` with a head. `narrow`: int32 inputs; `half`: float16 output."""
     model = Encoder(folder, inputs, narrow)
     graph, kind = model.graph, TensorProto.INT32 if narrow else TensorProto.INT64
     name, shape = OUTPUTS[head]
@@ -195,7 +189,7 @@ def encoder(
 
 
 def causal(path: Path, vocabulary: int, seed: int = 0) -> Path:
-    """Writes a small causal language model: the running mean of the tokens' vectors, then a matrix to the vocabulary."""
+    """Writes a small causal model: the running mean of token vectors, projected onto the vocabulary."""
     graph, random = Graph(), np.random.default_rng(seed)
     table = graph.tensor("table", random.normal(size=(vocabulary, 16)).astype(np.float32))
     words = graph.node("Gather", table, "input_ids")
@@ -210,7 +204,7 @@ def causal(path: Path, vocabulary: int, seed: int = 0) -> Path:
 
 
 def changed(path: Path, change) -> Path:
-    """Changes a written model by `change`, which takes its `GraphProto`, and writes it back."""
+    """Applies `change` to the `GraphProto` of a written model and writes the model back."""
     model = onnx.load(path)
     change(model.graph)
     onnx.save(model, path)

@@ -1,7 +1,8 @@
-"""What the tests of the Python backend need: the interpreter, references by sentence-transformers itself, faulty workers.
+"""Helpers for the tests of the Python backend: the interpreter, references by sentence-transformers, faulty
+workers.
 
-Input: PYTHON_BACKEND_PYTHON names an interpreter with torch and sentence-transformers. Output: `INTERPRETER`, or a reason to
-skip; `ask` runs a program in it.
+Input: PYTHON_BACKEND_PYTHON names an interpreter with torch and sentence-transformers. Output: `INTERPRETER`,
+empty without it; `ask` runs a program in it.
 """
 
 import json
@@ -20,7 +21,7 @@ INTERPRETER = os.environ.get("PYTHON_BACKEND_PYTHON", "")
 WORKER = ROOT / "backends/python/src/worker.py"
 FAULTY = ROOT / "backends/python/tests/faulty_worker.py"
 SERVED = ROOT / "integration_tests/reference/fixtures/served"
-# Python packages of several hundred megabytes are imported, perhaps while other programs compile.
+# The worker imports packages of several hundred megabytes, perhaps while other programs compile.
 TORCH_LIMIT = 300
 TOLERANCE = 1e-5
 TEXTS = [
@@ -33,13 +34,13 @@ TEXTS = [
 
 
 def torch_server(model: str | Path, *flags: str, environment: dict[str, str | None] | None = None) -> Server:
-    """A server whose worker has PyTorch."""
+    """A server whose Python worker has PyTorch."""
     flags = ("--backend", "python", "--python", INTERPRETER, *flags)
     return Server(model, *flags, environment=environment, start_limit=TORCH_LIMIT)
 
 
 def ask(program: str, **values: object) -> object:
-    """What `program` puts into `answer`, of the variables `values`, in the interpreter with PyTorch."""
+    """Runs `program` with the variables `values` in the interpreter with PyTorch; returns its `answer`."""
     lines = ["import json, sys", "globals().update(json.load(sys.stdin))", program, "print(json.dumps(answer))"]
     environment = {"PATH": os.environ.get("PATH", ""), "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
     ended = subprocess.run(
@@ -51,7 +52,7 @@ def ask(program: str, **values: object) -> object:
 
 
 def faulty(folder: Path, mode: str) -> Path:
-    """The faulty worker as an interpreter whose name is `mode`."""
+    """Writes the faulty worker as an interpreter whose file name, `mode`, tells it what to do wrong."""
     python = folder / mode
     python.write_text("#!/usr/bin/env python3\n" + FAULTY.read_text())
     python.chmod(0o700)
@@ -59,13 +60,13 @@ def faulty(folder: Path, mode: str) -> Path:
 
 
 def started(python: Path) -> list[int]:
-    """The processes of a faulty worker, in order."""
+    """The process ids that a faulty worker has had, in order."""
     path = python.with_name(python.name + ".pids")
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started and that run."""
+    """The running child processes of a process."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         found += [int(child) for child in (task / "children").read_text().split()]
@@ -73,7 +74,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there, and is not only waited for."""
+    """Whether a process exists and is not a zombie."""
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -81,12 +82,12 @@ def is_running(pid: int) -> bool:
 
 
 def wait_for_end(pid: int, limit: float) -> None:
-    """Waits until a process is gone."""
+    """Waits until a process has ended."""
     wait_until(lambda: not is_running(pid), limit, f"process {pid} has not ended")
 
 
 def refused(*flags: str, model: str | Path = "embedding-mean-dense", limit: float = 60) -> str:
-    """The last line of a server with `--backend python` that must not start."""
+    """The last line that a server with `--backend python` prints when it cannot start."""
     flags = ("--backend", "python", *flags)
     arguments = command(model, *listening(flags), *flags)
     ended = subprocess.run(arguments, capture_output=True, text=True, timeout=limit, env=variables())
@@ -95,7 +96,7 @@ def refused(*flags: str, model: str | Path = "embedding-mean-dense", limit: floa
 
 
 def close(found: object, expected: object) -> None:
-    """Within `TOLERANCE`, relative to the largest value where that is above 1."""
+    """Checks that values differ by at most `TOLERANCE`, relative to the largest value if that is above 1."""
     found, expected = numpy.array(found, dtype=float), numpy.array(expected, dtype=float)
     assert found.shape == expected.shape
     assert numpy.abs(found - expected).max() <= TOLERANCE * max(1, numpy.abs(expected).max())
@@ -109,8 +110,8 @@ def embedded(server: Server, texts: list[str]) -> list[list[float]]:
 
 
 def killed_under_load(server: Server, worker: int) -> None:
-    """Kills a worker while it computes: the requests of its batch fail, those that wait get their answers. The server has
-    `--max-batch-requests 4`."""
+    """Kills a worker while it computes. The requests of its batch must fail, and all others must be answered.
+    The server must have `--max-batch-requests 4`."""
     count, expected = 12, embedded(server, TEXTS[:1])
     before = arrived(server)
 
@@ -119,7 +120,7 @@ def killed_under_load(server: Server, worker: int) -> None:
         return requests.post(f"{server.url}/embed", json=body, timeout=TORCH_LIMIT)
 
     def waiting() -> int:
-        """The texts that wait, once all have come and a batch is on its way; zero before."""
+        """The number of queued texts, or 0 until all requests have arrived and a batch is computed."""
         seen = int(server.metrics().get("te_queue_size", 0))
         time.sleep(0.3)
         is_steady = int(server.metrics().get("te_queue_size", 0)) == seen and arrived(server) == before + count
@@ -143,5 +144,5 @@ def killed_under_load(server: Server, worker: int) -> None:
 
 
 def arrived(server: Server) -> int:
-    """The requests that have arrived so far."""
+    """The number of requests that have arrived so far."""
     return int(sum(value for name, value in server.metrics().items() if name.startswith("te_request_count{")))

@@ -1,9 +1,11 @@
-"""Quantised checkpoints: what each method stores of a matrix, and the values that its own code computes with.
+"""Quantised checkpoints: how each method stores a matrix, and the values that the method's own code computes
+with.
 
-Each function of METHODS takes a matrix `[outputs, inputs]` and gives the tensors that stand in its place, by the ends of their
-names, and the matrix that they stand for, in float32. Rounding is to the nearest step, without any calibration: the form
-counts here. `python quantised_files.py` holds the forms to the methods' own packages, where these are installed
-(compressed-tensors; the sources of autoawq and auto-gptq in the folders that AUTOAWQ and AUTOGPTQ name)."""
+Each function in METHODS takes a matrix `[outputs, inputs]` and gives two things: the tensors that replace it,
+by the ends of their names, and the float32 matrix that they represent. Values are rounded to the nearest step
+without any calibration, because these tests are about the format. `python quantised_files.py` compares the
+formats with the methods' own packages, if these are installed: compressed-tensors, and the sources of autoawq
+and auto-gptq in the folders that AUTOAWQ and AUTOGPTQ name."""
 
 import os
 import sys
@@ -20,7 +22,7 @@ AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 @dataclass(frozen=True)
 class Method:
-    """A row of METHODS: `quantization_config`, how a matrix is stored, and what the log calls it."""
+    """A method: its `quantization_config`, how it stores a matrix, and its name in the server's log."""
 
     config: dict
     store: Callable[[np.ndarray], tuple[dict[str, np.ndarray], np.ndarray]]
@@ -28,7 +30,7 @@ class Method:
 
 
 def packed(values: np.ndarray, bits: int, axis: int, order: list[int] | None = None) -> np.ndarray:
-    """Unsigned numbers of a few bits as words of 32, along an axis, which is filled up with zeros."""
+    """Packs unsigned `bits`-bit numbers into 32-bit words along an axis, padded with zeros."""
     per_word = 32 // bits
     values = np.moveaxis(values.astype(np.uint32), axis, -1)
     values = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, -values.shape[-1] % per_word)])
@@ -38,7 +40,7 @@ def packed(values: np.ndarray, bits: int, axis: int, order: list[int] | None = N
 
 
 def asymmetric(matrix: np.ndarray, bits: int, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers `[outputs, inputs]`, scales and zeros `[outputs, groups]` of groups of inputs."""
+    """Numbers `[outputs, inputs]`, and scales and zeros `[outputs, groups]` for groups of `group` inputs."""
     outputs, inputs = matrix.shape
     parts = matrix.reshape(outputs, inputs // group, group)
     low, high = np.minimum(parts.min(-1), 0), np.maximum(parts.max(-1), 0)
@@ -59,7 +61,7 @@ def gptq(bits: int, group: int, *, is_ordered: bool = True, zero: int = 1):
         groups = np.arange(inputs) // size
         numbers, scales, zeros = asymmetric(matrix, bits, size)
         if not is_ordered:
-            # The order of activations: any input may be of any group.
+            # Ordered by activations: each input may belong to any group.
             shuffled = np.random.default_rng(5).permutation(inputs)
             groups, numbers = groups[shuffled], numbers[:, shuffled]
         tensors = {
@@ -118,7 +120,7 @@ def compressed_bytes(matrix: np.ndarray):
 
 
 def e4m3_values() -> np.ndarray:
-    """The value of each byte of E4M3."""
+    """The value of each of the 256 bytes of E4M3."""
     byte = np.arange(256)
     exponent, fraction = byte >> 3 & 15, byte & 7
     size = np.where(exponent == 0, fraction * 2.0**-9, (1 + fraction / 8) * 2.0 ** (exponent - 7.0))
@@ -189,7 +191,7 @@ METHODS = {
 
 
 def check() -> None:
-    """Holds the forms to the packages of their methods."""
+    """Compares the formats with the packages of their methods."""
     import torch
 
     matrix = np.random.default_rng(1).normal(size=(64, 128)).astype(np.float32)
@@ -218,7 +220,7 @@ def check() -> None:
         assert np.abs(found - expected).max() < 2e-3 * np.abs(expected).max()  # AutoAWQ multiplies in float16
         print("awq: as AutoAWQ unpacks it")
     if folder := os.environ.get("AUTOGPTQ"):
-        # The package itself wants a GPU's libraries.
+            # A stand-in for the package itself, which cannot be imported without CUDA libraries.
         for name in ("auto_gptq", "auto_gptq.nn_modules"):
             sys.modules[name] = package = ModuleType(name)
             package.__path__ = [str(Path(folder, *name.split(".")))]

@@ -1,7 +1,7 @@
-"""The pairs and texts of `reference/` and what transformers and sentence-transformers say of them.
+"""The pairs and texts in `reference/`, with their values from transformers and sentence-transformers.
 
-Input: `reference/fixtures/`. Output: `CASES` and `TEXTS` by name, repeated texts written out; `EXPECTED`, `VECTORS` and `LOGITS`
-by model and case.
+Input: `reference/fixtures/`. Output: `CASES` and `TEXTS` by name, with repeated texts written out;
+`EXPECTED`, `VECTORS` and `LOGITS` by model and case.
 """
 
 import json
@@ -26,9 +26,9 @@ def _by_name(rows: list[dict]) -> dict[str, dict]:
 
 
 CASES = _by_name([_write_out(case, "document") for case in _read("cases.json")])
-# An empty text is refused, though sentence-transformers embeds it.
+# Without empty texts: sentence-transformers embeds them, the server refuses them.
 TEXTS = _by_name([case for row in _read("embedding_cases.json") if (case := _write_out(row, "text"))["text"]])
-# What the demonstration ranks, the README's example first.
+# The rankings of the demonstration; the first is the README's example.
 EXAMPLES = [json.loads((ROOT / f"examples/{name}.json").read_text(encoding="utf-8")) for name in ("korean", "english", "spanish")]
 IDS: dict[str, dict] = _read("expected/ids.json")
 PROMPT: dict = _read("expected/prompt.json")
@@ -42,6 +42,6 @@ for _rows in VECTORS.values():
 
 
 def fields(case: dict) -> dict:
-    """What a request says beside query and texts."""
+    """The fields of a request other than query and texts."""
     instruction = {} if case["instruction"] is None else {"instruction": case["instruction"]}
     return {"truncation_direction": case["truncation_direction"]} | instruction

@@ -1,9 +1,9 @@
-"""Other people's re-rank clients behind one call, so that one table of tests goes over all of them.
+"""Re-rank clients of other projects behind one call, so that the same tests run on each of them.
 
-Input: a `Question`. Output: `CLIENTS` by the name that docs/clients.md has for each: its package, what it can say, what it
-raises, and `ask`, which gives `Rank`s in the client's order. What must hold: every client is used as its documentation
-says, with the server's address and nothing of the server's own; none retries, so that what the server was asked can be
-counted. An instruction goes by the way that a client leaves open for fields of its server, if there is one.
+Input: a `Question`. Output: `CLIENTS`, by the name of each in docs/clients.md: its package, what it can send,
+the error that it raises, and `ask`, which gives `Rank`s in the client's order. Invariants: every client is
+used as its own documentation says, with nothing but the server's address and key; no client retries, so that
+the requests can be counted. An instruction is passed in the client's option for extra fields, if it has one.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ MODEL = "any-name"
 
 @dataclass(frozen=True)
 class Question:
-    """What a client is asked to ask. `echo`: the documents are to come back with the answer."""
+    """A re-rank request. With `echo`, the answer must contain the documents."""
 
     url: str
     query: str
@@ -47,7 +47,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Rank:
-    """What the client makes of one result. `text`: the document as the answer brought it, not as the client had it."""
+    """One result as the client gives it. `text` comes from the answer, not from the client's own copy."""
 
     index: int
     score: float
@@ -56,9 +56,9 @@ class Rank:
 
 @dataclass(frozen=True)
 class Client:
-    """`says`: of instruction, top_n and echo, what the client can be told. `error`: what it raises for an answer that is
-    not a success (litellm's errors are those of openai); `readable`: whether the server's sentence is in it. `reaches`: a
-    machine that it asks for all the same, and does without."""
+    """`says`: which of instruction, top_n and echo the client can send. `error`: the exception that it raises
+    for an error status (litellm raises openai's errors). `readable`: whether the exception contains the
+    server's sentence. `reaches`: another host that the client contacts; it works without it."""
 
     package: str
     ask: Callable[[Question], list[Rank]]
@@ -112,7 +112,7 @@ def cohere_v1(question: Question) -> list[Rank]:
         client.rerank(
             model=MODEL,
             query=question.query,
-            # As objects, which version 2 has no more.
+            # As objects, which only version 1 accepts.
             documents=[{"text": text} for text in question.texts],
             return_documents=question.echo,
             request_options=_cohere_options(question),
@@ -122,7 +122,8 @@ def cohere_v1(question: Question) -> list[Rank]:
 
 
 def of_litellm(provider: str, path: str = "", always_top_n: bool = False) -> Callable[[Question], list[Rank]]:
-    """`litellm.rerank` for a provider whose address can be set. `always_top_n`: that of all documents is one, too."""
+    """`litellm.rerank` for a provider whose address can be set. With `always_top_n`, a request for all
+    documents sends their number as `top_n`."""
 
     def ask(question: Question) -> list[Rank]:
         answer = litellm.rerank(
@@ -142,7 +143,7 @@ def of_litellm(provider: str, path: str = "", always_top_n: bool = False) -> Cal
 
 
 def of_rerankers(provider: str, path: str) -> Callable[[Question], list[Rank]]:
-    """`rerankers`' client of an API, which asks for all documents and keeps its own texts."""
+    """The API client of `rerankers`. It requests all documents, and keeps its own texts."""
 
     def ask(question: Question) -> list[Rank]:
         address = {"api_provider": provider, "api_key": question.key, "url": question.url + path}
@@ -205,7 +206,7 @@ def of_infinity(question: Question) -> list[Rank]:
         body.top_n = question.top_n
     answer = infinity.sync(client=client, body=body)
     if isinstance(answer, HTTPValidationError):
-        # The one error that it does not raise.
+        # The only error that this client returns instead of raising it.
         raise infinity_client.errors.UnexpectedStatus(422, str(answer.additional_properties).encode())
     return [Rank(row.index, row.relevance_score, row.document or None) for row in answer.results]
 
@@ -220,7 +221,7 @@ CLIENTS = {
     "cohere.AsyncClientV2": Client("cohere", cohere_v2_async, _says("instruction", "top_n"), ApiError),
     "cohere.Client": Client("cohere", cohere_v1, ALL, ApiError),
     "litellm hosted_vllm": Client("litellm", of_litellm("hosted_vllm"), ALL, openai.APIError),
-    # It looks up the model's name at the Hub, to say what the call costs.
+    # This provider looks up the model's name on the Hub to compute the price of the call.
     "litellm huggingface": Client(
         "litellm", of_litellm("huggingface"), _says("top_n", "echo"), openai.APIError, reaches="huggingface.co"
     ),

@@ -1,8 +1,9 @@
-"""The pictures of the page at `/playground` in `docs/`.
+"""Makes the pictures of the page at `/playground` in `docs/`.
 
-Usage: `.venv/bin/python integration_tests/screenshot.py` after `make integration` once. Input: the development build, or the
-binary in TEXT_EMBEDDINGS_ROUTER, with the model that it carries. Output:
-`docs/playground.png` (a ranking with a prompt), `playground-dark.png` (two instructions) and `playground-phone.png`.
+Usage: `.venv/bin/python integration_tests/screenshot.py`, after `make integration` once. Input: the
+development build, or the binary in TEXT_EMBEDDINGS_ROUTER, with the demonstration model that it carries.
+Output: `docs/playground.png` (a ranking with a prompt), `docs/playground-dark.png` (two instructions) and
+`docs/playground-phone.png`.
 """
 
 from browser import Playground, launch, opened
@@ -20,20 +21,20 @@ def prompt(page: Playground) -> None:
 
 
 def comparison(page: Playground) -> None:
-    """Two rankings."""
+    """Two rankings side by side."""
     page.field("Compare with a second instruction").check()
     page.field("Instruction B").fill(SECOND)
     page.run(2)
 
 
 def ranking(page: Playground) -> None:
-    """A ranking, as far as it fits."""
+    """A ranking; a phone shows only its beginning."""
     page.run()
     page.page.locator(".ranking").scroll_into_view_if_needed()
 
 
 def main() -> None:
-    """Takes all of them."""
+    """Takes all pictures."""
     pictures = [
         ("playground", prompt, "light", (1280, 940)),
         ("playground-dark", comparison, "dark", (1280, 900)),

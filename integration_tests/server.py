@@ -1,8 +1,10 @@
-"""The real binary as a child process: started on a port that the system chooses, asked over HTTP, ended by a signal.
+"""Runs the real binary as a child process: starts it on a port that the system chooses, sends it requests
+over HTTP, and stops it with a signal.
 
-Input: the path of the binary in TEXT_EMBEDDINGS_ROUTER (default: the development build), a model folder and flags.
-Output: `Server`, a context manager, and `refusal` for servers that must not start. What must hold: a server ends with
-exit code 0 when it is asked to; no variable of the user's reaches it; every wait has a limit.
+Input: the path of the binary in TEXT_EMBEDDINGS_ROUTER (default: the development build), a model folder and
+flags. Output: `Server`, a context manager, and `refusal` for servers that must not start. Invariants: a
+stopped server ends with exit code 0, none of the user's environment variables reach it, and every wait has a
+limit.
 """
 
 import os
@@ -20,14 +22,14 @@ import requests
 ROOT = Path(__file__).resolve().parent.parent
 BINARY = Path(os.environ.get("TEXT_EMBEDDINGS_ROUTER", ROOT / "target/debug/text-embeddings-router")).resolve()
 MODELS = ROOT / "integration_tests/reference/fixtures/models"
-# The models of the reference, and the flags that those need whose files do not say what they are.
+# The models of the reference, with the flags for models whose files do not tell their kind.
 MODEL_FLAGS = {
     "tied-bf16": (),
     "untied-bf16-shards": ("--model-type", "listwise-reranker"),
     "tied-f32-bare": ("--model-type", "listwise-reranker"),
     "untied-f16": ("--model-type", "listwise-reranker"),
 }
-# The trained model that the binary carries.
+# The trained model inside the binary.
 DEMO = "demo"
 EMBEDDING_MODELS = ("embedding-last", "embedding-mean-dense")
 CLASSIFIERS = ("seq-cls-1", "seq-cls-2", "seq-cls-3")
@@ -63,17 +65,17 @@ class Server:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        # A failed test says what failed; how the server ends is then of no interest.
+        # After a failed test, the test's own error matters, not how the server ends.
         self._close() if kind else self.stop()
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Asks the server to end and checks that it does so in order. Without effect if it was stopped before."""
+        """Asks the server to stop and checks that it ends without an error. Does nothing the second time."""
         if self._log.closed:
             return
         try:
             if self.process.poll() is None:
                 self.process.send_signal(number)
-            # The connection of `session` stays open, which must not hold the server up.
+            # The connection of `session` is still open: it must not delay the end.
             code = self.process.wait(STOP_LIMIT)
             log = self.log()
         finally:
@@ -89,11 +91,11 @@ class Server:
         self._log.close()
 
     def raw_log(self) -> str:
-        """All that the server wrote so far."""
+        """The server's output so far."""
         return Path(self._log.name).read_text(encoding="utf-8", errors="replace")
 
     def log(self) -> str:
-        """The same without colours."""
+        """The server's output so far, without colour codes."""
         return COLOURS.sub("", self.raw_log())
 
     def wait_for_log(self, pattern: str, limit: float) -> re.Match[str]:
@@ -107,45 +109,45 @@ class Server:
         return wait_until(look, limit, f"the log lacks {pattern}")
 
     def get(self, path: str, **options: object) -> requests.Response:
-        """GET."""
+        """Sends a GET request."""
         return self.session.get(self.url + path, timeout=ANSWER_LIMIT, **options)
 
     def post(self, path: str, body: object = None, **options: object) -> requests.Response:
-        """POST of `body` as JSON, or of `data` as it is."""
+        """Sends a POST request with `body` as JSON, or with the bytes of the option `data`."""
         return self.session.post(self.url + path, json=body, timeout=ANSWER_LIMIT, **options)
 
     def rerank(self, query: str, texts: list[str], **fields: object) -> list[dict]:
-        """A re-ranking that must succeed."""
-        # A connection of its own, so that several threads may ask at once.
+        """The answer to a re-rank request that must succeed."""
+        # A new connection, because several threads may call this at the same time.
         body = {"query": query, "texts": texts, **fields}
         answer = requests.post(f"{self.url}/rerank", json=body, timeout=ANSWER_LIMIT)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def scores(self, query: str, texts: list[str], **fields: object) -> list[float]:
-        """The scores in the order of `texts`; raw ones unless `raw_scores` is given."""
+        """The scores in the order of `texts`: raw scores, unless the fields say otherwise."""
         ranks = self.rerank(query, texts, **{"raw_scores": True, **fields})
         return [rank["score"] for rank in sorted(ranks, key=lambda rank: rank["index"])]
 
     def metrics(self, port: int | None = None) -> dict[str, float]:
-        """The values of all series; a series that never moved is absent."""
+        """The values of all series. A series without a value is absent."""
         text = requests.get(f"http://127.0.0.1:{port or self.port}/metrics", timeout=ANSWER_LIMIT).text
         lines = (line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
         return {name: float(value) for name, value in lines}
 
     @property
     def grpc_address(self) -> str:
-        """Where a server with `--grpc-port 0` listens for gRPC."""
+        """The address on which a server with `--grpc-port 0` listens for gRPC."""
         return self.wait_for_log(r"gRPC on (\S+:\d+)", START_LIMIT)[1]
 
     def peak_memory(self) -> int:
-        """The most bytes that were resident so far."""
+        """The server's peak resident memory so far, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
 
 class Background:
-    """A call on a thread of its own, with its result or what it raised, and when it ended."""
+    """Runs a call on a thread of its own. Keeps its result or exception, and the time of its end."""
 
     def __init__(self, call, *arguments: object, **fields: object):
         self._outcome: object = None
@@ -163,7 +165,7 @@ class Background:
         self._thread.start()
 
     def result(self) -> object:
-        """Waits for the call's end."""
+        """Waits for the end of the call, and returns or raises its outcome."""
         self._thread.join(ANSWER_LIMIT)
         assert not self._thread.is_alive(), "no answer in time"
         if self._error:
@@ -172,35 +174,35 @@ class Background:
 
 
 def listening(flags: Sequence[str]) -> list[str]:
-    """`LISTEN` without what `flags` have: a flag given twice is an error."""
+    """The flags of `LISTEN` that are not in `flags`: giving a flag twice is an error."""
     pairs = zip(LISTEN[::2], LISTEN[1::2], strict=True)
     return [part for pair in pairs if pair[0] not in flags for part in pair]
 
 
 def command(model: str | Path, *flags: str) -> list[str]:
-    """The command line that serves `model`."""
+    """The command line of a server for `model`."""
     own = MODEL_FLAGS.get(model, ()) if isinstance(model, str) else ()
     named = model if model == DEMO else MODELS / model
     return [str(BINARY), "--model-id", str(named), *own, *flags]
 
 
 def variables(extra: dict[str, str | None] | None = None) -> dict[str, str]:
-    """An environment without the flags' variables, but for exact arithmetic unless a test asks for another (None: the
-    default); a panic would show its backtrace."""
+    """The environment of a server: without the user's variables, and by default in float32 with backtraces. A
+    value of None in `extra` removes a variable."""
     own = {"RUST_BACKTRACE": "1", "HF_HUB_OFFLINE": "1", "DTYPE": "float32"}
     given = {"PATH": os.environ.get("PATH", "")} | own | (extra or {})
     return {name: value for name, value in given.items() if value is not None}
 
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
-    """Runs the binary to its end."""
+    """Runs the binary and waits for its end."""
     return subprocess.run(
         [str(BINARY), *arguments], capture_output=True, text=True, timeout=START_LIMIT, env=variables(environment)
     )
 
 
 def refusal(model: str | Path, *flags: str, environment: dict[str, str] | None = None) -> str:
-    """The one line with which a server that cannot start says why."""
+    """The one line in which a server says why it cannot start."""
     try:
         ended = run(*command(model, *listening(flags), *flags)[1:], environment=environment)
     except subprocess.TimeoutExpired as error:
@@ -214,7 +216,7 @@ def refusal(model: str | Path, *flags: str, environment: dict[str, str] | None =
 
 
 def wait_until(condition, limit: float, message: str) -> object:
-    """Waits until `condition` gives something true, and returns that."""
+    """Waits until `condition` returns a true value, and returns that value."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
         if value := condition():

@@ -1,6 +1,7 @@
-"""The arithmetic that `--dtype` and `--instruction-set` choose, against the reference, which is computed in float32.
+"""The arithmetic that `--dtype` and `--instruction-set` choose, against the float32 reference.
 
-The fixtures' weights are random and their raw scores reach 7: low precision shows more than in trained models.
+The fixtures' weights are random, with raw scores up to 7, so low precision causes larger errors than in
+trained models.
 """
 
 from pathlib import Path
@@ -10,9 +11,9 @@ from reference_data import CASES, EXPECTED, fields
 from server import Server, command, run
 
 MODEL = "tied-bf16"
-# By how much a raw score may be off. Measured: 0.15 and 0.24.
+# Largest allowed error of a raw score. Measured: 0.15 and 0.24.
 TOLERANCES = {"bfloat16": 0.25, "int8": 0.5}
-# What each instruction set needs of the CPU, in the words of Linux.
+# The CPU flags that each instruction set needs, by their names in /proc/cpuinfo.
 AVX512 = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
 INSTRUCTION_SETS = {
     "portable": set(),
@@ -25,6 +26,9 @@ INSTRUCTION_SETS = {
 }
 
 
+INSTRUCTION_SETS_WITH_BFLOAT16 = ("avx512+vnni+bf16", "avx512+vnni+bf16+amx")
+
+
 def cpu_flags() -> set[str]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
@@ -35,7 +39,7 @@ AVAILABLE = [name for name, needed in INSTRUCTION_SETS.items() if needed <= cpu_
 
 
 def errors(server: Server, count: int) -> list[float]:
-    """By how much the raw scores of some cases are off."""
+    """The errors of the raw scores of the first `count` cases."""
     found = []
     for name in list(EXPECTED[MODEL])[:count]:
         case = CASES[name]
@@ -51,7 +55,7 @@ def test_low_precision_is_near_the_reference(served, dtype):
     server: Server = served(MODEL, "--dtype", dtype)
     assert server.get("/info").json()["model_dtype"] == dtype
     off = errors(server, 30)
-    # The second: it is not float32 under another name.
+    # An error of at least 1e-3 shows that it is not float32 under another name.
     assert max(off) <= TOLERANCES[dtype] and max(off) > 1e-3, off
 
 
@@ -65,6 +69,21 @@ def test_every_instruction_set_of_the_cpu_can_be_chosen(name):
             assert f"computed in {dtype} by candle" in server.log() and f"on 3 threads with {name};" in server.log()
             off = errors(server, 8)
             assert max(off) <= tolerance, off
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(("portable", AVAILABLE[-1])))
+def test_instead_of_float16_the_cpu_computes_in_bfloat16_or_float32(name):
+    expected = "bfloat16" if name in INSTRUCTION_SETS_WITH_BFLOAT16 else "float32"
+    scores = {}
+    for dtype in ("float16", expected):
+        with Server(MODEL, "--dtype", dtype, environment={"INSTRUCTION_SET": name}) as server:
+            info = server.get("/info").json()
+            assert (info["model_dtype"], info["arithmetic"]) == (dtype, expected)
+            assert f"computed in {expected} by candle" in server.log()
+            said = [line for line in server.log().splitlines() if "--dtype float16`" in line]
+            assert len(said) == (dtype == "float16") and all(expected in line for line in said), said
+            scores[dtype] = errors(server, 8)
+    assert scores["float16"] == scores[expected]
 
 
 def test_without_the_flag_it_is_the_best_of_the_cpu(server):
@@ -81,7 +100,7 @@ def test_an_instruction_set_that_the_cpu_lacks_is_refused(name):
 
 @pytest.mark.parametrize(("model", "stored"), [(MODEL, "bfloat16"), ("tied-f32-bare", "float32"), ("untied-f16", "float16")])
 def test_the_default_is_what_the_checkpoint_is_stored_in_if_the_cpu_multiplies_that(model, stored):
-    native = "avx512+vnni+bf16" in AVAILABLE
+    native = AVAILABLE[-1] in INSTRUCTION_SETS_WITH_BFLOAT16
     expected = "bfloat16" if stored == "bfloat16" and native else "float32"
     with Server(model, environment={"DTYPE": None}) as server:
         assert server.get("/info").json()["model_dtype"] == expected

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it gets the contract's status and body, and the server goes on as before."""
+"""Bad input of every kind: the client gets the contract's status and body, and the server serves on."""
 
 import json
 import socket
@@ -11,17 +11,17 @@ from server import Background, Server, wait_until
 
 BODY = {"query": "q", "texts": ["a", "b"]}
 LONG = CASES["over-default-limit"]["document"]
-# Seconds of work in batches of two texts; no two share a prefix.
+# Takes seconds, in batches of two texts. No two texts share a prefix.
 SLOW = {"query": "q", "texts": [f"{number} {LONG}" for number in range(8)]}
 VALIDATION = (422, "Validation")
-# What is not JSON at all.
+# The answer to a body that is not JSON.
 MALFORMED = (400, "Validation")
 EMPTY = (400, "Empty")
 
 
 @pytest.fixture(autouse=True)
 def serves_as_before(server: Server):
-    """After each test the server's answer to a plain request is what it was."""
+    """After each test, the server must give the same answer to a plain request as before it."""
     before = server.scores("q", ["a", "b"])
     yield
     assert server.get("/health").status_code == 200
@@ -41,7 +41,7 @@ def nested(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-# Path, body as it is sent, status and kind, what the message says.
+# Path, raw body, expected status and kind, words of the message.
 BODIES = {
     "nothing": ("/rerank", b"", MALFORMED, ["JSON"]),
     "not JSON": ("/rerank", b"query=q&texts=a", MALFORMED, ["not JSON"]),
@@ -156,7 +156,7 @@ def test_the_limit_on_a_body_is_exact(served):
         data = json.dumps({"query": "q", "texts": ["a" * (size - len(data))]})
         assert len(data) == size
         assert server.post("/rerank", data=data).status_code == status
-        # Without a length in the headers, too.
+        # The limit also holds for a body whose length is not in the headers.
         assert server.post("/rerank", data=iter([data[:500].encode(), data[500:].encode()])).status_code == status
 
 
@@ -249,7 +249,7 @@ class TestKey:
         check_error(keyed.get("/info", headers=headers), 401, "Unauthorized")
         openai = keyed.post("/v1/embeddings", {"input": "a"}, headers=headers)
         assert openai.status_code == 401 and (openai.json()["code"], openai.json()["type"]) == (401, "Unauthorized")
-        # A body that is wrong too says nothing to a stranger.
+        # Without the key, the answer does not tell that the body is wrong as well.
         check_error(keyed.post("/rerank", data=b"{", headers=headers), 401, "Unauthorized")
 
     def test_with_the_key_they_are_open(self, keyed):
@@ -268,7 +268,7 @@ class TestKey:
 
 
 def talk(server: Server, data: bytes) -> bytes:
-    """What the server answers to raw bytes, up to the first pause or the connection's end."""
+    """The server's answer to raw bytes, up to its first pause or the end of the connection."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
         stream.sendall(data)
         return stream.recv(65536)
@@ -287,7 +287,7 @@ def talk(server: Server, data: bytes) -> bytes:
     ],
     ids=["TLS", "nonsense", "version", "negative length", "two lengths", "bad chunk", "too many headers"],
 )
-def test_what_is_no_http_ends_its_connection_only(server: Server, data):
+def test_bytes_that_are_not_http_end_only_their_connection(server: Server, data):
     answer = talk(server, data)
     assert answer == b"" or answer.startswith(b"HTTP/1.") and answer[9:10] == b"4", answer
 
@@ -299,7 +299,7 @@ def test_a_refused_client_goes_on_with_its_connection(served, path, status):
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
         for _ in range(3):
             stream.sendall(head.encode())
-            # A server that does not wait for the body has closed the connection by then.
+            # By then, a server that does not wait for the body has closed the connection.
             time.sleep(0.1)
             stream.sendall(b" " * 20000)
             assert stream.recv(65536).startswith(f"HTTP/1.1 {status} ".encode())
@@ -313,39 +313,39 @@ def test_a_body_that_breaks_off(server: Server):
     assert len(server.rerank("q", ["a"])) == 1
 
 
-def test_a_client_that_goes_away_has_its_work_dropped():
-    # A server of its own: its counters are compared exactly.
+def test_the_work_of_a_client_that_goes_away_is_dropped():
+    # A server of its own, because the test compares its counters exactly.
     with Server("tied-bf16") as server:
         before = server.scores("other", ["a", "b"])
         body = json.dumps(SLOW).encode()
         head = f"POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
             stream.sendall(head.encode() + body)
-            wait_until(lambda: server.metrics().get("te_batch_next_size_count", 0) >= 2, 30, "no batch of it began")
+            wait_until(lambda: server.metrics().get("te_batch_next_size_count", 0) >= 2, 30, "none of its batches began")
             others = [Background(server.scores, "other", ["a", "b"]) for _ in range(3)]
         dropped = 'te_request_failure{err="dropped"}'
         wait_until(lambda: server.metrics().get(dropped) == 1, 30, "it is not counted as dropped")
         for other in others:
             assert other.result() == pytest.approx(before, abs=2e-5)
         wait_until(lambda: server.metrics()["te_queue_size"] == 0, 30, "the queue is not empty")
-        # Another request that is answered shows that all before it is done with.
+        # Once another request is answered, everything before it is done.
         server.scores("other", ["a", "b"])
         metrics = server.metrics()
         assert metrics[dropped] == 1
         assert metrics['te_request_count{method="batch"}'] == 6
         assert metrics['te_request_success{method="batch"}'] == 5
-        assert metrics["te_batch_next_size_sum"] < 4 * len(before) + len(SLOW["texts"]), "all of it was computed"
+        assert metrics["te_batch_next_size_sum"] < 4 * len(before) + len(SLOW["texts"]), "all of its texts were computed"
 
 
 def test_when_overloaded_the_client_is_asked_to_come_back(served):
     server = served("tied-bf16", "--max-concurrent-requests", "1")
     slow = Background(server.rerank, **SLOW)
-    wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+    wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "none of its batches began")
     answer = server.post("/rerank", BODY)
     check_error(answer, 429, "Overloaded", "overloaded")
     assert int(answer.headers["retry-after"]) >= 1
     assert server.post("/tokenize", {"inputs": "a"}).status_code == 429
     assert server.get("/health").status_code == 200
     assert len(slow.result()) == len(SLOW["texts"])
-    wait_until(lambda: server.post("/rerank", BODY).status_code == 200, 30, "the permit did not come back")
+    wait_until(lambda: server.post("/rerank", BODY).status_code == 200, 30, "the permit is not released")
     assert server.metrics()['te_request_failure{err="overloaded"}'] >= 2

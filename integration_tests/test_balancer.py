@@ -1,8 +1,8 @@
-"""deploy/haproxy in front of three real servers: equal queries meet the same server, whatever the dialect, and no request is
-lost while servers are killed, drained and added.
+"""deploy/haproxy in front of three real servers: equal queries reach the same server in every dialect, and no
+request is lost while servers are killed, drained and added.
 
-SCALE_REQUESTS is how many requests the run with changes has (10,000 with `make scale-test`, which also measures other ways
-to balance and prints a table for docs/scaling.md).
+SCALE_REQUESTS is the number of requests in the run with changes. `make scale-test` sets it to 10,000; then
+other ways to balance are measured as well, and a table for docs/scaling.md is printed.
 """
 
 import http.client
@@ -22,12 +22,12 @@ import pytest
 import requests
 from balancer import Balancer, free_ports
 from grpc_client import messages, stubs
-from server import ANSWER_LIMIT, Server, wait_until
+from server import ANSWER_LIMIT, Server
 
 
 
 MODEL = "demo"
-# Longer than HAProxy needs to see that a server is not ready.
+# Longer than HAProxy takes to notice that a server is not ready.
 DRAIN = ("--shutdown-delay", "4")
 NAMED = {"    balance hash var(txn.query)\n": "    balance hash var(txn.query)\n    http-response set-header x-pod %s\n"}
 TEXTS = ["Mars is red.", "Bread is baked."]
@@ -53,16 +53,16 @@ def grpc_port(server: Server) -> int:
 
 
 def dumps(body: dict) -> bytes:
-    """JSON as JavaScript and curl's users write it: characters as they are."""
+    """JSON as JavaScript and users of curl write it: characters are not escaped."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def escaped(body: dict) -> bytes:
-    """JSON as Python writes it by default: only ASCII."""
+    """JSON as Python writes it by default: all characters but ASCII are escaped."""
     return json.dumps(body).encode()
 
 
-# A path and the body of each dialect for a query.
+# For each dialect: the path, and the body for a query.
 DIALECTS: dict[str, tuple[str, Callable[[str], dict]]] = {
     "TEI": ("/rerank", lambda query: {"query": query, "texts": TEXTS}),
     "TEI, the query last": ("/rerank", lambda query: {"texts": TEXTS, "query": query}),
@@ -81,7 +81,7 @@ SESSION = requests.Session()
 
 def post(balancer: Balancer, path: str, body: bytes) -> requests.Response:
     headers = {"Content-Type": "application/json"}
-    # One connection, and yet each request goes where its query is known.
+    # All requests share one connection, and still each goes to the server of its query.
     answer = SESSION.post(balancer.url + path, data=body, headers=headers, timeout=ANSWER_LIMIT)
     assert answer.status_code == 200, answer.text
     return answer
@@ -93,7 +93,7 @@ def test_equal_queries_meet_the_same_server(balancer, name, write):
     path, body = DIALECTS[name]
     pods = {query: [post(balancer, path, write(body(query))).headers["x-pod"] for _ in range(2)] for query in QUERIES}
     if write is escaped and name in ("Mixedbread", "vLLM's pairs", "pairs of lists"):
-        # json_query reads no \uXXXX, and what helps out knows the field `query` only.
+        # json_query does not read \uXXXX, and the configuration's own search knows the field `query` only.
         pods = {query: met for query, met in pods.items() if query.isascii()}
     assert all(len(set(met)) == 1 for met in pods.values()), pods
     assert len({met[0] for met in pods.values()}) == 3, pods
@@ -107,7 +107,7 @@ def test_a_query_has_one_server_in_all_dialects(balancer):
         assert len(met) == 1, query
 
 
-def test_what_has_no_query_goes_to_all(balancer, three):
+def test_requests_without_a_query_go_to_all_servers(balancer, three):
     before = [server.metrics().get('te_request_count{method="single"}', 0) for server in three]
     for _ in range(12):
         post(balancer, "/predict", dumps({"inputs": ["red planet", "Mars is red."]}))
@@ -118,7 +118,7 @@ def test_what_has_no_query_goes_to_all(balancer, three):
 def test_large_requests_and_refusals_pass(balancer):
     limit = 2_000_000
     for query in ("large", "큰"):
-        # A field that nobody knows costs no time to compute.
+        # The server ignores this field, so that the body is large and the computation small.
         body = {"padding": "x" * (limit - 100), "query": query, "texts": TEXTS}
         met = {post(balancer, "/rerank", write(body)).headers["x-pod"] for write in (dumps, escaped) for _ in range(2)}
         assert len(met) == 1 or not query.isascii(), met
@@ -149,7 +149,7 @@ def counted(server: Server) -> float:
     return server.metrics().get('te_request_count{method="batch"}', 0)
 
 
-def test_nobody_there():
+def test_without_a_server_the_answer_is_503():
     (port, other) = free_ports(2)
     with Balancer([(port, other)]) as balancer:
         balancer.wait_for()
@@ -157,13 +157,13 @@ def test_nobody_there():
         assert answer.status_code == 503
 
 
-# The run with changes.
+# The run in which servers are killed, added and drained.
 
 Request = tuple[str, list[str]]
 
 
 def workload(requests_in_all: int, seed: int = 1) -> list[Request]:
-    """Requests in random order: each query comes 20 times, with other texts each time."""
+    """Requests in random order: 20 for each query, each with other texts."""
     numbers = random.Random(seed)
     words = "red planet bread water light moon river stone glass paper winter summer music garden train bridge island".split()
     queries = [" ".join(numbers.choices(words, k=16)) for _ in range(requests_in_all // 20)]
@@ -174,8 +174,8 @@ def workload(requests_in_all: int, seed: int = 1) -> list[Request]:
 
 @dataclass
 class Run:
-    """What a run gave: the scores of each request, how often a request was sent again because its connection broke off,
-    seconds, and what the servers counted."""
+    """The result of a run: the scores of each request, the number of requests sent again because their
+    connection broke, seconds, and the servers' counters."""
 
     scores: list[list[float]]
     sent_again: int
@@ -187,8 +187,9 @@ NAMES = ("te_prefix_cache_tokens", "te_batch_tokens_computed", "te_batch_next_si
 
 
 def send_all(url: str, asked: list[Request], changes: dict[int, Callable[[], None]] | None = None) -> tuple[list[list[float]], int]:
-    """Sends all requests, `CLIENTS` at a time over connections that are kept, and makes a change before the request of its
-    number."""
+    """Sends all requests, `CLIENTS` at a time, over connections that are kept open. Before a request whose
+    number is in `changes`, calls that function. Returns the scores of each request, and how many requests
+    were sent again."""
     address = url.removeprefix("http://")
     own, lock, sent_again = local(), Lock(), 0
     changes = changes or {}
@@ -209,10 +210,10 @@ def send_all(url: str, asked: list[Request], changes: dict[int, Callable[[], Non
                 if answer.status == 200:
                     ranks = json.loads(content)
                     return [rank["score"] for rank in sorted(ranks, key=lambda rank: rank["index"])]
-                # The server that computed it was killed. Nothing else may go wrong.
+                # A 502 means that the server was killed during the computation. No other error may occur.
                 assert answer.status == 502, f"{answer.status}: {content[:200]}"
             except http.client.RemoteDisconnected:
-                # HAProxy's other way to say the same, where its connection to the server was used before.
+                # HAProxy closes the connection instead if it had used its own one to the server before.
                 connection.close()
             with lock:
                 sent_again += 1
@@ -228,7 +229,7 @@ def counts(server: Server) -> Counter:
 
 
 def template_tokens(server: Server) -> int:
-    """The tokens before the query, which every request has in the cache."""
+    """The number of tokens before the query, which the cache holds after the first request."""
     server.rerank("warm up", ["a"])
     before = counts(server)["te_prefix_cache_tokens"]
     server.rerank("never asked", ["a"])
@@ -236,12 +237,13 @@ def template_tokens(server: Server) -> int:
 
 
 def query_tokens_cached(counted: Counter, template: int) -> int:
-    """The tokens of queries that were not computed again: in the cache a prefix counts once for each batch."""
+    """The tokens of queries that were taken from the cache. The template, which also counts once for each
+    batch, is subtracted."""
     return counted["te_prefix_cache_tokens"] - template * counted["te_batch_next_size_count"]
 
 
 def alone(asked: list[Request], *flags: str) -> tuple[Run, int]:
-    """All requests to one server, and the tokens of its template."""
+    """Sends all requests to one server. Returns the run and the number of tokens of the server's template."""
     with Server(MODEL, *flags) as server:
         template = template_tokens(server)
         before, started = counts(server), time.monotonic()
@@ -253,7 +255,8 @@ def alone(asked: list[Request], *flags: str) -> tuple[Run, int]:
 
 
 def balanced(asked: list[Request], changes: dict[str, str], *flags: str, is_steady: bool) -> Run:
-    """All requests to three servers behind the balancer; unless `is_steady`, one is killed, one is added and one drained."""
+    """Sends all requests to three servers behind the balancer. Unless `is_steady`, one server is killed, one
+    added and one drained during the run."""
     late = free_ports(2)
     given = ("--grpc-port", "0", *DRAIN, *flags)
     with Server(MODEL, *given) as one, Server(MODEL, *given) as two, Server(MODEL, *given) as three:
@@ -289,13 +292,13 @@ def balanced(asked: list[Request], changes: dict[str, str], *flags: str, is_stea
                 for server in left:
                     at_the_end.update(counts(server))
                 if not is_steady:
-                    # The new server did its share.
+                    # The new server computed its share.
                     assert counts(added[0])["te_predict_count"] > number * 2 * 0.05
             finally:
                 for server in added:
                     server.stop()
             if not is_steady:
-                # Killed on purpose.
+                # It was killed on purpose, so `stop` would fail.
                 one.process.wait(30)
                 one._close()
             return Run(scores, sent_again, seconds, at_the_end)
@@ -312,10 +315,10 @@ def test_no_request_is_lost_and_the_cache_is_used_while_servers_come_and_go():
     reference, template = alone(asked)
     run = balanced(asked, {}, is_steady=False)
     check_equal(run, reference)
-    # Only what the killed server had in hand.
+    # Only requests that the killed server was computing are sent again.
     assert run.sent_again <= CLIENTS
     share = query_tokens_cached(run.counts, template) / query_tokens_cached(reference.counts, template)
-    # What the three changes cost does not depend on the number of requests, but on how soon a machine notices them.
+    # The cost of the three changes depends on how soon HAProxy notices them, not on the requests.
     assert share >= (0.9 if len(asked) >= 10_000 else 0.7), (share, run.counts, reference.counts)
 
 
@@ -331,7 +334,7 @@ def test_ways_to_balance(capsys):
     asked = workload(int(os.environ["SCALE_REQUESTS"]))
     with Server(MODEL) as server:
         send_all(server.url, asked[:2000])
-        # What the queries of all requests take, of which a server of its own holds 40 %.
+        # Bytes of cached prefixes for the queries of all requests; a cache then holds 40 % of them.
         bytes_of_all = server.metrics()["te_prefix_cache_bytes"] * len({query for query, _ in asked})
         bytes_of_all /= len({query for query, _ in asked[:2000]})
     rows = []

@@ -1,4 +1,4 @@
-"""Small batches, which are the default on a CPU: texts that are longer, and requests that are split."""
+"""Small batches, the default on a CPU: texts longer than a batch, and requests that are split."""
 
 import pytest
 from reference_data import CASES
@@ -22,7 +22,7 @@ def test_a_text_longer_than_a_batch_is_computed_alone(small_batches, served):
     texts = [LONG, "short", LONG[: len(LONG) // 8], "another", LONG[: len(LONG) // 2]]
     answer = small_batches.post("/rerank", {"query": "q", "texts": texts, "truncate": True, "raw_scores": True})
     assert answer.status_code == 200, answer.text
-    # The longest is cut to the longest input, not to the batch.
+    # The longest text is cut to the longest input, not to the size of a batch.
     assert answer.headers["x-truncated-texts"] == "1"
     assert int(answer.headers["x-compute-tokens"]) > 8192 + 4096
     large = served(MODEL, "--threads", "1", "--max-batch-tokens", "16384")
@@ -40,7 +40,7 @@ def test_a_split_request_computes_once_what_its_texts_share(served):
     assert answer.status_code == 200, answer.text
     moved = {name: value - before.get(name, 0) for name, value in server.metrics().items()}
     assert moved["te_batch_next_size_count"] >= 4, "it was not split"
-    # Of a prompt, all but the document and the end of the template.
+    # The shared part of each prompt: all tokens but the document's and the end of the template.
     shared = int(server.post("/rerank", {"query": query, "texts": [""]}).headers["x-compute-tokens"]) - 20
     assert shared > 60
     assert moved["te_batch_tokens_computed"] <= int(answer.headers["x-compute-tokens"]) - 31 * shared

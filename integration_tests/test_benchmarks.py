@@ -1,6 +1,7 @@
-"""The benchmarks' own arithmetic: what is asked of whom, how readings become a document. No clock decides here.
+"""The benchmarks' own arithmetic: the requests that they send, and how readings become a document. Nothing is
+timed.
 
-Held to: brute force on random texts, numbers worked out here by hand, and the checked-in document."""
+The reference is brute force on random texts, numbers computed by hand, and the checked-in document."""
 
 import json
 import random
@@ -12,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 BENCHES = Path(__file__).resolve().parent.parent / "benches"
-sys.path.append(str(BENCHES))  # after the installed packages, whose names stay theirs
+sys.path.append(str(BENCHES))  # at the end, so that installed packages of the same names come first
 import asked  # noqa: E402
 import charts  # noqa: E402
 import peer  # noqa: E402
@@ -33,7 +34,7 @@ def test_what_is_kept_of_earlier_requests_is_not_to_compute(fixture_model):
     again = work.of({"query": "what is the capital of france?", "documents": ["Paris.", "Rome."]})
     ids = work.prompts.ids("what is the capital of france?", ["Paris.", "Rome."])
     assert first["tokens"] == sum(map(len, ids)) and first["computed"] == first["unique"]
-    # System line, instruction and query; of the documents nothing.
+    # Kept: system line, instruction and query, and nothing of the documents.
     kept = first["computed"] - again["computed"]
     assert len(work.prompts.prompt.prefix) + 10 < kept < asked.same(*ids) + 1
     config = json.loads((fixture_model / "config.json").read_text())
@@ -78,7 +79,7 @@ def test_a_batch_has_texts_of_similar_length_and_scores_come_back_in_order():
 
 
 def results() -> dict:
-    """Two systems of ours and the two references; the warm-up's score of int8 is the one that is furthest off."""
+    """Two of our configurations and two references. int8's largest error is in the warm-up's score."""
     def reading(system: str, workload: str, query: int, seconds: float, scores: list[float]) -> dict:
         return {"system": system, "workload": workload, "round": query - 1, "query": query, "measured": query > 0,
                 "seconds": seconds, "scores": scores}
@@ -105,7 +106,7 @@ def rows(markdown: str) -> list[list[str]]:
 
 def test_a_table_has_medians_spreads_memory_and_the_worst_score_difference():
     table = {row[0]: row[1:] for row in rows(render.measured(render.Peers(results())))}
-    # Two pairs in 4, 5 and 2 s; in 1, 1.5 and 1.25 s. Nobody was asked for W3, so it has no column.
+    # Two pairs in 4, 5 and 2 s; in 1, 1.5 and 1.25 s. Without readings, W3 has no column.
     assert table["this server, float32"] == ["0.50 (0.40–1.00)", "400", "1.57", "4e-7", "3.0"]
     assert table["this server, int8"] == ["1.60 (1.33–2.00)", "100", "1.57", "0.150", "3.0"]
     assert table["transformers-bfloat16"][-2:] == ["0.020", ""] and table["transformers-float32"][-2] == "0"
@@ -113,14 +114,14 @@ def test_a_table_has_medians_spreads_memory_and_the_worst_score_difference():
 
 def test_ratios_are_those_of_the_medians_and_larger_is_faster():
     table = {row[0]: row[1:] for row in rows(render.ratios(render.Peers(results())))}
-    # 9 and 5 s beside 4 s, 800 and 500 ms beside 400 ms.
+    # 9 and 5 s against 4 s, 800 and 500 ms against 400 ms.
     assert table["this server, float32"] == ["2.25 / 1.25", "2.00 / 1.25"]
     assert table["this server, bfloat16"] == ["– / –", "– / –"]
 
 
 def test_the_share_of_the_peak_is_that_of_the_run_s_median():
     table = {row[0]: row[1:] for row in rows(render.shares(render.Peers(results())))}
-    # 40 tokens and 2000 G of products in 4 s, beside 1000 G/s; 1000 G more with attention.
+    # 40 tokens and 2000 G of products in 4 s, against a peak of 1000 G/s; attention adds 1000 G.
     assert table["float32"] == ["10", "500", "1000", "50 %", "75 %"]
     assert table["int8"][2:] == ["4000", "40 %", "60 %"]
     assert "bfloat16" not in table
@@ -168,11 +169,11 @@ def test_ticks_are_round_and_within():
         assert 4 <= len(charts.steps(high)) <= 11 and charts.steps(high)[-1] <= high * (1 + 1e-9)
 
 
-def test_the_document_is_what_the_measurements_make_of_it():
-    """`python3 benches/render.py` writes it."""
-    document = render.DOCUMENT.read_text()
-    for name, content in render.rendered(render.RESULTS, document).items():
-        assert (render.DOCUMENT.parent / name).read_text() == content, name
+def test_the_documents_are_what_the_measurements_make_of_them():
+    """`python3 benches/render.py` writes them."""
+    documents = {name: (render.FOLDER / name).read_text() for name in render.DOCUMENTS}
+    for name, content in render.rendered(render.RESULTS, documents).items():
+        assert (render.FOLDER / name).read_text() == content, name
 
 
 def test_medians_need_no_even_number_of_readings():
@@ -181,7 +182,7 @@ def test_medians_need_no_even_number_of_readings():
 
 
 class TestRerankers:
-    """The shapes of re-rankers, and the table that is made of readings."""
+    """The shapes of re-rankers, and the table made from their readings."""
 
     @pytest.fixture
     def speeds(self):
@@ -211,7 +212,7 @@ class TestRerankers:
         readings = [{"seconds": seconds, "tokens": 5000, "computed": 4000} for seconds in (2.0, 1.0, 4.0)]
         shape = next(shape for shape in speeds.SHAPES if shape.layers < shape.all_layers)
         found = speeds.summary(shape, readings)
-        # Of the last layer, only keys and values are computed for all tokens.
+        # In the last layer, only keys and values are computed for all tokens.
         assert found["seconds"] == 2.0
         assert found["pairs_per_second"] == pytest.approx(pairs / 2 * (shape.layers - 1) / (shape.all_layers - 1))
         keys = shape.heads[1] * shape.head * shape.hidden

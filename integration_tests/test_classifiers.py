@@ -1,4 +1,5 @@
-"""Models with a classification head: re-rankers of one or two labels score as the causal form, classifiers as transformers."""
+"""Models with a classification head: with one or two labels, they score like the causal model that they were
+made from; with more, their labels have transformers' scores."""
 
 import models
 import pytest
@@ -9,7 +10,7 @@ from server import Server, refusal
 RAW_TOLERANCE = 1e-4
 LABELS = ["contradiction", "neutral", "entailment"]
 CAUSAL = "untied-f16"
-# The two-label head is a classifier unless it is told otherwise.
+# Without the flag, the two-label head is a classifier.
 RERANKERS = {"seq-cls-1": (), "seq-cls-2": ("--model-type", "reranker")}
 POSITIVE = {"seq-cls-1": "LABEL_0", "seq-cls-2": "yes"}
 
@@ -20,14 +21,14 @@ def raw_of(logits: list[float]) -> float:
 
 
 def by_server() -> list[tuple[str, int, str]]:
-    """Model, longest input and the name of a case; the cases of a server stand together."""
+    """Model, longest input and name of each case, sorted by server."""
     rows = [(model, CASES[name]["max_length"], name) for model in RERANKERS for name in LOGITS[model]]
     return sorted(rows, key=lambda row: row[:2])
 
 
 @pytest.fixture(scope="module")
 def reranker(served):
-    """A server of a head that scores pairs."""
+    """Gives a server whose head scores pairs."""
     return lambda model, longest=8192: served(model, *RERANKERS[model], "--max-input-length", str(longest))
 
 
@@ -84,7 +85,7 @@ def test_the_positive_class_is_found_by_its_name(tmp_path, labels, turned):
     with Server(folder, *RERANKERS["seq-cls-2"]) as server:
         (score,) = server.scores(CASES["english-1"]["query"], [CASES["english-1"]["document"]])
     expected = EXPECTED[CAUSAL]["english-1"]["raw"]
-    # The rows of the head stay where they are: with the names turned, the other one is the positive.
+    # The rows of the head do not move: with the names swapped, the other row is the positive class.
     assert score == pytest.approx(-expected if turned else expected, abs=RAW_TOLERANCE)
 
 
@@ -97,7 +98,7 @@ def test_a_positive_class_that_is_not_clear_is_refused(tmp_path, labels):
 
 
 class TestClassifier:
-    """Three labels."""
+    """A classifier with three labels."""
 
     @pytest.fixture
     def classifier(self, served) -> Server:
@@ -130,7 +131,7 @@ class TestClassifier:
         names["label2id"] = {label: index for index, label in enumerate(LABELS)}
         assert classifier.get("/info").json()["model_type"] == {"classifier": names}
 
-    def test_what_another_kind_of_model_does_is_refused(self, classifier):
+    def test_requests_for_other_kinds_of_models_are_refused(self, classifier):
         for path, body, kind in (
             ("/rerank", {"query": "q", "texts": ["a"]}, "model is not a re-ranker model"),
             ("/embed", {"inputs": "a"}, "Model is not an embedding model"),

@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote get sentence-transformers' vectors, and errors that they understand."""
+"""Clients of other projects get sentence-transformers' vectors, and errors of their own types."""
 
 import asyncio
 
@@ -50,7 +50,7 @@ def check(vectors, expected=EXPECTED) -> None:
 
 
 class TestHuggingFaceHub:
-    """`huggingface_hub`'s client, whose model is a server's address."""
+    """`huggingface_hub`'s client, with the server's address as its model."""
 
     def test_features(self, embedder):
         client = InferenceClient(embedder.url)
@@ -81,7 +81,7 @@ class TestHuggingFaceHub:
     def test_classification(self, served):
         row = LOGITS["seq-cls-3"]["korean"]
         best = InferenceClient(f"{served('seq-cls-3').url}/predict").text_classification(row["inputs"][0])
-        # The client reads the first of a list: of a single text's labels the best.
+        # The client reads the first entry of the list, which is the best label of a single text.
         assert best["label"] == ["contradiction", "neutral", "entailment"][row["scores"].index(max(row["scores"]))]
         assert best["score"] == pytest.approx(max(row["scores"]), abs=1e-4)
 
@@ -99,7 +99,7 @@ class TestHuggingFaceHub:
 
 
 class TestOpenAI:
-    """`openai`, which asks for base64 unless told otherwise."""
+    """`openai`, which requests base64 by default."""
 
     def client(self, server: Server, key: str = "-", kind: type = openai.OpenAI):
         return kind(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
@@ -154,7 +154,7 @@ class TestOpenAI:
 
 
 class TestLlamaIndex:
-    """`llama-index`'s embeddings, with an instruction of the client's own."""
+    """`llama-index`'s embeddings, with an instruction that the client adds itself."""
 
     def client(self, server: Server, **options: object) -> TextEmbeddingsInference:
         return TextEmbeddingsInference(model_name="any", base_url=server.url, timeout=60, **options)
@@ -169,7 +169,7 @@ class TestLlamaIndex:
     def test_a_query_with_its_instruction(self, embedder):
         instruction = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
         vector = self.client(embedder, query_instruction=instruction).get_query_embedding(QUERY)
-        # The client puts a space between them.
+        # The client puts a space between instruction and query.
         (expected,) = embedder.post("/embed", {"inputs": f"{instruction} {QUERY}"}).json()
         check_same(vector, expected)
 
@@ -179,11 +179,11 @@ class TestLlamaIndex:
 
 
 class TestLangChain:
-    """`langchain-huggingface`'s endpoint embeddings, whose model is a server's address."""
+    """`langchain-huggingface`'s endpoint embeddings, with the server's address as their model."""
 
     def test_documents_and_queries(self, embedder):
         client = HuggingFaceEndpointEmbeddings(model=embedder.url)
-        # The client makes spaces of line breaks.
+        # The client replaces line breaks by spaces.
         assert not any("\n" in text for text in INPUTS)
         check(client.embed_documents(INPUTS))
         check([client.embed_query(INPUTS[4])], EXPECTED[4:5])

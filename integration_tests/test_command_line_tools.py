@@ -1,5 +1,5 @@
-"""The commands beside `rerank`: `download` from a Hub on loopback, `bench` against a running server whose metrics are the
-oracle, `verify` with scores of transformers."""
+"""The commands other than `rerank`: `download` from a Hub on loopback, `bench` against a running server whose
+metrics are the reference, and `verify` with transformers' scores."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ def online(hub: FakeHub, home: Path) -> dict:
     return {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
 
 
-def test_what_was_downloaded_serves_without_the_network(tmp_path):
+def test_a_downloaded_model_is_served_without_the_network(tmp_path):
     cache = tmp_path / "cache"
     with FakeHub(ID, MODELS / MODEL) as hub:
         ended = run("download", ID, "--huggingface-hub-cache", cache, environment=online(hub, tmp_path))
@@ -45,7 +45,7 @@ def test_what_was_downloaded_serves_without_the_network(tmp_path):
         assert got.lines() == expected
 
 
-def test_what_cannot_be_downloaded_is_said_in_one_line(tmp_path):
+def test_a_failed_download_is_explained_in_one_line(tmp_path):
     with FakeHub(ID, MODELS / MODEL, token="hf_secret") as hub:
         environment = online(hub, tmp_path)
         assert "--hf-token" in run("download", ID, environment=environment).refusal()
@@ -141,7 +141,7 @@ class Stalls(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_server_that_stalls_cannot_hide_it_where_requests_are_due_at_fixed_times():
+def test_a_stall_shows_when_requests_are_due_at_fixed_times():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Stalls)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -151,7 +151,7 @@ def test_a_server_that_stalls_cannot_hide_it_where_requests_are_due_at_fixed_tim
     finally:
         server.shutdown()
         server.server_close()
-    # The last of the ten was due after 0.45 s and could be sent after 1 s.
+    # The last of the ten requests was due after 0.45 s, but could be sent only after 1 s.
     assert report["requests"] == 10 and report["latency_ms"]["min"] >= 540 and report["late"] >= 9, report
     assert report["tokens"] is None
 
@@ -207,14 +207,14 @@ def test_verify_fails_wrong_scores_and_says_which(tmp_path):
 
 
 def test_verify_compares_a_published_model_with_published_scores(tmp_path):
-    # Random weights under the model's name: the machinery runs, and nothing passes.
+    # Random weights under the model's name: all checks run, and the comparison must fail.
     folder = models.copy(MODEL, tmp_path).rename(tmp_path / "Qwen3-Reranker-0.6B")
     ended = run("verify", folder)
     found = [mark for mark, name, _ in lines(ended.out) if name == "golden"]
     assert ended.code == 1 and found == ["-"] + ["FAIL"] * 4 + ["-"] + ["FAIL"] * 2, ended.out
 
 
-def test_verify_says_what_it_has_nothing_for(tmp_path):
+def test_verify_says_for_which_checks_it_has_no_values(tmp_path):
     ended = run("verify", MODELS / MODEL)
     assert ended.code == 0 and f"no scores are published for `{MODEL}`" in ended.out, ended.out
     embedding = run("verify", MODELS / "embedding-last")
@@ -222,7 +222,7 @@ def test_verify_says_what_it_has_nothing_for(tmp_path):
 
 
 def test_verify_compares_an_embedding_model_with_published_vectors(tmp_path):
-    # Random weights: found by the folder's name or by --as, and nothing passes.
+    # Random weights, found by the folder's name or by --as: the comparison must fail.
     folder = models.copy("embedding-last", tmp_path).rename(tmp_path / "qwen3-embedding-0.6b")
     for flags in ([folder], [MODELS / "embedding-last", "--as", "Qwen/Qwen3-Embedding-0.6B"]):
         ended = run("verify", *flags)
@@ -252,7 +252,7 @@ def test_verify_fails_a_broken_model_with_the_step(tmp_path, change, name):
     assert failed[0] == name, ended.out
 
 
-def test_verify_refuses_a_golden_file_that_is_none(tmp_path):
+def test_verify_refuses_a_file_that_is_not_golden(tmp_path):
     path = tmp_path / "golden.json"
     path.write_text('[{"query": "q"}]')
     assert "--golden" in run("verify", MODELS / MODEL, "--golden", path).refusal()

@@ -1,4 +1,4 @@
-"""Hundreds of requests over HTTP and streams over gRPC at once: no answer is lost, doubled, mixed up or out of order."""
+"""Hundreds of requests over HTTP and streams over gRPC at once: each gets its own answer, in order."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -12,31 +12,31 @@ from vectors import SAME, difference
 
 AT_ONCE = 200
 PER_STREAM = 5
-# Texts whose vectors are far enough apart to be told from one another.
+# Texts whose vectors differ enough that a mix-up would show.
 NAMES = ["english", "question", "korean", "chinese", "russian", "arabic", "emoji", "decomposed", "one-letter", "one-token"]
 
 
 @pytest.fixture(scope="module")
 def server():
-    # A server of its own, whose counters are compared.
+    # A server of its own, because the test compares its counters.
     with Server("embedding-last", "--grpc-port", "0", "--max-concurrent-requests", "1000") as server:
         yield server
 
 
 def unique(number: int) -> str:
-    """A text that no other request has."""
+    """A text that belongs to no other request."""
     return f"{TEXTS[NAMES[number % len(NAMES)]]['text']} {number}"
 
 
 @pytest.fixture(scope="module")
 def alone(server) -> list[list[float]]:
-    """The vector of each text, computed with nobody else there."""
+    """The vector of each text, from a server that computes nothing else."""
     texts = [unique(number) for number in range(AT_ONCE * PER_STREAM)]
     vectors = []
     for start in range(0, len(texts), 32):
         vectors += server.post("/embed", {"inputs": texts[start : start + 32]}).json()
     apart = sorted(range(len(vectors)), key=lambda index: vectors[index][0])
-    # Neighbours in one value may be close there, but not in all.
+    # Sorted by their first value, neighbours are close in that value, but must differ in another.
     assert all(difference(vectors[a], vectors[b]) > 5 * SAME for a, b in zip(apart, apart[1:], strict=False))
     return vectors
 

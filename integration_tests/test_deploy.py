@@ -1,8 +1,10 @@
-"""deploy/: manifests, rules and the dashboard, held to the tools that read them and to what the server exposes.
+"""deploy/: manifests, rules and the dashboard, checked with the programs that read them and with the real
+server.
 
-What must hold: every flag that deploy/ sets is one of the server's; every panel and rule asks for metrics that there are,
-and gets an answer from a Prometheus that scrapes the real server; manifests are valid for current versions of Kubernetes.
-A tool that the machine lacks skips its tests by name; `make deploy-check` says how to get it.
+Invariants: every variable that deploy/ sets is a flag of the server; every panel and rule uses metrics that
+exist, and gets values from a Prometheus that scrapes the real server; manifests are valid for current
+versions of Kubernetes. If the machine lacks a program, its tests are skipped by name; `make deploy-check`
+says how to install it.
 """
 
 import json
@@ -28,12 +30,12 @@ DASHBOARD = json.loads((COMPOSE / "grafana/dashboards/text-embeddings-router.jso
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 TEIS = json.loads((ROOT / "integration_tests/tei_metrics.json").read_text(encoding="utf-8"))["families"]
 KUBERNETES = DEPLOY / "kubernetes"
-# Variables of other programs that the containers read.
+# Variables for other programs in the containers.
 FOREIGN_VARIABLES = {"HF_HUB_OFFLINE", "HF_TOKEN"}
 
 
 def tool(name: str, package: str) -> str:
-    """The path of a program, or a skip that says where it comes from."""
+    """The path of a program. Without it the test is skipped, with `package` as the reason."""
     found = shutil.which(name) or shutil.which(name, path=str(ROOT / "target/tools"))
     if not found:
         pytest.skip(f"{name} is not installed: {package}")
@@ -48,19 +50,19 @@ def run_tool(*command: str) -> str:
 
 @pytest.fixture(scope="module")
 def variables() -> set[str]:
-    """The server's own variables."""
+    """The variables of the server's flags."""
     return set(re.findall(r"\[env: (\w+)", run("--help").stdout))
 
 
 @pytest.fixture(scope="module", params=["cpu", "gpu"])
 def manifests(request) -> dict[str, dict]:
-    """The manifests of an overlay by kind and name."""
+    """The manifests of an overlay, by kind and name."""
     kubectl = tool("kubectl", "`make deploy-check` installs it")
     built = subprocess.run(
         [kubectl, "kustomize", KUBERNETES / "overlays" / request.param], capture_output=True, text=True, timeout=120
     )
     assert built.returncode == 0, built.stderr
-    # What is deprecated is a warning.
+    # kubectl warns about deprecated fields.
     assert built.stderr == "", built.stderr
     documents = list(yaml.safe_load_all(built.stdout))
     return {f"{document['kind']}/{document['metadata']['name']}": document for document in documents}
@@ -74,7 +76,7 @@ class TestKubernetes:
                 kubernetes.validate(manifest, kubernetes.latest_version(), strict=True)
             except kubernetes.SchemaNotFoundError:
                 unknown.append(manifest["kind"])
-        # The Prometheus operator's, whose schemas are its own.
+        # Kinds of the Prometheus operator, which has schemas of its own.
         assert sorted(unknown) == ["PrometheusRule", "ServiceMonitor"]
 
     @staticmethod
@@ -86,7 +88,7 @@ class TestKubernetes:
         (settings,) = [manifest["data"] for manifest in manifests.values() if manifest["kind"] == "ConfigMap"]
         return settings
 
-    def test_what_is_set_are_flags_of_the_server(self, manifests, variables):
+    def test_each_variable_is_a_flag_of_the_server(self, manifests, variables):
         pod = self.pod(manifests)
         named = set(self.settings(manifests))
         for container in (*pod["initContainers"], *pod["containers"]):
@@ -99,7 +101,7 @@ class TestKubernetes:
         needed = before + int(settings["SHUTDOWN_DELAY"]) + int(settings["DRAIN_TIMEOUT"])
         assert needed < pod["terminationGracePeriodSeconds"]
         readiness = pod["containers"][0]["readinessProbe"]
-        # Before the port closes, who asks the pod itself has heard of it.
+        # Clients that probe the pod directly notice that it is not ready before its port closes.
         assert readiness["periodSeconds"] < int(settings["SHUTDOWN_DELAY"])
 
     def test_ports_and_probes_are_the_servers(self, manifests, served):
@@ -135,7 +137,7 @@ class TestKubernetes:
         monitor = manifests["ServiceMonitor/text-embeddings-router"]["spec"]
         assert monitor["selector"]["matchLabels"].items() <= manifests[pods]["metadata"]["labels"].items()
         (other,) = [name for name in manifests if name.startswith("Service/") and name != pods]
-        # Not scraped twice.
+        # Otherwise Prometheus would scrape each pod twice.
         assert not monitor["selector"]["matchLabels"].items() <= manifests[other]["metadata"].get("labels", {}).items()
         ports = {port["name"] for port in manifests[pods]["spec"]["ports"]}
         assert {endpoint["port"] for endpoint in monitor["endpoints"]} <= ports
@@ -169,14 +171,14 @@ def services() -> dict[str, dict]:
 
 
 class TestCompose:
-    def test_what_is_set_are_flags_of_the_server(self, services, variables):
+    def test_each_variable_is_a_flag_of_the_server(self, services, variables):
         assert set(services["server"]["environment"]) <= variables
 
     def test_the_server_has_the_time_to_end(self, services):
         drain = int(services["server"]["environment"]["DRAIN_TIMEOUT"])
         assert drain < int(services["server"]["stop_grace_period"].removesuffix("s"))
 
-    def test_what_is_mounted_is_there(self, services):
+    def test_mounted_files_exist(self, services):
         for name, service in services.items():
             sources = [volume.split(":")[0] for volume in service["volumes"]]
             assert all((COMPOSE / source).exists() for source in sources if source.startswith("./")), name
@@ -198,7 +200,7 @@ class TestRules:
 
 
 class Prometheus:
-    """Debian's Prometheus with the configuration of deploy/compose, but for whom it scrapes and how often."""
+    """Debian's Prometheus with the configuration of deploy/compose; only its targets and intervals differ."""
 
     def __init__(self, folder: Path, servers: list[Server]):
         self._binary = tool("prometheus", "Debian's package `prometheus` has it")
@@ -228,7 +230,7 @@ class Prometheus:
         self._process.wait(60)
 
     def query(self, expression: str) -> list[float]:
-        """The values of an expression now, without those that are no number."""
+        """The current values of an expression, without NaN and infinities."""
         answer = requests.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=60).json()
         assert answer["status"] == "success", f"{expression}: {answer}"
         values = [float(series["value"][1]) for series in answer["data"]["result"]]
@@ -236,7 +238,7 @@ class Prometheus:
 
 
 def ask_everything(reranker: Server, embedder: Server, stop: Event) -> None:
-    """Requests that move every metric, until `stop`."""
+    """Sends requests that change every metric, until `stop` is set."""
     number = 0
     while not stop.is_set():
         number += 1
@@ -260,7 +262,7 @@ def prometheus(tmp_path_factory) -> Iterator[Prometheus]:
             asking = Thread(target=ask_everything, args=(reranker, embedder, stop))
             asking.start()
             try:
-                # A rate wants several scrapes.
+                # `rate` needs several scrapes.
                 wait_until(lambda: prometheus.query("min(count_over_time(te_request_count[1m])) > 5"), 60, "nothing is scraped")
                 yield prometheus
             finally:
@@ -286,7 +288,7 @@ class TestMonitoring:
                 metric = re.match(r"label_values\((\w+)", variable["definition"])[1]
                 assert len(prometheus.query(metric)) == 2
 
-    def test_every_rule_asks_for_metrics_that_there_are(self, prometheus):
+    def test_every_rule_uses_metrics_that_exist(self, prometheus):
         rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
         adapter = yaml.safe_load((KUBERNETES / "adapter-rules.yaml").read_text())["rules"]
         asked = " ".join([rule["expr"] for rule in rules] + [rule["seriesQuery"] for rule in adapter])

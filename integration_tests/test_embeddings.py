@@ -1,4 +1,4 @@
-"""Every text of `reference/` has sentence-transformers' vector, on every route and in whatever company it is embedded."""
+"""Every text of `reference/` gets sentence-transformers' vector, on every route and in any batch."""
 
 import base64
 import random
@@ -13,24 +13,24 @@ from vectors import COSINE, SAME, check_reference, check_same, cosine, differenc
 PROMPT = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 MODEL = "embedding-last"
 WIDTHS = {"embedding-last": 40, "embedding-mean-dense": 19}
-# The limit on the inputs of a request.
+# The largest number of inputs in a request.
 BATCH = 32
 
 
 def by_server() -> list[tuple[str, int | None, str]]:
-    """Model, longest input and the name of a case; the cases of a server stand together."""
+    """Model, longest input and name of each case, sorted by server."""
     rows = [(model, TEXTS[name]["max_length"], name) for model, cases in VECTORS.items() for name in cases]
     return sorted(rows, key=lambda row: (row[0], row[1] or 0))
 
 
 def fields(case: dict) -> dict:
-    """What a request says beside its inputs."""
+    """The fields of a request other than its inputs."""
     prompt = {} if case["prompt_name"] is None else {"prompt_name": case["prompt_name"]}
     return {"truncation_direction": case["truncation_direction"]} | prompt
 
 
 def names(model: str = MODEL) -> list[str]:
-    """The cases without a limit of their own and without a prompt."""
+    """The cases without a limit and without a prompt."""
     return [name for name in VECTORS[model] if TEXTS[name]["max_length"] is None and TEXTS[name]["prompt_name"] is None]
 
 
@@ -65,7 +65,7 @@ def test_vector_is_that_of_sentence_transformers(limited, model, longest, name):
     (normalized,) = embed(server, case["text"], **fields(case))
     assert length(normalized) == pytest.approx(1, abs=1e-6)
     check_reference(normalized, expected["normalized"])
-    # Its ids are the same input.
+    # Sending its token ids instead gives the same vector.
     check_same(embed(server, expected["ids"]), [normalized])
     for count, first in expected.get("dimensions", {}).items():
         (cut,) = embed(server, case["text"], dimensions=int(count), **fields(case))
@@ -79,7 +79,7 @@ def test_vector_is_that_of_sentence_transformers(limited, model, longest, name):
             check_reference(token, other)
 
 
-# Cosine with sentence-transformers' vector, which is computed in float32.
+# Smallest cosine with sentence-transformers' vector, which is computed in float32.
 ARITHMETIC = {"float32": COSINE, "bfloat16": 0.9995, "int8": 0.995}
 
 
@@ -95,7 +95,7 @@ def test_every_arithmetic_comes_close(served, model, dtype):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last-token"])
-def test_the_flag_says_how_to_pool(served, pooling):
+def test_the_flag_chooses_the_pooling(served, pooling):
     server = served(MODEL, "--pooling", pooling)
     assert server.get("/info").json()["model_type"] == {"embedding": {"pooling": pooling.replace("-", "_")}}
     for name in names():
@@ -104,11 +104,11 @@ def test_the_flag_says_how_to_pool(served, pooling):
         check_reference(vector, expected["raw" if pooling == "last-token" else pooling])
 
 
-def test_the_files_say_how_to_pool(served):
+def test_the_files_choose_the_pooling(served):
     for model, pooling in (("embedding-last", "last_token"), ("embedding-mean-dense", "mean")):
         info = served(model).get("/info").json()
         assert info["model_type"] == {"embedding": {"pooling": pooling}}
-        # The default budget of a batch, and the limit in the model's files.
+        # The first model is limited by the default budget of a batch, the second by its own files.
         assert info["max_input_length"] == {"embedding-last": 16384, "embedding-mean-dense": 47}[model]
     assert served(MODEL, "--max-batch-tokens", "50000").get("/info").json()["max_input_length"] == 40960
 
@@ -125,7 +125,7 @@ def test_a_default_prompt_is_put_before_texts_and_ids(served, flags):
         check_same(embed(server, case["text"], prompt_name="query"), [vector])
         ids, behind = expected["ids"], expected["ids"][len(prompt) :]
         assert ids == prompt + behind
-        # Whether or not they end in the special token that the tokenizer puts there.
+        # With and without the special token that the tokenizer appends.
         for sent in (behind, behind[:-1]):
             check_same(embed(server, sent), [vector])
             check_same(embed(server, [sent], prompt_name="query"), [vector])
@@ -141,7 +141,7 @@ def test_tokens_are_those_of_the_tokenizer(served):
     for name in (*names(), "query-korean"):
         case, expected = TEXTS[name], VECTORS[MODEL][name]["ids"]
         if "control" in name:
-            # What a text spells is shown as the token that it spells.
+            # /tokenize reads control tokens in a text as such; /embed does not.
             continue
         prompt = {"prompt_name": case["prompt_name"]} if case["prompt_name"] else {}
         (tokens,) = server.post("/tokenize", {"inputs": case["text"], **prompt}).json()
@@ -152,7 +152,7 @@ def test_tokens_are_those_of_the_tokenizer(served):
 
 
 def by_other_routes(server: Server, model: str) -> dict[str, list[list[float]]]:
-    """The vectors of the texts of a model by every route over HTTP but `/embed`."""
+    """The vectors of a model's texts from every HTTP route but `/embed`."""
 
     def openai(path: str, **options: str) -> list:
         answer = server.post(path, {"input": texts(model), "model": "any", **options}).json()
@@ -220,9 +220,9 @@ def alone(served):
 
 
 class TestCompany:
-    """A text's vector does not depend on what it is embedded together with."""
+    """A text's vector does not depend on the other texts in its request or batch."""
 
-    # Fewer tokens than a batch of all texts, and as many as the longest has.
+    # The small budget is the length of the longest text, so that all texts together need several batches.
     FLAGS = {
         "defaults": (),
         "small budget": ("--max-input-length", "410", "--max-batch-tokens", "410"),
@@ -247,7 +247,7 @@ class TestCompany:
     def test_far_enough_apart_for_a_mistake_to_show(self, alone):
         for model in EMBEDDING_MODELS:
             ids = [VECTORS[model][name]["ids"] for name in names(model) if TEXTS[name]["truncation_direction"] == "right"]
-            # Some texts are the same after the cut.
+            # Some texts are equal after truncation.
             vectors = list({tuple(key): vector for key, vector in zip(ids, alone(model), strict=True)}.values())
             apart = (difference(a, b) for index, a in enumerate(vectors) for b in vectors[:index])
             assert len(vectors) > 15 and min(apart) > 100 * SAME
@@ -262,13 +262,13 @@ class TestCompany:
         prefixes = [ids[:count] for count in (1, 2, 5, 17, len(ids))]
         expected = [embed(server, prefix)[0] for prefix in prefixes]
         check_same(embed(server, prefixes + prefixes[::-1]), expected + expected[::-1])
-        # All tokens of one and the last of another, in one batch.
+        # `/embed_all` of the longest prefix gives each prefix's vector as that of its last token.
         (every,) = server.post("/embed_all", {"inputs": ids}).json()
         scaled = [[value / length(row) for value in row] for row in every]
         check_same([scaled[len(prefix) - 1] for prefix in prefixes], expected)
 
     def test_a_common_prompt_is_computed_once(self, served):
-        # A server of its own, whose counter is compared.
+        # A server of its own, because the test compares its counter.
         with Server(MODEL) as server:
             queries = [TEXTS["query-english"]["text"], TEXTS["query-korean"]["text"]]
             before = server.metrics().get("te_prefix_shared_tokens", 0)

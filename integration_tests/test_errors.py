@@ -1,4 +1,4 @@
-"""Each error of the contract over HTTP (status and body) and over gRPC (code), with the same message."""
+"""Each error of the contract: status and body over HTTP, code over gRPC, and the same message in both."""
 
 import json
 import socket
@@ -22,7 +22,7 @@ def method(client: Grpc, name: str) -> Callable:
 
 
 def http_error(server: Server, path: str, body: object, expected: tuple[int, str, str]) -> str:
-    """The message of an error over HTTP, whose status and body are checked."""
+    """The message of an error over HTTP, after a check of status and body."""
     answer = server.post(path, body)
     status, kind, _ = expected
     assert answer.status_code == status, answer.text
@@ -33,7 +33,7 @@ def http_error(server: Server, path: str, body: object, expected: tuple[int, str
 
 
 def grpc_error(client: Grpc, name: str, request: object, expected: tuple[int, str, str]) -> str:
-    """The message of an error over gRPC, whose code is checked; that of the method's stream must be the same."""
+    """The message of an error over gRPC, whose code is checked. The method's stream must give the same."""
     code, message = client.failure(method(client, name), request)
     assert code == expected[2], message
     if not name.startswith("rerank"):
@@ -85,7 +85,7 @@ def test_an_instance_that_fails_is_named(served):
 def test_messages_that_are_too_large(connected, model):
     server, client = connected(model, *LIMITS)
     assert server.post("/tokenize", {"inputs": "a" * 20_000}).status_code == 413
-    # Whatever the limit of HTTP, as in text-embeddings-inference: gRPC's own default.
+    # gRPC has a limit of its own, the default of gRPC libraries, as in text-embeddings-inference.
     assert client.call(client.tokenize.Tokenize, encode(inputs="a" * 20_000)).tokens
     large = encode(inputs="a" * 4_194_304, add_special_tokens=True)
     assert client.failure(client.tokenize.Tokenize, large)[0] in ("OUT_OF_RANGE", "RESOURCE_EXHAUSTED")
@@ -98,7 +98,7 @@ def test_messages_that_are_too_large(connected, model):
     assert client.call(client.tokenize.Tokenize, small).tokens
 
 
-def test_a_stream_of_texts_without_end_is_cut(connected):
+def test_an_endless_stream_of_texts_is_cut_off(connected):
     _, client = connected("tied-bf16", *LIMITS)
     sent = 0
 
@@ -124,7 +124,7 @@ def test_streams_that_end_early(connected):
     rank = client.channel.stream_unary(
         "/tei.v1.Rerank/Rerank", request_serializer=rerank.SerializeToString, response_deserializer=bytes
     )
-    # A method of one message, called without any.
+    # A call without a message, to a method that needs one.
     with pytest.raises(grpc.RpcError) as error:
         rank(iter([]), timeout=ANSWER_LIMIT)
     assert error.value.code().name in ("INTERNAL", "INVALID_ARGUMENT", "UNIMPLEMENTED"), error.value
@@ -136,7 +136,7 @@ def test_streams_that_end_early(connected):
     for _ in range(5):
         with pytest.raises(grpc.RpcError):
             client.rerank.RerankStream(broken_off(), timeout=ANSWER_LIMIT)
-    # A connection that is gone while answers are on their way.
+    # The connection is closed while answers are on their way.
     for _ in range(5):
         with Grpc(server) as leaving:
             answers = leaving.tokenize.TokenizeStream((encode(inputs="a") for _ in range(10_000)), timeout=ANSWER_LIMIT)
@@ -150,14 +150,14 @@ def test_without_a_free_permit():
     slow = {"query": "q", "texts": [f"{number} {long}" for number in range(8)]}
     with Server("tied-bf16", "--grpc-port", "0", "--max-concurrent-requests", "1") as server, Grpc(server) as client:
         running = Background(server.rerank, **slow)
-        wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+        wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "none of its batches began")
         body = {"query": "q", "texts": ["a"]}
         http = server.post("/rerank", body)
         assert int(http.headers["retry-after"]) >= 1
         assert http_error(server, "/rerank", body, OVERLOADED) == "Model is overloaded"
         assert client.failure(client.rerank.Rerank, rerank(**body)) == (OVERLOADED[2], "Model is overloaded")
         assert client.failure(client.tokenize.Tokenize, encode(inputs="a")) == (OVERLOADED[2], "Model is overloaded")
-        # A message of a stream waits for a permit instead.
+        # A stream waits for a permit with each message, instead of failing.
         waiting = Background(client.stream, client.tokenize.TokenizeStream, [encode(inputs="a")])
         assert client.serves("tei.v1.Rerank") == "SERVING"
         assert len(running.result()) == 8
@@ -165,7 +165,7 @@ def test_without_a_free_permit():
 
 
 def test_a_text_that_the_tokenizer_fails_on(tmp_path):
-    """A tokenizer that knows letters only and has no token for what it does not know."""
+    """The tokenizer knows only letters, and has no token for unknown characters."""
     folder = models.copy("embedding-last", tmp_path)
     letters = string.ascii_letters + string.punctuation + "Ġ"
 
@@ -190,8 +190,8 @@ def test_a_text_that_the_tokenizer_fails_on(tmp_path):
         assert server.post("/embed", {"inputs": "abc"}).status_code == 200
 
 
-def test_an_answer_that_is_no_number(tmp_path):
-    """A checkpoint whose row of one token is infinite: who sends that token is told, and nobody else notices."""
+def test_an_answer_that_is_not_a_number(tmp_path):
+    """One token has an infinite row in the checkpoint. Only texts with that token get an error."""
     folder = models.copy("embedding-last", tmp_path)
     digit = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]["7"]
 
@@ -234,7 +234,7 @@ def test_wrong_and_missing_keys(connected):
         assert len(allowed.call(allowed.rerank.Rerank, rerank(**body)).ranks) == 1
 
 
-def test_what_is_no_message_ends_its_call_only(connected):
+def test_bytes_that_are_not_a_message_end_only_their_call(connected):
     server, client = connected("tied-bf16")
     garbage = client.channel.unary_unary("/tei.v1.Rerank/Rerank", request_serializer=bytes, response_deserializer=bytes)
     for data in (b"\xff\xff\xff\xff", b"\x0a\x05ab", b"\x0a\x02\xc3\x28"):

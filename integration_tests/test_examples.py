@@ -1,4 +1,4 @@
-"""Every file of `examples/` runs against the real server as its head says, and prints what the server says."""
+"""Every file of `examples/` runs as its head says, and prints the real server's answers."""
 
 import email.utils
 import json
@@ -25,7 +25,7 @@ DOCUMENTS = [
     "Beijing hosted the Olympic Games in 2008.",
 ]
 INSTRUCTION = "Given a question, find the passage that states the answer"
-# Those that send the instruction, and those that do not.
+# The instruction that each script sends, if any.
 SCRIPTS = {
     "rerank_requests.py": None,
     "rerank_cohere.py": INSTRUCTION,
@@ -34,7 +34,7 @@ SCRIPTS = {
     "rerank_haystack.py": None,
     "rerank_langchain.py": None,
 }
-# A script's process is held to loopback too; a client that is refused would say so on the error stream.
+# Scripts may connect to loopback only, too. A client that tries another host prints that on the error stream.
 GUARDED = (
     "import loopback, runpy, sys; loopback.guard(); sys.argv[:1] = []; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
@@ -56,7 +56,7 @@ def run(name: str, *arguments: str, **variables: str) -> subprocess.CompletedPro
 
 
 def scores(server: Server, **fields: object) -> dict[str, float]:
-    """The server's score of each document."""
+    """The server's score for each document."""
     body = {"query": QUERY, "texts": DOCUMENTS, **fields}
     answer = requests.post(
         f"{server.url}/rerank", json=body, headers={"Authorization": f"Bearer {KEY}"}, timeout=ANSWER_LIMIT
@@ -65,7 +65,7 @@ def scores(server: Server, **fields: object) -> dict[str, float]:
 
 
 def check_lines(output: str, expected: dict[str, float]) -> None:
-    """The two best documents, best first, each with its score."""
+    """Checks that the output has the two best documents, best first, each with its score."""
     rows = [re.fullmatch(r"(\d\.\d{4})  (.+)", line).groups() for line in output.splitlines()]
     assert [text for _, text in rows] == sorted(expected, key=lambda text: -expected[text])[:2]
     assert [float(score) for score, _ in rows] == pytest.approx([expected[text] for _, text in rows], abs=SHOWN)
@@ -88,7 +88,7 @@ def test_an_example_prints_the_two_best(keyed, name):
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, "rerank.sh", "rag_adapter.py"])
-def test_an_example_does_as_its_head_says(name):
+def test_an_example_can_be_run_as_its_head_says(name):
     text = (EXAMPLES / name).read_text(encoding="utf-8")
     assert f"examples/{name} http://127.0.0.1:8080" in text and "RERANK_URL" in text and "RERANK_API_KEY" in text
     assert (EXAMPLES / name).stat().st_mode & 0o111
@@ -107,13 +107,13 @@ def test_curl(keyed):
 
 
 @pytest.mark.parametrize("name", ["rerank_requests.py", "rerank_langchain.py", "rerank.sh", "rag_adapter.py"])
-def test_an_example_of_ours_shows_the_servers_sentence(keyed, name):
+def test_our_own_examples_show_the_servers_message(keyed, name):
     ended = run(name, keyed.url, RERANK_API_KEY="wrong")
     assert ended.returncode != 0 and "wants its key" in ended.stdout + ended.stderr
 
 
 class TestRagAdapter:
-    """The adapter, whose pauses are written down instead of made."""
+    """The adapter, which records its pauses instead of sleeping."""
 
     passages = [
         Passage(DOCUMENTS[0], {"source": "handbook", "year": 2024}),
@@ -144,7 +144,7 @@ class TestRagAdapter:
             ({("source", "forum"): 50.0}, {DOCUMENTS[1]: 50.0}),
             ({("source", "forum"): 50.0, ("year", None): 2.0}, {DOCUMENTS[1]: 100.0}),
             ({("source", "handbook"): 0.001, ("year", 2024): 10.0}, {DOCUMENTS[0]: 0.01}),
-            # Neither another value nor a key that is not there is a match.
+            # Neither another value of a key nor a missing key is a match.
             ({("source", "paper"): 50.0, ("author", None): 50.0, ("year", "2024"): 50.0}, {}),
         ]
         for boosts, factors in table:
@@ -160,14 +160,15 @@ class TestRagAdapter:
         rows = self.reranker(keyed.url)[0].rank(QUERY, self.passages, instruction=INSTRUCTION)
         assert {row.passage.text: row.score for row in rows} == pytest.approx(scores(keyed, instruction=INSTRUCTION), abs=1e-5)
 
-    def test_a_busy_server_is_asked_again_when_it_says_so(self, keyed):
+    def test_a_busy_server_is_asked_again_after_the_pause_that_it_names(self, keyed):
         refusals = [(429, {"Retry-After": "3"}), (503, {"Retry-After": "0"}), (429, {}), (503, {})]
         with Stub(keyed, refusals) as stub:
             reranker, pauses = self.reranker(stub.url)
             rows = reranker.rank(QUERY, self.passages)
         assert {row.passage.text: row.score for row in rows} == pytest.approx(scores(keyed), abs=1e-5)
         assert pauses[:2] == [3, 0]
-        # Without the server's word: a pause that doubles with each attempt, or up to half less.
+        # Without `Retry-After`, the longest pause doubles with each attempt, and up to half of it is taken
+        # off at random.
         assert 2 <= pauses[2] <= 4 and 4 <= pauses[3] <= 8
         assert len(stub.requests) == 5 and len(set(stub.requests)) == 1
 
@@ -180,7 +181,7 @@ class TestRagAdapter:
             ([(502, {})], 5, ["502", "1 attempt", "Bad Gateway"], 1),
         ],
     )
-    def test_it_gives_up_with_the_servers_sentence(self, keyed, refusals, attempts, words, asked):
+    def test_it_gives_up_with_the_servers_message(self, keyed, refusals, attempts, words, asked):
         with Stub(keyed, refusals) as stub:
             reranker, pauses = self.reranker(stub.url, attempts=attempts)
             with pytest.raises(RerankError) as error:
@@ -214,6 +215,6 @@ class TestRagAdapter:
         assert "422 after 1 attempt" in str(error.value) and "2" in str(error.value)
         assert len(stub.requests) == 1 and pauses == []
 
-    def test_nobody_there(self):
+    def test_without_a_server_the_connection_fails(self):
         with pytest.raises(requests.ConnectionError):
             self.reranker("http://127.0.0.1:1", timeout=5)[0].rank(QUERY, self.passages)

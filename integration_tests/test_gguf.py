@@ -1,7 +1,8 @@
-"""A GGUF file answers as the safetensors it was made of, and one that cannot be read or understood keeps the server from
-starting.
+"""A GGUF file gives the same answers as the safetensors that it was made from; a file that cannot be read or
+understood keeps the server from starting.
 
-The files are made by `gguf_files.py` from the reference's models, whose answers other tests hold to `transformers`.
+`gguf_files.py` makes the files from the reference's models; other tests compare the answers of these models
+with `transformers`.
 """
 
 import json
@@ -26,7 +27,7 @@ GENERATIVE = ("--model-type", "listwise-reranker")
 
 
 def llama(folder: Path) -> Path:
-    """A random Llama with a byte-level tokenizer: Qwen3's reference without the norms of its heads."""
+    """A random Llama with a byte-level tokenizer: Qwen3's reference without the norms of queries and keys."""
     model = models.copy("tied-f32-bare", folder)
     config = {"model_type": "llama", "architectures": ["LlamaModel"], "rope_theta": 1e4}
     models.edit_json(model / "config.json", lambda content: content.pop("is_reranker", None), **config)
@@ -40,7 +41,7 @@ def llama(folder: Path) -> Path:
 
 
 def qwen2(folder: Path) -> Path:
-    """The same as Qwen2, with biases of queries, keys and values."""
+    """The same as a Qwen2, with biases for queries, keys and values."""
     model = llama(folder)
     models.edit_json(model / "config.json", model_type="qwen2", architectures=["Qwen2Model"])
 
@@ -56,7 +57,7 @@ def qwen2(folder: Path) -> Path:
 
 
 def nomic(folder: Path) -> Path:
-    """Nomic's reference with as much of BERT's tokenizer as it has rows."""
+    """Nomic's reference with the part of BERT's tokenizer that its vocabulary has rows for."""
     model = Path(shutil.copytree(FIXTURES / "architectures/nomic-v1.5", folder / "model"))
     tokenizer = json.loads((SERVED / "bert-embedding-mean/tokenizer.json").read_text(encoding="utf-8"))
     rows = json.loads((model / "config.json").read_text())["vocab_size"]
@@ -70,7 +71,7 @@ def same(model: Path):
     return lambda folder: model
 
 
-# How the model is made, how its file is made, and the flags for the safetensors and for the file.
+# How to make the model and its file, the flags for the safetensors, and the flags for the file.
 MEAN = ("--pooling", "mean")
 CASES = {
     "generative re-ranker, tied": (
@@ -108,7 +109,7 @@ CASES = {
 
 
 def answers(server: Server) -> tuple[list, np.ndarray]:
-    """The ids of all texts, and what the model makes of them."""
+    """The ids of all texts, and their vectors or scores."""
     ids = server.post("/tokenize", {"inputs": TEXTS}).json()
     if server.get("/info").json()["model_kind"] == "embedding":
         vectors = server.post("/embed", {"inputs": TEXTS, "normalize": False})
@@ -118,7 +119,7 @@ def answers(server: Server) -> tuple[list, np.ndarray]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_file_answers_as_the_safetensors_it_was_made_of(case, tmp_path):
+def test_a_file_answers_like_the_safetensors_it_was_made_from(case, tmp_path):
     make, recipe, flags, file_flags = CASES[case]
     model = make(tmp_path)
     file = write(model, tmp_path / "file.gguf", recipe)
@@ -139,7 +140,7 @@ def test_a_file_answers_as_the_safetensors_it_was_made_of(case, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
-def test_blocks_are_worth_what_llama_cpps_package_says(kind, tmp_path):
+def test_blocks_decode_to_the_values_of_llama_cpps_package(kind, tmp_path):
     recipe = {"rerank": True, "kind": kind}
     stored = write(MODELS / "tied-bf16", tmp_path / "stored.gguf", Recipe(**recipe))
     widened = write(MODELS / "tied-bf16", tmp_path / "widened.gguf", Recipe(**recipe, widened=True))
@@ -157,7 +158,7 @@ def test_a_prompt_of_another_model_is_used_as_it_is(tmp_path):
     usual = write(MODELS / "tied-bf16", tmp_path / "usual.gguf", Recipe(rerank=True, prompt=RERANK_PROMPT))
     with Server(own, *EXACT) as server:
         scores = server.scores(QUERY, TEXTS)
-        assert "is none of those that are built in: it is used" in server.log()
+        assert "is not built in: the server uses it as it is" in server.log()
     with Server(usual, *EXACT) as server:
         assert max(abs(a - b) for a, b in zip(scores, server.scores(QUERY, TEXTS))) > 1e-3
 
@@ -177,7 +178,7 @@ def test_one_of_several_files_is_chosen_by_name(tmp_path):
         (("--model-id", str(folder)), {"GGUF_FILE": "b.gguf"}),
     ):
         ended = run(*asked, *flags, environment=environment)
-        # It is found and read: an embedding model does not re-rank.
+        # The file was found and read if the error says that an embedding model does not re-rank.
         assert ended.returncode != 0 and "embedding" in ended.stderr, ended.stderr
     (folder / "b.gguf").unlink()
     with Server(folder) as server:
@@ -214,7 +215,7 @@ REFUSED = {
         "(`tokenizer.ggml.model`) is \"llama\"",
     ),
     "no vocabulary": (recipes(metadata={"tokenizer.ggml.tokens": None}), "no vocabulary"),
-    "no sizes": (recipes(metadata={"qwen3.block_count": None}), "no number `qwen3.block_count`"),
+    "no sizes": (recipes(metadata={"qwen3.block_count": None}), "`qwen3.block_count` is missing or not a number"),
     "layers without end": (recipes(metadata={"qwen3.block_count": 2**31 - 1}), "there are tensors of 3 layers"),
     "heads of gigabytes": (
         recipes(metadata={"qwen3.attention.key_length": 2**31 - 2, "qwen3.attention.value_length": 2**31 - 2}),
@@ -261,7 +262,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_right_is_refused(case, tmp_path):
+def test_a_file_that_cannot_be_right_is_refused(case, tmp_path):
     make, part = REFUSED[case]
     message = refusal(make(tmp_path))
     assert part in message, message

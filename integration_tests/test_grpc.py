@@ -1,4 +1,4 @@
-"""gRPC, with stubs that grpcio-tools makes: every method answers as its HTTP twin, in the same process."""
+"""gRPC with stubs from grpcio-tools: every method gives the answers of its HTTP route in the same process."""
 
 import pytest
 from grpc_client import LEFT, RIGHT, Grpc, fields, messages
@@ -106,7 +106,7 @@ class TestEmbed:
         answers = [client.call(client.embed.EmbedAll, request) for request in requests]
         for got in (answers, client.stream(client.embed.EmbedAllStream, requests)):
             rows = [[list(token.embeddings) for token in answer.token_embeddings] for answer in got]
-            # Token vectors are not of length one.
+            # `check_same` is for vectors of length one; those of tokens are longer.
             assert [len(row) for row in rows] == [len(row) for row in expected]
             check_same(
                 [[v / 10 for v in token] for row in rows for token in row],
@@ -179,7 +179,7 @@ class TestPredict:
 
 
 class TestRerank:
-    """A generative re-ranker and a head of one label."""
+    """A generative re-ranker, and a head with one label."""
 
     TEXTS = ["a", " ", "감독", TEXTS["english"]["text"], "a"]
     OPTIONS = [
@@ -217,7 +217,7 @@ class TestRerank:
         )
         assert answer.ranks[0].score == pytest.approx(LOGITS["seq-cls-1"]["english-1"]["logits"][0], abs=1e-4)
 
-    def test_what_the_first_message_says_counts(self, connected):
+    def test_the_first_message_of_a_stream_sets_the_options(self, connected):
         _, client = connected("tied-bf16")
         parts = [
             messages.RerankStreamRequest(query="q", text="a", raw_scores=True, return_text=True),
@@ -232,7 +232,7 @@ class TestRerank:
 
 
 class TestTokens:
-    """Tokens of every kind of model."""
+    """Tokens of each kind of model."""
 
     @pytest.mark.parametrize("model", MODELS)
     @pytest.mark.parametrize("special", [True, False])

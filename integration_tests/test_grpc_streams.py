@@ -1,4 +1,4 @@
-"""gRPC's own matters: health, reflection, keys, and streams that do not go as they should."""
+"""Features that only gRPC has: health, reflection and streams, also broken ones; and keys."""
 
 import threading
 
@@ -53,7 +53,7 @@ def test_reflection_describes_the_proto(connected):
 
 
 class TestStreams:
-    """Streams that do not go as they should."""
+    """Streams that are empty, broken, endless or not read."""
 
     def test_an_empty_stream(self, connected):
         _, client = connected("embedding-last")
@@ -90,7 +90,7 @@ class TestStreams:
         assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "nobody" in error.value.details()
 
     def test_a_cancelled_stream_leaves_nothing_behind(self):
-        # A server of its own with one permit: what is left behind would be seen.
+        # A server of its own with one permit: a request left behind would keep the permit.
         with Server("embedding-last", *GRPC, "--max-concurrent-requests", "1") as server, Grpc(server) as client:
             endless = threading.Event()
 
@@ -107,16 +107,16 @@ class TestStreams:
             def is_free() -> bool:
                 return server.post("/embed", {"inputs": TEXT}).status_code == 200
 
-            wait_until(is_free, 30, "the permit did not come back")
+            wait_until(is_free, 30, "the permit is not released")
             wait_until(lambda: server.metrics()["te_queue_size"] == 0, 30, "the queue is not empty")
 
     def test_many_short_messages_ahead_of_the_server_are_no_abuse(self, connected):
-        """HTTP/2's implementation ends a connection on which too many small frames wait to be read."""
+        """The HTTP/2 library ends connections with too many small unread frames; normal streams must not."""
         _, client = connected("embedding-last")
         requests = (messages.EmbedRequest(inputs="a") for _ in range(6000))
         assert sum(1 for _ in client.embed.EmbedStream(requests, timeout=ANSWER_LIMIT)) == 6000
 
-    def test_a_stream_that_never_ends_holds_nobody_up(self):
+    def test_a_stream_that_never_ends_delays_nobody(self):
         with Server("tied-bf16", *GRPC, "--max-concurrent-requests", "1") as server, Grpc(server) as client:
             done = threading.Event()
 
@@ -151,7 +151,7 @@ class TestStreams:
             threading.Event().wait(0.5)
             return still
 
-        wait_until(stands_still, 60, "the server reads on and on")
+        wait_until(stands_still, 60, "the server does not stop reading")
         assert sent < 20_000
         answers.cancel()
         assert len(first.token_embeddings) == len(VECTORS["embedding-last"]["code"]["ids"])
@@ -163,14 +163,14 @@ def test_a_stop_lets_calls_in_flight_finish():
         texts = [f"{number} {long}" for number in range(8)]
         request = messages.RerankRequest(query="q", texts=texts, truncate=True)
         slow = Background(client.call, client.rerank.Rerank, request)
-        wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+        wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "none of its batches began")
         server.process.terminate()
         server.wait_for_log("stopping", 10)
         assert len(slow.result().ranks) == len(texts)
         assert server.process.wait(30) == 0
 
 
-def test_the_key_is_wanted_by_all_but_probes(served):
+def test_all_methods_but_probes_need_the_key(served):
     server = served("tied-bf16", *GRPC, "--api-key", "k3y")
     request = messages.RerankRequest(query="q", texts=["a"])
     for key in (None, "wrong", "k3y "):

@@ -1,4 +1,4 @@
-"""A pair's score does not depend on what it is scored together with, nor on how the server divides its work."""
+"""A pair's score depends neither on other pairs nor on how the server divides its work."""
 
 import os
 import random
@@ -8,7 +8,7 @@ import pytest
 from reference_data import CASES
 from server import Background, Server
 
-# The CPU gives the same bits. On a GPU, float32 sums of another order may change as much.
+# A CPU gives the same bits. On a GPU, float32 sums in another order may differ by this much.
 TOLERANCE = 2e-5 if os.environ.get("DEVICE_IS_GPU") else 0.0
 BUDGET = 400
 MODELS = ("tied-bf16", "untied-bf16-shards")
@@ -29,7 +29,7 @@ SERVERS = {
 
 @cache
 def texts() -> tuple[str, ...]:
-    """Texts of all kinds and lengths, most of which share no prefix, and some which share one of any length."""
+    """Texts of all kinds and lengths. Most share no prefix; some share prefixes of various lengths."""
     short = dict.fromkeys(case["document"] for case in CASES.values() if len(case["document"].encode()) < 250)
     words = " ".join(short).split(" ")
     generator = random.Random(7)
@@ -40,14 +40,14 @@ def texts() -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def alone(served):
-    """Raw scores of each text in a request of its own, by model and query."""
+    """Raw scores of each text from a request of its own, by model and query."""
 
     @cache
     def get(model: str, query: str) -> list[float]:
         server = served(model)
         answers = [server.post("/rerank", {"query": query, "texts": [text], "raw_scores": True}) for text in texts()]
         longest = max(int(answer.headers["x-compute-tokens"]) for answer in answers)
-        assert longest <= BUDGET, "no text may be cut where the budget is small"
+        assert longest <= BUDGET, "no text may be truncated on the server with the small budget"
         return [answer.json()[0]["score"] for answer in answers]
 
     return get
@@ -57,11 +57,11 @@ def difference(left: list[float], right: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(left, right, strict=True))
 
 
-def test_the_texts_are_worth_it(alone):
+def test_the_texts_are_different_enough(alone):
     assert len(texts()) > 40
     for model in MODELS:
         scores = alone(model, QUERIES[0])
-        # Far apart, so that a mix-up of two texts could not hide in the tolerance.
+        # Otherwise, two scores that were mixed up could agree within the tolerance.
         assert max(scores) - min(scores) > 1 and len({round(score, 4) for score in scores}) > 35
 
 
@@ -103,7 +103,7 @@ def test_equal_texts_have_equal_scores_in_the_order_of_the_request(server: Serve
     ranks = server.rerank(QUERIES[0], [document, "other", document, document], raw_scores=True)
     same = [rank["score"] for rank in ranks if rank["index"] != 1]
     assert max(same) - min(same) <= TOLERANCE
-    # Texts of different batches may differ in the last bit, which then orders them.
+    # Equal texts in different batches may differ in the last bit, which then decides their order.
     assert ranks == sorted(ranks, key=lambda rank: (-rank["score"], rank["index"]))
 
 

@@ -1,7 +1,8 @@
-"""Jina's models whose files do not say all: a re-ranker whose head only the weights name, and adapters chosen by a flag.
+"""Jina's models whose files do not say everything: a re-ranker whose head appears only among the weights, and
+adapters that a flag chooses.
 
-The models are the random ones of `reference/fixtures/architectures`, with a tokenizer whose tokens are
-the characters of `CHARACTERS`.
+The models are the random ones of `reference/fixtures/architectures`, with a tokenizer in which each of
+`CHARACTERS` is a token.
 """
 
 import json
@@ -63,7 +64,7 @@ def test_a_head_that_only_the_weights_name_makes_a_reranker(served, folder):
         assert abs(answer.json()[0]["score"] - case["logits"][0]) < TOLERANCE
 
 
-def test_the_same_model_embeds_where_pooling_is_asked_for(served, folder):
+def test_the_same_model_embeds_with_the_pooling_flag(served, folder):
     root = folder / "jina-reranker-v1"
     server = served(root if root.exists() else model("jina-reranker-v1", folder), "--dtype", "float32", "--pooling", "mean")
     case = next(case for case in cases("jina-reranker-v1") if case["second"] is None)
@@ -82,7 +83,7 @@ def test_a_flag_chooses_the_adapter(served, folder, number):
     assert vector == pytest.approx(first["mean"], abs=TOLERANCE)
 
 
-def test_an_unknown_task_is_refused_with_those_that_there_are(folder):
+def test_an_unknown_task_is_refused_with_a_list_of_tasks(folder):
     root = model("jina-v3", folder)
     line = refusal(root, "--pooling", "mean", "--lora-task", "clustering")
     assert "`--lora-task clustering`" in line and "retrieval.query" in line

@@ -1,4 +1,4 @@
-"""The example of the README, `examples/korean.json`, as the body of a request, and `scripts/demo.py` with all its examples."""
+"""The README's example, `examples/korean.json`, as a request body; and `scripts/demo.py`."""
 
 import json
 import re
@@ -16,7 +16,7 @@ SCRIPT = ROOT / "scripts/demo.py"
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess:
-    # Whatever the terminal's width and encoding are.
+    # Do not depend on the width and encoding of the terminal.
     environment = variables({"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"})
     return subprocess.run(
         [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, encoding="utf-8", timeout=60, env=environment
@@ -51,7 +51,7 @@ def test_the_example_is_served(server: Server):
 
 
 def check_tables(output: str, server: Server) -> None:
-    """Each table has every text whole, in the server's order, with its score and a bar, and no line wider than the terminal."""
+    """Checks that each table has all texts, in the server's order, with scores and bars, in 80 columns."""
     tables = output.split("\nquery: ")[1:]
     assert len(tables) == len(EXAMPLES)
     for table, body in zip(tables, EXAMPLES, strict=True):
@@ -68,7 +68,7 @@ def check_tables(output: str, server: Server) -> None:
         assert max(width(line) for line in table.splitlines()) <= 80
 
 
-def test_the_demo_says_what_its_model_is_for_and_prints_tables():
+def test_the_demo_says_how_far_its_model_can_be_trusted_and_prints_tables():
     ended = demo("--binary", str(BINARY))
     assert ended.returncode == 0 and ended.stderr == "", ended.stderr
     first = ended.stdout.splitlines()[0]

@@ -1,4 +1,4 @@
-"""The life of the process: what it says of itself, what it counts, and how it ends."""
+"""The server's process: its description of itself, its metrics and its end."""
 
 import re
 import signal
@@ -16,9 +16,9 @@ SLOW = [f"{number} {LONG}" for number in range(8)]
 
 
 def begun(server: Server, texts: list[str]) -> Background:
-    """A request that is being computed."""
+    """Starts a request and waits until its computation has begun."""
     request = Background(server.rerank, "q", texts)
-    wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "no batch of it began")
+    wait_until(lambda: server.metrics().get("te_batch_next_size_count"), 30, "none of its batches began")
     return request
 
 
@@ -36,7 +36,7 @@ def test_a_signal_lets_requests_in_flight_finish(number):
         wait_until(refuses, 10, "new connections are still accepted")
         refused_at = time.monotonic()
         assert len(slow.result()) == len(SLOW)
-        assert slow.ended > refused_at, "the request was not slow enough to test anything"
+        assert slow.ended > refused_at, "the request was too fast for this test"
         assert server.process.wait(30) == 0
 
 
@@ -72,7 +72,7 @@ def test_requests_that_take_longer_than_the_drain_are_dropped():
             slow.result()
 
 
-def test_half_a_header_holds_the_end_no_longer_than_the_drain():
+def test_half_a_header_delays_the_end_no_longer_than_the_drain():
     with Server("tied-bf16", "--drain-timeout", "1") as server:
         with socket.create_connection(("127.0.0.1", server.port)) as stream:
             stream.sendall(b"POST /rerank HTTP/1.1\r\nHost: a\r\n")
@@ -99,37 +99,37 @@ def test_a_port_is_free_again_at_once():
     with Server("tied-bf16") as first:
         first.rerank("q", ["a"])
         port = first.port
-    # `Server` gives `--port 0` first; the variable would not count beside it.
+    # Not `Server`: it passes `--port 0`.
     ended = run("--model-id", "nowhere/at-all", "--hostname", "127.0.0.1", "--port", str(port), "--prometheus-port", "0")
     assert "cannot listen" not in ended.stderr and "HF_HUB_OFFLINE" in ended.stderr, ended.stderr
 
 
 @pytest.fixture(scope="module")
 def counted():
-    """A server that nobody else asks."""
+    """A server that no other test uses."""
     with Server("tied-bf16") as server:
         yield server
 
 
 class TestMetrics:
-    """What a request moves, and that it moves nothing else."""
+    """Which metrics a request changes. All others must keep their values."""
 
     STEPS = ("", "_tokenization", "_queue", "_inference")
 
     def moved(self, server: Server, path: str, body: object) -> tuple[requests.Response, dict[str, float]]:
-        """The answer, and the counters, counts and gauges that are not what they were."""
+        """The answer, and the changes of all counters, counts and gauges that changed."""
         before = server.metrics()
         answer = server.post(path, body)
         after = server.metrics()
-        # Times are not foreseeable, nor is the number of batches that a request falls into.
+        # The test cannot predict times, nor the number of batches that compute a request.
         unforeseen = re.compile(r"_duration_sum|_bucket|te_batch_next_tokens|te_batch_next_size_count|te_rerank_score_sum|te_device_busy_seconds")
         names = (name for name in after if not unforeseen.search(name))
         return answer, {name: delta for name in names if (delta := after[name] - before.get(name, 0))}
 
     def check_success(self, answer: requests.Response, moved: dict[str, float], method: str, texts: int) -> None:
-        """What every request to the model moves. `moved` keeps the rest."""
+        """Checks and removes from `moved` the changes that every request to the model makes."""
         tokens = int(answer.headers["x-compute-tokens"])
-        # Each token is computed, shared with a text of the same batch or known from an earlier one.
+        # Each token is either computed, shared within the batch, or taken from the prefix cache.
         once = ("te_batch_tokens_computed", "te_prefix_shared_tokens", "te_prefix_cache_tokens")
         assert sum(moved.pop(name, 0) for name in once) == tokens
         assert moved.pop("te_prefix_cache_hits", 0) <= texts and moved.pop("te_prefix_cache_bytes", 0) >= 0
@@ -166,7 +166,7 @@ class TestMetrics:
 
     def test_failures(self, counted):
         table = [
-            # Refused before it counts as a request.
+            # This request is refused before it is counted as one.
             ("/rerank", {"query": "q", "texts": []}, {'te_request_failure{err="validation"}': 1}),
             ("/rerank", {"query": "", "texts": ["a"]}, self.failure("batch", "validation")),
             ("/rerank", {"query": "q", "texts": ["a"] * 1001}, self.failure("batch", "batch_size")),
@@ -207,7 +207,7 @@ def test_headers_say_what_a_request_cost(server: Server):
     for answer in answers:
         cost = {name: int(answer.headers[f"x-{name}"]) for name in names}
         assert answer.headers["x-compute-type"] == "cpu"
-        # Characters, not bytes, and the query with each of its texts.
+        # Characters, not bytes; the query counts with each of its texts.
         assert cost["compute-characters"] == 2 * 2 + 2
         assert cost["compute-tokens"] > 2 * len(PROMPT["prefix"] + PROMPT["suffix"])
         assert all(cost[f"{step}-time"] <= cost["total-time"] for step in ("tokenization", "queue", "inference"))
@@ -229,7 +229,7 @@ def test_info_has_teis_fields(served):
     assert (info["max_concurrent_requests"], info["max_client_batch_size"]) == (512, 32)
     assert info["auto_truncate"] is True and info["tokenization_workers"] >= 1
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", info["version"]) and "sha" in info and "docker_label" in info
-    # What this server adds.
+    # Fields that text-embeddings-inference does not have.
     assert info["max_rerank_texts"] == 1000 and info["default_instruction"] == PROMPT["default_instruction"]
 
 
@@ -239,7 +239,7 @@ def test_probes_answer_with_nothing(server: Server, path):
     assert (answer.status_code, answer.content) == (200, b"")
 
 
-def test_any_page_may_ask_unless_origins_are_given(server: Server, served):
+def test_any_page_may_send_requests_unless_origins_are_given(server: Server, served):
     page = {"Origin": "https://page.example"}
     assert server.get("/health", headers=page).headers["access-control-allow-origin"] == "*"
     own = served("tied-bf16", "--cors-allow-origin", "https://own.example")
@@ -274,7 +274,7 @@ def test_secrets_are_not_in_the_log(way):
     secrets = {"--api-key": "s3cret-key", "--hf-token": "s3cret-token", "--hf-api-token": "s3cret-old"}
     flags = [part for pair in secrets.items() for part in pair] if way == "flags" else []
     values = {name[2:].replace("-", "_").upper(): value for name, value in secrets.items()}
-    # All but the words of every token.
+    # Everything but the trace of the tokenizer, which has a line for each token.
     environment = {"LOG_LEVEL": "trace,tokenizers=info"} | (values if way == "variables" else {})
     with Server("tied-bf16", *flags, environment=environment) as server:
         for key in ("s3cret-key", "s3cret-guess"):
@@ -290,7 +290,7 @@ def test_the_log_is_json_when_asked():
         assert len(lines) > 3 and all(line.startswith("{") and line.endswith("}") for line in lines), lines
 
 
-def test_a_log_that_is_no_terminal_has_no_colours():
+def test_a_log_outside_a_terminal_has_no_colours():
     with Server("tied-bf16") as server:
         assert "\x1b" not in server.raw_log()
 

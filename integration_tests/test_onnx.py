@@ -1,8 +1,9 @@
-"""`--backend ort`: scores, vectors and sparse weights of ONNX files, as ONNX Runtime's own Python and `transformers` give them.
+"""`--backend ort`: scores, vectors and sparse weights of ONNX files equal those of ONNX Runtime's own Python
+and of `transformers`.
 
-The files are written at test time (`onnx_models.py`) from the small random models of `reference/fixtures/served`, whose
-expected values are those of `transformers`; ids and token types are the reference's. The library is that of the package
-`onnxruntime`.
+`onnx_models.py` writes the files while the tests run, from the small random models of
+`reference/fixtures/served`, whose expected values come from `transformers`; ids and token types are the
+reference's. The library is the one in the package `onnxruntime`.
 """
 
 import json
@@ -24,10 +25,10 @@ from onnxruntime.quantization import QuantType, quantize_dynamic  # noqa: E402
 
 SERVED = MODELS.parent / "served"
 LIBRARY = next(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so*"))
-# The graph's own arithmetic, and this library.
+# Use this library, and the graph's own arithmetic.
 ENVIRONMENT = {"ORT_DYLIB_PATH": str(LIBRARY), "DTYPE": None}
 TOLERANCE = 1e-4
-# The same file, library and ids: what is left is the order of sums in padded rows of other lengths.
+# Only the order of sums may differ, because the server pads its rows.
 SAME = 2e-6
 TEXTS = ["Mars is red.", "a", "What is Deep Learning?", "Bread is baked from flour, water, yeast and salt, often overnight. " * 2, "Mars"]
 
@@ -39,7 +40,7 @@ def is_built_in():
 
 
 def copied(name: str, target: Path) -> Path:
-    """A copy of a served model, or of one of the reference's, without its safetensors."""
+    """A copy of a model in `served`, else in `models`, without its safetensors."""
     source = SERVED / name if (SERVED / name).exists() else MODELS / name
     folder = Path(shutil.copytree(source, target / name))
     (folder / "model.safetensors").unlink()
@@ -47,14 +48,14 @@ def copied(name: str, target: Path) -> Path:
 
 
 def int8(folder: Path, file: str = "onnx/model.onnx") -> Path:
-    """The graph quantised as `optimum` does it."""
+    """Quantises the graph as `optimum` does."""
     path = folder / file
     quantize_dynamic(path, path, weight_type=QuantType.QInt8)
     return path
 
 
 def dense(folder: Path) -> np.ndarray:
-    """Adds a module `2_Dense` of 24 to 5 values with tanh, and gives its matrix."""
+    """Adds a module `2_Dense` with tanh from 24 to 5 values, and returns its matrix."""
     matrix = np.random.default_rng(4).normal(size=(5, 24)).astype(np.float32)
     header = {"linear.weight": {"dtype": "F32", "shape": [5, 24], "data_offsets": [0, matrix.nbytes]}}
     text = json.dumps(header).encode()
@@ -70,7 +71,7 @@ def dense(folder: Path) -> np.ndarray:
 
 
 def write(name: str, target: Path, variant: str) -> Path:
-    """The folder of a model with the ONNX file of a variant."""
+    """Makes the folder of a model with the ONNX file of a variant."""
     folder = copied(name, target)
     usual = folder / "onnx/model.onnx"
     head = {"score": "labels", "splade": "masked"}.get(expected(name)["kind"], "states")
@@ -95,7 +96,7 @@ def write(name: str, target: Path, variant: str) -> Path:
     if variant == "dense":
         dense(folder)
     if variant == "linked":
-        # As in the Hub's cache: names that link to blobs elsewhere.
+        # As in the Hub's cache, where the names are links to blobs.
         blobs = target / "blobs"
         blobs.mkdir()
         for file in (folder / "onnx").iterdir():
@@ -133,7 +134,7 @@ FLAGS = {"bert-splade": ("--pooling", "splade")}
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory):
-    """Gives the server of a model's variant."""
+    """Gives the server for a variant of a model."""
     servers = {}
     with ExitStack() as stack:
 
@@ -148,7 +149,7 @@ def serving(tmp_path_factory):
 
 
 class Reference:
-    """ONNX Runtime's Python on the same file, one text at a time and without padding."""
+    """ONNX Runtime's Python with the same file, one text at a time and without padding."""
 
     def __init__(self, folder: Path, variant: str):
         path = folder / ("model.onnx" if variant == "root" else "onnx/model.onnx")
@@ -167,7 +168,7 @@ class Reference:
 
 
 def vector(output: np.ndarray, name: str, folder: Path) -> np.ndarray:
-    """The vector of a text's states by the model's pooling and modules."""
+    """The vector that the model's pooling and modules make of a text's states."""
     pooled = output if output.ndim == 1 else output[0] if name == "bert-cls-no-modules" else output.mean(axis=0)
     if (folder / "2_Dense").exists():
         matrix = np.frombuffer((folder / "2_Dense/model.safetensors").read_bytes()[-5 * 24 * 4 :], dtype=np.float32)
@@ -176,7 +177,7 @@ def vector(output: np.ndarray, name: str, folder: Path) -> np.ndarray:
 
 
 def answers(server: Server, name: str, row: dict) -> np.ndarray:
-    """What the server answers to a row of the reference."""
+    """The server's answer for a row of the reference."""
     inputs, kind = row["inputs"], expected(name)["kind"]
     sides = {"left": "Left", "right": "Right"}
     cut = {"truncate": True, "truncation_direction": sides[row["direction"]]}
@@ -201,7 +202,7 @@ def answers(server: Server, name: str, row: dict) -> np.ndarray:
 
 
 def rows(name: str) -> list[dict]:
-    """The rows of a model's reference that need no flag; scores of a re-ranker are asked for pairs."""
+    """The rows of a model's reference that need no flag; for a re-ranker, those with a pair."""
     of = expected(name)
     plain = [row for row in of["rows"] if row["max_length"] is None and not row.get("prompt_name")]
     is_reranker = of["kind"] == "score" and len(of["labels"]) == 1
@@ -249,13 +250,13 @@ def test_int8_is_int8_and_close(serving):
         assert one != other and np.dot(one, other) > 0.99
 
 
-def test_vectors_of_tokens_and_what_a_file_does_not_give(serving):
+def test_vectors_of_tokens_and_outputs_that_a_file_does_not_have(serving):
     server, folder = serving("bert-embedding-mean", "plain")
     row = rows("bert-embedding-mean")[0]
     found = np.array(server.post("/embed_all", {"inputs": row["inputs"][0]}).json()[0])
     assert np.abs(found - Reference(folder, "plain")(row["ids"])).max() <= SAME * 10
     sentence, _ = serving("bert-embedding-mean", "sentence")
-    assert "vectors are pooled by the file itself" in sentence.log()
+    assert "the file itself pools vectors" in sentence.log()
     answer = sentence.post("/embed_all", {"inputs": "a"})
     assert answer.status_code == 424 and "a vector of each token is wanted, which this ONNX file does not give" in answer.text
 
@@ -301,10 +302,10 @@ def test_a_generative_reranker_compares_the_logits_of_its_answers(tmp_path):
             assert abs(score - expected_score) <= TOLERANCE
 
 
-def test_a_batch_that_fails_costs_its_request_only(tmp_path):
+def test_a_batch_that_fails_costs_only_its_request(tmp_path):
     folder = copied("bert-embedding-mean", tmp_path)
     encoder(SERVED / "bert-embedding-mean", folder / "onnx/model.onnx")
-    # Ids that the graph's own table does not have.
+    # Allows ids that the graph's embedding does not have.
     edit_json(folder / "config.json", vocab_size=1000)
     with Server(folder, "--backend", "ort", environment=ENVIRONMENT) as server:
         before = server.post("/embed", {"inputs": "Mars"}).json()
@@ -314,7 +315,7 @@ def test_a_batch_that_fails_costs_its_request_only(tmp_path):
 
 
 def test_a_batch_takes_no_more_memory_than_the_log_says(tmp_path):
-    """The scores of attention, `heads · tokens²`, are most of it here: 8 heads, and a text of 1024 tokens."""
+    """Here most memory is for attention's scores, `heads · tokens²`: 8 heads, a text of 1024 tokens."""
     source = tmp_path / "source"
     shutil.copytree(SERVED / "bert-embedding-mean", source)
     config = json.loads((source / "config.json").read_text())
@@ -383,12 +384,12 @@ CHANGES = {
     "a fixed shape": (fixed, "has the fixed shape [-1, 16]"),
     "not a number": (not_a_number, "the ONNX file's first answer is not a number"),
     "an unknown operator": (unknown_operator, "ONNX Runtime cannot load"),
-    "values outside of the folder": (outside, "cannot be a file of values beside it"),
+    "values outside of the folder": (outside, "cannot be a file of values next to it"),
 }
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_a_graph_that_is_not_served_is_one_sentence(tmp_path, case):
+def test_a_graph_that_cannot_be_served_is_refused_in_one_sentence(tmp_path, case):
     change, part = CHANGES[case]
     folder = copied("bert-embedding-mean", tmp_path)
     changed(encoder(SERVED / "bert-embedding-mean", folder / "onnx/model.onnx"), change)
@@ -408,7 +409,7 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("case", CONTENTS)
-def test_a_broken_file_is_one_sentence(tmp_path, case):
+def test_a_broken_file_is_refused_in_one_sentence(tmp_path, case):
     folder = copied("bert-embedding-mean", tmp_path)
     path = encoder(SERVED / "bert-embedding-mean", folder / "onnx/model.onnx")
     path.write_bytes(CONTENTS[case](path.read_bytes()))
@@ -424,7 +425,7 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("case", LIBRARIES)
-def test_a_library_that_cannot_be_used_is_one_sentence_with_the_remedy(tmp_path, case):
+def test_an_unusable_library_is_refused_in_one_sentence_with_the_remedy(tmp_path, case):
     path, part = LIBRARIES[case]
     folder = write("bert-embedding-mean", tmp_path, "plain")
     message = refusal(folder, "--backend", "ort", environment={**ENVIRONMENT, "ORT_DYLIB_PATH": path})
@@ -442,7 +443,7 @@ def test_the_library_of_the_active_environment_is_found(tmp_path):
 
 
 FLAGS_REFUSED = [
-    (("--backend", "ort", "--dtype", "int8"), "`--dtype int8` is asked for, but"),
+    (("--backend", "ort", "--dtype", "int8"), "`--dtype int8` was requested, but"),
     (("--backend", "ort", "--pin-threads"), "`--pin-threads` is for `--backend candle`"),
     (("--backend", "ort", "--instruction-set", "portable"), "`--instruction-set` is for `--backend candle`"),
     (("--backend", "ort", "--lora-task", "x"), "`--lora-task x` is for `--backend candle`"),
@@ -488,7 +489,7 @@ def test_a_trained_model_gives_the_published_vectors(tmp_path, dtype):
             assert np.abs(found - own / np.linalg.norm(own)).max() < 2e-6, row["text"]
             if dtype == "float32":
                 assert np.abs(found - expected_vector).max() < 2e-5, row["text"]
-            # What the quantisation itself loses.
+            # The rest is the loss by quantisation.
             assert found @ expected_vector > 0.9, row["text"]
         server.post("/embed", {"inputs": ["word " * 300] * 8, "truncate": True})
         assert server.peak_memory() - before <= most * 1e6, (before, loaded, most)

@@ -1,5 +1,6 @@
-"""schemathesis reads the server's own description of its routes and asks thousands of things of them: no answer is a
-fault of the server, has a status or a body that the description does not, or accepts a method that is not there."""
+"""schemathesis reads the server's description of its routes and sends thousands of requests. No answer may be
+a fault of the server, or have a status or body that the description lacks; no method that the description
+lacks may work."""
 
 import os
 import re
@@ -25,14 +26,14 @@ def test_no_answer_breaks_the_description(model, tmp_path):
             text=True,
             encoding="utf-8",
             timeout=LIMIT,
-            # It writes a folder of its own to where it runs.
+            # schemathesis writes a folder into the current one.
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(CONFIGURATION.parent)},
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
         metrics = server.metrics()
     assert int(re.search(r"(\d+) generated", ended.stdout)[1]) > 1000, ended.stdout
-    # Some of it was worth an answer, and not all.
+    # A good part of the requests succeeded, and a good part failed.
     succeeded = sum(value for name, value in metrics.items() if name.startswith("te_request_success"))
     failed = sum(value for name, value in metrics.items() if name.startswith("te_request_failure"))
     assert succeeded > 100 and failed > 100, ended.stdout

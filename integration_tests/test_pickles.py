@@ -1,4 +1,4 @@
-"""`pytorch_model.bin` answers as the safetensors of the same tensors, and a pickle with anything else in it is refused."""
+"""`pytorch_model.bin` answers like safetensors with the same tensors; any other pickle is refused."""
 
 import json
 import zipfile
@@ -17,7 +17,7 @@ def scores(model: Path) -> tuple[list[float], str]:
         return server.scores(QUERY, TEXTS), server.get("/info").json()["weights"]
 
 
-def test_one_file_or_several_answer_as_safetensors(tmp_path):
+def test_one_file_or_several_answer_like_safetensors(tmp_path):
     model = models.copy("untied-bf16-shards", tmp_path)
     expected, stored = scores(model)
     assert stored.endswith(" and 1 more (safetensors: BF16)")
@@ -26,7 +26,7 @@ def test_one_file_or_several_answer_as_safetensors(tmp_path):
         tensors |= models.read_tensors(file)
         file.unlink()
     (model / "model.safetensors.index.json").unlink()
-    # A transposed matrix, and tensors that no model asks for and that share a storage.
+    # With a transposed matrix.
     name = "model.layers.0.mlp.up_proj.weight"
     whole = model / "pytorch_model.bin"
     torch_file.write(whole, tensors, transposed=(name,))
@@ -69,7 +69,7 @@ def test_a_pickle_is_read_and_never_run(tmp_path):
         archive.writestr("archive/data.pkl", program)
     message = refusal(model, *GENERATIVE)
     assert "pytorch_model.bin: its pickle calls `posix.system`" in message and not proof.exists()
-    # Nothing is unpacked.
+    # Compressed archives are refused without being unpacked.
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(1 << 20))
     assert "is compressed or encrypted" in refusal(model, *GENERATIVE)

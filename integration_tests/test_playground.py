@@ -1,4 +1,4 @@
-"""The page at `/playground`, driven in Chromium: everything that it shows is what the server answers."""
+"""The page at `/playground`, driven in Chromium: everything that it shows comes from the server's answers."""
 
 import json
 import re
@@ -17,7 +17,7 @@ pytestmark = WITH_CHROMIUM
 
 
 class TestRanking:
-    def test_it_is_that_of_rerank(self, visit, server):
+    def test_it_is_the_one_of_rerank(self, visit, server):
         page = visit(server)
         page.fill(QUERY, LINES)
         page.run()
@@ -51,7 +51,7 @@ class TestRanking:
         expect(page.field("Instruction")).to_have_attribute("placeholder", "Find <b>planets</b>.")
         expect(page.field("Instruction")).to_have_value("")
 
-    def test_two_instructions_stand_side_by_side(self, visit, server):
+    def test_two_instructions_are_shown_side_by_side(self, visit, server):
         page = visit(server)
         page.field("Compare with a second instruction").check()
         page.fill(QUERY, LINES, instruction="Judge the planets.", second="Find the capital of a country in Asia.")
@@ -103,7 +103,7 @@ class TestRanking:
             assert page.bodies == []
 
     @pytest.mark.parametrize("model", ["embedding-last", "seq-cls-3"])
-    def test_a_model_that_does_not_rank_is_told_of(self, visit, served, model):
+    def test_a_model_that_does_not_rank_is_explained(self, visit, served, model):
         page = visit(served(model))
         notice = page.page.get_by_role("region", name="What this server serves")
         route, kind = ("/embed", "an embedding model") if model == "embedding-last" else ("/predict", "a classifier")
@@ -128,7 +128,7 @@ class TestPrompt:
         assert page.bodies[-1]["text"] == DOCUMENTS[1]
         pieces = answer["pieces"]
         assert [piece["text"] for piece in pieces if piece["kind"] != "template"] == ["Judge the planets.", QUERY, DOCUMENTS[1]]
-        # The tags with the counts are inside of the pieces.
+        # `.tag` elements with the counts are inside the elements of the pieces.
         kinds = [f"{piece['kind']} {piece['tokens']}" for piece in pieces if piece["kind"] != "template"]
         expect(shown.locator(".tag")).to_have_text(kinds)
         texts = shown.locator(".piece").evaluate_all("nodes => nodes.map(node => node.lastChild.data)")
@@ -156,7 +156,7 @@ class TestPrompt:
         expect(shown.locator(".tag").last).to_have_text("document 0")
         expect(shown.locator(".part-title")).to_contain_text(["Shared prefix", "Document 0 tokens", "Suffix 9 tokens"])
 
-    def test_what_was_cut_is_marked(self, visit, short):
+    def test_the_part_that_was_cut_is_marked(self, visit, short):
         page = visit(short)
         long = "the planet is in it. " * 60
         page.fill(QUERY, f"{long}\nno")

@@ -1,4 +1,4 @@
-"""Who uses the page at `/playground`, and with what: hostile texts, errors, keyboards, phones, either colour scheme."""
+"""The use of the page at `/playground`: hostile texts, errors, keyboards, phones, both colour schemes."""
 
 import json
 import re
@@ -12,7 +12,7 @@ pytestmark = WITH_CHROMIUM
 
 
 class TestTexts:
-    def test_whatever_they_hold_they_are_text(self, visit, short):
+    def test_hostile_texts_are_shown_as_text(self, visit, short):
         page = visit(short)
         page.field("Compare with a second instruction").check()
         page.fill(HOSTILE[0], json.dumps(HOSTILE), instruction=HOSTILE[1], second=HOSTILE[2])
@@ -47,7 +47,7 @@ class TestTexts:
         page = visit(server)
         page.fill(QUERY, LINES)
         expect(page.button("Stop")).to_be_hidden()
-        # A request that is neither answered nor refused.
+        # The request stays open without an answer.
         page.page.route("**/rerank", lambda route: None)
         page.button("Run").click()
         page.button("Stop").click()
@@ -57,7 +57,7 @@ class TestTexts:
         page.run()
         assert page.ranks() == expected(server)
 
-    def test_it_works_behind_a_proxy_that_puts_something_before_the_path(self, visit, server):
+    def test_it_works_behind_a_proxy_with_a_path_prefix(self, visit, server):
         page = visit(server)
         expect(page.page.locator("#model code")).to_be_visible()
 
@@ -74,7 +74,7 @@ class TestTexts:
         page.page.get_by_text("This request as code").click()
         expect(page.page.locator("pre[data-language=curl]")).to_contain_text(f"curl '{server.url}/some/prefix/rerank'")
 
-    def test_a_server_that_is_gone_is_said_to_be(self, visit):
+    def test_a_server_that_is_gone_is_reported(self, visit):
         with Server("tied-bf16") as server:
             page = visit(server)
             page.fill(QUERY, LINES)
@@ -111,7 +111,7 @@ class TestUse:
         expect(page.page.locator(".rank")).to_have_count(5)
         wanted = expected(server)
         assert page.ranks() == wanted
-        # Behind the fields comes the first row's button.
+        # After the fields comes the button of the first row.
         for _ in range(6):
             keyboard.press("Tab")
         button = page.button(f"Prompt of document {wanted[0][0] + 1}")
@@ -137,7 +137,7 @@ class TestUse:
         assert page.page.locator("h1").count() == 1
 
     @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_text_stands_out_in_both_schemes(self, visit, short, scheme):
+    def test_text_has_enough_contrast_in_both_schemes(self, visit, short, scheme):
         page = visit(short, color_scheme=scheme, reduced_motion="reduce")
         page.field("Compare with a second instruction").check()
         page.fill(QUERY, f"{LINES}\n{'the planet. ' * 60}", second="Find the capital of a country in Asia.")
@@ -177,7 +177,7 @@ class TestUse:
             assert page.width() == width
 
 
-# The contrast of every text that is visible with what is behind it, after WCAG 2.2, and a few words of it.
+# For each visible text: its contrast with its background by WCAG 2.2, and its first words.
 CONTRASTS = """() => {
   const parse = (color) => color.match(/[\\d.]+/g).map(Number);
   const luminance = (color) => {

@@ -1,10 +1,11 @@
-"""What earlier requests computed is used again: the same scores, fewer tokens computed, within a budget."""
+"""Prefixes of earlier requests are used again: the scores stay the same, fewer tokens are computed, and the
+cache keeps to its budget."""
 
 import pytest
 from reference_data import CASES
 from server import Server
 
-# What float32 sums of another order may change, as for batches.
+# float32 sums in another order may change a score by this much, as they do for batches.
 TOLERANCE = 2e-5
 TEXTS = list(dict.fromkeys(case["document"] for case in CASES.values() if 0 < len(case["document"]) < 200))[:12]
 QUERIES = ("Which planet is known as the Red Planet?", "Which planet is the largest?", "감독은 누구였나요?")
@@ -13,7 +14,7 @@ CACHE = ("hits", "tokens", "bytes")
 
 
 def moved(server: Server, work) -> tuple[list[float], dict[str, float]]:
-    """What `work` gives, and by how much the cache's metrics and the tokens computed moved."""
+    """The result of `work`, and the changes of the cache's metrics and of the computed tokens."""
     names = [f"te_prefix_cache_{name}" for name in CACHE] + ["te_batch_tokens_computed", "te_prefix_shared_tokens"]
     before = server.metrics()
     scores = work()
@@ -22,7 +23,7 @@ def moved(server: Server, work) -> tuple[list[float], dict[str, float]]:
 
 
 def cost(server: Server, query: str, texts: list[str], **fields: object) -> tuple[list[float], int]:
-    """Raw scores, and the tokens of all prompts."""
+    """Raw scores, and the number of tokens in all prompts."""
     answer = server.post("/rerank", {"query": query, "texts": texts, "raw_scores": True, **fields})
     assert answer.status_code == 200, answer.text
     scores = [rank["score"] for rank in sorted(answer.json(), key=lambda rank: rank["index"])]
@@ -48,7 +49,7 @@ def test_scores_over_several_requests_are_those_without_a_cache(served, flags):
     assert plain.get("/info").json()["prefix_cache_bytes"] == 0
 
 
-def test_a_request_again_computes_only_its_documents():
+def test_a_repeated_request_computes_only_its_documents():
     with Server("tied-bf16") as server:
         (first, tokens), cold = moved(server, lambda: cost(server, QUERIES[0], TEXTS))
         (again, _), warm = moved(server, lambda: cost(server, QUERIES[0], TEXTS))
@@ -57,10 +58,10 @@ def test_a_request_again_computes_only_its_documents():
     assert cold["te_prefix_cache_bytes"] > 0 and warm["te_prefix_cache_bytes"] == 0
     assert warm["te_prefix_cache_hits"] == len(TEXTS)
     saved = warm["te_prefix_cache_tokens"]
-    # Whether tokens are computed, shared in a batch or known: together they are those of the prompts.
+    # Each token of the prompts is either computed, shared in a batch, or taken from the cache.
     for total, counts in ((tokens, cold), (tokens, warm), (more, other)):
         names = ("te_prefix_cache_tokens", "te_batch_tokens_computed", "te_prefix_shared_tokens")
         assert sum(counts[name] for name in names) == total
     assert saved > 60 and warm["te_batch_tokens_computed"] < cold["te_batch_tokens_computed"]
-    # Another query has the system line, the instruction and its first words in common with the first.
+    # Another query shares the system line, the instruction and its first words with the first query.
     assert 50 < other["te_prefix_cache_tokens"] < saved and other["te_prefix_cache_bytes"] > 0

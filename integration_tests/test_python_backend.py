@@ -1,6 +1,7 @@
-"""`--backend python` without PyTorch: workers that die, hang or answer nonsense, and the real worker's own bounds.
+"""`--backend python` without PyTorch: workers that die, hang or send nonsense, and the limits of the real
+worker.
 
-What a faulty worker computes proves nothing about values; `test_python_backend_values.py` has these.
+The values of a faulty worker prove nothing; `test_python_backend_values.py` tests values.
 """
 
 import json
@@ -19,7 +20,7 @@ from server import MODELS, Server, refusal
 
 
 def faulty_server(python: Path, *flags: str) -> Server:
-    """A server with a faulty worker, whose vectors are two numbers."""
+    """A server with a faulty worker, whose vectors have two values."""
     return Server("embedding-mean-dense", "--backend", "python", "--python", str(python), *flags)
 
 
@@ -49,7 +50,7 @@ def test_a_worker_that_cannot_start_again_makes_the_server_unhealthy(tmp_path: P
         answer = server.post("/embed", {"inputs": "a"})
         assert answer.status_code == 424 and "no module named x" in answer.json()["error"], answer.text
         assert server.get("/health").status_code == 503
-        assert len(started(python)) <= 4, "it is not tried again and again"
+        assert len(started(python)) <= 4, "the worker is started again and again"
 
 
 def test_the_worker_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_the_worker_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
     server._close()
 
 
-def test_what_cannot_be_served_is_refused_by_name(tmp_path: Path) -> None:
+def test_settings_and_models_that_cannot_be_served_are_refused_by_name(tmp_path: Path) -> None:
     python = str(faulty(tmp_path, "right"))
     table = {
         ("--python", "no-such-python"): ["`no-such-python` was not found", "`--python`"],
@@ -82,7 +83,7 @@ def test_what_cannot_be_served_is_refused_by_name(tmp_path: Path) -> None:
 
 
 class Worker:
-    """The real worker, without a router."""
+    """The real worker, with the test in place of the router."""
 
     def __init__(self, python: str = sys.executable):
         ours, theirs = socket.socketpair()
@@ -102,7 +103,7 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.link.close()
-        # Whatever happened: without a router there is no worker.
+        # Without a router, the worker must end, whatever happened before.
         self.process.wait(60)
         self.process.stderr.close()
 
@@ -114,7 +115,7 @@ class Worker:
         return json.loads(self.link.recv(header, socket.MSG_WAITALL))
 
     def load(self, folder: Path, trust: bool = False) -> str:
-        """Why a folder is refused."""
+        """The reason for which the worker refuses a folder."""
         fields = {"dtype": "float32", "threads": 1, "pooling": None, "probes": []}
         header = {"kind": "load", "model": str(folder), "task": "embedding", "trust_remote_code": trust, **fields}
         text = json.dumps(header).encode()
@@ -135,7 +136,7 @@ def test_it_ends_when_its_router_does() -> None:
     [struct.pack("<II", 1 << 31, 0), struct.pack("<II", 2, 0xFFFFFFFF), struct.pack("<II", 5, 0) + b"hello",
      struct.pack("<II", 16, 0) + b'{"kind": "nine"}'],
 )
-def test_a_frame_that_is_none_ends_it_before_it_takes_memory(data: bytes) -> None:
+def test_a_broken_frame_ends_it_before_it_takes_memory(data: bytes) -> None:
     with Worker() as worker:
         worker.link.sendall(data)
         assert worker.process.wait(60) == 1
@@ -149,7 +150,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(tmp_path
     assert f"{sys.executable} -m pip install torch sentence-transformers" in message and "`--python`" in message
 
 
-def test_classes_of_others_are_refused_before_anything_is_imported(tmp_path: Path) -> None:
+def test_foreign_classes_are_refused_before_anything_is_imported(tmp_path: Path) -> None:
     root = models.copy("embedding-mean-dense", tmp_path)
     table = {
         "modules.json": [{"idx": 0, "name": "0", "path": "", "type": "custom_st.Transformer"}],

@@ -1,7 +1,7 @@
-"""`--backend python` with PyTorch: sentence-transformers' own values.
+"""`--backend python` with PyTorch: its values are those of sentence-transformers.
 
-Input: PYTHON_BACKEND_PYTHON, an interpreter with torch and sentence-transformers (`make python-backend-test`). The
-references are what sentence-transformers answers there, text by text.
+Input: PYTHON_BACKEND_PYTHON, an interpreter with torch and sentence-transformers (`make
+python-backend-test`). sentence-transformers computes the references in the same interpreter, text by text.
 """
 
 import json
@@ -18,7 +18,6 @@ from python_backend import (
     INTERPRETER,
     SERVED,
     TEXTS,
-    TOLERANCE,
     TORCH_LIMIT,
     ask,
     children,
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 PAIRS = [["What is the capital of China?", text] for text in TEXTS]
-# What the programs in `ask` begin with.
+# The beginning of the programs for `ask`.
 LOAD = (
     "import torch\nfrom sentence_transformers import SentenceTransformer, CrossEncoder\n"
     "exact = {'device': 'cpu', 'model_kwargs': {'dtype': torch.float32}}\n"
@@ -50,12 +49,12 @@ LOGITS = LOAD + (
 
 
 def small(folder: Path, program: str, tokenizer: Path) -> Path:
-    """A small random model that `program` makes with transformers, with the tokenizer of a fixture."""
+    """Makes a small random model with `program`, which uses transformers, and a fixture's tokenizer."""
     root = folder / "small"
     root.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (root / name).write_bytes((tokenizer / name).read_bytes())
-    # Otherwise sentence-transformers would cut the texts there, and this server at the end of the positions.
+    # Otherwise sentence-transformers would not cut texts at 512 positions, where this server cuts them.
     models.edit_json(root / "tokenizer_config.json", model_max_length=512)
     vocabulary = len(json.loads((root / "tokenizer.json").read_text())["model"]["vocab"]) + 10
     head = "import torch, transformers as hf\ntorch.manual_seed(7)\n"
@@ -64,7 +63,7 @@ def small(folder: Path, program: str, tokenizer: Path) -> Path:
 
 
 def torch_refusal(model: str | Path, *flags: str) -> str:
-    """As `refused`, with time to import PyTorch."""
+    """Like `refused`, with enough time to import PyTorch."""
     return refused("--python", INTERPRETER, *flags, model=model, limit=TORCH_LIMIT)
 
 
@@ -114,19 +113,22 @@ def test_a_classifier_s_logits_are_those_of_a_cross_encoder() -> None:
         close([[scores[labels[str(index)]] for index in range(3)] for scores in found], expected)
 
 
+def only_in_python(folder: Path, kind: str, sizes: str, model: str, tokenizer: Path) -> Path:
+    """A small random model of transformers that no other backend has: the default backend must refuse it."""
+    program = f"config = hf.{kind}Config(vocab_size=vocabulary, {sizes})\nmodel = hf.{kind}{model}(config)"
+    root = small(folder, program, tokenizer)
+    message = refusal(root)
+    assert kind.lower() in message.lower() and "`--backend python` may serve it" in message, message
+    return root
+
+
 def test_an_architecture_that_only_python_has(tmp_path: Path) -> None:
-    program = (
-        "config = hf.AlbertConfig(vocab_size=vocabulary, embedding_size=16, hidden_size=32, num_hidden_layers=2,\n"
-        "    num_attention_heads=2, intermediate_size=24)\n"
-        "model = hf.AlbertModel(config)"
-    )
-    root = small(tmp_path, program, SERVED / "bert-embedding-mean")
-    message = refusal(root, "--pooling", "mean")
-    assert "albert" in message and "`--backend python` may serve it" in message, message
+    sizes = "embedding_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24"
+    root = only_in_python(tmp_path, "Albert", sizes, "Model", SERVED / "bert-embedding-mean")
     expected = ask(VECTORS, folder=str(root), texts=TEXTS)
     with torch_server(root, "--pooling", "mean") as server:
         close(embedded(server, TEXTS), expected)
-    # By its first token, as for every kind of BERT whose files do not say.
+    # Without the flag, the first token's vector, as for every BERT whose files do not name a pooling.
     program = VECTORS.replace("**exact).", "**exact)\nmodel[1].pooling_mode = 'cls'\nanswer = model.")
     program = program.replace("answer = SentenceTransformer", "model = SentenceTransformer")
     with torch_server(root) as server:
@@ -134,13 +136,8 @@ def test_an_architecture_that_only_python_has(tmp_path: Path) -> None:
 
 
 def test_a_cross_encoder_that_only_python_has(tmp_path: Path) -> None:
-    program = (
-        "config = hf.SqueezeBertConfig(vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,\n"
-        "    intermediate_size=24, num_labels=1, embedding_size=32)\n"
-        "model = hf.SqueezeBertForSequenceClassification(config)"
-    )
-    root = small(tmp_path, program, SERVED / "bert-cross-encoder")
-    assert "squeezebert" in refusal(root).lower()
+    sizes = "hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24, num_labels=1, embedding_size=32"
+    root = only_in_python(tmp_path, "SqueezeBert", sizes, "ForSequenceClassification", SERVED / "bert-cross-encoder")
     expected = ask(LOGITS, folder=str(root), pairs=PAIRS)
     with torch_server(root) as server:
         close(server.scores(PAIRS[0][0], TEXTS), expected)
@@ -172,7 +169,7 @@ def test_lower_precision_is_what_was_asked_for() -> None:
 
 
 def test_a_tokenizer_that_is_not_the_model_s_own_is_refused(tmp_path: Path) -> None:
-    # XLNet's tokenizers give the last token a type of its own, which the router's contract does not have.
+    # XLNet's tokenizers give the last token a type of its own, which the router cannot send.
     program = (
         "config = hf.XLNetConfig(vocab_size=vocabulary, d_model=32, n_layer=2, n_head=2, d_inner=24)\n"
         "model = hf.XLNetModel(config)"
@@ -216,7 +213,7 @@ def test_a_worker_that_is_killed_costs_its_batch_and_no_other() -> None:
 def test_the_worker_ends_with_a_server_that_is_killed() -> None:
     server = torch_server(MODELS / "embedding-mean-dense")
     (worker,) = children(server.process.pid)
-    # Stopped, it does not hear of anything: only the kernel can end it.
+    # A stopped worker does not notice that the server has ended: only the kernel can end it.
     os.kill(worker, signal.SIGSTOP)
     server.process.kill()
     wait_for_end(worker, TORCH_LIMIT)

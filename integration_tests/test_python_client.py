@@ -1,7 +1,8 @@
 """The Python package's module, from its source, with the development build of the server.
 
-What must hold: answers are those of the server over plain HTTP; every error is one sentence of its own type; a busy server
-is asked again when it says so; the server ends with the program that started it, however that ends.
+Invariants: answers equal those of plain HTTP requests; every error has a type of its own and is one sentence;
+a busy server is asked again after the time that it names; the server ends with the program that started it,
+however that ends.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ os.environ["TEXT_EMBEDDINGS_ROUTER"] = str(BINARY)
 import text_embeddings_router as ter  # noqa: E402
 
 QUERY, TEXTS = "red planet", ["Bread is baked.", "Mars is red.", "화성은 붉다."]
-# A program that holds a server, tells its process id and address, and does what follows.
+# A program that starts a server, prints the server's process id and address, and then runs `then`.
 HOLDER = """
     import os, sys, threading, time
     import text_embeddings_router as ter
@@ -102,16 +103,16 @@ def test_both_clients_answer_alike(demo):
         (lambda client: client.rerank("q", ["a"] * 2, top_n=0), ter.ValidationError, 422, "top_n"),
     ],
 )
-def test_each_error_has_its_type_and_the_servers_sentence(demo, ask, kind, status, words):
+def test_each_error_has_its_type_and_the_servers_message(demo, ask, kind, status, words):
     with ter.Client(demo.url) as client, pytest.raises(kind) as found:
         ask(client)
     error = found.value
     assert error.status == status and words in error.message and words in str(error), str(error)
-    # Errors travel between processes.
+    # Errors can be pickled, so that they travel between processes.
     assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
 
 
-def test_what_is_no_list_or_no_pairs_is_refused_before_it_is_sent():
+def test_arguments_that_are_not_lists_or_pairs_are_refused_before_they_are_sent():
     client = ter.Client("http://127.0.0.1:1")
     for ask in (lambda: client.rerank("q", "a"), lambda: client.embed("a"), lambda: client.predict("a"), lambda: client.score("q", "a")):
         with pytest.raises(TypeError, match="must be a list"):
@@ -131,7 +132,7 @@ def test_the_key(served):
 
 
 class TestPatience:
-    """What both clients do while a server is busy."""
+    """The waiting of both clients while a server is busy."""
 
     @pytest.fixture(autouse=True)
     def pauses(self, monkeypatch) -> list[float]:
@@ -157,7 +158,7 @@ class TestPatience:
         return asyncio.run(ask())
 
     @pytest.mark.parametrize("kind", ["sync", "async"])
-    def test_it_comes_back_when_the_server_says(self, demo, pauses, kind):
+    def test_it_asks_again_after_the_time_that_the_server_names(self, demo, pauses, kind):
         with Stub(demo, [(429, {"Retry-After": "3"}), (503, {"Retry-After": "0"}), (429, {})]) as stub:
             ranks = self.ask(kind, stub.url)
         assert {rank.index: rank.score for rank in ranks} == pytest.approx(scores_of(demo), abs=1e-5)
@@ -180,7 +181,7 @@ class TestPatience:
         assert words in str(found.value) and len(stub.requests) == sent and len(pauses) == sent - 1
 
     @pytest.mark.parametrize("kind", ["sync", "async"])
-    def test_nobody_there(self, pauses, kind):
+    def test_without_a_server_it_gives_up(self, pauses, kind):
         with pytest.raises(ter.ServerUnreachableError, match="no answer from http://127.0.0.1:1"):
             self.ask(kind, "http://127.0.0.1:1", attempts=2)
         assert len(pauses) == 1
@@ -216,7 +217,7 @@ def test_serve_for_asyncio_with_flags_of_every_kind():
     assert (info["auto_truncate"], info["pin_threads"], info["max_rerank_texts"]) == (False, True, 2)
 
 
-def test_a_key_is_in_no_list_of_processes():
+def test_a_key_is_not_in_the_list_of_processes():
     server = ter.Server(DEMO, api_key="s3cret").start()
     try:
         assert "s3cret" not in Path(f"/proc/{server.pid}/cmdline").read_text()
@@ -234,7 +235,7 @@ def test_a_key_is_in_no_list_of_processes():
         (DEMO, {"tls_cert": "cert.pem"}, ter.FlagError, "without TLS"),
         (DEMO, {"json_output": True}, ter.FlagError, "`json_output` is set by `serve` itself"),
         (DEMO, {"max_batch_tokens": "many"}, ter.FlagError, "invalid value 'many' for '--max-batch-tokens"),
-        (DEMO, {"dtype": "float16"}, ter.ServerStartError, "`--dtype float16` is not supported yet: leave it out"),
+        (DEMO, {"default_prompt": "query: "}, ter.ServerStartError, "`--default-prompt`"),
         ("/nowhere", {}, ter.ServerStartError, "there is no such directory"),
         (str(ROOT / "docs"), {}, ter.ServerStartError, "config.json"),
     ],
@@ -305,7 +306,7 @@ def is_there(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    # In a container whose first process reaps nobody, an orphan stays as a zombie.
+    # In a container whose first process does not reap orphans, an ended process remains as a zombie.
     return state != "Z"
 
 
@@ -316,14 +317,14 @@ def is_there(pid: int) -> bool:
         ("ended by a signal", "server.start()", "time.sleep(600)", signal.SIGTERM),
         ("ended in order without stopping it", "server.start()", "sys.exit()", None),
         ("crashed", "server.start()", "os.abort()", None),
-        # The thread that started the server is gone, and the server is not.
+        # The thread that started the server has ended; the server must keep running.
         (
             "killed, started by a thread that has ended",
             "thread = threading.Thread(target=server.start); thread.start(); thread.join()",
             "time.sleep(600)",
             signal.SIGKILL,
         ),
-        # A child without an exec has a copy of everything that its parent has open.
+        # A child that does not call exec keeps copies of all open descriptors of its parent.
         ("killed, survived by a child", "server.start(); os.fork() or (time.sleep(5), os._exit(0))", "time.sleep(600)", signal.SIGKILL),
     ],
     ids=lambda value: value if isinstance(value, str) and " " in value and "." not in value and "(" not in value else None,
@@ -348,7 +349,7 @@ def test_a_forked_child_does_not_stop_the_server():
     with server as client:
         child = os.fork()
         if child == 0:
-            # As at the end of a `with` block that the child is in, too.
+            # Happens when the child leaves a `with` block that began before the fork.
             try:
                 server.stop()
             finally:

@@ -1,7 +1,8 @@
-"""The wheel as a user gets it: built here, installed into an empty virtual environment, run.
+"""The wheel as a user gets it: built here, installed into an empty virtual environment, and run.
 
-Input: WHEEL, a wheel that was built before (`make wheel`); without it one is built with the development profile, in the
-target folder of the other tests. What must hold: nothing but the wheel and its dependencies is needed to serve and to ask.
+Input: WHEEL, the path of a wheel (`make wheel`); without it, the test builds one with the development
+profile, in the target folder of the other tests. Invariants: serving and sending requests need only the wheel
+and its dependencies.
 """
 
 import os
@@ -34,7 +35,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Iterator[Path]:
-    """The folder of programs of a virtual environment with the wheel."""
+    """The `bin` folder of a virtual environment with the wheel."""
     folder = tmp_path_factory.mktemp("empty")
     run([sys.executable, "-m", "venv", folder], INSTALL_LIMIT)
     run([folder / "bin/python", "-m", "pip", "install", "--quiet", wheel], INSTALL_LIMIT)
@@ -43,7 +44,7 @@ def installed(wheel, tmp_path_factory) -> Iterator[Path]:
 
 
 def run(command: list, limit: float = RUN_LIMIT) -> str:
-    """What a command prints, in an environment that names no other binary or module."""
+    """The output of a command, in an environment without variables that name another binary or module."""
     left_out = ("TEXT_EMBEDDINGS_ROUTER", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, cwd="/")
@@ -51,11 +52,11 @@ def run(command: list, limit: float = RUN_LIMIT) -> str:
     return ended.stdout
 
 
-def test_what_is_in_the_wheel(wheel):
+def test_the_contents_of_the_wheel(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for wanted in ("text_embeddings_router/__init__.py", "text_embeddings_router/py.typed", "licenses/LICENSE", f"scripts/{NAME}"):
         assert [name for name in names if name.endswith(wanted)], wanted
-    # For each platform, not for each Python.
+    # One wheel per platform, for all Python versions.
     assert "-py3-none-" in wheel.name, wheel.name
 
 
@@ -77,7 +78,7 @@ def test_the_command_line(installed):
 def test_the_binary_is_found_where_it_was_installed(installed, wheel, tmp_path):
     code = "import text_embeddings_router as t; print(t.find_binary())"
     assert run([installed / "python", "-c", code]).strip() == str(installed / NAME)
-    # Not in an environment at all, but in a folder.
+    # Installed into a folder instead of an environment.
     run([installed / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path, wheel], INSTALL_LIMIT)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"
     run([installed / "python", "-m", "pip", "uninstall", "--quiet", "--yes", NAME], INSTALL_LIMIT)
@@ -88,7 +89,7 @@ def test_the_binary_is_found_where_it_was_installed(installed, wheel, tmp_path):
 
 
 def test_it_runs_without_being_installed(wheel):
-    """`uvx text-embeddings-router --model-id demo`, but for where the wheel is."""
+    """`uvx text-embeddings-router --model-id demo`, with the wheel from a file instead of PyPI."""
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if not uv:
         pytest.skip("uv is not installed: `pip install uv`")
@@ -102,7 +103,7 @@ def test_it_runs_without_being_installed(wheel):
         server.wait(RUN_LIMIT)
 
 
-def test_the_types_are_seen_by_others(installed):
+def test_type_checkers_see_the_types(installed):
     code = textwrap.dedent("""
         import text_embeddings_router as t
         with t.serve("demo") as client:

@@ -1,7 +1,8 @@
-"""A quantised checkpoint answers as one with the values that it stands for, to the last bit in float32, and one that is not
-understood keeps the server from starting.
+"""A quantised checkpoint scores like one that stores the values it represents, to the last bit in float32; a
+checkpoint that is not understood keeps the server from starting.
 
-The checkpoints are made by `quantised_files.py` from a model of the reference, whose answers other tests hold to `transformers`.
+`quantised_files.py` makes the checkpoints from a model of the reference, whose answers other tests compare
+with `transformers`.
 """
 
 from pathlib import Path
@@ -25,7 +26,8 @@ def tensor(values: np.ndarray) -> models.Tensor:
 
 
 def quantise(folder: Path, method: Method) -> Path:
-    """A model whose layers' matrices are stored so; the one that it stands for is beside it."""
+    """Makes a model whose layers' matrices are quantised by `method`, and in `widened/model` the model with
+    the values that these matrices represent."""
     (folder / "widened").mkdir(parents=True)
     model, widened = models.copy(MODEL, folder), models.copy(MODEL, folder / "widened")
     models.edit_json(model / "config.json", quantization_config=method.config)
@@ -46,7 +48,7 @@ def quantise(folder: Path, method: Method) -> Path:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_quantised_model_answers_as_the_values_that_it_stands_for(tmp_path, name):
+def test_a_quantised_model_scores_like_the_values_that_it_represents(tmp_path, name):
     model = quantise(tmp_path, METHODS[name])
     with Server(model, *EXACT) as server, Server(tmp_path / "widened/model", *EXACT) as widened:
         scores = server.scores(QUERY, TEXTS)

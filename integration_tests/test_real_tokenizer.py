@@ -1,7 +1,7 @@
-"""With Qwen3's own tokenizer the prompt has the ids that the model was trained with.
+"""With Qwen3's own tokenizer, the prompt has the ids that the model was trained with.
 
-The tokenizer is not part of this repository: it is looked for in QWEN3_TOKENIZER_DIR, then in ../shared/qwen3-tokenizer.
-The checkpoint is a tiny random one with the real vocabulary, made here.
+The tokenizer is not part of this repository. It is read from the folder QWEN3_TOKENIZER_DIR, by default
+../shared/qwen3-tokenizer. The checkpoint is a tiny random one with the real vocabulary, made here.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def keep_rows(tensors: dict[str, models.Tensor], *rows: int) -> None:
-    """Empties the head but for these rows."""
+    """Sets all rows of the head to zero except these."""
     head = tensors["lm_head.weight"]
     kept = {row: bytes(head.data[head.row(row)]) for row in rows}
     models.zero(tensors, "lm_head.weight")
@@ -43,7 +43,7 @@ def keep_rows(tensors: dict[str, models.Tensor], *rows: int) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model whose head has no rows but those of yes and no: any other pair would refuse to start."""
+    """A model whose head has only the rows of yes and no: with other rows the server would not start."""
     folder = models.make_tiny(tmp_path_factory.mktemp("real") / "model", FOLDER, VOCABULARY)
     models.edit_tensors(folder, lambda tensors: keep_rows(tensors, YES, NO))
     return folder
@@ -87,12 +87,13 @@ def test_scores_differ_and_control_tokens_in_a_text_are_text(real):
     assert len({round(score, 5) for score in scores}) == len(scores)
     answers = [real.post("/rerank", {"query": "q", "texts": [text]}) for text in ("", "<|im_end|>", "</think>")]
     tokens = [int(answer.headers["x-compute-tokens"]) for answer in answers]
-    # A control token would add one; the first piece of text replaces the space before it.
+    # Read as a control token, the text would add one token. Read as text it adds more, although its first
+    # piece replaces the space before it.
     assert all(more >= tokens[0] + 2 for more in tokens[1:]), tokens
 
 
-def test_other_rows_of_the_head_have_no_part(folder, tmp_path):
-    # `Yes`, `No` and two ids that a wrong table would name.
+def test_other_rows_of_the_head_do_not_count(folder, tmp_path):
+    # `Yes`, `No`, and two ids that a wrong table would name.
     rows = (9454, 2753, 2901, 9834)
     other = models.make_tiny(tmp_path / "model", FOLDER, VOCABULARY)
     models.edit_tensors(other, lambda tensors: keep_rows(tensors, *rows))

@@ -1,17 +1,17 @@
-"""Every pair of `reference/` over HTTP has transformers' score, for every model folder."""
+"""Every pair of `reference/` gets transformers' score over HTTP, from every model folder."""
 
 import pytest
 from reference_data import CASES, EXPECTED, IDS, PROMPT, fields
 from server import MODEL_FLAGS, Server
 
 RAW_TOLERANCE = 1e-4
-# Resident bytes that a token may add at its peak: far above what the layers' rows take, far below the 4 · 32,768 bytes
-# of a row of a score matrix.
+# Resident bytes that a token may add at the peak. The rows of the layers take far less; one row of a score
+# matrix would take far more: 4 · 32,768 bytes.
 BYTES_PER_TOKEN = 8192
 
 
 def by_server() -> list[tuple[str, int, str]]:
-    """Model, longest input and the name of a case; the cases of a server stand together."""
+    """Model, longest input and name of each case, sorted by server."""
     rows = [(model, CASES[name]["max_length"], name) for model, cases in EXPECTED.items() for name in cases]
     return sorted((row for row in rows if row[1] != 40960), key=lambda row: row[:2])
 

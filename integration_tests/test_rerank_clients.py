@@ -1,4 +1,4 @@
-"""Other people's re-rank clients get transformers' scores, their documents back, and errors that they understand."""
+"""Re-rank clients of other projects get transformers' scores and documents, and raise useful errors."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from server import ROOT, Server, wait_until
 
 MODEL = "tied-bf16"
 SCORE = 1e-5
-# Cases of one query each, which a client sends as one request.
+# Cases with the same query, which a client sends as one request.
 REQUESTS = {
     "english": ["english-1", "english-2", "one-token-document", "english-3", "english-4"],
     "control tokens": ["english-1", "control-close-turn", "control-special", "control-not-special", "frame-in-document"],
@@ -26,13 +26,13 @@ REQUESTS = {
 }
 INSTRUCTIONS = ["instruction-english", "instruction-korean", "instruction-code"]
 MANY = 12
-# A minute and more of work; it is dropped once the clients were there.
-AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+# More than a minute of work, which the server drops when its client disconnects.
 SLOW = {"query": "q", "texts": [f"{number} " + "word " * 2000 for number in range(150)]}
+AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 
 
 def that_say(*names: str):
-    """A test for each client that can be told all of these."""
+    """Runs a test for each client that can send all of these."""
     chosen = {name: client for name, client in CLIENTS.items() if set(names) <= client.says}
     assert len(chosen) > 3
     return pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def of(names: list[str]) -> tuple[str, list[str], list[float]]:
 
 
 def check(ranks: list, expected: list[float]) -> None:
-    """The ranks are the best of the expected ones, best first."""
+    """Checks that the ranks are the best of the expected ones, best first."""
     order = sorted(range(len(expected)), key=lambda index: -expected[index])
     assert [rank.index for rank in ranks] == order[: len(ranks)]
     assert [rank.score for rank in ranks] == pytest.approx([expected[rank.index] for rank in ranks], abs=SCORE, rel=0)
@@ -108,7 +108,7 @@ def test_an_instruction_reaches_the_model(keyed, client, name):
 
 
 def refused(server: Server, client: Client, words: list[str], **changes: object) -> None:
-    """The client raises its own error, in which the server's words stand."""
+    """Checks that the client raises its own error, with the server's words in it."""
     question = Question(server.url, **{"query": "q", "texts": ["a", "b", "c"], **changes})
     with pytest.raises(client.error) as error:
         client.ask(question)
@@ -128,7 +128,7 @@ def test_more_texts_than_the_server_takes(keyed, client):
 
 @contextmanager
 def busy(server: Server) -> Iterator[None]:
-    """The server's only permit is taken for a while."""
+    """Occupies the server's only permit."""
 
     def batches() -> float:
         return server.metrics().get("te_batch_next_size_count", 0)
@@ -139,24 +139,24 @@ def busy(server: Server) -> Iterator[None]:
     head += f"Authorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
         stream.sendall(head.encode() + body)
-        wait_until(lambda: batches() > before, 30, "no batch of it began")
+        wait_until(lambda: batches() > before, 30, "none of its batches began")
         yield
     free = {"query": "a", "texts": ["b"]}
-    wait_until(lambda: server.post("/rerank", free, headers=AUTHORIZED).status_code == 200, 60, "its permit did not come back")
+    wait_until(lambda: server.post("/rerank", free, headers=AUTHORIZED).status_code == 200, 60, "its permit is not released")
 
 
 @pytest.mark.reaches_for("huggingface.co")
 def test_an_overloaded_server(served, monkeypatch):
-    # It waits as long as `retry-after` says, up to this, and then gets its answer.
+    # By default cohere's client would wait for `retry-after` and succeed; now it waits this long at most.
     monkeypatch.setattr("cohere.core.http_client.MAX_RETRY_DELAY_SECONDS", 0.1)
     server = served(MODEL, "--api-key", KEY, "--max-concurrent-requests", "1")
     for client in CLIENTS.values():
-        # One after the other, because all of them may take longer than the request that keeps the server busy.
+        # Occupied anew for each client: all clients together may take longer than one slow request.
         with busy(server):
             refused(server, client, ["overloaded"])
 
 
-def test_the_table_of_the_documents_says_what_is_run():
+def test_the_table_in_the_documents_lists_the_tested_clients():
     text = (ROOT / "docs/clients.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     rows = {row[0]: row[1:] for row in rows if len(row) == 7 and row[0] in CLIENTS}

@@ -1,8 +1,8 @@
-"""Re-rankers of every family, each with its authors' prompt: scores as the authors' own code gives them.
+"""Re-rankers of every family, each with its authors' prompt: their scores are those of the authors' code.
 
-Each folder of `reference/fixtures/rerankers` is a small random model laid out as its authors publish it, and
-`NAME.expected.json` beside it what their code answers (reference/architectures/rerankers.py). A server for each folder
-is shared by all tests.
+Each folder of `reference/fixtures/rerankers` is a small random model in the layout of its authors, and
+`NAME.expected.json` next to it has the scores of their code (reference/architectures/rerankers.py). All tests
+share one server for each folder.
 """
 
 import json
@@ -18,12 +18,12 @@ from server import MODELS, refusal
 FOLDER = MODELS.parent / "rerankers"
 ROWS = {path.name.removesuffix(".expected.json"): json.loads(path.read_text())["rows"] for path in FOLDER.glob("*.expected.json") if path.stem != "jina-reranker-v3.expected"}
 NAMES = sorted(ROWS)
-# The default score of a raw one, and how /info writes it.
+# The default score for a raw score, and its name in /info.
 FIFTH, SHIFTED, PLAIN = (lambda x: x / 5, "sigmoid(x/5)"), (lambda x: x - 2.65, "sigmoid(x-2.65)"), (lambda x: x, "sigmoid")
 RULES = {"zerank-1-small": FIFTH, "zerank-2-reranker": FIFTH, "jina-reranker-m0": SHIFTED}
 WITHOUT_INSTRUCTION = ["llama-nemotron-rerank-1b-v2", "jina-reranker-m0"]
 LAYER_WISE = "bge-reranker-v2-minicpm-layerwise"
-# A head of the checkpoint scores; their architectures tell them.
+# Their scores come from a head in the checkpoint, which their architecture names.
 WITH_HEAD = [*WITHOUT_INSTRUCTION, LAYER_WISE]
 
 
@@ -37,7 +37,7 @@ def sigmoid(x: float) -> float:
 
 @pytest.fixture(scope="session")
 def serving(served):
-    """Gives the server of a folder."""
+    """Gives the server for a folder."""
     return lambda name, *flags: served(FOLDER / name, *flags)
 
 
@@ -60,7 +60,7 @@ def test_raw_and_default_scores_are_those_of_the_authors_code(serving, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_pair_scores_the_same_in_any_company(serving, name):
+def test_a_pair_scores_the_same_with_any_other_documents(serving, name):
     server, rows = serving(name), [row for row in usable(name) if row["instruction"] == ROWS[name][0]["instruction"]]
     rows = [row for row in rows if row["query"] == rows[0]["query"]]
     given = {} if rows[0]["instruction"] is None else {"instruction": rows[0]["instruction"]}
@@ -131,7 +131,7 @@ def test_only_the_document_is_cut(served, name):
 
 
 @pytest.mark.parametrize("layers", [2, 3, 6])
-def test_a_layer_wise_re_ranker_scores_after_the_layers_that_are_asked_for(served, connected, layers):
+def test_a_layer_wise_re_ranker_scores_after_the_chosen_number_of_layers(served, connected, layers):
     server, client = connected(FOLDER / LAYER_WISE, "--cutoff-layers", str(layers))
     for row in usable(LAYER_WISE)[:4]:
         body = {"query": row["query"], "texts": [row["document"]], "raw_scores": True}
@@ -151,12 +151,12 @@ def test_a_number_of_layers_without_a_score_is_refused(name, layers, part):
 
 @pytest.fixture
 def copied(tmp_path):
-    """Gives a copy of a folder under another name, to be changed."""
+    """Gives a copy of a folder under another name, which the test may change."""
     return lambda name, to="model": Path(shutil.copytree(FOLDER / name, tmp_path / to))
 
 
 class TestStart:
-    """Which files and flags give which family, or none."""
+    """The family that files and flags give, if any."""
 
     def first(self, name: str) -> dict:
         return usable(name)[0]
@@ -166,11 +166,11 @@ class TestStart:
         (score,) = server.scores(row["query"], [row["document"]], raw_scores=True, **more, **fields)
         return score
 
-    def test_flags_stand_in_for_a_name(self, copied, served):
+    def test_flags_replace_a_name(self, copied, served):
         name = "zerank-1-small"
         folder = copied(name)
         assert "--model-type listwise-reranker" in refusal(folder)
-        # Nothing says that it is not Qwen3-Reranker: its answers are named.
+        # Without the name, the folder looks like Qwen3-Reranker; the flag must decide the answers.
         flags = ("--model-type", "listwise-reranker", "--chat-template", "zerank")
         server = served(folder, *flags)
         assert self.score(server, self.first(name)) == close(self.first(name)["raw"])
@@ -221,11 +221,11 @@ class TestStart:
             (("--rerank-true-token", "no", "--rerank-false-token", "no"), "the same token"),
         ],
     )
-    def test_answers_that_cannot_be_are_refused(self, flags, part):
+    def test_impossible_answers_are_refused(self, flags, part):
         try:
             assert part in refusal(FOLDER / "zerank-1-small", *flags)
         except AssertionError as error:
-            # clap's own refusals have several lines and another code.
+            # A refusal by clap has several lines and another exit code, which `refusal` does not accept.
             assert part in str(error)
 
     def test_models_that_generate_are_refused(self, copied):

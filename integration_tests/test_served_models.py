@@ -1,7 +1,9 @@
-"""TEI's models and cross-encoders of every architecture: scores, vectors and sparse vectors as sentence-transformers gives them.
+"""TEI's models and cross-encoders of every architecture: scores, vectors and sparse vectors equal those of
+sentence-transformers.
 
-Each folder of `reference/fixtures/served` is a small random model in a layout of the Hub, and `NAME.expected.json` beside
-it what transformers and sentence-transformers answer. A server for each model and longest input is shared by all tests.
+Each folder of `reference/fixtures/served` is a small random model in a layout of the Hub, and
+`NAME.expected.json` next to it has the values of transformers and sentence-transformers. All tests share one
+server for each model and longest input.
 """
 
 import json
@@ -17,7 +19,7 @@ from server import MODELS, refusal
 SERVED = MODELS.parent / "served"
 TOLERANCE = 1e-4
 EXPECTED = {path.name.removesuffix(".expected.json"): json.loads(path.read_text()) for path in SERVED.glob("*.expected.json")}
-# The flags of models whose files do not say everything.
+# Flags for models whose files do not say everything.
 FLAGS = {"bert-splade": ("--pooling", "splade")}
 SIDES = {"left": "Left", "right": "Right"}
 
@@ -32,7 +34,7 @@ DENSE = kind("embedding", "cls", "bge-m3")
 
 
 def runs(names: list[str]) -> list[tuple[str, int | None]]:
-    """Each model with each longest input of its rows."""
+    """Each model with each longest input in its rows."""
     return [(name, longest) for name in names for longest in by_length(name)]
 
 
@@ -56,12 +58,12 @@ def serving(served):
 
 @pytest.fixture(scope="session")
 def both(connected):
-    """The same with a connection over gRPC."""
+    """Gives the server and a gRPC connection to it."""
     return lambda name: connected(SERVED / name, *flags(name))
 
 
 def ask(server, path: str, row: dict, **fields: object) -> object:
-    """The answer for a row's inputs, whose number of tokens must be the reference's."""
+    """The server's answer for a row's inputs. The number of tokens must be the reference's."""
     inputs = row["inputs"]
     body = {"inputs": inputs[0] if len(inputs) == 1 else inputs, "truncation_direction": SIDES[row["direction"]], "truncate": True}
     if row.get("prompt_name"):
@@ -77,7 +79,7 @@ def close(expected: object) -> object:
 
 
 def pairs(sparse: list[dict]) -> dict[int, float]:
-    """A sparse vector's values by index, which must ascend."""
+    """The values of a sparse vector by index. The indices must ascend."""
     indices = [entry["index"] for entry in sparse]
     assert indices == sorted(set(indices))
     return {entry["index"]: entry["value"] for entry in sparse}
@@ -100,7 +102,7 @@ def test_scores_are_those_of_transformers(serving, name, longest):
 
 
 @pytest.mark.parametrize("name", [name for name in SCORES if len(EXPECTED[name]["labels"] or [""]) == 1])
-def test_a_pair_scores_the_same_in_any_company(serving, name):
+def test_a_pair_scores_the_same_with_any_other_documents(serving, name):
     server, rows = serving(name), [row for row in by_length(name)[None] if len(row["inputs"]) == 2 and row["direction"] == "right"]
     query = rows[0]["inputs"][0]
     rows = [row for row in rows if row["inputs"][0] == query]
@@ -115,7 +117,7 @@ def test_vectors_are_those_of_sentence_transformers(serving, name, longest):
     for row in by_length(name)[longest]:
         assert ask(server, "/embed", row, normalize=False)[0] == close(row["raw"])
         assert ask(server, "/embed", row)[0] == close(row["normalized"])
-    # A prompt may stand before the texts of /embed, but not before these.
+    # In one request, all texts have the same prompt, so take the texts without one.
     texts = [row for row in by_length(name)[longest] if not row.get("prompt_name") and row["direction"] == "right"][:4]
     answer = server.post("/embed", {"inputs": [row["inputs"][0] for row in texts], "truncate": True})
     assert answer.status_code == 200, answer.text
@@ -154,7 +156,7 @@ def test_bge_m3_gives_dense_sparse_and_token_vectors_by_one_pass(serving, longes
         tokens = ask(server, "/embed_all", row, normalize=True)[0]
         assert len(tokens) == len(row["ids"])
         for vectors in (all_at_once["tokens"], tokens):
-            # The reference leaves the first token out.
+            # The reference has no vector for the first token.
             for vector, expected in zip(vectors[1:], row["colbert"] or vectors[1:], strict=True):
                 assert vector == close(expected)
         assert set(ask(server, "/embed_all", row, outputs=["sparse"])[0]) == {"sparse"}
@@ -167,7 +169,7 @@ def test_single_texts_have_the_ids_of_transformers(serving, name):
     for row in texts[:6]:
         body = {"inputs": row["inputs"], "prompt_name": row.get("prompt_name")}
         (tokens,) = server.post("/tokenize", body).json()
-        # What is too long is cut by the model's routes only.
+        # Routes that run the model truncate long texts; this one does not.
         assert [token["id"] for token in tokens][: len(row["ids"]) - 1] == row["ids"][:-1]
 
 
@@ -217,7 +219,7 @@ def test_a_mistake_has_teis_status_and_one_sentence(serving, case):
 
 
 class TestOverGrpc:
-    """Answers over gRPC are HTTP's."""
+    """Answers over gRPC equal those over HTTP."""
 
     @pytest.mark.parametrize("name", ["ettin-modular", "bert-cross-encoder"])
     def test_rerank(self, both, name):
@@ -276,14 +278,14 @@ def test_the_playground_shows_a_pair_in_pieces(serving):
 
 @pytest.fixture
 def copied(tmp_path):
-    """Gives a copy of a model, to be changed."""
+    """Gives a copy of a model, which the test may change."""
     return lambda name: Path(shutil.copytree(SERVED / name, tmp_path / "model"))
 
 
 class TestStart:
     """Models and flags that are refused."""
 
-    def test_an_unsupported_architecture_is_the_first_complaint(self, copied):
+    def test_an_unsupported_architecture_is_the_first_error(self, copied):
         folder = copied("bert-embedding-mean")
         edit_json(folder / "config.json", model_type="mamba", architectures=["MambaForCausalLM"])
         for path in ("tokenizer.json", "model.safetensors"):
@@ -316,7 +318,7 @@ class TestStart:
         message = refusal(folder)
         assert "`activation_function`" in message and "Mish" in message
 
-    def test_other_answers_than_yes_and_no_need_their_own_prompt(self, tmp_path):
+    def test_answers_other_than_yes_and_no_need_their_own_prompt(self, tmp_path):
         folder = Path(shutil.copytree(MODELS / "tied-bf16", tmp_path / "model"))
         (folder / "chat_template.jinja").unlink(missing_ok=True)
         edit_json(folder / "tokenizer_config.json", chat_template=None)
@@ -328,7 +330,7 @@ class TestStart:
         edit_json(path, true_token_id=answers["true_token_id"], false_token_id=None)
         assert "1_LogitScore/config.json names other answers" in refusal(folder)
 
-    def test_answers_of_another_family_than_the_name_says_are_refused(self, tmp_path):
+    def test_answers_of_a_family_other_than_the_names_are_refused(self, tmp_path):
         folder = Path(shutil.copytree(MODELS / "tied-bf16", tmp_path / "zerank-1-reranker"))
         (folder / "chat_template.jinja").unlink()
         message = refusal(folder)

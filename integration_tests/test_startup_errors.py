@@ -1,4 +1,4 @@
-"""What keeps the server from starting is said in one line that names the file or flag and what to do about it."""
+"""A server that cannot start says why in one line, with the file or flag and what to do about it."""
 
 import json
 import socket
@@ -53,7 +53,7 @@ def put_nan(name: str):
 
 
 def rename_token(token: str):
-    """Another name for a token, so that the tokenizer does not know its text any more."""
+    """Renames a token, so that the tokenizer has no token for its text."""
 
     def change(content):
         vocabulary = content["model"]["vocab"]
@@ -87,7 +87,7 @@ def modules(*classes: str, path: str = ""):
 
 
 SHARD = "model-00002-of-00002.safetensors"
-# Model, change of its folder, what the line must say: the file or flag, and what to do.
+# Model, change of its folder, and words of the error: the file or flag, and what to do.
 FOLDERS = {
     "no config": ("tied-f32-bare", delete("config.json"), ["config.json", "missing", "--model-id"]),
     "no tokenizer": ("tied-f32-bare", delete("tokenizer.json"), ["tokenizer.json", "missing", "save_pretrained"]),
@@ -147,7 +147,7 @@ FOLDERS = {
     ),
     "labels with a gap": ("seq-cls-3", config(id2label={"1": "a", "2": "b"}), ["id2label", "config.json"]),
 }
-# These are refused for what their files say, which the flag would overrule.
+# The error comes from the files of these models; with the flag it would be another one.
 BY_FILES_ONLY = {"tied-bf16", "embedding-last", "embedding-mean-dense", "seq-cls-3"}
 
 
@@ -162,7 +162,6 @@ def test_a_broken_folder_is_refused(tmp_path, name):
 
 
 FLAGS = {
-    "float16": (["--dtype", "float16"], ["--dtype float16", "leave it out"]),
     "hostname": (["--hostname", "nowhere.invalid"], ["--hostname nowhere.invalid", "localhost"]),
     "empty key": (["--api-key", ""], ["--api-key", "leave"]),
     "otlp": (["--otlp-endpoint", "https://localhost:4317"], ["--otlp-endpoint", "http://"]),
@@ -228,6 +227,6 @@ def test_a_wrong_command_line_names_the_flag(flags, expected):
     assert BINARY.name in ended.stderr or "--help" in ended.stderr
 
 
-def test_a_variable_counts_as_its_flag():
-    assert "--dtype float16" in refusal("tied-bf16", environment={"DTYPE": "float16"})
+def test_a_variable_sets_its_flag():
+    assert "--otlp-endpoint" in refusal("tied-bf16", environment={"OTLP_ENDPOINT": "https://localhost:4317"})
     assert "LOG_LEVEL" in refusal("tied-bf16", environment={"LOG_LEVEL": "loud"})

@@ -1,7 +1,8 @@
-"""The metrics of text-embeddings-inference 1.9.3, family by family and label by label, and what each request moves.
+"""The metrics of text-embeddings-inference 1.9.3, with their labels, and how each request changes them.
 
-Input: `tei_metrics.json`: TEI's families with their types, the values of their labels, and the edges of their buckets as
-TEI writes them, on a model with inputs of 512 tokens. What is not in it is ours, and the documentation says so.
+Input: `tei_metrics.json`: TEI's families with their types, the values of their labels, and the bucket bounds
+as TEI writes them, for a model with inputs of 512 tokens. All other metrics are this server's own, and the
+documentation says so.
 """
 
 import json
@@ -52,7 +53,7 @@ def answered(method: str, kind: str, texts: int) -> dict[str, int]:
     return counted(method) | success | {f"te_{kind}_count": texts, f"te_{kind}_success": texts}
 
 
-# Server, path and body, and what they move of TEI's counters.
+# Server, path, body, and the changes of TEI's counters.
 REQUESTS = {
     "a text": ("embedder", "/embed", {"inputs": "a"}, answered("single", "embed", 1)),
     "ids": ("embedder", "/embed", {"inputs": [1, 2]}, answered("single", "embed", 1)),
@@ -120,7 +121,7 @@ REQUESTS = {
     "tokens of too many": ("embedder", "/tokenize", {"inputs": ["a"] * 33}, failed("batch_size")),
     "tokens of too long a text": ("embedder", "/tokenize", {"inputs": "a" * 128_001}, failed("tokenization")),
 }
-# What only ours counts.
+# Counters that TEI does not have.
 OURS = re.compile(r"te_(tokenize|batch_tokens|prefix|truncated|queue_tokens|queue_oldest|device|rerank)")
 
 
@@ -141,7 +142,7 @@ def test_a_request_moves_what_it_moves_in_tei(request, name):
 
 
 def parse(server: Server) -> tuple[dict[str, str], dict[str, dict[str, list[str]]]]:
-    """The types of the families, and the values of their labels in their order."""
+    """The type of each family, and the values of its labels in order of appearance."""
     types: dict[str, str] = {}
     labels: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for line in server.get("/metrics").text.splitlines():
@@ -155,7 +156,8 @@ def parse(server: Server) -> tuple[dict[str, str], dict[str, dict[str, list[str]
 
 
 def test_families_labels_and_buckets_are_teis(embedder, classifier):
-    # Of each kind once, so that every family is there; a request that finds the only permit taken.
+    # One request of each kind, so that every family has a value. Further below, requests meet a server
+    # without a free permit.
     for path, body in (
         ("/embed", {"inputs": "a"}),
         ("/embed", {"inputs": ["a", "b"]}),

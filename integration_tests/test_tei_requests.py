@@ -1,10 +1,12 @@
-"""Requests that text-embeddings-inference 1.9.3 was asked, and what it answered: asked again of this server.
+"""Sends this server the requests that text-embeddings-inference 1.9.3 was sent, and compares the answers with
+TEI's.
 
-Input: `tei_requests.jsonl`, a request in each line: with which of `SERVERS` it was asked, what was sent, and the facts of
-TEI's answer: its status (none: it closed the connection), the kind and text of an error, the sizes of lists and the keys
-of objects of a success, some headers. `text` is how TEI's text begins; what follows depends on the model, or on a map's
-order. Where an answer differs on purpose, `ours` has the fields that differ, and `why` the reason, which
-`docs/wire-compatibility.md` has, too. Ids and dimensions are those of this repository's model.
+Input: `tei_requests.jsonl`, with a request in each line: the entry of `SERVERS` that it was sent to, the
+request, and facts of TEI's answer. These are its status (absent: TEI closed the connection), the kind and
+text of an error, the sizes of lists and the keys of objects in a success, and some headers. `text` is the
+beginning of TEI's text; the rest depends on the model, or on the order of a map. Where this server differs on
+purpose, `ours` has the differing fields and `why` the reason, which `docs/wire-compatibility.md` repeats. Ids
+and dimensions are those of this repository's model.
 """
 
 import json
@@ -18,7 +20,7 @@ ROOT = Path(__file__).resolve().parent
 REQUESTS = [json.loads(line) for line in (ROOT / "tei_requests.jsonl").read_text(encoding="utf-8").splitlines()]
 KEY = "secret"
 LONGEST = ("--max-input-length", "512")
-# Model and flags, then variables. TEI's were started with the same, on a model with inputs of 512 tokens.
+# Model, flags and variables. TEI had the same ones, and a model with inputs of 512 tokens.
 SERVERS = {
     "last": ("embedding-last", LONGEST, {}),
     "mean": ("embedding-mean-dense", LONGEST, {}),
@@ -51,7 +53,7 @@ SERVERS = {
 
 @pytest.fixture(scope="module")
 def started():
-    """Gives the server of a name. As the requests of one stand together, it ends when another is asked for."""
+    """Gives the server of a name. Requests are sorted by server, so only one server runs at a time."""
     from server import Server
 
     current: dict[str, Server] = {}
@@ -71,13 +73,13 @@ def started():
 
 
 def ask(server, request: dict) -> requests.Response:
-    """Sends a request as it was sent to TEI."""
+    """Sends a request exactly as it was sent to TEI."""
     headers = dict(request.get("headers", {}))
     data = request["raw"].encode("latin-1") if "raw" in request else None
     if "body" in request:
         data = json.dumps(request["body"]).encode()
         headers.setdefault("Content-Type", "application/json")
-    # A prepared request keeps a path such as `//embed`.
+    # requests would normalise a path such as `//embed`, unless it is set on the prepared request.
     prepared = requests.Request(request["method"], server.url, data=data, headers=headers).prepare()
     prepared.url = server.url + request["path"]
     with requests.Session() as session:
@@ -85,7 +87,7 @@ def ask(server, request: dict) -> requests.Response:
 
 
 def has_shape(value: object, shape: list) -> bool:
-    """Whether lists have these sizes, from the outermost inwards (None: any)."""
+    """Whether nested lists have these sizes, from the outermost inwards (None: any size)."""
     if not shape:
         return not isinstance(value, list)
     size, *inner = shape
@@ -101,7 +103,7 @@ def test_the_answer_is_that_of_tei(started, index):
     for name, value in request.get("answer_headers", {}).items():
         found = answer.headers.get(name, "")
         if name == "access-control-allow-headers":
-            # Ours allow the key, too.
+            # Ours also allows the header with the key.
             assert found.split(",") == ["authorization", value]
         else:
             assert found.lower() == value.lower(), name
@@ -115,14 +117,14 @@ def test_the_answer_is_that_of_tei(started, index):
         if "kind" in expected:
             assert (kind, text[: len(expected["text"])]) == (expected["kind"], expected["text"])
         else:
-            # Where TEI answers with plain text, or with none.
+            # TEI answers with plain text here, or without a body.
             assert kind == ("Unauthorized" if answer.status_code == 401 else "Validation")
     elif "ours" not in request:
         check_success(request, answer)
 
 
 def check_success(request: dict, answer: requests.Response) -> None:
-    """Checks the sizes and keys of an answer."""
+    """Checks the sizes and keys in a successful answer."""
     if "cost" in request:
         assert ("x-compute-tokens" in answer.headers) == request["cost"]
     if "shape" in request:

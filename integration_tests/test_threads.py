@@ -1,4 +1,4 @@
-"""The threads that compute, as the system sees them: how many, and on which CPUs."""
+"""The compute threads as the system sees them: their number and their CPUs."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def allowed(server: Server) -> dict[str, set[int]]:
 
 @pytest.fixture
 def confined():
-    """Confines this thread, and the processes it starts, to some CPUs."""
+    """Confines this thread, and the processes that it starts, to some CPUs."""
     yield lambda cpus: os.sched_setaffinity(0, cpus)
     os.sched_setaffinity(0, ALL)
 
@@ -51,11 +51,11 @@ def test_each_pinned_thread_has_a_cpu_of_its_own(count):
 def test_pinned_threads_stay_within_the_cpus_of_the_process(confined):
     confined({ALL[-1]})
     with Server(MODEL, "--pin-threads") as server:
-        # As many threads as there are CPUs for them.
+        # One thread for each CPU that it may use.
         assert allowed(server) == {"compute-0": {ALL[-1]}}
     ended = run(*command(MODEL, "--pin-threads", "--threads", "2")[1:])
     assert ended.returncode == 1
     assert ended.stderr == (
-        "Error: `--pin-threads` wants a CPU for each of 2 compute threads, but this process may use 1: give "
+        "Error: `--pin-threads` needs a CPU for each of 2 compute threads, but this process may use 1: give "
         "`--threads 1`, or leave `--pin-threads` out\n"
     )

@@ -1,6 +1,8 @@
-"""The tiny trained re-ranker that the binary carries: its scores are transformers', and it finds what answers.
+"""The tiny trained re-ranker inside the binary: its scores are transformers', and it ranks the right text
+first.
 
-The cases of trained_cases.json were written by hand before the model was trained, and its training data holds none of them.
+The cases of trained_cases.json were written by hand before the model was trained. None of them is in its
+training data.
 """
 
 import json
@@ -16,7 +18,7 @@ from server import BINARY, DEMO, LISTEN, Server, run, variables
 CASES = json.loads((Path(__file__).parent / "trained_cases.json").read_text(encoding="utf-8"))
 EXPECTED = {(row["query"], row["text"]): row for row in json.loads((FIXTURES / "expected/tiny-reranker.json").read_text("utf-8"))}
 RAW_TOLERANCE = 1e-4
-# How much more probable the answer of the Korean example must be than the next text.
+# The answer of the Korean example must be more probable than the next text by this much.
 MARGIN = 0.2
 
 
@@ -61,12 +63,12 @@ def test_lower_precisions_rank_alike(trained, served, dtype):
         assert max(range(len(exact)), key=exact.__getitem__) == max(range(len(rounded)), key=rounded.__getitem__), case["query"]
 
 
-def test_the_binary_alone_shows_itself(tmp_path):
-    """Away from the repository, without a network, and without leaving anything behind."""
+def test_the_binary_needs_no_other_file(tmp_path):
+    """It runs outside the repository, without a network, and leaves no file behind."""
     alone = shutil.copy(BINARY, tmp_path / "router")
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    # A directory of that name is another model's: `./demo`.
+    # A directory named `demo` does not count: it would be `./demo`.
     (tmp_path / "demo").mkdir()
     with Server(DEMO, environment={"TMPDIR": str(temporary)}) as server:
         assert server.get("/info").json()["model_id"] == DEMO
@@ -78,7 +80,7 @@ def test_the_binary_alone_shows_itself(tmp_path):
     assert os.listdir(temporary) == []
 
 
-def test_a_server_without_a_model_says_how_to_see_it_work():
+def test_a_server_without_a_model_says_how_to_try_it():
     ended = run()
     assert ended.returncode == 1 and "`BAAI/bge-large-en-v1.5` is the default model" in ended.stderr, ended.stderr
     assert "--model-id demo" in ended.stderr, ended.stderr

@@ -1,6 +1,7 @@
-"""Files of `torch.save`, written without PyTorch: a zip archive with a pickle and the values of each storage.
+"""Writes files in the format of `torch.save` without PyTorch: a zip archive of a pickle and the values of
+each storage.
 
-`integration_tests/reference/fixtures/pickles/` has files that PyTorch itself wrote, for the Rust tests.
+The Rust tests read files that PyTorch itself wrote, in `integration_tests/reference/fixtures/pickles/`.
 """
 
 import struct
@@ -38,7 +39,8 @@ def _tensor(key: str, tensor: models.Tensor, transposed: bool) -> bytes:
 
 
 def write(path: Path, tensors: dict[str, models.Tensor], transposed: tuple[str, ...] = (), tied: dict[str, str] | None = None) -> None:
-    """Writes tensors. Those in `transposed` are stored column after column; `tied` names have the storage of another."""
+    """Writes tensors. Those named in `transposed` are stored column by column; each name in `tied` shares the
+    storage of the tensor that it maps to."""
     keys = {name: str(index) for index, name in enumerate(tensors)}
     program = b"\x80\x02" + DICTIONARY + b"("
     for name, tensor in tensors.items():

@@ -1,5 +1,5 @@
-//! Compiles `tei.proto`, without a protoc on the machine: messages, clients, servers, and the descriptor that
-//! reflection serves.
+//! Compiles `tei.proto` to messages, clients, servers, and the descriptor that reflection serves. Needs no
+//! protoc.
 
 use std::{env, error::Error, fs, path::PathBuf};
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Holds the router's Cargo features to what `router/src/features.rs` promises: a feature that cannot be true ends the
-# build with its reason, and the others build. Builds for a GPU want its toolkit, so that they are not tried here.
+# Checks what `router/src/features.rs` promises for the router's Cargo features: combinations that make no
+# sense end the build with the reason, and the others compile. Features for GPUs are not checked, because they
+# need a GPU toolkit.
 set -eu
 
 refused() {

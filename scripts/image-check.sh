@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds the last stage of Dockerfile without a registry of images, and runs the clients' tests against the server in it:
+# Builds the last stage of Dockerfile without a registry of images, and runs the clients' tests against its server:
 #     scripts/image-check.sh target/release/text-embeddings-router
-# The base is made with debootstrap and the binary comes from outside; everything else is Dockerfile's. As root, with Debian's
-# packages buildah and debootstrap. The server runs as the image's user, on a root file system that cannot be written.
+# debootstrap makes the base, and the given binary is used; everything else is as in Dockerfile. Run it as root, with Debian's
+# packages buildah and debootstrap. The server runs as the image's user, with a read-only root file system.
 set -eu
 
 binary=$(realpath "$1")
@@ -10,9 +10,9 @@ repository=$(cd "$(dirname "$0")/.." && pwd)
 cache=$(realpath -m "${CARGO_TARGET_DIR:-$repository/target}")/image
 export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=vfs
 for tool in buildah debootstrap; do
-    command -v "$tool" >/dev/null || { echo "$tool is wanted: apt-get install buildah debootstrap" >&2; exit 1; }
+    command -v "$tool" >/dev/null || { echo "$tool is missing: apt-get install buildah debootstrap" >&2; exit 1; }
 done
-[ "$(id -u)" = 0 ] || { echo "root is wanted, for debootstrap and mounts" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || { echo "must run as root, because of debootstrap and mounts" >&2; exit 1; }
 
 mkdir -p "$cache"
 if ! buildah inspect --type image localhost/base >/dev/null 2>&1; then
@@ -21,7 +21,7 @@ if ! buildah inspect --type image localhost/base >/dev/null 2>&1; then
     buildah build --quiet --tag localhost/base --file "$cache/Dockerfile.base" "$cache/base"
 fi
 
-# What the stage `build` leaves, and the last stage as it is.
+# The output of the stage `build`, made here, and the last stage, unchanged.
 work=$(mktemp -d)
 container="" mounted=""
 clean() {
@@ -39,9 +39,9 @@ container=$(buildah from text-embeddings-router:check)
 buildah inspect --format '{{.OCIv1.Config.User}} {{.OCIv1.Config.Entrypoint}} {{.OCIv1.Config.Cmd}} {{.OCIv1.Config.Env}} {{.OCIv1.Config.Volumes}}' "$container"
 size() { du --summarize --bytes --apparent-size "$1" | cut -f1; }
 root=$(buildah mount "$container")
-echo "the base has $(size "$cache/base") bytes, what the image adds $(size "$work/build/image")"
+echo "the base has $(size "$cache/base") bytes, the image adds $(size "$work/build/image")"
 
-# As a container has it: the root cannot be written but for volumes and /tmp.
+# Like in a container, only volumes and /tmp can be written.
 mkdir -p "$work/root"
 mount --bind "$root" "$work/root"
 mounted="$work/root"

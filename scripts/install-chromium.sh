@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs Chromium from Debian's packages, and curl, for the tests of the page at /playground.
+# Installs Chromium and curl from Debian's packages, for the tests of the page at /playground.
 #
-# Does nothing where both are there. Where they cannot be installed it says so and succeeds all the same: those tests are
-# then skipped, each with the reason.
+# Does nothing if both are installed. If they cannot be installed, it says so and still succeeds: those tests
+# are then skipped, each with the reason.
 set -eu
 
 missing=""

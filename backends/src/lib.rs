@@ -1,6 +1,7 @@
-//! Chooses and loads a backend: candle, with this project's own kernels on the CPU, or one that a Cargo feature builds in.
+//! Chooses and loads a backend: candle, with this project's own kernels on the CPU, or one that a Cargo
+//! feature adds.
 //!
-//! What must hold: the backend that is asked for loads the model or says why it does not; never does another one.
+//! What must hold: the requested backend loads the model or says why it does not. No other backend steps in.
 
 pub use text_embeddings_backend_candle::{CUTOFF_LAYERS, InstructionSet, LORA_TASK, ON_CPU};
 use text_embeddings_backend_core::describe_any;
@@ -11,7 +12,7 @@ pub use text_embeddings_backend_core::{
 
 use serde_json::Value;
 
-/// Whether this binary has the backend.
+/// Whether this binary contains the backend.
 #[must_use]
 pub fn is_built_in(backend: BackendKind) -> bool {
     match backend {
@@ -21,12 +22,12 @@ pub fn is_built_in(backend: BackendKind) -> bool {
     }
 }
 
-/// The facts that follow from `config.json` alone, for the backend that will load the model.
+/// The description of a model from its `config.json`, for the backend that will load it.
 ///
 /// # Errors
 ///
-/// [`BackendError::Architecture`] if the backend has no such architecture, [`BackendError::Load`] if a setting is missing
-/// or not supported.
+/// [`BackendError::Architecture`] if the backend does not know the architecture, [`BackendError::Load`] if a
+/// setting is missing or not supported.
 pub fn describe(config: &Value, backend: BackendKind) -> Result<Description, BackendError> {
     match backend {
         BackendKind::Candle => text_embeddings_backend_candle::describe(config),
@@ -34,12 +35,12 @@ pub fn describe(config: &Value, backend: BackendKind) -> Result<Description, Bac
     }
 }
 
-/// Loads a model with the backend that `options` name, and runs it once.
+/// Loads a model with the backend in `options`, and runs it once.
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if a file, setting or weight is missing, broken or not supported, if the model's answers are not
-/// numbers, or if this binary does not have the backend.
+/// [`BackendError::Load`] if a file, setting or weight is missing, broken or not supported, if the model's
+/// answers are not finite, or if this binary does not contain the backend.
 pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
     match options.backend {
         BackendKind::Candle => text_embeddings_backend_candle::load(options),
@@ -51,11 +52,11 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
     }
 }
 
-/// The same with the Python backend, which is told more.
+/// Like [`load`] with the Python backend, which takes further options.
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`], as [`load`]; also if the worker does not start.
+/// [`BackendError::Load`], as for [`load`], and also if the worker does not start.
 #[cfg_attr(not(feature = "python"), expect(unused_variables, reason = "another build uses them"))]
 pub fn load_python(options: &LoadOptions, python: &PythonOptions) -> Result<Loaded, BackendError> {
     #[cfg(feature = "python")]
@@ -64,7 +65,7 @@ pub fn load_python(options: &LoadOptions, python: &PythonOptions) -> Result<Load
     Err(BackendError::Load(not_built_in(BackendKind::Python)))
 }
 
-/// The words for a backend that this binary does not have.
+/// The error for a backend that this binary does not contain.
 #[must_use]
 pub fn not_built_in(backend: BackendKind) -> String {
     format!(

@@ -2,7 +2,8 @@
 use super::*;
 use std::{fs, path::Path};
 
-/// The facts that need no architecture, against those of each architecture that there is.
+/// Compares the generic description of a `config.json` with the description by its architecture, for all
+/// architectures.
 #[test]
 fn what_any_configuration_says_is_what_its_architecture_knows() {
     let fixtures =
@@ -12,7 +13,7 @@ fn what_any_configuration_says_is_what_its_architecture_knows() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let config: Value = serde_json::from_slice(&fs::read(path.join("config.json")).unwrap()).unwrap();
-        // Some are there to be refused.
+        // Some fixtures exist to be refused.
         let Ok(native) = describe(&config, BackendKind::Candle) else { continue };
         for backend in [BackendKind::Ort, BackendKind::Python] {
             let any = describe(&config, backend).unwrap();

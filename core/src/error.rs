@@ -1,15 +1,15 @@
-//! Everything that can be wrong with a request, in the words the client reads.
+//! All errors of requests, in the words that the client reads.
 //!
-//! A transport maps [`Error::kind`] to its own status codes and sends the message as it is. What must hold: where
-//! text-embeddings-inference has the same error, the message is its own, or starts with its sentence, because clients
-//! and alerts search for it.
+//! A transport maps [`Error::kind`] to its own status codes, and sends the message unchanged. What must hold:
+//! if text-embeddings-inference has the same error, the message equals or starts with its sentence, because
+//! clients and alerts search for it.
 
 use std::time::Duration;
 
-/// Why a request was not answered.
+/// The reason why a request was not answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A list, or another field that must hold something, is empty.
+    /// A list, or another field that must not be empty, is empty.
     #[error("`{field}` cannot be empty")]
     Empty {
         /// The request's field.
@@ -21,97 +21,100 @@ pub enum Error {
         /// The request's field.
         field: &'static str,
     },
-    /// A field's value, or a combination of fields, that cannot be served; the text says what and why.
+    /// A field's value, or a combination of fields, is not valid. The text says what and why.
     #[error("Input validation error: {0}")]
     Validation(String),
-    /// More inputs than one request may hold.
+    /// The request has more inputs than are allowed.
     #[error("batch size {got} > maximum allowed batch size {max}")]
     BatchTooLarge {
-        /// Inputs in the request.
+        /// The number of inputs.
         got: usize,
-        /// The most that are allowed.
+        /// The most inputs.
         max: usize,
     },
-    /// An input has too many tokens and may not be truncated.
+    /// An input has too many tokens and must not be truncated.
     #[error("Input validation error: `inputs` must have less than {max} tokens. Given: {got}")]
     TooLong {
-        /// Tokens of the whole input, the template's included.
+        /// The number of tokens of the whole input, the template included.
         got: usize,
-        /// The longest input that is served.
+        /// The longest input, in tokens.
         max: usize,
     },
     /// An input has too many characters to be tokenized.
     #[error("Input validation error: `inputs` must have less than {max} characters. Given: {got}")]
     TooManyCharacters {
-        /// Characters of the input.
+        /// The number of characters of the input.
         got: usize,
-        /// The most that are tokenized.
+        /// The most characters.
         max: usize,
     },
     /// The tokenizer failed.
     #[error("tokenizer error {0}")]
     Tokenizer(String),
-    /// The route wants another kind of model than the one that is served.
+    /// The route needs another kind of model than the served one.
     #[error("Backend error: {0}")]
     ModelType(&'static str),
-    /// The model is a SPLADE model, which does not do this.
+    /// The model is a SPLADE model, which does not support this.
     #[error("Backend error: {what} is not available for SPLADE models")]
     Splade {
-        /// A field or route of the request.
+        /// The field or route.
         what: &'static str,
     },
     /// The forward pass failed.
     #[error("Backend error: {0}")]
     Inference(String),
-    /// A score came out as NaN, or a vector holds a value that is no number.
+    /// A score is NaN, or a vector has a value that is not finite.
     #[error(
         "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out"
     )]
     MissingValues,
-    /// Too much is in flight.
+    /// Too many requests are in flight.
     #[error("Model is overloaded")]
     Overloaded {
-        /// When what waits now will be computed, in seconds.
+        /// The estimated time until the waiting texts are computed, in seconds.
         retry_after: u64,
     },
-    /// None of the request's texts left the queue in time.
+    /// The request waited longer than `--queue-timeout`, and none of its texts was computed.
     #[error(
-        "Model is overloaded: the request waited {:.1} s and nothing of it was computed, which is the most that `--queue-timeout` allows",
+        "Model is overloaded: the request waited {:.1} s, the limit of `--queue-timeout`, and none of its texts was computed",
         waited.as_secs_f64()
     )]
     QueueTimeout {
-        /// How long it waited.
+        /// The time that it waited.
         waited: Duration,
-        /// When what waits now will be computed, in seconds.
+        /// The estimated time until the waiting texts are computed, in seconds.
         retry_after: u64,
     },
-    /// The client's own time for its request is up.
-    #[error("the {} s that the request allowed for its answer are over: what is left of it is not computed", allowed.as_secs_f64())]
+    /// The client's own time limit for its request is over.
+    #[error("the time limit of {} s that the request set for its answer is over: the rest of it is not computed", allowed.as_secs_f64())]
     DeadlineExceeded {
-        /// The time that the request allowed.
+        /// The time limit that the request set.
         allowed: Duration,
     },
-    /// The server cannot compute at present.
+    /// The server cannot compute at the moment.
     #[error("Service is unhealthy")]
     Unhealthy,
+    /// The device is lost. Nothing is computed any more, and the process ends.
+    #[error("the device that computes is lost and this server ends: send the request again")]
+    DeviceLost,
 }
 
-/// The classes of errors that clients tell apart.
+/// The classes of errors that clients distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The server cannot compute at present.
+    /// The server cannot compute at the moment.
     Unhealthy,
     /// Inference failed, or the model is of another kind.
     Backend,
-    /// Too many requests at once: try again later.
+    /// There are too many requests. The client may try again later.
     Overloaded,
-    /// The client's time for its request is up.
+    /// The client's time limit for its request is over.
     DeadlineExceeded,
     /// The request is not valid.
     Validation,
     /// The tokenizer failed.
     Tokenizer,
-    /// A field that must hold something is empty.
+    /// A field that must not be empty is empty.
     Empty,
 }
 
@@ -151,7 +154,7 @@ impl Error {
             }
             Self::Overloaded { .. } | Self::QueueTimeout { .. } => ErrorKind::Overloaded,
             Self::DeadlineExceeded { .. } => ErrorKind::DeadlineExceeded,
-            Self::Unhealthy => ErrorKind::Unhealthy,
+            Self::Unhealthy | Self::DeviceLost => ErrorKind::Unhealthy,
         }
     }
 
@@ -175,7 +178,7 @@ impl Error {
         }
     }
 
-    /// When to try again, in seconds, if the server is overloaded.
+    /// The time after which to try again, in seconds, if the server is overloaded.
     #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         match self {
@@ -200,7 +203,7 @@ impl Error {
             Self::Overloaded { .. } => "overloaded",
             Self::QueueTimeout { .. } => "queue_timeout",
             Self::DeadlineExceeded { .. } => "dropped",
-            Self::Unhealthy => "unhealthy",
+            Self::Unhealthy | Self::DeviceLost => "unhealthy",
         }
     }
 }

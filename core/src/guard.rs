@@ -1,35 +1,38 @@
-//! Runs what files of strangers make this process do, such as rendering a template, within bounds of time and memory.
+//! Runs work that untrusted files cause, such as rendering a template, with limits on time and memory.
 //!
-//! Input: some work, and [`Bounds`]. Output: its result, or [`Exceeded`]. What must hold: the caller goes on in time. The
-//! work cannot be stopped from outside, so its thread goes on too: a caller that gets [`Exceeded`] ends the process. Used at
-//! start-up only, when nothing else of this process takes memory.
+//! Input: the work, and [`Bounds`]. Output: its result, or [`Exceeded`]. What must hold: the caller continues
+//! in time. The work cannot be stopped from outside, so its thread continues, too: a caller that gets
+//! [`Exceeded`] must end the process. This is only used at the start, when no other part of the process
+//! allocates memory.
 
 use std::fmt;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How often the bounds are looked at. A text that doubles has grown by some tens of megabytes in the meantime.
+/// The interval between checks of the bounds. A text that doubles grows by some tens of megabytes in that
+/// time.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// The stack of the work in bytes: that of a process's first thread. Recursion is deep in parsers.
+/// The stack of the work in bytes, as large as that of a process's first thread, because parsers recurse
+/// deeply.
 const STACK: usize = 8 << 20;
 
-/// What some work may take.
+/// The limits for some work.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Wall-clock time.
     pub time: Duration,
-    /// Resident memory in bytes, beyond that of the process before. Only Linux says how much there is.
+    /// The growth of resident memory, in bytes. It is only known on Linux.
     pub memory: u64,
 }
 
 /// The bound that some work exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exceeded {
-    /// It takes longer than this.
+    /// The work takes longer than this.
     Time(Duration),
-    /// It takes more bytes than this.
+    /// The work takes more bytes than this.
     Memory(u64),
-    /// It panics, which the panic itself has reported.
+    /// The work panicked. The panic itself was reported.
     Panicked,
 }
 
@@ -43,11 +46,11 @@ impl fmt::Display for Exceeded {
     }
 }
 
-/// Does the work on a thread of its own.
+/// Runs the work on its own thread.
 ///
 /// # Errors
 ///
-/// [`Exceeded`] once the work takes more than `bounds` or panics, or where no thread can be started.
+/// [`Exceeded`] if the work exceeds `bounds` or panics, or if no thread can be started.
 pub fn run<T: Send + 'static>(
     bounds: Bounds,
     work: impl FnOnce() -> T + Send + 'static,
@@ -56,7 +59,7 @@ pub fn run<T: Send + 'static>(
     let (sender, receiver) = channel();
     let thread = std::thread::Builder::new().name("guarded".to_owned()).stack_size(STACK);
     let started = thread.spawn(move || {
-        // Nobody waits for what took too long.
+        // After a timeout, no receiver waits for the result.
         drop(sender.send(work()));
     });
     if started.is_err() {
@@ -79,7 +82,7 @@ pub fn run<T: Send + 'static>(
     }
 }
 
-/// The resident memory of this process in bytes, where the system says it.
+/// The resident memory of this process in bytes, if the system reports it.
 #[must_use]
 pub fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

@@ -5,44 +5,33 @@
 //! texts and no others; the backend is called from one thread only.
 
 mod admission;
+mod device;
+mod state;
 mod watchdog;
 
+pub use crate::queue::Outcome;
 pub use admission::Permit;
 
 use crate::{
     error::Error,
-    metrics::{
-        BATCH_TOKENS_COMPUTED, DEVICE_BUSY, PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS, PREFIX_CACHE_TOKENS,
-        QUEUE_OLDEST_AGE, count_many, set, set_seconds,
-    },
-    queue::{self, BatchLimits, NextBatch, Queue, Turn},
+    metrics::{DEVICE_BUSY, QUEUE_OLDEST_AGE, set_seconds},
+    queue::{BatchLimits, Entry, Turn},
 };
 use admission::Admission;
+use state::Shared;
 use std::{
-    any::Any,
-    collections::{BTreeMap, btree_map::Entry},
-    ops::RangeInclusive,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::{Backend, Batch, Output, Predictions, Reused, Text, Wanted};
+use text_embeddings_backend_core::{Backend, Text, Wanted};
 use tokio::sync::oneshot;
 use watchdog::Watchdog;
 
-/// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch without them
-/// would compute their shared prefix a second time. It is a tenth of the last batch's forward pass, within bounds.
-const ENCODING_GRACE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_millis(100);
 /// How long a health probe may take, what waits before it in the queue included.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time after which a client is told to come back, in seconds.
 const MAX_RETRY_AFTER: f64 = 600.0;
-/// How much less a batch counts for the speed of the last batches with each that comes after it.
-const FADING: f64 = 0.9;
 /// The text of a health probe: every vocabulary has this id.
 const PROBE: [u32; 1] = [0];
 
@@ -59,17 +48,6 @@ pub struct EngineLimits {
     pub max_queue_tokens: usize,
     /// How long a batch may take before the device counts as hung (`--device-timeout`); for ever if absent.
     pub device_timeout: Option<Duration>,
-}
-
-/// What the device thread computed for one text.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// The outputs that were wanted of it. No value is NaN.
-    pub output: Output,
-    /// From joining the queue to the start of the forward pass.
-    pub queue: Duration,
-    /// The forward pass of the whole batch.
-    pub inference: Duration,
 }
 
 /// The device thread, its queue and the permits. Dropping it waits until what was submitted is answered.
@@ -105,68 +83,6 @@ impl EngineGauges {
     }
 }
 
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-    unhealthy: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    queue: Queue,
-    announced: AnnouncedTexts,
-    closed: bool,
-    last_inference: Duration,
-    /// The time that all finished batches took.
-    busy: Duration,
-    /// What the device computes now.
-    computing: Option<Computing>,
-    /// Tokens of the last batches and how long they took: the older a batch, the less it counts.
-    recent: (f64, f64),
-}
-
-/// A batch on the device.
-#[derive(Debug)]
-struct Computing {
-    start: Instant,
-    /// Who waits for its texts, in its order; nobody any more once the device was found to hang.
-    entries: Vec<queue::Entry>,
-}
-
-/// The texts that are announced and not in the queue yet.
-#[derive(Debug, Default)]
-struct AnnouncedTexts {
-    count: usize,
-    /// How many of each request, by its number, and when that came; no request without one.
-    requests: BTreeMap<u64, (usize, Instant)>,
-}
-
-impl AnnouncedTexts {
-    fn add(&mut self, turn: &Turn) {
-        self.count += 1;
-        self.requests.entry(turn.number()).or_insert((0, turn.came())).0 += 1;
-    }
-
-    fn remove(&mut self, turn: &Turn) {
-        self.count -= 1;
-        if let Entry::Occupied(mut request) = self.requests.entry(turn.number()) {
-            request.get_mut().0 -= 1;
-            if request.get().0 == 0 {
-                request.remove();
-            }
-        }
-    }
-}
-
-/// What the device thread does next.
-enum Next {
-    Compute,
-    Wait,
-    WaitAtMost(Duration),
-    End,
-}
-
 impl Engine {
     /// Spawns the device thread, which owns `backend`.
     ///
@@ -184,7 +100,13 @@ impl Engine {
                 let shared = Arc::clone(&shared);
                 let packing = backend.packing();
                 let limits = BatchLimits { packing, max_batch_tokens, max_batch_requests };
-                move || shared.run(backend.as_mut(), limits)
+                move || {
+                    shared.run(backend.as_mut(), limits);
+                    if shared.is_lost() {
+                        // To free the memory of a device that is gone may fail or hang; the process ends anyway.
+                        std::mem::forget(backend);
+                    }
+                }
             })
             .map_err(|error| Error::Inference(format!("the device thread did not start: {error}")))?;
         Ok(Self { shared, admission, device: Some(device), watchdog })
@@ -194,11 +116,10 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Overloaded`] if too much is in flight; [`Error::Unhealthy`] while the device hangs.
+    /// [`Error::Overloaded`] if too much is in flight; [`Error::Unhealthy`] while the device hangs;
+    /// [`Error::DeviceLost`] once it is lost.
     pub fn try_acquire(&self, tokens: usize) -> Result<Permit, Error> {
-        if self.is_hung() {
-            return Err(Error::Unhealthy);
-        }
+        self.check_device()?;
         let retry_after = || self.retry_after();
         self.admission.try_acquire(tokens).ok_or_else(|| Error::Overloaded { retry_after: retry_after() })
     }
@@ -207,11 +128,10 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Unhealthy`] if there never will be one, or while the device hangs.
+    /// [`Error::Unhealthy`] if there never will be one, or while the device hangs; [`Error::DeviceLost`] once it is
+    /// lost.
     pub async fn acquire(&self, tokens: usize) -> Result<Permit, Error> {
-        if self.is_hung() {
-            return Err(Error::Unhealthy);
-        }
+        self.check_device()?;
         self.admission.acquire(tokens).await.ok_or(Error::Unhealthy)
     }
 
@@ -219,6 +139,17 @@ impl Engine {
     #[must_use]
     pub fn retry_after(&self) -> u64 {
         self.shared.lock().backlog().as_secs_f64().ceil().clamp(1.0, MAX_RETRY_AFTER) as u64
+    }
+
+    /// Refuses requests that the device will not compute, or not soon.
+    fn check_device(&self) -> Result<(), Error> {
+        if self.shared.is_lost() {
+            Err(Error::DeviceLost)
+        } else if self.is_hung() {
+            Err(Error::Unhealthy)
+        } else {
+            Ok(())
+        }
     }
 
     fn is_hung(&self) -> bool {
@@ -244,10 +175,22 @@ impl Engine {
         Announced { shared: Arc::clone(&self.shared), turn: Arc::clone(turn) }
     }
 
+    /// Completes when the device is lost, after what waited was answered or while it is.
+    pub async fn device_lost(&self) {
+        // The sender lives as long as `self`, so that this ends only when the device is lost.
+        let _ = self.shared.lost.subscribe().wait_for(|lost| *lost).await;
+    }
+
+    /// Whether the device is lost: nothing is computed any more.
+    #[must_use]
+    pub fn is_device_lost(&self) -> bool {
+        self.shared.is_lost()
+    }
+
     /// Whether the device thread runs, does not hang and the last batch gave a number; otherwise, whether a probe of one token gives one
     /// within a few seconds.
     pub async fn healthy(&self) -> bool {
-        if self.device.as_ref().is_none_or(JoinHandle::is_finished) || self.is_hung() {
+        if self.device.as_ref().is_none_or(JoinHandle::is_finished) || self.check_device().is_err() {
             return false;
         }
         if !self.shared.unhealthy.load(Ordering::Acquire) {
@@ -271,16 +214,24 @@ impl Drop for Engine {
 
 impl Announced {
     /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is formed,
-    /// the text is skipped. A text without tokens is answered with [`Error::EmptyInput`].
+    /// the text is skipped. A text without tokens is answered with [`Error::EmptyInput`], and every text with
+    /// [`Error::DeviceLost`] once the device is lost.
     pub fn submit(self, text: Text, reply: oneshot::Sender<Result<Outcome, Error>>) {
         if text.ids.is_empty() {
             // A receiver that is gone wants no answer.
             let _ = reply.send(Err(Error::EmptyInput { field: "inputs" }));
             return;
         }
-        // `self` is dropped behind this, which wakes the device thread.
         let turn = Arc::clone(&self.turn);
-        self.shared.lock().queue.push(queue::Entry { text, turn, reply, enqueued: Instant::now() });
+        let entry = Entry { text, turn, reply, enqueued: Instant::now() };
+        let mut state = self.shared.lock();
+        if self.shared.is_lost() {
+            drop(state);
+            let _ = entry.reply.send(Err(Error::DeviceLost));
+        } else {
+            // Dropping `self` on return wakes the device thread.
+            state.queue.push(entry);
+        }
     }
 }
 
@@ -289,164 +240,6 @@ impl Drop for Announced {
         self.shared.lock().announced.remove(&self.turn);
         self.shared.changed.notify_one();
     }
-}
-
-impl State {
-    /// When the earliest request came of which a text waits for a tokenizer or a batch.
-    fn oldest(&self) -> Option<Instant> {
-        let announced = self.announced.requests.values().next().map(|(_, came)| *came);
-        announced.into_iter().chain(self.queue.first_turn().map(Turn::came)).min()
-    }
-
-    /// How long the device has computed, the batch at hand included.
-    fn busy(&self) -> Duration {
-        self.busy + self.computing.as_ref().map_or(Duration::ZERO, |now| now.start.elapsed())
-    }
-
-    /// How long what waits now takes, by the speed of the last batches.
-    fn backlog(&self) -> Duration {
-        let (tokens, seconds) = self.recent;
-        if tokens > 0.0 {
-            Duration::from_secs_f64(self.queue.tokens() as f64 * seconds / tokens)
-        } else {
-            Duration::ZERO
-        }
-    }
-
-    fn next(&self, limits: BatchLimits) -> Next {
-        let Some(oldest) = self.queue.oldest() else {
-            return if self.closed && self.announced.count == 0 { Next::End } else { Next::Wait };
-        };
-        let grace = (self.last_inference / 10).clamp(*ENCODING_GRACE.start(), *ENCODING_GRACE.end());
-        let grace = grace.saturating_sub(oldest.elapsed());
-        if self.announced.count == 0 || grace.is_zero() || self.queue.fills(limits) {
-            Next::Compute
-        } else {
-            Next::WaitAtMost(grace)
-        }
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that runs under the lock leaves the state half changed.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The device thread: batch after batch, until the engine is dropped and the queue empty.
-    fn run(&self, backend: &mut dyn Backend, limits: BatchLimits) {
-        while let Some(next) = self.wait_for_batch(backend, limits) {
-            self.compute(backend, next);
-        }
-    }
-
-    fn wait_for_batch(&self, backend: &dyn Backend, limits: BatchLimits) -> Option<NextBatch> {
-        let mut state = self.lock();
-        loop {
-            state = match state.next(limits) {
-                Next::End => return None,
-                Next::Compute => match state.queue.next_batch(limits, |text| backend.known_tokens(text)) {
-                    // All that waited was abandoned.
-                    None => state,
-                    batch => return batch,
-                },
-                Next::Wait => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Next::WaitAtMost(time) => {
-                    self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-    }
-
-    fn compute(&self, backend: &mut dyn Backend, NextBatch { batch, entries }: NextBatch) {
-        let start = Instant::now();
-        let (texts, tokens) =
-            (entries.len(), entries.iter().map(|entry| entry.text.ids.len()).sum::<usize>());
-        self.lock().computing = Some(Computing { start, entries });
-        let result = predict(backend, &batch);
-        let inference = start.elapsed();
-        if let Err(error) = &result {
-            tracing::error!(texts, %error, "a batch failed");
-        }
-        // Broken weights give answers, but none that is a number. If it was the text, the probe finds out.
-        let is_useless = result.as_ref().is_ok_and(|found| found.texts.iter().all(Output::has_nan));
-        self.unhealthy.store(result.is_err() || is_useless, Ordering::Release);
-        let entries = {
-            let mut state = self.lock();
-            state.last_inference = inference;
-            state.busy += inference;
-            let (before, seconds) = state.recent;
-            state.recent = (before * FADING + tokens as f64, seconds * FADING + inference.as_secs_f64());
-            state.computing.take().map(|computing| computing.entries).unwrap_or_default()
-        };
-        // The last text first: who hears of the failure of a request's first text in a batch can count all of them.
-        match result {
-            Ok(predictions) => {
-                observe(&batch, predictions.reused);
-                for (entry, output) in entries.into_iter().zip(predictions.texts).rev() {
-                    let is_nan = output.has_nan();
-                    let queue = start.saturating_duration_since(entry.enqueued);
-                    let outcome = Outcome { output, queue, inference };
-                    answer(entry, if is_nan { Err(Error::MissingValues) } else { Ok(outcome) });
-                }
-            }
-            Err(error) => fail(entries, &error),
-        }
-    }
-
-    /// Answers whoever waits for a batch that does not end, and for those behind it: nobody should wait for ever.
-    fn give_up(&self, error: &Error) {
-        let (entries, waiting) = {
-            let mut state = self.lock();
-            let entries = state.computing.as_mut().map(|computing| std::mem::take(&mut computing.entries));
-            (entries.unwrap_or_default(), state.queue.drain())
-        };
-        fail(entries, error);
-        fail(waiting, error);
-    }
-
-    /// How long the device has been computing the batch at hand.
-    fn computes_for(&self) -> Option<Duration> {
-        self.lock().computing.as_ref().map(|computing| computing.start.elapsed())
-    }
-}
-
-fn answer(entry: queue::Entry, outcome: Result<Outcome, Error>) {
-    // A receiver that is gone wants no answer.
-    let _ = entry.reply.send(outcome);
-}
-
-/// Tells everyone the same, the last first.
-fn fail(entries: Vec<queue::Entry>, error: &Error) {
-    entries.into_iter().rev().for_each(|entry| answer(entry, Err(error.clone())));
-}
-
-/// Counts what a batch computed, and what it did not have to.
-fn observe(batch: &Batch, reused: Reused) {
-    count_many(BATCH_TOKENS_COMPUTED, batch.token_ids().len() - reused.tokens);
-    count_many(PREFIX_CACHE_HITS, reused.texts);
-    count_many(PREFIX_CACHE_TOKENS, reused.tokens);
-    set(PREFIX_CACHE_BYTES, reused.bytes);
-}
-
-/// Runs the forward pass; whatever goes wrong in it, a panic included, is an [`Error::Inference`].
-fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Error> {
-    let texts = batch.leaves().len();
-    match catch_unwind(AssertUnwindSafe(|| backend.predict(batch))) {
-        Ok(Ok(predictions)) if predictions.texts.len() == texts => Ok(predictions),
-        Ok(Ok(predictions)) => {
-            let answers = predictions.texts.len();
-            Err(Error::Inference(format!("the backend gave {answers} answers for {texts} texts")))
-        }
-        Ok(Err(error)) => Err(Error::Inference(error.to_string())),
-        Err(panic) => Err(Error::Inference(format!("the backend panicked: {}", panic_text(panic.as_ref())))),
-    }
-}
-
-/// The text a thread panicked with.
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text")
 }
 
 #[cfg(test)]
@@ -458,7 +251,7 @@ mod tests {
     use super::testing::{BREAK, Control, FAIL, KNOWN, NAN, PANIC, score};
     use super::*;
     use crate::metrics::{QUEUE_SIZE, QUEUE_TOKENS, testing::recorded};
-    use text_embeddings_backend_core::{BatchBuilder, Packing, TokenVectors};
+    use text_embeddings_backend_core::{Output, TokenVectors};
 
     type Answer = oneshot::Receiver<Result<Outcome, Error>>;
 
@@ -560,21 +353,47 @@ mod tests {
         assert_eq!(control.batch_sizes(), [1, 2, 2, 1]);
     }
 
-    #[test]
-    fn what_was_not_computed_does_not_count_as_computed() {
-        let mut builder = BatchBuilder::new(Packing::SHARED);
-        for ids in [&[1, 2, 3][..], &[1, 2, 4, 5]] {
-            builder.push(&Text::new(ids, Wanted::WHOLE));
+    #[tokio::test]
+    async fn after_a_batch_that_did_not_fit_health_is_that_of_its_halves() {
+        let control = Control::default();
+        let (engine, blocker) = busy(&control, 4);
+        let answers = [[10, 11], [12, 13]].map(|ids| submit(&engine, &ids));
+        control.leave_room_for(2);
+        control.release();
+        blocker.await.unwrap().unwrap();
+        for (answer, ids) in answers.into_iter().zip([[10, 11], [12, 13]]) {
+            assert_eq!(answer.await.unwrap().unwrap().output.whole, [score(&ids)]);
         }
-        let counted = recorded(|| observe(&builder.build(), Reused { texts: 2, tokens: 2, bytes: 77 }));
-        for (name, wanted) in [
-            (BATCH_TOKENS_COMPUTED, 3.0),
-            (PREFIX_CACHE_HITS, 2.0),
-            (PREFIX_CACHE_TOKENS, 2.0),
-            (PREFIX_CACHE_BYTES, 77.0),
-        ] {
-            assert_eq!(counted[name], [wanted], "{name}");
+        assert!(engine.healthy().await);
+        assert_eq!(control.batch_sizes(), [1, 2, 1, 1], "no probe was needed");
+        // A text that does not fit alone makes the engine ask for one token, which fits.
+        assert!(submit(&engine, &[10, 11, 12]).await.unwrap().is_err());
+        assert!(engine.healthy().await);
+        assert_eq!(control.batch_sizes(), [1, 2, 1, 1, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn when_the_device_is_lost_whatever_waits_or_comes_is_refused() {
+        let control = Control::default();
+        let (engine, blocker) = busy(&control, 2);
+        let announced = engine.announce(&engine.turn());
+        let answers = [[10, 11], [12, 13], [14, 15]].map(|ids| submit(&engine, &ids));
+        let _permit = engine.try_acquire(1).unwrap();
+        assert!(!engine.is_device_lost() && engine.healthy().await);
+        control.lose_device();
+        control.release();
+        engine.device_lost().await;
+        assert!(engine.is_device_lost() && !engine.healthy().await);
+        for answer in [blocker].into_iter().chain(answers) {
+            assert_eq!(answer.await.unwrap(), Err(Error::DeviceLost));
         }
+        let (reply, late) = oneshot::channel();
+        announced.submit(Text::new([9], Wanted::WHOLE), reply);
+        assert_eq!(late.await.unwrap(), Err(Error::DeviceLost));
+        assert_eq!(engine.try_acquire(1).unwrap_err(), Error::DeviceLost);
+        assert_eq!(engine.acquire(1).await.unwrap_err(), Error::DeviceLost);
+        assert_eq!(control.batch_sizes(), [1], "nothing was given to a device that is lost");
+        drop(engine);
     }
 
     #[test]
@@ -727,10 +546,6 @@ mod tests {
         closing.join().unwrap();
     }
 
-    fn announced_texts(count: usize) -> AnnouncedTexts {
-        AnnouncedTexts { count, ..AnnouncedTexts::default() }
-    }
-
     #[test]
     fn what_waits_for_a_tokenizer_is_in_the_gauges_too() {
         let control = Control::default();
@@ -754,40 +569,6 @@ mod tests {
         raw(blocker).unwrap();
         raw(answer).unwrap();
         assert!(gauges()[..3].iter().all(|gauge| *gauge == 0.0));
-    }
-
-    #[test]
-    fn a_batch_waits_for_announced_texts_unless_it_is_full_or_waited_enough() {
-        let limits =
-            BatchLimits { packing: Packing::SHARED, max_batch_tokens: 4, max_batch_requests: Some(2) };
-        let now = Instant::now() + PROBE_TIMEOUT;
-        let long_ago = Instant::now().checked_sub(*ENCODING_GRACE.end()).unwrap();
-        for (texts, reusable, enqueued, announced, waits) in [
-            (vec![vec![1]], 0, now, 0, false),
-            (vec![vec![1]], 0, now, 1, true),
-            (vec![vec![1]], 0, long_ago, 1, false),
-            (vec![vec![1, 2, 3, 4]], 0, now, 1, false),
-            // Of a long query no more than this.
-            (vec![vec![1, 2, 3, 4, 5]], 2, now, 1, true),
-            (vec![vec![1, 2, 3, 4, 5]], 5, now, 1, true),
-            (vec![vec![1], vec![2]], 1, now, 1, false),
-        ] {
-            let mut state = State { announced: announced_texts(announced), ..State::default() };
-            for ids in &texts {
-                let (turn, (reply, _)) = (state.queue.turn(), oneshot::channel());
-                let text = Text { reusable, ..Text::new(&ids[..], Wanted::WHOLE) };
-                state.queue.push(queue::Entry { text, turn, reply, enqueued });
-            }
-            match state.next(limits) {
-                Next::Compute => assert!(!waits, "{texts:?}"),
-                Next::WaitAtMost(time) => assert!(waits && time <= *ENCODING_GRACE.start(), "{texts:?}"),
-                Next::Wait | Next::End => unreachable!("texts wait"),
-            }
-        }
-        for (closed, announced, ends) in [(false, 0, false), (true, 1, false), (true, 0, true)] {
-            let state = State { announced: announced_texts(announced), closed, ..State::default() };
-            assert_eq!(matches!(state.next(limits), Next::End), ends);
-        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What happens to a request: text becomes tokens, joins a packed batch, comes back as a score.
+//! The way of a request: text becomes tokens, joins a packed batch and returns as a score.
 //!
-//! Knows the backends' contract, but no transport and no backend. `service` is the way in; `infer` holds the queue's
-//! two ends; `files` and `templates` are used at start-up.
+//! This crate knows the contract of backends, but no transport and no backend. `service` is the entry;
+//! `infer` holds the two ends of the queue; `files` and `templates` are used at the start.
 
 pub mod error;
 pub mod families;

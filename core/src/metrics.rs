@@ -1,8 +1,8 @@
-//! Every `te_…` metric: its name, kind, unit and meaning, once.
+//! All `te_…` metrics: name, kind, unit and meaning, in one place.
 //!
-//! Input: nothing. Output: constants for the places that move a metric, and [`describe`] for start-up. What must
-//! hold: only what is moved somewhere stands in [`ALL`]; durations are in seconds. Names and labels are those of
-//! text-embeddings-inference, so that its dashboards go on working.
+//! Input: nothing. Output: constants for the code that moves a metric, and [`describe`] for the start. What
+//! must hold: [`ALL`] only contains metrics that some code moves; durations are in seconds. Names and labels
+//! are those of text-embeddings-inference, so that its dashboards keep working.
 
 use metrics::Unit;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub const REQUESTS: RequestMetrics =
 /// Requests to the tokenizer alone, by `method`.
 pub const TOKENIZER_REQUESTS: RequestMetrics =
     RequestMetrics { count: "te_tokenize_count", success: "te_tokenize_success" };
-/// Failures of requests to either, by `err`: an error's label, or `dropped`.
+/// Failures of both, by `err`: an error's label, or `dropped`.
 pub const REQUEST_FAILURE: &str = "te_request_failure";
 /// A request's time from arrival to answer.
 pub const REQUEST_DURATION: &str = "te_request_duration";
@@ -23,9 +23,9 @@ pub const REQUEST_TOKENIZATION_DURATION: &str = "te_request_tokenization_duratio
 pub const REQUEST_QUEUE_DURATION: &str = "te_request_queue_duration";
 /// The longest forward pass among a request's texts.
 pub const REQUEST_INFERENCE_DURATION: &str = "te_request_inference_duration";
-/// Tokens of an input.
+/// The number of tokens of an input.
 pub const REQUEST_INPUT_LENGTH: &str = "te_request_input_length";
-/// What is counted and measured of each text that the model scores.
+/// The metrics of each text that the model scores.
 pub const PREDICT: TextMetrics = TextMetrics {
     count: "te_predict_count",
     success: "te_predict_success",
@@ -34,7 +34,7 @@ pub const PREDICT: TextMetrics = TextMetrics {
     queue_duration: "te_predict_queue_duration",
     inference_duration: "te_predict_inference_duration",
 };
-/// What is counted and measured of each text that becomes a vector, or one for each of its tokens.
+/// The metrics of each text that becomes one vector, or one for each of its tokens.
 pub const EMBED: TextMetrics = TextMetrics {
     count: "te_embed_count",
     success: "te_embed_success",
@@ -51,26 +51,28 @@ pub const BATCH_NEXT_TOKENS: &str = "te_batch_next_tokens";
 pub const QUEUE_SIZE: &str = "te_queue_size";
 /// Tokens of the texts in the queue.
 pub const QUEUE_TOKENS: &str = "te_queue_tokens";
-/// How long the request has waited that came first of those with texts in the queue.
+/// The age of the oldest request with texts in the queue.
 pub const QUEUE_OLDEST_AGE: &str = "te_queue_oldest_age_seconds";
-/// How long the device has computed.
+/// The time during which the device computed.
 pub const DEVICE_BUSY: &str = "te_device_busy_seconds_total";
-/// Tokens of batches that were computed once for several texts, less those once.
+/// Tokens of texts that were not computed, because another text of the batch begins with them.
 pub const PREFIX_SHARED_TOKENS: &str = "te_prefix_shared_tokens";
+/// Batches that did not fit the device's memory.
+pub const BATCH_OUT_OF_MEMORY: &str = "te_batch_out_of_memory";
 /// Tokens that batches computed.
 pub const BATCH_TOKENS_COMPUTED: &str = "te_batch_tokens_computed";
-/// Texts that began with tokens kept from earlier batches.
+/// Texts whose first tokens were cached by earlier batches.
 pub const PREFIX_CACHE_HITS: &str = "te_prefix_cache_hits";
-/// Tokens that were not computed because they were kept.
+/// Tokens that were not computed because they were cached.
 pub const PREFIX_CACHE_TOKENS: &str = "te_prefix_cache_tokens";
-/// Bytes of what is kept.
+/// The size of the prefix cache in bytes.
 pub const PREFIX_CACHE_BYTES: &str = "te_prefix_cache_bytes";
 /// Inputs from which tokens were cut.
 pub const TRUNCATED_INPUTS: &str = "te_truncated_inputs";
 /// Scores of re-ranked texts.
 pub const RERANK_SCORE: &str = "te_rerank_score";
 
-/// The names of what is counted of each request.
+/// The names of the counters of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestMetrics {
     /// Requests that arrived.
@@ -79,10 +81,10 @@ pub struct RequestMetrics {
     pub success: &'static str,
 }
 
-/// The names of what is counted and measured of each text on its way through the model.
+/// The names of the metrics of texts.
 #[derive(Debug, Clone, Copy)]
 pub struct TextMetrics {
-    /// Texts that were given to the model.
+    /// Texts that the model got.
     pub count: &'static str,
     /// Texts that were answered.
     pub success: &'static str,
@@ -96,40 +98,41 @@ pub struct TextMetrics {
     pub inference_duration: &'static str,
 }
 
-/// How a metric moves.
+/// The way in which a metric moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only upwards, by whole numbers.
+    /// It only grows, by whole numbers.
     Counter,
-    /// Only upwards, in seconds and parts of them. The recorder, whose counters are whole numbers, takes it for a gauge.
+    /// It only grows, by seconds and fractions. The recorder's counters are whole numbers, so the recorder
+    /// uses a gauge.
     CounterOfSeconds,
-    /// Up and down.
+    /// It grows and shrinks.
     Gauge,
-    /// By single observations, of what kind.
+    /// It records single observations of the given sort.
     Histogram(Observed),
 }
 
-/// What a histogram's observations are, which decides its buckets.
+/// The sort of a histogram's observations, which decides its buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Observed {
     /// Seconds.
     Durations,
-    /// Numbers of things, with powers of two as buckets, up to 2 to this power.
+    /// Numbers of things. The buckets are powers of two, up to 2 to this power.
     Amounts(i32),
     /// Values in [0, 1].
     Probabilities,
 }
 
-/// What there is to know about a metric.
+/// The description of a metric.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
-    /// The name clients query.
+    /// The name that clients query.
     pub name: &'static str,
-    /// How it moves.
+    /// The way in which it moves.
     pub kind: Kind,
-    /// What its values count.
+    /// The unit of its values.
     pub unit: Unit,
-    /// What it means, in a sentence.
+    /// Its meaning, in a sentence.
     pub description: &'static str,
 }
 
@@ -161,7 +164,7 @@ const fn counter_of_seconds(name: &'static str, description: &'static str) -> Me
     Metric { name, kind: Kind::CounterOfSeconds, unit: Unit::Seconds, description }
 }
 
-/// Every metric that is emitted.
+/// All metrics.
 pub const ALL: &[Metric] = &[
     counter(REQUESTS.count, "Requests to the model that arrived, by method (single or batch)."),
     counter(REQUESTS.success, "Requests to the model that were answered, by method (single or batch)."),
@@ -220,11 +223,15 @@ pub const ALL: &[Metric] = &[
     gauge(QUEUE_TOKENS, "Tokens of the texts in the queue that are encoded, each text counted in full."),
     gauge_of_seconds(
         QUEUE_OLDEST_AGE,
-        "How long the earliest request has waited of which a text waits for a tokenizer or a batch.",
+        "Age of the oldest request with a text that waits for a tokenizer or a batch.",
     ),
     counter_of_seconds(
         DEVICE_BUSY,
         "How long the device has computed. Its rate is the share of the time in which it was busy.",
+    ),
+    counter(
+        BATCH_OUT_OF_MEMORY,
+        "Batches that did not fit the device's memory. One of several texts is computed again in two halves.",
     ),
     counter(
         BATCH_TOKENS_COMPUTED,
@@ -250,7 +257,7 @@ pub const ALL: &[Metric] = &[
     ),
 ];
 
-/// Tells the installed recorder what each metric of [`ALL`] means.
+/// Registers the description of each metric of [`ALL`] with the installed recorder.
 pub fn describe() {
     for Metric { name, kind, unit, description } in ALL.iter().copied() {
         match kind {
@@ -266,7 +273,7 @@ pub(crate) fn count(name: &'static str) {
     metrics::counter!(name).increment(1);
 }
 
-/// Adds a number of things to a counter without labels.
+/// Adds `amount` to a counter without labels.
 pub(crate) fn count_many(name: &'static str, amount: usize) {
     metrics::counter!(name).increment(amount as u64);
 }
@@ -276,7 +283,7 @@ pub(crate) fn count_by(name: &'static str, label: &'static str, value: &'static 
     metrics::counter!(name, label => value).increment(1);
 }
 
-/// Adds a number of things to a counter with one label.
+/// Adds `amount` to a counter with one label.
 pub(crate) fn count_many_by(name: &'static str, label: &'static str, value: &'static str, amount: usize) {
     metrics::counter!(name, label => value).increment(amount as u64);
 }
@@ -286,7 +293,7 @@ pub(crate) fn observe_duration(name: &'static str, duration: Duration) {
     metrics::histogram!(name).record(duration.as_secs_f64());
 }
 
-/// Adds a number of things to a histogram.
+/// Adds an amount to a histogram.
 pub(crate) fn observe_amount(name: &'static str, amount: usize) {
     metrics::histogram!(name).record(amount as f64);
 }
@@ -296,7 +303,7 @@ pub(crate) fn observe_probability(name: &'static str, probability: f32) {
     metrics::histogram!(name).record(f64::from(probability));
 }
 
-/// Sets a gauge to a number of things.
+/// Sets a gauge to an amount.
 pub(crate) fn set(name: &'static str, amount: usize) {
     metrics::gauge!(name).set(amount as f64);
 }
@@ -308,13 +315,13 @@ pub(crate) fn set_seconds(name: &'static str, duration: Duration) {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! A recorder for tests: every metric's values, read off a `DebuggingRecorder`.
+    //! A recorder for tests. It reads the values of all metrics from a `DebuggingRecorder`.
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};
     use std::collections::BTreeMap;
 
-    /// Runs `work` under a recorder of its own and gives the values of each metric, keyed `name` or
-    /// `name{label="value"}`: a counter's or gauge's value alone, a histogram's observations. Only what this thread
-    /// moves is seen.
+    /// Runs `work` with a new recorder and returns the values of each metric, by `name` or
+    /// `name{label="value"}`: the single value of a counter or gauge, or the observations of a histogram.
+    /// Only metrics that this thread moves are recorded.
     pub(crate) fn recorded(work: impl FnOnce()) -> BTreeMap<String, Vec<f64>> {
         let recorder = DebuggingRecorder::new();
         let snapshotter = recorder.snapshotter();

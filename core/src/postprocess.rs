@@ -1,9 +1,9 @@
-//! From the model's values to what the client reads: probabilities, an order with the best first, vectors of length one
-//! and their cosines.
+//! Turns the model's values into those that the client reads: probabilities, an order with the best first,
+//! vectors of length one, and cosines.
 //!
-//! Input: a text's raw scores or vector, or one score per text. Output: values in [0, 1], indices, vectors, or a cosine.
-//! What must hold: results are finite for every finite input, however large; equal scores keep the order in which the
-//! texts came.
+//! Input: a text's raw scores or vector, or one score per text. Output: values in [0, 1], indices, vectors,
+//! or a cosine. What must hold: results are finite for every finite input, however large; equal scores keep
+//! the order of the texts.
 
 /// `1 / (1 + e^-x)`, without overflow for large negative `x`.
 #[must_use]
@@ -16,7 +16,7 @@ pub fn sigmoid(x: f32) -> f32 {
     }
 }
 
-/// `e^x / Σ e^x` over the classes; the largest is subtracted first, so that nothing overflows.
+/// `e^x / Σ e^x` over the classes. The largest value is subtracted first to prevent overflow.
 pub(crate) fn softmax(raw: &[f32]) -> Vec<f32> {
     let largest = raw.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let exponentials: Vec<f32> = raw.iter().map(|x| (x - largest).exp()).collect();
@@ -24,7 +24,7 @@ pub(crate) fn softmax(raw: &[f32]) -> Vec<f32> {
     exponentials.iter().map(|e| e / sum).collect()
 }
 
-/// The probability of each class: of a single one its sigmoid, of several their softmax.
+/// The probability of each class: the sigmoid for a single class, the softmax for several.
 pub(crate) fn probabilities(raw: &[f32]) -> Vec<f32> {
     match raw {
         [x] => vec![sigmoid(*x)],
@@ -32,7 +32,7 @@ pub(crate) fn probabilities(raw: &[f32]) -> Vec<f32> {
     }
 }
 
-/// Indices of `scores` from the highest score to the lowest, the first `top_n` of them if given.
+/// The indices of `scores` in descending order of the score. If `top_n` is given, only that many.
 pub(crate) fn order(scores: &[f32], top_n: Option<usize>) -> Vec<usize> {
     let mut indices: Vec<usize> = (0..scores.len()).collect();
     indices.sort_unstable_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
@@ -40,7 +40,7 @@ pub(crate) fn order(scores: &[f32], top_n: Option<usize>) -> Vec<usize> {
     indices
 }
 
-/// `vector` scaled to length one; a vector of zeros stays as it is.
+/// `vector` scaled to length one. A vector of zeros stays unchanged.
 pub(crate) fn normalized(vector: &[f32]) -> Vec<f32> {
     let length = dot(vector, vector).sqrt();
     if length == 0.0 {
@@ -55,7 +55,7 @@ pub(crate) fn cosine(a: &[f32], b: &[f32]) -> f32 {
     if lengths == 0.0 { 0.0 } else { (dot(a, b) / lengths).clamp(-1.0, 1.0) as f32 }
 }
 
-/// In double precision, in which squares of `f32` neither overflow nor vanish.
+/// The dot product in double precision, in which squares of `f32` neither overflow nor vanish.
 fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
@@ -87,7 +87,7 @@ mod tests {
         assert_close(&softmax(&[1.0, 2.0, 3.0]), &[0.090_030_573, 0.244_728_471, 0.665_240_956]);
         assert_close(&softmax(&[1e30, 1e30]), &[0.5, 0.5]);
         assert_close(&softmax(&[-1e30, 0.0]), &[0.0, 1.0]);
-        // Two classes are a sigmoid of their difference.
+        // For two classes, the softmax is the sigmoid of their difference.
         assert_close(&softmax(&[0.5, -0.75])[..1], &[f64::from(sigmoid(1.25))]);
     }
 

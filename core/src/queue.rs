@@ -13,7 +13,6 @@
 
 use crate::{
     error::Error,
-    infer::Outcome,
     metrics::{
         BATCH_NEXT_SIZE, BATCH_NEXT_TOKENS, PREFIX_SHARED_TOKENS, QUEUE_SIZE, QUEUE_TOKENS, count_many,
         observe_amount, set,
@@ -25,9 +24,9 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
-use text_embeddings_backend_core::{Batch, BatchBuilder, Packing, Text};
+use text_embeddings_backend_core::{Batch, BatchBuilder, Output, Packing, Text};
 use tokio::sync::oneshot;
 
 /// How many times a request's own tokens leave the queue before smaller ones that arrive no longer come before it. With
@@ -73,6 +72,17 @@ impl Turn {
     }
 }
 
+/// What the device thread computed for one text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The outputs that were wanted of it. No value is NaN.
+    pub output: Output,
+    /// From joining the queue to the start of the forward pass.
+    pub queue: Duration,
+    /// The forward pass of the whole batch.
+    pub inference: Duration,
+}
+
 /// A text that waits.
 #[derive(Debug)]
 pub struct Entry {
@@ -105,6 +115,17 @@ pub struct NextBatch {
     pub batch: Batch,
     /// The entries of the batch's texts, in its order.
     pub entries: Vec<Entry>,
+}
+
+impl NextBatch {
+    /// A batch of texts that have left the queue before.
+    pub(crate) fn again(entries: Vec<Entry>, packing: Packing) -> Self {
+        let mut builder = BatchBuilder::new(packing);
+        for entry in &entries {
+            builder.push(&entry.text);
+        }
+        Self { batch: builder.build(), entries }
+    }
 }
 
 /// The queue.
@@ -263,7 +284,6 @@ mod tests {
     use super::*;
     use crate::metrics::testing::recorded;
     use rand::{Rng, SeedableRng, rngs::StdRng};
-    use std::time::Duration;
     use text_embeddings_backend_core::Wanted;
 
     type Receiver = oneshot::Receiver<Result<Outcome, Error>>;

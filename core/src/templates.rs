@@ -1,9 +1,10 @@
 //! The prompt of a re-ranker: literal text around an instruction, a query and a document.
 //!
-//! Input: a built-in [`Family`], or a repository's Jinja chat template. Output: a [`PromptTemplate`], the literals and
-//! slots in their order. What must hold: a chat template is rendered at start-up only, with texts of our own, to learn its
-//! pieces; it is refused unless every text of a user would come out of it whole, once and unchanged (or stripped of outer
-//! whitespace). User text never passes through Jinja, so that a document cannot inject any.
+//! Input: a built-in [`Family`], or a repository's Jinja chat template. Output: a [`PromptTemplate`], which
+//! lists literals and slots in order. What must hold: a chat template is only rendered at the start, with the
+//! server's own texts, to learn its pieces; it is refused unless it writes every user text whole, once and
+//! unchanged (or stripped of outer whitespace). User texts never pass through Jinja, so that a document
+//! cannot inject any.
 
 mod chat;
 mod learn;
@@ -13,21 +14,21 @@ pub use chat::MessageStyle;
 use crate::families::Family;
 use std::fmt;
 
-/// A place in a prompt for a text that comes with the request.
+/// A place in a prompt for a text of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot {
-    /// What "meets" means.
+    /// The instruction, which defines relevance.
     Instruction,
-    /// What is looked for.
+    /// The query.
     Query,
-    /// What may meet it.
+    /// The document, which is scored for the query.
     Document,
 }
 
 impl Slot {
     const ALL: [Self; 3] = [Self::Instruction, Self::Query, Self::Document];
 
-    /// How a family's row writes it.
+    /// The slot's placeholder in a family's row.
     fn placeholder(self) -> &'static str {
         match self {
             Self::Instruction => "{instruction}",
@@ -63,29 +64,29 @@ pub enum Piece {
     Literal(String),
     /// A text of the request.
     Slot {
-        /// Which one.
+        /// The slot of the text.
         slot: Slot,
-        /// Whether its outer whitespace is left out.
+        /// Whether its outer whitespace is removed.
         trim: bool,
-        /// What is written for a text that is empty.
+        /// The text that replaces an empty text.
         empty: String,
     },
-    /// Text before it and text behind it are encoded on their own, although no control token stands between them.
+    /// A border at which text before and after it is encoded separately, although there is no control token.
     Break,
-    /// A token of this id, which no text stands for.
+    /// A token with this id, which has no text.
     Token(u32),
 }
 
-/// Why a chat template cannot be the prompt of a re-ranker.
+/// The reason why a chat template cannot be a re-ranker's prompt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// It has no roles for a query and a document.
+    /// The template has no roles for a query and a document.
     #[error(
         "the chat template is a general one: it does not know the roles `query` and `document`, so every pair would \
          get a wrong prompt; pass `--chat-template` with the name of a built-in prompt, or the path of a re-ranker's template"
     )]
     General,
-    /// Jinja refuses it.
+    /// Jinja cannot render the template.
     #[error(
         "the chat template cannot be rendered: {reason}; pass `--chat-template` with the name of a built-in prompt, or the path of a template \
          that can"
@@ -94,7 +95,7 @@ pub enum TemplateError {
         /// Jinja's words.
         reason: String,
     },
-    /// A text does not come out of it.
+    /// The template leaves out a text.
     #[error(
         "the chat template leaves the {slot} out, so pairs that differ in it would get the same prompt; pass \
          `--chat-template` with the name of a built-in prompt, or the path of a re-ranker's template"
@@ -103,7 +104,7 @@ pub enum TemplateError {
         /// The text.
         slot: Slot,
     },
-    /// A text comes out of it more than once.
+    /// The template writes a text more than once.
     #[error(
         "the chat template writes the {slot} {times} times instead of once, which is not supported; pass \
          `--chat-template` with the name of a built-in prompt, or the path of a template that writes it once"
@@ -111,10 +112,10 @@ pub enum TemplateError {
     Repeated {
         /// The text.
         slot: Slot,
-        /// How often it comes out.
+        /// The number of times.
         times: usize,
     },
-    /// A text comes out of it changed.
+    /// The template changes a text.
     #[error(
         "the chat template changes the {slot} in other ways than stripping its outer whitespace, or its own text \
          depends on the {slot}, which is not supported; pass `--chat-template` with the name of a built-in prompt, or the path of a template \
@@ -126,24 +127,24 @@ pub enum TemplateError {
     },
 }
 
-/// The prompt of a re-ranker: pieces in their order, in one form or two.
+/// The prompt of a re-ranker: pieces in order, in one form or two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptTemplate {
     pieces: Vec<Piece>,
-    /// Of a request without an instruction, where that is another form.
+    /// The pieces for requests without an instruction, if they differ.
     bare: Option<Vec<Piece>>,
     default_instruction: Option<String>,
     empty_instruction: EmptyInstruction,
 }
 
-/// What a template makes of an instruction without text.
+/// The template's form for an empty instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EmptyInstruction {
-    /// Its form with an instruction.
+    /// The form with an instruction.
     Written,
-    /// Its form without one.
+    /// The form without an instruction.
     Bare,
-    /// Another form, which no pieces say.
+    /// Another form, which the pieces cannot express.
     Other,
 }
 
@@ -176,14 +177,14 @@ impl PromptTemplate {
         }
     }
 
-    /// The pieces of a request with an instruction, in their order. Query and document occur once each, the instruction at
-    /// most once.
+    /// The pieces of a request with an instruction, in order. Query and document occur once each, the
+    /// instruction at most once.
     #[must_use]
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
-    /// The pieces of a request without an instruction, where the template has another form for it.
+    /// The pieces of a request without an instruction, if the template has another form for it.
     #[must_use]
     pub fn bare_pieces(&self) -> Option<&[Piece]> {
         self.bare.as_deref()
@@ -194,19 +195,20 @@ impl PromptTemplate {
         self.pieces.iter().chain(self.bare.iter().flatten())
     }
 
-    /// The instruction that the template itself falls back on, if it has one.
+    /// The template's own default instruction, if it has one.
     #[must_use]
     pub fn default_instruction(&self) -> Option<&str> {
         self.default_instruction.as_deref()
     }
 
-    /// Whether the prompt has a place for an instruction. Where it has none, a request's instruction must be refused.
+    /// Whether the prompt has a place for an instruction. If not, a request's instruction must be refused.
     #[must_use]
     pub fn has_instruction(&self) -> bool {
         self.pieces.iter().any(|piece| matches!(piece, Piece::Slot { slot: Slot::Instruction, .. }))
     }
 
-    /// The pieces of a request with this instruction. None if it is empty and the template then has a form of its own.
+    /// The pieces of a request with this instruction. `None` if the instruction is empty and the template has
+    /// a special form for that.
     #[must_use]
     pub(crate) fn form(&self, instruction: Option<&str>) -> Option<&[Piece]> {
         let bare = self.bare.as_deref().unwrap_or(&self.pieces);
@@ -217,8 +219,8 @@ impl PromptTemplate {
         }
     }
 
-    /// Whether it writes what this other template writes, however it is encoded: the pieces of a request without an
-    /// instruction are compared, outer whitespace of texts aside.
+    /// Whether both templates write the same text, however it is encoded. Compares the pieces of a request
+    /// without an instruction, ignoring outer whitespace of texts.
     #[must_use]
     pub fn reads_as(&self, other: &Self) -> bool {
         const MARKS: [&str; 3] = ["\u{1}i", "\u{1}q", "\u{1}d"];
@@ -229,8 +231,8 @@ impl PromptTemplate {
         written(self) == written(other)
     }
 
-    /// The whole prompt as text, for logs and tests; requests are encoded piece by piece. What no text stands for is left
-    /// out.
+    /// The whole prompt as text, for logs and tests. Requests are encoded in pieces instead. Tokens without
+    /// text are left out.
     #[must_use]
     pub fn render<'a>(&self, instruction: impl Into<Option<&'a str>>, query: &str, document: &str) -> String {
         let instruction = instruction.into();
@@ -241,12 +243,12 @@ impl PromptTemplate {
 }
 
 impl Piece {
-    /// A slot whose text is written as it is.
+    /// A slot whose text is written unchanged.
     fn slot(slot: Slot) -> Self {
         Self::Slot { slot, trim: false, empty: String::new() }
     }
 
-    /// The piece with the request's texts (in the order of [`Slot`]) in their places.
+    /// The text of the piece. Slots get the request's texts, in the order of [`Slot`].
     pub(crate) fn text<'a>(&'a self, texts: [&'a str; 3]) -> &'a str {
         match self {
             Self::Literal(text) => text,
@@ -260,12 +262,12 @@ impl Piece {
     }
 }
 
-/// What Python's `str.strip`, hence Jinja's `trim`, takes for whitespace.
+/// Whether Python's `str.strip`, and hence Jinja's `trim`, treats a character as whitespace.
 fn is_python_whitespace(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
 }
 
-/// A string of a family's row, cut at its slots.
+/// A string of a family's row, split at its slots.
 fn pieces_of(string: &str, family: &Family) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut rest = string;
@@ -291,7 +293,8 @@ mod tests {
     use super::*;
     use crate::families::{QWEN3_RERANKER, by_name};
 
-    /// The shape of the official file: set blocks, then text, then three line breaks of which Jinja drops one.
+    /// The structure of the official file: set blocks, then text, then three line breaks. Jinja drops one of
+    /// these.
     const OFFICIAL_LIKE: &str = concat!(
         r#"{%- set fallback = "Given a web search query, retrieve relevant passages that answer the query" -%}"#,
         "\n",
@@ -307,7 +310,7 @@ mod tests {
         "<|im_start|>assistant\n<think>\n\n</think>\n\n\n",
     );
 
-    /// A template that walks over the messages; each argument is what it writes for a role.
+    /// A template that loops over the messages. Each argument is its text for a role.
     fn walking(system: &str, query: &str, document: &str) -> String {
         format!(
             "{{% for m in messages %}}{{% if m.role == 'system' %}}{system}{{% elif m.role == 'query' %}}{query}\
@@ -357,7 +360,7 @@ mod tests {
     #[test]
     fn templates_are_learned_with_their_order_trimming_and_loops() {
         let (system, query, document) = ("S{{ m.content }}", "Q{{ m.content }}", "D{{ m.content }}");
-        // A template, and what it makes of the instruction " i ", the query " q\n" and the document "\u{1f} d".
+        // A template, and its prompt for the instruction " i ", the query " q\n" and the document "\u{1f} d".
         let cases = [
             (walking(system, query, document), "S i Q q\nD\u{1f} dEND"),
             (walking("S{{ m.content | trim }}", query, document), "SiQ q\nD\u{1f} dEND"),
@@ -387,7 +390,7 @@ mod tests {
     #[test]
     fn the_form_without_an_instruction_is_learned() {
         let (query, document) = ("{{ m.content }}|", "{{ m.content }}");
-        // What the template does with a system message; its form of an empty instruction, and of none.
+        // The template's treatment of a system message; its form for an empty instruction, and for none.
         let table = [
             ("{% if m.content %}S{{ m.content }}\n{% endif %}", Some("q|dEND"), "q|dEND"),
             ("S{{ m.content }}\n", Some("S\nq|dEND"), "q|dEND"),
@@ -443,7 +446,7 @@ mod tests {
         for source in general {
             assert_eq!(learn(source), Err(TemplateError::General), "{source}");
         }
-        // It knows the words, but gives every pair the same prompt.
+        // It mentions the roles, but gives every pair the same prompt.
         let blind = "{% if 'query' == 'document' %}{{ messages }}{% endif %}<|im_start|>assistant\n";
         assert_eq!(learn(blind), Err(TemplateError::Missing { slot: Slot::Query }));
     }
@@ -497,7 +500,8 @@ mod tests {
 
     #[test]
     fn a_template_that_would_take_all_time_or_memory_is_refused() {
-        // What takes memory here ends by itself at 500 MB to 1 GB, because nothing stops its thread.
+        // The memory-hungry templates end by themselves at 500 MB to 1 GB, because nothing stops their
+        // thread.
         let double = "{% set it = namespace(x='aaaaaaaaaaaaaaaa') %}{% for _ in range(25) %}{% set it.x = it.x ~ it.x %}{% endfor %}";
         let square = "{% set x = 'a' * 32768 %}{% set x = x | replace('a', x) %}";
         let cases = [

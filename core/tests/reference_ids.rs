@@ -1,7 +1,8 @@
-//! The ids of every case of `integration_tests/reference`, whose README specifies them, against the Python reference.
+//! Compares the ids of every case of `integration_tests/reference`, whose README specifies them, with the
+//! Python reference.
 //!
-//! Input: the committed fixtures. What must hold: each prompt has exactly the expected ids, through the built-in
-//! prompt and, where a model brings one, through the model's own chat template.
+//! Input: the committed fixtures. What must hold: each prompt has exactly the expected ids, through the
+//! built-in prompt and, where a model brings one, through the model's own chat template.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -44,7 +45,7 @@ impl Document {
     }
 }
 
-/// Long lists are stored by their ends.
+/// Long lists are stored by their first and last values.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Expected {
@@ -93,8 +94,8 @@ fn encode(case: &Case, template: &PromptTemplate) -> Vec<u32> {
     encoded.ids
 }
 
-/// The model card's procedure, which the script of the fixtures holds the long cases to as well: the body by itself,
-/// cut at its end.
+/// The model card's procedure: the body is encoded alone and cut at its end. The script of the fixtures
+/// compares the long cases with it, too.
 fn official_ids(case: &Case, facts: &PromptFacts) -> Vec<u32> {
     let instruction = case.instruction.as_deref().unwrap_or(&facts.default_instruction);
     let body =

@@ -1,8 +1,9 @@
 //! The listwise re-ranker of `integration_tests/reference/fixtures/rerankers`: kind, family and ids.
 //!
-//! Input: the committed folder, with the ids of its authors' own code. What must hold: documents are shared out among
-//! prompts as there, and each prompt has exactly the expected ids; the marks are the template's own; no text of a request
-//! yields an added token, or changes the prompt around it; no prompt is longer than the longest input.
+//! Input: the committed folder, with the ids of its authors' own code. What must hold: documents are
+//! distributed among prompts as in that code, and each prompt has exactly the expected ids; the marks are
+//! tokens of the template; no text of a request yields an added token, or changes the prompt around it; no
+//! prompt is longer than the longest input.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -80,7 +81,7 @@ fn encode(
     encoder.encode_list(&ListText { instruction: None, query, documents }, truncation, &|| false)
 }
 
-/// The ids of both marks: a document's, and the query's.
+/// The ids of both marks: the documents' and the query's.
 fn marks() -> [u32; 2] {
     let form = family().listwise.unwrap();
     [form.document_mark, form.query_mark].map(|mark| tokenizer().token_to_id(mark).unwrap())
@@ -106,7 +107,7 @@ fn kind_and_family_follow_from_the_architecture() {
         let kind = files::detect(&facts, &KindFlags::default()).unwrap().0;
         assert_eq!(kind, ModelType::ListwiseReranker);
         assert_eq!(facts.evidence().family().unwrap().0.name, NAME);
-        // Its name alone says nothing: there is no other head for it.
+        // Its name alone does not decide, because no other architecture has the head for it.
         let other = ModelFacts { architectures: vec!["Qwen3ForCausalLM".to_owned()], ..facts };
         assert_ne!(other.evidence().family().map(|(family, _)| family.name), Some(NAME));
     }
@@ -176,13 +177,13 @@ fn texts_are_cut_to_the_models_limits_and_to_the_requests_or_refused() {
         assert!(length.abs_diff(bare + kept) <= 2, "{length} {bare} {kept}");
         assert_eq!(truncated, 1 + no);
     }
-    // From the left, the end stays.
+    // When cut from the left, the end of the document stays.
     let left = Truncation { direction: TruncationDirection::Left, ..truncation(true, limit(10)) };
     let text = format!("{long}The end of Mars.");
     let prompts = encode(&encoder, "planet", &[&text], left).unwrap().prompts;
     let decoded = encoder.tokenizer().decode(&prompts[0].ids, false).unwrap();
     assert!(decoded.contains("The end of Mars.<|embed_token|>"), "{decoded}");
-    // Refused, if it must not be cut; but a request's own limit always cuts.
+    // A document that must not be cut is refused, but a request's own limit always cuts.
     let strict = |query: &str, limits| encode(&encoder, query, &[&long], truncation(false, limits));
     assert_eq!(strict("q", TokenLimits::NONE).unwrap_err(), Error::TooLong { got: tokens(&long), max: 2048 });
     assert_eq!(strict("q", limit(100)).unwrap().truncated, 1);
@@ -215,7 +216,7 @@ fn no_prompt_is_longer_than_the_longest_input_whatever_the_texts() {
         assert_eq!(of_prompts, (0..documents.len()).collect::<Vec<_>>());
         assert!(list.prompts.iter().all(|it| it.ids.len() <= longest && it.marks.len() > it.documents.len()));
     }
-    // Not even the template fits.
+    // The template alone does not fit.
     for (prompt, longest, part) in
         [(None, frame - 1, "`instruction` is too long"), (Some(frame - 1), 9999, "`truncate_prompt_tokens`")]
     {
@@ -227,7 +228,7 @@ fn no_prompt_is_longer_than_the_longest_input_whatever_the_texts() {
     assert!(matches!(strict.unwrap_err(), Error::TooLong { max, .. } if max == frame + 2));
 }
 
-/// Control tokens, and what may join them.
+/// Control tokens, and characters that may merge with them.
 const HOSTILE: [&str; 17] = [
     "<|im_end|>",
     "<|im_start|>",

@@ -1,8 +1,9 @@
 //! The re-rankers of `integration_tests/reference/fixtures/rerankers`: kind, family and ids.
 //!
-//! Input: the committed folders, each with the ids of its authors' own code. What must hold: each folder is found to be of
-//! its family, by name, by `_name_or_path` or by architecture; each prompt has exactly the expected ids, also by the
-//! repository's own template; no text of a request yields an added token, or changes the prompt around it.
+//! Input: the committed folders, each with the ids of its authors' own code. What must hold: the family of
+//! each folder is recognised, by name, by `_name_or_path` or by architecture; each prompt has exactly the
+//! expected ids, also with the repository's own template; no text of a request yields an added token, or
+//! changes the prompt around it.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -35,7 +36,7 @@ struct Row {
     ids: Vec<u32>,
 }
 
-/// The folders, and the families and kinds that they are of.
+/// The folders with their families and kinds.
 const FOLDERS: [(&str, &str, ModelType); 11] = [
     ("mxbai-rerank-base-v2", "mxbai-rerank-v2", ModelType::ListwiseReranker),
     ("zerank-1-small", "zerank", ModelType::ListwiseReranker),
@@ -105,7 +106,7 @@ fn every_folder_of_the_fixtures_is_listed() {
         .map(|entry| entry.unwrap())
         .filter(|entry| entry.path().is_dir())
         .map(|entry| entry.file_name().into_string().unwrap())
-        // `reference_listwise.rs`.
+        // `reference_listwise.rs` tests this folder.
         .filter(|name| name != "jina-reranker-v3")
         .collect();
     assert_eq!(found, FOLDERS.iter().map(|(name, ..)| (*name).to_owned()).collect());
@@ -117,10 +118,11 @@ fn kind_and_family_follow_from_name_and_architecture() {
         let facts = ModelFacts::from(&open(name));
         assert_eq!(files::detect(&facts, &KindFlags::default()).unwrap().0, kind, "{name}");
         assert_eq!(facts.evidence().family().unwrap().0.name, family, "{name}");
-        // By `_name_or_path` in a folder whose name says nothing.
+        // Recognised by `_name_or_path`, in a folder whose name does not say anything.
         let renamed = ModelFacts { names: vec!["model".to_owned(), name.to_lowercase()], ..facts.clone() };
         assert_eq!(renamed.evidence().family().unwrap().0.name, family, "{name}");
-        // Another architecture of this name is of no family, and never of the one that takes unnamed models.
+        // Another architecture with this name belongs to no family, not even to the one that takes unnamed
+        // models.
         let other = ModelFacts { model_type: "qwen2_moe".to_owned(), architectures: Vec::new(), ..facts };
         assert!(other.evidence().family().is_none(), "{name}");
     }
@@ -179,7 +181,7 @@ fn a_query_has_three_quarters_of_what_the_frame_leaves_and_the_rest_is_the_docum
     };
     let frame = encode(&whole, "", "", RIGHT).unwrap().ids;
     let [words, long] = [1, 99].map(|times| "Mars is red. ".repeat(times));
-    // `query: ` and `document: ` are texts as the authors count.
+    // The authors count `query: ` and `document: ` as part of the texts.
     let labels = whole.tokenizer().encode("query: document: ", false).unwrap().len() + 1;
     for texts in [40, 41, 80] {
         let limits = TextLimits { texts: Some(texts), query: family.limits.query, document: None };
@@ -213,7 +215,7 @@ fn only_the_families_with_the_query_first_share_more_than_their_first_words() {
     }
 }
 
-/// The end of a prompt of any family, control tokens, and what may join them.
+/// The end of a prompt of any family, control tokens, and characters that may merge with them.
 const HOSTILE: [&str; 22] = [
     "<|im_end|>",
     "<|im_start|>",

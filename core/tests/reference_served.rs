@@ -1,8 +1,8 @@
 //! The models of `integration_tests/reference/fixtures/served`: their kind, head, ids and token types.
 //!
-//! Input: the committed folders, each with what `transformers` and `sentence-transformers` make of it. What must hold:
-//! the files alone (and `--pooling splade` where they say nothing) give the expected kind and head; each input has
-//! exactly the expected ids and token types, special tokens and truncation included.
+//! Input: the committed folders, each with the results of `transformers` and `sentence-transformers`. What
+//! must hold: the files alone (with `--pooling splade` if they do not name it) give the expected kind and
+//! head; each input has exactly the expected ids and token types, special tokens and truncation included.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -36,7 +36,7 @@ fn fixtures() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../integration_tests/reference/fixtures/served"))
 }
 
-/// What config.json says, in the fields' usual names.
+/// Describes a config.json with the usual names of fields.
 #[expect(clippy::unnecessary_wraps, reason = "the signature that `ModelFolder::open` takes")]
 fn describe(config: &Value) -> Result<Description, BackendError> {
     let number = |field: &str| config[field].as_u64().map(|number| usize::try_from(number).unwrap());
@@ -54,7 +54,7 @@ fn open(name: &str) -> ModelFolder {
     ModelFolder::open(&fixtures().join(name), &Reader::default(), &describe).unwrap()
 }
 
-/// A single text, or both of a pair.
+/// The start of a single text, or of both texts of a pair.
 fn input(row: &Row) -> String {
     row.inputs.join(" | ").chars().take(60).collect()
 }
@@ -172,7 +172,7 @@ fn ids_and_token_types_are_those_of_the_reference() {
             assert_eq!(encoded.ids, row.ids, "{name}: {}", input(row));
             let second = encoded.second.unwrap_or(encoded.ids.len());
             let types: Vec<u32> = (0..encoded.ids.len()).map(|index| u32::from(index >= second)).collect();
-            // The tokenizers of models without types give them, too.
+            // Tokenizers of models without types give types, too.
             assert!(!folder.has_token_types || types == row.types, "{name}: {}", input(row));
             typed += usize::from(encoded.second.is_some());
         }

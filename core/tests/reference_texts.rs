@@ -1,8 +1,8 @@
-//! The ids of texts and pairs of `integration_tests/reference`, for embedding models and classifiers, against the Python
-//! reference.
+//! Compares the ids of texts and pairs of `integration_tests/reference`, for embedding models and
+//! classifiers, with the Python reference.
 //!
-//! Input: the committed fixtures. What must hold: each input has exactly the expected ids: prompt, special tokens and
-//! truncation included.
+//! Input: the committed fixtures. What must hold: each input has exactly the expected ids, including prompt,
+//! special tokens and truncation.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 

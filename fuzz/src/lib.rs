@@ -1,8 +1,8 @@
-//! What is tried with arbitrary bytes: one function for each fuzz target.
+//! The fuzz targets: each function feeds arbitrary bytes to one parser.
 //!
-//! Input: the bytes of a fuzzer, or of `router/tests/fuzzing.rs`, which runs the same functions on changed seeds with
-//! stable Rust. Output: none. What must hold: no function panics, hangs or takes gigabytes, whatever the bytes are; an error
-//! is a good end.
+//! Input: bytes from a fuzzer, or from `router/tests/fuzzing.rs`, which runs the same functions on changed
+//! seeds with stable Rust. Output: none. What must hold: no function panics, hangs or takes gigabytes,
+//! whatever the bytes are. An error is a good result.
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -22,13 +22,14 @@ use text_embeddings_core::tokenization::{
     TokenLimits, Truncation, TruncationDirection, load_tokenizer,
 };
 
-/// A small re-ranker's folder; both packages that compile this file are one folder below the repository's.
+/// The folder of a small re-ranker. Both packages that compile this file are one level below the root of the
+/// repository.
 const MODEL: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../integration_tests/reference/fixtures/models/tied-bf16");
 /// The longest input of [`truncation`], in tokens.
 const LONGEST: usize = 160;
 
-/// A model folder whose files are the small re-ranker's, but for those that a target replaces.
+/// A model folder with the small re-ranker's files, some of which a target replaces.
 struct Folder(TempDir);
 
 impl Folder {
@@ -61,7 +62,7 @@ fn copy(from: &Path, to: &Path) {
 pub fn template(data: &[u8]) {
     let source = String::from_utf8_lossy(data);
     if let Ok(template) = PromptTemplate::from_chat_template(&source, &MessageStyle::plain()) {
-        // What was learned has a place for both texts.
+        // A template that was learned has places for both texts.
         let shown = template.render("instruction", "query", "document");
         assert!(shown.contains("query") && shown.contains("document"), "{source}");
     }
@@ -76,7 +77,7 @@ pub fn tokenizer(data: &[u8]) {
     let options = TextOptions { max_input_length: LONGEST, vocabulary: 1000, ..TextOptions::default() };
     let Ok(encoder) = TextEncoder::new(tokenizer, options) else { return };
     let text = Input::Text { prompt: "", text: "The capital of China is Beijing. 정\u{301}!" };
-    // As in the server's tokenizer threads, a panic of the library costs the request and not the process.
+    // As in the server's tokenizer threads, a panic in the library costs the request and not the process.
     let encoded = std::panic::catch_unwind(|| Encoder::from(encoder).encode(&text, truncated(), None));
     if let Ok(Ok(encoded)) = encoded {
         assert!(encoded.ids.len() <= LONGEST);
@@ -84,7 +85,7 @@ pub fn tokenizer(data: &[u8]) {
     }
 }
 
-/// One file of a model's folder: which one, then its content.
+/// One file of a model's folder. The first byte chooses the file, the others are its content.
 pub fn folder(data: &[u8]) {
     const FILES: [&str; 9] = [
         "config.json",
@@ -103,7 +104,7 @@ pub fn folder(data: &[u8]) {
     drop(ModelFolder::open(&root, &Reader::default(), &native));
 }
 
-/// A `model.safetensors`, loaded where it is taken for whole.
+/// A `model.safetensors`, loaded if it is accepted.
 pub fn weights(data: &[u8]) {
     static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
     let root = FOLDER.with("model.safetensors", data);
@@ -124,7 +125,7 @@ pub fn weights(data: &[u8]) {
     }));
 }
 
-/// An ONNX file, of which this server reads names and types itself. What is read of it is no larger than it is.
+/// An ONNX file, whose names and types this server reads itself. The result is no larger than the file.
 pub fn onnx(data: &[u8]) {
     if let Ok(graph) = read_graph(Cursor::new(data)) {
         let names = graph.outputs.iter().chain(&graph.values).map(String::len).sum::<usize>();
@@ -133,13 +134,13 @@ pub fn onnx(data: &[u8]) {
     }
 }
 
-/// A `pytorch_model.bin`: its tensors, each read where it is taken for whole.
+/// A `pytorch_model.bin`. Each tensor that is accepted is read.
 pub fn pickle(data: &[u8]) {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
     read_all(&FOLDER.path().join("pytorch_model.bin"), data);
 }
 
-/// A GGUF file: its tensors, and the model folder that is made of it, loaded where it is taken for whole.
+/// A GGUF file: its tensors, and the model folder made from it, which is loaded if it is accepted.
 pub fn gguf(data: &[u8]) {
     static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
     read_all(&FOLDER.path().join("model.gguf"), data);
@@ -166,12 +167,12 @@ pub fn gguf(data: &[u8]) {
     }));
 }
 
-/// Reads all tensors of a checkpoint file of this content.
+/// Reads all tensors of a checkpoint file with this content.
 fn read_all(path: &Path, content: &[u8]) {
     std::fs::write(path, content).expect("a file");
     let Ok(checkpoint) = text_embeddings_checkpoint::open(path) else { return };
     for (name, tensor) in checkpoint.tensors {
-        // What is read takes no more than its storage, widened.
+        // The values of a tensor take no more memory than its storage, widened.
         let most = content.len() * 16;
         assert!(
             tensor.rows() * tensor.columns() <= most || name == "lm_head.weight",
@@ -184,7 +185,7 @@ fn read_all(path: &Path, content: &[u8]) {
     }
 }
 
-/// What a `config.json` says to the backend that the folder is for.
+/// Describes a `config.json` for the backend that loads the folder.
 fn native(config: &Value) -> Result<Description, BackendError> {
     describe(config, BackendKind::Candle)
 }
@@ -201,7 +202,7 @@ fn truncated() -> Truncation {
     Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE }
 }
 
-/// A query and a document between limits: four bytes say which, the rest is text.
+/// Truncates a query and a document. Four bytes give the limits, the others are text.
 pub fn truncation(data: &[u8]) {
     static ENCODER: LazyLock<Encoder> = LazyLock::new(|| {
         let root = Path::new(MODEL);
@@ -227,7 +228,7 @@ pub fn truncation(data: &[u8]) {
     };
     let pair = Input::Pair(PairText { instruction: None, query: query_text, document: document_text });
     let encoded = ENCODER.encode(&pair, truncation, None).ok();
-    // A query that texts share is encoded once, with the same ids.
+    // A query that several texts share is encoded once, with the same ids.
     let shared = SharedQuery::default();
     for _ in 0..2 {
         assert_eq!(ENCODER.encode(&pair, truncation, Some(&shared)).ok(), encoded);
@@ -235,14 +236,15 @@ pub fn truncation(data: &[u8]) {
     if let Some(encoded) = encoded {
         assert!(encoded.ids.len() <= LONGEST && encoded.reusable <= encoded.ids.len());
         assert!(truncation.limits.prompt.is_none_or(|most| encoded.ids.len() <= most));
-        // A prompt ends as the template does, whatever was cut.
+        // A prompt ends with the template's last token, whatever was cut.
         let whole = Input::Pair(PairText { instruction: None, query: "q", document: "d" });
         let whole = ENCODER.encode(&whole, truncated(), None).expect("a short prompt");
         assert_eq!(encoded.ids.last(), whole.ids.last());
     }
 }
 
-/// Texts in a packed batch: each byte is a token, zero ends a text. Reading the batch back gives the texts.
+/// Texts in a packed batch: each byte is a token, and zero ends a text. Reading the batch back must give the
+/// texts.
 pub fn forest(data: &[u8]) {
     let texts: Vec<Vec<u32>> = data
         .split(|byte| *byte == 0)
@@ -263,7 +265,7 @@ pub fn forest(data: &[u8]) {
     }
 }
 
-/// What the worker of the Python backend sends as the answer to a batch.
+/// The answer of the Python backend's worker to a batch.
 pub fn reply(data: &[u8]) {
     text_embeddings_backend_python::fuzzing::answer(data);
 }

@@ -1,16 +1,17 @@
 //! Runs a fuzz target's function on changed seeds, with stable Rust.
 //!
-//! Input: the target's name and function, and how often. Output: none. What must hold: the same bytes in each run, unless
-//! `FUZZ_SEED` says otherwise, and `FUZZ_TIMES` as many; an input that fails is written to a file, whose name the failure shows.
+//! Input: the target's name and function, and the number of inputs. Output: none. What must hold: each run
+//! uses the same bytes unless `FUZZ_SEED` is set, and the same number of inputs unless `FUZZ_TIMES` is set;
+//! an input that fails is written to a file, and the failure shows the file's name.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
-/// The folder of all seeds, and of inputs that once failed.
+/// The folder of all seeds and of inputs that once failed.
 const SEEDS: &str = "fuzz/seeds";
-/// Pieces that parsers look at closely.
+/// Byte sequences that parsers treat specially.
 const PIECES: [&str; 24] = [
     "{",
     "}",
@@ -38,7 +39,7 @@ const PIECES: [&str; 24] = [
     "\r\n",
 ];
 
-/// Runs `target` on each seed, then on `count` inputs made of them.
+/// Runs `target` on each seed, then on `count` inputs made by changing seeds.
 pub fn run(root: &Path, name: &str, count: usize, target: impl Fn(&[u8])) {
     let mut files: Vec<PathBuf> = std::fs::read_dir(root.join(SEEDS).join(name))
         .expect("the seeds")

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Writes a checkpoint of Qwen3-Reranker-0.6B's exact shape with seeded random weights (1.2 GB), for `make bench`.
+"""Writes a checkpoint with the exact shape of Qwen3-Reranker-0.6B and seeded random weights (1.2 GB), for
+`make bench`.
 
-Input: a folder with tokenizer.json. Output: a model folder. Needs numpy only; the scores mean nothing but differ by text.
+Input: a folder with tokenizer.json. Output: a model folder. Needs only numpy. The scores differ by text, but
+mean nothing.
 """
 
 import argparse
@@ -42,7 +44,7 @@ SEED = 6
 
 
 def check_tokenizer(path: Path, vocab: int) -> None:
-    """Refuses a tokenizer that this model could not serve."""
+    """Exits with an error if this model could not be served with the tokenizer."""
     content = json.loads(path.read_text(encoding="utf-8"))
     plain = content["model"]["vocab"]
     missing = [token for token in ("yes", "no") if token not in plain]
@@ -54,9 +56,9 @@ def check_tokenizer(path: Path, vocab: int) -> None:
 
 
 def main() -> None:
-    """Reads the arguments, writes the folder; the weights last and under another name until they are whole."""
+    """Writes the folder. The weights come last, under a temporary name until the file is complete."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder to write; made if it is not there")
+    parser.add_argument("folder", type=Path, help="folder to write; created if missing")
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with tokenizer.json and perhaps tokenizer_config.json")
     parser.add_argument("--vocab", type=int, default=151669, help="rows of the embedding (default: %(default)s, as Qwen3)")
     arguments = parser.parse_args()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes fixtures/blocks.json: random blocks of each quantised type of GGUF, and the bits of the float32 values that llama.cpp's
-own package (`gguf`, in `../requirements.txt`) makes of them.
+"""Writes fixtures/blocks.json: random blocks of each quantised type of GGUF, and the bits of their float32
+values as llama.cpp's own package decodes them (`gguf`, in `../requirements.txt`).
 
 usage: blocks.py"""
 
@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 
 TYPES = ("F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL")
-# Where the halves are by which a block is multiplied; other bytes may have any value.
+# Byte offsets of the float16 scales in a block. Other bytes may have any value.
 SCALES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
 VALUES = 512
 

@@ -1,7 +1,8 @@
-"""The list of query and document pairs that every reference output is made for.
+"""The pairs of query and document for which reference outputs are made.
 
-Output: `CASES`, dicts with name, instruction (None: the default one), query, document (text, or {"repeat": text, "times": n}),
-max_length (tokens of the whole prompt), truncation_direction and models (None: all of them). Names are unique.
+Output: `CASES`, dicts with name (unique), instruction (None: the default), query, document (text, or
+{"repeat": text, "times": n}), max_length (tokens of the whole prompt), truncation_direction, and models
+(None: all).
 """
 
 PLANET = "Which planet is known as the Red Planet?"
@@ -21,7 +22,8 @@ LONG_QUERY = (
 LONG_QUERY_KOREAN = "배터리의 전압은 온도에 따라 어떻게 변하나요? 추우면 전압이 낮아지고 더우면 수명이 줄어드나요? " * 4 + "누구였나요?"
 CODE_PYTHON = "def binary_search(items, target):\n    low, high = 0, len(items) - 1\n    while low <= high:\n        middle = (low + high) // 2\n        if items[middle] == target:\n            return middle\n\treturn None\n"
 CODE_RUST = 'fn main() {\n    let numbers: Vec<u32> = (0..10).collect();\n    println!("{numbers:?}");\n}\n'
-# 64 tokens of the fixtures' tokenizer each time, so that 512 times are a document of 32,768 tokens (checked by make_fixtures.py).
+# Each repetition is 64 tokens of the fixtures' tokenizer, so 512 repetitions are a document of 32,768 tokens,
+# which make_fixtures.py checks.
 LONG_UNIT = " The river rises in the mountains, passes three old bridges, and reaches the sea. 서울은 대한민국의 수도이며 9870 в 2006 году 中国的首都是北京。"
 
 
@@ -39,11 +41,11 @@ def case(name, query, document, instruction=None, max_length=8192, direction="ri
 
 
 def repeat(text, times):
-    """A document that is a text several times over."""
+    """A document that repeats a text."""
     return {"repeat": text, "times": times}
 
 
-# Cases whose max_length is the length of their prompt plus this; make_fixtures.py fills it in.
+# The max_length of these cases is the length of their prompt plus this number; make_fixtures.py sets it.
 LIMIT_OFFSETS = {"limit-one-below": -1, "limit-exact": 0, "limit-one-above": 1}
 LANGUAGES = [
     case("english-1", PLANET, MARS),

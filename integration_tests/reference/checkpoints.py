@@ -1,6 +1,8 @@
-"""Makes the model folders: configuration, weights, tokenizer and, for one of them, the official repository's extra files.
+"""Makes the model folders: configuration, weights, tokenizer, and for one model the official repository's
+extra files.
 
-Input: `SPECS` and the cases that the answer rows are calibrated on. Output: fixtures/models/<name>/. Needs torch and transformers.
+Input: `SPECS`, and the cases on which the answer rows are calibrated. Output: fixtures/models/<name>/. Needs
+torch and transformers.
 """
 
 import json
@@ -33,7 +35,8 @@ NESTED_ROPE = {"rope_parameters": {"rope_theta": 20000.0, "rope_type": "default"
 
 
 def spec(seed, dtype, sizes, tied, rope, **options):
-    """Sizes: hidden, intermediate, layers, query heads, key heads, head_dim. Options: shards, bare, official, extra_rows."""
+    """The recipe of a checkpoint. `sizes`: hidden, intermediate, layers, query heads, key heads, head_dim.
+    `options`: shards, bare, official, extra_rows."""
     keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
     config = BASE | dict(zip(keys, sizes, strict=True)) | rope | {"tie_word_embeddings": tied, "torch_dtype": dtype}
     defaults = {"shards": 1, "bare": False, "official": False, "extra_rows": 0}
@@ -44,7 +47,7 @@ SPECS = {
     "tied-bf16": spec(1, "bfloat16", (64, 160, 3, 4, 2, 24), True, FLAT_ROPE, official=True),
     "untied-bf16-shards": spec(2, "bfloat16", (48, 128, 3, 8, 2, 16), False, NESTED_ROPE, shards=2),
     "tied-f32-bare": spec(3, "float32", (40, 88, 2, 3, 1, 24), True, FLAT_ROPE, bare=True),
-    # More rows than the tokenizer has tokens, no GQA, another theta.
+    # More rows than the tokenizer has tokens, no grouped heads, and another theta.
     "untied-f16": spec(4, "float16", (32, 96, 2, 4, 4, 16), False, {"rope_scaling": None, "rope_theta": 10000.0}, extra_rows=18),
 }
 CHAT_TEMPLATE = (
@@ -58,7 +61,7 @@ CHAT_TEMPLATE = (
 
 
 def load(folder: Path) -> AutoModelForCausalLM:
-    """The checkpoint in float32; every tensor of it must be used and none may be missing."""
+    """Loads the checkpoint in float32. Every tensor must be used, and none may be missing."""
     model, report = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True
     )
@@ -68,16 +71,17 @@ def load(folder: Path) -> AutoModelForCausalLM:
 
 @torch.no_grad()
 def last_hidden(model: AutoModelForCausalLM, id_lists: list[list[int]]) -> numpy.ndarray:
-    """Float32 hidden states after the final norm at the last position, one row per prompt."""
+    """Hidden states of the last position after the final norm, one row per prompt, computed in float32."""
     rows = [model.model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1] for ids in id_lists]
     return torch.stack(rows).double().numpy()
 
 
 def calibrate(folder: Path, tensors: Arrays, answers: tuple[int, int], id_lists: list[list[int]], spec: dict) -> None:
-    """Sets the rows of yes and no so that raw scores over the prompts have mean 0 and standard deviation TARGET_STD.
+    """Sets the rows of yes and no so that the prompts' raw scores have mean 0 and standard deviation
+    TARGET_STD.
 
-    The rows are a common row ± half a direction that is orthogonal to the mean hidden state. With tied embeddings they
-    are part of the input too, hence the rounds.
+    Each row is a common row plus or minus half of a direction that is orthogonal to the mean hidden state.
+    With tied embeddings, the rows also change the input, so several rounds are needed.
     """
     yes, no = answers
     rows = tensors["model.embed_tokens.weight" if spec["config"]["tie_word_embeddings"] else "lm_head.weight"]
@@ -90,20 +94,21 @@ def calibrate(folder: Path, tensors: Arrays, answers: tuple[int, int], id_lists:
         mean = hidden.mean(axis=0)
         difference = direction - mean * (direction @ mean) / (mean @ mean)
         difference *= TARGET_STD / (hidden @ difference).std()
-        # Six decimals: far below what a score shows, and the same on machines whose float32 sums differ in the last bit.
+        # Six decimals do not change a score visibly, and are equal on machines whose float32 sums differ in
+        # the last bit.
         difference = difference.round(6).astype(numpy.float32)
         rows[yes], rows[no] = common + difference / 2, common - difference / 2
     write_weights(folder, tensors, spec)
 
 
 def write_weights(folder: Path, tensors: Arrays, spec: dict) -> None:
-    """Writes the tensors in the checkpoint's dtype, names and number of files."""
+    """Writes the tensors with the checkpoint's dtype, names and number of files."""
     named = {name.removeprefix("model.") if spec["bare"] else name: values for name, values in tensors.items()}
     write_checkpoint(folder, named, spec["dtype"], spec["shards"])
 
 
 def make_checkpoint(folder: Path, spec: dict, tokenizer: Path, vocabulary: dict[str, int], id_lists: list[list[int]]) -> None:
-    """Writes one whole model folder."""
+    """Writes a whole model folder."""
     folder.mkdir(parents=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(tokenizer / name, folder / name)
@@ -119,7 +124,7 @@ def make_checkpoint(folder: Path, spec: dict, tokenizer: Path, vocabulary: dict[
 
 
 def write_official_files(folder: Path, yes: int, no: int) -> None:
-    """The files that the official repositories hold since April 2026."""
+    """Writes the files that the official repositories have since April 2026."""
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},

@@ -1,7 +1,8 @@
-"""Makes the models with a classification head and what transformers answers for them in float32.
+"""Makes the models with a classification head, and transformers' float32 outputs for them.
 
-Input: the causal fixture `untied-f16`, the pairs of cases.py and the texts below. Output: models/seq-cls-<labels>/ and rows for
-expected/seq-cls-<labels>.json (see README.md). Needs torch and transformers.
+Input: the causal fixture `untied-f16`, the pairs of cases.py and the texts below. Output:
+models/seq-cls-<labels>/ and rows for expected/seq-cls-<labels>.json (see README.md). Needs torch and
+transformers.
 """
 
 import json
@@ -18,12 +19,12 @@ from checkpoints import CHAT_TEMPLATE, FLAT_ROPE, spec
 from weights import random_tensor, tensor_shapes, write_json, write_safetensors
 
 CAUSAL = "untied-f16"
-# As conversions of re-rankers name their one label, and as a head of two labels is made of both answers' rows.
+# The labels of converted re-rankers: the usual name of a single label, or both answers.
 CONVERSIONS = {"seq-cls-1": ["LABEL_0"], "seq-cls-2": ["no", "yes"]}
 LABELS = ["contradiction", "neutral", "entailment"]
 THREE = spec(13, "bfloat16", (24, 56, 2, 3, 1, 16), True, FLAT_ROPE)
 SCORE_GAIN = 1.5
-# A text, or two.
+# One text, or a pair.
 TEXTS = {
     "english": [MARS],
     "korean": [TULSA],
@@ -40,7 +41,7 @@ TEXTS = {
 
 
 def label_fields(labels: list[str]) -> dict:
-    """What config.json says of the labels."""
+    """The fields of config.json about labels."""
     return {
         "architectures": ["Qwen3ForSequenceClassification"],
         "id2label": {str(index): label for index, label in enumerate(labels)},
@@ -49,10 +50,11 @@ def label_fields(labels: list[str]) -> dict:
 
 
 def convert(models: Path, target: Path, labels: list[str], answers: tuple[int, int]) -> None:
-    """A causal re-ranker's folder with its two answers' rows as the head, which stays float32: the difference is exact."""
+    """Copies a causal re-ranker's folder and makes a head from the rows of its two answers. The head stays
+    float32, so that the difference of the rows is exact."""
     shutil.copytree(models / CAUSAL, target)
     config = json.loads((target / "config.json").read_text(encoding="utf-8"))
-    # Conversions are saved with tied embeddings, as no output embedding is left.
+    # Conversions are saved with tied embeddings, because they have no output embedding.
     config |= label_fields(labels) | {"tie_word_embeddings": True}
     write_json(target / "config.json", dict(sorted(config.items())))
     (target / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
@@ -64,8 +66,8 @@ def convert(models: Path, target: Path, labels: list[str], answers: tuple[int, i
 
 
 def write_tensors(target: Path, tensors: dict[str, numpy.ndarray]) -> None:
-    """All in float16 but the head."""
-    # Two files, because the writer takes one type; the index names both.
+    """Writes all tensors in float16, except for the head."""
+    # The writer takes one type per file, so there are two files and an index.
     head = {"score.weight": tensors.pop("score.weight")}
     files = {"model-00001-of-00002.safetensors": (tensors, "float16"), "model-00002-of-00002.safetensors": (head, "float32")}
     weight_map = {}
@@ -78,7 +80,7 @@ def write_tensors(target: Path, tensors: dict[str, numpy.ndarray]) -> None:
 
 
 def make_classifier(models: Path, target: Path) -> None:
-    """A small random model with three labels and the tokenizer of the causal fixture."""
+    """Makes a small random model with three labels and the tokenizer of the causal fixture."""
     target.mkdir(parents=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(models / CAUSAL / name, target / name)
@@ -95,7 +97,7 @@ def make_classifier(models: Path, target: Path) -> None:
 
 @torch.no_grad()
 def logits(folder: Path, id_lists: list[list[int]]) -> list[list[float]]:
-    """One row of logits for each prompt; every tensor of the checkpoint must be used and none may be missing."""
+    """A row of logits for each prompt. Each tensor of the checkpoint must be used, and none missing."""
     model, report = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not any(report.values()), report
     rows = [model.eval()(input_ids=torch.tensor([ids])).logits[0] for ids in id_lists]
@@ -103,14 +105,14 @@ def logits(folder: Path, id_lists: list[list[int]]) -> list[list[float]]:
 
 
 def pair_rows(folder: Path, cases: list[dict], ids: dict[str, list[int]]) -> list[dict]:
-    """Logits of the pairs, whose prompts are those of the causal form."""
+    """The logits of the pairs, with the prompts of the causal model."""
     names = [case["name"] for case in cases if case["models"] is None and len(ids[case["name"]]) < 600]
     rows = logits(folder, [ids[name] for name in names])
     return [{"name": name, "logits": row} for name, row in zip(names, rows, strict=True)]
 
 
 def check_conversion(rows: list[dict], causal: list[dict]) -> None:
-    """A conversion scores as the causal form."""
+    """Checks that a conversion scores like the causal model."""
     raw = {row["name"]: row["raw"] for row in causal}
     for row in rows:
         converted = row["logits"][-1] - (row["logits"][0] if len(row["logits"]) == 2 else 0)
@@ -118,7 +120,7 @@ def check_conversion(rows: list[dict], causal: list[dict]) -> None:
 
 
 def text_rows(folder: Path) -> list[dict]:
-    """Texts, ids, logits and their softmax of the classifier."""
+    """Texts, ids, logits and softmax of the classifier."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     id_lists = [tokenizer(*texts)["input_ids"] for texts in TEXTS.values()]
     rows = []

@@ -1,4 +1,5 @@
-"""Texts that the small tokenizer is trained on, written for this purpose. One string per paragraph; the words of the cases occur."""
+"""Texts for training the small tokenizer, written for this purpose, one string per paragraph. They contain
+the words of the cases."""
 
 CORPUS = [
     # English

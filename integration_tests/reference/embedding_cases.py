@@ -1,7 +1,8 @@
-"""The list of texts that the reference vectors are made for.
+"""The texts for which reference vectors are made.
 
-Output: `CASES`, dicts with name, text (or {"repeat": text, "times": n}), prompt_name (None: no prompt), max_length (tokens with
-the prompt and the token at the end; None: the model's own limit), truncation_direction and models (None: all). Names are unique.
+Output: `CASES`, dicts with name (unique), text (or {"repeat": text, "times": n}), prompt_name (None: no
+prompt), max_length (tokens including the prompt and the end token; None: the model's own limit),
+truncation_direction, and models (None: all).
 """
 
 from cases import BATTERY, CODE_PYTHON, MARS, MIXED, PLANET, RIVER, TULSA, repeat
@@ -57,10 +58,10 @@ PROMPTED = [
     case("query-empty", "", "query"),
     case("document-english", MARS, "document"),
 ]
-# Longer than the limit that embedding-mean-dense has in its files; embedding-last takes them whole.
+# Longer than the limit in the files of embedding-mean-dense, and shorter than that of embedding-last.
 LONG = [case(f"long-{direction}", repeat(RIVER, 5), direction=direction) for direction in ("right", "left")]
 LAST = ["embedding-last"]
-# Cases whose max_length is the length of their tokens plus this; make_fixtures.py fills it in.
+# The max_length of these cases is the length of their tokens plus this number; make_fixtures.py sets it.
 LIMIT_OFFSETS = {"limit-one-below": -1, "limit-exact": 0, "limit-one-above": 1, "cut-prompt-right": -5, "cut-prompt-left": -5}
 TRUNCATED = [
     *(
@@ -71,7 +72,7 @@ TRUNCATED = [
     *(case(name, BATTERY, models=LAST) for name in LIMIT_OFFSETS if name.startswith("limit")),
 ]
 CASES = TEXTS + EDGES + SHARED + PROMPTED + LONG + TRUNCATED
-# Of these the vectors of all tokens are stored too.
+# For these, the vectors of all tokens are stored as well.
 TOKENS_OF = ["english", "korean", "empty", "one-letter", "query-korean", "cut-korean-left"]
-# Of these the first values alone are stored too, scaled to length one after the cut.
+# For these, shortened vectors are stored as well, scaled to length one after the cut.
 DIMENSIONS_OF = ["english", "emoji", "query-english"]

@@ -1,6 +1,7 @@
-"""Makes the folders of the embedding models: configuration, weights, tokenizer and what sentence-transformers reads beside them.
+"""Makes the folders of the embedding models: configuration, weights, tokenizer, and the files that only
+sentence-transformers reads.
 
-Input: a folder with the tokenizer of the other fixtures. Output: models/<name>/. Needs numpy only.
+Input: a folder with the tokenizer of the other fixtures. Output: models/<name>/. Needs only numpy.
 """
 
 import json
@@ -18,9 +19,9 @@ DENSE_FEATURES = 19
 MAX_SEQ_LENGTH = 47
 NESTED_ROPE = {"rope_parameters": {"rope_theta": 50000, "rope_type": "default"}}
 SPECS = {
-    # As Qwen's own repositories: the architecture of a causal model, names without `model.`, the older layout.
+    # Like Qwen's repositories: a causal model's architecture, names without `model.`, the older layout.
     "embedding-last": spec(11, "bfloat16", (40, 88, 2, 3, 1, 24), True, FLAT_ROPE, bare=True),
-    # As sentence-transformers 6 saves a model, with a limit of its own and a dense module; names with `model.`.
+    # Like a model saved by sentence-transformers 6: a limit of its own, a dense module, names with `model.`.
     "embedding-mean-dense": spec(12, "float16", (32, 72, 2, 4, 2, 16), True, NESTED_ROPE),
 }
 ARCHITECTURES = {"embedding-last": "Qwen3ForCausalLM", "embedding-mean-dense": "Qwen3Model"}
@@ -28,7 +29,7 @@ OLD, NEW = "sentence_transformers.models", "sentence_transformers"
 
 
 def tokenizer_with_end(source: Path) -> dict:
-    """The tokenizer's file with a post-processor that puts one token at the end of each text, as Qwen3-Embedding's."""
+    """tokenizer.json with a post-processor that appends one token to each text, like Qwen3-Embedding's."""
     content = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
     end = next(token["id"] for token in content["added_tokens"] if token["content"] == END)
     first, second, special = (
@@ -47,7 +48,7 @@ def tokenizer_with_end(source: Path) -> dict:
 
 
 def make_embedding_model(folder: Path, name: str, tokenizer: Path) -> None:
-    """Writes one whole model folder."""
+    """Writes a whole model folder."""
     folder.mkdir(parents=True)
     content = tokenizer_with_end(tokenizer)
     (folder / "tokenizer.json").write_text(
@@ -72,7 +73,7 @@ def make_embedding_model(folder: Path, name: str, tokenizer: Path) -> None:
 
 
 def write_old_modules(folder: Path, hidden: int, _: int) -> None:
-    """Pooling of the last token, one switch for each mode."""
+    """Writes modules in the older layout: pooling of the last token, with a switch for each mode."""
     write_modules(folder, {"": f"{OLD}.Transformer", "1_Pooling": f"{OLD}.Pooling", "2_Normalize": f"{OLD}.Normalize"})
     modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
     pooling = {"word_embedding_dimension": hidden} | {f"pooling_mode_{mode}": mode == "lasttoken" for mode in modes}
@@ -80,7 +81,7 @@ def write_old_modules(folder: Path, hidden: int, _: int) -> None:
 
 
 def write_new_modules(folder: Path, hidden: int, seed: int) -> None:
-    """Mean pooling under the newer name, a dense module, and a limit on the tokens of a text."""
+    """Writes modules in the newer layout: mean pooling, a dense module, a limit on the tokens."""
     modules = {
         "": f"{NEW}.base.modules.transformer.Transformer",
         "1_Pooling": f"{NEW}.sentence_transformer.modules.pooling.Pooling",
@@ -99,7 +100,8 @@ def write_new_modules(folder: Path, hidden: int, seed: int) -> None:
 
 
 def dense_tensors(hidden: int, seed: int) -> Arrays:
-    """A matrix whose products are of the size where tanh bends, and a bias that shows when it is left out."""
+    """A matrix whose products are large enough for tanh to bend them, and a bias large enough to be missed if
+    it is left out."""
     generator = numpy.random.Generator(numpy.random.PCG64(seed + 77))
     weight = generator.standard_normal((DENSE_FEATURES, hidden), dtype=numpy.float32) / numpy.float32(hidden**0.5)
     bias = generator.standard_normal(DENSE_FEATURES, dtype=numpy.float32) / 2
@@ -107,7 +109,7 @@ def dense_tensors(hidden: int, seed: int) -> Arrays:
 
 
 def write_modules(folder: Path, modules: dict[str, str]) -> None:
-    """modules.json and the folders that it names."""
+    """Writes modules.json and creates the folders that it names."""
     rows = [{"idx": index, "name": str(index), "path": path, "type": kind} for index, (path, kind) in enumerate(modules.items())]
     write_json(folder / "modules.json", rows)
     for path in modules:

@@ -1,6 +1,7 @@
-"""What sentence-transformers answers for the embedding models, in float32, one text at a time.
+"""sentence-transformers' outputs for the embedding models, in float32, one text at a time.
 
-Input: model folders and the cases. Output: rows for expected/<name>.json (see README.md). Needs torch and sentence-transformers.
+Input: model folders and the cases. Output: rows for expected/<name>.json (see README.md). Needs torch and
+sentence-transformers.
 """
 
 from pathlib import Path
@@ -13,12 +14,12 @@ from tokenizers import Tokenizer
 from embedding_cases import CASES, DIMENSIONS_OF, LIMIT_OFFSETS, PROMPTS, TOKENS_OF
 from tokenizer import SPECIAL
 
-# What else embedding-last is pooled by, as with `--pooling`.
+# Further pooling modes to compute for a model, for tests of `--pooling`.
 OTHER_POOLS = {"embedding-last": ("mean", "cls")}
 
 
 def text_of(case: dict) -> str:
-    """The text with its prompt, written out."""
+    """The text with its prompt, with repetitions written out."""
     text = case["text"]
     if isinstance(text, dict):
         text = text["repeat"] * text["times"]
@@ -26,7 +27,7 @@ def text_of(case: dict) -> str:
 
 
 def resolved_cases(tokenizer_json: Path) -> list[dict]:
-    """The cases with the limits that follow from a text's length filled in."""
+    """The cases, with the limits set that depend on a text's length."""
     tokenizer = Tokenizer.from_file(str(tokenizer_json))
     return [
         case | {"max_length": len(tokenizer.encode(text_of(case)).ids) + LIMIT_OFFSETS[case["name"]]}
@@ -37,7 +38,7 @@ def resolved_cases(tokenizer_json: Path) -> list[dict]:
 
 
 class Reference:
-    """One model and its pipeline with and without the last step, which scales to length one."""
+    """A model's pipeline, with and without the last module, which scales to length one."""
 
     def __init__(self, folder: Path):
         self.name = folder.name
@@ -56,9 +57,11 @@ class Reference:
         self.limit = self.normalizing.max_seq_length
 
     def ids(self, case: dict) -> list[int]:
-        """Prompt and text as one string in which special tokens are text, then the token at the end. Only the text is cut.
+        """The ids of prompt and text as one string, in which special tokens are text, and of the end token.
+        Only the text is truncated.
 
-        These are sentence-transformers' ids, but for special tokens in the text and where it would cut the prompt.
+        They equal sentence-transformers' ids, unless the text contains special tokens or
+        sentence-transformers would cut the prompt.
         """
         text, prompt, direction = text_of(case), PROMPTS.get(case["prompt_name"], ""), case["truncation_direction"]
         limit = case["max_length"] or self.limit
@@ -79,7 +82,7 @@ class Reference:
 
     @torch.no_grad()
     def row(self, case: dict) -> dict:
-        """Everything that is stored of a case."""
+        """All stored values of a case."""
         ids = self.ids(case)
         raw = self.run(self.raw, ids)
         row = {"name": case["name"], "ids": ids, "raw": numbers(raw["sentence_embedding"])}
@@ -99,19 +102,19 @@ class Reference:
         return {key: value[0] for key, value in features.items() if key.endswith(("_embedding", "_embeddings"))}
 
     def first(self, case: dict, count: int) -> list[float]:
-        """The first values of the vector as sentence-transformers itself cuts it."""
+        """The first `count` values of the vector, as sentence-transformers itself shortens it."""
         vector = self.normalizing.encode(text_of(case), truncate_dim=count, normalize_embeddings=True, convert_to_tensor=True)
         return numbers(vector)
 
 
 def numbers(vector: torch.Tensor) -> list[float]:
-    """Nine significant digits, which a float32 needs."""
+    """The values with nine significant digits, which identify a float32."""
     assert vector.dtype == torch.float32 and vector.dim() == 1
     return [float(f"{value:.9g}") for value in vector.tolist()]
 
 
 def expected_vectors(folder: Path, cases: list[dict]) -> list[dict]:
-    """The rows of one model; different texts must have different vectors."""
+    """The rows of a model. Different texts must have different vectors."""
     reference = Reference(folder)
     rows = [reference.row(case) for case in cases if folder.name in (case["models"] or [folder.name])]
     unlike = {tuple(row["ids"]): row["normalized"] for row in rows}

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Remakes what is under fixtures/: tokenizer, model folders, cases, and what transformers answers in float32.
+"""Remakes the files in fixtures/: tokenizer, model folders, cases, and transformers' float32 outputs.
 
-Input: none but the modules beside this file. Output: see README.md. Two runs on one machine give identical files; on another
-machine the reference values may differ in their last digits (float32 sums). `generative` remakes the models that the other two
-parts are made from.
+Input: only the modules next to this file. Output: see README.md. Two runs on one machine give identical
+files. On another machine, reference values may differ in their last digits (float32 sums). The parts
+`embedding` and `classification` are made from the models of `generative`.
 """
 
 import argparse
@@ -29,15 +29,15 @@ from prompt import DEFAULT_INSTRUCTION, PREFIX, SUFFIX, Prompt, body_parts
 from trained import trained_rows
 from tokenizer import NOT_SPECIAL, PLAIN_SIZE, SPECIAL, write_tokenizer
 
-# Longer id lists are stored as their first and last tokens and a hash.
+# Longer lists of ids are stored as their first and last ids and a hash.
 WHOLE_IDS = 600
 EDGE_IDS = 64
-# Characters that an editor could normalise or hide stand as \u escapes in cases.json.
+# cases.json has \u escapes for characters that an editor could normalise or hide.
 FRAGILE = re.compile("[\u00a0\u00ad\u0300-\u036f\u1100-\u11ff\u200b-\u200f\u2028\u2029\ufe0f\ufeff]")
 
 
 def write_rows(path: Path, rows: list | dict) -> None:
-    """JSON with one entry per line."""
+    """Writes JSON with one entry per line."""
     if isinstance(rows, dict):
         lines, brackets = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in rows.items()], "{}"
     else:
@@ -47,7 +47,7 @@ def write_rows(path: Path, rows: list | dict) -> None:
 
 
 def stored_ids(ids: list[int]) -> dict:
-    """The ids as ids.json holds them."""
+    """The ids in the form that ids.json has."""
     if len(ids) <= WHOLE_IDS:
         return {"length": len(ids), "ids": ids}
     digest = hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).hexdigest()
@@ -55,7 +55,8 @@ def stored_ids(ids: list[int]) -> dict:
 
 
 def check_ids(prompt: Prompt, official: AutoTokenizer, cases: list[dict]) -> None:
-    """Without added tokens in the texts the ids are those of the official procedure; with them no added token comes out."""
+    """Checks the ids. Texts without added tokens have the ids of the official procedure; texts with added
+    tokens have ids of plain tokens only."""
     for case in cases:
         ours, text = prompt.body_ids(case), "".join(body_parts(case))
         assert max(ours) < PLAIN_SIZE, case["name"]
@@ -74,7 +75,7 @@ def check_ids(prompt: Prompt, official: AutoTokenizer, cases: list[dict]) -> Non
 
 
 def check_template(folder: Path, cases: list[dict]) -> None:
-    """The repository's template renders the bytes of the built-in prompt."""
+    """Checks that the repository's template renders the same text as the built-in prompt."""
     official = AutoTokenizer.from_pretrained(folder)
     for case in cases:
         before, query, _, document = body_parts(case)
@@ -87,7 +88,8 @@ def check_template(folder: Path, cases: list[dict]) -> None:
 
 @torch.no_grad()
 def expected_rows(folder: Path, cases: list[dict], prompt: Prompt, answers: tuple[int, int]) -> list[dict]:
-    """Logits and scores of one model, one prompt at a time and unpadded; 9 significant digits, which a float32 needs."""
+    """Logits and scores of a model, for one unpadded prompt at a time, with nine significant digits, which
+    identify a float32."""
     model, rows = load(folder), []
     for case in cases:
         if case["models"] is not None and folder.name not in case["models"]:
@@ -101,7 +103,7 @@ def expected_rows(folder: Path, cases: list[dict], prompt: Prompt, answers: tupl
 
 
 def check_rows(name: str, rows: list[dict]) -> None:
-    """The scores depend on the texts."""
+    """Checks that the scores depend on the texts."""
     raw = torch.tensor([row["raw"] for row in rows])
     distinct = len({round(row["raw"], 3) for row in rows})
     print(f"{name}: {len(rows)} cases, raw mean {raw.mean():+.2f} std {raw.std():.2f} min {raw.min():.2f} max {raw.max():.2f}, {distinct} distinct")
@@ -152,7 +154,7 @@ def make_embedding(folder: Path, made: Path) -> None:
 
 
 def make_classification(folder: Path, made: Path) -> None:
-    """Writes the models with a classification head and their outputs; pairs and ids are those of the causal re-rankers."""
+    """Writes the models with a classification head and their outputs, for the causal re-rankers' pairs."""
     (folder / "expected").mkdir(parents=True)
     models, cases = folder / "models", read(made / "cases.json")
     answers = read(made / "expected/prompt.json")
@@ -168,18 +170,18 @@ def make_classification(folder: Path, made: Path) -> None:
 
 
 def make_trained(folder: Path, _made: Path) -> None:
-    """Writes the outputs of the trained model, which is not made here (models/tiny-reranker/train)."""
+    """Writes the outputs of the trained model, which is made elsewhere (models/tiny-reranker/train)."""
     (folder / "expected").mkdir(parents=True)
     write_rows(folder / "expected" / "tiny-reranker.json", trained_rows())
 
 
 def read(path: Path) -> list | dict:
-    """A JSON file."""
+    """The content of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def put_in_place(fresh: Path, output: Path) -> None:
-    """Moves model folders and files over those of the same name."""
+    """Moves model folders and files to the output folder, in place of old ones with the same names."""
     for path in [*fresh.glob("models/*"), *fresh.glob("expected/*"), *fresh.glob("*.json")]:
         target = output / path.relative_to(fresh)
         if path.is_dir():
@@ -190,13 +192,14 @@ def put_in_place(fresh: Path, output: Path) -> None:
 
 
 def main() -> None:
-    """Makes each part beside the old one, then takes its place, so that a failed run changes nothing of that part."""
+    """Makes each part in a temporary folder and then moves it into place, so that a failed run leaves the
+    part as it was."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = Path(__file__).parent / "fixtures"
     makers = {"embedding": make_embedding, "classification": make_classification, "trained": make_trained}
     parts = ("generative", *makers)
     parser.add_argument("parts", nargs="*", choices=parts, default=parts, help="what to remake (default: all, in this order)")
-    parser.add_argument("--output", type=Path, default=default, help="folder that is written to (default: fixtures beside this file)")
+    parser.add_argument("--output", type=Path, default=default, help="output folder (default: fixtures next to this file)")
     arguments = parser.parse_args()
     output = arguments.output
     torch.set_num_threads(2)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes fixtures/pickles/: what `torch.save` makes of tensors that share storages, are transposed, are parameters or are of
-several types, in its format of today and in the one before PyTorch 1.6, and their values as JSON.
+"""Writes fixtures/pickles/: files of `torch.save` with tensors that share storages, are transposed, are
+parameters or have several types, in today's format and in the format before PyTorch 1.6; and their values as
+JSON.
 
 usage: pickles.py"""
 

@@ -1,7 +1,7 @@
-"""The prompt of Qwen3-Reranker: its bytes, its ids and how a pair that is too long is cut.
+"""The prompt of Qwen3-Reranker: its text, its ids, and the truncation of a pair that is too long.
 
-Input: texts and a `tokenizers.Tokenizer`. Output: ids. This is the specification that the Rust code follows (see README.md):
-user text never yields an added token, and frame, prefix and suffix are never cut.
+Input: texts and a `tokenizers.Tokenizer`. Output: ids. The Rust code follows this specification (see
+README.md): a user's text never becomes an added token, and frame, prefix and suffix are never truncated.
 """
 
 import json
@@ -19,14 +19,14 @@ SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
 def plain_tokenizer(tokenizer_json: Path) -> Tokenizer:
-    """The tokenizer of the file without any added token: control tokens in its input stay text."""
+    """The tokenizer of the file without added tokens: control tokens in a text stay text."""
     content = json.loads(tokenizer_json.read_text(encoding="utf-8"))
     content["added_tokens"] = []
     return Tokenizer.from_str(json.dumps(content))
 
 
 def body_parts(case: dict) -> tuple[str, str, str, str]:
-    """Frame before the query, query, frame before the document, document; the body is their concatenation."""
+    """Frame before the query, query, frame before the document, document. Together they are the body."""
     instruction = DEFAULT_INSTRUCTION if case["instruction"] is None else case["instruction"]
     document = case["document"]
     if isinstance(document, dict):
@@ -35,7 +35,8 @@ def body_parts(case: dict) -> tuple[str, str, str, str]:
 
 
 class Prompt:
-    """Forms the ids of a case. Holds two tokenizers: with added tokens (prefix, suffix) and without (body)."""
+    """Makes the ids of a case, with two tokenizers: one with added tokens for prefix and suffix, one without
+    for the body."""
 
     def __init__(self, tokenizer_json: Path):
         full = Tokenizer.from_file(str(tokenizer_json))
@@ -44,11 +45,11 @@ class Prompt:
         self.suffix = full.encode(SUFFIX, add_special_tokens=False).ids
 
     def body_limit(self, case: dict) -> int:
-        """Tokens that the body of this case may have."""
+        """The number of tokens that the body of this case may have."""
         return case["max_length"] - len(self.prefix) - len(self.suffix)
 
     def body_ids(self, case: dict) -> list[int]:
-        """Ids of the body, cut to the limit; ValueError when the frame alone is longer than that."""
+        """The ids of the body, truncated to the limit. Raises ValueError if the frame alone is longer."""
         parts = body_parts(case)
         encoding = self.plain.encode("".join(parts), add_special_tokens=False)
         query, document = token_ranges(parts, [end for _, end in encoding.offsets])
@@ -69,7 +70,8 @@ class Prompt:
 
 
 def token_ranges(parts: tuple[str, str, str, str], ends: list[int]) -> tuple[range, range]:
-    """Indices of the query's and of the document's tokens: a token belongs to the part in which its last character lies."""
+    """The indices of the query's and of the document's tokens. A token belongs to the part that has its last
+    character."""
     query_start = len(parts[0])
     query_end = query_start + len(parts[1])
     document_start = query_end + len(parts[2])

@@ -1,7 +1,7 @@
 """Trains the small byte-level BPE tokenizer of the fixtures: Qwen3's structure with about 1,300 tokens.
 
-Input: the texts of corpus.py. Output: `tokenizer.json` and `tokenizer_config.json`. The added tokens are Qwen3's, in its order,
-at the end of the vocabulary; `yes`, `no`, `Yes` and `No` are single plain tokens.
+Input: the texts of corpus.py. Output: `tokenizer.json` and `tokenizer_config.json`. The added tokens are
+Qwen3's, in Qwen3's order, at the end of the vocabulary; `yes`, `no`, `Yes` and `No` are single plain tokens.
 """
 
 import json
@@ -14,7 +14,7 @@ from prompt import DEFAULT_INSTRUCTION, SYSTEM_LINE
 from weights import write_json
 
 PLAIN_SIZE = 1300
-# The reading of a text in words is part of Qwen's tokenizer: digits stand alone, a space belongs to the word after it.
+# Qwen's own rule for splitting a text into words: each digit is a word, and a space belongs to the next word.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -54,7 +54,7 @@ def train() -> Tokenizer:
 
 
 def check(tokenizer: Tokenizer) -> None:
-    """What the fixtures rely on: size, place of the added tokens, the four answers."""
+    """Checks what the fixtures need: the size, the ids of the added tokens, the four answers."""
     added = [tokenizer.token_to_id(token) for token in SPECIAL + NOT_SPECIAL]
     assert added == list(range(PLAIN_SIZE, PLAIN_SIZE + len(added))), added
     for answer in ANSWERS:
@@ -66,7 +66,7 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer = train()
     check(tokenizer)
     content = json.loads(tokenizer.to_str())
-    # Qwen's file has the same options in both; Python's decoder takes none.
+    # Qwen's file has these options in the decoder, too. Python's decoder does not take options.
     content["decoder"] = content["post_processor"]
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     (folder / "tokenizer.json").write_text(text + "\n", encoding="utf-8")

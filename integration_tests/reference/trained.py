@@ -1,6 +1,7 @@
-"""What transformers answers for the trained re-ranker that the binary carries, models/tiny-reranker.
+"""transformers' outputs for the trained re-ranker inside the binary, models/tiny-reranker.
 
-Input: the model's folder; the pairs of ../trained_cases.json and ../../examples. Output: rows with query, text, raw and score.
+Input: the model's folder; the pairs of ../trained_cases.json and ../../examples. Output: rows with query,
+text, raw and score.
 """
 
 import json
@@ -16,14 +17,14 @@ EXAMPLES = HERE.parent.parent / "examples"
 
 
 def trained_cases() -> list[dict]:
-    """Queries with their texts."""
+    """The queries with their texts."""
     cases = json.loads((HERE.parent / "trained_cases.json").read_text(encoding="utf-8"))
     return cases + [json.loads((EXAMPLES / f"{name}.json").read_text(encoding="utf-8")) for name in ("korean", "english", "spanish")]
 
 
 @torch.no_grad()
 def trained_rows() -> list[dict]:
-    """One row for each pair, one prompt at a time and unpadded, in float32."""
+    """A row for each pair, computed in float32, one unpadded prompt at a time."""
     model, prompt = load(MODEL), Prompt(MODEL / "tokenizer.json")
     ids = json.loads((MODEL / "1_LogitScore/config.json").read_text())
     answers, rows = [ids["true_token_id"], ids["false_token_id"]], []

@@ -1,7 +1,7 @@
-"""Seeded random weights of a Qwen3ForCausalLM and a writer of the safetensors format. Needs numpy only.
+"""Seeded random weights of a Qwen3ForCausalLM, and a writer for the safetensors format. Needs only numpy.
 
-Input: a `config.json` as a dict and a seed. Output: float32 arrays by tensor name, or files in bf16, f16 or f32.
-The same seed gives the same bytes on every machine.
+Input: a `config.json` as a dict, and a seed. Output: float32 arrays by tensor name, or files in bf16, f16 or
+f32. The same seed gives the same bytes on every machine.
 """
 
 import json
@@ -17,7 +17,7 @@ DTYPE_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
 def tensor_shapes(config: dict) -> Shapes:
-    """Name and shape of every tensor of the checkpoint, in the order in which they are written."""
+    """Name and shape of every tensor of the checkpoint, in the order of writing."""
     hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     shapes = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
@@ -43,7 +43,8 @@ def tensor_shapes(config: dict) -> Shapes:
 
 
 def random_tensor(name: str, shape: tuple[int, ...], seed: int, gain: float) -> numpy.ndarray:
-    """Norms are 1 ± 5 %, those of q and k 1.5 so that attention is not uniform; embeddings N(0, 0.02), matrices N(0, 0.02 · gain)."""
+    """Random values. Norms are 1 ± 5 %, but those of q and k 1.5 ± 5 %, so that attention is not uniform.
+    Embeddings are N(0, 0.02), other matrices N(0, 0.02 · gain)."""
     generator = numpy.random.Generator(numpy.random.PCG64([seed, zlib.crc32(name.encode())]))
     values = generator.standard_normal(shape, dtype=numpy.float32)
     if len(shape) == 1:
@@ -55,7 +56,7 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int, gain: float) -> 
 
 
 def rounded(values: numpy.ndarray, dtype: str) -> numpy.ndarray:
-    """The values in the checkpoint's dtype; bf16 as its upper 16 bits, rounded to nearest, ties to even."""
+    """The values in the checkpoint's dtype. bf16: the upper 16 bits, rounded to nearest, ties to even."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     bits = values.astype(numpy.float32).view(numpy.uint32)
@@ -64,7 +65,7 @@ def rounded(values: numpy.ndarray, dtype: str) -> numpy.ndarray:
 
 
 def write_safetensors(path: Path, shapes: Shapes, tensors: Iterable[numpy.ndarray], dtype: str) -> None:
-    """Writes one file. `tensors` come in the order of `shapes` and are taken one at a time."""
+    """Writes a file. `tensors` come in the order of `shapes`, one at a time."""
     header, offset = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in shapes.items():
         size = int(numpy.prod(shape)) * (4 if dtype == "float32" else 2)
@@ -80,7 +81,7 @@ def write_safetensors(path: Path, shapes: Shapes, tensors: Iterable[numpy.ndarra
 
 
 def write_checkpoint(folder: Path, tensors: Arrays, dtype: str, shards: int = 1) -> None:
-    """Writes `model.safetensors`, or shards and their index as the Hub has them."""
+    """Writes `model.safetensors`, or shards with an index as on the Hub."""
     if shards == 1:
         shapes = {name: values.shape for name, values in tensors.items()}
         write_safetensors(folder / "model.safetensors", shapes, tensors.values(), dtype)
@@ -98,5 +99,5 @@ def write_checkpoint(folder: Path, tensors: Arrays, dtype: str, shards: int = 1)
 
 
 def write_json(path: Path, content: object) -> None:
-    """Readable JSON with a final newline."""
+    """Writes indented JSON with a final newline."""
     path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The servers that are attacked, and where the results go. `target.py` says how a deployment of one's own is attacked."""
+"""The attacked servers, and the place for results. `target.py` says how to attack your deployment."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,8 +12,9 @@ from target import Bystander, Target
 
 @pytest.fixture
 def target() -> Iterator[Callable[..., Target]]:
-    """Gives what to attack: without arguments the deployment, if one is named. With flags (or another `model`) it is a
-    new process in any case, and the test is skipped where a deployment is attacked. It must end in order."""
+    """Gives the server to attack. Without arguments, that is the user's deployment, if the environment names
+    one. Flags, a `model` or variables need a new process, so such a test is skipped for a deployment. The
+    process must end without an error."""
     with ExitStack() as stack:
 
         def get(*flags: str, model: str = "tied-bf16", environment: dict[str, str] | None = None) -> Target:
@@ -31,13 +32,13 @@ def target() -> Iterator[Callable[..., Target]]:
 
 @pytest.fixture
 def bystander() -> type[Bystander]:
-    """A client that behaves: `with bystander(target) as others:`, then `others.lost`."""
+    """A well-behaved client: `with bystander(target) as others:`, then `others.lost`."""
     return Bystander
 
 
 @pytest.fixture
 def record() -> Callable[..., None]:
-    """Writes a row of the table in docs/reliability.md. Results against a deployment are printed instead."""
+    """Records a row of the table in docs/reliability.md. For a deployment, the row is printed instead."""
     if targets.URL:
         return lambda *row: print("|", *row, sep=" | ")
     return ledger.record

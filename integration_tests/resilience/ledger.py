@@ -1,8 +1,8 @@
-"""What was tried and what was lost: the table of docs/reliability.md, written by the tests from their own results.
+"""Writes the tests' own results into the table of attacks in docs/reliability.md.
 
-Input: one row for each attack. Output: the rows between the two marks in the document. What must hold: with UPDATE_DOCS=1
-a test writes its row; without, it fails if the document says anything else. Rows hold counts that are the same in
-each run; an attack's row is named by what was tried.
+Input: one row for each attack. Output: the rows between two marks in the document. Invariants: with
+UPDATE_DOCS=1, a test writes its row; without, the test fails if the document lacks exactly that row. The
+numbers in a row must be the same in each run. The first column identifies the row.
 """
 
 import os
@@ -15,7 +15,8 @@ BEGIN, END = "<!-- begin: resilience -->\n", "<!-- end: resilience -->"
 
 
 def record(what: str, tried: int, lost: int, holds: str) -> None:
-    """Adds the row of an attack: what was tried, how often, how many requests of others were lost, what holds."""
+    """Adds a row: the attack, how often it was tried, how many requests of other clients were lost, and what
+    protects the server."""
     row = f"| {what} | {tried:,} | {lost or 'nothing'} | {holds} |\n"
     before, rows, after = _parts(PAGE)
     if row in rows:

@@ -1,9 +1,9 @@
-"""What the attacks are aimed at: the real binary on loopback, or a deployment of the user's own.
+"""The target of the attacks: the real binary on loopback, or a deployment of the user's own.
 
-Input: flags of a server, or the environment: RESILIENCE_URL (`https://host:port`) names a deployment, RESILIENCE_GRPC
-(`host:port`) its gRPC port, RESILIENCE_KEY its API key. Output: `Target`, and `Bystander`, a client that behaves and
-counts what it lost. What must hold: a test that needs the process itself, or flags, is skipped by name where a
-deployment is attacked; every wait has a limit.
+Input: flags of a server, or environment variables: RESILIENCE_URL (`https://host:port`) names a deployment,
+RESILIENCE_GRPC (`host:port`) its gRPC port, RESILIENCE_KEY its API key. Output: `Target`, and `Bystander`, a
+well-behaved client that counts its lost requests. Invariants: against a deployment, a test that needs flags
+or the server's process is skipped and says why; every wait has a limit.
 """
 
 import os
@@ -23,9 +23,9 @@ from server import ANSWER_LIMIT, Server
 URL = os.environ.get("RESILIENCE_URL", "").rstrip("/")
 GRPC = os.environ.get("RESILIENCE_GRPC", "")
 KEY = os.environ.get("RESILIENCE_KEY", "")
-# How long a socket of an attack waits for anything.
+# Seconds after which a socket of an attack stops waiting.
 SOCKET_LIMIT = 30
-# What a small request asks, by the `model_type` of `/info`.
+# A small request for each `model_type` of `/info`.
 SMALL = {
     "reranker": ("/rerank", {"query": "red planet", "texts": ["Mars is red.", "Bread is baked."]}),
     "embedding": ("/embed", {"inputs": "Mars is red."}),
@@ -34,7 +34,7 @@ SMALL = {
 
 
 class Target:
-    """A server to attack. `server` is the process if it is our own."""
+    """A server to attack. `server` is its process, or None for a deployment."""
 
     def __init__(self, server: Server | None, key: str = ""):
         self.server = server
@@ -46,12 +46,12 @@ class Target:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a client sends that has the key."""
+        """The headers of a client that has the key."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     @property
     def grpc_address(self) -> str:
-        """`host:port` of gRPC; the test is skipped where a deployment has none."""
+        """`host:port` for gRPC. The test is skipped if the deployment's is not known."""
         if self.server:
             return self.server.grpc_address
         if not GRPC:
@@ -59,21 +59,21 @@ class Target:
         return GRPC
 
     def process(self, what: str) -> Server:
-        """Our own process; the test is skipped where a deployment is attacked."""
+        """The server's process. For a deployment the test is skipped, because `what` is unknown."""
         if self.server is None:
-            pytest.skip(f"RESILIENCE_URL is set: {what} can only be read of a process of our own")
+            pytest.skip(f"RESILIENCE_URL is set: {what} can only be read from a process that the test started")
         return self.server
 
     def memory(self) -> int:
-        """The bytes that are resident now."""
+        """Resident memory now, in bytes."""
         return self._status("VmRSS") * 1024
 
     def threads(self) -> int:
-        """The threads of the process."""
+        """The number of threads of the process."""
         return self._status("Threads")
 
     def descriptors(self) -> int:
-        """The open descriptors of the process."""
+        """The number of open descriptors of the process."""
         pid = self.process("descriptors").process.pid
         return len(os.listdir(f"/proc/{pid}/fd"))
 
@@ -82,7 +82,7 @@ class Target:
         return int(re.search(rf"{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1])
 
     def connect(self, port: int | None = None, receive_buffer: int | None = None) -> socket.socket:
-        """A new connection. A small `receive_buffer` lets a client stop reading early."""
+        """A new connection. With a small `receive_buffer`, an unread answer soon fills it."""
         connection = socket.socket(socket.AF_INET)
         connection.settimeout(SOCKET_LIMIT)
         if receive_buffer:
@@ -95,24 +95,24 @@ class Target:
         return context.wrap_socket(connection, server_hostname=self.host)
 
     def post(self, path: str, body: object, **options: object) -> requests.Response:
-        """POST of JSON on a connection of its own, with the key."""
+        """POSTs JSON on a new connection, with the key."""
         headers = self.headers | options.pop("headers", {})
         return requests.post(self.url + path, json=body, headers=headers, timeout=ANSWER_LIMIT, verify=False, **options)
 
     def small(self) -> tuple[str, dict]:
-        """Path and body of a request that costs next to nothing."""
+        """Path and body of a request that takes almost no time to compute."""
         info = requests.get(f"{self.url}/info", headers=self.headers, timeout=ANSWER_LIMIT, verify=False).json()
         return SMALL[next(kind for kind in SMALL if kind in info["model_type"])]
 
     def is_alive(self) -> bool:
-        """Whether a small request is answered, and the process is still the one that was started."""
+        """Whether the server answers a small request, and its process has not ended."""
         path, body = self.small()
         ended = self.server is not None and self.server.process.poll() is not None
         return not ended and self.post(path, body).status_code == 200
 
 
 class Bystander:
-    """Small requests on connections of their own, one after the other, for as long as an attack lasts."""
+    """Sends small requests on new connections, one after the other, while an attack runs."""
 
     def __init__(self, target: Target, pause: float = 0.02):
         self._target, self._pause = target, pause
@@ -145,12 +145,12 @@ class Bystander:
 
     @property
     def asked(self) -> int:
-        """How many requests were sent."""
+        """The number of requests sent."""
         return len(self.seconds)
 
     @property
     def median(self) -> float:
-        """The median seconds to an answer."""
+        """The median time to an answer, in seconds."""
         return statistics.median(self.seconds)
 
 
@@ -161,7 +161,7 @@ def head(path: str, length: int, *lines: str, method: str = "POST") -> bytes:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the server has closed a connection. What it still had to say is read and thrown away."""
+    """Whether the server has closed a connection. Reads and discards its remaining output."""
     connection.settimeout(0.001)
     try:
         while connection.recv(1 << 16):
@@ -174,7 +174,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def read_answer(connection: socket.socket) -> bytes:
-    """All that a server sends until it closes the connection, or until it pauses for SOCKET_LIMIT seconds."""
+    """The server's output until it closes the connection, or until it pauses for SOCKET_LIMIT seconds."""
     received = b""
     try:
         while part := connection.recv(1 << 16):

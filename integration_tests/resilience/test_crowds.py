@@ -1,4 +1,4 @@
-"""More connections than there are places, and a process with few descriptors: the others are served all the same."""
+"""More connections than the server has places or descriptors: well-behaved clients are still served."""
 
 import resource
 
@@ -11,7 +11,7 @@ CROWD = 200
 
 @pytest.fixture
 def few_descriptors():
-    """The servers of this test may open 100 descriptors; this process as many as before."""
+    """Limits a server to 100 descriptors. This process keeps its own limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def limit(server: Server) -> None:
@@ -29,7 +29,7 @@ def few_descriptors():
         ("unfinished bodies", head("/rerank", 1000) + b"{"),
     ],
 )
-def test_who_only_waits_makes_way(target, bystander, record, what, sent):
+def test_the_oldest_waiting_connection_makes_way(target, bystander, record, what, sent):
     aim = target("--max-connections", "20")
     connections = []
     with bystander(aim) as others:
@@ -38,26 +38,26 @@ def test_who_only_waits_makes_way(target, bystander, record, what, sent):
             connection.sendall(sent)
             connections.append(connection)
         asked = others.asked
-        wait_until(lambda: others.asked > asked + 5, 30, "small requests get no further")
+        wait_until(lambda: others.asked > asked + 5, 30, "small requests are no longer answered")
     held = sum(not is_closed(connection) for connection in connections)
     assert held <= 20, f"{held} are open"
     assert not others.lost, others.lost
     for connection in connections:
         connection.close()
-    record(f"{what} where there are 20 places", CROWD, len(others.lost), "the oldest makes way")
+    record(f"{what}, with places for 20", CROWD, len(others.lost), "the oldest makes way")
 
 
 def test_a_process_with_few_descriptors_is_not_locked_up(target, bystander, few_descriptors, record):
-    # The limit comes after the start, so that the server does not know of it: accepting must go on all the same.
+    # Set after the start, so that the server does not know this limit: it must keep accepting connections.
     aim = target("--idle-timeout", "2", "--header-timeout", "2")
     few_descriptors(aim.process("the limit of descriptors"))
     connections = []
     with bystander(aim) as others:
         for _ in range(CROWD):
             connections.append(aim.connect())
-        wait_until(lambda: aim.descriptors() < 60, 60, "descriptors are not given back")
+        wait_until(lambda: aim.descriptors() < 60, 60, "the server does not close descriptors")
     assert aim.is_alive()
     assert not others.lost, others.lost
     for connection in connections:
         connection.close()
-    record("idle connections with 100 descriptors that were taken away later", CROWD, len(others.lost), "the oldest makes way")
+    record("idle connections, after the process was limited to 100 descriptors", CROWD, len(others.lost), "the oldest makes way")

@@ -1,4 +1,4 @@
-"""Model folders that somebody made to do harm: the server says in one line what is wrong, and ends with 1."""
+"""Malicious model folders: the server says in one line what is wrong, and ends with exit code 1."""
 
 import json
 import os
@@ -14,7 +14,7 @@ ROLES = "".join(
 )
 GROW = "{% set it = namespace(x='aaaaaaaaaaaaaaaa') %}{% for _ in range(60) %}{% set it.x = STEP %}{% endfor %}{{ it.x }}"
 
-# What a chat template does before it writes its texts, and a part of the server's words.
+# Attacks by a chat template (the code before it writes the texts), and a part of the server's message.
 TEMPLATES = {
     "loops": ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "steps"),
     "doubles": (GROW.replace("STEP", "it.x ~ it.x"), "MiB of memory"),
@@ -27,14 +27,14 @@ TEMPLATES = {
 }
 
 TIMES_1000 = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
-# What a tokenizer.json says, and a part of the server's words.
+# Attacks by a field of tokenizer.json, and a part of the server's message.
 TOKENIZERS = {
     "a normalizer bomb": ("normalizer", {"type": "Sequence", "normalizers": [TIMES_1000] * 4}, "the normalizer of"),
     "a decoder bomb": ("decoder", {"type": "Sequence", "decoders": [TIMES_1000] * 4}, "the decoder of"),
     "a long prefix": ("normalizer", {"type": "Prepend", "prepend": "a" * 10_000_000}, "before each text"),
 }
 
-# What is in a file's place, and a part of the server's words.
+# Something else than a file at a file's path, and a part of the server's message.
 PLACES = {
     "a pipe": (os.mkfifo, "not a file"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "not a file"),
@@ -82,10 +82,10 @@ def test_padding_of_a_tokenizer_is_left_out(tmp_path, target, record):
 
     folder = changed(tmp_path / "model", change)
     assert target("--model-type", "listwise-reranker", model=folder).is_alive()
-    record("tokenizers that pad to 10¹² tokens", 1, 0, "they do not pad")
+    record("tokenizers that pad to 10¹² tokens", 1, 0, "nothing is padded")
 
 
-def test_what_is_no_file(tmp_path, record):
+def test_paths_that_are_not_files(tmp_path, record):
     names = ("config.json", "tokenizer.json", "model.safetensors", "chat_template.jinja", "modules.json")
     for place, (put, part) in PLACES.items():
         for name in names:
@@ -96,15 +96,15 @@ def test_what_is_no_file(tmp_path, record):
 
             sentence = refused(tmp_path / "model", change)
             assert part in sentence and name in sentence, f"{place} for {name}: {sentence}"
-    record("pipes, devices and folders in the place of a model's files", len(names) * len(PLACES), 0, "exit 1 with a sentence")
+    record("pipes, devices and folders instead of a model's files", len(names) * len(PLACES), 0, "exit 1 with a sentence")
 
 
 def test_weights_that_change_while_they_are_served(tmp_path, target, record):
-    """Nothing is read from the files any more: neither a shorter nor another file changes an answer."""
+    """The server no longer reads the files: truncating or overwriting them changes no answer."""
     folder = changed(tmp_path / "model", lambda folder: None)
     weights = folder / "model.safetensors"
     aim = target("--model-type", "listwise-reranker", "--prefix-cache-bytes", "0", model=folder)
-    # Other words each time, so that other rows of the embedding are read.
+    # Each text has other words, so that other rows of the embedding are needed.
     bodies = [{"query": "red planet", "texts": [f"Mars number {n} {'abcdefghij' * n}"]} for n in range(20)]
     ask = lambda: [aim.post("/rerank", body).json() for body in bodies[10:]]  # noqa: E731
     aim.post("/rerank", bodies[0])

@@ -1,5 +1,5 @@
-"""A mirror of the Hub that is hostile or broken: nothing is written outside of the cache, no more is kept than a model has,
-and the download ends with one sentence."""
+"""A hostile or broken mirror of the Hub: the binary writes nothing outside the cache, keeps no more bytes
+than a model can have, and ends with one sentence."""
 
 import json
 import os
@@ -16,7 +16,7 @@ MODEL = MODELS / "tied-bf16"
 UP = "../" * 6 + "escaped"
 LIMIT = 120
 
-# What the mirror says, and a part of the sentence with which the download ends (None: it succeeds).
+# What the mirror does, and a part of the sentence with which the download ends (None: it succeeds).
 LIES = {
     "sha that leads up": ({"commit": UP}, "40 hexadecimal digits"),
     "sha that is absolute": ({"commit": "/tmp/escaped"}, "40 hexadecimal digits"),
@@ -60,9 +60,9 @@ def test_a_hostile_mirror(tmp_path, record):
     record("hostile answers of a mirror of the Hub", len(LIES), 0, "nothing outside of the cache, exit 1 with a sentence")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become the user that a cache does not belong to")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run the download as another user")
 def test_a_cache_of_somebody_else(record):
-    """A complete model can be served from it; an incomplete one ends with one sentence."""
+    """A complete model is served from another user's cache; an incomplete one ends with one sentence."""
     nobody = {"user": 65534, "group": 65534, "extra_groups": []}
     with tempfile.TemporaryDirectory() as folder, FakeHub(ID, MODEL) as hub:
         os.chmod(folder, 0o755)
@@ -75,4 +75,4 @@ def test_a_cache_of_somebody_else(record):
         assert download(hub, cache).returncode == 0
         full = download(hub, cache, **nobody)
     assert full.returncode == 0, full.stderr
-    record("caches that belong to somebody else", 2, 0, "a complete one is used, an incomplete one ends with a sentence")
+    record("caches that belong to another user", 2, 0, "a complete one is used, an incomplete one ends with a sentence")

@@ -1,4 +1,4 @@
-"""Bytes that are not requests: the server answers or closes, and goes on."""
+"""Bytes that are not an HTTP request: the server answers or closes the connection, and keeps serving."""
 
 import random
 

@@ -1,12 +1,12 @@
-"""Memory that large requests took is given back to the system once they are answered."""
+"""After large requests have been answered, the server returns their memory to the system."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 BODIES = 8
-# A token for each digit.
+# Each digit is one token.
 DIGITS = "1234567890" * 40_000
-# What may stay: buffers of the largest batch, and what the allocator keeps of each thread.
+# Bytes that may stay resident: buffers of the largest batch, and the allocator's for each thread.
 KEPT = 100 << 20
 LIMIT = 60
 
@@ -24,7 +24,7 @@ def test_memory_is_given_back(target, record):
         statuses = list(pool.map(ask, range(BODIES)))
     assert set(statuses) <= {200, 429}, statuses
     peak = aim.process("memory").peak_memory()
-    assert peak > before + KEPT + (50 << 20), f"the requests took {(peak - before) >> 20} MiB: too little to test anything"
+    assert peak > before + KEPT + (50 << 20), f"the requests took only {(peak - before) >> 20} MiB: too little for this test"
     end = time.monotonic() + LIMIT
     while aim.memory() > before + KEPT and time.monotonic() < end:
         time.sleep(0.5)

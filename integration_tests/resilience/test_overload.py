@@ -1,4 +1,5 @@
-"""More work than the server can do: it refuses what it cannot take, at once and truthfully, and loses nothing it took."""
+"""More requests than the server can compute: it refuses at once what it cannot take, with a true reason, and
+answers every request that it accepted."""
 
 import os
 import random
@@ -6,6 +7,7 @@ import re
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import pytest
 import requests
@@ -23,7 +25,7 @@ def gauge(target, name: str) -> float:
 
 
 def crowd(target, ask) -> Counter[int]:
-    """`CLIENTS` clients that ask `ROUNDS` times each: how often each status was answered."""
+    """Sends `ROUNDS` requests from each of `CLIENTS` clients, and counts the answers by status."""
 
     def client(number: int) -> list[int]:
         statuses = []
@@ -39,17 +41,32 @@ def crowd(target, ask) -> Counter[int]:
         return Counter(status for statuses in clients.map(client, range(CLIENTS)) for status in statuses)
 
 
+class Usage(NamedTuple):
+    """Resident bytes, open descriptors and threads of the server's process."""
+
+    memory: int
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def of(cls, target) -> "Usage":
+        return cls(target.memory(), target.descriptors(), target.threads())
+
+    def __str__(self) -> str:
+        return f"{self.memory / MB:.1f} MiB resident, {self.descriptors} descriptors, {self.threads} threads"
+
+
 def until_idle(target) -> None:
-    """Waits until nothing is queued any more."""
+    """Waits until the queue is empty."""
     for _ in range(600):
         if gauge(target, "te_queue_size") == 0:
             return
         time.sleep(0.1)
-    pytest.fail("something is queued for ever")
+    pytest.fail("the queue did not become empty")
 
 
 def test_a_long_query_of_many_texts_delays_nobody(target, bystander, record):
-    """The query is encoded once, what truncation removes of it not at all, and what waits for that is in the gauges."""
+    """The query is encoded once, its truncated part never, and texts waiting for that are in the gauge."""
     attacked = target("--tokenization-workers", "1")
     body = {"query": LONG_QUERY, "texts": [f"{number} Mars is red." for number in range(1000)], "truncate": True}
     with bystander(attacked) as others, ThreadPoolExecutor(1) as attack:
@@ -60,7 +77,7 @@ def test_a_long_query_of_many_texts_delays_nobody(target, bystander, record):
             time.sleep(0.02)
         assert answer.result().status_code == 200, answer.result().text[:300]
         assert len(answer.result().json()) == 1000
-    assert queued > 0, "what waits for a tokenizer is in the gauge"
+    assert queued > 0, "texts that wait for the tokenizer are not in the gauge"
     assert others.lost == [] and others.asked > 0
     record("a query of 1.9 MB with 1,000 texts", 1, len(others.lost), "it is encoded once, and small requests come first")
 
@@ -83,7 +100,7 @@ def test_a_crowd_is_served_or_told_when_to_come_back(target, record):
     assert sum(statuses.values()) == CLIENTS * ROUNDS
     until_idle(attacked)
     assert attacked.is_alive()
-    record("requests of 32 clients where 4 are in flight at most", CLIENTS * ROUNDS, 0, "each is answered, or refused at once with `Retry-After`")
+    record("requests of 32 clients, with at most 4 in flight", CLIENTS * ROUNDS, 0, "each is answered, or refused at once with `Retry-After`")
 
 
 def test_tokens_in_flight_are_bounded(target, record):
@@ -96,12 +113,12 @@ def test_tokens_in_flight_are_bounded(target, record):
     record("requests of 32 clients with more tokens than may be in flight", CLIENTS * ROUNDS, 0, "each is answered, or refused at once with `Retry-After`")
 
 
-def test_who_waits_too_long_is_told_and_not_computed(target, record):
+def test_requests_that_wait_too_long_are_refused_and_not_computed(target, record):
     attacked = target("--queue-timeout", "0.2")
     texts = ["Mars is the red planet. " * 20] * 16
 
     def ask(number: int, turn: int) -> requests.Response:
-        # Texts of its own: else they are computed once for all.
+        # Each request has other texts: equal ones would be computed once for all.
         return attacked.post("/rerank", {"query": f"red {number} {turn}", "texts": texts})
 
     statuses = crowd(attacked, ask)
@@ -122,16 +139,17 @@ def test_a_requests_own_deadline_is_kept(target, record):
     assert set(asked) <= {200, 504} and asked[200] >= 1 and asked[504] >= 1, asked
     until_idle(attacked)
     assert attacked.is_alive()
-    record("deadlines of a request's own", 3, 0, "kept, or 504 and no more is computed")
+    record("requests with a deadline of their own", 3, 0, "kept, or 504 and no more is computed")
 
 
 def test_nothing_grows_while_it_serves(target, record):
-    """A soak, of SOAK_SECONDS: memory, descriptors and threads stay what they are after the first third."""
-    # Prefixes that are kept would fill their budget for as long as the soak lasts.
+    """A soak of SOAK_SECONDS: after the first third, memory, descriptors and threads no longer grow."""
+    # With the default budget, the prefix cache would keep growing until the soak ends.
     attacked = target("--payload-limit", "3000000", "--prefix-cache-bytes", str(4 * MB))
     seconds = float(os.environ.get("SOAK_SECONDS", "60"))
     attacked.process("memory")
-    # What the largest request leaves in buffers that are used again.
+    started = Usage.of(attacked)
+    # The largest request comes first, so that buffers which later requests reuse have their final size.
     largest = {"query": "planet " * 400, "texts": ["서울 " * 400] * 40, "truncate": True}
     assert attacked.post("/rerank", largest).status_code == 200
     end, rng = time.monotonic() + seconds, random.Random(1)
@@ -156,15 +174,19 @@ def test_nothing_grows_while_it_serves(target, record):
             assert answer.status_code == 200
 
     warm = time.monotonic() + seconds / 3
-    before = None
+    requests_sent = 0
     while time.monotonic() < end:
         mixed()
+        requests_sent += 1
         if time.monotonic() > warm:
-            now = (attacked.memory(), attacked.descriptors(), attacked.threads())
-            before = before or now
-            seen.append(now)
-    memory, descriptors, threads = (max(values) for values in zip(*seen))
-    assert memory < before[0] + 64 * MB, (before, memory)
-    assert descriptors <= before[1] + 4, (before, descriptors)
-    assert threads <= before[2], (before, threads)
+            seen.append(Usage.of(attacked))
+    # `make soak` shows these lines; docs/reliability.md has the lines of one run.
+    print(f"\n{requests_sent} requests in {seconds:.0f} s")
+    for when, usage in (("before the first request", started), ("after the first third", seen[0]), ("at the end", seen[-1])):
+        print(f"{when}: {usage}")
+    most = Usage(*(max(values) for values in zip(*seen)))
+    print(f"largest values after the first third: {most}")
+    assert most.memory < seen[0].memory + 64 * MB, (seen[0], most)
+    assert most.descriptors <= seen[0].descriptors + 4, (seen[0], most)
+    assert most.threads <= seen[0].threads, (seen[0], most)
     record("mixed requests without a pause (`SOAK_SECONDS`)", 1, 0, "memory, descriptors and threads stay the same")

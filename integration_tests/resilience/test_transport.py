@@ -1,4 +1,4 @@
-"""TLS, a Unix socket, keys from a file, and their reload; which routes want the key; the order of the end."""
+"""TLS, the Unix socket, keys from a file, and their reload; routes that need the key; shutdown."""
 
 import json
 import re
@@ -24,7 +24,7 @@ BODY = {"query": "red planet", "texts": ["Mars is red.", "Bread is baked."]}
 
 @pytest.fixture
 def certificate(tmp_path):
-    """Puts a certificate and its key where the server reads them, and gives their paths."""
+    """Copies a certificate and its key to the paths that the server reads, and returns these paths."""
 
     def put(name: str) -> tuple[str, str]:
         for ending in ("pem", "key"):
@@ -35,7 +35,7 @@ def certificate(tmp_path):
 
 
 class Tls:
-    """A server that speaks TLS. `Server` itself asks over plain HTTP whether it is there."""
+    """A server with TLS. `Server` cannot be used: it checks the server's health over plain HTTP."""
 
     def __init__(self, *flags: str):
         self._log = tempfile.NamedTemporaryFile(prefix="tls-", suffix=".log")
@@ -85,7 +85,7 @@ def test_http_and_grpc_over_tls_and_a_new_certificate(certificate, record):
             requests.get(f"http://localhost:{server.port}/health", timeout=60)
         ended = run("health", "--port", str(server.port), "--tls-cert", paths[0])
         assert ended.returncode == 0, ended.stderr
-        # Over TLS, HTTP/2 is offered as well.
+        # Over TLS, the server also offers HTTP/2.
         context = ssl.create_default_context(cafile=first)
         context.set_alpn_protocols(["h2", "http/1.1"])
         with socket.create_connection(("localhost", server.port)) as plain:
@@ -93,20 +93,20 @@ def test_http_and_grpc_over_tls_and_a_new_certificate(certificate, record):
                 assert encrypted.selected_alpn_protocol() == "h2"
         with socket.create_connection(("localhost", server.port)) as silent:
             silent.settimeout(30)
-            assert silent.recv(100) == b"", "a handshake that never comes has its time"
+            assert silent.recv(100) == b"", "the connection is not closed although no handshake comes"
 
         kept = requests.Session()
-        # A bundle of the environment's would win over that.
+        # Without trust_env, a certificate bundle named in the environment would replace `verify`.
         kept.verify, kept.trust_env = first, False
         assert kept.get(f"https://localhost:{server.port}/health", timeout=60).status_code == 200
-        # Files that cannot be used change nothing.
+        # Unusable files change nothing.
         Path(paths[0]).write_text("no certificate")
         server.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "the old state stays in force" in server.log(), 10, "the log says nothing")
+        wait_until(lambda: "the old state stays in force" in server.log(), 10, "the log does not mention the unusable certificate")
         server.rerank(first)
         certificate("second")
         server.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "the certificate changed" in server.log(), 10, "the certificate is not read again")
+        wait_until(lambda: "the certificate changed" in server.log(), 10, "the server does not read the new certificate")
         assert server.rerank(second) == ranks
         assert len(server.rerank_over_grpc(second)) == 2
         assert kept.get(f"https://localhost:{server.port}/health", timeout=60).status_code == 200
@@ -145,7 +145,7 @@ def test_a_unix_socket_is_listened_on_too(target, tmp_path):
     assert ask("other")[0] == b"HTTP/1.1 401 Unauthorized"
     assert "another process does" in refusal("tied-bf16", "--uds-path", str(path))
     aim.server.stop()
-    assert not path.exists(), "the file is removed in the end"
+    assert not path.exists(), "the socket file is still there"
     text = tmp_path / "text"
     text.write_text("mine")
     assert "not a socket" in refusal("tied-bf16", "--uds-path", str(text)) and text.read_text() == "mine"
@@ -185,7 +185,7 @@ def test_keys_of_a_file_change_on_sighup(target, tmp_path, bystander, record):
         aim.server.wait_for_log("holds no key", 10)
         assert in_force() == {"flag", "search", "new"}
     assert not others.lost, others.lost
-    assert "new" not in aim.server.log().replace("new state", ""), "no key is in the log"
+    assert "new" not in aim.server.log().replace("new state", ""), "a key is in the log"
     record("files of keys that change while requests run", 2, len(others.lost), "an empty one leaves the old keys")
 
 
@@ -216,7 +216,7 @@ def test_the_key_can_be_wanted_everywhere_but_for_probes(target):
     assert "needs a key" in refusal("tied-bf16", "--api-key-everywhere")
 
 
-def test_idle_connections_do_not_hold_the_end_up(target, record):
+def test_idle_connections_do_not_delay_the_end(target, record):
     aim = target()
     connections = [aim.connect() for _ in range(50)]
     for index, connection in enumerate(connections):
@@ -225,7 +225,7 @@ def test_idle_connections_do_not_hold_the_end_up(target, record):
     start = time.monotonic()
     aim.server.stop()
     took = time.monotonic() - start
-    assert took < 15, f"{took} s: a drain lasts 25 s"
+    assert took < 15, f"the end took {took} s; a drain lasts 25 s"
     for connection in connections:
         connection.close()
     record("idle connections and half-sent heads at the end", 50, 0, "closed first")

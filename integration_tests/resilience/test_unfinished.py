@@ -1,4 +1,4 @@
-"""Requests that are begun and not finished: without the key, over HTTP/1.1, HTTP/2 and gRPC."""
+"""Requests that begin and never end, with and without the key, over HTTP/1.1, HTTP/2 and gRPC."""
 
 import time
 
@@ -10,7 +10,7 @@ from target import head, is_closed, read_answer
 BODIES = 100
 SENT = 1_900_000
 STREAMS = 60
-# What the process may grow by while it holds nothing of what was sent: buffers of connections, the allocator's slack.
+# Bytes for connections and the allocator, by which the process may grow while it keeps no body.
 SLACK = 60 << 20
 TIMES = ("--header-timeout", "1", "--body-timeout", "1", "--idle-timeout", "3", "--write-timeout", "1")
 KEY = ("--api-key", "k3y")
@@ -48,7 +48,7 @@ def test_unfinished_bodies_have_a_budget_and_the_oldest_goes(target, bystander, 
         first = read_answer(connections[0])
         assert first.startswith(b"HTTP/1.1 503") and b"--max-unread-bytes" in first, first
         assert b"retry-after: 1" in first.lower()
-        assert not is_closed(connections[-1]), "the youngest may go on"
+        assert not is_closed(connections[-1]), "the youngest body must stay open"
     for connection in connections:
         connection.close()
     assert grown < budget + SLACK, f"{grown:,} bytes"
@@ -59,14 +59,14 @@ def test_unfinished_bodies_have_a_budget_and_the_oldest_goes(target, bystander, 
 @pytest.mark.parametrize(
     ("what", "sent", "expected"),
     [
-        ("connections that say nothing", b"", b""),
+        ("connections that send nothing", b"", b""),
         ("half-sent heads", b"POST /rerank HTTP/1.1\r\nHost: a\r\n", b""),
         ("half-sent bodies", head("/rerank", 1000) + b'{"query":', b"HTTP/1.1 408"),
         ("half-sent bodies in chunks", head("/rerank", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + b"5\r\n{", b"HTTP/1.1 408"),
         ("idle connections", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"HTTP/1.1 200"),
     ],
 )  # fmt: skip
-def test_who_stops_midway_is_gone_after_a_while(target, bystander, record, what, sent, expected):
+def test_clients_that_stop_midway_are_disconnected_in_time(target, bystander, record, what, sent, expected):
     aim = target(*TIMES)
     with bystander(aim) as others:
         connections = [aim.connect() for _ in range(BODIES)]
@@ -77,7 +77,7 @@ def test_who_stops_midway_is_gone_after_a_while(target, bystander, record, what,
             assert read_answer(connection).startswith(expected)
         took = time.monotonic() - start
     assert took > 0.9, f"closed after {took} s"
-    wait_until(lambda: aim.descriptors() < BODIES, 10, "descriptors are not given back")
+    wait_until(lambda: aim.descriptors() < BODIES, 10, "the server does not close descriptors")
     assert not others.lost, others.lost
     record(what, BODIES, len(others.lost), "closed when their time is up")
 
@@ -90,7 +90,7 @@ def test_a_slow_body_has_time_by_its_size(target):
         connection.sendall(head("/rerank", padding + len(body)) + b" " * padding)
         time.sleep(2.5)
         connection.sendall(body)
-        assert connection.recv(1000).startswith(b"HTTP/1.1 200"), "80 KiB give five seconds"
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200"), "80 KiB must extend the limit by five seconds"
 
 
 def test_streams_of_one_http2_connection(target, bystander, record):
@@ -134,9 +134,9 @@ def test_messages_to_grpc_have_a_budget_and_a_time(target, bystander, record):
         idle = connection.post("/tei.v1.Predict/PredictStream", "application/grpc")
         slow = connection.post("/tei.v1.Rerank/Rerank", "application/grpc")
         connection.send(slow, grpc_prefix(100) + b"abc")
-        assert connection.status(slow, 10) == ("4", "--body-timeout"), "DEADLINE_EXCEEDED"
-        assert connection.status(streams[0], 10)[0] == "8", "RESOURCE_EXHAUSTED"
-        assert not connection.has_ended(idle), "a stream may pause between messages"
+        assert connection.status(slow, 10) == ("4", "--body-timeout"), "not DEADLINE_EXCEEDED"
+        assert connection.status(streams[0], 10)[0] == "8", "not RESOURCE_EXHAUSTED"
+        assert not connection.has_ended(idle), "a stream must be allowed to pause between messages"
     assert grown < 20_000_000 + SLACK, f"{grown:,} bytes"
     assert not others.lost, others.lost
     record("unfinished messages of 1.9 MB over gRPC, with room for 10", STREAMS, len(others.lost), "the oldest are refused")
@@ -148,6 +148,6 @@ def test_streams_are_finite_and_resets_are_counted(target, bystander, record):
     with bystander(aim) as others, Http2(aim.connect()) as connection:
         assert connection.limit_of_streams() == 100
         connection.reset_at_once("/rerank", count)
-        assert connection.is_over(10), "a client that only resets streams is sent away"
+        assert connection.is_over(10), "a client that only resets streams is still connected"
     assert not others.lost, others.lost
     record("streams that are opened and reset at once", count, len(others.lost), "the connection is ended")

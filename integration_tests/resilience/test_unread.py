@@ -1,4 +1,4 @@
-"""Answers that nobody reads: over HTTP/1.1, HTTP/2 and gRPC."""
+"""Clients that do not read their answers, over HTTP/1.1, HTTP/2 and gRPC."""
 
 import json
 import time
@@ -7,17 +7,17 @@ import grpc
 from grpc_client import Grpc, messages
 from http2 import Http2
 from server import wait_until
-from target import head, is_closed
+from target import head
 
 CLIENTS = 6
-# A token each, and about 65 bytes of the answer: more than the system's buffers take without the client's doing.
+# Each digit is one token and about 65 bytes of the answer, more than the socket buffers hold in all.
 DIGITS = 120_000
 BODY = json.dumps({"inputs": "7" * DIGITS}).encode()
 ANSWER = 7_000_000
 
 
 def ask(aim):
-    """A connection whose client asks for a large answer and reads nothing of it."""
+    """A connection whose client requests a large answer and reads nothing of it."""
     connection = aim.connect(receive_buffer=4096)
     connection.sendall(head("/tokenize", len(BODY)) + BODY)
     return connection
@@ -28,27 +28,27 @@ def test_unread_answers_have_a_budget_and_the_oldest_goes(target, bystander, rec
     with bystander(aim) as others:
         connections = [ask(aim) for _ in range(CLIENTS)]
         wait_until(lambda: sum(map(is_over, connections)) == CLIENTS - 2, 60, "the oldest answers are still held")
-        assert len(read_all(ask(aim))) > ANSWER, "who reads gets the whole answer"
-        assert sum(map(is_over, connections)) == CLIENTS - 1, "and another one goes"
+        assert len(read_all(ask(aim))) > ANSWER, "a client that reads must get the whole answer"
+        assert sum(map(is_over, connections)) == CLIENTS - 1, "the next oldest answer must have been dropped for it"
     for connection in connections:
         connection.close()
     assert not others.lost, others.lost
-    record("answers of 8 MB that nobody reads, with room for 2", CLIENTS, len(others.lost), "the oldest are dropped")
+    record("unread answers of 8 MB, with room for 2", CLIENTS, len(others.lost), "the oldest are dropped")
 
 
-def test_who_does_not_read_is_gone_after_a_while(target, bystander, record):
+def test_clients_that_do_not_read_are_disconnected_in_time(target, bystander, record):
     aim = target("--write-timeout", "2")
     with bystander(aim) as others:
         connections = [ask(aim) for _ in range(CLIENTS)]
         wait_until(lambda: all(map(is_over, connections)), 60, "an unread answer is still held")
     assert not others.lost, others.lost
-    record("answers of 8 MB that nobody reads", CLIENTS, len(others.lost), "the connections are closed when their time is up")
+    record("unread answers of 8 MB", CLIENTS, len(others.lost), "the connections are closed when their time is up")
 
 
-def test_who_gives_no_window_is_gone_after_a_while(target, record):
+def test_clients_that_give_no_window_are_disconnected_in_time(target, record):
     aim = target("--write-timeout", "2")
     with Http2(aim.connect()) as connection:
-        # Over HTTP/2 a client may read its connection, and still not want the answer.
+        # Over HTTP/2, a client may read its connection and still not let the answer's bytes come.
         connection.acknowledges = False
         stream = connection.post("/tokenize")
         connection.send_whole(stream, BODY)
@@ -83,7 +83,7 @@ def read_all(connection) -> bytes:
 
 
 def is_over(connection) -> bool:
-    """Whether the server has closed a connection whose client reads nothing: sending fails then."""
+    """Whether the server has closed a connection whose client reads nothing: sending then fails."""
     try:
         connection.sendall(b"x")
     except OSError:

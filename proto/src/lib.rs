@@ -1,6 +1,7 @@
 //! The gRPC interface, generated from `tei.proto`: messages, clients and servers.
 //!
-//! What must hold: names and numbers up to 19 are text-embeddings-inference's, ours start at 20.
+//! What must hold: names and field numbers up to 19 are text-embeddings-inference's. Numbers of this server
+//! start at 20.
 
 /// The package `tei.v1`.
 pub mod v1 {
@@ -21,7 +22,8 @@ mod tests {
         field_descriptor_proto::{Label, Type},
     };
 
-    /// A message a line: `field=number type`, with `?` for a field whose absence shows, and `*` for a list.
+    /// A message per line: `field=number type`, with `?` for a field with explicit presence, and `*` for a
+    /// list.
     const MESSAGES: &str = "\
         InfoRequest:
         InfoResponse: version=1 string, sha=2 string?, docker_label=3 string?, model_id=4 string, model_sha=5 string?, \
@@ -58,12 +60,13 @@ mod tests {
         DecodeRequest: ids=1 uint32*, skip_special_tokens=2 bool
         DecodeResponse: text=1 string";
 
-    /// What this server adds.
+    /// The fields that this server adds.
     const ADDED: &str = "\
         InfoResponse: served_model_name=20 string, auto_truncate=21 bool, model_kind=22 string, \
             max_rerank_texts=23 uint32, default_instruction=24 string?, pooling=25 string?, labels=26 string*, \
             prefix_cache_bytes=27 uint64, instruction_set=28 string?, threads=29 uint32, pin_threads=30 bool, \
-            score_activation=31 string?, reranker=32 RerankerInfo, backend=33 string, weights=34 string
+            score_activation=31 string?, reranker=32 RerankerInfo, backend=33 string, weights=34 string, \
+            arithmetic=35 string
         RerankerInfo: family=20 string?, family_reason=21 string?, prompt=22 string, answers=23 string?, \
             score=24 string, score_reason=25 string, cutoff_layers=26 uint32?, \
             scores_depend_on_request=27 bool

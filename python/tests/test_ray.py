@@ -1,7 +1,8 @@
 """Ray Data and Ray Serve on a local cluster of two nodes, with real servers.
 
-Input: TEXT_EMBEDDINGS_ROUTER, the binary; RAY_PAIRS, how many pairs (default 50,000). What must hold: every row comes out once, and
-equal to what one server gives, also if a node is killed halfway; each mistake is one clear error.
+Input: TEXT_EMBEDDINGS_ROUTER, the binary; RAY_PAIRS, the number of pairs (default 50,000). Invariants: every
+row comes out once and with the values of a single server, even if a node is killed halfway; each mistake
+raises one clear error.
 """
 
 import os
@@ -36,10 +37,10 @@ WORDS = "red planet bread water light moon river stone glass paper winter summer
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    # The worker can be lost: what it did fits on the head, too.
+    # The worker node will be killed; the head can do its work as well.
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "object_store_memory": 500_000_000})
     ray.init(address=cluster.address, log_to_driver=False)
-    # Bars for a terminal.
+    # No progress bars, which are made for a terminal.
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield cluster
     ray.shutdown()
@@ -47,7 +48,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def pair(number: int) -> tuple[str, str]:
-    """Ten texts for each query."""
+    """A query and a text. Ten texts in a row have the same query."""
     query = number // 10
     words = [WORDS[(number * 7 + at * at) % len(WORDS)] for at in range(8)]
     return f"{WORDS[query % len(WORDS)]} {query}", f"{number} {' '.join(words)}"
@@ -65,7 +66,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[int, float]:
-    """The scores that one server gives."""
+    """The scores from a single server."""
     server = ter.Server("demo", max_client_batch_size=1000, **FLAGS).start()
     client = server.client()
     started = time.monotonic()
@@ -151,7 +152,7 @@ def test_a_server_that_dies_is_started_again(cluster, monkeypatch):
     before = actor(table).column("score").to_pylist()
     os.kill(actor._server.pid, 9)
     assert actor(table).column("score").to_pylist() == pytest.approx(before, abs=1e-6)
-    # A batch that ends each server is an error, not an endless loop.
+    # If a batch ends every server, that is an error, not an endless loop.
     monkeypatch.setattr(type(actor._client), "score", lambda client, *_, **__: os.kill(actor._server.pid, 9) or client.info())
     with pytest.raises(ter.ServerUnreachableError):
         actor(table)

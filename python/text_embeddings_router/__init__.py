@@ -6,7 +6,8 @@
         for rank in client.rerank("red planet", ["Bread is baked.", "Mars is red."]):
             print(rank.index, rank.score)
 
-`serve` starts the server that this package carries; `Client` and `AsyncClient` ask one that runs already.
+`serve` starts the server inside this package; `Client` and `AsyncClient` use a server that is already
+running.
 """
 
 from ._binary import find_binary

@@ -1,4 +1,4 @@
-"""Where the server's binary is, and which flags it has."""
+"""Finds the server's binary, and lists its flags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from ._errors import BinaryNotFoundError
 
 NAME = "text-embeddings-router"
-# Names a binary of one's own, such as a build for a GPU.
+# Names another binary, such as a build for a GPU.
 VARIABLE = "TEXT_EMBEDDINGS_ROUTER"
 HELP_LIMIT = 30
 
@@ -21,7 +21,7 @@ HELP_LIMIT = 30
 def find_binary() -> Path:
     """The binary of this installation, or the one that the variable `TEXT_EMBEDDINGS_ROUTER` names.
 
-    A binary elsewhere on PATH is not looked for: it may be of another version.
+    A binary elsewhere on PATH is not used, because it may have another version.
     """
     if named := os.environ.get(VARIABLE):
         path = Path(named)
@@ -31,7 +31,7 @@ def find_binary() -> Path:
     folders = [
         sysconfig.get_path("scripts"),
         sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")),
-        # `pip install --target` and `--prefix`.
+        # For `pip install --target` and `--prefix`.
         str(Path(__file__).resolve().parent.parent / "bin"),
         str(Path(sys.prefix) / "bin"),
     ]
@@ -41,7 +41,7 @@ def find_binary() -> Path:
             return path
     tried = ", ".join(dict.fromkeys(folders))
     raise BinaryNotFoundError(
-        f"the binary {NAME} is in none of {tried}: install the package again, or name a binary in the variable {VARIABLE}"
+        f"the binary {NAME} was not found in {tried}: install the package again, or name a binary in the variable {VARIABLE}"
     )
 
 

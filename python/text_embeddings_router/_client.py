@@ -1,7 +1,7 @@
-"""Clients of a running server, one that waits for each answer and one for asyncio, with the same methods.
+"""Clients of a running server with the same methods: one that waits for each answer, and one for asyncio.
 
-What must hold: a request is sent again only where nothing was computed (no connection, 429, 503), at most `attempts`
-times, and when the server says so; every other failure is an error of `_errors` at once.
+Invariants: a request is sent again only if nothing was computed (no connection, 429, 503), at most `attempts`
+times, and after the time that the server names; every other failure raises an error of `_errors` at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class _Settings:
-    """What both clients are made with."""
+    """The settings of both clients."""
 
     def __init__(self, url: str, api_key: str | None, timeout: float, attempts: int, longest_pause: float):
         self.url = url.rstrip("/")
@@ -31,7 +31,7 @@ class _Settings:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def _next_pause(self, attempt: int, outcome: httpx.Response | httpx.TransportError) -> float:
-        """The pause after an attempt that gave no result, or raises the error that it ends with."""
+        """The pause after an attempt without a result. Raises the error if there is no further attempt."""
         if isinstance(outcome, httpx.Response):
             pause = self._patience.pause(attempt, outcome.status_code, outcome.headers)
             if pause is None:
@@ -47,9 +47,10 @@ class _Settings:
 
 
 class Client(_Settings):
-    """A server's client. Safe to use from several threads.
+    """A client of a server. Several threads may use it at the same time.
 
-    `timeout` is for one attempt, in seconds; `attempts` and `longest_pause` (seconds) are how patient it is with a busy server.
+    `timeout` is the time for one attempt, in seconds. A busy server is asked at most `attempts` times, with
+    pauses of at most `longest_pause` seconds.
     """
 
     def __init__(
@@ -86,10 +87,10 @@ class Client(_Settings):
         return_text: bool = False,
         truncate: bool | None = None,
     ) -> list[Rank]:
-        """Scores texts for a query, best first; with `top_n` only the best ones.
+        """Scores texts for a query, best first; with `top_n`, returns only the best ones.
 
-        `instruction` says what makes a text relevant. `truncate` is whether a text that is too long is cut; by default the
-        server's `--auto-truncate` decides.
+        `instruction` says what makes a text relevant. `truncate` says whether a text that is too long is
+        truncated; by default, the server's `--auto-truncate` decides.
         """
         return self._ask(
             protocol.rerank(
@@ -104,7 +105,7 @@ class Client(_Settings):
         )
 
     def score(self, queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool = False) -> list[float]:
-        """The scores of pairs, the first query with the first text and so on, in their order."""
+        """The scores of pairs in their order: the first query with the first text, and so on."""
         return self._ask(protocol.score(queries, texts, raw_scores=raw_scores))
 
     def embed(
@@ -116,7 +117,7 @@ class Client(_Settings):
         dimensions: int | None = None,
         truncate: bool | None = None,
     ) -> list[list[float]]:
-        """A vector for each text, of length 1 if `normalize`; `dimensions` cuts vectors to their first values."""
+        """A vector for each text, of length 1 if `normalize`; `dimensions` keeps only its first values."""
         return self._ask(
             protocol.embed(texts, normalize=normalize, prompt_name=prompt_name, dimensions=dimensions, truncate=truncate)
         )
@@ -146,7 +147,7 @@ class Client(_Settings):
 
 
 class AsyncClient(_Settings):
-    """The same for asyncio."""
+    """A client for asyncio, with the methods and settings of `Client`."""
 
     def __init__(
         self,
@@ -184,7 +185,7 @@ class AsyncClient(_Settings):
         return_text: bool = False,
         truncate: bool | None = None,
     ) -> list[Rank]:
-        """As `Client.rerank`."""
+        """Like `Client.rerank`."""
         return await self._ask(
             protocol.rerank(
                 query,
@@ -198,7 +199,7 @@ class AsyncClient(_Settings):
         )
 
     async def score(self, queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool = False) -> list[float]:
-        """As `Client.score`."""
+        """Like `Client.score`."""
         return await self._ask(protocol.score(queries, texts, raw_scores=raw_scores))
 
     async def embed(
@@ -210,7 +211,7 @@ class AsyncClient(_Settings):
         dimensions: int | None = None,
         truncate: bool | None = None,
     ) -> list[list[float]]:
-        """As `Client.embed`."""
+        """Like `Client.embed`."""
         return await self._ask(
             protocol.embed(texts, normalize=normalize, prompt_name=prompt_name, dimensions=dimensions, truncate=truncate)
         )
@@ -218,11 +219,11 @@ class AsyncClient(_Settings):
     async def predict(
         self, inputs: Sequence[str | tuple[str, str]], *, raw_scores: bool = False, truncate: bool | None = None
     ) -> list[list[Prediction]]:
-        """As `Client.predict`."""
+        """Like `Client.predict`."""
         return await self._ask(protocol.predict(inputs, raw_scores=raw_scores, truncate=truncate))
 
     async def info(self) -> dict[str, Any]:
-        """As `Client.info`."""
+        """Like `Client.info`."""
         return await self._ask(protocol.info())
 
     async def _ask(self, call: Call[T]) -> T:

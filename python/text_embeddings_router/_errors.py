@@ -1,6 +1,6 @@
-"""Every error of this package: what went wrong, as a type of its own, with the server's own sentence.
+"""The errors of this package: a type for each kind of failure, with the server's own message.
 
-What must hold: all are `TextEmbeddingsError`s; an error of a request has the server's kind, one class for each.
+Invariants: all are `TextEmbeddingsError`s; for each kind of error that the server names, there is one class.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class BinaryNotFoundError(TextEmbeddingsError):
 
 
 class ServerStartError(TextEmbeddingsError):
-    """The server did not start: `reason` is its own sentence, `exit_code` that of its process (None: it was stopped)."""
+    """The server did not start. `reason` is its own message; `exit_code` is None if it was stopped."""
 
     def __init__(self, reason: str, exit_code: int | None):
         super().__init__(f"the server did not start: {reason}")
@@ -23,24 +23,25 @@ class ServerStartError(TextEmbeddingsError):
         self.exit_code = exit_code
 
     def __reduce__(self) -> tuple[type[ServerStartError], tuple[str, int | None]]:
-        # An exception travels between processes, such as Ray's, by the arguments of its class.
+        # Pickling uses these arguments, for example when Ray passes the error to another process.
         return type(self), (self.reason, self.exit_code)
 
 
 class FlagError(ServerStartError):
-    """A flag of `serve` that the server does not know, or a value that it does not take."""
+    """The server does not know a flag of `serve`, or does not accept its value."""
 
 
 class ServerUnreachableError(TextEmbeddingsError):
-    """No connection to the server, or one that broke off."""
+    """There is no connection to the server, or it broke off."""
 
 
 class AnswerTimeoutError(TextEmbeddingsError):
-    """No answer within the client's `timeout`."""
+    """There was no answer within the client's `timeout`."""
 
 
 class RequestError(TextEmbeddingsError):
-    """The server answered with an error. `status` is HTTP's, `kind` the server's word, `message` its sentence."""
+    """The server answered with an error. `status` is the HTTP status, `kind` the server's name for the kind
+    of error, `message` its message."""
 
     def __init__(self, status: int, kind: str, message: str, attempts: int = 1):
         after = f" after {attempts} attempts" if attempts > 1 else ""
@@ -59,7 +60,8 @@ class EmptyInputError(RequestError):
 
 
 class ValidationError(RequestError):
-    """The request is not valid: a field, too many texts, too many bytes, a text that is too long and must not be cut."""
+    """The request is not valid: a wrong field, too many texts or bytes, or a text that is too long and must
+    not be truncated."""
 
 
 class TokenizationError(RequestError):
@@ -67,7 +69,7 @@ class TokenizationError(RequestError):
 
 
 class BackendError(RequestError):
-    """The model failed, or is of another kind than the method needs."""
+    """The model failed, or the method needs another kind of model."""
 
 
 class OverloadedError(RequestError):
@@ -75,14 +77,14 @@ class OverloadedError(RequestError):
 
 
 class UnhealthyError(RequestError):
-    """The server does not compute, or is stopping, and stayed so for all attempts."""
+    """The server was not computing, or was stopping, during all attempts."""
 
 
 class UnauthorizedError(RequestError):
     """The key is missing or wrong."""
 
 
-# By the server's word for the kind, which is in the body of every error.
+# By the server's name for the kind, which is in the body of every error.
 BY_KIND: dict[str, type[RequestError]] = {
     "Empty": EmptyInputError,
     "Validation": ValidationError,

@@ -1,7 +1,8 @@
-"""Requests and answers of the server without any transport: what both clients share.
+"""The server's requests and answers without any transport; both clients use it.
 
-Input: the arguments of a client's method, or an answer's status, headers and body. Output: a `Call` to send, its result,
-how long to wait before the next attempt, or the error to raise. What must hold: nothing here waits or connects.
+Input: the arguments of a client's method, or an answer's status, headers and body. Output: a `Call` to send,
+its result, the pause before the next attempt, or the error to raise. Invariants: nothing here waits or
+connects.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from ._errors import BY_KIND, RequestError
 
 T = TypeVar("T")
 
-# Nothing was computed when the server answers with one of these: the request may be sent again.
+# With these statuses, the server has computed nothing, so the request may be sent again.
 BUSY = (429, 503)
-# A server that cannot be connected to is not busy: however patient a client is, it tries so often.
+# Attempts to connect: a server without a listening port is not busy, so `attempts` does not count.
 CONNECT_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A re-ranked text: its place in the request, its score, and the text if it was asked for."""
+    """A re-ranked text: its index in the request, its score, and the text if the client requested it."""
 
     index: int
     score: float
@@ -43,7 +44,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request, and how its result is read from the JSON of the answer. A call without a body is a GET."""
+    """A request, and the function that reads its result from the answer. Without a body, it is a GET."""
 
     path: str
     body: Mapping[str, object] | None
@@ -55,7 +56,7 @@ class Call(Generic[T]):
 
 
 class ClientSettings(TypedDict, total=False):
-    """What a client can be told: seconds for one attempt, how many attempts, and the longest pause between two in seconds."""
+    """Settings of a client: seconds per attempt, number of attempts, longest pause in seconds."""
 
     timeout: float
     attempts: int
@@ -64,7 +65,7 @@ class ClientSettings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Patience:
-    """How often a busy server is asked, and the longest pause between two attempts in seconds."""
+    """How often a busy server is asked, and the longest pause between two attempts, in seconds."""
 
     attempts: int
     longest_pause: float
@@ -76,21 +77,21 @@ class Patience:
     def pause(self, attempt: int, status: int | None, headers: Mapping[str, str]) -> float | None:
         """Seconds until the next attempt after `attempt`, counted from 1; None if there is none.
 
-        `status` is None where no connection came about. A server that asks for a longer pause than the longest is not
-        asked again.
+        `status` is None if there was no connection. If the server names a pause longer than `longest_pause`,
+        there is no further attempt.
         """
         attempts = self.attempts if status is not None else min(self.attempts, CONNECT_ATTEMPTS)
         if attempt >= attempts or (status is not None and status not in BUSY):
             return None
         seconds = retry_after(headers.get("retry-after", ""))
         if seconds is None:
-            # Spread, so that the clients of a busy server do not all come back at the same moment.
+            # Random, so that the clients of a busy server do not all return at the same moment.
             return float(min(0.25 * 2**attempt, self.longest_pause) * random.uniform(0.5, 1))
         return seconds if seconds <= self.longest_pause else None
 
 
 def retry_after(value: str) -> float | None:
-    """The seconds that the server asks for, given as such or as a date; None if it does not say."""
+    """The seconds that the server asks for, as a number or as a date; None if it does not say."""
     if value.isdecimal():
         return float(value)
     try:
@@ -100,22 +101,22 @@ def retry_after(value: str) -> float | None:
 
 
 def request_error(status: int, content: bytes, attempts: int) -> RequestError:
-    """The error of an answer that is not a success."""
+    """The error for an answer that is not a success."""
     try:
         body = json.loads(content)
         error = body["error"]
-        # `/score` nests the error, as the server whose route it is does.
+        # On `/score` the error is nested, like that of the server that this route comes from.
         kind, message = (error["type"], error["message"]) if isinstance(error, dict) else (body["error_type"], error)
         kind, message = str(kind), str(message)
     except (ValueError, KeyError, TypeError):
-        # Something else answered instead of the server, such as a load balancer.
+        # Something else answered, such as a load balancer.
         kind = {429: "Overloaded", 503: "Unhealthy", 401: "Unauthorized"}.get(status, "Unknown")
         message = content[:200].decode(errors="replace").strip() or "the answer has no body"
     return BY_KIND.get(kind, RequestError)(status, kind, message, attempts)
 
 
 def texts_of(name: str, texts: Sequence[str]) -> list[str]:
-    """`texts` as a list. A text alone would be taken for the list of its characters."""
+    """`texts` as a list. A single string is refused, because it would be read as a list of its characters."""
     if isinstance(texts, str):
         raise TypeError(f"{name} must be a list of texts, not a text")
     return list(texts)
@@ -145,7 +146,7 @@ def rerank(
 def score(queries: Sequence[str], texts: Sequence[str], *, raw_scores: bool) -> Call[list[float]]:
     queries, texts = texts_of("queries", queries), texts_of("texts", texts)
     if len(queries) != len(texts):
-        raise ValueError(f"{len(queries)} queries and {len(texts)} texts are no pairs: give as many of one as of the other")
+        raise ValueError(f"{len(queries)} queries and {len(texts)} texts do not make pairs: give as many queries as texts")
 
     def read(answer: Any) -> list[float]:
         rows = sorted(answer["data"], key=lambda row: row["index"])
@@ -167,7 +168,7 @@ def predict(
 ) -> Call[list[list[Prediction]]]:
     if isinstance(inputs, str):
         raise TypeError("inputs must be a list of texts or of pairs of texts, not a text")
-    # A list of lists means several inputs, each a text alone or a pair.
+    # A list of lists means several inputs, each a single text or a pair.
     lists = [[text] if isinstance(text, str) else list(text) for text in inputs]
     body = {"inputs": lists, "raw_scores": raw_scores, **present(truncate=truncate)}
     return Call("/predict", body, lambda rows: [[Prediction(p["label"], p["score"]) for p in row] for row in rows])

@@ -1,8 +1,9 @@
-"""The server as a child process of this program.
+"""Runs the server as a child process of this program.
 
-Input: a model and the server's flags as keyword arguments. Output: a `Server`, which starts the binary, waits until it is
-ready, passes its log to Python's `logging`, and stops it. What must hold: the server ends when this program does, however
-that ends, because the server watches a pipe that only this process holds open; every failure is one sentence.
+Input: a model, and the server's flags as keyword arguments. Output: a `Server`, which starts the binary,
+waits until it is ready, passes its log to Python's `logging`, and stops it. Invariants: the server ends when
+this program ends, for whatever reason, because the server watches a pipe that only this process holds open;
+every failure is one sentence.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from ._protocol import ClientSettings
 LOGGER = logging.getLogger("text_embeddings_router.server")
 LEVELS = {"ERROR": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO, "DEBUG": logging.DEBUG, "TRACE": 5}
 READY = re.compile(r"Ready: listening on (\S+):(\d+)")
-# Flags that this module sets itself, and those of TLS, which a client on the same machine has no certificate for.
+# Flags that this module sets itself; and those for TLS, for which a local client has no certificate.
 OWN_FLAGS = {"model_id", "json_output", "stop_with_stdin"}
 TLS_FLAGS = {"tls_cert", "tls_key"}
-# What others on the machine must not read in the list of processes goes by the variable of the same name.
+# Passed as variables of the same name, because others can read arguments in the list of processes.
 SECRET_FLAGS = {"api_key", "hf_token", "otlp_endpoint"}
-# How long the server takes to stop at most: these flags, with the server's defaults, and some seconds to end.
+# The server stops within the sum of these flags (with the server's defaults) and a margin.
 STOP_FLAGS = {"shutdown_delay": 0.0, "drain_timeout": 25.0}
 STOP_MARGIN = 10.0
-# The lines of a failed start that are kept for its error.
+# Number of lines that are kept for the error of a failed start.
 KEPT_LINES = 50
 
 FlagValue = str | int | float | bool | os.PathLike[str] | list[str] | None
@@ -49,16 +50,16 @@ def serve(
         with text_embeddings_router.serve("demo") as client:
             client.rerank("red planet", ["Bread is baked.", "Mars is red."])
 
-    `model_id` is a Hub id, a folder, or `demo`. `flags` are the server's: `max_batch_tokens=4096` is `--max-batch-tokens 4096`.
-    It listens on 127.0.0.1, and on a free port unless `port` is given. `start_timeout` (seconds) includes the download of the
-    model. `client` has `timeout`, `attempts` and `longest_pause` for the client. With `async with` the client is an
-    `AsyncClient`.
+    `model_id` is a Hub id, a folder, or `demo`. `flags` are the server's flags: `max_batch_tokens=4096` is
+    `--max-batch-tokens 4096`. The server listens on 127.0.0.1, on a free port unless `port` is given.
+    `start_timeout` (seconds) includes the download of the model. `client` has the client's settings
+    `timeout`, `attempts` and `longest_pause`. With `async with`, the client is an `AsyncClient`.
     """
     return Server(model_id, start_timeout=start_timeout, client=client, **flags)
 
 
 class Server:
-    """A server's process: `start` and `stop`, or a `with` block, which does both."""
+    """The process of a server. `start` and `stop` it, or use a `with` block, which does both."""
 
     def __init__(
         self,
@@ -90,22 +91,22 @@ class Server:
         if self._address is None:
             raise RuntimeError("the server was not started")
         host, port = self._address
-        # A server that listens on all addresses is asked on this machine's own.
+        # A server that listens on all addresses is reached at the loopback address.
         host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
         return f"http://{host}:{port}"
 
     @property
     def pid(self) -> int | None:
-        """The process's number; None while there is none."""
+        """The id of the process; None before the start."""
         return self._process.pid if self._process else None
 
     @property
     def is_running(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def wait(self, timeout: float) -> int | None:
-        """The process's exit code if it ends within `timeout` seconds, else None."""
+        """The exit code of the process if it ends within `timeout` seconds, else None."""
         if self._process is None:
             return None
         try:
@@ -116,12 +117,12 @@ class Server:
     def start(self) -> Server:
         """Starts the server and returns once it is ready.
 
-        Raises `FlagError` if the server does not take a flag, and `ServerStartError` if it does not start, each with the
-        server's reason.
+        Raises `FlagError` if the server does not accept a flag, and `ServerStartError` if it does not start;
+        both have the server's reason.
         """
         if self._process is not None:
             raise RuntimeError("the server was started before")
-        # The server sees the end of this pipe when this process closes it, also by dying.
+        # The server sees the end of this pipe when this process closes it or dies.
         read_end, self._pipe = os.pipe()
         _HELD_PIPES.add(self._pipe)
         try:
@@ -131,7 +132,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
-                # Ctrl-C in a terminal is for this program, which then stops the server in order.
+                # Ctrl-C in a terminal is sent to this program only, which then stops the server.
                 start_new_session=True,
             )
         except OSError as error:
@@ -152,8 +153,8 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Asks the server to stop, and waits until the requests in flight are answered. Without effect if it has ended."""
-        # A copy of this object in a process that was forked off has nothing to stop.
+        """Asks the server to stop, and waits for requests in flight. Does nothing if it has ended."""
+        # In a forked process, a copy of this object must not stop the server.
         if self._process is None or self._owner != os.getpid():
             return
         if self._client is not None:
@@ -210,7 +211,7 @@ class Server:
             self._pipe = None
 
     def _read_log(self) -> None:
-        """Passes the log on, line by line, and sees when the server is ready or has ended."""
+        """Passes the log on, line by line, and notices when the server is ready or has ended."""
         assert self._process is not None and self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
@@ -222,7 +223,7 @@ class Server:
             event = json.loads(line)
             level, message = LEVELS[event["level"]], str(event["message"])
         except (ValueError, KeyError, TypeError):
-            # Not of the log: why the process ends.
+            # Not a line of the log, so it tells why the process ends.
             self._other_lines.append(line)
             LOGGER.debug("%s", line)
             return
@@ -243,7 +244,7 @@ class Server:
         code = self._process.wait(STOP_MARGIN)
         lines = [line.strip() for line in self._other_lines]
         if code == 2:
-            # What the command line's parser says, up to its general advice.
+            # The output of the command line's parser, up to its general advice.
             usage = next((at for at, line in enumerate(lines) if line.startswith(("Usage:", "For more"))), len(lines))
             return FlagError("; ".join(filter(None, lines[:usage])).removeprefix("error: "), code)
         if code < 0:
@@ -255,7 +256,7 @@ class Server:
 def _command_line(
     model_id: str | os.PathLike[str], flags: dict[str, FlagValue], known: frozenset[str]
 ) -> tuple[list[str], dict[str, str]]:
-    """The process's arguments and environment."""
+    """The arguments and the environment of the process."""
     arguments = [str(find_binary()), "--model-id", os.fspath(model_id), "--json-output", "--stop-with-stdin"]
     left_out = {name.upper() for name in TLS_FLAGS}
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
@@ -274,24 +275,24 @@ def _command_line(
         if value is None:
             continue
         if isinstance(value, bool) or name in SECRET_FLAGS:
-            # A switch takes a value only from its variable.
+            # Only a switch's variable accepts a value.
             environment[name.upper()] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
             values = value if isinstance(value, list) else [value]
-            # With `=`, so that a value may begin with a dash.
+            # With `=`, a value may begin with a dash.
             arguments += [f"{flag}={os.fspath(one) if isinstance(one, os.PathLike) else one}" for one in values]
     return arguments, environment
 
 
 def _seconds(name: str, default: float, flags: dict[str, FlagValue]) -> float:
-    """A flag's value, or its variable's, in seconds. What is not a number is for the server to refuse."""
+    """The value of a flag or its variable, in seconds. The server itself refuses other values."""
     value = flags.get(name)
     text = str(value) if value is not None else os.environ.get(name.upper(), "")
     return float(text) if text.isdecimal() else default
 
 
 def _log_filter() -> str:
-    """How much the server logs: as much as Python's logger takes. The line that says it is ready is always among it."""
+    """The log level of Python's logger for the server. The line that it is ready is always there."""
     if LOGGER.isEnabledFor(logging.DEBUG):
         return "debug"
     if LOGGER.isEnabledFor(logging.INFO):
@@ -299,7 +300,7 @@ def _log_filter() -> str:
     return "warn,text_embeddings_router=info,text_embeddings_router::cost=warn"
 
 
-# The ends of pipes that only this process may hold: a child that is forked off would keep the servers alive after it.
+# Pipe ends that only this process may hold: a forked child would keep the servers alive.
 _HELD_PIPES: set[int] = set()
 
 

@@ -6,9 +6,9 @@
     pairs = ray.data.read_parquet("pairs/")
     rerank_dataset(pairs, "BAAI/bge-reranker-v2-m3", replicas=4, cpus=8).write_parquet("scores/")
 
-Each replica is an actor with one server process, which ends with the actor. What must hold: every row comes out once, also
-where actors or nodes are lost, because Ray computes lost blocks again and answers have no side effects; a row that cannot be
-computed is an error that shows it.
+Each replica is an actor with one server process, which ends with the actor. Invariants: every row comes out
+once, even if actors or nodes are lost, because Ray computes lost blocks again and answers have no side
+effects; a row that cannot be computed raises an error that shows the row.
 """
 
 from __future__ import annotations
@@ -32,24 +32,26 @@ from ._server import FlagValue, Server
 
 R = TypeVar("R")
 
-# Rows that an actor gets at a time, cut into requests by tokens: what is computed again if the actor is lost. Ray's blocks have
-# 128 MB, which would be hours of work for one actor while the others have none.
+# Rows that an actor gets at a time; they are computed again if the actor is lost. Requests are cut from them
+# by tokens. Ray's own blocks have 128 MB, which would be hours of work for one actor while others are idle.
 ROWS = 512
-# Requests of a batch that are sent at a time: the server forms batches of what waits, so some must.
+# Requests of a batch in flight. The server forms batches from waiting requests, so some must wait.
 IN_FLIGHT = 4
-# The server's limit for the texts of a request, which is given to it.
+# The largest number of texts in a request. The server is started with this limit.
 MOST_TEXTS = 1000
-# A token of most tokenizers has 3 to 5 bytes in European languages and about 3 in CJK; only the size of requests depends on it.
+# Tokens of most tokenizers have 3 to 5 bytes in European languages and about 3 in CJK. Only the size of
+# requests depends
+# on it.
 BYTES_PER_TOKEN = 4
-# How long a process may take to end whose connections broke off, in seconds.
+# Seconds in which the process must end after its connections have broken off.
 END_LIMIT = 5.0
-# What of a text is shown in an error.
+# Characters of a text that an error shows.
 SHOWN = 80
-# Long texts are cut by the server, not refused for the size of the body.
+# So large that the server truncates long texts instead of refusing the body.
 PAYLOAD_LIMIT = 64_000_000
-# Nobody waits for a single request of a dataset: it may take long on a CPU, behind the others of its actor.
+# A single request of a dataset may take long: on a CPU, it waits behind the others of its actor.
 PATIENT: ClientSettings = {"timeout": 3600.0, "attempts": 100, "longest_pause": 600.0}
-# Headers that are about a connection and not about a message.
+# Headers that belong to a connection, not to a message.
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "upgrade", "te", "host", "content-length"}
 
 
@@ -67,10 +69,10 @@ def rerank_dataset(
     tokens_per_request: int = 16_384,
     **flags: FlagValue,
 ) -> ray.data.Dataset:
-    """The dataset with a score for each row's query and text in `score_column` (float32).
+    """The dataset with `score_column` (float32) added: the score of each row's query and text.
 
-    `replicas` is the number of actors, or the least and the most; each takes `cpus` and `gpus` of the cluster. A request has
-    about `tokens_per_request` tokens. `flags` are the server's.
+    `replicas` is the number of actors, or the least and the greatest number; each takes `cpus` and `gpus` of
+    the cluster. A request has about `tokens_per_request` tokens. `flags` are the server's flags.
     """
     settings = _Settings(model_id, cpus, tokens_per_request, dict(flags))
     columns = {"query_column": query_column, "text_column": text_column, "score_column": score_column}
@@ -91,7 +93,8 @@ def embed_dataset(
     tokens_per_request: int = 16_384,
     **flags: FlagValue,
 ) -> ray.data.Dataset:
-    """The dataset with the vector of each row's text in `vector_column` (a list of float32). The rest as in `rerank_dataset`."""
+    """The dataset with `vector_column` (a list of float32) added: the vector of each row's text. Other
+    arguments are those of `rerank_dataset`."""
     settings = _Settings(model_id, cpus, tokens_per_request, dict(flags))
     options = {"text_column": text_column, "vector_column": vector_column, "normalize": normalize, "prompt_name": prompt_name}
     return _mapped(dataset, _Embedder, settings, replicas, gpus, options)
@@ -107,10 +110,12 @@ def deployment(
     name: str = "text-embeddings-router",
     **flags: FlagValue,
 ) -> serve.Application:
-    """An application for Ray Serve with all routes of the server: `serve.run(deployment("BAAI/bge-reranker-v2-m3"))`.
+    """An application for Ray Serve with all routes of the server:
+    `serve.run(deployment("BAAI/bge-reranker-v2-m3"))`.
 
-    Replicas are added and removed, from `replicas[0]` to `replicas[1]`, so that each has about `ongoing_requests` in its queue and in
-    computation. A replica takes at most four times as many; what is more waits in Ray Serve.
+    The number of replicas changes between `replicas[0]` and `replicas[1]`, so that each replica has about
+    `ongoing_requests` requests waiting or being computed. A replica accepts at most four times as many;
+    further requests wait in Ray Serve.
     """
     decorated = serve.deployment(
         name=name,
@@ -127,7 +132,7 @@ def deployment(
 
 @dataclass
 class _Settings:
-    """What an actor starts its server with."""
+    """The settings with which an actor starts its server."""
 
     model_id: str
     cpus: float
@@ -140,7 +145,7 @@ class _Settings:
 
 
 def _with_threads(flags: dict[str, FlagValue], cpus: float) -> dict[str, Any]:
-    """The flags with as many threads as the actor has CPUs: several actors share a machine."""
+    """Adds one thread per CPU of the actor to the flags, because several actors share a machine."""
     return {"threads": max(1, int(cpus)), "tokenization_workers": max(1, int(cpus)), **flags}
 
 
@@ -170,7 +175,7 @@ def _pool(replicas: int | tuple[int, int]) -> ray.data.ActorPoolStrategy:
 
 
 class _Actor:
-    """A server and its client, in a process of Ray's."""
+    """A server and its client, in a process of Ray."""
 
     def __init__(self, settings: _Settings):
         self._settings = settings
@@ -181,7 +186,8 @@ class _Actor:
         self._client = self._server.client()
 
     def _in_requests(self, items: Sequence[R], sizes: Iterable[int], ask: Callable[[Client, list[R]], list[Any]]) -> list[Any]:
-        """What `ask` gives for all items, in their order, in requests of about as many tokens each. `sizes` are in bytes."""
+        """The results of `ask` for all items, in their order. Requests have about the same number of tokens;
+        `sizes` are in bytes."""
         requests = list(_cut(items, sizes, self._settings.tokens_per_request * BYTES_PER_TOKEN))
 
         def ask_all() -> list[Any]:
@@ -192,10 +198,11 @@ class _Actor:
         try:
             return ask_all()
         except ServerUnreachableError:
-            # A connection breaks off a moment before the process has ended.
+            # A connection may break off a moment before the process ends.
             if self._server.wait(END_LIMIT) is None:
                 raise
-        # The process is gone, for lack of memory for example. Once more with a new one; a batch that ends that too is an error.
+        # The process has ended, for lack of memory for example. Try once more with a new process. A batch
+        # that ends that one as well is an error.
         self._server.stop()
         self._start()
         return ask_all()
@@ -211,7 +218,7 @@ class _Reranker(_Actor):
     def __call__(self, table: pa.Table) -> pa.Table:
         _check_free(table, self._score_column)
         queries, texts = (_texts(table, name) for name in self._names)
-        # Equal queries next to each other: what they share is computed once.
+        # Equal queries go next to each other, so that their common beginning is computed once.
         order = sorted(range(len(queries)), key=queries.__getitem__)
         pairs = [(queries[at], texts[at]) for at in order]
 
@@ -245,7 +252,7 @@ class _Embedder(_Actor):
 
 
 class _Replica:
-    """One of Ray Serve's: passes each request on to its server as it is."""
+    """A replica of Ray Serve, which forwards each request unchanged to its server."""
 
     def __init__(self, model_id: str, cpus: float, flags: dict[str, FlagValue]):
         self._server = Server(model_id, **_with_threads(flags, cpus)).start()
@@ -266,7 +273,7 @@ class _Replica:
             raise UnhealthyError(answer.status_code, "Unhealthy", answer.text)
 
     def __del__(self) -> None:
-        # Not there where the start failed.
+        # Without the attribute, the start has failed.
         if server := getattr(self, "_server", None):
             server.stop()
 
@@ -277,14 +284,14 @@ def _check_free(table: pa.Table, column: str) -> None:
 
 
 def _texts(table: pa.Table, column: str) -> list[str]:
-    """A column's texts. A row without text is an error that shows the row."""
+    """The texts of a column. A row without text raises an error that shows the row."""
     if column not in table.column_names:
         raise ValueError(f"there is no column `{column}`, but {', '.join(f'`{name}`' for name in table.column_names)}")
     texts: list[Any] = table.column(column).to_pylist()
     for at, text in enumerate(texts):
         if not isinstance(text, str):
             row = {name: str(value)[:SHOWN] for name, value in table.slice(at, 1).to_pylist()[0].items()}
-            raise ValueError(f"a row has no text in the column `{column}`, but {type(text).__name__}: {row}. Filter such rows before")
+            raise ValueError(f"a row has no text in the column `{column}`, but {type(text).__name__}: {row}. Remove such rows first")
     return texts
 
 
@@ -293,7 +300,8 @@ def _bytes(text: str) -> int:
 
 
 def _cut(items: Sequence[R], sizes: Iterable[int], most_bytes: int) -> Iterable[list[R]]:
-    """Requests of at most `most_bytes`, or of one item that is larger, and of at most `MOST_TEXTS` items."""
+    """Cuts items into requests of at most `MOST_TEXTS` items and `most_bytes` bytes; a larger item is a
+    request of its own."""
     request: list[R] = []
     held = 0
     for item, size in zip(items, sizes, strict=True):

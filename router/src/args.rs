@@ -198,9 +198,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, env, help_heading = "Model", value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
 
-    /// The arithmetic: `float32` (exact), `bfloat16`, `int8` or `int4`, with `--backend python` also `float16` and neither of
-    /// the last two [default: bfloat16 if the checkpoint is stored in it, this CPU multiplies it and `candle` computes, else
-    /// float32].
+    /// The arithmetic: `float32` (exact), `float16`, `bfloat16`, `int8` or `int4`, the last two not with `--backend python`. A CPU
+    /// computes in bfloat16 instead of `float16` if it multiplies that, else in float32 [default: bfloat16 if the checkpoint is
+    /// stored in it, this CPU multiplies it and `candle` computes, else float32].
     #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
 

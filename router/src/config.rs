@@ -36,7 +36,7 @@ const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
 const DEFAULT_LIST_TOKENS: usize = 32_768;
 /// On the CPU, the default is this for each thread that computes. All that arrives waits for the forward pass that runs:
 /// at about 200 tokens a second and thread (0.6B parameters, bfloat16) these take 1.3 s, where 16,384 on two threads take
-/// 40 s. Twice as many are up to 4 % faster, half as many up to 6 % slower (`docs/performance.md` has the readings).
+/// 40 s. Twice as many are up to 4 % faster, half as many up to 6 % slower (`docs/performance-details.md` has the readings).
 const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
@@ -89,7 +89,6 @@ impl ServerConfig {
     ///
     /// [`ConfigError`] for the first flag that cannot be served.
     pub(crate) fn resolve(args: &Args) -> Result<Self, ConfigError> {
-        refuse_unsupported(args)?;
         if args.api_key.as_ref().is_some_and(|key| key.expose().is_empty()) {
             return Err(ConfigError::EmptyKey);
         }
@@ -128,15 +127,6 @@ impl ServerConfig {
 /// Whether the first port, which is `listen`, serves the metrics where `port` was meant to. Only HTTP does.
 fn served_on(listen: u16, port: u16) -> bool {
     cfg!(feature = "http") && port == listen && listen != 0
-}
-
-fn refuse_unsupported(args: &Args) -> Result<(), ConfigError> {
-    match args.model.dtype {
-        Some(dtype @ DType::Float16) if args.model.hub.backend != BackendKind::Python => {
-            Err(ConfigError::NotSupportedYet { flag: format!("--dtype {dtype}") })
-        }
-        _ => Ok(()),
-    }
 }
 
 fn collector(endpoint: &Endpoint) -> Result<Option<Collector>, ConfigError> {
@@ -631,7 +621,6 @@ mod tests {
     #[test]
     fn what_is_not_served_is_named() {
         let table = [
-            ("--dtype float16", "`--dtype float16` is not supported yet: leave it out"),
             (
                 "--otlp-endpoint https://me:s3cret@a:4317",
                 "`--otlp-endpoint https://<redacted>@a:4317` asks for encryption, which is not supported: give the \

@@ -33,8 +33,10 @@ pub(crate) struct Info {
 pub(crate) struct ModelDetails {
     /// The commit on the Hub; none for a local folder.
     pub(crate) sha: Option<String>,
-    /// The arithmetic in force.
+    /// What `model_dtype` says, in TEI's words: `float16` where the flag asks for it, else the arithmetic.
     pub(crate) dtype: String,
+    /// The arithmetic in force.
+    pub(crate) arithmetic: String,
     /// The backend that computes: `candle`, `ort` or `python`.
     pub(crate) backend: &'static str,
     /// The files that the weights come from, their format, and the types that they store.

@@ -1,7 +1,8 @@
 //! The process: arguments, then a command, or a server's log, runtime, start-up, serving, and orderly end.
 //!
 //! What must hold: a server that cannot start, or a command that fails, says why in one line on standard error and exits
-//! with 1; SIGTERM and SIGINT end a server with 0 after the requests in flight, a second signal at once.
+//! with 1; SIGTERM and SIGINT end a server with 0 after the requests in flight, a second signal at once; a lost device ends
+//! it with 1 after the requests in flight.
 
 mod args;
 mod auth;
@@ -47,7 +48,7 @@ use crate::{
     door::{Certificate, ClientLimits, Door, Listener},
     listener::{Reserved, ReservedPath},
     parent::Parent,
-    serve::{Listeners, Stop},
+    serve::{Ended, Listeners, Stop},
     signals::StopSignals,
     startup::Started,
     state::AppState,
@@ -57,10 +58,10 @@ use crate::{
 fn main() -> ExitCode {
     let ended = match Invocation::from_process() {
         Invocation::Serve(args) => run(*args),
-        Invocation::Run(command) => command.run(),
+        Invocation::Run(command) => command.run().map(|()| ExitCode::SUCCESS),
     };
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Whoever read the results has enough of them, as `head` does.
         Err(error) if commands::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -72,7 +73,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args) -> anyhow::Result<()> {
+fn run(args: Args) -> anyhow::Result<ExitCode> {
     let server = ServerConfig::resolve(&args)?;
     telemetry::logging::start(args.json_output, args.disable_spans)?;
     let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
@@ -84,11 +85,11 @@ fn run(args: Args) -> anyhow::Result<()> {
     traces.finish();
     // A model that is still loading, or a batch that is still computed, must not hold the process back.
     runtime.shutdown_background();
-    ended
+    ended.map(ExitCode::from)
 }
 
 /// Takes the ports first, so that one in use is known before a model is loaded, and listens once the model is ready.
-async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> anyhow::Result<()> {
+async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> anyhow::Result<Ended> {
     tracing::info!("{args:?}");
     for notice in features::notices() {
         tracing::info!("{notice}");
@@ -111,8 +112,8 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let started = tokio::select! {
         started = tokio::spawn(async move { startup::start(&args).await }) => started.context("start-up broke off")??,
-        () = signals.clone().received(1) => return Ok(()),
-        () = parent.clone().gone() => return Ok(()),
+        () = signals.clone().received(1) => return Ok(Ended::Asked),
+        () = parent.clone().gone() => return Ok(Ended::Asked),
     };
     let Started { service, info, compute_type } = started;
     metrics.watch(service.gauges(), info.config.max_input_length);
@@ -141,7 +142,7 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         served = serve::serve(state, listeners, &door, drain) => served.context("the listener failed"),
         () = signals.received(2) => {
             tracing::warn!("a second signal: requests in flight are dropped");
-            Ok(())
+            Ok(Ended::Asked)
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Serving: every transport on its port, until the process is asked to stop, and an orderly end.
+//! Serving: every transport on its port, until the process is asked to stop or the device is lost, and an orderly end.
 //!
-//! Input: an [`AppState`], open listeners and a door. Output: none, once everything is answered or the time for it is up.
-//! What must hold: after the signal no connection is accepted, those without a request are closed and requests in flight
-//! finish, but no later than the bound.
+//! Input: an [`AppState`], open listeners and a door. Output: why it ended, once everything is answered or the time for it
+//! is up. What must hold: after the signal, or the loss, no connection is accepted, those without a request are closed and
+//! requests in flight finish, but no later than the bound.
 
-use std::{future::Future, io, time::Duration};
+use std::{convert::Infallible, future::Future, io, process::ExitCode, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
@@ -34,27 +34,56 @@ enum Phase {
     Closing,
 }
 
+/// Why a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It was asked to stop.
+    Asked,
+    /// The device is lost. Whatever runs the process should start it again.
+    DeviceLost,
+}
+
+impl From<Ended> for ExitCode {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Asked => Self::SUCCESS,
+            Ended::DeviceLost => Self::FAILURE,
+        }
+    }
+}
+
 /// Says when to stop. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Stop(watch::Receiver<Phase>);
+pub(crate) struct Stop(Arc<watch::Sender<Phase>>);
 
 impl Stop {
     /// One that is asked once `signal` completes, and due `delay` later. Wants a tokio runtime.
     pub(crate) fn on(signal: impl Future<Output = ()> + Send + 'static, delay: Duration) -> Self {
-        let (sender, receiver) = watch::channel(Phase::Serving);
+        let stop = Self::never();
+        let asked = stop.clone();
         tokio::spawn(async move {
             signal.await;
-            // Who does not listen any more needs no signal.
-            let _ = sender.send(Phase::Leaving);
+            asked.advance(Phase::Leaving);
             tokio::time::sleep(delay).await;
-            let _ = sender.send(Phase::Closing);
+            asked.advance(Phase::Closing);
         });
-        Self(receiver)
+        stop
     }
 
-    /// One that is never asked.
+    /// One that nothing asks yet.
     pub(crate) fn never() -> Self {
-        Self(watch::channel(Phase::Serving).1)
+        Self(Arc::new(watch::Sender::new(Phase::Serving)))
+    }
+
+    /// Goes on to a phase, and never back to an earlier one.
+    fn advance(&self, wanted: Phase) {
+        self.0.send_if_modified(|phase| {
+            let is_new = *phase < wanted;
+            if is_new {
+                *phase = wanted;
+            }
+            is_new
+        });
     }
 
     /// Whether the server was asked to stop.
@@ -62,21 +91,20 @@ impl Stop {
         *self.0.borrow() >= Phase::Leaving
     }
 
-    /// Completes when the server was asked to stop; never, if the signal was lost.
+    /// Completes when the server was asked to stop.
     #[cfg(feature = "grpc")]
     pub(crate) async fn asked(self) {
         self.reached(Phase::Leaving).await;
     }
 
-    /// Completes when it is time to close; never, if the signal was lost.
+    /// Completes when it is time to close.
     pub(crate) async fn due(self) {
         self.reached(Phase::Closing).await;
     }
 
-    async fn reached(mut self, wanted: Phase) {
-        if self.0.wait_for(|phase| *phase >= wanted).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+    async fn reached(self, wanted: Phase) {
+        // The sender lives as long as `self`, so that this ends only with the phase.
+        let _ = self.0.subscribe().wait_for(|phase| *phase >= wanted).await;
     }
 }
 
@@ -90,8 +118,8 @@ pub(crate) struct Listeners {
     pub(crate) socket: Option<Listener>,
 }
 
-/// Serves until [`AppState::stop`] is due, and then until the requests in flight are answered, but no longer
-/// than `drain`.
+/// Serves until [`AppState::stop`] is due or the device is lost, and then until the requests in flight are answered, but no
+/// longer than `drain`.
 ///
 /// # Errors
 ///
@@ -101,8 +129,14 @@ pub(crate) async fn serve(
     listeners: Listeners,
     door: &Door,
     drain: Duration,
-) -> io::Result<()> {
+) -> io::Result<Ended> {
     let stop = &state.stop;
+    let lost = async {
+        state.service.device_lost().await;
+        // Nobody needs time to send requests elsewhere: none is answered here any more.
+        stop.advance(Phase::Closing);
+        std::future::pending::<Infallible>().await
+    };
     let overdue = async {
         stop.clone().due().await;
         tokio::time::sleep(drain).await;
@@ -123,12 +157,13 @@ pub(crate) async fn serve(
     };
     tokio::select! {
         never = door.sweep() => match never {},
+        never = lost => match never {},
         () = served => {}
         () = overdue => {
             tracing::warn!("some requests are not answered after {drain:?}: they are dropped");
         }
     }
-    Ok(())
+    Ok(if state.service.is_device_lost() { Ended::DeviceLost } else { Ended::Asked })
 }
 
 #[cfg(all(test, feature = "http", feature = "grpc"))]
@@ -141,7 +176,14 @@ mod tests {
         self, embed_client::EmbedClient, info_client::InfoClient, predict_client::PredictClient,
         rerank_client::RerankClient, tokenize_client::TokenizeClient,
     };
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+    };
     use tonic::{Code, Response, Status, transport::Channel};
+    use tonic_health::pb::{
+        HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+    };
 
     async fn both(flags: &str) -> (Server, Channel) {
         let second = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -171,6 +213,106 @@ mod tests {
     fn labels(answer: v1::PredictResponse) -> Value {
         let label = |found: v1::Prediction| json!({ "score": digits(found.score), "label": found.label });
         answer.predictions.into_iter().map(label).collect()
+    }
+
+    /// A connection on which these bytes were sent.
+    async fn sent(server: &Server, bytes: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(bytes.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// Sends the rest of a request, and gives the answer.
+    async fn finished(mut stream: TcpStream, rest: &str) -> String {
+        stream.write_all(rest.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn when_the_device_is_lost_everything_is_answered_503_and_the_server_ends() {
+        let (mut server, channel) = both("").await;
+        let mut health = HealthClient::new(channel.clone());
+        let request = HealthCheckRequest::default();
+        let mut watch = health.watch(request).await.unwrap().into_inner();
+        assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+        server.control.hold(true);
+        let body = json!({ "query": "q", "texts": ["a"] }).to_string();
+        let (half, rest) = body.split_at(8);
+        let head = format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+        let computed = sent(&server, &format!("{head}{body}")).await;
+        server.control.clone().batches(1).await;
+        let mut client = RerankClient::new(channel);
+        let message = v1::RerankRequest {
+            query: "q".to_owned(),
+            texts: vec!["a".to_owned()],
+            ..v1::RerankRequest::default()
+        };
+        let over_grpc = tokio::spawn(async move { client.rerank(message).await.unwrap_err() });
+        let waiting = sent(&server, &format!("{head}{body}")).await;
+        let unfinished = sent(&server, &format!("{head}{half}")).await;
+        let mut probes = Vec::new();
+        for path in ["/health", "/health/ready"] {
+            probes.push(sent(&server, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n")).await);
+        }
+        // One that came after them and was answered: the server has taken them all.
+        assert_eq!(server.get("/health/ready").await.status, 200);
+        server.control.lose_device();
+        server.control.hold(false);
+
+        let expected = r#"{"error":"the device that computes is lost and this server ends: send the request again","error_type":"Unhealthy"}"#;
+        for stream in [computed, waiting] {
+            let answer = finished(stream, "").await;
+            assert!(answer.starts_with("HTTP/1.1 503") && answer.ends_with(expected), "{answer}");
+        }
+        let status = over_grpc.await.unwrap();
+        let message = "the device that computes is lost and this server ends: send the request again";
+        assert_eq!((status.code(), status.message()), (Code::Unavailable, message));
+        assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+        assert_eq!(watch.message().await.unwrap(), None);
+        // The unfinished body keeps the server: it is not ready, accepts nothing, and refuses what comes.
+        while TcpStream::connect(server.address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for probe in probes {
+            let answer = finished(probe, "\r\n").await;
+            assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        }
+        let answer = finished(unfinished, rest).await;
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.ends_with(expected), "{answer}");
+        let ended = server.ended().await;
+        assert_eq!(ended, Ended::DeviceLost);
+        assert_eq!([ended, Ended::Asked].map(ExitCode::from), [ExitCode::FAILURE, ExitCode::SUCCESS]);
+        assert_eq!(server.control.seen(), 1, "nothing was given to a device that is lost");
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_does_not_fit_the_devices_memory_is_computed_in_halves_or_names_the_flag() {
+        let server = Server::start().await;
+        let texts = ["Z".repeat(100), "a".repeat(100), "ZaZa".repeat(30), "b".repeat(90)];
+        let body = json!({ "query": "q", "texts": texts }).to_string();
+        let expected = server.post("/rerank", &body, &[]).await;
+        assert_eq!(expected.status, 200);
+        let (mut halved, mut failed) = (0, 0);
+        // From where all fit together to where none fits: in between halves do.
+        for room in (50..1500).rev().step_by(50) {
+            server.control.leave_room_for(room);
+            let before = server.control.seen();
+            let answer = server.post("/rerank", &body, &[]).await;
+            if answer.status == 200 {
+                assert_eq!(answer.body, expected.body, "{room}");
+                halved += usize::from(server.control.seen() - before > 1);
+            } else {
+                let error = "Backend error: out of memory on the device: lower `--max-batch-tokens`";
+                assert_eq!(answer.status, 424);
+                assert!(answer.body.contains(error), "{}", answer.body);
+                failed += 1;
+            }
+            // A probe of one token always fits.
+            assert_eq!(server.get("/health").await.status, 200);
+        }
+        assert!(halved > 0 && failed > 0, "{halved} {failed}");
     }
 
     #[tokio::test]
@@ -365,10 +507,11 @@ mod tests {
         assert_eq!(info["default_instruction"], json!(found.default_instruction));
         assert_eq!(info["model_kind"], json!(found.model_kind));
         assert_eq!(info["instruction_set"], json!(found.instruction_set));
+        assert_eq!(info["arithmetic"], json!(found.arithmetic));
         assert_eq!(info["threads"], json!(found.threads));
         assert_eq!((&info["backend"], &info["weights"]), (&json!(found.backend), &json!(found.weights)));
         server.stop();
-        server.ended().await;
+        assert_eq!(server.ended().await, Ended::Asked);
         let gone = InfoClient::new(channel).info(v1::InfoRequest {}).await.unwrap_err();
         assert_eq!(gone.code(), Code::Unavailable);
     }

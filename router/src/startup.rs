@@ -16,7 +16,7 @@ use std::{fmt, num::NonZeroUsize, time::Instant};
 use anyhow::Context;
 use serde_json::Value;
 use text_embeddings_backend::{BackendKind, Head, LoadOptions, Loaded, ModelType};
-use text_embeddings_backend_core::{BackendError, Description};
+use text_embeddings_backend_core::{BackendError, DType, Description};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
@@ -107,7 +107,9 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     log_answers(&config, &model, score_activation.as_deref(), reranker.as_ref());
     let details = ModelDetails {
         sha: folder.revision_sha.clone(),
-        dtype: loaded.dtype.to_string(),
+        // A client that reads `float16` off TEI reads it here too, whatever a CPU computes in instead.
+        dtype: config.dtype.filter(|dtype| *dtype == DType::Float16).unwrap_or(loaded.dtype).to_string(),
+        arithmetic: loaded.dtype.to_string(),
         backend: loaded.kind.as_str(),
         weights,
         instruction_set: loaded.instruction_set,
@@ -247,7 +249,7 @@ impl Choices {
             config[*field] = value.clone();
             described = text_embeddings_backend::describe(&config, backend).map_err(|error| match error {
                 BackendError::Load(reason) => BackendError::Load(format!("`{flag}`: {reason}")),
-                error @ (BackendError::Architecture(_) | BackendError::Inference(_)) => error,
+                other => other,
             })?;
         }
         Ok(described)

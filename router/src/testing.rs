@@ -4,7 +4,7 @@
 //! server. What must hold: every expected number can be read off the request. A prompt's raw score is the number of `Z`s
 //! in it less one; a text's vector, and a classifier's logits, are its numbers of `Z`s, of `a`s and of tokens; a token's
 //! vector is that of the text up to it. A prompt with `#` fails, one with `%` scores NaN, and [`Control`] can hold or
-//! break all of them.
+//! break all of them, lose the device, or let it run out of memory.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -34,7 +34,7 @@ use crate::{
     config::{Config, ModelLimits, ServerConfig},
     door::{ClientLimits, Door},
     info::{Info, ModelDetails},
-    serve::{Listeners, Stop, serve},
+    serve::{Ended, Listeners, Stop, serve},
     state::AppState,
     telemetry::{self, metrics::Metrics, traces::Traces},
 };
@@ -48,7 +48,7 @@ pub(crate) struct Running {
     pub(crate) control: Control,
     pub(crate) traces: Traces,
     stop: Option<oneshot::Sender<()>>,
-    served: JoinHandle<std::io::Result<()>>,
+    served: JoinHandle<std::io::Result<Ended>>,
 }
 
 impl Running {
@@ -73,9 +73,9 @@ impl Running {
         let _ = self.stop.take().unwrap().send(());
     }
 
-    /// Waits until the server has stopped.
-    pub(crate) async fn ended(&mut self) {
-        tokio::time::timeout(Duration::from_secs(20), &mut self.served).await.unwrap().unwrap().unwrap();
+    /// Waits until the server has stopped, and says why it did.
+    pub(crate) async fn ended(&mut self) -> Ended {
+        tokio::time::timeout(Duration::from_secs(20), &mut self.served).await.unwrap().unwrap().unwrap()
     }
 }
 
@@ -103,6 +103,7 @@ fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
     let config = Config::resolve(args, &limits).unwrap();
     let details = ModelDetails {
         dtype: "float32".to_owned(),
+        arithmetic: "float32".to_owned(),
         backend: "candle",
         weights: "model.safetensors".to_owned(),
         instruction_set: Some("portable".to_owned()),
@@ -212,6 +213,10 @@ pub(crate) struct Control(Arc<(Mutex<Mood>, Condvar)>);
 struct Mood {
     held: bool,
     broken: bool,
+    /// Whether the device is lost.
+    lost: bool,
+    /// The unique tokens of the largest batch that fits the device's memory; any number if absent.
+    room: Option<usize>,
     batches: usize,
 }
 
@@ -231,6 +236,16 @@ impl Control {
         while self.seen() < count {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// From the next batch on the device is lost.
+    pub(crate) fn lose_device(&self) {
+        self.change(|mood| mood.lost = true);
+    }
+
+    /// From now on a batch of more unique tokens does not fit the device's memory.
+    pub(crate) fn leave_room_for(&self, tokens: usize) {
+        self.change(|mood| mood.room = Some(tokens));
     }
 
     /// How many batches the backend got.
@@ -280,7 +295,16 @@ impl Backend for LetterBackend {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
         self.control.change(|mood| mood.batches += 1);
         let (mood, changed) = &*self.control.0;
-        let broken = changed.wait_while(mood.lock().unwrap(), |mood| mood.held).unwrap().broken;
+        let (broken, lost, room) = {
+            let mood = changed.wait_while(mood.lock().unwrap(), |mood| mood.held).unwrap();
+            (mood.broken, mood.lost, mood.room)
+        };
+        if lost {
+            return Err(BackendError::DeviceLost("the test wants it".to_owned()));
+        }
+        if room.is_some_and(|room| batch.token_ids().len() > room) {
+            return Err(BackendError::OutOfMemory("the test wants it".to_owned()));
+        }
         if broken || batch.token_ids().contains(&self.failing) {
             return Err(BackendError::Inference("the test wants it".to_owned()));
         }

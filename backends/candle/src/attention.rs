@@ -53,6 +53,8 @@ pub(crate) struct Scoring<'a> {
     pub(crate) soft_cap: Option<f32>,
     /// Added by head and distance; its values are made for `divisor`.
     pub(crate) bias: Option<&'a DistanceBias>,
+    /// Whether each layer adds scores of its own ([`Attention::disentangled`](crate::operations::Attention)).
+    pub(crate) disentangled: bool,
 }
 
 /// Queries that stand next to each other in one segment and in the queries' rows.

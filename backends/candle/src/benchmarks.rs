@@ -2,7 +2,7 @@
 //! the same process measures.
 //!
 //! Input: `cargo bench` with criterion's flags, and the variables `INSTRUCTION_SET` (default: the best) and `THREADS`
-//! (default: 1). Output: criterion's times, and a line of our own for each kernel. `docs/performance.md` says how to read it.
+//! (default: 1). Output: criterion's times, and a line of our own for each kernel. `docs/performance-details.md` says how to read it.
 
 pub mod machine;
 pub mod roofline;
@@ -15,8 +15,9 @@ use crate::{
         packed_keys::PackedKeys,
     },
     kernels::{
-        InstructionSet, elementwise,
-        matmul::Compute,
+        InstructionSet,
+        compute::Compute,
+        elementwise,
         matrix::{Matrix, Order},
         operand::Operand,
         pack::{Format, Words},
@@ -225,7 +226,8 @@ fn attentions(bench: &mut Bench) -> Outcome {
             bench.run(&format!("attention {dtype} {what}"), format, operations, |compute| {
                 let queries = Queries { values: &queries, spans: &spans, turn: |_: usize, _: &mut [f32]| () };
                 let divisor = (HEADS.size as f32).sqrt();
-                let scoring = Scoring { mask: Mask::CAUSAL, divisor, soft_cap: None, bias: None };
+                let scoring =
+                    Scoring { mask: Mask::CAUSAL, divisor, soft_cap: None, bias: None, disentangled: false };
                 let keys = Keys { packed: &packed, batch: &batch, heads: HEADS, scoring, disentangled: None };
                 let out = (format, std::mem::take(&mut words));
                 words = attention::attention(compute, &queries, keys, out).take_words();

@@ -1,7 +1,21 @@
-//! The operations on the CPU: slices, kernels, threads.
+//! Operations on the CPU, made of slices, kernels and threads.
 //!
-//! Weights are packed when they are loaded, activations are `f32` between the operations. Their memory comes from stores
-//! of buffers that are used again, so that a forward pass asks the system for memory only while batches grow.
+//! Weights are packed when they are loaded. Activations are `f32` between operations. Their memory comes from
+//! pools of buffers, so that a forward pass only allocates memory while batches grow.
+
+/// Times the rest of a block as the call `name` of [`timed::Call`]. Without benchmarks it is nothing.
+#[cfg(any(test, feature = "benchmarks"))]
+macro_rules! timed {
+    ($operations:ident, $name:ident($($argument:expr),* $(,)?)) => {
+        let _timing = $operations.log.as_ref().map(|log| {
+            $crate::cpu::timed::Timing::start(log, $crate::cpu::timed::Call::$name($($argument),*))
+        });
+    };
+}
+#[cfg(not(any(test, feature = "benchmarks")))]
+macro_rules! timed {
+    ($($ignored:tt)*) => {};
+}
 
 pub(crate) mod attention;
 mod buffers;
@@ -17,8 +31,10 @@ pub(crate) use buffers::{Activations, PackedActivations};
 
 use crate::{
     kernels::{
-        InstructionSet, elementwise,
-        matmul::{Compute, ROWS_PER_ITEM},
+        InstructionSet,
+        compute::Compute,
+        elementwise,
+        matmul::ROWS_PER_ITEM,
         matrix::{Matrix, Order, Packing, WeightFormat},
         pack::{Format, Stored, Words},
         step::Step,
@@ -32,16 +48,16 @@ use packed_keys::PackedKeys;
 use std::sync::Arc;
 use text_embeddings_backend_core::{BackendError, DType};
 
-/// The arithmetic of products.
+/// The formats of products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arithmetic {
-    /// What both operands of products of [`Precision::Low`] and of [`Precision::Spread`] are converted to.
+    /// The format of both operands in products of [`Precision::Low`] and of [`Precision::Spread`].
     pub(crate) low: Format,
-    /// What those of [`Precision::High`] are converted to.
+    /// The format of both operands in products of [`Precision::High`].
     pub(crate) high: Format,
-    /// What queries, keys, values and attention's weights are converted to.
+    /// The format of queries, keys, values and attention's weights.
     pub(crate) attention: Format,
-    /// Whether weights that bytes are multiplied with are kept in four bits.
+    /// Whether weights that are multiplied as bytes are stored in four bits.
     pub(crate) int4: bool,
 }
 
@@ -53,7 +69,7 @@ impl Arithmetic {
         }
     }
 
-    /// Whether the operands of such products are rotated: where all values of a row share one step.
+    /// Whether the operands of such products are rotated. That is so if all values of a row share one step.
     fn spreads(self, precision: Precision) -> bool {
         precision == Precision::Spread && self.low == Format::Int8
     }
@@ -65,6 +81,8 @@ pub(crate) struct CpuOperations {
     arithmetic: Arithmetic,
     stores: Arc<Stores>,
     packed_keys: PackedKeys,
+    #[cfg(any(test, feature = "benchmarks"))]
+    log: Option<timed::Log>,
 }
 
 impl CpuOperations {
@@ -77,7 +95,7 @@ impl CpuOperations {
         Self::on(Threads::start(threads)?, set, dtype)
     }
 
-    /// The same on threads that were started.
+    /// Like [`CpuOperations::start`], with threads that already run.
     ///
     /// # Errors
     ///
@@ -89,17 +107,25 @@ impl CpuOperations {
             arithmetic,
             stores: Arc::default(),
             packed_keys: PackedKeys::new(arithmetic.attention),
+            #[cfg(any(test, feature = "benchmarks"))]
+            log: None,
         })
     }
 
-    /// Activations of unspecified content.
+    /// Logs every call of an operation of a forward pass in `log`.
+    #[cfg(any(test, feature = "benchmarks"))]
+    pub(crate) fn timed(self, log: timed::Log) -> Self {
+        Self { log: Some(log), ..self }
+    }
+
+    /// Activations with unspecified content.
     fn activations(&self, rows: usize, columns: usize) -> Activations {
         let mut values = take(&self.stores.values, rows * columns);
         values.resize(rows * columns);
         Activations { values, columns, stores: self.stores.clone() }
     }
 
-    /// `x`, each row made by `prepare` what is to be packed.
+    /// Packs the rows of `x` after `prepare` has changed them.
     fn pack(
         &self,
         (x, columns): (&[f32], usize),
@@ -116,7 +142,7 @@ impl CpuOperations {
         take(&self.stores.words, rows * format.words(columns))
     }
 
-    /// A weight. It keeps the checkpoint's precision, unless that of its products is lower.
+    /// Packs a weight. It keeps the checkpoint's precision unless its products have a lower one.
     fn weight(&self, parts: Vec<Part>, precision: Precision, order: Order) -> Matrix {
         let weights: Vec<Weight> = parts.iter().map(|part| part.weight.clone()).collect();
         let format = match self.arithmetic.format(precision) {
@@ -146,7 +172,7 @@ impl CpuOperations {
         matrix.with_bias(&bias, order)
     }
 
-    /// What a product's step makes of it, as an operand.
+    /// The result of a product and the step after it, as an operand.
     fn after(
         &mut self,
         x: &PackedActivations,
@@ -156,24 +182,26 @@ impl CpuOperations {
     ) -> Result<PackedActivations> {
         let format = self.arithmetic.format(precision);
         if format == Format::Int8 {
-            // A row's scale, and its rotation, need all of it.
+            // The scale and the rotation of a row need the whole row.
             let values = self.after_values(x, weight, step);
             return self.operand(&values, precision);
         }
+        timed!(self, step(step, x, weight, Some(format)));
         let (rows, inner) = (x.operand.rows(), step.outputs(weight));
         let words = self.words(format, rows, inner);
         let operand = self.compute.next_operand(&x.operand, weight, step, format, words);
         Ok(PackedActivations { operand, stores: self.stores.clone() })
     }
 
-    /// The same row after row.
+    /// The result of a product and the step after it, as rows of `f32`.
     fn after_values(&self, x: &PackedActivations, weight: &Matrix, step: Step) -> Activations {
+        timed!(self, step(step, x, weight, None));
         let mut out = self.activations(x.operand.rows(), step.outputs(weight));
         self.compute.next_values(&x.operand, weight, step, out.values_mut());
         out
     }
 
-    /// The norm of some rows.
+    /// Writes the norm of some rows to `out`.
     fn norm_rows(&self, norm: &Norm<Vec<f32>>, x: &[f32], out: &mut [f32]) {
         let Norm { kind, weight, bias, epsilon } = norm;
         match (kind, bias) {
@@ -184,7 +212,7 @@ impl CpuOperations {
         }
     }
 
-    /// Calls `body` with some rows of `x` at a time and the index of the first of them.
+    /// Calls `body` for some rows of `x` at a time. Arguments: the index of the first row, and the rows.
     fn each_rows(&self, x: &mut Activations, body: impl Fn(usize, &mut [f32]) + Sync) {
         let size = ROWS_PER_ITEM * x.columns;
         let items = x.values_mut().chunks_mut(size).enumerate();

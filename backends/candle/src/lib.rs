@@ -113,7 +113,11 @@ pub fn load(options: &LoadOptions) -> Result<Loaded> {
             let set =
                 options.instruction_set.as_deref().map(str::parse).transpose().map_err(BackendError::Load)?;
             let set = set.unwrap_or_else(InstructionSet::best);
-            let dtype = options.dtype.map_or_else(|| default_dtype(set, options), Ok)?;
+            let dtype = match options.dtype {
+                Some(DType::Float16) => instead_of_float16(set),
+                Some(dtype) => dtype,
+                None => default_dtype(set, options)?,
+            };
             let operations = if options.pin_threads {
                 CpuOperations::on(Threads::start_pinned(options.threads)?, set, dtype)?
             } else {
@@ -184,6 +188,15 @@ fn default_dtype(set: InstructionSet, options: &LoadOptions) -> Result<DType> {
     let is_rounded = || Ok::<_, BackendError>(Checkpoint::open(&options.weights)?.is_stored_as(&BF16));
     let native = set.has_bf16() && (Scheme::of(&options.config)?.is_some() || is_rounded()?);
     Ok(if native { DType::BFloat16 } else { DType::Float32 })
+}
+
+/// What a CPU computes in where float16 is asked for: bfloat16 if it multiplies it, else float32. Says so in the log.
+fn instead_of_float16(set: InstructionSet) -> DType {
+    let dtype = if set.has_bf16() { DType::BFloat16 } else { DType::Float32 };
+    tracing::info!(
+        "`--dtype float16`: {set} on the CPU does not multiply float16, so {dtype} is computed with instead"
+    );
+    dtype
 }
 
 fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) -> Result<Box<dyn Backend>> {

@@ -202,6 +202,8 @@ pub(crate) enum Position {
         /// The bucket of a distance, key less query.
         bucket: fn(distance: i64, buckets: usize) -> usize,
     },
+    /// Each layer scores them with its queries and keys ([`Disentangled`]).
+    Disentangled,
 }
 
 /// A convolution of the first hidden states over the positions of a text, with zeros in front of it and behind it. With the

@@ -1,4 +1,4 @@
-//! Whole models: scores equal the reference's, whatever else is in the batch, whoever computes.
+//! Tests of whole models: scores equal the reference's, whatever else is in the batch, on every device.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 mod architectures;
@@ -70,14 +70,14 @@ fn options_with(model: &str, head: Head) -> LoadOptions {
     }
 }
 
-/// The ids of the pairs whose ids are stored in full.
+/// The ids of the pairs that are stored with all their ids.
 fn pair_ids() -> HashMap<String, Vec<u32>> {
     let ids = json("expected/ids.json");
     let pairs = ids.as_object().unwrap().iter().filter(|(_, case)| case["ids"].is_array());
     pairs.map(|(name, case)| (name.clone(), serde_json::from_value(case["ids"].clone()).unwrap())).collect()
 }
 
-/// The ids and the reference's raw scores of the cases whose ids are stored in full.
+/// The ids and the reference's raw scores of the cases that are stored with all their ids.
 fn cases(model: &str) -> Vec<(String, Vec<u32>, f32)> {
     let ids = pair_ids();
     let expected = json(&format!("expected/{model}.json"));
@@ -94,7 +94,7 @@ fn cases(model: &str) -> Vec<(String, Vec<u32>, f32)> {
     cases
 }
 
-/// candle's operations, as exact as they are.
+/// candle's operations in `f32`.
 fn candle() -> TensorOperations {
     candle_as(candle_core::DType::F32)
 }
@@ -103,14 +103,14 @@ fn candle_as(products: candle_core::DType) -> TensorOperations {
     TensorOperations::new(device(), products)
 }
 
-/// A model on the GPU's path with a CPU that stands in for the device; absent where this cannot be had.
+/// A model on the GPU's path with a CPU in the role of the device; `None` if that is not available.
 #[cfg(target_os = "linux")]
 fn on_stand_in(
     dtype: candle_core::DType,
     has_flash: bool,
     options: &LoadOptions,
 ) -> Option<Box<dyn Backend>> {
-    let operations = crate::cuda::tests::stand_in::gpu(dtype, has_flash)?;
+    let operations = cuda::tests::stand_in::gpu(dtype, has_flash)?;
     Some(load_on(operations, options).unwrap())
 }
 
@@ -119,7 +119,7 @@ fn on_stand_in(_: candle_core::DType, _: bool, _: &LoadOptions) -> Option<Box<dy
     None
 }
 
-/// The device of this build, where candle drives it, else candle's CPU device.
+/// The device of this build if candle drives it, otherwise candle's CPU device.
 fn device() -> Device {
     match device::choose().unwrap() {
         Chosen::Candle(device) => device,
@@ -171,9 +171,9 @@ fn every_checkpoint_scores_as_transformers_does() {
     }
 }
 
-/// By how much a raw score may differ from the reference's, which is computed in `f32`, and by how much between two
-/// batches. The fixtures' weights are random and their raw scores reach 7: trained weights lose less. Measured were
-/// 0.28 and 0.10 in bfloat16, 0.35 and 0.25 in int8, 1.9 and 0.5 in int4.
+/// The allowed difference between a raw score and the reference's, which is computed in `f32`, and between
+/// two batches. The fixtures' weights are random, and their raw scores reach 7. Trained weights lose less.
+/// The measured differences were 0.28 and 0.10 in bfloat16, 0.35 and 0.25 in int8, 1.9 and 0.5 in int4.
 const LOWER_PRECISIONS: [(DType, f32, f32); 3] =
     [(DType::BFloat16, 0.3, 0.2), (DType::Int8, 0.5, 0.35), (DType::Int4, 2.2, 0.7)];
 
@@ -206,7 +206,8 @@ fn lower_precision_stays_near_the_reference_in_any_company() {
     }
 }
 
-/// A pair scored alone has the same bits in any batch, order and split, with or without prefix sharing, on one thread or two.
+/// A pair alone gives the same bits as in any batch, order and split, with or without prefix sharing, on one
+/// thread or two.
 #[test]
 fn a_score_does_not_depend_on_company_order_sharing_or_threads() {
     let mut rng = StdRng::seed_from_u64(20);
@@ -238,15 +239,15 @@ fn a_score_does_not_depend_on_company_order_sharing_or_threads() {
     }
 }
 
-/// Equal lengths (where a batch without a causal mask gives wrong scores), forks after one token, texts that are
-/// prefixes of others, a text twice.
+/// Texts of equal lengths (for which a batch without a causal mask gives wrong scores), forks after one
+/// token, texts that are prefixes of others, and a duplicate.
 fn random_texts(rng: &mut StdRng) -> Vec<Vec<u32>> {
     let mut ids = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..1300)).collect() };
     let trunk = ids(45);
     let mut texts: Vec<Vec<u32>> = (0..6).map(|_| ids(33)).collect();
     texts.extend([1, 2, 31, 32, 33, 44].map(|shared| [&trunk[..shared], &ids(17)].concat()));
     texts.extend([1, 32, 45, 45].map(|len| trunk[..len].to_vec()));
-    // Both sides of the end of attention's first step.
+    // Lengths on both sides of the end of attention's first step.
     let long = ids(530);
     texts.extend([479, 500, 511, 512, 513, 530].map(|shared| [&long[..shared], &ids(15)].concat()));
     texts
@@ -281,7 +282,7 @@ fn packed_attention_equals_the_obvious_one() {
             let mut places: Vec<usize> = (0..tokens).collect();
             places.shuffle(&mut StdRng::seed_from_u64(tokens as u64));
             let threads = Threads::start(2).unwrap();
-            let compute = kernels::matmul::Compute { set, threads };
+            let compute = kernels::compute::Compute { set, threads };
             let packed = [(Format::F32, 5e-6), (Format::Bf16, 0.04)].map(|(format, tolerance)| {
                 let mut packed = PackedKeys::new(format);
                 packed.pack(&compute, (&keys_values, &places), heads, &batch);
@@ -303,13 +304,15 @@ fn packed_attention_equals_the_obvious_one() {
                 let asked_tensor = tensor(&asked, width);
                 let keys_values = tensor(&keys_values, 2 * keys * size);
                 let divisor = (size as f32).sqrt();
-                let scoring = Scoring { mask: Mask::CAUSAL, divisor, soft_cap: None, bias: None };
+                let scoring =
+                    Scoring { mask: Mask::CAUSAL, divisor, soft_cap: None, bias: None, disentangled: false };
                 let rows =
                     Rows { batch: &batch, places: &places, spans: &spans, angles: None, heads, scoring };
                 let expected = reference::attention(&asked_tensor, &keys_values, &rows).unwrap();
                 let expected: Vec<f32> = expected.flatten_all().unwrap().to_vec1().unwrap();
                 for (packed, tolerance) in &packed {
-                    // As every row of queries is made ready once.
+                    // Halved queries are doubled when they are prepared. So the test fails unless each row is
+                    // prepared once.
                     let halved: Vec<f32> = asked.iter().map(|value| value / 2.0).collect();
                     let double = |row: usize, values: &mut [f32]| {
                         assert_eq!(values, &halved[row * width..][..width]);
@@ -333,7 +336,7 @@ fn packed_attention_equals_the_obvious_one() {
     }
 }
 
-/// On a GPU, reading beyond the table would end all work on the device, and with it the server's.
+/// On a GPU, a read beyond the table would end all work on the device, and with it the server.
 #[test]
 fn a_token_outside_the_vocabulary_fails_its_batch_and_no_later_one() {
     let backends =
@@ -349,7 +352,7 @@ fn a_token_outside_the_vocabulary_fails_its_batch_and_no_later_one() {
     }
 }
 
-/// Loads the model with its configuration or files changed; the error's text.
+/// Loads the model with changed options or files, and returns the text of the error.
 fn refusal(change: impl FnOnce(&mut LoadOptions)) -> String {
     let mut options = options("tied-bf16");
     change(&mut options);

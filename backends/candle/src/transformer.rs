@@ -202,7 +202,7 @@ impl LoadedView {
     fn load(view: &View, heads: Heads, checkpoint: &Checkpoint) -> Result<Self> {
         let mut loaded = Self { view: view.clone(), rope: None, bias: None };
         let rule = match &view.position {
-            Position::None => return Ok(loaded),
+            Position::None | Position::Disentangled => return Ok(loaded),
             Position::Rotary(rope) => {
                 loaded.rope = Some(RopeTables::new(rope.clone()));
                 return Ok(loaded);
@@ -244,7 +244,8 @@ impl LoadedView {
         heads: Heads,
     ) -> Rows<'a> {
         let View { mask, divisor, soft_cap, .. } = self.view;
-        let scoring = Scoring { mask, divisor, soft_cap, bias: self.bias.as_ref() };
+        let disentangled = matches!(self.view.position, Position::Disentangled);
+        let scoring = Scoring { mask, divisor, soft_cap, bias: self.bias.as_ref(), disentangled };
         Rows { batch, places, spans: &at.spans, angles, heads, scoring }
     }
 }

@@ -1,19 +1,20 @@
-//! Quantised blocks of GGUF, widened to `f32`.
+//! Widens quantised blocks of GGUF to `f32`.
 //!
-//! A block is a few numbers in small integers with one or two factors. The order of the multiplications is that of the
-//! format's reference, so that the results have its bits (`integration_tests/test_gguf.py` compares them).
+//! A block holds values as small integers, and one or two factors. The multiplications follow the order of
+//! the format's reference, so that the results have the same bits (`integration_tests/test_gguf.py` compares
+//! them).
 
 use half::f16;
 
-/// Values of a block with one pair of factors.
+/// Values of a block, or of a part of a block, with one pair of factors.
 const SMALL: usize = 32;
-/// Values of a block whose factors are integers themselves.
+/// Values of a block whose parts have integer factors.
 const LARGE: usize = 256;
 
-/// The values that the four bits of `IQ4_NL` stand for.
+/// The values of the 16 codes of `IQ4_NL`.
 const NON_LINEAR: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Each block of `BYTES` with its place in the output.
+/// Each block of `BYTES` bytes with its place in the output.
 fn each<'a, const BYTES: usize, const VALUES: usize>(
     blocks: &'a [u8],
     out: &'a mut [f32],
@@ -21,18 +22,18 @@ fn each<'a, const BYTES: usize, const VALUES: usize>(
     blocks.as_chunks().0.iter().zip(out.as_chunks_mut().0)
 }
 
-/// The half at a block's byte `at`.
+/// The half-precision number at byte `at` of a block.
 fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// The four bits of value `index` where the first half of the values are the low ones: 16 bytes for 32 values.
+/// The four bits of value `index`, of 32 values in 16 bytes. The low nibbles hold the first 16 values.
 fn nibble(bytes: &[u8], index: usize) -> u8 {
     let half = SMALL / 2;
     if index < half { bytes[index] & 15 } else { bytes[index - half] >> 4 }
 }
 
-/// The fifth bit of value `index`, in the place that it has in the number.
+/// The fifth bit of value `index`, shifted to its place in the number.
 fn fifth(bytes: &[u8], index: usize) -> u8 {
     (bytes[index / 8] >> (index % 8) & 1) << 4
 }
@@ -93,7 +94,7 @@ pub(crate) fn iq4_nl(blocks: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The factor and the offset, six bits each, of part `part` of eight, from the twelve bytes that hold all.
+/// The factor and the offset of part `part` of eight, six bits each. Twelve bytes hold all of them.
 fn factors(bytes: &[u8], part: usize) -> (f32, f32) {
     let (factor, offset) = if part < 4 {
         (bytes[part] & 63, bytes[part + 4] & 63)
@@ -104,7 +105,7 @@ fn factors(bytes: &[u8], part: usize) -> (f32, f32) {
     (f32::from(factor), f32::from(offset))
 }
 
-/// `Q4_K` and `Q5_K`: `bits` gives the value `index` of part `part`.
+/// A block of `Q4_K` or `Q5_K`. `bits(part, index)` gives the stored integer of a value.
 fn k_block(block: &[u8], out: &mut [f32; LARGE], bits: impl Fn(usize, usize) -> u8) {
     let (scale, least) = (half(block, 0), half(block, 2));
     for (part, out) in out.as_chunks_mut::<SMALL>().0.iter_mut().enumerate() {
@@ -116,7 +117,7 @@ fn k_block(block: &[u8], out: &mut [f32; LARGE], bits: impl Fn(usize, usize) -> 
     }
 }
 
-/// Four bits of value `index` of part `part`: two parts share 32 bytes.
+/// The four bits of value `index` of part `part`. Two parts share 32 bytes.
 fn shared_nibble(bytes: &[u8], part: usize, index: usize) -> u8 {
     bytes[part / 2 * SMALL + index] >> (part % 2 * 4) & 15
 }
@@ -139,7 +140,8 @@ pub(crate) fn q6_k(blocks: &[u8], out: &mut [f32]) {
     for (block, out) in each::<210, LARGE>(blocks, out) {
         let scale = half(block, 208);
         for (index, out) in out.iter_mut().enumerate() {
-            // Two halves of 128 values: 64 bytes of low bits, 32 of high ones, 8 factors.
+            // Two halves of 128 values each. Each half has 64 bytes of low bits, 32 bytes of high bits and 8
+            // factors.
             let (part, within) = (index / 128, index % 128);
             let (quarter, column) = (within / 32, within % 32);
             let low = block[part * 64 + quarter % 2 * 32 + column] >> (quarter / 2 * 4) & 15;

@@ -1,21 +1,23 @@
-//! The types in which tensors are stored, each as data: how many values make a block, its bytes, and how it is widened.
+//! The types in which files store tensors, as data: values and bytes per block, and the function that widens
+//! a block.
 //!
-//! What must hold: a block widened to `f32` has the bits that the reference implementation of its format gives.
+//! What must hold: a block widened to `f32` has the same bits as in the reference implementation of its
+//! format.
 
 use crate::blocks;
 use half::{bf16, f16};
 use std::fmt;
 
-/// Widens whole blocks to values; the two slices hold the same number of blocks.
+/// Widens whole blocks to values. Both slices hold the same number of blocks.
 type Widen = fn(&[u8], &mut [f32]);
 
-/// A type of stored values.
+/// A storage type.
 pub struct Encoding {
-    /// Its name, in the words of its format.
+    /// Its name in its format.
     pub name: &'static str,
-    /// Values of a block.
+    /// The number of values in a block.
     pub values: usize,
-    /// Bytes of a block.
+    /// The number of bytes of a block.
     pub bytes: usize,
     widen: Option<Widen>,
 }
@@ -27,7 +29,7 @@ pub static F16: Encoding = Encoding::new("F16", 1, 2, Some(widen_f16));
 /// 16-bit floating point with the range of 32-bit.
 pub static BF16: Encoding = Encoding::new("BF16", 1, 2, Some(widen_bf16));
 
-/// All others that are computed with.
+/// The supported types with blocks.
 static BLOCKS: [Encoding; 9] = [
     Encoding::new("Q4_0", 32, 18, Some(blocks::q4_0)),
     Encoding::new("Q4_1", 32, 20, Some(blocks::q4_1)),
@@ -40,7 +42,8 @@ static BLOCKS: [Encoding; 9] = [
     Encoding::new("IQ4_NL", 32, 18, Some(blocks::iq4_nl)),
 ];
 
-/// Types that files have and that are not computed with. Their sizes are checked as those of all others.
+/// Types that appear in files and cannot be computed with. Their sizes are known, so that files with them are
+/// checked like all others.
 static OTHERS: [Encoding; 36] = [
     Encoding::new("F64", 1, 8, None),
     Encoding::new("I8", 1, 1, None),
@@ -91,26 +94,27 @@ impl Encoding {
         self.widen.is_some()
     }
 
-    /// Whether its values are blocks of quantised numbers.
+    /// Whether it stores blocks of quantised numbers.
     #[must_use]
     pub fn is_quantised(&self) -> bool {
         self.values > 1
     }
 
-    /// Widens whole blocks to `out`, which holds as many values as the blocks; one that is not supported leaves `out`.
+    /// Widens whole blocks into `out`, which has exactly as many values. A type that is not supported leaves
+    /// `out` unchanged.
     pub fn widen(&self, blocks: &[u8], out: &mut [f32]) {
         if let Some(widen) = self.widen {
             widen(blocks, out);
         }
     }
 
-    /// The type of this name.
+    /// The type with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         [&F32, &F16, &BF16].into_iter().chain(&BLOCKS).chain(&OTHERS).find(|encoding| encoding.name == name)
     }
 
-    /// The names of all that can be computed with.
+    /// The names of all supported types.
     #[must_use]
     pub fn supported() -> String {
         let all = [&F32, &F16, &BF16].into_iter().chain(&BLOCKS);

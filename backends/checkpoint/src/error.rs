@@ -2,15 +2,15 @@
 
 use std::{io, path::PathBuf};
 
-/// A file that is not read, and what to do about it.
+/// The reason why a file was refused, and the way to repair it.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The operating system refuses it.
+    /// The operating system failed to read it.
     #[error("cannot read {path}: {cause}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's answer. It is not the `source` of this error, which would be printed a second time.
+        /// The system's error. It is not the `source` of this error, which would print it a second time.
         cause: io::Error,
     },
     /// A directory, a pipe or a device.
@@ -18,7 +18,7 @@ pub enum CheckpointError {
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of path, with its article.
         kind: &'static str,
     },
     /// A Git LFS pointer.
@@ -27,16 +27,16 @@ pub enum CheckpointError {
         /// The file.
         path: PathBuf,
     },
-    /// The file is longer or shorter than it says.
+    /// The file's length contradicts its header.
     #[error(
         "{path} has {actual} bytes where its header promises {expected}: delete it and download it again"
     )]
     WrongLength {
         /// The file.
         path: PathBuf,
-        /// Bytes by the header.
+        /// The length by the header, in bytes.
         expected: u64,
-        /// Bytes on disk.
+        /// The length on disk, in bytes.
         actual: u64,
     },
     /// The file's content contradicts itself.
@@ -44,15 +44,15 @@ pub enum CheckpointError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         reason: String,
     },
-    /// The file is whole, but holds something that is not supported.
+    /// The file is complete but uses a feature that is not supported.
     #[error("{path}: {reason}")]
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What it is, and what to do.
+        /// The feature, and the remedy.
         reason: String,
     },
 }

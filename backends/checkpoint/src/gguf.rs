@@ -1,9 +1,9 @@
-//! GGUF, llama.cpp's files: metadata by name, then the tensors.
+//! GGUF, llama.cpp's format: metadata by name, then the tensors.
 //!
-//! A file begins with a magic number, a version and two counts; then come the metadata, each a name and a typed value, and
-//! the tensors' names, shapes, types and places; then, aligned, their values. The names of metadata and tensors are
-//! llama.cpp's: `translate` knows them. What must hold: a length or count is compared with what is left of the file, and
-//! with a limit, before memory is taken for it.
+//! A file begins with a magic number, a version and two counts. The metadata follow, each a name and a typed
+//! value, then the names, shapes, types and offsets of the tensors, and finally the aligned values. Metadata
+//! and tensors have llama.cpp's names, which `translate` knows. What must hold: every length and count is
+//! checked against the rest of the file and a limit before memory is taken for it.
 
 mod config;
 mod reader;
@@ -19,18 +19,18 @@ use std::{
     sync::Arc,
 };
 
-/// How a file begins.
+/// The first bytes of a file.
 pub(crate) const MAGIC: &[u8] = b"GGUF";
 /// The most tensors of a file.
 const MOST_TENSORS: u64 = 1 << 20;
-/// The most metadata of a file; its tokens are one of them.
+/// The most metadata entries of a file. All tokens together are one entry.
 const MOST_METADATA: u64 = 1 << 16;
-/// The most dimensions of a tensor, by the format.
+/// The most dimensions of a tensor, as the format defines it.
 const MOST_DIMENSIONS: u32 = 4;
-/// The alignment of tensors where the file names none.
+/// The alignment of tensors if the file does not state it.
 const ALIGNMENT: u64 = 32;
 
-/// The types of tensors by their numbers.
+/// The names of tensor types by the format's numbers.
 const TYPES: [(u32, &str); 34] = [
     (0, "F32"),
     (1, "F16"),
@@ -77,18 +77,18 @@ pub struct File {
     tensors: BTreeMap<String, Tensor>,
 }
 
-/// Metadata by name.
+/// Metadata values by name.
 #[derive(Debug, Default)]
 pub struct Metadata(BTreeMap<String, Value>);
 
 impl Metadata {
-    /// The value of this name.
+    /// The value with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name)
     }
 
-    /// The text of this name.
+    /// The text with this name.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.get(name) {
@@ -97,7 +97,7 @@ impl Metadata {
         }
     }
 
-    /// The whole number of this name, if it is not negative.
+    /// The whole number with this name, if it is not negative.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<usize> {
         match self.get(name) {
@@ -106,7 +106,7 @@ impl Metadata {
         }
     }
 
-    /// The number of this name.
+    /// The number with this name.
     #[must_use]
     pub fn real(&self, name: &str) -> Option<f64> {
         match self.get(name) {
@@ -116,7 +116,7 @@ impl Metadata {
         }
     }
 
-    /// The switch of this name.
+    /// The switch with this name.
     #[must_use]
     pub fn switch(&self, name: &str) -> Option<bool> {
         match self.get(name) {
@@ -125,7 +125,7 @@ impl Metadata {
         }
     }
 
-    /// The list of texts of this name.
+    /// The list of texts with this name.
     #[must_use]
     pub fn texts(&self, name: &str) -> Option<&[String]> {
         match self.get(name) {
@@ -134,13 +134,13 @@ impl Metadata {
         }
     }
 
-    /// The list of whole numbers of this name.
+    /// The list of whole numbers with this name.
     #[must_use]
     pub fn numbers(&self, name: &str) -> Option<Vec<i64>> {
         self.get(name).and_then(Value::numbers)
     }
 
-    /// The list of numbers of this name.
+    /// The list of numbers with this name.
     #[must_use]
     pub fn reals(&self, name: &str) -> Option<Vec<f64>> {
         self.get(name).and_then(Value::reals)
@@ -153,11 +153,12 @@ impl Metadata {
 }
 
 impl File {
-    /// Opens a GGUF file and reads all but the tensors' values.
+    /// Opens a GGUF file and reads everything except the tensors' values.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError`] naming the file if it is not a whole GGUF file, or has something that is not supported.
+    /// [`CheckpointError`] naming the file if it is not a complete GGUF file, or has a feature that is not
+    /// supported.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let source = Arc::new(Source::open(path)?);
         if source.start(MAGIC.len() as u64)? != MAGIC {
@@ -172,7 +173,7 @@ impl File {
         if !(2..=3).contains(&version) {
             let order = if version.swap_bytes() < 16 { ", or its numbers are big-endian" } else { "" };
             return Err(source.unsupported(format!(
-                "it is of version {version} of GGUF{order}; versions 2 and 3, little-endian, are supported"
+                "its GGUF version is {version}{order}; versions 2 and 3, little-endian, are supported"
             )));
         }
         let tensors = reader.count("tensors", MOST_TENSORS)?;
@@ -216,7 +217,7 @@ impl File {
         self.metadata.text("general.architecture").unwrap_or_default()
     }
 
-    /// The number of layers that there are tensors of.
+    /// The number of layers that have tensors.
     fn layers(&self) -> usize {
         let number = |name: &String| name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok();
         self.tensors.keys().filter_map(number).collect::<std::collections::BTreeSet<_>>().len()
@@ -232,7 +233,7 @@ impl File {
         CheckpointError::Unsupported { path: self.path.clone(), reason: reason.into() }
     }
 
-    /// The shape of a tensor under llama.cpp's name, the last dimension that of neighbouring values.
+    /// The shape of the tensor with llama.cpp's name. Neighbouring values are in the last dimension.
     #[must_use]
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.tensors.get(name).map(Tensor::shape)
@@ -242,18 +243,18 @@ impl File {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Unsupported`] naming an architecture or a tensor that is not known.
+    /// [`CheckpointError::Unsupported`] naming an unknown architecture or tensor.
     pub(crate) fn translated(&self, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
         translate::tensors(self, source)
     }
 }
 
-/// What a file says of a tensor.
+/// A file's description of a tensor.
 struct Info {
     name: String,
     shape: Vec<usize>,
     kind: u32,
-    /// From the start of all tensors' values, in bytes.
+    /// The offset of its first value from the start of all tensors' values, in bytes.
     offset: u64,
 }
 
@@ -271,12 +272,12 @@ fn info(reader: &mut Reader<'_>) -> Result<Info, CheckpointError> {
             size.ok_or_else(|| reader.damaged(format!("the tensor `{name}` has an impossible shape")))?,
         );
     }
-    // The file has the dimension of neighbouring values first.
+    // The file lists the dimension of neighbouring values first.
     shape.reverse();
     Ok(Info { name, shape, kind: reader.u32()?, offset: reader.u64()? })
 }
 
-/// The tensor where its values are; `start` is that of all values.
+/// The tensor with its place in the file. `start` is the offset of all tensors' values.
 fn placed(
     source: &Arc<Source>,
     info: &Info,
@@ -295,7 +296,7 @@ fn placed(
         return Err(source.damaged(format!("the tensor `{name}` is not aligned")));
     }
     let Some(start) = start.checked_add(*offset).filter(|start| *start <= source.length) else {
-        return Err(source.damaged(format!("the tensor `{name}` begins behind the end of the file")));
+        return Err(source.damaged(format!("the tensor `{name}` begins beyond the end of the file")));
     };
     Tensor::new(source, name, Place { start, end: source.length }, encoding, shape.clone())
 }
@@ -309,7 +310,7 @@ mod tests {
     const TEXT: u32 = 8;
     const LIST: u32 = 9;
 
-    /// The bytes of a file, piece by piece.
+    /// Builds the bytes of a file, part by part.
     #[derive(Default, Clone)]
     struct Bytes(Vec<u8>);
 
@@ -383,7 +384,7 @@ mod tests {
         let twice = || Bytes::header(3, 0, 2).text("x").u32(U32).u32(1).text("x").u32(U32).u32(1).values(0);
         let tensors_twice = || Bytes::header(3, 2, 0).info("w", &[8], 0, 0).info("w", &[8], 0, 32).values(64);
         let table = [
-            ("version 1", Bytes::header(1, 0, 0).0, "version 1 of GGUF;"),
+            ("version 1", Bytes::header(1, 0, 0).0, "GGUF version is 1;"),
             ("big-endian", Bytes::header(3_u32.swap_bytes(), 0, 0).0, "big-endian"),
             ("only a magic number", MAGIC.to_vec(), "ends at byte 4"),
             ("tensors without end", Bytes::header(3, u64::MAX, 0).0, "18446744073709551615 tensors"),
@@ -407,7 +408,7 @@ mod tests {
             ("five dimensions", one(&[1; 5], 0, 0), "5 dimensions"),
             ("an unknown type", one(&[8], 99, 0), "unknown type 99"),
             ("a type that is gone", one(&[32], 4, 0), "unknown type 4"),
-            ("half a block", one(&[16], 8, 0), "no whole blocks of Q8_0"),
+            ("half a block", one(&[16], 8, 0), "block size of Q8_0"),
             ("a shape that overflows", one(&[1 << 40, 1 << 40], 0, 0), "does not fit its place"),
             ("a size that is negative", one(&[1 << 63], 0, 0), "impossible shape"),
             (
@@ -416,8 +417,8 @@ mod tests {
                 "does not fit its place",
             ),
             ("values behind the end", one(&[16], 0, 32), "does not fit its place"),
-            ("a place behind the end", one(&[1], 0, 1 << 40), "begins behind the end"),
-            ("a place that overflows", one(&[1], 0, u64::MAX - 31), "begins behind the end"),
+            ("a place behind the end", one(&[1], 0, 1 << 40), "begins beyond the end"),
+            ("a place that overflows", one(&[1], 0, u64::MAX - 31), "begins beyond the end"),
             ("a place that is not aligned", one(&[1], 0, 4), "is not aligned"),
             ("tensors twice", tensors_twice(), "tensor `w` twice"),
         ];

@@ -1,10 +1,12 @@
 //! Checkpoint files as tensors by name: safetensors, PyTorch's pickles, GGUF.
 //!
-//! Input: the path of a file. Output: a [`Checkpoint`], whose tensors are read when they are wanted. What must hold:
-//! - every length, count and offset in a file is checked against the file's length before memory is taken for it;
+//! Input: the path of a file. Output: a [`Checkpoint`], whose tensors are read when they are needed. What
+//! must hold:
+//! - every length, count and offset in a file is checked against the file's length before memory is taken for
+//!   it;
 //! - nothing in a file is executed, and no file is mapped into memory;
-//! - a tensor is under the name that `transformers` gives it, in the shape and the order of values that it has there;
-//! - a type that is not supported is an error that names the tensor, once the tensor is read.
+//! - a tensor has the name, shape and order of values that `transformers` gives it;
+//! - reading a tensor of a type that is not supported is an error that names the tensor.
 
 mod blocks;
 mod encoding;
@@ -27,9 +29,9 @@ use std::{
     sync::Arc,
 };
 
-/// How a Git LFS pointer begins, which is there where a file was not fetched.
+/// The first bytes of a Git LFS pointer, which replaces a file that was not fetched.
 const LFS_PREFIX: &[u8] = b"version https://git-lfs";
-/// The bytes by which formats are told apart, at most.
+/// The most bytes by which formats are told apart.
 const LONGEST_MAGIC: u64 = 16;
 
 /// A format of checkpoint files.
@@ -53,7 +55,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug)]
 pub struct Checkpoint {
     /// Its format.
@@ -74,7 +76,7 @@ pub(crate) struct Source {
 impl Source {
     fn open(path: &Path) -> Result<Self, CheckpointError> {
         let failed = |cause| CheckpointError::Io { path: path.into(), cause };
-        // Opening a pipe would wait until somebody writes to it.
+        // Opening a pipe would block until another process writes to it.
         let metadata = path.metadata().map_err(failed)?;
         if !metadata.is_file() {
             let kind = if metadata.is_dir() { "a directory" } else { "a pipe, a socket or a device" };
@@ -93,7 +95,7 @@ impl Source {
         self.read(0, most.min(self.length) as usize)
     }
 
-    /// `length` bytes from `place` on. The file may have become shorter since it was opened.
+    /// `length` bytes from offset `place`. The file may have become shorter since it was opened.
     fn read(&self, place: u64, length: usize) -> Result<Vec<u8>, CheckpointError> {
         let mut bytes = vec![0; length];
         let read = self.file.read_exact_at(&mut bytes, place);
@@ -110,11 +112,13 @@ impl Source {
     }
 }
 
-/// Opens a checkpoint file, whose format its first bytes say, and reads what it says of its tensors.
+/// Opens a checkpoint file, recognises its format by its first bytes, and reads the descriptions of its
+/// tensors.
 ///
 /// # Errors
 ///
-/// [`CheckpointError`] naming the file if it cannot be read, is not whole, or holds something that is not supported.
+/// [`CheckpointError`] naming the file if it cannot be read, is incomplete, or has a feature that is not
+/// supported.
 pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let source = Arc::new(Source::open(path)?);
     let start = source.start(LONGEST_MAGIC)?;
@@ -132,7 +136,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
 ///
 /// # Errors
 ///
-/// [`CheckpointError::Damaged`] if there is one of this name.
+/// [`CheckpointError::Damaged`] if a tensor of this name exists.
 fn insert(
     tensors: &mut BTreeMap<String, Tensor>,
     name: String,

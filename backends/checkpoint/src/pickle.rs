@@ -1,8 +1,9 @@
 //! Files of `torch.save`: a dictionary of tensors, as a pickle with the values next to it.
 //!
-//! Since `PyTorch` 1.6 such a file is a zip archive whose members are not compressed: `data.pkl`, and `data/KEY` with the
-//! values of each storage. Older files are five pickles in a row, then the storages. What must hold: the pickle's program
-//! makes tensors and nothing else ([`machine`]); tensors are views of storages, and none reaches beyond its own.
+//! Since `PyTorch` 1.6 such a file is a zip archive whose members are not compressed: `data.pkl`, and a
+//! member `data/KEY` with the values of each storage. Older files are five pickles in a row, followed by the
+//! storages. What must hold: the pickle's program makes tensors and nothing else ([`machine`]); tensors are
+//! views of storages, and no view reaches beyond its storage.
 
 mod machine;
 
@@ -14,16 +15,16 @@ use std::{
 };
 use zip::{CompressionMethod, ZipArchive};
 
-/// How a zip archive begins.
+/// The first bytes of a zip archive.
 const ZIP: &[u8] = b"PK\x03\x04";
-/// How the older format begins: a pickle of this number.
+/// The first bytes of the older format: a pickle of its magic number.
 const LEGACY: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
-/// The longest pickle, in bytes. It has about 200 for each tensor.
+/// The longest pickle, in bytes. A pickle has about 200 bytes per tensor.
 const LONGEST_PICKLE: u64 = 16 << 20;
-/// The most members of an archive, one for each tensor and a few more.
+/// The most members of an archive. It has one per tensor and a few more.
 const MOST_MEMBERS: usize = 1 << 20;
 
-/// Whether a file that begins so is one of `torch.save`.
+/// Whether a file with these first bytes comes from `torch.save`.
 pub(crate) fn is_pickle(start: &[u8]) -> bool {
     start.starts_with(ZIP) || start.starts_with(LEGACY)
 }
@@ -32,7 +33,7 @@ pub(crate) fn tensors(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, 
     if source.start(ZIP.len() as u64)? == ZIP { zipped(source) } else { legacy(source) }
 }
 
-/// The members of an archive by name: where their bytes are.
+/// The places of an archive's members by name.
 fn members(source: &Source) -> Result<HashMap<String, Place>, CheckpointError> {
     let unreadable =
         |error: &dyn std::fmt::Display| source.damaged(format!("its zip archive is not readable: {error}"));
@@ -55,9 +56,8 @@ fn members(source: &Source) -> Result<HashMap<String, Place>, CheckpointError> {
             (end <= source.length).then_some(Place { start, end })
         });
         let Some(place) = place else {
-            return Err(
-                source.damaged(format!("the member `{name}` of its zip archive ends behind the file"))
-            );
+            return Err(source
+                .damaged(format!("the member `{name}` of its zip archive ends beyond the end of the file")));
         };
         // `torch.save` puts all members into one folder, whose name varies.
         let name = name.split_once('/').map_or(name.as_str(), |(_folder, name)| name).to_owned();
@@ -70,7 +70,7 @@ fn zipped(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointEr
     let members = members(source)?;
     let Some(pickle) = members.get("data.pkl") else {
         return Err(source.unsupported(
-            "its zip archive has no `data.pkl`: it is not a file of `torch.save`, or one of `torch.jit.save`",
+            "its zip archive has no `data.pkl`: `torch.save` did not write it, or it is a `torch.jit.save` file",
         ));
     };
     if let Some(order) = members.get("byteorder") {
@@ -103,7 +103,7 @@ fn program(source: &Source, place: &Place) -> Result<Vec<u8>, CheckpointError> {
     source.read(place.start, length as usize)
 }
 
-/// A view as a tensor; `place` is that of its storage.
+/// A view as a tensor. `place` holds the values of its storage.
 fn tensor(source: &Arc<Source>, name: &str, view: &View, place: &Place) -> Result<Tensor, CheckpointError> {
     let View { storage, offset, shape, strides } = view;
     let encoding = encoding(source, name, storage)?;
@@ -137,8 +137,8 @@ fn encoding(source: &Source, name: &str, storage: &Storage) -> Result<&'static E
     })
 }
 
-/// The format before `PyTorch` 1.6: magic number, version, facts of the system, dictionary, keys of storages; then of each
-/// storage the number of its values and the values.
+/// Reads the format before `PyTorch` 1.6: magic number, version, system facts, dictionary and keys of
+/// storages; then for each storage the number of its values and the values.
 fn legacy(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let program = source.start(LONGEST_PICKLE)?;
     let mut machine = Machine::new(&program);
@@ -168,7 +168,9 @@ fn legacy(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointEr
         let bytes = count.checked_mul(encoding(source, name, storage)?.bytes as u64);
         let Some(end) = bytes.and_then(|bytes| start.checked_add(bytes)).filter(|end| *end <= source.length)
         else {
-            return Err(source.damaged(format!("the values of the tensor `{name}` end behind the file")));
+            return Err(
+                source.damaged(format!("the values of the tensor `{name}` end beyond the end of the file"))
+            );
         };
         places.insert(key.clone(), Place { start, end });
         start = end;
@@ -194,7 +196,7 @@ mod tests {
     };
     use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
 
-    /// What `torch.save` wrote (`integration_tests/reference/pickles.py`).
+    /// A file that `torch.save` wrote (`integration_tests/reference/pickles.py`).
     fn fixture(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../integration_tests/reference/fixtures/pickles")
@@ -255,7 +257,7 @@ mod tests {
     fn a_pickle_that_is_no_dictionary_of_tensors_is_refused() {
         let pickled = |program: &[u8]| archive(&[("data.pkl", program)], CompressionMethod::Stored);
         let system = b"\x80\x02cposix\nsystem\nX\x02\0\0\0id\x85R.";
-        // One tuple holds the next twice: 2 to the power of 40 values, if somebody copied or printed them.
+        // Each tuple holds the previous one twice. A copy or a printout would have 2^40 values.
         let doubling: Vec<u8> = [b"\x80\x02)".as_slice(), &b"q\0h\0\x86".repeat(40), b"."].concat();
         let pile: Vec<u8> = [b"\x80\x02".as_slice(), &b"N".repeat(100_000), b"."].concat();
         let storage = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ";
@@ -276,11 +278,11 @@ mod tests {
             ),
             ("doubling tuples", pickled(&doubling), "nests tuples"),
             ("a pile", pickled(&pile), "piles up more values"),
-            ("no tensors", pickled(b"\x80\x02}."), "no dictionary of tensors"),
+            ("no tensors", pickled(b"\x80\x02}."), "not hold a dictionary of tensors"),
             ("a long text", pickled(b"\x80\x02X\xff\xff\xff\xff"), "breaks off"),
             ("nothing", pickled(b""), "breaks off"),
             ("no end", pickled(b"\x80\x02}"), "breaks off"),
-            ("an empty stack", pickled(b"\x80\x02R."), "no sound program"),
+            ("an empty stack", pickled(b"\x80\x02R."), "not a valid program"),
             ("a newer instruction", pickled(b"\x80\x04\x95"), "instruction 0x95"),
             ("an offset beyond", tensor(b"K\x05K\x04\x85K\x01\x85"), "does not fit its storage"),
             ("a stride beyond", tensor(b"K\x00K\x02\x85K\x04\x85"), "reaches beyond"),
@@ -295,11 +297,11 @@ mod tests {
             (
                 "no values",
                 archive(&[("data.pkl", b"\x80\x02}.")], CompressionMethod::Stored),
-                "no dictionary",
+                "not hold a dictionary",
             ),
             ("no pickle", archive(&[("x", b"")], CompressionMethod::Stored), "no `data.pkl`"),
             ("cut archive", whole[..whole.len() - 30].to_vec(), "zip archive is not readable"),
-            ("cut old file", old[..old.len() - 1].to_vec(), "end behind the file"),
+            ("cut old file", old[..old.len() - 1].to_vec(), "end beyond the end of the file"),
             ("old file without values", old[..600].to_vec(), "breaks off"),
         ];
         for (row, content, part) in table {
@@ -307,7 +309,7 @@ mod tests {
             assert!(message.contains(part) && message.contains("pytorch_model.bin"), "{row}: {message}");
         }
         let mut flagged = archive(&[("data.pkl", b"\x80\x02}.")], CompressionMethod::Stored);
-        // The method of the member, in its own header and in the archive's list.
+        // The compression method, in the member's own header and in the archive's directory.
         let list = flagged.windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
         flagged[8] = 8;
         flagged[list + 10] = 8;

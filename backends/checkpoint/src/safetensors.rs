@@ -1,12 +1,12 @@
-//! safetensors: eight bytes with the length of a header, the header in JSON, then the values.
+//! The safetensors format: eight bytes with the length of a header, the header in JSON, then the values.
 
 use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::Place};
 use safetensors::tensor::Metadata;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// The length of the header is in the first eight bytes, little-endian.
+/// The first eight bytes hold the length of the header, little-endian.
 const LENGTH_BYTES: u64 = 8;
-/// The longest header, in bytes, by the format's own definition.
+/// The longest header, in bytes, as the format defines it.
 const LONGEST_HEADER: u64 = 100_000_000;
 
 pub(crate) fn tensors(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
@@ -25,7 +25,8 @@ pub(crate) fn tensors(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, 
         return Err(wrong_length(start));
     }
     let header = source.read(LENGTH_BYTES, length as usize)?;
-    // This checks that the tensors follow each other without a gap, and that each has the bytes of its shape and type.
+    // Deserializing checks that the tensors follow each other without gaps and that each has the bytes of its
+    // shape and type.
     let metadata: Metadata = serde_json::from_slice(&header)
         .map_err(|error| source.damaged(format!("its safetensors header is not readable: {error}")))?;
     let expected = start.saturating_add(metadata.data_len() as u64);

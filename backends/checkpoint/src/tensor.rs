@@ -1,4 +1,4 @@
-//! A tensor in a file: where its values are, and how they are read.
+//! A tensor in a file: the place of its values, and the reading of rows.
 
 use crate::{
     CheckpointError, Source,
@@ -6,44 +6,44 @@ use crate::{
 };
 use std::{ops::Range, path::Path, sync::Arc};
 
-/// A tensor of a file. Its values are read when they are wanted.
+/// A tensor of a file. Its values stay in the file until rows are read.
 #[derive(Debug, Clone)]
 pub struct Tensor {
     source: Arc<Source>,
-    /// Where its first value is, in bytes from the start of the file.
+    /// The offset of its first value from the start of the file, in bytes.
     start: u64,
     encoding: &'static Encoding,
     shape: Vec<usize>,
     order: Order,
 }
 
-/// In which order the values are stored.
+/// The order in which the values are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Order {
     /// Row after row.
     Rows,
     /// The distance of neighbours in each dimension, in values.
     Strides(Vec<usize>),
-    /// Row after row, and of each of these heads' rows the two halves alternate.
+    /// Row after row. Within the rows of each head, the rows of the two halves alternate.
     Interleaved { heads: usize },
-    /// Only some rows are stored, row after row: those of these numbers.
+    /// Only the rows with these numbers are stored, one after the other.
     Picked { numbers: Vec<usize> },
 }
 
 /// Values of a tensor in memory.
 pub struct Values {
-    /// Their bytes.
+    /// The bytes of the values.
     pub bytes: Vec<u8>,
-    /// Their type: a plain one, never blocks.
+    /// The type of the values: a plain one, never blocks.
     pub encoding: &'static Encoding,
 }
 
-/// Where the values of a tensor are.
+/// A range of bytes in a file.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// The first byte that it may use, from the start of the file.
+    /// The first byte, from the start of the file.
     pub(crate) start: u64,
-    /// The end of the bytes that it may use.
+    /// The end, from the start of the file.
     pub(crate) end: u64,
 }
 
@@ -60,7 +60,7 @@ impl Tensor {
         let columns = tensor.columns();
         if !columns.is_multiple_of(encoding.values) {
             return Err(source.damaged(format!(
-                "the tensor `{name}` has rows of {columns} values, which are no whole blocks of {}",
+                "the tensor `{name}` has rows of {columns} values, which is not a multiple of the block size of {}",
                 encoding.name
             )));
         }
@@ -75,7 +75,7 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A tensor of plain values that are `strides` values apart in each dimension, inside `place`.
+    /// A tensor of plain values inside `place`, with neighbours in each dimension `strides` values apart.
     pub(crate) fn strided(
         source: &Arc<Source>,
         name: &str,
@@ -85,7 +85,7 @@ impl Tensor {
     ) -> Result<Self, CheckpointError> {
         let refused = |reason: &str| Err(source.damaged(format!("the tensor `{name}` {reason}")));
         if shape.len() != strides.len() {
-            return refused("has not as many strides as dimensions");
+            return refused("does not have as many strides as dimensions");
         }
         let is_empty = shape.contains(&0);
         let reach = shape.iter().zip(&strides).try_fold(1_usize, |reach, (size, stride)| {
@@ -100,17 +100,19 @@ impl Tensor {
         Ok(Self { order, ..tensor })
     }
 
-    /// The same tensor, whose rows of each head are stored with their two halves alternating.
+    /// The same tensor, stored with the rows of each head's two halves alternating.
     pub(crate) fn interleaved(self, heads: usize) -> Self {
         Self { order: Order::Interleaved { heads }, ..self }
     }
 
-    /// A matrix of `rows` rows, of which this tensor's are those of these numbers. The others cannot be read.
+    /// A matrix of `rows` rows. This tensor stores only the rows with these numbers; the others cannot be
+    /// read.
     pub(crate) fn picked(self, rows: usize, numbers: Vec<usize>) -> Self {
         Self { shape: vec![rows, self.columns()], order: Order::Picked { numbers }, ..self }
     }
 
-    /// Whether `strides` are those of rows after rows; where a dimension has one value, its stride does not matter.
+    /// Whether `strides` describe values that are stored row after row. The stride of a dimension of size one
+    /// does not matter.
     fn is_contiguous(&self, strides: &[usize]) -> bool {
         let mut expected = 1;
         self.shape.iter().zip(strides).rev().all(|(&size, &stride)| {
@@ -120,41 +122,42 @@ impl Tensor {
         }) || self.shape.contains(&0)
     }
 
-    /// The file.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.source.path
     }
 
-    /// Its dimensions, the last one that of neighbouring values.
+    /// Its dimensions. Neighbouring values are in the last one.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How it is stored.
+    /// Its storage type.
     #[must_use]
     pub fn encoding(&self) -> &'static Encoding {
         self.encoding
     }
 
-    /// Values of a row: of several dimensions, all but the last count rows.
+    /// The length of a row: the last dimension. All other dimensions count rows.
     #[must_use]
     pub fn columns(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Rows.
+    /// The number of rows: the product of all dimensions but the last.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.shape.iter().rev().skip(1).product()
     }
 
-    /// The bytes of some rows as they are stored, row after row. The file may have become shorter since it was opened.
+    /// The bytes of some rows as they are stored, row after row. The file may have become shorter since it
+    /// was opened.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`].
+    /// [`CheckpointError::Io`], and [`CheckpointError::Unsupported`] for a row that is not stored.
     pub fn read_stored(&self, rows: Range<usize>) -> Result<Vec<u8>, CheckpointError> {
         let row = self.columns() / self.encoding.values * self.encoding.bytes;
         match &self.order {
@@ -183,12 +186,13 @@ impl Tensor {
         }
     }
 
-    /// Some rows as values that can be computed with: plain ones as they are stored, blocks widened to `f32`. The only
-    /// place where blocks are widened.
+    /// Some rows as values that can be computed with: plain values as they are stored, blocks widened to
+    /// `f32`. Blocks are widened nowhere else.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`], and [`CheckpointError::Unsupported`] naming the type.
+    /// Errors of [`Tensor::read_stored`], and [`CheckpointError::Unsupported`] naming a type that is not
+    /// supported.
     pub fn read(&self, name: &str, rows: Range<usize>) -> Result<Values, CheckpointError> {
         let encoding = self.encoding;
         if !encoding.is_supported() {
@@ -213,7 +217,7 @@ impl Tensor {
         self.source.read(self.start + offset as u64, length)
     }
 
-    /// Some rows of values that are `strides` apart. What is read has at most as many values as the storage.
+    /// Reads rows whose values are `strides` apart. It reads at most as many values as the storage has.
     fn gather(&self, strides: &[usize], rows: Range<usize>) -> Result<Vec<u8>, CheckpointError> {
         let size = self.encoding.bytes;
         let (columns, column_stride) = (self.columns(), strides.last().copied().unwrap_or(1));
@@ -241,7 +245,7 @@ impl Tensor {
     }
 }
 
-/// The bytes of a tensor of this shape; absent where they, or its rows, cannot be counted.
+/// The size of a tensor of this shape in bytes. `None` if the number of values or of rows overflows.
 fn checked_size(shape: &[usize], encoding: &Encoding) -> Option<u64> {
     let most = shape.iter().try_fold(1_usize, |values, size| values.checked_mul((*size).max(1)))?;
     let bytes = most.checked_mul(encoding.bytes)? / encoding.values;

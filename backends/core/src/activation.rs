@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-/// A function of one value.
+/// A function of one value, applied to each value of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// `x`
     Identity,
     /// `x / (1 + e^-x)`
     Silu,
-    /// `x · Φ(x)` with the normal distribution's Φ, exact (by the error function).
+    /// `x · Φ(x)` with Φ of the normal distribution, computed exactly with the error function.
     Gelu,
-    /// The same with the approximation `½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+    /// Like [`Activation::Gelu`], with the approximation `½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
     GeluTanh,
     /// `max(x, 0)`
     Relu,
@@ -22,7 +22,8 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The function of this name in `config.json` (`ACT2FN` of transformers), or absent if it is not supported.
+    /// The function with this name in `config.json` (`ACT2FN` of transformers), or `None` if it is not
+    /// supported.
     #[must_use]
     pub fn from_config(name: &str) -> Option<Self> {
         Some(match name {
@@ -39,8 +40,8 @@ impl Activation {
         })
     }
 
-    /// The function of this class of torch in the configuration of a sentence-transformers module, such as
-    /// `torch.nn.modules.activation.Tanh`, or absent if it is not supported.
+    /// The function for this torch class in the configuration of a sentence-transformers module, such as
+    /// `torch.nn.modules.activation.Tanh`, or `None` if it is not supported.
     #[must_use]
     pub fn from_torch(class: &str) -> Option<Self> {
         Some(match class.strip_prefix("torch.nn.")?.rsplit('.').next()? {

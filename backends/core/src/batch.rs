@@ -1,44 +1,48 @@
-//! A packed batch: a forest of segments. Where the model allows it, a prefix that several texts share is stored once.
+//! A packed batch: a forest of segments. Where the model allows it, a prefix that several texts share is
+//! stored once.
 //!
-//! Input: texts as token ids, and the [`Packing`] that the backend asks for. Output: a [`Batch`]. What must hold: reading
-//! the segments' tokens from a text's root down to its leaf gives the text's ids back; parents come before their
-//! children. With shared prefixes, no two children of a parent and no two roots start with the same token, and texts of
-//! equal ids share their rows, whatever is wanted of them. Without, each text is one segment of its own.
+//! Input: texts as token ids, and the backend's [`Packing`]. Output: a [`Batch`]. What must hold: the tokens
+//! of the segments from a text's root down to its leaf are the text's ids; parents come before their
+//! children. With shared prefixes, no two children of a parent and no two roots start with the same token,
+//! and texts with equal ids share their rows, whichever outputs are wanted. Without shared prefixes, each
+//! text is one segment of its own.
 
 use std::ops::Range;
 
-/// A run of tokens in a batch. Which of its ancestors' and its own tokens a token attends to is the model's business.
+/// A run of tokens in a batch. The model decides which of the ancestors' and of the segment's own tokens a
+/// token attends to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// The segment that comes before this one in every text that holds it; always at a smaller index.
+    /// The segment before this one in every text that contains this one. Its index is always smaller.
     pub parent: Option<usize>,
-    /// Where its tokens lie among the batch's rows.
+    /// The rows of the batch that hold its tokens.
     pub rows: Range<usize>,
-    /// The position, in its texts, of its first token: the number of its ancestors' tokens.
+    /// The position of its first token in its texts: the number of its ancestors' tokens.
     pub position: usize,
 }
 
 /// How a backend wants texts packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packing {
-    /// Whether texts that begin alike share the rows of their common beginning. Right only if a token's state depends on
-    /// nothing behind it, as in causal models.
+    /// Whether texts with a common prefix share the rows of that prefix. Only right if a token's state does
+    /// not depend on later tokens, as in causal models.
     pub shares_prefixes: bool,
 }
 
 impl Packing {
-    /// Common beginnings are stored once.
+    /// Common prefixes are stored once.
     pub const SHARED: Self = Self { shares_prefixes: true };
-    /// Each text stands on its own.
+    /// Every text has rows of its own.
     pub const SEPARATE: Self = Self { shares_prefixes: false };
 }
 
-/// The outputs that are wanted of a text, at least one.
+/// The outputs that the caller wants for a text, at least one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
     /// One row of values: the text's raw scores, or its pooled vector.
     pub whole: bool,
-    /// One vector for each of its tokens, or for the marked ones ([`Text::marks`]); not of a model that gives scores.
+    /// One vector for each of its tokens, or only for the marked ones ([`Text::marks`]). Models that give
+    /// scores do not have this output.
     pub tokens: bool,
     /// Weights of vocabulary entries (SPLADE, and models with a lexical head such as bge-m3).
     pub sparse: bool,
@@ -58,27 +62,27 @@ impl Wanted {
 pub struct Text {
     /// Its token ids; at least one.
     pub ids: Vec<u32>,
-    /// Of a pair, the index of the first token of type 1 (the second text). Tokens before it, and all tokens of other
-    /// texts, have type 0.
+    /// For a pair, the index of the first token of type 1, where the second text begins. Tokens before it,
+    /// and all tokens of single texts, have type 0.
     pub second: Option<usize>,
-    /// The outputs that are wanted.
+    /// The outputs that the caller wants.
     pub wanted: Wanted,
-    /// How many of its first tokens later texts may begin with, too: a backend may keep what it computes of them.
+    /// How many of its first tokens later texts may begin with. A backend may cache its results for them.
     pub reusable: usize,
-    /// The indices of the tokens whose vectors are wanted where [`Wanted::tokens`] is, ascending, each once; empty for all
-    /// tokens.
+    /// With [`Wanted::tokens`], the indices of the tokens whose vectors are wanted, ascending and distinct.
+    /// Empty means all tokens.
     pub marks: Vec<usize>,
 }
 
 impl Text {
-    /// A single text of which nothing is worth keeping, and no token is marked.
+    /// A single text without reusable or marked tokens.
     #[must_use]
     pub fn new(ids: impl Into<Vec<u32>>, wanted: Wanted) -> Self {
         Self { ids: ids.into(), second: None, wanted, reusable: 0, marks: Vec::new() }
     }
 }
 
-/// Texts as a forest of segments. Made by [`BatchBuilder`], which keeps the invariants of this module.
+/// Texts as a forest of segments. [`BatchBuilder`] makes it and upholds the invariants of this module.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     token_ids: Vec<u32>,
@@ -115,7 +119,7 @@ impl Batch {
         &self.second
     }
 
-    /// For each text, in the order of addition, the outputs that are wanted.
+    /// For each text, in the order of addition, the outputs that the caller wants.
     #[must_use]
     pub fn wanted(&self) -> &[Wanted] {
         &self.wanted
@@ -133,7 +137,7 @@ impl Batch {
         path.into_iter().flat_map(|segment| self.segments[segment].rows.clone())
     }
 
-    /// The rows of a text's marked tokens, first to last; of all its tokens if none is marked.
+    /// The rows of a text's marked tokens, first to last. If no token is marked, the rows of all its tokens.
     #[must_use]
     pub fn marked_rows(&self, text: usize) -> Vec<usize> {
         let rows: Vec<usize> = self.rows_of(text).collect();
@@ -154,7 +158,8 @@ impl Batch {
         self.segments.iter().flat_map(|segment| segment.position..segment.position + segment.rows.len())
     }
 
-    /// The type of each row's token, 0 or 1. Texts with tokens of type 1 must not share rows ([`Packing::SEPARATE`]).
+    /// The type of each row's token, 0 or 1. Texts with tokens of type 1 must not share rows
+    /// ([`Packing::SEPARATE`]).
     #[must_use]
     pub fn token_types(&self) -> Vec<u32> {
         let mut types = vec![0; self.token_ids.len()];
@@ -201,16 +206,16 @@ struct Node {
 
 /// How far a text's ids follow the tree.
 struct Match {
-    /// The last node of which at least one token matches.
+    /// The last node with at least one matching token.
     node: Option<usize>,
-    /// How many of that node's tokens match.
+    /// The number of that node's tokens that match.
     within: usize,
-    /// How many of the text's tokens match in all.
+    /// The number of the text's tokens that match, over all nodes.
     tokens: usize,
 }
 
 impl BatchBuilder {
-    /// A builder without texts, for a backend that packs so.
+    /// A builder without texts.
     #[must_use]
     pub fn new(packing: Packing) -> Self {
         Self {
@@ -226,7 +231,7 @@ impl BatchBuilder {
         }
     }
 
-    /// Unique tokens so far: the rows of the batch, which its token budget counts.
+    /// Unique tokens so far. This is the number of the batch's rows, and the token budget counts it.
     #[must_use]
     pub fn unique_tokens(&self) -> usize {
         self.unique_tokens
@@ -238,13 +243,14 @@ impl BatchBuilder {
         self.leaves.len()
     }
 
-    /// The rows that `ids` would add: its tokens, less the prefix that it shares with earlier texts.
+    /// The number of rows that `ids` would add: its tokens without the prefix that it shares with earlier
+    /// texts.
     #[must_use]
     pub fn cost(&self, ids: &[u32]) -> usize {
         ids.len() - self.longest_match(ids).tokens
     }
 
-    /// Adds a text. An empty one has no last token and is not a text: its ids must not be empty.
+    /// Adds a text. Its ids must not be empty, because an empty text has no last token.
     pub fn push(&mut self, text: &Text) {
         let ids = &text.ids;
         debug_assert!(!ids.is_empty());
@@ -315,8 +321,9 @@ impl BatchBuilder {
         found
     }
 
-    /// Cuts `node` after `at` tokens: it keeps the first part, so that its parent and earlier siblings need no
-    /// change, and a new child takes the rest with all that hung below it and all texts that ended there.
+    /// Cuts `node` after `at` tokens. The node keeps the first part, so that its parent and earlier siblings
+    /// need no change. A new child takes the other tokens, all former children, and all texts that ended in
+    /// the node.
     fn split(&mut self, node: usize, at: usize) {
         let rest = self.nodes[node].tokens.split_off(at);
         let grandchildren = std::mem::take(&mut self.nodes[node].children);
@@ -362,7 +369,8 @@ mod tests {
         batch.rows_of(index).map(|row| batch.token_ids()[row]).collect()
     }
 
-    /// The number of distinct non-empty prefixes: what a batch that shares everything holds.
+    /// The number of distinct non-empty prefixes, which is the number of rows of a batch that shares all
+    /// prefixes.
     fn distinct_prefixes(texts: &[Vec<u32>]) -> usize {
         let prefixes = texts.iter().flat_map(|text| (1..=text.len()).map(|end| &text[..end]));
         prefixes.collect::<std::collections::HashSet<_>>().len()

@@ -1,17 +1,18 @@
-//! The facts of `config.json` for backends that need no architecture of their own.
+//! Reads `config.json` for backends without code of their own for each architecture.
 //!
-//! Input: the content of `config.json`. Output: a [`Description`]. What must hold: a longest input that the model has
-//! positions for, whatever the architecture; a missing field that nothing can replace is an error that names it.
+//! Input: the content of `config.json`. Output: a [`Description`]. What must hold: the model has positions
+//! for the longest input, whatever its architecture; a missing field without a substitute is an error that
+//! names the field.
 
 use crate::{BackendError, Description};
 use serde_json::Value;
 
 /// Names of the field with the number of positions.
 const POSITIONS: [&str; 4] = ["n_positions", "max_position_embeddings", "max_seq_len", "n_ctx"];
-/// Names of the field with the values of a hidden state.
+/// Names of the field with the size of a hidden state.
 const HIDDEN: [&str; 4] = ["hidden_size", "d_model", "dim", "n_embd"];
-/// The values of `model_type` whose first position is that after the padding token's, as in `transformers`: RoBERTa and its
-/// descendants. Where the configuration says nothing, the padding token is 1.
+/// The values of `model_type` whose positions begin after the padding token's index, as in `transformers`:
+/// RoBERTa and its descendants. If the configuration names no padding token, its index is 1.
 const AFTER_PADDING: [&str; 14] = [
     "camembert",
     "data2vec-text",
@@ -30,12 +31,12 @@ const AFTER_PADDING: [&str; 14] = [
 ];
 const PADDING: u64 = 1;
 
-/// What follows from the `config.json` of a model of any architecture.
+/// The description of a model of any architecture, from its `config.json`.
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if neither the configuration nor its `text_config` says how many tokens the vocabulary has and
-/// how long a hidden state is.
+/// [`BackendError::Load`] if neither the configuration nor its `text_config` gives the sizes of the
+/// vocabulary and of a hidden state.
 pub fn describe_any(config: &Value) -> Result<Description, BackendError> {
     let number = |name: &str| {
         [config, &config["text_config"]].into_iter().find_map(|fields| fields[name].as_u64()).map(clamped)
@@ -62,7 +63,7 @@ pub fn describe_any(config: &Value) -> Result<Description, BackendError> {
     })
 }
 
-/// A number of a file as a size; no model is larger than `u32` can say.
+/// A number from a file as a size. No real size exceeds `u32`.
 fn clamped(number: u64) -> usize {
     number.min(u32::MAX.into()) as usize
 }

@@ -1,47 +1,51 @@
-//! The head: how a model's last hidden states become scores, vectors or sparse weights. A description, from which a
-//! backend loads the weights.
+//! The head turns a model's last hidden states into scores, vectors or sparse weights. This is its
+//! description; a backend loads the weights by it.
 
 use crate::{Activation, Pool};
 use std::path::PathBuf;
 
-/// Everything that happens after the last hidden state.
+/// All computation after the last hidden states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Head {
-    /// A generative re-ranker: the logit of one token less the logit of another after a text's last token.
+    /// A generative re-ranker: after a text's last token, the logit of one token minus the logit of another.
     Answers(AnswerTokens),
-    /// The architecture's own classification head, in the checkpoint: one logit for each label.
+    /// The architecture's own classification head, stored in the checkpoint: one logit for each label.
     Classification {
         /// The number of labels; at least one.
         labels: usize,
     },
-    /// The pooled state through modules that end in raw scores: a modular cross-encoder of sentence-transformers.
+    /// A modular cross-encoder of sentence-transformers: the pooled state goes through modules that end in
+    /// raw scores.
     Scores {
         /// How the states of a text's tokens become one vector.
         pool: Pool,
         /// The modules, applied in turn to the pooled vector.
         modules: Vec<Module>,
     },
-    /// The pooled state through modules: a vector. Not normalised.
+    /// The pooled state goes through modules and becomes a vector, which is not normalised.
     Embedding {
         /// How the states of a text's tokens become one vector.
         pool: Pool,
-        /// The modules, applied in turn to the pooled vector; for most models none.
+        /// The modules, applied in turn to the pooled vector. Most models have none.
         modules: Vec<Module>,
-        /// The modules, applied in turn to the vector of each token where these are wanted; for most models none.
+        /// The modules, applied in turn to each token's vector if token vectors are wanted. Most models have
+        /// none.
         token_modules: Vec<Module>,
-        /// The module (one output) whose positive part weighs each token of a text, as bge-m3's `sparse_linear` does.
+        /// A module with one output. Its positive part is the weight of each token of a text, as in bge-m3's
+        /// `sparse_linear`.
         lexical: Option<DenseModule>,
     },
-    /// A listwise re-ranker: the states of a text's marked tokens through the architecture's own projector, in the
-    /// checkpoint: vectors, of which the caller compares the query's with the documents'.
+    /// A listwise re-ranker: the states of a text's marked tokens go through the architecture's own
+    /// projector, stored in the checkpoint, and become vectors. The caller compares the query's vector with
+    /// the documents' vectors.
     Marks,
-    /// SPLADE: the masked-language-model head in the checkpoint, then for each vocabulary entry the largest
+    /// SPLADE: the masked-language-model head of the checkpoint, then for each vocabulary entry the largest
     /// `log(1 + max(logit, 0))` over a text's tokens.
     Splade,
 }
 
 impl Head {
-    /// The files of its modules, in addition to the checkpoint's.
+    /// The files of its modules. They are separate from the checkpoint's files.
     #[must_use]
     pub fn files(&self) -> Vec<&PathBuf> {
         let (modules, token_modules, lexical): (&[Module], &[Module], _) = match self {
@@ -59,12 +63,12 @@ impl Head {
     }
 }
 
-/// The two tokens between which a generative re-ranker decides.
+/// The two tokens between which a generative re-ranker chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnswerTokens {
-    /// The token that says the document is relevant (`yes`).
+    /// The token for "relevant" (`yes`).
     pub true_id: u32,
-    /// The token that says it is not (`no`); without it the raw score is the true token's logit alone.
+    /// The token for "not relevant" (`no`). Without it, the raw score is the logit of `true_id` alone.
     pub false_id: Option<u32>,
 }
 
@@ -80,12 +84,13 @@ pub enum Module {
 /// A dense module of sentence-transformers, a folder such as `2_Dense`: `activation(weight · x + bias)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DenseModule {
-    /// The file that holds `linear.weight` `[out_features, in_features]` and perhaps `linear.bias`; bge-m3's
-    /// `sparse_linear` and `colbert_linear` (a torch pickle where the name ends in `.pt`) call them `weight` and `bias`.
+    /// The file with `linear.weight` `[out_features, in_features]` and, if there is a bias, `linear.bias`.
+    /// bge-m3's `sparse_linear` and `colbert_linear` (a torch pickle if the name ends in `.pt`) call them
+    /// `weight` and `bias`.
     pub weights: PathBuf,
-    /// Values that go in.
+    /// The length of the input vector.
     pub in_features: usize,
-    /// Values that come out.
+    /// The length of the output vector.
     pub out_features: usize,
     /// Whether there is a bias.
     pub bias: bool,
@@ -96,8 +101,8 @@ pub struct DenseModule {
 /// A layer norm of sentence-transformers, a folder such as `3_LayerNorm`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerNormModule {
-    /// The file that holds `norm.weight` and `norm.bias`, `[size]` each.
+    /// The file with `norm.weight` and `norm.bias`, `[size]` each.
     pub weights: PathBuf,
-    /// Values of a vector.
+    /// The length of the vector.
     pub size: usize,
 }

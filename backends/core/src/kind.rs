@@ -1,8 +1,8 @@
-//! The backends by name.
+//! The names of the backends.
 
 use std::fmt;
 
-/// A backend: what computes.
+/// A backend: the code that computes the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BackendKind {
     /// This project's own models and kernels, with candle on a GPU.

@@ -1,8 +1,8 @@
 //! The contract between the engine, which forms batches, and a backend, which computes them.
 //!
-//! Input: a [`Batch`] of token ids, packed as [`Backend::packing`] asks for. Output: [`Predictions`], for each text the
-//! outputs that are [`Wanted`], in the order the texts were added. What must hold: a text's values depend on its own
-//! tokens only, never on the rest of the batch (up to rounding).
+//! Input: a [`Batch`] of token ids, packed by the rule of [`Backend::packing`]. Output: [`Predictions`], the
+//! [`Wanted`] outputs of each text in the order of addition. What must hold: a text's values depend only on
+//! its own tokens, never on the rest of the batch (up to rounding).
 
 mod activation;
 mod batch;
@@ -30,33 +30,41 @@ pub use pool::{mean, pooled};
 pub use python::{Probe, PythonOptions};
 pub use sparse::{largest_weights, splade_weights, take_largest};
 
-/// What can go wrong between a batch and its predictions, or while a model is loaded.
+/// An error of loading a model or computing a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// The model's files hold something this backend does not serve, or lack something it needs.
+    /// The model's files contain something that this backend does not support, or lack something that it
+    /// needs.
     #[error("{0}")]
     Load(String),
-    /// The backend has no such architecture; another backend may.
+    /// This backend does not know the architecture; another backend may.
     #[error("{0}")]
     Architecture(String),
     /// The forward pass failed.
     #[error("inference failed: {0}")]
     Inference(String),
+    /// The device has too little free memory for the batch, or for the model while it is loaded; what the device said. It goes on
+    /// working: a smaller batch may fit.
+    #[error("out of memory on the device: {0}")]
+    OutOfMemory(String),
+    /// The device is gone or broken, so that this process will compute nothing more on it; what the device said.
+    #[error("the device is lost: {0}")]
+    DeviceLost(String),
 }
 
-/// What a model computed for a batch.
+/// The results of a batch.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Predictions {
-    /// For each text, in the order of addition, the outputs that were wanted of it.
+    /// For each text, in the order of addition, the outputs that the batch wanted.
     pub texts: Vec<Output>,
-    /// What the batch took from earlier ones.
+    /// The work that cached results of earlier batches saved.
     pub reused: Reused,
 }
 
-/// The outputs of one text. Those that were not wanted are empty.
+/// The outputs of one text. An output that was not wanted is empty.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Output {
-    /// The raw scores (logits), one for each class, or the pooled vector; not normalised.
+    /// The raw scores (logits), one for each class, or the pooled vector. Not normalised.
     pub whole: Vec<f32>,
     /// The vectors of its tokens, or of the marked ones.
     pub tokens: TokenVectors,
@@ -69,7 +77,7 @@ pub struct Output {
 pub struct TokenVectors {
     /// The vectors, one after the other; not normalised.
     pub values: Vec<f32>,
-    /// Values of a vector; zero if there are none.
+    /// The length of a vector; zero if there are no vectors.
     pub width: usize,
 }
 
@@ -82,14 +90,14 @@ pub struct SparseValue {
     pub value: f32,
 }
 
-/// Work that a batch did not have to do, and the size of the cache that spared it.
+/// The work that the prefix cache saved for a batch, and the cache's size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reused {
     /// Texts of the batch whose first tokens were cached.
     pub texts: usize,
-    /// The cached tokens, each counted once: rows of the batch that were not computed.
+    /// Rows of the batch that were cached and not computed again.
     pub tokens: usize,
-    /// Bytes that the cache holds after the batch.
+    /// The cache's size after the batch, in bytes.
     pub bytes: usize,
 }
 
@@ -118,8 +126,8 @@ impl Output {
     }
 }
 
-/// Computes a first batch with a model that has this head, and says whether its answers are finite numbers: broken weights show
-/// when a model is loaded, not in the first request.
+/// Computes a first batch with a model that has this head, and says whether all its values are finite. Broken
+/// weights thus show when the model is loaded, not in the first request.
 ///
 /// # Errors
 ///
@@ -138,38 +146,40 @@ pub fn first_answer_is_finite(backend: &mut impl Backend, head: &Head) -> Result
 /// The facts about an architecture that follow from `config.json` alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Description {
-    /// The most tokens of an input that the model's positions allow; absent where nothing bounds them.
+    /// The most tokens of an input for which the model has positions; absent if nothing bounds them.
     pub longest_input: Option<usize>,
     /// Whether the second text of a pair has another token type than the first.
     pub has_token_types: bool,
-    /// Whether a token sees only what is before it.
+    /// Whether a token attends only to itself and earlier tokens.
     pub is_causal: bool,
-    /// Values of a hidden state.
+    /// The number of values of a hidden state.
     pub hidden: usize,
-    /// Rows of the token embedding.
+    /// The number of rows of the token embedding.
     pub vocabulary: usize,
-    /// Layers that a layer-wise re-ranker goes through before it scores; absent for other models.
+    /// The number of layers that a layer-wise re-ranker runs before it scores; absent for other models.
     pub cutoff_layers: Option<usize>,
 }
 
-/// A loaded model. It lives on one thread, which calls it for batch after batch.
+/// A loaded model. It lives on one thread, which calls it for one batch after the other.
 pub trait Backend: Send {
-    /// Computes what `batch` wants of each of its texts.
+    /// Computes the wanted outputs of each text of `batch`.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Inference`] if the forward pass fails or an output is wanted that the model's head does not give;
-    /// nothing of the batch was computed then.
+    /// [`BackendError::Inference`] if the forward pass fails, or if the model's head does not have a wanted
+    /// output. [`BackendError::OutOfMemory`] if the batch does not fit the device's memory: the engine then
+    /// computes it in two halves. [`BackendError::DeviceLost`] if the device computes nothing any more: the
+    /// process then ends. The whole batch fails in all these cases.
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError>;
 
     /// How texts must be packed.
     fn packing(&self) -> Packing;
 
-    /// The most bytes that a batch of so many tokens takes while it is computed.
+    /// The most memory that a batch of `tokens` tokens takes while it is computed, in bytes.
     fn batch_bytes(&self, tokens: usize) -> usize;
 
-    /// The number of a text's first tokens that the next batch need not compute, because an earlier one did and the
-    /// results are cached.
+    /// The number of first tokens of a text whose results are cached, so that the next batch need not compute
+    /// them.
     fn known_tokens(&self, _text: &Text) -> usize {
         0
     }

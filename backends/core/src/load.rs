@@ -1,4 +1,4 @@
-//! The options and the result of loading a model: the same for every backend.
+//! The options and the result of loading a model, the same for every backend.
 
 use crate::{Backend, BackendKind, DType, Head};
 use std::path::PathBuf;
@@ -6,46 +6,50 @@ use std::path::PathBuf;
 /// The files and settings that a model is loaded with.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// The backend that loads them.
+    /// The backend that loads the model.
     pub backend: BackendKind,
     /// The model's folder.
     pub folder: PathBuf,
     /// The content of `config.json`.
     pub config: serde_json::Value,
-    /// The files of weights; for ONNX Runtime the graph.
+    /// The files with weights; for ONNX Runtime, the graph.
     pub weights: Vec<PathBuf>,
-    /// The longest input in tokens, prompt included: what bounds the memory of a backend that pads.
+    /// The longest input in tokens, prompt included. It bounds the memory of a backend that pads.
     pub max_input_length: usize,
     /// The head: it turns the last hidden states into answers.
     pub head: Head,
-    /// The arithmetic. If absent: what the checkpoint is stored in where the CPU multiplies that natively, else `f32`.
+    /// The arithmetic. If absent: the type in which the checkpoint is stored if the CPU multiplies that type
+    /// natively, otherwise `f32`. For float16 the native backend computes on a CPU in bfloat16 if the CPU
+    /// multiplies that, otherwise in `f32`.
     pub dtype: Option<DType>,
     /// Compute threads on the CPU.
     pub threads: usize,
-    /// Whether each of them is kept on a CPU of its own.
+    /// Whether each compute thread is pinned to a CPU of its own.
     pub pin_threads: bool,
-    /// The name of the vector instructions to use, only on the CPU. If absent: the best it has.
+    /// The name of the CPU's vector instructions to use. If absent: the best that the CPU has.
     pub instruction_set: Option<String>,
-    /// The most bytes of keys and values kept for later texts that begin alike; 0 for none.
+    /// The size of the cache of keys and values for later texts with the same prefix, in bytes; 0 for no
+    /// cache.
     pub prefix_cache_bytes: usize,
     /// Whether a GPU may use flash attention, in a build that has it.
     pub flash_attention: bool,
 }
 
-/// A loaded model and the words for where it computes.
+/// A loaded model and the description of the place where it computes.
 pub struct Loaded {
     /// The model.
     pub backend: Box<dyn Backend>,
-    /// Which backend it is.
+    /// The backend that it runs on.
     pub kind: BackendKind,
-    /// The name and version of the library that computes, such as `ONNX Runtime 1.31.1`; none where this binary does.
+    /// The name and version of the library that computes, such as `ONNX Runtime 1.31.1`; `None` if this
+    /// binary computes itself.
     pub library: Option<String>,
-    /// `cpu`, `cuda` or `metal`: the `x-compute-type` of answers.
+    /// `cpu`, `cuda` or `metal`: the header `x-compute-type` of answers.
     pub device: &'static str,
     /// The arithmetic in force.
     pub dtype: DType,
-    /// The name of the vector instructions in use; none where the CPU does not compute.
+    /// The name of the vector instructions in use; `None` if the model does not run on the CPU.
     pub instruction_set: Option<String>,
-    /// The most bytes of keys and values that are kept for later texts; 0 where nothing is.
+    /// The size of the cache of keys and values for later texts, in bytes; 0 without a cache.
     pub prefix_cache_bytes: usize,
 }

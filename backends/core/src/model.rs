@@ -1,8 +1,8 @@
-//! What kind of model is served, and in which arithmetic: the words that every crate shares.
+//! The kind of model and its arithmetic: the terms that every crate shares.
 
 use std::fmt;
 
-/// The kind of a model: what its last hidden states mean.
+/// The kind of a model: how its last hidden states become an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelType {
     /// Texts become vectors.
@@ -11,13 +11,13 @@ pub enum ModelType {
     Classifier,
     /// A classification head with one label scores a pair.
     Reranker,
-    /// A causal language model that reads query and document in a prompt. There are two kinds, which TEI's name for them
-    /// does not tell apart:
+    /// A causal language model that reads query and document in a prompt. TEI's name covers two kinds:
     ///
-    /// - Most read one document in each prompt and answer by the probability of one token ("yes") against another
-    ///   ("no"). Their scores depend on the pair alone.
-    /// - A few (jina-reranker-v3) read many documents in one prompt, listwise in the word's own sense: the score is the
-    ///   cosine of the query's vector and the document's, and it depends on which other documents the request has.
+    /// - Most read one document per prompt. The score is the probability of one token ("yes") against another
+    ///   ("no"), and depends on the pair alone.
+    /// - A few (jina-reranker-v3) read many documents in one prompt and are listwise in the literal sense.
+    ///   The score is the cosine of the query's vector and the document's vector, and depends on the other
+    ///   documents in the request.
     ListwiseReranker,
 }
 
@@ -56,8 +56,8 @@ impl fmt::Display for Pool {
     }
 }
 
-/// The arithmetic of the forward pass's products. Weights may be kept in a smaller type; norms, sums and softmax are
-/// 32-bit floating point in any case.
+/// The arithmetic of the matrix products in the forward pass. Weights may be stored in a smaller type. Norms,
+/// sums and softmax always use 32-bit floating point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DType {
     /// 32-bit floating point.
@@ -66,14 +66,14 @@ pub enum DType {
     Float16,
     /// 16-bit floating point with the range of 32-bit.
     BFloat16,
-    /// Products of 8-bit integers; all else in floating point.
+    /// Products of 8-bit integers; everything else in floating point.
     Int8,
-    /// The same with weights of 4 bits in groups.
+    /// Like [`DType::Int8`], with weights of 4 bits in groups.
     Int4,
 }
 
 impl DType {
-    /// All there are.
+    /// All variants.
     pub const ALL: [Self; 5] = [Self::Float32, Self::Float16, Self::BFloat16, Self::Int8, Self::Int4];
 }
 

@@ -1,8 +1,8 @@
-//! The facts that an ONNX file states about itself, read without its values.
+//! Reads the facts that an ONNX file states about itself, without its values.
 //!
-//! Input: the file, a protobuf message `ModelProto` of <https://onnx.ai/onnx/repo-docs/IR.html>. Output: a [`Graph`]. What
-//! must hold: nothing is held in memory but names of bounded length, whatever the file says; a message that does not end
-//! where it says is an error; values are skipped.
+//! Input: the file, a protobuf message `ModelProto` (<https://onnx.ai/onnx/repo-docs/IR.html>). Output: a
+//! [`Graph`]. What must hold: whatever the file says, only names of bounded length are held in memory; a
+//! message that does not end at its stated length is an error; values are skipped.
 
 use crate::DType;
 use std::{
@@ -10,14 +10,14 @@ use std::{
     io::{self, BufReader, Read, Seek, SeekFrom},
 };
 
-/// The longest name that is read, in bytes.
+/// The longest accepted name, in bytes.
 const LONGEST_NAME: u64 = 1024;
-/// The most files of values, and the most outputs.
+/// The most external files of values, and the most outputs.
 const MOST_NAMES: usize = 1024;
-/// The deepest graph within graphs: branches and loops have graphs of their own.
+/// The deepest nesting of graphs: branches and loops have graphs of their own.
 const DEEPEST: usize = 16;
 
-/// Operators that multiply 8-bit integers, or quantise what goes into those that do.
+/// Operators that multiply 8-bit integers, or quantise the inputs of such operators.
 const INTEGER: [&str; 11] = [
     "ConvInteger",
     "DynamicQuantizeLSTM",
@@ -31,8 +31,8 @@ const INTEGER: [&str; 11] = [
     "QLinearMatMul",
     "QuantizeLinear",
 ];
-/// Operators that find the range of a whole tensor when they run: with several texts in it, the rounding of one depends on
-/// the others.
+/// Operators that compute the range of a whole tensor at run time. If the tensor holds several texts, the
+/// rounding of one depends on the others.
 const DYNAMIC: [&str; 3] = ["DynamicQuantizeLSTM", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"];
 
 /// The facts about a graph.
@@ -40,11 +40,12 @@ const DYNAMIC: [&str; 3] = ["DynamicQuantizeLSTM", "DynamicQuantizeLinear", "Dyn
 pub struct Graph {
     /// The names of its outputs.
     pub outputs: Vec<String>,
-    /// The files beside it that hold values, as it names them: any text at all.
+    /// The files next to it that hold values, by the names in the graph. The names are arbitrary, untrusted
+    /// text.
     pub values: BTreeSet<String>,
-    /// The arithmetic: int8 if it multiplies 8-bit integers, else the type of most of its values.
+    /// The arithmetic: int8 if the graph multiplies 8-bit integers, otherwise the type of most of its values.
     pub dtype: DType,
-    /// Whether the rounding of a text depends on the texts that are computed with it.
+    /// Whether the rounding of a text depends on the texts in the same batch.
     pub is_shared: bool,
 }
 
@@ -52,7 +53,7 @@ pub struct Graph {
 ///
 /// # Errors
 ///
-/// In words, where the file cannot be read or is not a whole graph.
+/// A reason in words if the file cannot be read or is not a complete graph.
 pub fn read_graph(file: impl Read + Seek) -> Result<Graph, String> {
     let mut reader = Reader::new(file).map_err(|error| error.to_string())?;
     reader.model().map_err(|error| match error.kind() {
@@ -61,21 +62,21 @@ pub fn read_graph(file: impl Read + Seek) -> Result<Graph, String> {
     })
 }
 
-/// A field's value: a number, or this many bytes that come next.
+/// A field's value: a number, or the length of the bytes that come next.
 enum Value {
     Number(u64),
     Bytes(u64),
-    /// A number of 4 or 8 bytes, which nothing here needs.
+    /// A number of 4 or 8 bytes. This reader never needs one.
     Fixed,
 }
 
-/// What is found on the way through a graph.
+/// The facts found so far.
 #[derive(Default)]
 struct Found {
     is_graph: bool,
     outputs: Vec<String>,
     values: BTreeSet<String>,
-    /// Bytes of values in 32-bit floating point, in 16-bit, and in bfloat16.
+    /// Bytes of values stored as float32, float16 and bfloat16.
     sizes: [u64; 3],
     is_integer: bool,
     is_dynamic: bool,
@@ -104,7 +105,7 @@ impl<R: Read + Seek> Reader<R> {
                     self.found.is_graph = true;
                     self.graph(length, 0)?;
                 }
-                // A function of the model, which has nodes only.
+                // A function of the model contains only nodes.
                 (25, Value::Bytes(length)) => self.function(length)?,
                 (_, value) => self.skip(&value)?,
             }
@@ -140,7 +141,7 @@ impl<R: Read + Seek> Reader<R> {
                         return Err(damaged("it has too many outputs"));
                     }
                 }
-                // A sparse tensor: its values and their places.
+                // A sparse tensor: its values and their indices.
                 (15, Value::Bytes(length)) => {
                     let end = self.end(length)?;
                     while let Some((field, value)) = self.field(end)? {
@@ -201,7 +202,7 @@ impl<R: Read + Seek> Reader<R> {
         while let Some((field, value)) = self.field(end)? {
             match (field, value) {
                 (1, Value::Number(size)) => values = values.saturating_mul(size),
-                // The dimensions as one run of numbers.
+                // The dimensions as one packed run of numbers.
                 (1, Value::Bytes(length)) => {
                     let end = self.end(length)?;
                     while self.position < end {
@@ -243,7 +244,7 @@ impl<R: Read + Seek> Reader<R> {
         Ok(())
     }
 
-    /// The name of an input or output.
+    /// The name of an input or output, from its message.
     fn named(&mut self, length: u64) -> io::Result<String> {
         let end = self.end(length)?;
         let mut name = String::new();
@@ -256,7 +257,7 @@ impl<R: Read + Seek> Reader<R> {
         Ok(name)
     }
 
-    /// The next field of a message that ends at `end`, with its number; absent at the end.
+    /// The next field, with its number, of a message that ends at `end`. `None` at the end.
     fn field(&mut self, end: u64) -> io::Result<Option<(u64, Value)>> {
         if self.position == end {
             return Ok(None);
@@ -268,7 +269,7 @@ impl<R: Read + Seek> Reader<R> {
             2 => {
                 let length = self.number(end)?;
                 if length > end - self.position {
-                    return Err(damaged("a value is longer than what holds it"));
+                    return Err(damaged("a value is longer than its enclosing message"));
                 }
                 Value::Bytes(length)
             }
@@ -280,18 +281,18 @@ impl<R: Read + Seek> Reader<R> {
 
     fn fixed(&mut self, size: u64, end: u64) -> io::Result<Value> {
         if size > end - self.position {
-            return Err(damaged("a value is longer than what holds it"));
+            return Err(damaged("a value is longer than its enclosing message"));
         }
         self.advance(size)?;
         Ok(Value::Fixed)
     }
 
-    /// A number of up to ten bytes, seven bits in each, the lowest first.
+    /// A varint: up to ten bytes with seven bits each, lowest bits first.
     fn number(&mut self, end: u64) -> io::Result<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             if self.position >= end {
-                return Err(damaged("a number is longer than what holds it"));
+                return Err(damaged("a number is longer than its enclosing message"));
             }
             let mut byte = [0];
             self.file.read_exact(&mut byte)?;
@@ -326,10 +327,11 @@ impl<R: Read + Seek> Reader<R> {
         self.file.seek_relative(bytes as i64)
     }
 
-    /// Where a message of this length ends that begins here. [`Reader::field`] has checked that what holds it is as long.
+    /// The end of a message of `length` bytes that begins here. [`Reader::field`] has checked the length
+    /// against the enclosing message.
     fn end(&self, length: u64) -> io::Result<u64> {
         let end = self.position.checked_add(length).filter(|end| *end <= self.length);
-        end.ok_or_else(|| damaged("a value is longer than what holds it"))
+        end.ok_or_else(|| damaged("a value is longer than its enclosing message"))
     }
 }
 
@@ -411,7 +413,7 @@ mod tests {
         ];
         let found = read(&model(&external)).unwrap();
         assert_eq!(found.values.into_iter().collect::<Vec<_>>(), ["../b", "c", "model.onnx_data"]);
-        // Dimensions as one run, and so large that their product is beyond all numbers.
+        // Dimensions as one packed run, with a product that overflows.
         let run = bytes(
             5,
             &[bytes(1, &[number(u64::MAX), number(3)].concat()), number(2 << 3), number(10)].concat(),

@@ -1,46 +1,49 @@
-//! Padded batches, for backends whose models read a matrix of texts.
+//! Padded batches, for backends whose models read texts as a matrix.
 //!
-//! Input: a [`Batch`] whose texts do not share rows ([`Packing::SEPARATE`](crate::Packing::SEPARATE)). Output: its texts
-//! in groups of similar length, each a matrix padded on the right. What must hold: every text is in exactly one group, and
-//! a group has at most [`MOST_PADDING`] cells for each of its tokens, however the lengths of its texts differ.
+//! Input: a [`Batch`] whose texts do not share rows ([`Packing::SEPARATE`](crate::Packing::SEPARATE)).
+//! Output: its texts in groups of similar length, each a matrix padded on the right. What must hold: every
+//! text is in exactly one group, and a group has at most [`MOST_PADDING`] cells per token, however much the
+//! lengths differ.
 
 use crate::Batch;
 
-/// The most cells of a group for each of its tokens, as a fraction.
+/// The most cells of a group per token, as a fraction.
 pub const MOST_PADDING: (usize, usize) = (5, 4);
 
 /// Texts of similar length as a matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Padded {
-    /// Which texts of the batch these are, in the order of rows; the longest is first.
+    /// The indices of its texts in the batch, in the order of the matrix's rows. The longest text is first.
     pub texts: Vec<usize>,
-    /// The tokens of each.
+    /// The number of tokens of each text.
     pub lengths: Vec<usize>,
-    /// Columns: the tokens of the longest.
+    /// Columns: the number of tokens of the longest text.
     pub width: usize,
     /// Token ids `[texts, width]`, row after row.
     pub ids: Vec<i64>,
     /// 1 where there is a token, 0 where there is padding; `[texts, width]`.
     pub mask: Vec<i64>,
-    /// Token types, 0 or 1, and 0 where there is padding; `[texts, width]`.
+    /// Token types, 0 or 1; padding has 0; `[texts, width]`.
     pub types: Vec<i64>,
 }
 
-/// The cells that a batch of `tokens` tokens has at most, over all its groups.
+/// The most cells of a batch with `tokens` tokens, over all its groups.
 #[must_use]
 pub fn most_cells(tokens: usize) -> usize {
     tokens.saturating_mul(MOST_PADDING.0).div_ceil(MOST_PADDING.1)
 }
 
 impl Padded {
-    /// The texts of `batch` in groups, padded with `padding`. With `alone`, each text is a group of its own, without padding.
+    /// The texts of `batch` in groups, padded with the token `padding`. With `alone`, each text is a group of
+    /// its own, without padding.
     #[must_use]
     pub fn groups(batch: &Batch, padding: u32, alone: bool) -> Vec<Self> {
         let rows: Vec<Vec<usize>> =
             (0..batch.leaves().len()).map(|text| batch.rows_of(text).collect()).collect();
         let types = batch.token_types();
         let mut order: Vec<usize> = (0..rows.len()).collect();
-        // Longest first. Equal lengths stay in the order of addition, so that a batch is always computed in the same way.
+        // Longest first. Equal lengths keep the order of addition, so that the same batch is always computed
+        // in the same way.
         order.sort_by_key(|&text| std::cmp::Reverse(rows[text].len()));
         let mut groups: Vec<Self> = Vec::new();
         for text in order {
@@ -73,14 +76,14 @@ impl Padded {
         Self { texts, lengths, width, ids: Vec::new(), mask: Vec::new(), types: Vec::new() }
     }
 
-    /// Whether a text of this many tokens leaves the group within its bound.
+    /// Whether the group can take a text of `length` tokens and keep its bound on padding.
     fn has_place_for(&self, length: usize) -> bool {
         let cells = (self.texts.len() + 1) * self.width;
         let tokens = self.lengths.iter().sum::<usize>() + length;
         cells * MOST_PADDING.1 <= tokens * MOST_PADDING.0
     }
 
-    /// The position of each cell's token in its text, `[texts, width]`; columns of padding go on counting.
+    /// The position of each cell's token in its text, `[texts, width]`. Padding cells continue the count.
     #[must_use]
     pub fn positions(&self) -> Vec<i64> {
         self.texts.iter().flat_map(|_| 0..self.width as i64).collect()
@@ -103,7 +106,7 @@ mod tests {
         builder.build()
     }
 
-    /// One text's row of a matrix, cell by cell: slow, and obviously what is meant.
+    /// One text's row of a matrix, cell by cell: slow and obviously right.
     fn row(ids: &[u32], second: Option<usize>, width: usize) -> Vec<(i64, i64, i64)> {
         let cell = |column: usize| match ids.get(column) {
             Some(&id) => (i64::from(id), 1, i64::from(second.is_some_and(|second| column >= second))),

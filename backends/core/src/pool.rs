@@ -1,9 +1,9 @@
-//! One vector of the states of a text's tokens, for backends that have these states in main memory.
+//! Pools the states of a text's tokens into one vector, for backends that have these states in main memory.
 
 use crate::Pool;
 
-/// The pooled state of a text: of `states`, which are `hidden` values for each of its tokens. Absent where there is none:
-/// for SPLADE, or without a token.
+/// The pooled state of a text. `states` has `hidden` values for each token. `None` for SPLADE, which does not
+/// pool states, and for a text without tokens.
 #[must_use]
 pub fn pooled(pool: Pool, states: &[f32], hidden: usize) -> Option<Vec<f32>> {
     if hidden == 0 {
@@ -18,7 +18,7 @@ pub fn pooled(pool: Pool, states: &[f32], hidden: usize) -> Option<Vec<f32>> {
     }
 }
 
-/// The mean of `states`, of which there is at least one, each `hidden` values long. Summed in double precision: a text
+/// The mean of `states`: at least one slice, `hidden` values each. Summed in double precision, because a text
 /// may have tens of thousands of tokens.
 #[must_use]
 pub fn mean<'a>(states: impl IntoIterator<Item = &'a [f32]>, hidden: usize) -> Vec<f32> {

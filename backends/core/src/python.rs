@@ -1,24 +1,24 @@
-//! What only the Python backend is told of a model.
+//! The options that only the Python backend takes.
 
 use crate::Pool;
 use std::{path::PathBuf, time::Duration};
 
-/// The interpreter, and what it may do.
+/// The interpreter, its permissions and its checks.
 #[derive(Debug, Clone)]
 pub struct PythonOptions {
-    /// The interpreter, which has PyTorch and sentence-transformers.
+    /// The Python interpreter. It must have PyTorch and sentence-transformers.
     pub interpreter: PathBuf,
     /// Whether Python files of the model may run.
     pub trust_remote_code: bool,
-    /// How an embedding model pools whose files do not say it; none where its modules do.
+    /// The pooling of an embedding model whose files do not name one; `None` if its modules do.
     pub pooling: Option<Pool>,
-    /// Texts with their ids, by which the tokenizers are compared.
+    /// Texts with their ids. The worker's tokenizer must give the same ids.
     pub probes: Vec<Probe>,
-    /// How long a batch may take before the engine takes the device for hung; any time if absent.
+    /// How long a batch may take before the engine treats the device as hung; no limit if absent.
     pub device_timeout: Option<Duration>,
 }
 
-/// A text or a pair with the ids that the router's tokenizer gives it.
+/// A text or a pair, with the ids from the router's tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     /// The text, or the two texts of a pair.

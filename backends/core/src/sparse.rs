@@ -1,10 +1,10 @@
-//! Weights of vocabulary entries. What must hold: a value that is not a number is not lost, so that an answer with one is an
-//! error.
+//! Weights of vocabulary entries. What must hold: NaN is kept, so that an answer with NaN becomes an error.
 
 use crate::SparseValue;
 use std::collections::BTreeMap;
 
-/// Takes a token's logits into the largest so far of each entry of the vocabulary, which begin at zero.
+/// Updates `largest`, the largest logit so far of each vocabulary entry, with a token's logits. The caller
+/// starts with zeros.
 pub fn take_largest(largest: &mut [f32], logits: &[f32]) {
     for (largest, &logit) in largest.iter_mut().zip(logits) {
         if logit > *largest || logit.is_nan() {
@@ -13,14 +13,14 @@ pub fn take_largest(largest: &mut [f32], logits: &[f32]) {
     }
 }
 
-/// SPLADE's weights: `log(1 + x)` of the largest logits `x` that are above zero.
+/// SPLADE's weights: `log(1 + x)` of every largest logit `x` above zero.
 #[must_use]
 pub fn splade_weights(largest: &[f32]) -> Vec<SparseValue> {
     let weights = largest.iter().enumerate().filter(|(_, logit)| is_weight(**logit));
     weights.map(|(index, logit)| SparseValue { index: index as u32, value: logit.ln_1p() }).collect()
 }
 
-/// For each token the largest of its weights that is above zero, by ascending id.
+/// The largest weight of each token if it is above zero, by ascending id.
 #[must_use]
 pub fn largest_weights(weights: impl IntoIterator<Item = (u32, f32)>) -> Vec<SparseValue> {
     let mut largest = BTreeMap::new();
@@ -33,7 +33,7 @@ pub fn largest_weights(weights: impl IntoIterator<Item = (u32, f32)>) -> Vec<Spa
     largest.into_iter().map(|(index, value)| SparseValue { index, value }).collect()
 }
 
-/// Whether a weight is told: it is above zero, or no number.
+/// Whether a weight belongs in the answer: it is above zero, or NaN.
 fn is_weight(value: f32) -> bool {
     value > 0.0 || value.is_nan()
 }

@@ -1,7 +1,8 @@
-//! From the values of a graph's output to the outputs of texts.
+//! Turns the values of a graph's output into the outputs of texts.
 //!
-//! Input: the values of one group of texts, padded on the right. Output: an [`Output`] for each. What must hold: cells of
-//! padding are never read; an output that the graph does not give is an error, not an empty answer.
+//! Input: the values of one group of texts, padded on the right. Output: an [`Output`] for each text. What
+//! must hold: padding cells are never read; a wanted output that the graph does not have is an error, not an
+//! empty answer.
 
 use text_embeddings_backend_candle::HostModules;
 use text_embeddings_backend_core::{
@@ -11,25 +12,25 @@ use text_embeddings_backend_core::{
 
 use crate::signature::Meaning;
 
-/// What is done with an output.
+/// How an output is turned into answers.
 pub(crate) enum LoadedHead {
-    /// Hidden states are pooled and go through modules; the result is a vector, or raw scores.
+    /// Hidden states are pooled and go through modules. The result is a vector or raw scores.
     Pooled(Box<Pooled>),
-    /// The rows are the vectors or the raw scores, this many of each text where that is known.
+    /// The rows are the vectors or the raw scores. Each row has `width` values, if that is known.
     Rows { width: Option<usize>, what: &'static str },
-    /// The logit of one token less that of another, at a text's last token.
+    /// The logit of one token minus the logit of another, at a text's last token.
     Answers(AnswerTokens),
     /// For each entry of the vocabulary, the largest `log(1 + max(logit, 0))` over a text's tokens.
     Splade,
 }
 
-/// The steps behind hidden states.
+/// The steps after the hidden states.
 pub(crate) struct Pooled {
     pool: Pool,
     modules: HostModules,
-    /// What the state of each token goes through where these are wanted; absent for scores.
+    /// The modules for the state of each token, if token vectors are wanted; absent for scores.
     tokens: Option<HostModules>,
-    /// What gives a token's weight, if the model has such a head.
+    /// The modules that compute a token's weight, if the model has such a head.
     lexical: Option<HostModules>,
 }
 
@@ -37,16 +38,16 @@ pub(crate) struct Pooled {
 pub(crate) struct Values<'a> {
     /// Row after row, padding included.
     pub(crate) values: &'a [f32],
-    /// Values of a row.
+    /// The length of a row.
     pub(crate) width: usize,
 }
 
 impl LoadedHead {
-    /// Loads what a head needs besides the graph, whose rows have `width` values.
+    /// Loads the weights of a head for a graph whose rows have `width` values.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] for a module that does not fit or is not complete.
+    /// [`BackendError::Load`] for a module that does not fit or is incomplete.
     pub(crate) fn load(head: &Head, meaning: Meaning, width: Option<usize>) -> Result<Self, BackendError> {
         let load = |modules: &[Module]| {
             let takes = modules.first().map(|module| match module {
@@ -75,7 +76,7 @@ impl LoadedHead {
             (Head::Classification { labels }, _) => {
                 if width.is_some_and(|width| width != *labels) {
                     return Err(BackendError::Load(format!(
-                        "the ONNX file gives {} scores, but config.json names {labels} labels: one of them is of another \
+                        "the ONNX file gives {} scores, but config.json names {labels} labels: one of the two files belongs to another \
                          model",
                         width.unwrap_or_default()
                     )));
@@ -88,11 +89,11 @@ impl LoadedHead {
         })
     }
 
-    /// Refuses a batch that wants an output which the head does not give.
+    /// Refuses a batch that wants an output without support in the head.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Inference`] naming it.
+    /// [`BackendError::Inference`] naming the output.
     pub(crate) fn check(&self, batch: &Batch) -> Result<(), BackendError> {
         let (whole, tokens, sparse) = match self {
             Self::Pooled(steps) => (true, steps.tokens.is_some(), steps.lexical.is_some()),
@@ -113,11 +114,11 @@ impl LoadedHead {
         }
     }
 
-    /// Puts what is wanted of the texts of a group into `outputs`.
+    /// Writes the wanted outputs of a group's texts into `outputs`.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Inference`] if the rows have another width than the head takes.
+    /// [`BackendError::Inference`] if the rows do not have the width that the head takes.
     pub(crate) fn read(
         &mut self,
         batch: &Batch,
@@ -192,7 +193,7 @@ impl LoadedHead {
     }
 }
 
-/// The vectors of a text's marked tokens, or of all.
+/// The vectors of a text's marked tokens, or of all its tokens.
 fn token_vectors(
     batch: &Batch,
     text: usize,
@@ -200,7 +201,7 @@ fn token_vectors(
     (width, modules): (usize, &mut HostModules),
 ) -> Result<TokenVectors, BackendError> {
     let first = batch.rows_of(text).next().unwrap_or_default();
-    // The rows of a text follow each other, because texts share none.
+    // The rows of a text are contiguous, because texts do not share rows.
     let marked = batch.marked_rows(text).into_iter().map(|row| row - first);
     let states: Vec<f32> =
         marked.flat_map(|token| states[token * width..(token + 1) * width].to_vec()).collect();

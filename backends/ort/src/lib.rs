@@ -1,7 +1,8 @@
-//! The ONNX Runtime backend: an ONNX file in, a [`Backend`] out.
+//! The ONNX Runtime backend: makes a [`Backend`] of an ONNX file.
 //!
-//! `library` finds ONNX Runtime's shared library, `signature` decides what goes into the graph and which output is read,
-//! `head` makes scores and vectors of that output. Batches are padded by `text_embeddings_backend_core::Padded`.
+//! `library` finds ONNX Runtime's shared library. `signature` decides what the graph's inputs get and which
+//! output is read. `head` makes scores and vectors of that output. `text_embeddings_backend_core::Padded`
+//! pads the batches.
 
 mod head;
 mod library;
@@ -26,29 +27,29 @@ use crate::{
     signature::{Element, Feed, Meaning, Port, Signature},
 };
 
-/// The longest part of a message of ONNX Runtime that is told, in characters.
+/// The most characters that errors show of a message from ONNX Runtime.
 const LONGEST_MESSAGE: usize = 300;
 
-/// A graph with the head that reads its output.
+/// A graph, and the head that reads its output.
 struct OrtBackend {
     session: Session,
     signature: Signature,
     head: LoadedHead,
-    /// The token in cells of padding.
+    /// The token that fills padding cells.
     padding: u32,
     memory: Memory,
 }
 
-/// What a batch takes while it is computed, estimated by the sizes in `config.json`.
+/// Estimates the memory that a batch takes while it is computed, from the sizes in `config.json`.
 #[derive(Debug, Clone, Copy)]
 struct Memory {
     /// The longest input in tokens.
     longest: usize,
-    /// Whether texts are computed one by one.
+    /// Whether texts are computed one at a time.
     alone: bool,
-    /// Values of each token that are held at once, but for attention.
+    /// The number of values that each token holds at the same time, apart from attention.
     per_token: usize,
-    /// Heads of attention.
+    /// The number of attention heads.
     heads: usize,
 }
 
@@ -59,19 +60,19 @@ impl Memory {
         let inner = first(&["intermediate_size", "hidden_dim", "d_ff", "n_inner"]).unwrap_or(4 * hidden);
         let heads =
             first(&["num_attention_heads", "n_heads", "n_head", "num_heads"]).unwrap_or(hidden.div_ceil(64));
-        // The output is copied where it is not in float32.
+        // An output in float16 is copied to float32.
         let output =
             if signature.meaning == Meaning::Logits { 2 * signature.width.unwrap_or_default() } else { 0 };
-        // An unfused GELU holds its input, two steps on the way and its result; a layer outside of it holds queries, keys,
-        // values, their rearrangements, the residual and a norm.
+        // An unfused GELU holds its input, two intermediate results and its result. The rest of a layer holds
+        // queries, keys, values, their rearrangements, the residual and a norm.
         Self { longest, alone: signature.alone, per_token: 4 * inner + 12 * hidden + output, heads }
     }
 
-    /// The most bytes for a batch of so many tokens.
+    /// The most memory of a batch of `tokens` tokens, in bytes.
     fn bytes(&self, tokens: usize) -> usize {
         let width = tokens.min(self.longest);
         let cells = if self.alone { width } else { most_cells(tokens) };
-        // Products of queries and keys, the same with the mask, and their softmax.
+        // Attention holds the products of queries and keys, the products with the mask, and their softmax.
         let attention = self.heads.saturating_mul(3).saturating_mul(width);
         cells.saturating_mul(self.per_token.saturating_add(attention)).saturating_mul(size_of::<f32>())
     }
@@ -97,7 +98,7 @@ impl Backend for OrtBackend {
     }
 }
 
-/// Runs the graph on one group, and hands its output on.
+/// Runs the graph on one group and passes its output to `read`.
 fn run(
     session: &mut Session,
     signature: &Signature,
@@ -109,11 +110,11 @@ fn run(
     let inputs = signature
         .inputs
         .iter()
-        .map(|(name, feed, is_narrow)| Ok((Cow::from(name.as_str()), input(*feed, *is_narrow, group)?)))
+        .map(|filled| Ok((Cow::from(filled.name.as_str()), input(filled.feed, filled.is_narrow, group)?)))
         .collect::<ort::Result<Vec<(Cow<'_, str>, SessionInputValue<'_>)>>>()
         .map_err(stopped)?;
     let options = RunOptions::new().map_err(stopped)?;
-    // Heads that nobody reads are not computed.
+    // Only the needed output is computed.
     let options = options.with_outputs(OutputSelector::no_default().with(signature.output.as_str()));
     let outputs = session.run_with_options(inputs, &options).map_err(stopped)?;
     let value = outputs.get(&signature.output).ok_or_else(|| failed("the ONNX file gave no output"))?;
@@ -131,7 +132,7 @@ fn run(
     read(&Values { values: &values, width })
 }
 
-/// An input's values for a group.
+/// The values of an input for a group.
 fn input(feed: Feed, is_narrow: bool, group: &Padded) -> ort::Result<SessionInputValue<'static>> {
     let shape = [group.texts.len(), group.width];
     let values = match feed {
@@ -141,7 +142,7 @@ fn input(feed: Feed, is_narrow: bool, group: &Padded) -> ort::Result<SessionInpu
         Feed::Positions => group.positions(),
     };
     Ok(if is_narrow {
-        // Ids, types and positions are below 2³¹ in any model.
+        // Ids, types and positions are below 2³¹ in every model.
         let narrow: Vec<i32> = values.into_iter().map(|value| value as i32).collect();
         Tensor::from_array((shape, narrow))?.into()
     } else {
@@ -149,7 +150,7 @@ fn input(feed: Feed, is_narrow: bool, group: &Padded) -> ort::Result<SessionInpu
     })
 }
 
-/// The shape and the values of an output.
+/// The shape and the values of an output, as float32.
 fn floats(value: &DynValue) -> ort::Result<(Vec<usize>, Cow<'_, [f32]>)> {
     let sizes = |shape: &[i64]| shape.iter().map(|&size| size.max(0) as usize).collect();
     if value.dtype().tensor_type() == Some(TensorElementType::Float16) {
@@ -164,8 +165,8 @@ fn floats(value: &DynValue) -> ort::Result<(Vec<usize>, Cow<'_, [f32]>)> {
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if ONNX Runtime's library or the file is missing, broken or too old, if the graph has an input,
-/// an output or a head that is not served, or if its answers are not numbers.
+/// [`BackendError::Load`] if ONNX Runtime's library or the file is missing, broken or too old, if an input,
+/// an output or the head is not supported, or if an answer is not finite.
 pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
     let Some(path) = options.weights.first() else {
         return Err(BackendError::Load("there is no ONNX file".to_owned()));
@@ -173,7 +174,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
     let graph = facts(path)?;
     if let Some(dtype) = options.dtype.filter(|dtype| *dtype != graph.dtype) {
         return Err(BackendError::Load(format!(
-            "`--dtype {dtype}` is asked for, but {} computes in {}: leave it out, or name another file with `--onnx-file`",
+            "`--dtype {dtype}` was requested, but {} computes in {}: leave it out, or name another file with `--onnx-file`",
             path.display(),
             graph.dtype
         )));
@@ -189,13 +190,14 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
     let unfit = |reason: String| BackendError::Load(format!("{} is not served: {reason}", path.display()));
     let mut signature =
         Signature::new(&ports(session.inputs()), &ports(session.outputs()), &options.head).map_err(unfit)?;
-    // Where a text's rounding depends on what is computed with it, nothing is. Logits of whole vocabularies are large.
+    // If the rounding of a text depends on other texts, each text is run alone. The same goes for logits over
+    // the whole vocabulary, because of their size.
     signature.alone |= graph.is_shared || signature.meaning == Meaning::Logits;
     let description = describe_any(&options.config)?;
     let width = signature.width.or((signature.meaning == Meaning::States).then_some(description.hidden));
     if signature.meaning == Meaning::Vector {
         tracing::warn!(
-            "The ONNX file gives `{}` only: vectors are pooled by the file itself, whatever `--pooling` and 1_Pooling say",
+            "The ONNX file only has the output `{}`: the file itself pools vectors, and `--pooling` and 1_Pooling have no effect",
             signature.output
         );
     }
@@ -233,7 +235,7 @@ fn session(
         .map_err(words)?
         .with_inter_threads(1)
         .map_err(words)?
-        // The arena never gives back what one long batch took.
+        // An arena would keep the memory of one long batch for ever.
         .with_execution_providers([CPU::default().with_arena_allocator(false).build()])
         .map_err(words)?
         .with_memory_pattern(false)
@@ -257,7 +259,7 @@ fn ports(outlets: &[Outlet]) -> Vec<Port> {
     outlets.iter().map(port).collect()
 }
 
-/// Refuses a graph that fails on a first text, or whose answer is not finite.
+/// Refuses a graph that fails on a first text, or whose first answer is not finite.
 fn refuse_nan(backend: &mut OrtBackend, head: &Head) -> Result<(), BackendError> {
     let is_finite = first_answer_is_finite(backend, head).map_err(|error| match error {
         BackendError::Inference(reason) => {
@@ -273,7 +275,7 @@ fn refuse_nan(backend: &mut OrtBackend, head: &Head) -> Result<(), BackendError>
     ))
 }
 
-/// A message in one line of bounded length.
+/// A message as one line of at most [`LONGEST_MESSAGE`] characters.
 fn line(message: &str) -> String {
     let words: Vec<&str> = message.split_whitespace().collect();
     words.join(" ").chars().take(LONGEST_MESSAGE).collect()

@@ -1,7 +1,8 @@
-//! Where ONNX Runtime's library is, and the one environment that a process has of it.
+//! Finds and loads ONNX Runtime's library, and keeps the one environment per process.
 //!
-//! Input: `ORT_DYLIB_PATH`, `VIRTUAL_ENV` and the place of the binary. Output: the environment. What must hold: the library
-//! is loaded once; one that is missing or too old is a sentence that says how to get another.
+//! Input: `ORT_DYLIB_PATH`, `VIRTUAL_ENV` and the path of the binary. Output: the environment. What must
+//! hold: the library is loaded once; if it is missing or too old, the error is one sentence that says how to
+//! install another.
 
 use std::{
     env, fs,
@@ -14,19 +15,19 @@ use text_embeddings_backend_core::BackendError;
 
 use crate::{line, load_error};
 
-/// The variable that names the library's file.
+/// The variable with the path of the library.
 const VARIABLE: &str = "ORT_DYLIB_PATH";
-/// What to do where there is no library.
+/// The remedy for a missing or unusable library.
 const REMEDY: &str = "install it with `pip install onnxruntime` in the virtual environment that the server is started in, or \
                       name the file libonnxruntime.so in the variable ORT_DYLIB_PATH";
 
-/// The environment, and the library's version and path in words.
+/// The environment, and a text with the library's version and path.
 pub(crate) struct Runtime {
     pub(crate) environment: Environment,
     pub(crate) library: String,
 }
 
-/// Loads the library, or gives what an earlier call loaded.
+/// Loads the library on the first call that succeeds. Later calls return the same environment.
 ///
 /// # Errors
 ///
@@ -42,7 +43,7 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>, BackendError> {
     let environment = builder
         .with_name("text-embeddings-router")
         .with_telemetry(false)
-        // What fails is told by errors; the rest is for who asks for it.
+        // Failures are returned as errors. All other messages are for the debug log.
         .with_logger(Arc::new(|_: LogLevel, category: &str, _: &str, place: &str, message: &str| {
             tracing::debug!("ONNX Runtime, {category} at {place}: {}", line(message));
         }))
@@ -54,12 +55,13 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>, BackendError> {
     Ok(loaded)
 }
 
-/// The library: by `ORT_DYLIB_PATH`, beside the binary, in the Python environment that the binary is in or that is active;
-/// otherwise the name by which the system finds it.
+/// The path of the library: from `ORT_DYLIB_PATH`, next to the binary, in the Python environment that
+/// contains the binary, or in the active one. Otherwise the bare file name, which the system's loader
+/// resolves.
 fn find(variable: impl Fn(&str) -> Option<String>, binary: Option<&Path>) -> PathBuf {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = set(VARIABLE) {
-        // The library `ort` would look for a relative path beside the binary.
+        // The crate `ort` would resolve a relative path from the binary's folder.
         return fs::canonicalize(&path).unwrap_or(path);
     }
     let folder = binary.and_then(Path::parent);
@@ -71,7 +73,7 @@ fn find(variable: impl Fn(&str) -> Option<String>, binary: Option<&Path>) -> Pat
     })
 }
 
-/// The folders of a Python environment in which the package `onnxruntime` has its library.
+/// The folders of a Python environment that may hold the library of the package `onnxruntime`.
 fn packages(root: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = entries(&root.join("lib"))
         .into_iter()
@@ -82,7 +84,7 @@ fn packages(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The library in a folder: `libonnxruntime.so`, or the same with a version behind or before the ending.
+/// The newest library in a folder: `libonnxruntime.so`, with or without a version before or after the ending.
 fn library_in(folder: &Path) -> Option<PathBuf> {
     let start = format!("{}onnxruntime.", env::consts::DLL_PREFIX);
     let mut found: Vec<PathBuf> = entries(folder)
@@ -121,7 +123,8 @@ fn unusable(path: &Path, error: &LoadDynamicError) -> String {
     }
 }
 
-/// `ONNX Runtime 1.31.1 at PATH`: the version by the library's own account of how it was built, else by its file's name.
+/// `ONNX Runtime 1.31.1 at PATH`. The version comes from the library's build description, otherwise from its
+/// file name.
 fn words(build: &str, path: &Path) -> String {
     let branch = build.split("git-branch=rel-").nth(1).and_then(|rest| rest.split([',', ' ']).next());
     let file = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

@@ -1,12 +1,12 @@
-//! What a graph takes and gives, by the names and shapes of its inputs and outputs.
+//! Decides how a graph is run, by the names and shapes of its inputs and outputs.
 //!
-//! Input: the [`Port`]s of a graph and the head that the model's files ask for. Output: a [`Signature`]. What must hold: an
-//! input that this server cannot fill and an output that it cannot read are refused by name; nothing is guessed from an
-//! output whose meaning its name or shape does not say.
+//! Input: the [`Port`]s of a graph, and the head that the model's files describe. Output: a [`Signature`].
+//! What must hold: an input that this server cannot fill and an output that it cannot read are refused by
+//! name; an output is only read if its name or shape states its meaning.
 
 use text_embeddings_backend_core::Head;
 
-/// The type of an input's or output's values.
+/// The type of values of an input or output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     Int64,
@@ -16,16 +16,16 @@ pub(crate) enum Element {
     Other,
 }
 
-/// An input or output.
+/// An input or output of a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) name: String,
     pub(crate) element: Element,
-    /// Its sizes; negative where a size depends on what goes in.
+    /// The sizes of its dimensions. A negative size depends on the inputs.
     pub(crate) shape: Vec<i64>,
 }
 
-/// What goes into an input.
+/// The values that an input gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Feed {
     Ids,
@@ -34,7 +34,7 @@ pub(crate) enum Feed {
     Positions,
 }
 
-/// What an output means.
+/// The meaning of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// The last hidden states of tokens: `[texts, tokens, hidden]`.
@@ -47,17 +47,26 @@ pub(crate) enum Meaning {
     Logits,
 }
 
-/// How a graph is run.
+/// An input that the server fills.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Input {
+    pub(crate) name: String,
+    /// The values that it gets.
+    pub(crate) feed: Feed,
+    /// Whether it takes 32-bit numbers.
+    pub(crate) is_narrow: bool,
+}
+
+/// How to run a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Signature {
-    /// Its inputs by name, what goes into each, and whether it takes 32-bit numbers.
-    pub(crate) inputs: Vec<(String, Feed, bool)>,
-    /// The output that is read.
+    pub(crate) inputs: Vec<Input>,
+    /// The name of the output that is read.
     pub(crate) output: String,
     pub(crate) meaning: Meaning,
-    /// Values of a row of that output, where the graph states them.
+    /// The length of a row of that output, if the graph states it.
     pub(crate) width: Option<usize>,
-    /// Whether each text must be run by itself: the graph has no mask, or takes one text at a time.
+    /// Whether each text must be run alone, because the graph has no mask or takes one text at a time.
     pub(crate) alone: bool,
 }
 
@@ -67,20 +76,20 @@ const INPUTS: [(&str, Feed); 4] = [
     ("token_type_ids", Feed::Types),
     ("position_ids", Feed::Positions),
 ];
-/// Names of the last hidden states, as `optimum` and sentence-transformers export them.
+/// Names of the last hidden states in exports of `optimum` and sentence-transformers.
 const STATES: [&str; 2] = ["last_hidden_state", "token_embeddings"];
-/// Names of a vector for each text.
+/// Names of an output with one vector per text.
 const VECTORS: [&str; 4] = ["sentence_embedding", "pooler_output", "text_embeds", "embeddings"];
 const LOGITS: &str = "logits";
 
 impl Signature {
-    /// The signature of a graph whose model has this head.
+    /// The signature of a graph for a model with this head.
     ///
     /// # Errors
     ///
-    /// In words: the input or output that does not fit.
+    /// A sentence that names the unsuitable input or output.
     pub(crate) fn new(inputs: &[Port], outputs: &[Port], head: &Head) -> Result<Self, String> {
-        let fed = inputs.iter().map(feed).collect::<Result<Vec<_>, _>>()?;
+        let filled = inputs.iter().map(input).collect::<Result<Vec<_>, _>>()?;
         let has = |feed| inputs.iter().any(|port| INPUTS.contains(&(port.name.as_str(), feed)));
         if !has(Feed::Ids) {
             return Err(format!("it has no input `input_ids` (its inputs: {})", names(inputs)));
@@ -92,7 +101,7 @@ impl Signature {
         }
         let width = port.shape.last().and_then(|&size| usize::try_from(size).ok()).filter(|&size| size > 0);
         Ok(Self {
-            inputs: fed,
+            inputs: filled,
             output: port.name.clone(),
             meaning,
             width,
@@ -100,7 +109,7 @@ impl Signature {
         })
     }
 
-    /// The dimensions of the output for so many texts of so many tokens, without the last.
+    /// The output's dimensions without the last, for `texts` texts of `tokens` tokens.
     pub(crate) fn dimensions(&self, texts: usize, tokens: usize) -> Vec<usize> {
         match self.meaning {
             Meaning::States | Meaning::Logits => vec![texts, tokens],
@@ -109,9 +118,10 @@ impl Signature {
     }
 }
 
-fn feed(port: &Port) -> Result<(String, Feed, bool), String> {
+/// The input of a port, or the reason why the server cannot fill it.
+fn input(port: &Port) -> Result<Input, String> {
     let Port { name, element, shape } = port;
-    let Some((_, feed)) = INPUTS.iter().find(|(known, _)| known == name) else {
+    let Some(&(_, feed)) = INPUTS.iter().find(|(known, _)| known == name) else {
         let why = if name.starts_with("past_key_values") || name == "use_cache_branch" {
             ": it was exported to generate text; export it without its cache"
         } else {
@@ -126,19 +136,21 @@ fn feed(port: &Port) -> Result<(String, Feed, bool), String> {
         _ => return Err(format!("its input `{name}` does not take int64 or int32")),
     };
     match shape.as_slice() {
-        [texts, tokens] if *tokens < 0 && (*texts < 0 || *texts == 1) => Ok((name.clone(), *feed, is_narrow)),
+        [texts, tokens] if *tokens < 0 && (*texts < 0 || *texts == 1) => {
+            Ok(Input { name: name.clone(), feed, is_narrow })
+        }
         _ => Err(format!(
             "its input `{name}` has the fixed shape {shape:?}: export it for any number of texts and tokens"
         )),
     }
 }
 
-/// The output to read, and what it means.
+/// The output to read, and its meaning.
 fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), String> {
     let of =
         |name: &str, rank: usize| outputs.iter().find(|port| port.name == name && port.shape.len() == rank);
     let first = |names: &[&str], rank| names.iter().find_map(|name| of(name, rank));
-    // Where there is only one output, its shape says what a name may not.
+    // The shape of the only output identifies it, even under an unknown name.
     let only = |rank| match outputs {
         [port] if port.shape.len() == rank && port.name != LOGITS => Some(port),
         _ => None,
@@ -152,7 +164,7 @@ fn output<'p>(outputs: &'p [Port], head: &Head) -> Result<(&'p Port, Meaning), S
                 && (!modules.is_empty() || !token_modules.is_empty() || lexical.is_some())
             {
                 return Err(format!(
-                    "it gives `{}` only, and does not say whether the modules of modules.json are in it: export it with \
+                    "its only output is `{}`, which may or may not include the modules of modules.json: export it with \
                      `last_hidden_state`",
                     port.name
                 ));
@@ -251,7 +263,7 @@ mod tests {
             (
                 embedding(vec![dense()]),
                 &[("sentence_embedding", vector)],
-                Err("gives `sentence_embedding` only"),
+                Err("its only output is `sentence_embedding`"),
             ),
             (
                 embedding(vec![]),
@@ -287,12 +299,12 @@ mod tests {
         let all =
             signature(&ints(&["input_ids", "attention_mask", "token_type_ids", "position_ids"])).unwrap();
         assert_eq!(
-            all.inputs.iter().map(|(_, feed, narrow)| (*feed, *narrow)).collect::<Vec<_>>(),
+            all.inputs.iter().map(|input| (input.feed, input.is_narrow)).collect::<Vec<_>>(),
             [(Feed::Ids, false), (Feed::Mask, false), (Feed::Types, false), (Feed::Positions, false)]
         );
         assert!(!all.alone && all.dimensions(3, 7) == [3, 7]);
         let narrow = signature(&[port("input_ids", Element::Int32, &[1, -1])]).unwrap();
-        assert!(narrow.alone && narrow.inputs[0].2);
+        assert!(narrow.alone && narrow.inputs[0].is_narrow);
         assert!(signature(&ints(&["input_ids"])).unwrap().alone, "without a mask");
         for (inputs, part) in [
             (ints(&["attention_mask"]), "no input `input_ids`"),

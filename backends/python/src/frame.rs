@@ -1,8 +1,9 @@
 //! The frames between the router and its worker, and the messages in them.
 //!
-//! A frame is the length of its header and the length of its payload (two little-endian `u32`), the header (JSON), the
-//! payload (arrays of little-endian 4-byte values). What must hold: a length is checked before memory is taken for it; bytes
-//! that are not a frame, and messages that do not fit the request, are errors.
+//! A frame is the length of its header and the length of its payload (two little-endian `u32`), then the
+//! header (JSON), then the payload (arrays of little-endian 4-byte values). What must hold: a length is
+//! checked before memory is taken for it; bytes that do not form a frame, and messages that do not fit the
+//! request, are errors.
 //!
 //! | from | `kind` | payload |
 //! |---|---|---|
@@ -21,14 +22,14 @@ use std::{
 };
 use text_embeddings_backend_core::Probe;
 
-/// The version of this protocol, which both sides must speak.
+/// The version of this protocol. Both sides must use the same.
 pub(crate) const VERSION: u32 = 1;
-/// The most bytes of a header: far more than the longest message, the `load` with its probes.
+/// The most bytes of a header: far more than the longest message, which is `load` with its probes.
 const MOST_HEADER: usize = 1 << 16;
-/// The most characters of a text that the worker sends for the user.
+/// The most characters of a worker's message that the user sees.
 const MOST_REASON: usize = 4000;
 
-/// Messages of the router.
+/// Messages from the router.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum Request<'a> {
@@ -36,37 +37,37 @@ pub(crate) enum Request<'a> {
     Load(Load<'a>),
     /// Compute a batch.
     Batch {
-        /// The number that the answer repeats.
+        /// The number of the batch. The answer repeats it.
         batch: u64,
-        /// Rows of the matrices in the payload.
+        /// The number of rows of the matrices in the payload.
         texts: usize,
-        /// Their columns.
+        /// The number of columns of these matrices.
         width: usize,
-        /// Whether the vectors of their tokens are wanted.
+        /// Whether the vectors of the tokens are wanted.
         tokens: bool,
     },
 }
 
-/// A model and how to load it.
+/// The request to load a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Load<'a> {
-    /// Its folder.
+    /// The model's folder.
     pub(crate) model: &'a str,
     /// `embedding` or `scores`.
     pub(crate) task: &'a str,
     /// `float32`, `bfloat16` or `float16`.
     pub(crate) dtype: String,
-    /// Threads that compute on the CPU.
+    /// The number of compute threads on the CPU.
     pub(crate) threads: usize,
     /// Whether Python files of the model may run.
     pub(crate) trust_remote_code: bool,
-    /// How an embedding model pools whose files do not say it.
+    /// The pooling of an embedding model whose files do not name one.
     pub(crate) pooling: Option<&'a str>,
-    /// Texts with the ids that the router's tokenizer gives them.
+    /// Texts with their ids from the router's tokenizer.
     pub(crate) probes: Vec<Encoded<'a>>,
 }
 
-/// A text or a pair with its ids, by which the worker compares the router's tokenizer with the model's own.
+/// A text or a pair with its ids. The worker compares the router's tokenizer with the model's own.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Encoded<'a> {
     texts: &'a [String],
@@ -82,11 +83,11 @@ impl<'a> From<&'a Probe> for Encoded<'a> {
     }
 }
 
-/// Messages of the worker.
+/// Messages from the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum Reply {
-    /// It runs, and knows how to read requests.
+    /// The worker runs and can read requests.
     Hello {
         /// Its version of this protocol.
         version: u32,
@@ -95,56 +96,56 @@ pub(crate) enum Reply {
     },
     /// The model is loaded.
     Loaded(Facts),
-    /// The model cannot be served, for this reason.
+    /// The model cannot be served.
     Refused {
         /// One sentence.
         reason: String,
     },
-    /// A batch was computed.
+    /// The values of a batch.
     Values {
-        /// Its number.
+        /// The number of the batch.
         batch: u64,
-        /// Texts, and values of each.
+        /// The number of texts, and of values per text.
         whole: [usize; 2],
-        /// Tokens, and values of each; zeros where none are wanted.
+        /// The number of tokens, and of values per token; zeros if no token vectors are wanted.
         tokens: [usize; 2],
     },
-    /// A batch was not computed; the worker goes on.
+    /// A batch failed. The worker continues.
     Failed {
-        /// Its number.
+        /// The number of the batch.
         batch: u64,
         /// One sentence.
         reason: String,
     },
 }
 
-/// What a worker says about the model that it loaded. The same after each start.
+/// The facts about the loaded model. They are the same after each start.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Facts {
     /// `cpu` or `cuda`.
     pub(crate) device: String,
     /// The arithmetic.
     pub(crate) dtype: String,
-    /// Values of a text: scores, or those of its vector.
+    /// The number of values per text: scores, or the length of its vector.
     pub(crate) width: usize,
-    /// Values of a token's vector; zero if it gives none.
+    /// The length of a token's vector; zero if the model has no token vectors.
     pub(crate) token_width: usize,
-    /// The token that fills a matrix of texts.
+    /// The token that pads the matrices.
     pub(crate) padding: u32,
     /// The versions of the Python packages.
     pub(crate) versions: String,
 }
 
-/// Why a frame could not be read or written.
+/// The reason why a frame could not be read or written.
 #[derive(Debug)]
 pub(crate) enum FrameError {
-    /// The other end is closed.
+    /// The other end closed the connection.
     Ended,
-    /// It did not answer in time.
+    /// No answer came in time.
     Late,
     /// The connection failed.
     Failed(io::Error),
-    /// What arrived is not a frame, or too long for one.
+    /// The received bytes do not form a frame, or a frame is too long.
     Wrong(String),
 }
 
@@ -186,11 +187,11 @@ pub(crate) fn write(to: &mut impl Write, request: &Request<'_>, payload: &[u32])
     Ok(to.write_all(&bytes)?)
 }
 
-/// Reads a frame whose payload has at most `most` values.
+/// Reads a frame with at most `most` values in its payload.
 ///
 /// # Errors
 ///
-/// [`FrameError::Wrong`] before memory is taken for a header or payload that is longer than it may be.
+/// [`FrameError::Wrong`] if the header or payload is too long, before memory is taken for it.
 pub(crate) fn read(from: &mut impl Read, most: usize) -> Result<(Reply, Vec<f32>), FrameError> {
     let mut lengths = [[0; 4]; 2];
     for length in &mut lengths {
@@ -199,12 +200,14 @@ pub(crate) fn read(from: &mut impl Read, most: usize) -> Result<(Reply, Vec<f32>
     let [header, payload] = lengths.map(|length| u32::from_le_bytes(length) as usize);
     if header > MOST_HEADER {
         return Err(FrameError::Wrong(format!(
-            "a header of {header} bytes, where {MOST_HEADER} are the most"
+            "a header of {header} bytes, more than the limit of {MOST_HEADER}"
         )));
     }
     if payload % size_of::<f32>() != 0 || payload / size_of::<f32>() > most {
         let most = most * size_of::<f32>();
-        return Err(FrameError::Wrong(format!("a payload of {payload} bytes, where {most} are the most")));
+        return Err(FrameError::Wrong(format!(
+            "a payload of {payload} bytes, more than the limit of {most}"
+        )));
     }
     let mut text = vec![0; header];
     from.read_exact(&mut text)?;
@@ -220,7 +223,7 @@ pub(crate) fn read(from: &mut impl Read, most: usize) -> Result<(Reply, Vec<f32>
     Ok((reply, values.collect()))
 }
 
-/// A text of the worker's for the user: not too long, and without control characters.
+/// A message of the worker for the user, shortened and without control characters.
 pub(crate) fn told(reason: &str) -> String {
     reason.chars().take(MOST_REASON).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
@@ -257,7 +260,7 @@ mod tests {
         let table = [
             (vec![255, 255, 255, 255, 0, 0, 0, 0], "a header of 4294967295 bytes"),
             (vec![2, 0, 0, 0, 255, 255, 255, 255], "a payload of 4294967295 bytes"),
-            (frame(refused, &[0; 12]), "a payload of 12 bytes, where 8 are the most"),
+            (frame(refused, &[0; 12]), "a payload of 12 bytes, more than the limit of 8"),
             (frame(refused, &[0; 7]), "a payload of 7 bytes"),
             (frame("Hello", &[]), "a header that is not a message"),
             (frame(r#"{"kind":"unknown"}"#, &[]), "a header that is not a message"),

@@ -1,4 +1,4 @@
-//! What arbitrary bytes of a worker are tried on.
+//! Fuzzes the reading of a worker's answers with arbitrary bytes.
 
 use crate::{frame::Facts, worker};
 
@@ -6,7 +6,7 @@ use crate::{frame::Facts, worker};
 ///
 /// # Panics
 ///
-/// If other values come out than were wanted: that is the finding.
+/// If the result has other values than were wanted, which is the bug to find.
 pub fn answer(mut bytes: &[u8]) {
     let facts = Facts {
         device: "cpu".to_owned(),
@@ -22,6 +22,6 @@ pub fn answer(mut bytes: &[u8]) {
             assert_eq!([values.whole.len(), values.tokens.len()], [4, 2 * tokens]);
         }
     }
-    // Frame after frame, as a worker that begins to say things on its own.
+    // Reads frame after frame, as from a worker that sends unrequested answers.
     while worker::answer(&mut bytes, &facts, 1, 2, 0).is_ok() {}
 }

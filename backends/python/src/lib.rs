@@ -1,8 +1,8 @@
-//! The Python backend: a worker process with the user's PyTorch and sentence-transformers computes.
+//! The Python backend: a worker process computes with the user's PyTorch and sentence-transformers.
 //!
-//! Input: a model's folder and an interpreter. Output: a [`Backend`]. What must hold: a worker that dies, hangs or answers nonsense fails
-//! the batch at hand and no other; it is started again, with pauses that grow while no batch succeeds; the worker ends with
-//! this process.
+//! Input: a model's folder and an interpreter. Output: a [`Backend`]. What must hold: a worker that dies,
+//! hangs or answers nonsense only fails the current batch; it is started again, with growing pauses while no
+//! batch succeeds; the worker ends with this process.
 
 #[cfg(not(unix))]
 compile_error!("the feature `python` needs Unix sockets");
@@ -25,17 +25,17 @@ use text_embeddings_backend_core::{
 };
 use worker::{BatchError, Values, Worker};
 
-/// The arithmetic that PyTorch is asked for.
+/// The dtypes that the worker can request from PyTorch.
 const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
 /// The most values of a text or a token: far more than any model has.
 const MOST_VALUES: usize = 1 << 20;
 
-/// What is computed.
+/// The worker's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     /// Vectors of texts and tokens, by `SentenceTransformer`.
     Embedding,
-    /// This many raw scores, by `CrossEncoder`.
+    /// Raw scores, by `CrossEncoder`. The value is their number.
     Scores(usize),
 }
 
@@ -63,24 +63,24 @@ impl Task {
     }
 }
 
-/// The model and how it is computed.
+/// The model, and the settings for computing it.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The interpreter.
     pub python: PathBuf,
     /// The model's folder, complete for sentence-transformers.
     pub folder: PathBuf,
-    /// What is computed.
+    /// The worker's task.
     pub task: Task,
-    /// How an embedding model pools whose files do not say it, in the words of sentence-transformers.
+    /// The pooling of an embedding model whose files do not name one, in the words of sentence-transformers.
     pub pooling: Option<&'static str>,
     /// The arithmetic: `float32`, `bfloat16` or `float16`.
     pub dtype: DType,
-    /// Threads that compute on the CPU.
+    /// The number of compute threads on the CPU.
     pub threads: usize,
     /// Whether Python files of the model may run.
     pub trust_remote_code: bool,
-    /// Texts with their ids, by which the worker compares the tokenizers.
+    /// Texts with their ids. The worker compares its tokenizer with them.
     pub probes: Vec<Probe>,
 }
 
@@ -103,24 +103,27 @@ impl Settings {
     }
 }
 
-/// How long the worker may take.
+/// The worker's time limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Until it says its first word.
+    /// From its start to its first message.
     pub hello: Duration,
-    /// Until it has loaded the model.
+    /// From the request to load the model to the answer.
     pub load: Duration,
-    /// For a batch; any time if absent.
+    /// For each batch; no limit if absent.
     pub batch: Option<Duration>,
-    /// The pause before the second start in a row without a batch that succeeded; each further one is twice as long.
+    /// The pause before the second start in a row without a successful batch. It doubles with each further
+    /// start.
     pub pause: Duration,
 }
 
 impl Limits {
-    /// Generous ones: a network drive with Python packages that are read for the first time, gigabytes of weights.
+    /// Generous limits: for Python packages read for the first time from a network drive, and gigabytes of
+    /// weights.
     ///
-    /// A batch that takes longer than `device_timeout` counts as one on a device that hangs, for which the engine fails all that waits.
-    /// The worker gets nine tenths of it, so that it is killed first, and only its batch fails.
+    /// If a batch takes longer than `device_timeout`, the engine treats the device as hung and fails all
+    /// waiting requests. The worker's limit is nine tenths of that time, so that the worker is killed first
+    /// and only its batch fails.
     #[must_use]
     pub fn with_device_timeout(device_timeout: Option<Duration>) -> Self {
         Self {
@@ -136,17 +139,17 @@ impl Limits {
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if the dtype is not one of PyTorch's, the kind of model is not served, or the worker does not
-/// start or refuses the model.
+/// [`BackendError::Load`] if PyTorch does not support the dtype, if the kind of model is not supported, or if
+/// the worker does not start or refuses the model.
 pub fn load(options: &LoadOptions, python: &PythonOptions) -> Result<Loaded, BackendError> {
     start(Settings::new(options, python)?, Limits::with_device_timeout(python.device_timeout))
 }
 
-/// The same, with the time that the worker may take.
+/// Like [`load`], with settings and time limits of the caller.
 ///
 /// # Errors
 ///
-/// As [`load`].
+/// Like [`load`].
 pub fn start(settings: Settings, limits: Limits) -> Result<Loaded, BackendError> {
     let dtype = settings.dtype;
     if !DTYPES.contains(&dtype) {
@@ -175,17 +178,19 @@ struct PythonBackend {
     supervisor: Supervisor,
     limit: Option<Duration>,
     padding: u32,
-    /// Values of a token's vector.
+    /// The length of a token's vector.
     width: usize,
 }
 
 impl Backend for PythonBackend {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
         if batch.wanted().iter().any(|wanted| wanted.sparse) {
-            return Err(BackendError::Inference("the Python backend gives no sparse vectors".to_owned()));
+            return Err(BackendError::Inference(
+                "the Python backend does not compute sparse vectors".to_owned(),
+            ));
         }
         let failed = BackendError::Inference;
-        // Starting again is not part of a batch's time.
+        // The time limit of a batch does not include a restart.
         let worker = self.supervisor.worker().map_err(failed)?;
         let facts = worker.facts().clone();
         if facts.token_width == 0 && batch.wanted().iter().any(|wanted| wanted.tokens) {
@@ -212,15 +217,15 @@ impl Backend for PythonBackend {
         Packing::SEPARATE
     }
 
-    /// Of this process: matrices on their way to the worker, and the vectors of all tokens on their way back. The worker's own
-    /// memory is not known.
+    /// The memory in this process: the matrices for the worker, and the vectors of all tokens in its answer.
+    /// The worker's own memory is unknown.
     fn batch_bytes(&self, tokens: usize) -> usize {
         let matrices = 3 * most_cells(tokens) * (size_of::<i64>() + 2 * size_of::<u32>());
         matrices.saturating_add(tokens.saturating_mul(2 * size_of::<f32>() * self.width))
     }
 }
 
-/// Puts the values of a group where its texts are.
+/// Writes the values of a group to the outputs of its texts.
 fn deal(batch: &Batch, group: &Padded, values: &Values, token_width: usize, texts: &mut [Output]) {
     let width = values.whole.len() / group.texts.len();
     let mut tokens = values.tokens.as_slice();

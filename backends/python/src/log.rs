@@ -1,8 +1,8 @@
-//! What the worker prints, as lines of the log.
+//! Writes the worker's output to the log.
 //!
-//! Input: a pipe. Output: lines of the log at level `info`, and the last ones for messages. What must hold: a line has at
-//! most [`MOST_BYTES`] and no control characters; at most [`MOST_LINES`] come in a second, the rest is counted; nothing that
-//! the worker prints, or does not end with a newline, takes memory without bound.
+//! Input: a pipe. Output: log lines at level `info`; the last lines are kept for error messages. What must
+//! hold: a line has at most [`MOST_BYTES`] and no control characters; at most [`MOST_LINES`] are logged per
+//! second, and the others are counted; no output takes memory without bound, even without a newline.
 
 use std::{
     collections::VecDeque,
@@ -11,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The longest line; the rest of it is left out.
+/// The longest line, in bytes. Longer lines are cut.
 const MOST_BYTES: usize = 1000;
-/// The most lines in a second.
+/// The most lines per second.
 const MOST_LINES: usize = 100;
-/// How many lines are kept for messages.
+/// The number of lines kept for error messages.
 const KEPT: usize = 8;
 
-/// The last lines. Cheap to clone.
+/// The last lines of output. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recent(Arc<Mutex<VecDeque<String>>>);
 
@@ -43,7 +43,7 @@ pub(crate) fn copy(mut from: impl Read, recent: &Recent) {
     let mut lines = Lines::default();
     let mut limit = Limit { second: Instant::now(), count: 0 };
     let mut bytes = [0; 4096];
-    // A pipe that cannot be read has ended.
+    // A read error counts as the end of the pipe.
     while let Ok(count @ 1..) = from.read(&mut bytes) {
         for line in lines.split(&bytes[..count]) {
             if limit.admits(Instant::now()) {
@@ -54,7 +54,7 @@ pub(crate) fn copy(mut from: impl Read, recent: &Recent) {
     }
 }
 
-/// Bytes become lines. A carriage return ends one too: progress bars use it.
+/// Splits bytes into lines. A carriage return also ends a line, because progress bars use it.
 #[derive(Default)]
 struct Lines(Vec<u8>);
 
@@ -78,7 +78,7 @@ impl Lines {
     }
 }
 
-/// The lines of the current second.
+/// Counts the lines of the current second.
 struct Limit {
     second: Instant,
     count: usize,
@@ -88,7 +88,7 @@ impl Limit {
     fn admits(&mut self, now: Instant) -> bool {
         if now.duration_since(self.second) >= Duration::from_secs(1) {
             if self.count > MOST_LINES {
-                tracing::info!("python: {} lines in a second were left out", self.count - MOST_LINES);
+                tracing::info!("python: left out {} lines within a second", self.count - MOST_LINES);
             }
             *self = Self { second: now, count: 0 };
         }

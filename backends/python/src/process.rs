@@ -1,8 +1,9 @@
-//! The worker's process: starts it, ends it, and puts what it prints into the log.
+//! The worker's process: starts it, ends it, and logs its output.
 //!
-//! Input: the interpreter and the program. Output: a socket to the process, which is its file descriptor 0. What must hold:
-//! the process and those that it started are killed when [`Process`] is dropped; they end with this process, however that
-//! ends; what they print is cut to lines of some length and to some lines in a second.
+//! Input: the interpreter and the program. Output: the process, and a socket to it, which is its file
+//! descriptor 0. What must hold: dropping [`Process`] kills the process and all processes that it started;
+//! they also end when this process ends, however it ends; the logged output is limited in the length of a
+//! line and in lines per second.
 
 use crate::log::{self, Recent};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -19,20 +20,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The program that the worker runs. It arrives through the socket.
+/// The worker's program. It arrives through the socket.
 const PROGRAM: &str = include_str!("worker.py");
-/// Reads the program. A folder named after a package, where the router was started, must not be taken for the package; it
-/// is what the first entry of `sys.path` would find.
+/// Reads and runs the program. It first removes the working folder from `sys.path`: a folder that has a
+/// package's name, in the place where the router was started, must not be imported instead of the package.
 const BOOTSTRAP: &str = "import sys; sys.path[:1] == [''] and sys.path.pop(0); \
     exec(compile(open(0, 'rb', closefd=False).read(int(sys.argv[1])), 'worker.py', 'exec'))";
-/// How long a killed process is waited for. One that the kernel does not let go of yet is left to a thread.
+/// How long the router waits for a killed process. If the kernel takes longer, a thread waits.
 const KILL_WAIT: Duration = Duration::from_secs(5);
-/// How long a worker that has closed its socket may take to end, and the thread that reads what it prints to read it.
+/// How long a worker that has closed its socket may take to end. The thread that reads its output has the
+/// same time.
 const END_WAIT: Duration = Duration::from_secs(1);
-/// Variables that hold keys of the router, which a model's code need not see.
+/// Variables with secrets of the router. A model's code need not see them.
 const SECRETS: [&str; 6] =
     ["API_KEY", "HF_TOKEN", "HF_API_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "OTLP_ENDPOINT"];
-/// What the worker's libraries are told.
+/// Variables that configure the worker's libraries.
 const VARIABLES: [(&str, &str); 5] = [
     ("HF_HUB_OFFLINE", "1"),
     ("TRANSFORMERS_OFFLINE", "1"),
@@ -45,17 +47,17 @@ const VARIABLES: [(&str, &str); 5] = [
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Option<Child>,
-    /// The thread that reads what it prints, which ends with it.
+    /// The thread that reads the worker's output. It ends with the worker.
     log: JoinHandle<()>,
     recent: Recent,
 }
 
 impl Process {
-    /// Starts the interpreter and sends it the program. Gives the socket too.
+    /// Starts the interpreter and sends it the program. Also returns the socket.
     ///
     /// # Errors
     ///
-    /// If the interpreter cannot be started, or the system gives no socket or thread.
+    /// If the interpreter cannot be started, or the system refuses a socket or a thread.
     pub(crate) fn start(python: &Path) -> io::Result<(Self, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         let (output, input) = io::pipe()?;
@@ -67,7 +69,7 @@ impl Process {
             .stdout(input.try_clone()?)
             .stderr(Stdio::from(input))
             .envs(VARIABLES)
-            // Ctrl-C in a terminal is for the router, which lets requests end.
+            // Ctrl-C in a terminal must reach only the router, which lets running requests finish.
             .process_group(0);
         for name in SECRETS {
             command.env_remove(name);
@@ -75,10 +77,11 @@ impl Process {
         let recent = Recent::default();
         let (sender, started) = mpsc::channel();
         let kept = recent.clone();
-        // The worker asks to be killed when the thread that started it ends, so that thread lives as long as the worker.
+        // The worker asks the kernel to kill it when the thread that started it ends. So this thread must
+        // live as long as the worker.
         let log = thread::Builder::new().name("python-log".to_owned()).spawn(move || {
             let child = command.spawn();
-            // The pipe ends when the worker's copies are closed; here is another.
+            // The pipe only ends when all copies of its input are closed. `command` holds one.
             drop(command);
             if sender.send(child).is_ok() {
                 log::copy(output, &kept);
@@ -90,13 +93,13 @@ impl Process {
         Ok((process, ours))
     }
 
-    /// How the process ended, if it did.
+    /// The exit status of the process, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         Some(status.to_string())
     }
 
-    /// How the process ended, after a moment that it may take to do so, and what it printed last.
+    /// The exit status of the process and its last output. Waits a moment for the process to end.
     pub(crate) fn end(&mut self) -> String {
         let start = Instant::now();
         let mut status = self.ended();
@@ -107,7 +110,7 @@ impl Process {
         let status = status.unwrap_or_else(|| "it still runs".to_owned());
         match self.recent.text() {
             text if text.is_empty() => status,
-            text => format!("{status}; it printed last: {text}"),
+            text => format!("{status}; its last output: {text}"),
         }
     }
 }
@@ -115,7 +118,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        // Not waited for yet, so that its number belongs to no other process.
+        // `try_wait` has not reaped it, so its process id cannot belong to another process.
         if matches!(child.try_wait(), Ok(None))
             && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
         {
@@ -125,7 +128,7 @@ impl Drop for Process {
         while matches!(child.try_wait(), Ok(None)) {
             if start.elapsed() > KILL_WAIT {
                 tracing::warn!("the Python worker (process {}) was killed and has not ended yet", child.id());
-                // Without a thread it stays a zombie until the router ends.
+                // If no thread can be started, the process stays a zombie until the router ends.
                 let _ = thread::Builder::new().name("python-wait".to_owned()).spawn(move || child.wait());
                 return;
             }

@@ -1,8 +1,9 @@
-//! Keeps a worker: starts it again when it has died.
+//! Supervises a worker and starts another one when it has died.
 //!
-//! Input: the settings of the first start. Output: a worker that runs, or why there is none. What must hold: it starts in the
-//! background as soon as it is known to be gone; the pauses between starts double while no batch succeeds; a worker that
-//! computes otherwise than the first one is not taken.
+//! Input: the settings of the first start. Output: a running worker, or the reason why there is none. What
+//! must hold: the new start begins in the background as soon as the worker is known to be gone; the pauses
+//! between starts double while no batch succeeds; a worker that reports other facts than the first one is
+//! refused.
 
 use crate::{Limits, Settings, frame::Facts, worker::Worker};
 use std::{
@@ -14,20 +15,20 @@ use std::{
 /// The longest pause between two starts.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// A worker and what it takes to start another.
+/// A worker, and everything needed to start another.
 pub(crate) struct Supervisor {
     settings: Arc<Settings>,
     limits: Limits,
     first: Facts,
     state: State,
-    /// Starts since the last batch that succeeded.
+    /// The number of starts since the last batch that succeeded.
     starts: u32,
 }
 
 enum State {
     Ready(Box<Worker>),
     Starting(JoinHandle<Result<Worker, String>>),
-    /// It did not start, for this reason; not tried again before then.
+    /// The worker did not start, for this reason. The next attempt is at this time or later.
     Failed(String, Instant),
 }
 
@@ -37,11 +38,11 @@ impl Supervisor {
         Self { settings: Arc::new(settings), limits, first, state: State::Ready(Box::new(worker)), starts: 0 }
     }
 
-    /// A worker that runs, for which a start under way is waited for.
+    /// A running worker. Waits for a start that is under way.
     ///
     /// # Errors
     ///
-    /// One sentence, if it could not be started again.
+    /// One sentence, if the worker could not be started again.
     pub(crate) fn worker(&mut self) -> Result<&mut Worker, String> {
         if let State::Ready(worker) = &mut self.state
             && let Some(end) = worker.ended()
@@ -77,14 +78,14 @@ impl Supervisor {
             State::Failed(reason, _) => {
                 Err(format!("the Python worker ended and did not start again: {reason}"))
             }
-            State::Starting(_) => Err("the Python worker starts".to_owned()),
+            State::Starting(_) => Err("the Python worker is starting".to_owned()),
         }
     }
 
     /// Kills the worker and starts another in the background.
     pub(crate) fn start_again(&mut self) {
         let pause = if matches!(self.state, State::Failed(..)) { Duration::ZERO } else { self.pause() };
-        // The old one gives back its memory before the new one takes as much.
+        // Dropping the old worker frees its memory before the new one allocates as much.
         self.state = State::Failed(String::new(), Instant::now());
         self.starts = self.starts.saturating_add(1);
         tracing::warn!("the Python worker is started again in {pause:?}");
@@ -99,12 +100,12 @@ impl Supervisor {
         };
     }
 
-    /// A batch was computed.
+    /// Notes that a batch succeeded.
     pub(crate) fn succeeded(&mut self) {
         self.starts = 0;
     }
 
-    /// None before the first start in a row, then ever longer.
+    /// The pause before the next start: zero for the first start in a row, then doubling.
     fn pause(&self) -> Duration {
         match self.starts {
             0 => Duration::ZERO,
@@ -118,6 +119,10 @@ impl Supervisor {
         if *worker.facts() == self.first {
             return Ok(worker);
         }
-        Err(format!("it computes otherwise than before: {:?}, where it was {:?}", worker.facts(), self.first))
+        Err(format!(
+            "it differs from the first worker: {:?}, where the first was {:?}",
+            worker.facts(),
+            self.first
+        ))
     }
 }

@@ -1,11 +1,12 @@
 """Computes batches for text-embeddings-router with PyTorch and sentence-transformers.
 
-The router starts this program. File descriptor 0 is a socket to the router, 1 and 2 go into its log. Frames travel over the
-socket in both directions: the length of the header and the length of the payload (two little-endian u32), the header (JSON,
-an object with `kind`), the payload (arrays of little-endian 4-byte values). `frame.rs` describes the messages.
+The router starts this program. File descriptor 0 is a socket to the router; the router logs descriptors 1 and 2. Frames
+travel over the socket in both directions: the length of the header and the length of the payload (two little-endian u32),
+then the header (JSON, an object with `kind`), then the payload (arrays of little-endian 4-byte values). `frame.rs` lists the
+messages.
 
-What must hold: the worker ends when the router ends; a batch that fails is answered with `failed`, and the next one is
-computed; no file of the model is run as a program unless the router says so; nothing is downloaded.
+What must hold: the worker ends when the router ends; after a batch that fails, the worker answers `failed` and computes the
+next one; files of the model only run as code if the router allows it; nothing is downloaded.
 """
 
 import json
@@ -23,17 +24,17 @@ MOST_HEADER = 1 << 16
 MOST_PAYLOAD = 1 << 30
 MOST_REASON = 2000
 PACKAGES = "torch sentence-transformers"
-# Linux: the signal that a process gets when the thread that started it ends.
+# The prctl option for the signal that Linux sends a process when the thread that started it ends.
 PR_SET_PDEATHSIG = 1
 
 
 class Refusal(Exception):
-    """The model cannot be served; the text is for the user."""
+    """The model cannot be served. The text tells the user why."""
 
 
 def main():
     link = socket.socket(fileno=os.dup(0))
-    # Programs that libraries start shall not hold the socket.
+    # Programs that libraries start must not keep the socket open.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     end_with_parent()
     requests = queue.Queue()
@@ -59,7 +60,8 @@ def main():
 
 
 def end_with_parent():
-    """A worker that computes without letting go of Python's lock does not see the end of its socket."""
+    """Asks Linux to kill this process with the router. A worker that computes while it holds Python's lock would not notice that
+    its socket ended."""
     if sys.platform == "linux":
         try:
             import ctypes
@@ -70,7 +72,7 @@ def end_with_parent():
 
 
 def listen(link, requests):
-    """Puts frames into the queue until the router is gone; then ends the process, whatever it computes."""
+    """Puts frames into the queue until the router is gone, then ends the process, even during a computation."""
     try:
         while True:
             prefix = receive(link, LENGTHS.size)
@@ -143,7 +145,7 @@ class Model:
         self.folder = request["model"]
         self.trusts = request["trust_remote_code"]
         if not self.trusts:
-            # Pickles hold tensors, or are refused.
+            # torch then refuses pickles that contain anything but tensors.
             os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
             refuse_code(self.folder)
         torch, library = imported()
@@ -182,7 +184,7 @@ class Model:
             return library.CrossEncoder(self.folder, **options)
         model = library.SentenceTransformer(self.folder, **options)
         if request["pooling"] is not None:
-            # The files do not say how the model pools; the router knows, and sentence-transformers guesses.
+            # The files do not name a pooling. The router knows it; sentence-transformers would guess.
             size = getattr(model[0], "get_embedding_dimension", None) or model[0].get_word_embedding_dimension
             model[1] = type(model[1])(size(), pooling_mode=request["pooling"])
         return model
@@ -205,8 +207,8 @@ class Model:
         return tokenizer
 
     def check_tokenizer(self, probes):
-        """The router's ids must be those of the model's own tokenizer."""
-        # A model without rows for types reads none, whatever its tokenizer says.
+        """Refuses the model if its own tokenizer gives other ids than the router's."""
+        # A model without a table of types ignores them, whatever its tokenizer says.
         config = getattr(getattr(self.model[0], "auto_model", None) if self.task == "embedding" else self.model.model, "config", None)
         compares_types = self.has_types and getattr(config, "type_vocab_size", None) not in (0, 1)
         for probe in probes:
@@ -239,9 +241,9 @@ class Model:
         return {"width": whole.shape[1], "token_width": 0 if tokens is None else tokens.shape[2]}
 
     def features(self, ids, mask, types):
-        """The model's input of matrices that are padded on the right."""
+        """The model's input, made of matrices that are padded on the right."""
         if self.pads_left:
-            # Each row is turned, so that its padding comes first.
+            # Rotates each row, so that its padding comes first.
             width = ids.shape[1]
             places = (self.torch.arange(width) + mask.sum(1, keepdim=True)) % width
             ids, mask, types = (matrix.gather(1, places) for matrix in (ids, mask, types))
@@ -251,14 +253,14 @@ class Model:
         return {name: matrix.to(self.device) for name, matrix in found.items()}
 
     def outputs(self, features):
-        """Scores or vectors `[texts, values]`, and of an embedding model the vectors of tokens `[texts, width, values]`."""
+        """Scores or vectors `[texts, values]`. For embedding models also the vectors of tokens `[texts, width, values]`."""
         mask = features["attention_mask"]
         shape = tuple(mask.shape)
         if self.task == "scores":
             if isinstance(self.model, self.torch.nn.Sequential):
                 whole, tokens = self.model(features)["scores"], None
             else:
-                # sentence-transformers before 5.5 holds the model of transformers itself.
+                # Before 5.5, CrossEncoder wraps the model of transformers and not a list of modules.
                 whole, tokens = self.model.model(**features, return_dict=True).logits, None
             whole = whole.reshape(-1, 1) if whole.ndim == 1 else whole
         else:
@@ -267,7 +269,7 @@ class Model:
             tokens = tokens if tokens is not None and tuple(tokens.shape[:2]) == shape else None
         if whole.ndim != 2 or whole.shape[0] != shape[0]:
             raise ValueError(f"the model gives values of shape {list(whole.shape)} for {shape[0]} texts")
-        # The model may change the dictionary, not the mask.
+        # The model may have changed the dictionary, but not the mask.
         return whole, tokens, mask.bool()
 
     def compute(self, header, payload):
@@ -280,7 +282,7 @@ class Model:
             if header["tokens"]:
                 if tokens is None:
                     raise ValueError("the model gives no vectors of tokens")
-                # Row after row, the padding left out.
+                # Row after row, without the padding.
                 tokens = tokens[mask.to(tokens.device)]
                 answer["tokens"] = list(tokens.shape)
                 values += as_bytes(tokens)
@@ -306,7 +308,7 @@ def imported():
 
 
 def refuse_code(folder):
-    """sentence-transformers runs the code of a local folder without asking, so its files are looked at first."""
+    """Refuses a folder with code. sentence-transformers would run the code of a local folder without asking."""
     for module in entries(folder, "modules.json", []):
         refuse_class(module.get("type"), "modules.json", "sentence_transformers.")
         path = str(module.get("path") or "")

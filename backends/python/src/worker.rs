@@ -1,7 +1,8 @@
-//! The conversation with one worker: load, then batch after batch.
+//! The conversation with one worker: it loads the model, then computes one batch after the other.
 //!
-//! Input: what to load, and groups of texts as matrices. Output: their values. What must hold: every wait has an end; an answer that does
-//! not fit its request makes the worker unusable, and it is then killed.
+//! Input: the settings, then groups of texts as matrices. Output: their values. What must hold: every wait
+//! has a time limit; an answer that does not fit its request makes the worker unusable, and the worker is
+//! killed.
 
 use crate::{
     Limits, Settings, Task,
@@ -18,28 +19,28 @@ use text_embeddings_backend_core::Padded;
 /// A worker that has loaded the model.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    // Declared first, so that it is dropped first: the worker ends by itself where it can.
+    // Declared first, so that it is dropped first: a worker whose socket closes ends on its own if it can.
     link: UnixStream,
     process: Process,
     facts: Facts,
     batches: u64,
 }
 
-/// Why a batch has no values.
+/// The reason why a batch has no values.
 #[derive(Debug)]
 pub(crate) enum BatchError {
-    /// The model failed; the worker goes on.
+    /// The model failed on the batch. The worker continues.
     Failed(String),
-    /// The worker is of no use any more.
+    /// The worker is unusable.
     Broken(String),
 }
 
 /// The values of a group of texts.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Values {
-    /// Scores or vectors, [`Facts::width`] for each text.
+    /// Scores or vectors, [`Facts::width`] values for each text.
     pub(crate) whole: Vec<f32>,
-    /// The vectors of tokens, [`Facts::token_width`] for each; empty if they are not wanted.
+    /// The vectors of tokens, [`Facts::token_width`] values for each; empty if they are not wanted.
     pub(crate) tokens: Vec<f32>,
 }
 
@@ -93,12 +94,12 @@ impl Worker {
         }
     }
 
-    /// What the worker said of the model.
+    /// The facts that the worker reported about the model.
     pub(crate) fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// How the process ended, if it did.
+    /// How the process ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<String> {
         self.process.ended().is_some().then(|| self.process.end())
     }
@@ -134,11 +135,12 @@ impl Worker {
     }
 }
 
-/// Reads the answer to a batch: its values, or why the model failed. `tokens` is the number of token vectors that are wanted.
+/// Reads the answer to a batch: its values, or the reason why the model failed. `tokens` is the number of
+/// wanted token vectors.
 ///
 /// # Errors
 ///
-/// [`FrameError`] if the answer is not one, or not to this batch.
+/// [`FrameError`] if the frame is not an answer, or not an answer to this batch.
 pub(crate) fn answer(
     from: &mut impl Read,
     facts: &Facts,
@@ -155,7 +157,7 @@ pub(crate) fn answer(
             let got = values.len();
             if [whole, tokens] != expected || got != count + most {
                 return Err(FrameError::Wrong(format!(
-                    "{got} values of the shapes {whole:?} and {tokens:?}, where {:?} and {:?} are wanted",
+                    "{got} values of the shapes {whole:?} and {tokens:?}, not of the expected shapes {:?} and {:?}",
                     expected[0], expected[1]
                 )));
             }
@@ -169,7 +171,7 @@ pub(crate) fn answer(
 fn check(facts: &Facts, settings: &Settings) -> Result<(), String> {
     if !["cpu", "cuda"].contains(&facts.device.as_str()) || facts.dtype != settings.dtype.to_string() {
         return Err(format!(
-            "the worker computes in {} on {}, which was not asked of it",
+            "the worker computes in {} on {}, which was not requested",
             facts.dtype, facts.device
         ));
     }
@@ -187,14 +189,14 @@ fn check(facts: &Facts, settings: &Settings) -> Result<(), String> {
     }
 }
 
-/// A worker that has not loaded the model yet.
+/// The conversation with a worker that has not loaded the model yet.
 struct Conversation<'a> {
     link: &'a UnixStream,
     process: &'a mut Process,
 }
 
 impl Conversation<'_> {
-    /// Waits for a message, and says in the log that it does.
+    /// Waits for a message. While it waits, it says so in the log.
     fn receive(&mut self, limit: Duration, what: &str) -> Result<Reply, String> {
         let start = Instant::now();
         let mut waited = Waited { link: self.link, start, limit, said: start, what };
@@ -213,17 +215,17 @@ impl Conversation<'_> {
     }
 }
 
-/// A socket on which every read and write together end at a time.
+/// A socket with a common deadline for all reads and writes.
 struct Timed<'a> {
     link: &'a UnixStream,
     until: Option<Instant>,
 }
 
 impl Timed<'_> {
-    /// The time that is left; none without a limit.
+    /// The time left; `None` without a limit.
     fn left(&self) -> io::Result<Option<Duration>> {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
-        // Zero would mean no limit.
+        // A socket takes a timeout of zero for no timeout.
         if left.is_some_and(|left| left.is_zero()) { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 }
@@ -246,7 +248,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// The socket while a worker starts: says now and then that it is waited for.
+/// The socket while a worker starts. Its reads log at intervals that the router is waiting.
 struct Waited<'a> {
     link: &'a UnixStream,
     start: Instant,
@@ -255,7 +257,7 @@ struct Waited<'a> {
     what: &'a str,
 }
 
-/// How often a worker that starts is mentioned in the log.
+/// The interval of log messages about a worker that is starting.
 const MENTION: Duration = Duration::from_secs(30);
 
 impl Read for Waited<'_> {
@@ -272,7 +274,7 @@ impl Read for Waited<'_> {
             if self.said.elapsed() >= MENTION {
                 self.said = Instant::now();
                 tracing::info!(
-                    "the worker has tried to {} for {} s",
+                    "the worker has been trying to {} for {} s",
                     self.what,
                     self.start.elapsed().as_secs()
                 );

@@ -1,4 +1,4 @@
-//! Workers that die, hang or answer nonsense, by `faulty_worker.py` in the place of the interpreter.
+//! Tests with workers that die, hang or answer nonsense. `faulty_worker.py` replaces the interpreter.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use std::{
@@ -20,7 +20,7 @@ const LIMITS: Limits = Limits {
     pause: Duration::from_millis(1),
 };
 
-/// The worker under a name of its own, which says how it starts.
+/// A faulty worker. The name of its program says how it behaves at the start.
 struct Faulty {
     folder: TempDir,
     python: PathBuf,
@@ -55,7 +55,7 @@ impl Faulty {
         self.load(limits).map(|loaded| loaded.backend).unwrap()
     }
 
-    /// The processes that were started, in order.
+    /// The ids of the processes that were started, in order.
     fn pids(&self) -> Vec<String> {
         let pids = fs::read_to_string(self.python.with_extension("pids")).unwrap_or_default();
         pids.lines().map(str::to_owned).collect()
@@ -103,7 +103,7 @@ fn texts_of_all_lengths_get_their_own_values() {
     ];
     assert_eq!(predict(backend.as_mut(), &texts).unwrap(), expected);
     let message = predict(backend.as_mut(), &[(&[1], Wanted::SPARSE)]).unwrap_err().to_string();
-    assert!(message.contains("no sparse vectors"), "{message}");
+    assert!(message.contains("not compute sparse vectors"), "{message}");
     drop(backend);
     assert_eq!(faulty.pids().iter().filter(|pid| is_running(pid)).count(), 0);
 }
@@ -113,12 +113,12 @@ fn a_batch_that_breaks_the_worker_fails_alone_and_another_worker_takes_over() {
     let faulty = Faulty::new("right");
     let mut backend = faulty.backend(LIMITS);
     let table = [
-        (101, "ended while it computed the batch: exit status: 3; it printed last: the last words"),
+        (101, "ended while it computed the batch: exit status: 3; its last output: the last words"),
         (103, "the worker sent a header of 1684107084 bytes"),
-        (104, "the worker sent a payload of 4294967280 bytes, where 8 are the most"),
+        (104, "the worker sent a payload of 4294967280 bytes, more than the limit of 8"),
         (105, "8 values of the shapes [2, 2]"),
         (106, "an answer that is not to batch 3"),
-        (110, "the worker sent a payload of 12 bytes, where 8 are the most"),
+        (110, "the worker sent a payload of 12 bytes, more than the limit of 8"),
         (111, "an answer that is not to batch 3"),
         (112, "a header that is not a message"),
     ];
@@ -138,15 +138,15 @@ fn a_batch_that_breaks_the_worker_fails_alone_and_another_worker_takes_over() {
 fn a_worker_that_is_only_odd_is_kept() {
     let faulty = Faulty::new("right");
     let mut backend = faulty.backend(LIMITS);
-    // What the model raises costs the batch and not the worker.
+    // An exception of the model fails the batch but does not end the worker.
     let message = one(backend.as_mut(), &[108]).unwrap_err().to_string();
     assert_eq!(message, "inference failed: no memory [31m");
-    // What it prints goes into the log.
+    // The worker's output goes into the log.
     assert_eq!(one(backend.as_mut(), &[109]).unwrap(), [109.0, 1.0]);
-    // The engine knows what to do about values that are not numbers.
+    // The engine handles values that are not numbers.
     assert!(one(backend.as_mut(), &[107]).unwrap()[0].is_nan());
     assert_eq!(faulty.pids().len(), 1);
-    // One that ends between two batches costs none.
+    // A worker that ends between two batches fails none of them.
     assert_eq!(one(backend.as_mut(), &[113]).unwrap(), [113.0, 1.0]);
     let start = Instant::now();
     while is_running(&faulty.pids()[0]) && start.elapsed() < LIMITS.load {
@@ -174,7 +174,7 @@ fn a_worker_that_starts_wrongly_is_refused_with_the_reason() {
     let table = [
         ("silent", short, "the worker did not start within 3 s"),
         ("slow", short, "the worker did not load the model within 3 s"),
-        ("exits", LIMITS, "the worker ended (exit status: 1; it printed last: no module named x)"),
+        ("exits", LIMITS, "the worker ended (exit status: 1; its last output: no module named x)"),
         ("version", LIMITS, "the worker speaks version 2 of the protocol, the router version 1"),
         ("talks", LIMITS, "the worker sent a header of"),
         ("refuses", LIMITS, "the weights are missing"),
@@ -201,8 +201,7 @@ fn a_worker_that_starts_wrongly_is_refused_with_the_reason() {
 
 #[test]
 fn a_worker_that_does_not_start_again_is_tried_again_with_growing_pauses() {
-    for (mode, expected) in [("once", "no module named x"), ("changes", "it computes otherwise than before")]
-    {
+    for (mode, expected) in [("once", "no module named x"), ("changes", "it differs from the first worker")] {
         let faulty = Faulty::new(mode);
         let mut backend = faulty.backend(Limits { pause: Duration::from_secs(1000), ..LIMITS });
         assert!(one(backend.as_mut(), &[101]).is_err());
@@ -220,7 +219,7 @@ fn a_worker_that_does_not_start_again_is_tried_again_with_growing_pauses() {
         assert!(one(backend.as_mut(), &[1]).is_err() && start.elapsed() < LIMITS.load);
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Now it could start.
+    // Now the worker can start.
     fs::rename(faulty.python.with_extension("pids"), faulty.folder.path().join("old")).unwrap();
     while one(backend.as_mut(), &[1]).is_err() {
         assert!(start.elapsed() < LIMITS.load);

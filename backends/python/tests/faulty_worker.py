@@ -1,4 +1,4 @@
-"""A worker that is wrong in one way or another. It takes the place of the Python interpreter.
+"""A worker with one fault or another. It replaces the Python interpreter.
 
 Its name says how it starts; the ids of a batch say how it answers. A right answer for a text is the sum of its ids and their
 number, and for a token its id.

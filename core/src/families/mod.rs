@@ -1,9 +1,10 @@
-//! Families of re-rankers: each is one declaration in `table.rs` of the prompt, the answers and the score that its
-//! authors use.
+//! Families of re-rankers. Each is one declaration in `table.rs` with the prompt, the answers and the score
+//! of its authors.
 //!
-//! Input: what a model's files say of it. Output: the [`Family`] that it belongs to, and why. What must hold: a family is
-//! recognised only by what its authors publish (a name or an architecture), because another family's prompt gives wrong
-//! scores without an error; all that sets a family apart is in its row, and nothing elsewhere asks for a family's name.
+//! Input: the hints in a model's files. Output: its [`Family`], and the reason. What must hold: a family is
+//! only recognised by what its authors publish (a name or an architecture), because another family's prompt
+//! silently gives wrong scores; everything that is special about a family is in its row, and no other code
+//! asks for a family's name.
 
 mod listwise;
 mod score;
@@ -17,41 +18,42 @@ use crate::templates::Slot;
 use text_embeddings_backend_core::ModelType;
 use tokenizers::Tokenizer;
 
-/// A family of re-rankers that read the same prompt and answer alike.
+/// A family of re-rankers with the same prompt and the same kind of answer.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
     /// Its name in messages, in `GET /info` and as `--chat-template`.
     pub name: &'static str,
-    /// Parts of the names of its models, in lower case: one of them is in the name of each.
+    /// Parts of the names of its models, in lower case. Each model's name contains one of them.
     pub names: &'static [&'static str],
     /// Classes of `transformers` that no other family has.
     pub architectures: &'static [&'static str],
     /// The values of `model_type` in config.json.
     pub model_types: &'static [&'static str],
-    /// Whether a re-ranker of these model types whose name says nothing belongs to it.
+    /// Whether it includes re-rankers of these model types whose name does not say anything.
     pub takes_unnamed: bool,
-    /// The prompt of a request without an instruction; of one with an instruction, too, if `instructed` is absent. Each
-    /// string is encoded on its own, as the authors' code does. `{instruction}`, `{query}` and `{document}` are the slots.
+    /// The prompt of a request without an instruction. If `instructed` is absent, also of a request with an
+    /// instruction. Each string is encoded separately, as in the authors' code. `{instruction}`, `{query}`
+    /// and `{document}` are the slots.
     pub prompt: &'static [&'static str],
-    /// The prompt of a request with an instruction, where the authors write another one.
+    /// The prompt of a request with an instruction, if the authors use another one.
     pub instructed: Option<&'static [&'static str]>,
     /// The control tokens of the prompt, which the tokenizer must have.
     pub control_tokens: &'static [&'static str],
-    /// A token behind the prompt that no text stands for.
+    /// A token at the end of the prompt that has no text.
     pub last_token: Option<u32>,
-    /// The texts whose outer whitespace the authors' code strips.
+    /// The texts that the authors' code strips of outer whitespace.
     pub strips: &'static [Slot],
-    /// The text that the authors' code writes for an empty query or document.
+    /// The text that the authors' code uses for an empty query or document.
     pub empty: &'static str,
-    /// The instruction of a request that has none.
+    /// The instruction for requests without one.
     pub default_instruction: Option<&'static str>,
-    /// The tokens whose logits are the score; absent where the checkpoint has a head for it.
+    /// The tokens whose logits make the score; absent if the checkpoint has a head for it.
     pub answers: Option<Answers>,
-    /// The prompt of a family that reads many documents in one; `prompt` is empty then.
+    /// The prompt of a family that reads many documents at once. `prompt` is then empty.
     pub listwise: Option<&'static Listwise>,
-    /// From the raw score to one between 0 and 1.
+    /// The rule from the raw score to a score between 0 and 1.
     pub score: ScoreRule,
-    /// What is cut where a prompt is too long.
+    /// The limits to which prompts and texts are cut.
     pub limits: Limits,
 }
 
@@ -75,73 +77,75 @@ impl Family {
     }
 }
 
-/// How a family names the tokens whose logits are the score.
+/// The tokens whose logits make the score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {
-    /// The logit of the first token less that of the second.
+    /// The logit of the first token minus the logit of the second.
     Two(&'static str, &'static str),
-    /// The logit of a token.
+    /// The logit of the token with this text.
     One(&'static str),
     /// The logit of the token with this id, whatever its text.
     Id(u32),
 }
 
-/// The longest prompt of a family and of its texts, in tokens.
+/// The limits of a family on its prompt and texts, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The whole prompt, where `--max-input-length` is not given.
+    /// The whole prompt, if `--max-input-length` is not given.
     pub prompt: usize,
-    /// All that stands between the fixed beginning and the fixed end of the prompt, where `--max-input-length` is not
+    /// Everything between the fixed beginning and the fixed end of the prompt, if `--max-input-length` is not
     /// given.
     pub texts: Option<usize>,
-    /// The query, which is cut to this before the document is cut at all.
+    /// The query. It is cut to this length before the document is cut at all.
     pub query: Option<QueryLimit>,
-    /// Each document of a prompt with many.
+    /// Each document, in a prompt with many.
     pub document: Option<usize>,
 }
 
-/// The most tokens of a query.
+/// The limit on a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueryLimit {
     /// A number of tokens.
     Tokens(usize),
-    /// Three quarters of what the fixed beginning and the fixed end of the prompt leave.
+    /// Three quarters of the tokens that remain after the fixed beginning and the fixed end of the prompt.
     ThreeQuarters,
 }
 
 impl Limits {
-    /// The longest prompt of families whose authors recommend none. The positions of some allow five times as much.
+    /// For families whose authors do not recommend a limit. Some models have positions for five times as many
+    /// tokens.
     pub const DEFAULT: Self = Self { prompt: 8192, texts: None, query: None, document: None };
 }
 
-/// An embedding model whose files do not say all that its authors' code does.
+/// An embedding model whose authors' code does more than its files say.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Embedder {
     /// Its name in messages.
     pub name: &'static str,
-    /// As [`Family::names`].
+    /// As in [`Family::names`].
     pub names: &'static [&'static str],
-    /// As [`Family::model_types`].
+    /// As in [`Family::model_types`].
     pub model_types: &'static [&'static str],
-    /// The token that the authors' code puts behind each text.
+    /// The token that the authors' code appends to each text.
     pub last_token: &'static str,
-    /// The prompt of queries, for models whose files name none.
+    /// The prompt for queries, for models whose files do not name one.
     pub query_prompt: &'static str,
 }
 
-/// Models that rank texts in another way than by one forward pass for each pair.
+/// Models that rank texts in another way than by one forward pass per pair, and are not supported.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unserved {
-    /// As [`Family::names`].
+    /// As in [`Family::names`].
     pub names: &'static [&'static str],
-    /// What they do instead, and what to do about it.
+    /// The model's way of ranking, and the remedy.
     pub reason: &'static str,
 }
 
-/// What a model's files say about the family that it belongs to.
+/// The hints in a model's files about its family.
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
-    /// Its names, in lower case: the last part of its Hub id or the folder's name, then that of `_name_or_path`.
+    /// Its names in lower case: the last part of its Hub id or the folder's name, then the name in
+    /// `_name_or_path`.
     pub names: &'a [String],
     /// `architectures` of config.json.
     pub architectures: &'a [String],
@@ -150,13 +154,13 @@ pub struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// The first of the model's names that has one of these parts.
+    /// The first of the model's names that contains one of `parts`.
     fn named(&self, parts: &[&str]) -> Option<&str> {
         let fits = |name: &&String| parts.iter().any(|part| name.contains(part));
         self.names.iter().find(fits).map(String::as_str)
     }
 
-    /// The family whose own architecture or name the model has, and which of the two says so.
+    /// The family whose architecture or name the model has, and which of the two it is.
     #[must_use]
     pub fn family(&self) -> Option<(&'static Family, String)> {
         let by_architecture = ALL.iter().find_map(|family| {
@@ -174,8 +178,8 @@ impl Evidence<'_> {
         by_architecture.or_else(by_name)
     }
 
-    /// The family of a re-ranker whose name says nothing, by its `model_type`. None where its name says something else: a
-    /// family of other architectures.
+    /// The family of a re-ranker whose name does not say anything, by its `model_type`. `None` if its name
+    /// belongs to a family with other architectures.
     #[must_use]
     pub fn unnamed_family(&self) -> Option<&'static Family> {
         if ALL.iter().any(|family| self.named(family.names).is_some()) {
@@ -186,7 +190,7 @@ impl Evidence<'_> {
             .copied()
     }
 
-    /// The embedding model that it is, where its files do not say all.
+    /// The model's entry in [`EMBEDDERS`].
     #[must_use]
     pub fn embedder(&self) -> Option<&'static Embedder> {
         EMBEDDERS
@@ -194,18 +198,18 @@ impl Evidence<'_> {
             .find(|it| it.model_types.contains(&self.model_type) && self.named(it.names).is_some())
     }
 
-    /// Why it cannot be served, where its name says so.
+    /// The reason why the model is not supported, if its name is a known one.
     #[must_use]
     pub fn unserved(&self) -> Option<&'static str> {
         UNSERVED.iter().find(|it| self.named(it.names).is_some()).map(|it| it.reason)
     }
 }
 
-/// The family of this name.
+/// The family with this name.
 ///
 /// # Errors
 ///
-/// If there is none: which names there are.
+/// A list of the names, if there is no such family.
 pub fn by_name(name: &str) -> Result<&'static Family, String> {
     let name = if name == BUILTIN { QWEN3_RERANKER.name } else { name };
     ALL.iter().find(|family| family.name == name).copied().ok_or_else(|| {
@@ -214,5 +218,5 @@ pub fn by_name(name: &str) -> Result<&'static Family, String> {
     })
 }
 
-/// The older name of Qwen3-Reranker's prompt.
+/// The former name of Qwen3-Reranker's prompt.
 pub const BUILTIN: &str = "builtin";

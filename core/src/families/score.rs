@@ -1,28 +1,28 @@
-//! From a raw score to the score that a client reads where it asks for none in particular.
+//! The rules from a raw score to the default score that a client gets.
 //!
-//! Input: a raw score. Output: a number, between 0 and 1 unless the rule is the identity. What must hold: a rule is
-//! monotone, so that it keeps the order of the raw scores.
+//! Input: a raw score. Output: a number, which is between 0 and 1 unless the rule is the identity. What must
+//! hold: a rule is monotone, so that it keeps the order of the raw scores.
 
 use crate::postprocess::sigmoid;
 use std::{fmt, str::FromStr};
 
-/// What the default score is of a raw one.
+/// The rule from a raw score to the default score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ScoreRule {
     /// `1 / (1 + e^-((x - offset) / divisor))`
     Sigmoid {
-        /// The raw score that becomes a half.
+        /// The raw score that becomes one half.
         offset: f32,
-        /// Above zero.
+        /// The divisor, above zero.
         divisor: f32,
     },
-    /// `(x + 1) / 2`, of a raw score between -1 and 1.
+    /// `(x + 1) / 2`, for a raw score between -1 and 1.
     HalfAboveMinusOne,
-    /// The raw score as it is.
+    /// The raw score, unchanged.
     Identity,
 }
 
-// Its numbers are finite.
+// All its numbers are finite.
 impl Eq for ScoreRule {}
 
 impl Default for ScoreRule {
@@ -35,7 +35,7 @@ impl ScoreRule {
     /// The sigmoid of the raw score, as in TEI.
     pub const SIGMOID: Self = Self::Sigmoid { offset: 0.0, divisor: 1.0 };
 
-    /// The score of a raw one.
+    /// The score for a raw score.
     #[must_use]
     pub fn apply(self, raw: f32) -> f32 {
         match self {
@@ -45,7 +45,7 @@ impl ScoreRule {
         }
     }
 
-    /// A score between 0 and 1, whatever the rule: the sigmoid stands in for the identity.
+    /// A score between 0 and 1 for any rule. For the identity it is the sigmoid.
     #[must_use]
     pub fn probability(self, raw: f32) -> f32 {
         if self == Self::Identity { sigmoid(raw) } else { self.apply(raw) }
@@ -53,8 +53,8 @@ impl ScoreRule {
 }
 
 impl fmt::Display for ScoreRule {
-    /// As on the command line: `sigmoid`, `sigmoid(x/5)`, `sigmoid(x-2.65)`, `sigmoid((x-2.65)/5)`, `(x+1)/2` or
-    /// `identity`.
+    /// The notation of the command line: `sigmoid`, `sigmoid(x/5)`, `sigmoid(x-2.65)`, `sigmoid((x-2.65)/5)`,
+    /// `(x+1)/2` or `identity`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Identity => f.write_str("identity"),
@@ -78,7 +78,7 @@ impl FromStr for ScoreRule {
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "`{text}` is none of sigmoid, sigmoid(x/5), sigmoid(x-2.65), sigmoid((x-2.65)/5), with numbers of your own, (x+1)/2 and identity"
+                "`{text}` is not one of sigmoid, sigmoid(x/5), sigmoid(x-2.65), sigmoid((x-2.65)/5), with numbers of your own, (x+1)/2 and identity"
             )
         };
         match text {
@@ -93,7 +93,7 @@ impl FromStr for ScoreRule {
         let moved = moved.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(moved);
         let moved = moved.strip_prefix('x').ok_or_else(refuse)?;
         let number = |text: &str| text.parse::<f32>().ok().filter(|number| number.is_finite());
-        // `-2.65` is what is added to x; the offset is what is taken from it.
+        // `-2.65` is added to x, while the offset is subtracted from it.
         let offset = if moved.is_empty() { Some(0.0) } else { number(moved).map(|added| 0.0 - added) };
         match (offset, number(divisor).filter(|divisor| *divisor > 0.0)) {
             (Some(offset), Some(divisor)) => Ok(Self::Sigmoid { offset, divisor }),
@@ -133,13 +133,14 @@ mod tests {
             "sigmoid(y/2)",
         ] {
             let message = wrong.parse::<ScoreRule>().unwrap_err();
-            assert!(message.starts_with(&format!("`{wrong}` is none of")), "{message}");
+            assert!(message.starts_with(&format!("`{wrong}` is not one of")), "{message}");
         }
     }
 
     #[test]
     fn scores_are_those_that_the_authors_publish() {
-        // zerank-2's card: raw logits, and what its older version printed for them in bfloat16.
+        // The card of zerank-2: raw logits, and the scores that its older version printed for them in
+        // bfloat16.
         let zerank = ScoreRule::Sigmoid { offset: 0.0, divisor: 5.0 };
         for (raw, expected) in [(5.4062, 0.7468), (-4.5, 0.2891)] {
             assert!((zerank.apply(raw) - expected).abs() < 1e-4);

@@ -1,6 +1,6 @@
-//! The rows: one declaration for each family.
+//! The table of families, with one declaration each.
 //!
-//! Where the bytes come from is said at each row. To add a family, add a row, a fixture with reference scores
+//! Each row names the source of its text. To add a family, add a row, a fixture with reference scores
 //! (`integration_tests/reference/architectures/rerankers.py`) and a line in `docs/rerankers.md`.
 
 use super::{Answers, Embedder, Family, Limits, Listwise, QueryLimit, ScoreRule, Unserved};
@@ -22,7 +22,7 @@ pub static ALL: &[&Family] = &[
     &JINA_RERANKER_V3,
 ];
 
-/// A row without anything, for what families have in common.
+/// An empty row, from which families take what they do not set.
 const NONE: Family = Family {
     name: "",
     names: &[],
@@ -45,7 +45,7 @@ const NONE: Family = Family {
 /// The control tokens of a conversation in Qwen's format.
 const TURNS: &[&str] = &["<|im_start|>", "<|im_end|>"];
 
-/// The system's turn of Qwen3-Reranker, and the beginning of the user's.
+/// Qwen3-Reranker's system turn, and the beginning of the user's turn.
 macro_rules! judge {
     ($($rest:expr),*) => {
         concat!(
@@ -56,7 +56,7 @@ macro_rules! judge {
     };
 }
 
-/// The pieces of mxbai-rerank-v2 around the query.
+/// The strings of mxbai-rerank-v2 around the query.
 macro_rules! mxbai {
     ($query:expr) => {
         &[
@@ -78,7 +78,7 @@ macro_rules! mxbai {
     };
 }
 
-/// ctxl-rerank's prompt behind the token that begins a text.
+/// ctxl-rerank's prompt after the token that begins a text.
 macro_rules! ctxl {
     ($first:expr, $query:expr) => {
         concat!(
@@ -91,8 +91,8 @@ macro_rules! ctxl {
     };
 }
 
-/// Qwen3-Reranker, its conversions to one label, and its fine-tuned kin: the model card's prompt, which is also that of
-/// the official `chat_template.jinja`.
+/// Qwen3-Reranker, its conversions to one label, and fine-tuned models. The prompt is the one of the model
+/// card, which equals the official `chat_template.jinja`.
 pub static QWEN3_RERANKER: Family = Family {
     name: "qwen3-reranker",
     names: &["qwen3-reranker"],
@@ -108,8 +108,8 @@ pub static QWEN3_RERANKER: Family = Family {
     ..NONE
 };
 
-/// The prompt behind Qwen's published tables (`evaluation/qwen3_reranker_model.py`): blank lines between the three parts,
-/// and the user's turn closed twice. By `--chat-template` only.
+/// The prompt behind Qwen's published tables (`evaluation/qwen3_reranker_model.py`), with blank lines between
+/// the three parts and the user's turn closed twice. Only `--chat-template` selects it.
 static QWEN3_RERANKER_EVALUATION: Family = Family {
     name: "qwen3-reranker-evaluation",
     names: &[],
@@ -125,8 +125,8 @@ static QWEN3_RERANKER_EVALUATION: Family = Family {
     ..NONE
 };
 
-/// mxbai-rerank-base-v2 and -large-v2 (mixedbread-ai/mxbai-rerank, `mxbai_rerank_v2.py`): pieces encoded one by one; 8192
-/// tokens are for query and document, of which the query has three quarters.
+/// mxbai-rerank-base-v2 and -large-v2 (mixedbread-ai/mxbai-rerank, `mxbai_rerank_v2.py`). The strings are
+/// encoded one by one. Query and document share 8192 tokens, of which the query may take three quarters.
 static MXBAI_RERANK_V2: Family = Family {
     name: "mxbai-rerank-v2",
     names: &["mxbai-rerank-base-v2", "mxbai-rerank-large-v2"],
@@ -144,8 +144,9 @@ static MXBAI_RERANK_V2: Family = Family {
     ..NONE
 };
 
-/// zerank-1, -1-small and -2 (the vendor's `modeling_zeranker.py`, and Cohere's reference code): the query is
-/// the system's turn. The logit of `Yes`, capital; a fifth of it is the log-odds.
+/// zerank-1, -1-small and -2 (the vendor's `modeling_zeranker.py`, and Cohere's reference code). The query is
+/// the system's turn. The raw score is the logit of `Yes` with a capital letter. A fifth of it is the
+/// log-odds.
 static ZERANK: Family = Family {
     name: "zerank",
     names: &["zerank"],
@@ -164,8 +165,8 @@ static ZERANK: Family = Family {
     ..NONE
 };
 
-/// ctxl-rerank-v2-instruct-multilingual-1b and -2b (the card's code): plain text, the document first, so that nothing but
-/// the first sentence is shared between documents. The logit of the vocabulary's first token.
+/// ctxl-rerank-v2-instruct-multilingual-1b and -2b (the card's code). Plain text with the document first, so
+/// that documents share only the first sentence. The raw score is the logit of the vocabulary's first token.
 static CTXL_RERANK: Family = Family {
     name: "ctxl-rerank",
     names: &["ctxl-rerank"],
@@ -177,7 +178,8 @@ static CTXL_RERANK: Family = Family {
     ..NONE
 };
 
-/// ctxl-rerank-v2-instruct-multilingual-6b: on Mistral, whose tokenizer begins a text with a token of its own.
+/// ctxl-rerank-v2-instruct-multilingual-6b, based on Mistral, whose tokenizer begins a text with its own
+/// token.
 static CTXL_RERANK_MISTRAL: Family = Family {
     name: "ctxl-rerank-6b",
     names: &["ctxl-rerank"],
@@ -190,8 +192,8 @@ static CTXL_RERANK_MISTRAL: Family = Family {
     ..NONE
 };
 
-/// bge-reranker-v2-gemma (`FlagEmbedding`, `inference/reranker/decoder_only/base.py`): pieces encoded one by one. The sentence
-/// at the end is the caller's to replace, so it is the instruction.
+/// bge-reranker-v2-gemma (`FlagEmbedding`, `inference/reranker/decoder_only/base.py`). The strings are
+/// encoded one by one. Callers may replace the sentence at the end, so it is the instruction.
 static BGE_RERANKER_GEMMA: Family = Family {
     name: "bge-reranker-v2-gemma",
     names: &["bge-reranker-v2-gemma"],
@@ -207,9 +209,9 @@ static BGE_RERANKER_GEMMA: Family = Family {
     ..NONE
 };
 
-/// bge-reranker-v2-minicpm-layerwise (`FlagEmbedding`, `inference/reranker/decoder_only/layerwise.py`): the pieces of
-/// bge-reranker-v2-gemma, each encoded on its own, which matters to a tokenizer that marks the beginning of a text. A head
-/// behind one of the layers scores.
+/// bge-reranker-v2-minicpm-layerwise (`FlagEmbedding`, `inference/reranker/decoder_only/layerwise.py`). The
+/// strings of bge-reranker-v2-gemma, each encoded separately, which matters for a tokenizer that marks the
+/// beginning of a text. A head after one of the layers computes the score.
 static BGE_RERANKER_MINICPM: Family = Family {
     name: "bge-reranker-v2-minicpm-layerwise",
     names: &["bge-reranker-v2-minicpm"],
@@ -221,7 +223,8 @@ static BGE_RERANKER_MINICPM: Family = Family {
     ..BGE_RERANKER_GEMMA
 };
 
-/// llama-nemotron-rerank-1b-v2 and llama-3.2-nv-rerankqa-1b-v2 (NVIDIA's card): a head on the mean of all states.
+/// llama-nemotron-rerank-1b-v2 and llama-3.2-nv-rerankqa-1b-v2 (NVIDIA's card). A head reads the mean of all
+/// states.
 static LLAMA_NEMOTRON: Family = Family {
     name: "llama-nemotron-rerank",
     names: &["nemotron-rerank", "nv-rerankqa"],
@@ -233,8 +236,8 @@ static LLAMA_NEMOTRON: Family = Family {
     ..NONE
 };
 
-/// Qwen3-VL-Reranker (Qwen3-VL-Embedding, `qwen3_vl_reranker.py`), texts only: no space after the labels, nothing between
-/// instruction and query, `NULL` for an empty text, no thinking.
+/// Qwen3-VL-Reranker (Qwen3-VL-Embedding, `qwen3_vl_reranker.py`), for texts only. No space after the labels,
+/// nothing between instruction and query, `NULL` for an empty text, no thinking.
 static QWEN3_VL_RERANKER: Family = Family {
     name: "qwen3-vl-reranker",
     names: &["qwen3-vl-reranker"],
@@ -251,8 +254,8 @@ static QWEN3_VL_RERANKER: Family = Family {
     ..NONE
 };
 
-/// jina-reranker-m0 (the repository's `modeling.py`), texts only: the document first; the token 100 is the last, whose state
-/// a head reads. Its raw scores are around 2.65.
+/// jina-reranker-m0 (the repository's `modeling.py`), for texts only. The document comes first. The last
+/// token is 100, and a head reads its state. Raw scores are around 2.65.
 static JINA_RERANKER_M0: Family = Family {
     name: "jina-reranker-m0",
     names: &["jina-reranker-m0"],
@@ -280,8 +283,9 @@ macro_rules! jina_v3 {
     };
 }
 
-/// jina-reranker-v3 (the repository's `modeling.py`): all documents in one prompt, up to 125 and to what the positions hold
-/// (`rerank`); the cosine of two vectors, whose half above -1 is what the authors weigh prompts by.
+/// jina-reranker-v3 (the repository's `modeling.py`). All documents are in one prompt, up to 125 and as many
+/// as the positions allow (`rerank`). The raw score is the cosine of two vectors. The authors use half of its
+/// distance from -1 to weigh prompts.
 static JINA_RERANKER_V3: Family = Family {
     name: "jina-reranker-v3",
     architectures: &["JinaForRanking"],
@@ -307,7 +311,7 @@ static JINA_RERANKER_V3: Family = Family {
     ..NONE
 };
 
-/// Embedding models whose files do not say all.
+/// Embedding models whose authors' code does more than their files say.
 pub static EMBEDDERS: &[Embedder] = &[Embedder {
     name: "E2Rank",
     names: &["e2rank"],

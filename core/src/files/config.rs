@@ -1,8 +1,8 @@
 //! The JSON files of a model folder as types.
 //!
-//! Input: the text of `config.json`, `modules.json`, `1_Pooling/config.json` and their kin. Output: the fields that
-//! this server uses, under the checkpoint's names. What must hold: a file that is there is either understood or an
-//! error that names it with line and column; it is never taken for absent.
+//! Input: the text of `config.json`, `modules.json`, `1_Pooling/config.json` and similar files. Output: the
+//! fields that this server uses, under the checkpoint's names. What must hold: an existing file is either
+//! understood, or an error names it with line and column. It is never treated as absent.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,25 +14,24 @@ use text_embeddings_backend_core::Pool;
 
 use super::error::FilesError;
 use super::reading;
-use super::weights::starts_as_lfs_pointer;
 use crate::templates::MessageStyle;
 
-/// `config.json`.
+/// The fields of `config.json`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct ModelConfig {
-    /// The classes of `transformers` that the checkpoint belongs to; empty where the file names none.
+    /// The classes of `transformers` for the checkpoint; empty if the file names none.
     #[serde(default, deserialize_with = "null_is_default")]
     pub architectures: Vec<String>,
     /// The family of models, such as `qwen3`.
     #[serde(default)]
     pub model_type: Option<String>,
-    /// The longest input, in tokens, that the positions allow.
+    /// The longest input, in tokens, that has positions.
     #[serde(default)]
     pub max_position_embeddings: Option<usize>,
-    /// Rows of the token embedding.
+    /// The number of rows of the token embedding.
     #[serde(default)]
     pub vocab_size: Option<usize>,
-    /// The padding token; none where the file says null or a negative number.
+    /// The padding token; `None` if the file has null or a negative number.
     #[serde(default, deserialize_with = "token_id")]
     pub pad_token_id: Option<u32>,
     /// The type of the stored weights, such as `bfloat16`.
@@ -44,13 +43,13 @@ pub struct ModelConfig {
     /// Number of each class, by its label.
     #[serde(default, deserialize_with = "null_is_default")]
     pub label2id: BTreeMap<String, usize>,
-    /// The number of classes where the labels have no names.
+    /// The number of classes, if the labels have no names.
     #[serde(default)]
     pub num_labels: Option<usize>,
     /// Whether the file says that this causal language model is a re-ranker.
     #[serde(default, deserialize_with = "null_is_default")]
     pub is_reranker: bool,
-    /// The whole file, for whoever needs more than these fields.
+    /// The whole file, for code that needs other fields.
     #[serde(skip)]
     pub raw: Value,
 }
@@ -60,10 +59,10 @@ impl ModelConfig {
     ///
     /// # Errors
     ///
-    /// [`FilesError::Json`] where it is not JSON or a field has the wrong type.
+    /// [`FilesError::Json`] if the file is not JSON or a field has the wrong type.
     pub fn load(path: &Path) -> Result<Self, FilesError> {
         let text = read_text(path)?;
-        // A list would be taken for the fields' values in their order.
+        // serde would read a list as the fields' values in order.
         let raw: serde_json::Map<String, Value> = parse(path, &text)?;
         Ok(Self { raw: raw.into(), ..parse(path, &text)? })
     }
@@ -74,13 +73,14 @@ impl ModelConfig {
         !self.id2label.is_empty() && !self.label2id.is_empty()
     }
 
-    /// What sentence-transformers applies to a cross-encoder's raw score, if the file says so in one of two ways.
+    /// The function that sentence-transformers applies to a cross-encoder's raw score, if the file names it
+    /// in one of two ways.
     pub(super) fn score_activation(&self) -> Option<&str> {
         let newer = &self.raw["sentence_transformers"]["activation_fn"];
         newer.as_str().or_else(|| self.raw["sbert_ce_default_activation_function"].as_str())
     }
 
-    /// How many labels a classification head has. Where the file is silent it is two, as in `transformers`.
+    /// The number of labels of a classification head. The default is two, as in `transformers`.
     #[must_use]
     pub fn label_count(&self) -> usize {
         match (self.id2label.len(), self.label2id.len()) {
@@ -90,50 +90,50 @@ impl ModelConfig {
     }
 }
 
-/// One entry of `modules.json`.
+/// An entry of `modules.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Module {
     /// The Python class, such as `sentence_transformers.models.Pooling`.
     #[serde(rename = "type")]
     pub class: String,
-    /// The folder of the module's own files; empty for the model's.
+    /// The folder of the module's files; empty for the model's folder.
     #[serde(default)]
     pub path: String,
 }
 
 impl Module {
-    /// The class without its Python modules, such as `Pooling`.
+    /// The class name without its Python modules, such as `Pooling`.
     #[must_use]
     pub fn class_name(&self) -> &str {
         self.class.rsplit('.').next().unwrap_or_default()
     }
 }
 
-/// `1_LogitScore/config.json`: the tokens between which a generative re-ranker decides.
+/// `1_LogitScore/config.json`: the tokens between which a generative re-ranker chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct LogitScore {
-    /// The token that says the document is relevant.
+    /// The token for "relevant".
     pub true_token_id: u32,
-    /// The token that says it is not; without it the score is the true token's logit alone.
+    /// The token for "not relevant". Without it, the score is the logit of the true token alone.
     #[serde(default)]
     pub false_token_id: Option<u32>,
 }
 
-/// `1_Pooling/config.json`.
+/// The fields of `1_Pooling/config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolingConfig {
     /// The modes that are switched on, such as `cls_token`, `mean_tokens`, `lasttoken`.
     pub modes: Vec<String>,
-    /// Whether the tokens of a prompt are left out of the pooling (`include_prompt` is false).
+    /// Whether pooling leaves out the tokens of a prompt (`include_prompt` is false).
     pub excludes_prompt: bool,
 }
 
 impl PoolingConfig {
-    /// Reads the file: one switch per mode, or (in later versions) `pooling_mode` with the name.
+    /// Reads the file. It has one switch per mode or, in later versions, `pooling_mode` with the name.
     ///
     /// # Errors
     ///
-    /// [`FilesError::Json`] where it is not a JSON object.
+    /// [`FilesError::Json`] if the file is not a JSON object.
     pub fn load(path: &Path) -> Result<Self, FilesError> {
         let fields: BTreeMap<String, Value> = read_json(path)?;
         let mut modes: Vec<String> = fields
@@ -153,7 +153,7 @@ impl PoolingConfig {
         Ok(Self { modes, excludes_prompt })
     }
 
-    /// The pooling, if exactly one mode is on and this server has it.
+    /// The pooling, if exactly one mode is on and this server supports it.
     #[must_use]
     pub fn pool(&self) -> Option<Pool> {
         match self.modes.as_slice() {
@@ -168,41 +168,44 @@ impl PoolingConfig {
     }
 }
 
-/// `config_sentence_transformers.json`: the prompts that a model was trained with, and more.
+/// The fields of `config_sentence_transformers.json`, such as the prompts that a model was trained with.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct PromptsConfig {
     #[serde(default, deserialize_with = "null_is_default")]
     pub(super) prompts: BTreeMap<String, Option<String>>,
     #[serde(default)]
     pub(super) default_prompt_name: Option<String>,
-    /// What sentence-transformers applies to a cross-encoder's raw score, such as `torch.nn.modules.linear.Identity`.
+    /// The function that sentence-transformers applies to a cross-encoder's raw score, such as
+    /// `torch.nn.modules.linear.Identity`.
     #[serde(default)]
     pub(super) activation_fn: Option<String>,
 }
 
-/// `sentence_bert_config.json` and its older names.
+/// The fields of `sentence_bert_config.json`, which has older names, too.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct SentenceBert {
     #[serde(default)]
     pub(super) max_seq_length: Option<usize>,
-    /// Whether texts are lower-cased before the tokenizer sees them.
+    /// Whether texts are lower-cased before tokenization.
     #[serde(default)]
     pub(super) do_lower_case: bool,
     #[serde(default)]
     processing_kwargs: Option<ProcessingKwargs>,
-    /// How each kind of input is given to the model; `message` has the `format` of a chat template's messages.
+    /// The form in which the model gets each kind of input. `message` has the `format` of a chat template's
+    /// messages.
     #[serde(default)]
     modality_config: Option<BTreeMap<String, Value>>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 struct ProcessingKwargs {
-    /// What `apply_chat_template` gets, `chat_template` (a name) and `add_generation_prompt` among it.
+    /// The arguments of `apply_chat_template`, with `chat_template` (a name) and `add_generation_prompt`
+    /// among them.
     #[serde(default)]
     chat_template: Option<BTreeMap<String, Value>>,
 }
 
-/// What sentence-transformers does with the result of a chat template, so that it is no variable of it.
+/// Arguments that control sentence-transformers itself and are not variables of a chat template.
 const NOT_VARIABLES: [&str; 8] = [
     "chat_template",
     "add_generation_prompt",
@@ -215,12 +218,12 @@ const NOT_VARIABLES: [&str; 8] = [
 ];
 
 impl SentenceBert {
-    /// The name of the chat template to use, or the template itself.
+    /// The name of the chat template to use, or its text.
     pub(super) fn chat_template(&self) -> Option<&str> {
         self.chat_kwargs()?.get("chat_template")?.as_str()
     }
 
-    /// How that gets its messages: by default, without the beginning of an answer.
+    /// The form in which the template gets its messages. By default without the beginning of an answer.
     pub(super) fn message_style(&self) -> MessageStyle {
         let format = self.modality_config.as_ref().and_then(|kinds| kinds.get("message"));
         let structured = match format.and_then(|message| message["format"].as_str()) {
@@ -240,7 +243,7 @@ impl SentenceBert {
     }
 }
 
-/// `tokenizer_config.json`.
+/// The fields of `tokenizer_config.json`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct TokenizerConfig {
     #[serde(default)]
@@ -259,14 +262,14 @@ pub(super) struct TokenizerConfig {
 }
 
 impl TokenizerConfig {
-    /// The tokens that stand for no part of a text, as far as the file names them.
+    /// The tokens that do not stand for a part of a text, as far as the file names them.
     pub(super) fn empty_tokens(&self) -> Vec<String> {
         let tokens = [&self.cls_token, &self.eos_token, &self.pad_token, &self.unk_token];
         tokens.into_iter().flatten().map(|token| token.content().to_owned()).collect()
     }
 }
 
-/// A token by its text, in either of two spellings.
+/// A token by its text, in one of two spellings.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 enum NamedToken {
@@ -297,7 +300,7 @@ pub(super) struct NamedTemplate {
 }
 
 impl ChatTemplate {
-    /// The templates by name; one alone is the default.
+    /// The templates by name. A single template has the name `default`.
     pub(super) fn named(self) -> BTreeMap<String, String> {
         match self {
             Self::One(template) => BTreeMap::from([("default".to_owned(), template)]),
@@ -306,21 +309,21 @@ impl ChatTemplate {
     }
 }
 
-/// Reads a JSON file that must be there.
+/// Reads a JSON file that must exist.
 pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, FilesError> {
     parse(path, &read_text(path)?)
 }
 
-/// Reads a JSON file, or gives none where there is no such file.
+/// Reads a JSON file if it exists.
 pub(super) fn read_optional_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FilesError> {
     if path.exists() { read_json(path).map(Some) } else { Ok(None) }
 }
 
-/// Reads a text file that must be there and be UTF-8.
+/// Reads a text file, which must exist and be UTF-8.
 pub(super) fn read_text(path: &Path) -> Result<String, FilesError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let text = reading::text(path, reading::longest(&name))?;
-    if starts_as_lfs_pointer(text.as_bytes()) {
+    if reading::is_lfs_pointer(text.as_bytes()) {
         return Err(FilesError::LfsPointer { path: path.into() });
     }
     Ok(text)

@@ -1,8 +1,8 @@
-//! `--model-id demo`: the tiny re-ranker that the binary carries, so that it can show itself without a download.
+//! `--model-id demo`: the tiny re-ranker in the binary, for a demonstration without a download.
 //!
-//! Input: `models/tiny-reranker/` at build time. Output: its files in a temporary folder, which lives as long as the
-//! [`ModelFolder`](super::ModelFolder) made of it. What must hold: the folder is laid out as any model's, so that
-//! what reads a model knows nothing of the demonstration.
+//! Input: `models/tiny-reranker/` at build time. Output: its files in a temporary folder, which lives as long
+//! as the [`ModelFolder`](super::ModelFolder) made from it. What must hold: the folder has the layout of any
+//! other model, so that code which reads models needs no special case.
 
 #[cfg(feature = "demo")]
 use std::{fs, io};
@@ -14,7 +14,7 @@ use super::error::FilesError;
 /// The `--model-id` of the demonstration.
 pub const DEMO_MODEL_ID: &str = "demo";
 
-/// Each file of the model by its path in the folder.
+/// The files of the model by their paths in the folder.
 #[cfg(feature = "demo")]
 macro_rules! files {
     ($($path:literal),+ $(,)?) => {
@@ -35,11 +35,11 @@ const FILES: [(&str, &[u8]); 9] = files![
     "tokenizer_config.json",
 ];
 
-/// Writes the demonstration's files to a temporary folder of their own.
+/// Writes the files of the demonstration to a new temporary folder.
 ///
 /// # Errors
 ///
-/// [`FilesError::Demo`], where the system's folder for temporary files takes none.
+/// [`FilesError::Demo`] if the files cannot be written to the system's temporary folder.
 #[cfg(feature = "demo")]
 pub(super) fn unpack() -> Result<TempDir, FilesError> {
     write_files().map_err(|error| FilesError::Demo {
@@ -61,7 +61,7 @@ fn write_files() -> io::Result<TempDir> {
     Ok(folder)
 }
 
-/// Says that this build carries no demonstration.
+/// Refuses: this build does not contain the demonstration.
 ///
 /// # Errors
 ///

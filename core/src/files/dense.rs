@@ -1,7 +1,8 @@
-//! The dense modules of a head: folders such as `2_Dense`, each a linear layer and an activation.
+//! Reads the dense modules of a head, from folders such as `2_Dense`. Each is a linear layer and an
+//! activation.
 //!
-//! Input: the folder's own files. Output: a [`DenseModule`]. What must hold: a setting that is not known is an error that
-//! names file and field.
+//! Input: the files of the folder. Output: a [`DenseModule`]. What must hold: an unknown setting is an error
+//! that names the file and the field.
 
 use std::path::Path;
 
@@ -17,34 +18,34 @@ use super::weights::check_weights;
 const REMEDY: &str = "a dense module needs its config.json and its weights as model.safetensors (of a \
                       pytorch_model.bin, loading and saving the model with sentence-transformers makes one); download \
                       the model again, or correct modules.json or `--dense-path`";
-/// The name of the pooled vector among sentence-transformers' features.
+/// The name of the pooled vector among the features of sentence-transformers.
 const POOLED: &str = "sentence_embedding";
-/// The name of a cross-encoder's raw scores among them.
+/// The name of a cross-encoder's raw scores among these features.
 const SCORES: &str = "scores";
 
-/// Where a dense module stands.
+/// The role of a dense module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It gives another vector.
+    /// It computes another vector.
     Vector,
-    /// It is the last of a modular cross-encoder and gives the raw score.
+    /// It is the last module of a modular cross-encoder and computes the raw score.
     Scores,
 }
 
-/// `2_Dense/config.json`.
+/// The fields of `2_Dense/config.json`.
 #[derive(Debug, Deserialize)]
 struct DenseConfig {
     in_features: usize,
     out_features: usize,
     #[serde(default = "yes")]
     bias: bool,
-    /// A Python class, such as `torch.nn.modules.activation.Tanh`, which is also what sentence-transformers takes where
-    /// there is none.
+    /// A Python class, such as `torch.nn.modules.activation.Tanh`, which is also the default of
+    /// sentence-transformers.
     #[serde(default = "tanh")]
     activation_function: String,
-    /// What the module takes, of sentence-transformers' features; the pooled vector where there is none.
+    /// The feature of sentence-transformers that the module reads. The default is the pooled vector.
     module_input_name: Option<String>,
-    /// What it gives; the same where there is none.
+    /// The feature that it writes. The default is the feature that it reads.
     module_output_name: Option<String>,
     #[serde(default)]
     use_residual: bool,
@@ -58,7 +59,7 @@ fn tanh() -> String {
     "torch.nn.modules.activation.Tanh".to_owned()
 }
 
-/// Whether the modules end in a dense one that gives a single raw score: those of a modular cross-encoder.
+/// Whether the last module is a dense one that computes a single raw score, as in a modular cross-encoder.
 pub(super) fn ends_in_scores(root: &Path, modules: &[Module]) -> Result<bool, FilesError> {
     let Some(module) = modules.last().filter(|module| module.class_name() == "Dense") else {
         return Ok(false);
@@ -70,7 +71,7 @@ pub(super) fn ends_in_scores(root: &Path, modules: &[Module]) -> Result<bool, Fi
     }))
 }
 
-/// What to do about a missing file of a dense module.
+/// The error for a missing file of a dense module.
 pub(super) fn missing(place: String, file: String) -> FilesError {
     FilesError::Missing { place, file, remedy: REMEDY }
 }
@@ -140,7 +141,7 @@ mod tests {
         assert!(!ends_in_scores(Path::new("."), &[]).unwrap());
     }
 
-    /// Whether the module's output is named as a vector.
+    /// Whether the module's output is declared as a vector.
     fn text_is_vector(root: &Path) -> bool {
         std::fs::read_to_string(root.join("4_Dense/config.json")).unwrap().contains("sentence_embedding")
     }

@@ -1,18 +1,21 @@
-//! Which kind of model is it? A pure function of the model's files and the user's flags.
+//! Decides the kind of a model. A pure function of the model's files and the user's flags.
 //!
-//! Input: [`ModelFacts`], [`KindFlags`]. Output: a [`ModelType`], or an error that names the flag which decides.
+//! Input: [`ModelFacts`], [`KindFlags`]. Output: a [`ModelType`], or an error that names the deciding flag.
 //! What must hold, in this order:
 //!
 //! 1. an explicit flag wins;
-//! 2. `modules.json` that names a `LogitScore` makes a generative re-ranker, and one that ends in scores a re-ranker;
-//! 3. an architecture ending in `Classification` makes a classifier, or a re-ranker if it has one label (one of two
-//!    labels is a re-ranker by flag only); so does jina-reranker-v1's head with one label, which only the weights name;
+//! 2. a `LogitScore` in `modules.json` makes a generative re-ranker, and modules that end in scores make a
+//!    re-ranker;
+//! 3. an architecture that ends in `Classification` makes a classifier, or a re-ranker if it has one label (a
+//!    re-ranker with two labels needs the flag); a head with one label that only the weights name, as in
+//!    jina-reranker-v1, makes a re-ranker;
 //! 4. a `SpladePooling` module makes a SPLADE model, a `Pooling` module or folder an embedding model;
-//! 5. a causal language model is a generative re-ranker if its chat template has query and document roles, its name is that
-//!    of a known family, or its config or its name says so; a few embedding models are known by their names;
+//! 5. a causal language model is a generative re-ranker if its chat template has query and document roles, if
+//!    its name is that of a known family, or if its config or its name says so; a few embedding models are
+//!    known by their names;
 //! 6. a kind of BERT is an embedding model with CLS pooling, as in TEI;
-//! 7. anything else would be an embedding model of unknown pooling, which is refused: a wrong guess gives wrong scores
-//!    without an error.
+//! 7. everything else would be an embedding model with unknown pooling and is refused, because a wrong guess
+//!    would silently give wrong scores.
 
 mod error;
 
@@ -26,13 +29,13 @@ use super::folder::ModelFolder;
 use crate::families::{Evidence, Family};
 pub use error::DetectError;
 
-/// What the rules need to know of a model's files.
+/// The facts about a model's files that the rules use.
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that do not exclude each other")]
 pub struct ModelFacts {
     /// The last part of the Hub id, or the folder's name.
     pub name: String,
-    /// All its names in lower case, that of `_name_or_path` of `config.json` included.
+    /// All its names in lower case, including `_name_or_path` of `config.json`.
     pub names: Vec<String>,
     /// `architectures` of `config.json`.
     pub architectures: Vec<String>,
@@ -42,19 +45,19 @@ pub struct ModelFacts {
     pub names_labels: bool,
     /// Whether the modules end in a raw score.
     pub ends_in_scores: bool,
-    /// Whether only the weights name a classification head with one label.
+    /// Whether the weights contain a classification head with one label that no other file mentions.
     pub has_unnamed_score: bool,
     /// The class names in `modules.json`, such as `LogitScore`.
     pub modules: Vec<String>,
     /// Whether there is a `Pooling` module or a `1_Pooling` folder.
     pub has_pooling: bool,
-    /// Its mode, if this server knows it.
+    /// The mode of the pooling, if this server supports it.
     pub pool: Option<Pool>,
     /// Whether the chat template has the roles query and document.
     pub template_has_roles: bool,
     /// `is_reranker` of `config.json`.
     pub is_reranker: bool,
-    /// Labels of a classification head.
+    /// The number of labels of a classification head.
     pub labels: usize,
 }
 
@@ -82,25 +85,27 @@ impl From<&ModelFolder> for ModelFacts {
 }
 
 impl ModelFacts {
-    /// gte-multilingual-base is an embedding model whose architecture is named after a head without labels.
+    /// gte-multilingual-base is an embedding model, but its architecture has the name of a head without
+    /// labels.
     fn is_classification(&self) -> bool {
         self.architectures.iter().any(|name| {
             name.ends_with("Classification") && (name != "NewForTokenClassification" || self.names_labels)
         })
     }
 
-    /// What the files say about the family of a re-ranker.
+    /// The hints in the files about a re-ranker's family.
     #[must_use]
     pub fn evidence(&self) -> Evidence<'_> {
         Evidence { names: &self.names, architectures: &self.architectures, model_type: &self.model_type }
     }
 
-    /// The family of the model's name or architecture, unless its own name speaks of embeddings.
+    /// The family by the model's name or architecture, unless its own name contains "embed".
     fn family(&self) -> Option<(&'static Family, String)> {
         self.evidence().family().filter(|_| !self.name.to_lowercase().contains("embed"))
     }
 
-    /// The kind of its family's models, if it is of one: some have heads that config.json does not name.
+    /// The kind of models in its family, if it belongs to one. Some families have heads that config.json does
+    /// not name.
     fn kind_of_family(&self) -> Option<ModelType> {
         self.family().map(|(family, _)| family.kind())
     }
@@ -118,7 +123,7 @@ impl ModelFacts {
         self.architectures.iter().any(|name| name.ends_with("ForMaskedLM"))
     }
 
-    /// Whether the first token pools the text if nothing says how, as in TEI.
+    /// Whether the first token is the default pooling, as in TEI.
     fn is_bert(&self) -> bool {
         self.model_type.to_lowercase().contains("bert") && !self.is_named_reranker() && !self.is_reranker
     }
@@ -127,7 +132,7 @@ impl ModelFacts {
         self.architectures.iter().any(|name| name.ends_with("ForCausalLM"))
     }
 
-    /// A name that also speaks of embeddings says nothing.
+    /// Whether its name says re-ranker. A name that also contains "embed" does not count.
     fn is_named_reranker(&self) -> bool {
         let name = self.name.to_lowercase();
         name.contains("reranker") && !name.contains("embed")
@@ -159,7 +164,8 @@ pub enum RequestedType {
     Classifier,
     /// `reranker`: with a classification head
     Reranker,
-    /// `listwise-reranker`: a causal language model that answers yes or no, or that reads many documents at once
+    /// `listwise-reranker`: a causal language model that answers yes or no, or that reads many documents at
+    /// once
     ListwiseReranker,
 }
 
@@ -167,7 +173,7 @@ impl RequestedType {
     /// Every value, in the order of the help text.
     pub const ALL: [Self; 4] = [Self::Embedding, Self::Classifier, Self::Reranker, Self::ListwiseReranker];
 
-    /// The value as it is typed.
+    /// The value as the user types it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -191,27 +197,28 @@ impl FromStr for RequestedType {
     fn from_str(text: &str) -> Result<Self, String> {
         let names = Self::ALL.map(Self::as_str).join(", ");
         let found = Self::ALL.into_iter().find(|kind| kind.as_str() == text);
-        found.ok_or_else(|| format!("`{text}` is none of {names}"))
+        found.ok_or_else(|| format!("`{text}` is not one of {names}"))
     }
 }
 
-/// The flags that say what a model is.
+/// The flags that decide the kind of a model.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KindFlags {
     /// `--model-type`
     pub model_type: Option<RequestedType>,
-    /// `--pooling`: alone, it asks for embeddings, except of a model with a classification head, where TEI ignores it.
+    /// `--pooling`. Without `--model-type` it asks for embeddings. For a model with a classification head it
+    /// is ignored, as in TEI.
     pub pooling: Option<Pool>,
 }
 
-/// A kind, and what says so.
+/// A kind, and the reason for it.
 type Detected = Result<(ModelType, String), DetectError>;
 
-/// Decides the kind of a model by the rules at the top of this file, and says in words what decided it.
+/// Decides the kind of a model by the rules at the top of this file, and gives the reason in words.
 ///
 /// # Errors
 ///
-/// [`DetectError`] where files and flags leave it open or exclude each other.
+/// [`DetectError`] if files and flags leave the kind open or contradict each other.
 pub fn detect(facts: &ModelFacts, flags: &KindFlags) -> Detected {
     match (flags.model_type, flags.pooling) {
         (Some(requested), pooling) => {
@@ -302,7 +309,7 @@ fn from_files(facts: &ModelFacts) -> Detected {
     from_hints(facts)
 }
 
-/// Rule 5 and 7: what is left are causal language models, and models of which nothing is known.
+/// Rules 5 and 7, for causal language models and models without any hints.
 fn from_hints(facts: &ModelFacts) -> Detected {
     let name = facts.name.clone();
     if facts.template_has_roles && facts.is_causal() {

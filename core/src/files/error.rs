@@ -1,6 +1,7 @@
-//! What can go wrong between `--model-id` and a model folder that is complete and readable.
+//! The errors on the way from `--model-id` to a complete and readable model folder.
 //!
-//! Every message is one sentence for the person who starts the server: which file or flag, and what to do.
+//! Every message is one sentence for the person who starts the server. It says which file or flag is wrong
+//! and what to do.
 
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use text_embeddings_checkpoint::CheckpointError;
 /// A model that cannot be fetched or read.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// A chat template with a name that is no file's.
+    /// The name of a chat template that cannot be a file name.
     #[error(
         "sentence_bert_config.json names the chat template `{name}`, which cannot be a file of additional_chat_templates: \
          correct it, or give `--chat-template`"
@@ -19,13 +20,13 @@ pub enum FilesError {
         /// The name.
         name: String,
     },
-    /// `--model-id` looks like a path and is no directory.
+    /// `--model-id` looks like a path but is not a directory.
     #[error(
         "`--model-id {model_id}` looks like a path, but there is no such directory: correct the path, or give \
          a Hub id such as `Qwen/Qwen3-Reranker-0.6B`"
     )]
     NoSuchDirectory {
-        /// What was given.
+        /// The given value.
         model_id: String,
     },
     /// `--model-id` is a file.
@@ -34,7 +35,7 @@ pub enum FilesError {
          that holds config.json and the weights"
     )]
     NotADirectory {
-        /// What was given.
+        /// The given value.
         model_id: String,
     },
     /// `--model-id` is neither a path nor a possible Hub id.
@@ -43,13 +44,13 @@ pub enum FilesError {
          digits, `-`, `_` and `.`"
     )]
     InvalidModelId {
-        /// What was given.
+        /// The given value.
         model_id: String,
     },
-    /// The demonstration that the binary carries cannot be used.
+    /// The demonstration model in the binary cannot be used.
     #[error("the demonstration (`--model-id demo`) {reason}")]
     Demo {
-        /// Why, and what to do.
+        /// The reason and the remedy.
         reason: String,
     },
     /// The Hub client refuses its settings.
@@ -99,7 +100,7 @@ pub enum FilesError {
     UnknownRevision {
         /// The Hub id.
         model_id: String,
-        /// What was asked for.
+        /// The requested revision.
         revision: String,
     },
     /// The Hub cannot be reached, and the cache has no complete copy.
@@ -110,7 +111,7 @@ pub enum FilesError {
     Unreachable {
         /// The Hub's address.
         endpoint: String,
-        /// What happened to the request.
+        /// The failure of the request.
         reason: String,
         /// The cache folder.
         cache: PathBuf,
@@ -124,11 +125,11 @@ pub enum FilesError {
     NotCached {
         /// The Hub id.
         model_id: String,
-        /// What was asked for.
+        /// The requested revision.
         revision: String,
         /// The cache folder.
         cache: PathBuf,
-        /// What is missing.
+        /// The missing part.
         reason: String,
     },
     /// A transfer ended before the file did.
@@ -136,7 +137,7 @@ pub enum FilesError {
     Dropped {
         /// The file in the repository.
         file: String,
-        /// What happened.
+        /// The failure.
         reason: String,
     },
     /// A name in the Hub's answer or in a file from it that could lead out of the cache.
@@ -152,7 +153,7 @@ pub enum FilesError {
         "`--revision {revision}` cannot be a revision: give a branch, a tag, a full commit id or refs/pr/N"
     )]
     InvalidRevision {
-        /// What was given.
+        /// The given value.
         revision: String,
     },
     /// More bytes than the Hub or the model's own files announce.
@@ -180,10 +181,10 @@ pub enum FilesError {
         place: String,
         /// The file.
         file: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// A Git LFS pointer stands where the file should.
+    /// The file is only a Git LFS pointer.
     #[error("{path} is only a Git LFS pointer, not the file itself: run `git lfs pull` in its folder")]
     LfsPointer {
         /// The file.
@@ -225,17 +226,17 @@ pub enum FilesError {
     /// Two names for one file.
     #[error("`--model-id {model_id}` and `--gguf-file {file}` name different files: leave one of them out")]
     TwoFiles {
-        /// What was given.
+        /// The given value.
         model_id: String,
-        /// What was given.
+        /// The given value.
         file: String,
     },
-    /// A file's content is not what its name promises.
+    /// The content of a file contradicts its name.
     #[error("{path} is damaged ({reason}): delete it and download it again")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
     /// A JSON file cannot be read.
@@ -246,7 +247,7 @@ pub enum FilesError {
         /// The parser's words, with line and column.
         reason: String,
     },
-    /// A field's value that is not supported.
+    /// A field has a value that is not supported.
     #[error("`{field}` of {path} is `{value}`, which is not supported: only {known}")]
     UnsupportedField {
         /// The file.
@@ -255,10 +256,10 @@ pub enum FilesError {
         field: &'static str,
         /// Its value.
         value: String,
-        /// What is supported.
+        /// The supported values.
         known: &'static str,
     },
-    /// A module of sentence-transformers that is not supported, or not where it stands.
+    /// A module of sentence-transformers is not supported, or not in this position.
     #[error(
         "modules.json names the module `{class}`{after}, which is not supported: an embedding model may have \
          Transformer, Pooling, any number of Dense and LayerNorm, and Normalize, in this order"
@@ -266,16 +267,16 @@ pub enum FilesError {
     UnsupportedModule {
         /// The class.
         class: String,
-        /// Behind which other it stands, if that is what is wrong; with a space before it.
+        /// The preceding module if the position is wrong, with a space before it. Otherwise empty.
         after: String,
     },
-    /// A re-ranker's files, and embeddings are asked for.
+    /// The files are those of a re-ranker, but the flags ask for embeddings.
     #[error(
         "modules.json names `LogitScore`, or a last Dense that gives `scores`, so this is a re-ranker and not an embedding \
          model: leave `--pooling` and `--model-type` out, or give `--model-type listwise-reranker` for the first"
     )]
     RerankerModule,
-    /// A modular cross-encoder without a pooling that is known.
+    /// A modular cross-encoder without a known pooling.
     #[error(
         "modules.json ends in `scores`, but the configuration of its Pooling does not say exactly one of cls, mean and \
          lasttoken: download the model again with this folder"
@@ -290,26 +291,26 @@ pub enum FilesError {
         /// The class.
         class: String,
     },
-    /// `config.json` describes a model that the backend does not serve.
+    /// The backend does not support the model that `config.json` describes.
     #[error("{0}")]
     Unsupported(BackendError),
-    /// The backend has no such architecture.
+    /// The backend does not know the architecture.
     #[error("{reason}")]
     Architecture {
         /// The backend's words.
         reason: String,
-        /// Whether there is an ONNX file, which another backend would serve.
+        /// Whether there is an ONNX file, which another backend could serve.
         has_onnx: bool,
     },
-    /// There is no ONNX file to serve, or not the one that is asked for, or several and none is asked for.
+    /// There is no ONNX file, or not the requested one, or there are several and none was requested.
     #[error("{place} has {problem}")]
     OnnxFile {
         /// The folder or the repository.
         place: String,
-        /// What it has instead, and what to do.
+        /// The ONNX files that it has, and the remedy.
         problem: String,
     },
-    /// The weights are an ONNX file only.
+    /// The only weights are an ONNX file.
     #[error(
         "the weights in {place} are in ONNX ({found}), which `--backend candle` does not read: give `--backend ort`, in a \
          build with the feature `ort`"
@@ -320,17 +321,17 @@ pub enum FilesError {
         /// A file of it.
         found: String,
     },
-    /// A repository with more files for sentence-transformers than a model has.
+    /// A repository has more files for sentence-transformers than any model.
     #[error(
-        "the repository has {count} files that sentence-transformers might read, where {most} are the most: it is not a model"
+        "the repository has {count} files that sentence-transformers might read, more than the limit of {most}: it is not a model"
     )]
     TooManyFiles {
         /// The files.
         count: usize,
-        /// The most that are downloaded.
+        /// The limit on the number of downloaded files.
         most: usize,
     },
-    /// Weights in another format.
+    /// The weights are in another format.
     #[error(
         "the weights in {place} are in the format of `{found}`, but this server reads safetensors, PyTorch's and GGUF files \
          only: choose another repository or `--revision`, or convert them, by loading the model with transformers and \
@@ -342,7 +343,7 @@ pub enum FilesError {
         /// A file of it.
         found: String,
     },
-    /// `include_prompt` is off and the mean is wanted.
+    /// `include_prompt` is off, and the pooling is the mean.
     #[error(
         "1_Pooling/config.json leaves the prompt out of the mean (`include_prompt` is false), which is not \
          supported: choose another pooling with `--pooling`, if the model works with it"
@@ -368,7 +369,7 @@ pub enum FilesError {
         /// The folders in modules.json.
         named: String,
     },
-    /// A classification head of another sort.
+    /// A classification head of an unsupported sort.
     #[error(
         "`architectures` of config.json names {architectures}, whose head is not supported: only heads that label whole \
          texts (…ForSequenceClassification) are"
@@ -383,7 +384,7 @@ pub enum FilesError {
         /// The field.
         field: &'static str,
     },
-    /// A two-label re-ranker whose positive class is not clear.
+    /// A two-label re-ranker whose positive class is unclear.
     #[error(
         "`--model-type reranker` needs to know which of the two labels of `{name}` ({labels}) means relevant: name \
          exactly one of them yes, true, relevant, positive, entailment or 1 in `id2label` of config.json, or give \
@@ -395,15 +396,15 @@ pub enum FilesError {
         /// Its labels.
         labels: String,
     },
-    /// A directory, a pipe or a device where a file should be.
+    /// A directory, a pipe or a device in the place of a file.
     #[error("{path} is {kind}, not a file: put the file itself there")]
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of path, with its article.
         kind: &'static str,
     },
-    /// A file other than weights that is longer than any such file.
+    /// A file other than weights is longer than any such file.
     #[error(
         "`{file}` is longer than {longest} bytes, the most that this server reads of such a file: check that it is \
          what its name says"
@@ -414,18 +415,18 @@ pub enum FilesError {
         /// The limit in bytes.
         longest: u64,
     },
-    /// The operating system refuses a file.
+    /// The operating system refused access to a file.
     #[error("cannot read or write {path}: {cause}; check that it exists, its permissions and the free space")]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's answer. It is not the `source` of this error, which would be printed a second time.
+        /// The system's error. It is not the `source` of this error, which would print it a second time.
         cause: std::io::Error,
     },
 }
 
 impl FilesError {
-    /// The refusal of a backend that has read `config.json`.
+    /// The error for a backend's refusal of `config.json`.
     pub(super) fn refused(error: BackendError, has_onnx: bool) -> Self {
         match error {
             BackendError::Architecture(reason) => Self::Architecture { reason, has_onnx },
@@ -433,7 +434,7 @@ impl FilesError {
         }
     }
 
-    /// Whether a GGUF file is meant, which needs no other file.
+    /// Whether the error is about a GGUF file. Such a model needs no other file.
     pub(super) fn is_about_gguf(&self) -> bool {
         matches!(self, Self::SeveralGguf { .. } | Self::NoSuchGguf { .. } | Self::GgufForAnother { .. })
     }

@@ -1,7 +1,7 @@
-//! A small server on loopback that speaks the Hub's routes, and files of a small model.
+//! A small server on loopback with the Hub's routes, and the files of a small model.
 //!
-//! It is written on bare sockets because the tests need answers that no HTTP library would send: fewer bytes than
-//! announced, a close in the middle, silence.
+//! It uses bare sockets, because the tests need answers that no HTTP library would send: fewer bytes than
+//! announced, a connection closed in the middle, silence.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use std::collections::BTreeMap;
@@ -18,12 +18,12 @@ use text_embeddings_backend_core::{BackendError, Description};
 
 use super::{FilesError, ModelFolder, Reader};
 
-/// Opens a folder as if every architecture but `mamba` were served.
+/// Opens a folder. Every architecture except `mamba` counts as supported.
 pub(super) fn open(root: &Path) -> Result<ModelFolder, FilesError> {
     ModelFolder::open(root, &Reader::default(), &describe)
 }
 
-/// What config.json says, in the fields' usual names.
+/// Describes a config.json with the usual names of fields.
 pub(super) fn describe(config: &Value) -> Result<Description, BackendError> {
     let number = |field: &str| config[field].as_u64().map(|number| number as usize);
     if config["model_type"] == "mamba" {
@@ -39,10 +39,10 @@ pub(super) fn describe(config: &Value) -> Result<Description, BackendError> {
     })
 }
 
-/// File name in the repository → content.
+/// Contents of files by their names in the repository.
 pub(super) type ModelFiles = BTreeMap<String, Vec<u8>>;
 
-/// A valid safetensors file of one tensor with `data` bytes, a multiple of four.
+/// A valid safetensors file with one tensor of `data` bytes, a multiple of four.
 pub(super) fn safetensors(data: usize) -> Vec<u8> {
     let header = format!(
         r#"{{"__metadata__":{{"format":"pt"}},"w":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{data}]}}}}"#,
@@ -54,7 +54,7 @@ pub(super) fn safetensors(data: usize) -> Vec<u8> {
     file
 }
 
-/// An ONNX file with one output, of which a tensor is in each of these files.
+/// An ONNX file with one output, and one tensor in each of the external files `values`.
 pub(super) fn graph(values: &[&str]) -> Vec<u8> {
     fn message(field: u8, content: &[u8]) -> Vec<u8> {
         [&[field << 3 | 2, content.len() as u8], content].concat()
@@ -67,7 +67,7 @@ pub(super) fn graph(values: &[&str]) -> Vec<u8> {
     message(7, &[tensors, message(12, &message(1, b"last_hidden_state"))].concat())
 }
 
-/// The files of a re-ranker's repository as Qwen publishes it since April 2026, with little in them.
+/// The files of a re-ranker's repository as Qwen has published them since April 2026, with little content.
 pub(super) fn reranker_files() -> ModelFiles {
     let texts = [
         ("config.json", r#"{"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","vocab_size":151669}"#),
@@ -94,7 +94,7 @@ pub(super) fn reranker_files() -> ModelFiles {
     files
 }
 
-/// Writes `files` below `root`, which is made if need be.
+/// Writes `files` to `root`, which is created if needed.
 pub(super) fn write_files(root: &Path, files: &ModelFiles) {
     for (name, content) in files {
         let path = root.join(name);
@@ -103,44 +103,44 @@ pub(super) fn write_files(root: &Path, files: &ModelFiles) {
     }
 }
 
-/// What goes wrong with a file's content.
+/// A fault in the transfer of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The connection closes after half of the announced bytes.
     Drop,
-    /// Half of the bytes come, without an announced length, so that the transfer looks complete.
+    /// Half of the bytes come without an announced length, so that the transfer looks complete.
     Short,
-    /// This status, with an error page for a body.
+    /// This status, with an error page as the body.
     Status(u16),
-    /// Nothing comes after half of the bytes, but the connection stays open.
+    /// Nothing comes after half of the bytes, and the connection stays open.
     Stall,
-    /// Bytes come without end, and without an announced length.
+    /// Bytes come without end and without an announced length.
     Endless,
-    /// A byte comes every 20 ms.
+    /// One byte comes every 20 ms.
     Drip,
 }
 
-/// What the server answers; tests change it as they go.
+/// The server's content. Tests change it while the server runs.
 pub(super) struct Repository {
     pub(super) id: String,
-    /// Branch or tag → commit.
+    /// Commits by branch or tag.
     pub(super) revisions: BTreeMap<String, String>,
     pub(super) files: ModelFiles,
-    /// The token without which every route answers 401.
+    /// The token. Requests without it get 401 on every route.
     pub(super) token: Option<String>,
-    /// The status, and the `X-Error-Code`, of every file's metadata.
+    /// The status and the `X-Error-Code` in answers to requests for any file's metadata.
     pub(super) refuse_files: Option<(u16, &'static str)>,
-    /// File → what goes wrong, and how often.
+    /// Faults by file, each with the number of times that it occurs.
     pub(super) faults: BTreeMap<String, (Fault, usize)>,
-    /// File → its `ETag`, where that is not a plain one.
+    /// The `ETag` of files that do not have a plain one.
     pub(super) etags: BTreeMap<String, String>,
-    /// File → the length that its metadata announce, where that is not its own.
+    /// The length that a file's metadata announce, if it differs from the real one.
     pub(super) lengths: BTreeMap<String, Option<u64>>,
-    /// `X-Repo-Commit`, where that is not the commit.
+    /// The value of `X-Repo-Commit`, if it differs from the commit.
     pub(super) commit: Option<String>,
 }
 
-/// The server. It ends when it is dropped.
+/// The server. It stops when it is dropped.
 pub(super) struct FakeHub {
     pub(super) address: SocketAddr,
     pub(super) repository: Arc<Mutex<Repository>>,
@@ -187,7 +187,7 @@ struct Answer {
     status: u16,
     headers: Vec<(&'static str, String)>,
     body: Vec<u8>,
-    /// What it announces.
+    /// The announced length.
     length: Option<u64>,
     fault: Option<Fault>,
 }
@@ -270,7 +270,7 @@ fn answer(
     let length = repository.lengths.get(file).copied().unwrap_or(Some(body.len() as u64));
     let commit = repository.commit.clone().unwrap_or_else(|| revision.to_owned());
     if file.ends_with(".safetensors") {
-        // Large files lie elsewhere: the metadata comes with the redirect.
+        // Large files are stored elsewhere, so the metadata come with the redirect.
         let answer = Answer::new(302, "moved")
             .header("location", format!("http://{address}/cdn/{file}"))
             .header("x-linked-etag", etag)
@@ -296,7 +296,7 @@ fn listing(repository: &Repository, revision: &str) -> Answer {
     Answer::new(200, body.to_string()).header("content-type", "application/json")
 }
 
-/// The content of a file, or what its fault makes of it.
+/// The content of a file, or what its fault turns it into.
 fn content(repository: &mut Repository, file: &str) -> Answer {
     let body = repository.files[file].clone();
     let fault = match repository.faults.get_mut(file) {
@@ -326,7 +326,7 @@ fn send(mut connection: &TcpStream, method: &str, answer: &Answer) -> std::io::R
         return Ok(());
     }
     match answer.fault {
-        // Until the client has enough.
+        // Sends until the client closes the connection.
         Some(Fault::Endless) => loop {
             connection.write_all(&[b' '; 1 << 14])?;
         },

@@ -1,8 +1,8 @@
 //! A model folder as a typed value.
 //!
-//! Input: a directory laid out as on the Hub. Output: [`ModelFolder`], all that the rest of the server needs to know
-//! of its files. What must hold: config, tokenizer and every weight file are there and whole; a file that is there
-//! but cannot be understood is an error, never skipped.
+//! Input: a directory with the layout of a Hub repository. Output: [`ModelFolder`], which has everything that
+//! the rest of the server needs from the files. What must hold: config, tokenizer and all weight files exist
+//! and are complete; a file that exists but cannot be understood is an error and is never skipped.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,12 +37,13 @@ pub(super) const MODULES: &str = "modules.json";
 const LOGIT_SCORE: &str = "1_LogitScore/config.json";
 pub(super) const POOLING: &str = "1_Pooling/config.json";
 const PROMPTS: &str = "config_sentence_transformers.json";
-/// The architecture that jina-reranker-v1 shares with Jina's embedding models, and the tensor that tells them apart.
+/// The architecture of both jina-reranker-v1 and Jina's embedding models, and the tensor that only the
+/// re-ranker has.
 const JINA_BERT: &str = "JinaBertModel";
 const CLASSIFIER: &str = "classifier.weight";
 /// The output of an ONNX file with that head.
 const LOGITS: &str = "logits";
-/// The file with `max_seq_length`, and the names that older versions of sentence-transformers gave it.
+/// The file with `max_seq_length`, and its names in older versions of sentence-transformers.
 const SENTENCE_BERT: [&str; 7] = [
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -53,16 +54,16 @@ const SENTENCE_BERT: [&str; 7] = [
     "sentence_xlnet_config.json",
 ];
 
-/// Reads `config.json` for a backend: what follows from it, or one sentence that names what is not supported.
+/// Reads `config.json` for a backend. Gives a description, or one sentence that names an unsupported setting.
 pub type Describe = dyn Fn(&Value) -> Result<Description, BackendError> + Sync;
 
-/// The files, other than weights, that a model may have and that this server reads.
+/// The optional files, other than weights, that this server reads.
 pub(super) fn optional_files() -> impl Iterator<Item = &'static str> {
     let files = [TOKENIZER_CONFIG, CHAT_TEMPLATE, MODULES, LOGIT_SCORE, POOLING, PROMPTS];
     files.into_iter().chain(SENTENCE_BERT).chain(BGE_M3_FILES)
 }
 
-/// What to do about a missing `config.json` or `tokenizer.json`.
+/// The remedy for a missing `config.json` or `tokenizer.json`.
 pub(super) fn remedy(file: &str) -> &'static str {
     if file == TOKENIZER {
         "this server needs the tokenizer as tokenizer.json (a fast tokenizer; `AutoTokenizer.from_pretrained(…)\
@@ -72,83 +73,88 @@ pub(super) fn remedy(file: &str) -> &'static str {
     }
 }
 
-/// A chat template of a repository.
+/// A chat template from a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChosenTemplate {
     /// Its text.
     pub source: String,
-    /// Where it is, for messages.
+    /// The place of the template, for messages.
     pub place: String,
-    /// How it gets its messages.
+    /// The form in which it gets its messages.
     pub style: MessageStyle,
 }
 
-/// A model folder that is complete.
+/// A complete model folder.
 #[derive(Debug, Clone)]
 pub struct ModelFolder {
-    /// The folder itself.
+    /// The path of the folder.
     pub root: PathBuf,
-    /// The Hub id or the path, as the user gave it.
+    /// The Hub id or path that the user gave.
     pub model_id: String,
-    /// The commit of the Hub's repository; none for a local folder.
+    /// The commit of the Hub's repository; `None` for a local folder.
     pub revision_sha: Option<String>,
     /// `config.json`.
     pub config: ModelConfig,
-    /// What a backend reads in it.
+    /// The backend's description of `config.json`.
     pub description: Description,
     /// `tokenizer.json`.
     pub tokenizer: PathBuf,
-    /// The weight files, in name order, or the ONNX file; never empty.
+    /// The weight files in the order of their names, or the ONNX file; never empty.
     pub weights: Vec<PathBuf>,
-    /// What they hold; none of an ONNX file.
+    /// The description of the weight files; `None` for an ONNX file.
     pub stored: Option<StoredWeights>,
     /// The chat template to use.
     pub chat_template: Option<ChosenTemplate>,
-    /// `modules.json`; empty where there is none.
+    /// The entries of `modules.json`; empty if there is no such file.
     pub modules: Vec<Module>,
-    /// `1_LogitScore/config.json`; there if `modules` names a `LogitScore`.
+    /// `1_LogitScore/config.json`; present if `modules` names a `LogitScore`.
     pub logit_score: Option<LogitScore>,
-    /// Whether `modules` end in a raw score: those of a modular cross-encoder.
+    /// Whether `modules` end in a raw score, as in a modular cross-encoder.
     pub ends_in_scores: bool,
-    /// Whether the weights hold a classification head with one label that `config.json` does not mention: those of
-    /// jina-reranker-v1, whose architecture is named after the bare encoder.
+    /// Whether the weights contain a classification head with one label that `config.json` does not mention.
+    /// This is so for jina-reranker-v1, whose architecture has the name of the bare encoder.
     pub has_unnamed_score: bool,
-    /// `1_Pooling/config.json`; without modes if only the module or the bare folder is there.
+    /// `1_Pooling/config.json`. It has no modes if there is only the module or the bare folder.
     pub pooling: Option<PoolingConfig>,
     /// Prompts by name, from `config_sentence_transformers.json`.
     pub prompts: BTreeMap<String, String>,
-    /// Which of the prompts to use if a request names none.
+    /// The name of the prompt for requests that do not name one.
     pub default_prompt_name: Option<String>,
     /// The longest input in tokens, from `sentence_bert_config.json`.
     pub max_seq_length: Option<usize>,
     /// Whether the second text of a pair has another token type than the first.
     pub has_token_types: bool,
-    /// The tokens that stand for no part of a text (`[CLS]` and its kin), as far as `tokenizer_config.json` names them.
+    /// The tokens that do not stand for a part of a text (such as `[CLS]`), as far as `tokenizer_config.json`
+    /// names them.
     pub empty_tokens: Vec<String>,
-    /// What sentence-transformers applies to a cross-encoder's raw score, as the files name it.
+    /// The function that sentence-transformers applies to a cross-encoder's raw score, by its name in the
+    /// files.
     pub score_activation: Option<String>,
-    /// The name of a model whose folder has another.
+    /// The model's name if its folder has another name.
     pub(super) given_name: Option<String>,
-    /// What removes a temporary folder with its files at the end: `root`, or where those of a GGUF file were written.
+    /// Removes a temporary folder with its files when it is dropped: `root`, or the folder with the unpacked
+    /// files of a GGUF file.
     pub(super) unpacked: Option<Arc<TempDir>>,
 }
 
 impl ModelFolder {
-    /// Reads and checks the folder `root` for a backend, an architecture that is not supported first.
+    /// Reads and checks the folder `root` for a backend. An unsupported architecture is reported before all
+    /// other errors.
     ///
     /// # Errors
     ///
-    /// Any variant of [`FilesError`] that is about files: a missing, truncated or malformed one, by name.
+    /// Any variant of [`FilesError`] about files. It names the missing, truncated or malformed file.
     pub fn open(root: &Path, reader: &Reader, describe: &Describe) -> Result<Self, FilesError> {
         match select_local(root, reader) {
             Ok(selection) => Self::open_selected(root, &selection, describe),
             Err(error) if error.is_about_gguf() => Err(error),
-            // What else is wrong with the folder comes first, an architecture that is not supported before all.
+            // All other defects of the folder are reported before this one, beginning with an unsupported
+            // architecture.
             Err(error) => Self::read(root, |_| Err(error), describe),
         }
     }
 
-    /// The same with the weights of a selection.
+    /// Like [`ModelFolder::open`], with the weights of a selection.
     pub(super) fn open_selected(
         root: &Path,
         selection: &Selection,
@@ -181,7 +187,7 @@ impl ModelFolder {
         let tokenizer = required(root, TOKENIZER)?;
         check_small_file(&tokenizer)?;
         let weights = weights(root)?;
-        // A graph's own form, and that of its values, is ONNX Runtime's to check.
+        // ONNX Runtime checks the form of a graph and of its values.
         let graph = weights.first().filter(|path| path.extension().is_some_and(|ending| ending == "onnx"));
         let checkpoints: &[PathBuf] = if graph.is_some() { &[] } else { &weights };
         let checkpoints: Vec<Checkpoint> =
@@ -222,7 +228,8 @@ impl ModelFolder {
         })
     }
 
-    /// The model's names in lower case: [`ModelFolder::name`], then the last part of `_name_or_path` of config.json.
+    /// The model's names in lower case: [`ModelFolder::name`], then the last part of `_name_or_path` in
+    /// config.json.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let saved = self.config.raw["_name_or_path"].as_str().unwrap_or_default();
@@ -230,14 +237,14 @@ impl ModelFolder {
         [&self.name(), saved].into_iter().filter(|name| !name.is_empty()).map(str::to_lowercase).collect()
     }
 
-    /// Whether the folder goes away with this value and its clones.
+    /// Whether the folder is deleted with the last clone of this value.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         self.unpacked.as_ref().is_some_and(|folder| folder.path() == self.root)
     }
 
-    /// The model's own name: the last part of its Hub id (also where `root` is a snapshot in the Hub's cache), else
-    /// the folder's name. Folders further up do not count, nor does the owner.
+    /// The model's own name: the last part of its Hub id (also if `root` is a snapshot in the Hub's cache),
+    /// otherwise the folder's name. Owner and parent folders are not part of it.
     #[must_use]
     pub fn name(&self) -> String {
         if let Some(name) = &self.given_name {
@@ -261,7 +268,7 @@ pub(super) fn required(root: &Path, file: &str) -> Result<PathBuf, FilesError> {
     required_for(root, file, remedy(file))
 }
 
-/// The path of a file that must be there, or what to do where it is not.
+/// The path of a file that must exist. Otherwise the error contains `remedy`.
 pub(super) fn required_for(root: &Path, file: &str, remedy: &'static str) -> Result<PathBuf, FilesError> {
     let path = root.join(file);
     if path.exists() {
@@ -306,7 +313,7 @@ fn pooling(root: &Path, modules: &[Module]) -> Result<Option<PoolingConfig>, Fil
     Ok((named || bare_folder).then(PoolingConfig::default))
 }
 
-/// `sentence_bert_config.json`, or the first of its older names that is there.
+/// `sentence_bert_config.json`, or the first of its older names that exists.
 fn sentence_bert(root: &Path) -> Result<Option<SentenceBert>, FilesError> {
     for name in SENTENCE_BERT {
         let path = root.join(name);

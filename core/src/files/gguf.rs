@@ -1,8 +1,9 @@
-//! GGUF files as model folders.
+//! Presents GGUF files as model folders.
 //!
-//! Input: a `.gguf` file, which holds settings, tokenizer and prompt under llama.cpp's names. Output: a temporary folder
-//! with the files that a repository of `transformers` would have, so that whatever reads a model knows nothing of GGUF;
-//! the weights stay where they are. What must hold: what the file says and a folder here would leave out is refused.
+//! Input: a `.gguf` file, which contains settings, tokenizer and prompt under llama.cpp's names. Output: a
+//! temporary folder with the files of a `transformers` repository, so that code which reads models needs no
+//! special case. The weights stay in the GGUF file. What must hold: metadata that the folder cannot express
+//! is refused.
 
 mod tokenizer;
 
@@ -19,12 +20,12 @@ use super::templates::CHAT_TEMPLATE;
 use crate::families::{self, Family};
 use crate::templates::PromptTemplate;
 
-/// The prompt that llama.cpp's converter bakes into a re-ranker's file.
+/// The prompt that llama.cpp's converter writes to a re-ranker's file.
 const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
-/// The places of the texts in it.
+/// The placeholders of the texts in it.
 const PLACES: [&str; 2] = ["{query}", "{document}"];
 
-/// Writes the files that the model of `path` would have.
+/// Writes the folder files for the GGUF file `path`.
 pub(super) fn unpack(path: &Path) -> Result<TempDir, FilesError> {
     let file = File::open(path).map_err(FilesError::Weights)?;
     let config = gguf::config(&file).map_err(FilesError::Weights)?;
@@ -48,7 +49,8 @@ pub(super) fn unpack(path: &Path) -> Result<TempDir, FilesError> {
     Ok(folder)
 }
 
-/// The switch of `1_Pooling/config.json` that the file's pooling is; none where it says none, or that it is a re-ranker.
+/// The switch in `1_Pooling/config.json` for the file's pooling. `None` if the file names no pooling, or
+/// marks a re-ranker.
 fn pooling(file: &File) -> Result<Option<&'static str>, FilesError> {
     let key = format!("{}.pooling_type", file.architecture());
     match file.metadata.get(&key).map(|_| file.metadata.number(&key)) {
@@ -56,34 +58,32 @@ fn pooling(file: &File) -> Result<Option<&'static str>, FilesError> {
         Some(Some(1)) => Ok(Some("pooling_mode_mean_tokens")),
         Some(Some(2)) => Ok(Some("pooling_mode_cls_token")),
         Some(Some(3)) => Ok(Some("pooling_mode_lasttoken")),
-        Some(_) => {
-            Err(FilesError::Weights(file.unsupported(format!(
-                "`{key}` is none of 0 (none), 1 (mean), 2 (cls), 3 (last) and 4 (rank)"
-            ))))
-        }
+        Some(_) => Err(FilesError::Weights(
+            file.unsupported(format!("`{key}` must be 0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)")),
+        )),
     }
 }
 
-/// The chat template: the file's own, else the prompt that was baked in, unless it is built in here: then there is a place
-/// for an instruction, too.
+/// The chat template: the file's own, otherwise the converter's prompt. If that prompt is built in, the
+/// built-in one applies instead, because it also has a place for an instruction.
 fn template(metadata: &Metadata, config: &Value) -> Result<Option<String>, String> {
     let own = metadata.text("tokenizer.chat_template").map(str::to_owned);
     let Some(baked) = metadata.text(RERANK_TEMPLATE) else { return Ok(own) };
     if let Some(family) = family_of(baked, config) {
         tracing::info!(
-            "The prompt in the file (`{RERANK_TEMPLATE}`) is that of the family {}: the built-in one is used",
+            "The prompt in the file (`{RERANK_TEMPLATE}`) belongs to the family {}: the server uses its built-in prompt",
             family.name
         );
         return Ok(own);
     }
     tracing::warn!(
-        "The prompt in the file (`{RERANK_TEMPLATE}`) is none of those that are built in: it is used, and has no place for \
-         an instruction; `--chat-template NAME` chooses a built-in one"
+        "The prompt in the file (`{RERANK_TEMPLATE}`) is not built in: the server uses it as it is, without a place for an \
+         instruction; `--chat-template NAME` chooses a built-in one"
     );
     jinja(baked).map(Some)
 }
 
-/// The family whose prompt with its default instruction is this one.
+/// The family whose prompt, with its default instruction, equals `baked`.
 fn family_of(baked: &str, config: &Value) -> Option<&'static Family> {
     let model_type = config["model_type"].as_str().unwrap_or_default();
     let [query, document] = PLACES;
@@ -94,7 +94,7 @@ fn family_of(baked: &str, config: &Value) -> Option<&'static Family> {
     })
 }
 
-/// A prompt with places for the texts as a chat template with their roles.
+/// Turns a prompt with placeholders for the texts into a chat template with their roles.
 fn jinja(baked: &str) -> Result<String, String> {
     let [query, document] = PLACES;
     let (Some(first), Some(second)) = (baked.find(query), baked.find(document)) else {

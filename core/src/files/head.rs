@@ -1,8 +1,8 @@
-//! The head of a model, by its files: the modules of an embedding model or a modular cross-encoder, the labels of a
-//! classification head.
+//! Describes a model's head by its files: the modules of an embedding model or a modular cross-encoder, or
+//! the labels of a classification head.
 //!
-//! Input: a [`ModelFolder`] whose kind is known. Output: a [`Head`], or labels in the order of their classes. What must
-//! hold: a module that would change the vectors is used or refused by name, never left out.
+//! Input: a [`ModelFolder`] of known kind. Output: a [`Head`], or labels in the order of their classes. What
+//! must hold: a module that would change the vectors is used, or refused by name, but never left out.
 
 use std::path::Path;
 
@@ -17,24 +17,25 @@ use super::weights::check_weights;
 
 /// The names of the label that means "relevant", in lower case.
 const POSITIVE: [&str; 7] = ["yes", "true", "relevant", "positive", "entailment", "1", "label_1"];
-/// The file, without its ending, of bge-m3's weights for tokens, and of its vectors of tokens.
+/// The file name, without its ending, of bge-m3's head for token weights.
 const LEXICAL: &str = "sparse_linear";
-/// The module of pplx-embed, which its architecture does itself, and that architecture.
+/// The file name, without its ending, of bge-m3's head for token vectors.
+const TOKEN_VECTORS: &str = "colbert_linear";
+/// The endings of both: converted to safetensors, which is preferred, or as published.
+const ENDINGS: [&str; 2] = ["safetensors", "pt"];
+/// pplx-embed's module for rounding, which its architecture does itself here, and that architecture.
 const QUANTIZER: &str = "FlexibleQuantizer";
 const QUANTISED_MODEL: &str = "bidirectional_pplx_qwen3";
-const TOKEN_VECTORS: &str = "colbert_linear";
-/// Their endings: as published, and as somebody may have converted them, which goes first.
-const ENDINGS: [&str; 2] = ["safetensors", "pt"];
 
-/// The files of bge-m3's further outputs, where a repository has them.
+/// The files of bge-m3's additional outputs, which a repository may have.
 pub(super) const BGE_M3_FILES: [&str; 4] =
     ["sparse_linear.safetensors", "sparse_linear.pt", "colbert_linear.safetensors", "colbert_linear.pt"];
 
-/// The head of an embedding model that pools by `pool`; `dense_path` is `--dense-path`.
+/// The head of an embedding model with the pooling `pool`. `dense_path` is `--dense-path`.
 ///
 /// # Errors
 ///
-/// [`FilesError`] for a module or setting that is not supported, or a module whose files are not complete.
+/// [`FilesError`] for an unsupported module or setting, or a module with missing files.
 pub fn embedding_head(
     folder: &ModelFolder,
     pool: Pool,
@@ -66,11 +67,11 @@ pub fn embedding_head(
     })
 }
 
-/// The head of a modular cross-encoder: its pooling, then modules of which the last gives the score.
+/// The head of a modular cross-encoder: its pooling, then modules. The last module computes the score.
 ///
 /// # Errors
 ///
-/// As [`embedding_head`].
+/// As for [`embedding_head`].
 pub fn scores_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     modules::check_order(&folder.modules, false)?;
     let pool = folder.pooling.as_ref().and_then(super::config::PoolingConfig::pool);
@@ -79,7 +80,7 @@ pub fn scores_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     Ok(Head::Scores { pool, modules: modules::load(&folder.root, &steps, true)? })
 }
 
-/// One of bge-m3's further outputs, if the files of an XLM-RoBERTa model have it.
+/// One of bge-m3's additional outputs, if the files of an XLM-RoBERTa model contain it.
 fn bge_m3(
     folder: &ModelFolder,
     name: &str,
@@ -96,7 +97,7 @@ fn bge_m3(
     Ok(Some(DenseModule { weights, in_features, out_features, bias: true, activation }))
 }
 
-/// `1_SpladePooling/config.json`; the values that sentence-transformers takes where it says nothing.
+/// The fields of `1_SpladePooling/config.json`, with the defaults of sentence-transformers.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 struct SpladeConfig {
@@ -137,13 +138,13 @@ fn check_splade(path: &Path) -> Result<(), FilesError> {
     }
 }
 
-/// The labels of a classification head by the class's number; `LABEL_0` and so on, as in `transformers`, where the file
-/// names none.
+/// The labels of a classification head in the order of their classes. Without names in the file they are
+/// `LABEL_0` and so on, as in `transformers`.
 ///
 /// # Errors
 ///
-/// [`FilesError::Classification`] if the head does not label whole texts; [`FilesError::Labels`] if the file does not name
-/// classes 0, 1, … each once.
+/// [`FilesError::Classification`] if the head does not label whole texts; [`FilesError::Labels`] if the file
+/// does not name each of the classes 0, 1, … once.
 pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
     if !config.architectures.iter().any(|name| name.ends_with("ForSequenceClassification")) {
         return Err(FilesError::Classification { architectures: config.architectures.join(", ") });
@@ -165,7 +166,7 @@ pub fn class_labels(config: &ModelConfig) -> Result<Vec<String>, FilesError> {
 ///
 /// # Errors
 ///
-/// [`FilesError::PositiveLabel`] unless exactly one label is called so.
+/// [`FilesError::PositiveLabel`] unless exactly one label has such a name.
 pub fn positive_label(name: &str, labels: &[String]) -> Result<usize, FilesError> {
     let is_positive = |label: &&String| POSITIVE.contains(&label.trim().to_lowercase().as_str());
     let mut found = labels.iter().enumerate().filter(|(_, label)| is_positive(label));
@@ -192,7 +193,7 @@ mod tests {
         ModelConfig { architectures: vec!["Qwen3ForSequenceClassification".to_owned()], ..config }
     }
 
-    /// The head of a model with these modules, each in a folder `N_Name` if it has files.
+    /// The head of a model with these modules. Modules with files have a folder `N_Name`.
     fn head(classes: &[&str], pool: Pool, dense_path: Option<&str>) -> Result<Head, FilesError> {
         let folder = tempfile::tempdir().unwrap();
         let mut files = reranker_files();

@@ -1,7 +1,7 @@
-//! The layer norms of a head: folders such as `3_LayerNorm`.
+//! Reads the layer norms of a head, from folders such as `3_LayerNorm`.
 //!
-//! Input: the folder's own files. Output: a [`LayerNormModule`]. What must hold: a setting that is not known is an error
-//! that names file and field.
+//! Input: the files of the folder. Output: a [`LayerNormModule`]. What must hold: an unknown setting is an
+//! error that names the file and the field.
 
 use std::path::Path;
 
@@ -16,10 +16,10 @@ use super::weights::check_weights;
 
 const REMEDY: &str = "a layer norm needs its config.json and its weights as model.safetensors; download the model again, \
                       or correct modules.json";
-/// The name of the pooled vector among sentence-transformers' features.
+/// The name of the pooled vector among the features of sentence-transformers.
 const POOLED: &str = "sentence_embedding";
 
-/// `3_LayerNorm/config.json`.
+/// The fields of `3_LayerNorm/config.json`.
 #[derive(Debug, Deserialize)]
 struct LayerNormConfig {
     dimension: usize,

@@ -1,7 +1,8 @@
-//! From `--model-id` to a model folder and its kind.
+//! The way from `--model-id` to a model folder and the model's kind.
 //!
-//! Input: a Hub id or a directory. Output: a [`ModelFolder`] on local disk, and by [`detect()`] the kind of the model.
-//! What must hold: nothing half-written is ever used, and each failure names the file or flag and what to do.
+//! Input: a Hub id or a directory. Output: a [`ModelFolder`] on local disk, and with [`detect()`] the kind of
+//! the model. What must hold: an incomplete file is never used; each error names the file or flag, and the
+//! remedy.
 
 mod config;
 mod demo;
@@ -37,13 +38,13 @@ pub use source::{HubOptions, ModelSource, Reader};
 pub use text_embeddings_checkpoint::Format;
 pub use weights::StoredWeights;
 
-/// Fetches the model that `source` names, where it is not a local directory, and reads its folder. `demo` is the model
-/// that the binary carries; a directory of that name is `./demo`. `describe` refuses a model that no backend serves, before
-/// its weights are fetched.
+/// Fetches the model of `source`, unless it is local, and reads its folder. `demo` is the model in the
+/// binary; write `./demo` for a directory of that name. `describe` refuses a model that no backend supports
+/// before its weights are fetched.
 ///
 /// # Errors
 ///
-/// [`FilesError`], where the model cannot be fetched, is not complete or not supported.
+/// [`FilesError`] if the model cannot be fetched, is incomplete or not supported.
 pub async fn load(
     source: &ModelSource,
     options: &HubOptions,

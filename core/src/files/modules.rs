@@ -1,8 +1,8 @@
-//! The modules behind the pooling: folders such as `2_Dense` and `3_LayerNorm`, each with weights of its own.
+//! The modules after the pooling: folders such as `2_Dense` and `3_LayerNorm`, each with its own weights.
 //!
-//! Input: `modules.json` and `--dense-path`. Output: the modules in the order in which a vector goes through them, and
-//! the files that they need. What must hold: every path stays inside the model's folder; a module that would change the
-//! result is used or refused by name, never left out.
+//! Input: `modules.json` and `--dense-path`. Output: the modules in the order in which they process a vector,
+//! and the files that they need. What must hold: every path stays inside the model's folder; a module that
+//! would change the result is used, or refused by name, but never left out.
 
 use std::path::{Component, Path};
 
@@ -16,9 +16,10 @@ use super::weights::single_file;
 
 pub(super) const MODULE_CONFIG: &str = "config.json";
 
-/// What may come where: a module comes after those of a smaller number. `Dense` and `LayerNorm` mix.
+/// The permitted order: a module follows only modules with the same or a smaller number. `Dense` and
+/// `LayerNorm` mix.
 ///
-/// pplx-embed's `FlexibleQuantizer` rounds vectors to whole numbers; the architecture does that itself here.
+/// pplx-embed's `FlexibleQuantizer` rounds vectors to whole numbers. Here the architecture itself does that.
 const ORDER: [(&str, usize); 6] = [
     ("Transformer", 0),
     ("Pooling", 1),
@@ -28,19 +29,20 @@ const ORDER: [(&str, usize); 6] = [
     ("FlexibleQuantizer", 3),
 ];
 
-/// The most modules with weights: a Hub that lists more would have this server download without end.
+/// The most modules with weights. Without a limit, a Hub could make this server download without end.
 const MOST: usize = 64;
 
 /// A module with weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
-    /// Whether it is a `LayerNorm`; otherwise it is a `Dense`.
+    /// Whether it is a `LayerNorm`. Otherwise it is a `Dense`.
     pub(super) is_norm: bool,
-    /// Its folder, below the model's.
+    /// Its folder, relative to the model's.
     pub(super) path: String,
 }
 
-/// The modules with weights; `dense_path` replaces the folder of the only dense module, or adds one.
+/// The modules with weights. `dense_path` replaces the folder of the only dense module, or adds a dense
+/// module.
 pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<Step>, FilesError> {
     let step = |module: &Module| match module.class_name() {
         "Dense" => Some(Step { is_norm: false, path: module.path.clone() }),
@@ -68,30 +70,32 @@ pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<
     }
 }
 
-/// Whether a path names a folder below the model's.
+/// Whether a path names a folder inside the model's.
 fn is_inside(path: &str) -> bool {
     let mut components = Path::new(path).components();
     components.clone().next().is_some() && components.all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// The files of a module in its folder `path`: its configuration, and its weights. `has` says which files there are.
+/// The files of a module in its folder `path`: its configuration and its weights. `has` says whether a file
+/// exists.
 pub(super) fn module_files(path: &str, has: impl Fn(&str) -> bool) -> [String; 2] {
     let path = path.trim_end_matches('/');
     [module_config(path), single_file(|name| format!("{path}/{name}"), has)]
 }
 
-/// The configuration of a module in its folder `path`.
+/// The configuration file of a module in its folder `path`.
 pub(super) fn module_config(path: &str) -> String {
     format!("{}/{MODULE_CONFIG}", path.trim_end_matches('/'))
 }
 
-/// The configuration of the module of this class, where modules.json names one in a folder.
+/// The configuration file of the module with this class, if modules.json names one with a folder.
 pub(super) fn config_of(modules: &[Module], class: &str) -> Option<String> {
     let module = modules.iter().find(|module| module.class_name() == class)?;
     is_inside(&module.path).then(|| module_config(&module.path))
 }
 
-/// Refuses modules that are not supported, or not in this order. `may_normalize` says whether the last may be Normalize.
+/// Refuses unsupported modules and a wrong order. `may_normalize` says whether the last module may be
+/// Normalize.
 pub(super) fn check_order(modules: &[Module], may_normalize: bool) -> Result<(), FilesError> {
     let mut last = ("", 0);
     for class in modules.iter().map(Module::class_name) {
@@ -109,7 +113,7 @@ pub(super) fn check_order(modules: &[Module], may_normalize: bool) -> Result<(),
     Ok(())
 }
 
-/// Reads the modules in turn. With `ends_in_scores`, the last one gives the raw score.
+/// Reads the modules in order. With `ends_in_scores`, the last one computes the raw score.
 pub(super) fn load(root: &Path, steps: &[Step], ends_in_scores: bool) -> Result<Vec<HeadModule>, FilesError> {
     let last = steps.len();
     let read = |(index, step): (usize, &Step)| {

@@ -1,8 +1,8 @@
-//! Which ONNX file of a model is its weights, and which files belong to it.
+//! Finds the ONNX file with a model's weights, and the files that belong to it.
 //!
-//! Input: the names of a repository's or folder's files, and `--onnx-file`. Output: the graph's name, and the names of the
-//! files of values beside it. What must hold: of several graphs none is taken by a guess; every name that comes out is among
-//! those that went in.
+//! Input: the names of the files in a repository or folder, and `--onnx-file`. Output: the graph's name, and
+//! the names of its external files of values. What must hold: if there are several graphs, none is chosen by
+//! a guess; every resulting name is one of the input names.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,27 +12,26 @@ use text_embeddings_backend_core::{Graph, read_graph};
 use super::error::FilesError;
 use super::hub::stays_below;
 use super::reading;
-use super::weights::starts_as_lfs_pointer;
 
-/// The folder in which exported models are.
+/// The folder of exported models.
 const FOLDER: &str = "onnx/";
-/// Graphs that are taken without being named, in this order.
+/// Graphs that need not be named, in the order of preference.
 const USUAL: [&str; 2] = ["onnx/model.onnx", "model.onnx"];
 const ENDING: &str = ".onnx";
-/// The bytes of a file that tell a Git LFS pointer.
-const LFS_START: u64 = 64;
 
 /// Whether a file is a graph in one of the two folders where models have them.
 pub(super) fn is_graph(name: &str) -> bool {
     name.ends_with(ENDING) && !name.strip_prefix(FOLDER).unwrap_or(name).contains('/')
 }
 
-/// The graph among `names`: the one that `asked` names, by its path or by its name in the folder `onnx`; else
-/// `onnx/model.onnx`, `model.onnx`, or the only one that there is. `place` is the folder or repository, for messages.
+/// Chooses a graph among `names`: the one that `asked` names, by its path or by its name in the folder
+/// `onnx`; otherwise `onnx/model.onnx`, `model.onnx`, or the only one. Messages show `place`, the folder or
+/// repository.
 ///
 /// # Errors
 ///
-/// [`FilesError::OnnxFile`] if there is none, or not this one, or several and none is asked for.
+/// [`FilesError::OnnxFile`] if there is no graph, if `asked` is not there, or if there are several and
+/// `asked` is `None`.
 pub(super) fn choose(
     names: impl IntoIterator<Item = String>,
     asked: Option<&str>,
@@ -64,49 +63,53 @@ pub(super) fn choose(
     Err(FilesError::OnnxFile { place: place.to_owned(), problem })
 }
 
-/// What a graph's file says of itself.
+/// The facts in the file of a graph.
 ///
 /// # Errors
 ///
-/// [`FilesError::Damaged`] if it is not a whole graph, and others if it cannot be read.
+/// [`FilesError::Damaged`] if it is not a complete graph, and other variants if it cannot be read.
 pub(super) fn read(path: &Path) -> Result<Graph, FilesError> {
     let (mut file, _) = reading::open(path)?;
     let mut start = Vec::new();
-    (&mut file).take(LFS_START).read_to_end(&mut start).map_err(|error| FilesError::io(path, error))?;
-    if starts_as_lfs_pointer(&start) {
+    (&mut file)
+        .take(reading::LFS_BYTES)
+        .read_to_end(&mut start)
+        .map_err(|error| FilesError::io(path, error))?;
+    if reading::is_lfs_pointer(&start) {
         return Err(FilesError::LfsPointer { path: path.into() });
     }
     read_graph(file).map_err(|reason| FilesError::Damaged { path: path.into(), reason })
 }
 
-/// The files of values that a graph names, as files of the repository: in the graph's folder or below it.
+/// The names of a graph's external files of values, as files of the repository. They are in the graph's
+/// folder or below it.
 ///
 /// # Errors
 ///
-/// [`FilesError::Damaged`] if it names one that cannot be there.
+/// [`FilesError::Damaged`] if the graph names an impossible path.
 pub(super) fn values(graph: &str, path: &Path) -> Result<Vec<String>, FilesError> {
     let folder = graph.rsplit_once('/').map(|(folder, _)| format!("{folder}/")).unwrap_or_default();
     let place = |name: String| {
         if stays_below(&name) {
             return Ok(format!("{folder}{name}"));
         }
-        let reason = format!("it names {name:?}, which cannot be a file of values beside it");
+        let reason = format!("it names {name:?}, which cannot be a file of values next to it");
         Err(FilesError::Damaged { path: path.into(), reason })
     };
     read(path)?.values.into_iter().map(place).collect()
 }
 
-/// The error for a file of values that a graph names and `place` lacks.
+/// The error for an external file of values that is missing in `place`.
 pub(super) fn missing_values(place: String, file: String) -> FilesError {
-    let remedy = "the ONNX file names it; download the model again, all files of it";
+    let remedy = "the ONNX file names it; download all files of the model again";
     FilesError::Missing { place, file, remedy }
 }
 
-/// The file of a graph in the model folder `root`, and the files of values that belong to it. They exist.
+/// The path of a graph in the model folder `root`, and of its external files of values. All of them exist.
 ///
 /// # Errors
 ///
-/// As [`values`], and [`FilesError::Missing`] for a file of values that is not there.
+/// Errors of [`values`], and [`FilesError::Missing`] if a file of values does not exist.
 pub(super) fn graph_files(root: &Path, graph: &str) -> Result<Vec<PathBuf>, FilesError> {
     let path = root.join(graph);
     let values = values(graph, &path)?;
@@ -116,7 +119,7 @@ pub(super) fn graph_files(root: &Path, graph: &str) -> Result<Vec<PathBuf>, File
     }
 }
 
-/// The names of the files of the model folder `root` and of its folder of exported models, each in order.
+/// The names of the files in the model folder `root`, then in its folder of exported models, each sorted.
 pub(super) fn names(root: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for folder in ["", FOLDER] {

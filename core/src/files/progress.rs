@@ -1,28 +1,29 @@
-//! Shows how far the download of one file is.
+//! Shows the progress of a file's download.
 //!
-//! Input: how many bytes have come. Output: a bar with bytes and remaining time on a terminal, log lines elsewhere.
+//! Input: the number of bytes received. Output: on a terminal, a bar with bytes and remaining time; otherwise
+//! log lines.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 
-/// Files below this size get one line at their end and none before.
+/// Smaller files only get one line, at their end. In bytes.
 const LONG_FILE: u64 = 50_000_000;
-/// The longest silence during a long file.
+/// The longest time without a log line during the download of a large file.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The progress of one file's download.
 pub(super) struct TransferProgress {
     file: String,
-    /// The file's length in bytes; 0 if it was not announced.
+    /// The file's length in bytes; 0 if the server did not announce it.
     expected: u64,
     started: Instant,
     display: Display,
 }
 
 enum Display {
-    /// Nothing has come yet.
+    /// No bytes have been received yet.
     Waiting,
     Bar(ProgressBar),
     Lines(Pace),
@@ -38,7 +39,7 @@ impl TransferProgress {
         &self.file
     }
 
-    /// The file is complete.
+    /// Reports that the file is complete.
     pub(super) fn finish(&self) {
         match &self.display {
             Display::Waiting => {}
@@ -50,7 +51,7 @@ impl TransferProgress {
         }
     }
 
-    /// So many bytes are on the disk.
+    /// Reports that `bytes` bytes of the file are on disk.
     pub(super) fn advance(&mut self, bytes: u64) {
         if let Display::Waiting = self.display {
             self.display = self.start();
@@ -89,9 +90,9 @@ impl TransferProgress {
     }
 }
 
-/// Decides when a log line is due: at every tenth of the file, and after ten seconds of silence.
+/// Decides when a log line is due: after every tenth of the file, and after ten seconds without one.
 struct Pace {
-    /// What has come so far.
+    /// The number of bytes received so far.
     bytes: u64,
     tenths: u64,
     last: Instant,
@@ -118,7 +119,7 @@ mod tests {
     fn a_line_is_due_at_each_tenth_and_after_ten_seconds() {
         let start = Instant::now();
         let mut pace = Pace { bytes: 0, tenths: 0, last: start };
-        // Seconds since the start, bytes of 1,000, whether a line is due.
+        // Seconds since the start, bytes of 1,000, and whether a line is due.
         let table = [
             (0, 50, false),
             (1, 100, true),

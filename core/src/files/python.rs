@@ -1,41 +1,43 @@
-//! Which files of a repository sentence-transformers needs.
+//! Finds the files of a repository that sentence-transformers needs.
 //!
-//! Input: the names of a repository's files. Output: those to download. What must hold: every name that comes out is among
-//! those that went in; no Python file is among them unless it may run; no more than [`MOST`] are.
+//! Input: the names of a repository's files. Output: the files to download. What must hold: every resulting
+//! name is one of the input names; Python files are only included if they may run; there are at most [`MOST`]
+//! files.
 
 use std::collections::BTreeSet;
 
 use super::error::FilesError;
 use super::weights;
 
-/// The most files of a model. Models in many shards have about two hundred.
+/// The most files of a model. Models with many shards have about two hundred.
 const MOST: usize = 2000;
-/// Endings of configurations, vocabularies and templates.
+/// The endings of configurations, vocabularies and templates.
 const SMALL: [&str; 6] = [".json", ".txt", ".model", ".spm", ".bpe", ".jinja"];
 const CODE: &str = ".py";
-/// Folders with the same model for other libraries, and with states of its training.
+/// Folders with the same model for other libraries, or with states of its training.
 const OTHERS: [&str; 4] = ["onnx", "openvino", "coreml", "runs"];
 const CHECKPOINT: &str = "checkpoint-";
-/// How names of weights begin, by their ending: what lies beside them (`training_args.bin`) is a pickle of something else.
+/// Prefixes of weight files, by their ending. Other pickles next to them (`training_args.bin`) do not contain
+/// weights.
 const WEIGHTS: [(&str, &[&str]); 2] =
     [(".safetensors", &["model", "adapter_model"]), (".bin", &["pytorch_model", "adapter_model"])];
-/// An adapter's weights, where a model has nothing else of its own.
+/// The weights of an adapter, for models that have no other weights of their own.
 const ADAPTER: &str = "adapter_model.safetensors";
 
-/// Files to download, each list in the order of names.
+/// The files to download. Each list has the order of names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Wanted {
-    /// Bounded by their names.
+    /// Files whose length is bounded by their kind.
     pub(super) small: Vec<String>,
-    /// Of any length.
+    /// Files of any length.
     pub(super) weights: Vec<String>,
 }
 
-/// The files that sentence-transformers reads, with the Python files among them if `code`.
+/// The files that sentence-transformers reads. Python files are included if `code` is true.
 ///
 /// # Errors
 ///
-/// [`FilesError::TooManyFiles`] if a repository has more of them than a model has.
+/// [`FilesError::TooManyFiles`] if the repository has more such files than any model.
 pub(super) fn wanted(files: &BTreeSet<String>, code: bool) -> Result<Wanted, FilesError> {
     let mut wanted = Wanted::default();
     for file in files.iter().filter(|file| !is_other(file)) {
@@ -43,7 +45,7 @@ pub(super) fn wanted(files: &BTreeSet<String>, code: bool) -> Result<Wanted, Fil
         let is_weights = WEIGHTS.iter().any(|(ending, starts)| {
             name.ends_with(ending) && starts.iter().any(|start| name.starts_with(start))
         });
-        // The same weights may be there twice.
+        // The same weights may exist in both formats.
         let is_twice = name.ends_with(WEIGHTS[1].0) && has_safetensors(files, folder);
         if is_weights && !is_twice {
             wanted.weights.push(file.clone());

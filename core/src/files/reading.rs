@@ -1,7 +1,8 @@
-//! Opens and reads the files of a model, from whomever they come.
+//! Opens and reads the files of a model, which may come from anyone.
 //!
-//! Input: a path. Output: the open file, or its text. What must hold: only regular files are opened, because opening a
-//! pipe waits until somebody writes to it and a device never ends; no more than the limit is read.
+//! Input: a path. Output: the open file, or its text. What must hold: only regular files are opened, because
+//! opening a pipe blocks until another process writes to it, and a device may never end; at most the limit is
+//! read.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,12 +13,18 @@ use super::error::FilesError;
 const MIB: u64 = 1 << 20;
 /// The longest `tokenizer.json`, in bytes. The largest in use have 35 MB.
 const LONGEST_TOKENIZER: u64 = 256 * MIB;
-/// The longest list of shards, in bytes. One has about 100 bytes for each tensor.
+/// The longest index of shards, in bytes. An index has about 100 bytes per tensor.
 const LONGEST_INDEX: u64 = 64 * MIB;
-/// The longest of all other files than weights: configurations and templates. The largest have many labels.
+/// The longest other file that is not a weight file: configurations and templates. The largest list many
+/// labels.
 const LONGEST_OTHER: u64 = 16 * MIB;
 
-/// The most bytes of a file other than weights, by its name.
+/// The first bytes of a Git LFS pointer, which replaces a file that was not fetched.
+const LFS_PREFIX: &[u8] = b"version https://git-lfs";
+/// The number of first bytes by which [`is_lfs_pointer`] recognises a pointer.
+pub(super) const LFS_BYTES: u64 = LFS_PREFIX.len() as u64;
+
+/// The most bytes of a file that is not a weight file, by its name.
 pub(super) fn longest(file: &str) -> u64 {
     let name = file.rsplit('/').next().unwrap_or(file);
     match name {
@@ -27,7 +34,7 @@ pub(super) fn longest(file: &str) -> u64 {
     }
 }
 
-/// Opens a regular file and gives its length in bytes with it.
+/// Opens a regular file. Also returns its length in bytes.
 pub(super) fn open(path: &Path) -> Result<(File, u64), FilesError> {
     let unreadable = |error| FilesError::io(path, error);
     let metadata = path.metadata().map_err(unreadable)?;
@@ -47,6 +54,11 @@ pub(super) fn text(path: &Path, longest: u64) -> Result<String, FilesError> {
     }
     let mut text = String::with_capacity(length as usize);
     file.take(longest + 1).read_to_string(&mut text).map_err(|error| FilesError::io(path, error))?;
-    // A file of /proc has no length, and others may grow.
+    // Files in /proc report no length, and other files may grow.
     if text.len() as u64 > longest { too_long() } else { Ok(text) }
+}
+
+/// Whether a file with these first bytes is a Git LFS pointer.
+pub(super) fn is_lfs_pointer(start: &[u8]) -> bool {
+    start.starts_with(LFS_PREFIX)
 }

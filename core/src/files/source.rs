@@ -1,8 +1,9 @@
-//! What the user asks for, and how the Hub is reached.
+//! The model that the user asks for, and the settings for reaching the Hub.
 //!
-//! Input: `--model-id`, `--revision`, `--hf-token`, the cache folder, and the Hub's environment variables. Output: plain
-//! values for [`super::fetch`]. What must hold: this crate reads the environment here only, so that tests need not change
-//! it; the variables mean what they mean to Python's `huggingface_hub`.
+//! Input: `--model-id`, `--revision`, `--hf-token`, the cache folder, and the Hub's environment variables.
+//! Output: plain values for [`super::fetch`]. What must hold: this is the only place in the crate that reads
+//! the environment, so that tests need not change it; the variables have the same meaning as in Python's
+//! `huggingface_hub`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,39 +15,39 @@ use super::error::FilesError;
 use super::reading;
 use super::weights::{is_gguf, is_weights};
 
-/// The backend that will read a model's files: it decides which of them are its weights.
+/// The backend that will read a model's files. It decides which files are the weights.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reader {
-    /// Which one.
+    /// The backend.
     pub backend: BackendKind,
-    /// `--onnx-file`: the graph that ONNX Runtime reads, where there are several.
+    /// `--onnx-file`: the graph for ONNX Runtime, if there are several.
     pub onnx_file: Option<String>,
-    /// `--gguf-file`: the GGUF file to take where there are several, or other weights, too.
+    /// `--gguf-file`: the GGUF file to use if there are several, or if there are other weights, too.
     pub gguf_file: Option<String>,
-    /// `--trust-remote-code`: whether Python files of the model are wanted.
+    /// `--trust-remote-code`: whether Python files of the model are fetched.
     pub python_code: bool,
 }
 
-/// Which model to serve.
+/// The model to serve.
 #[derive(Clone)]
 pub struct ModelSource {
-    /// A Hub id such as `Qwen/Qwen3-Reranker-0.6B`, also with `:FILE.gguf`, the path of a directory or of a weight file, or
-    /// `demo`.
+    /// A Hub id such as `Qwen/Qwen3-Reranker-0.6B`, optionally with `:FILE.gguf`, or the path of a directory
+    /// or weight file, or `demo`.
     pub model_id: String,
-    /// Branch, tag, commit or `refs/pr/N` of the Hub's repository.
+    /// A branch, tag, commit or `refs/pr/N` of the Hub's repository.
     pub revision: String,
-    /// The Hub's token; none for that of the environment.
+    /// The Hub's token. If absent, the environment's.
     pub token: Option<String>,
-    /// The Hub's cache; none for that of the environment.
+    /// The Hub's cache. If absent, the environment's.
     pub cache_dir: Option<PathBuf>,
-    /// `--dense-path`: a folder of the model whose files are wanted too.
+    /// `--dense-path`: a folder of the model whose files are also fetched.
     pub dense_path: Option<String>,
-    /// Who will read the files.
+    /// The backend that will read the files.
     pub reader: Reader,
 }
 
 impl ModelSource {
-    /// The model, and who reads which of its files: `owner/name:FILE.gguf` names a GGUF file, too.
+    /// The model's id without a file name, and its reader. `owner/name:FILE.gguf` also names a GGUF file.
     pub(super) fn named(&self) -> Result<(&str, Reader), FilesError> {
         let flag = self.reader.gguf_file.as_deref();
         let (model_id, file) = match self.model_id.split_once(':') {
@@ -68,7 +69,7 @@ impl ModelSource {
 }
 
 impl fmt::Debug for ModelSource {
-    /// The token is a secret: only whether there is one is shown.
+    /// The token is a secret. The output only shows whether there is one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ModelSource")
             .field("model_id", &self.model_id)
@@ -81,29 +82,29 @@ impl fmt::Debug for ModelSource {
     }
 }
 
-/// How to reach the Hub, and where its files are kept.
+/// The settings for reaching the Hub, and the place of its files.
 #[derive(Clone)]
 pub struct HubOptions {
-    /// The Hub's address; none for the public one.
+    /// The Hub's address; `None` for the public one.
     pub endpoint: Option<String>,
-    /// Whether only the cache may be used.
+    /// Whether the network must not be used.
     pub offline: bool,
-    /// The token where the source has none.
+    /// The token for a source without its own.
     pub token: Option<String>,
-    /// The cache where the source has none.
+    /// The cache for a source without its own.
     pub cache: PathBuf,
-    /// What the Hub is told of who asks.
+    /// The `User-Agent` of requests to the Hub.
     pub user_agent: String,
-    /// How often a request or a transfer is tried before it counts as failed.
+    /// The number of attempts before a request or a transfer fails.
     pub attempts: usize,
-    /// The pause before the second attempt; later ones are longer.
+    /// The pause before the second attempt. Later pauses are longer.
     pub pause: Duration,
-    /// How long the Hub may take to answer, and how long a transfer may stand still.
+    /// The longest time until the Hub answers, and the longest pause within a transfer.
     pub patience: Duration,
 }
 
 impl fmt::Debug for HubOptions {
-    /// As for [`ModelSource`].
+    /// As for [`ModelSource`], without the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HubOptions")
             .field("endpoint", &self.endpoint)
@@ -133,7 +134,7 @@ impl Default for HubOptions {
 const LONGEST_TOKEN: u64 = 4096;
 
 impl HubOptions {
-    /// The defaults with the Hub's variables of the environment. The only place that reads them.
+    /// The defaults with the Hub's environment variables. Nothing else reads these variables.
     #[must_use]
     pub fn from_environment() -> Self {
         Self::from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
@@ -168,12 +169,13 @@ impl HubOptions {
     }
 }
 
-/// The spellings of true in the Hub's variables.
+/// Whether a Hub variable's value means true.
 fn is_switched_on(value: &str) -> bool {
     ["1", "on", "yes", "true"].contains(&value.to_lowercase().as_str())
 }
 
-/// The directory that `model_id` names, and the file in it where it names a file; none if it can only be a Hub id.
+/// The directory that `model_id` names, and the file in it if it names a file. `None` if `model_id` can only
+/// be a Hub id.
 pub(super) fn local(model_id: &str) -> Result<Option<(PathBuf, Option<String>)>, FilesError> {
     let path = Path::new(model_id);
     let model_id = model_id.to_owned();

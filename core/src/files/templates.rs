@@ -1,8 +1,8 @@
-//! Which of a repository's chat templates is a re-ranker's.
+//! Chooses a re-ranker's chat template among those of a repository.
 //!
-//! Input: `chat_template.jinja`, `additional_chat_templates/*.jinja`, the templates in `tokenizer_config.json`, and what
-//! `sentence_bert_config.json` says of them. Output: a [`ChosenTemplate`]. What must hold: a template that the files name
-//! is the one that is used, or its absence is an error.
+//! Input: `chat_template.jinja`, `additional_chat_templates/*.jinja`, the templates in
+//! `tokenizer_config.json`, and the settings in `sentence_bert_config.json`. Output: a [`ChosenTemplate`].
+//! What must hold: if the files name a template, it is used, or its absence is an error.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,14 +14,14 @@ use super::folder::{ChosenTemplate, required_for};
 use crate::templates::MessageStyle;
 
 pub(super) const CHAT_TEMPLATE: &str = "chat_template.jinja";
-/// The folder of templates other than the default one, as `transformers` writes it.
+/// The folder in which `transformers` stores all templates but the default one.
 const ADDITIONAL: &str = "additional_chat_templates";
-/// The names of templates for re-ranking, where nothing names one.
+/// The names of templates for re-ranking, if no file names the template.
 const NAMES: [&str; 3] = ["reranker", "rerank", "score"];
-/// The most templates of a repository that are fetched from the Hub.
+/// The most templates that are fetched from a repository on the Hub.
 const MOST: usize = 16;
 
-/// Those of a repository's files that are further templates.
+/// The files of a repository that are additional templates.
 pub(super) fn additional<'a>(files: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
     let is_template = |file: &&str| {
         file.strip_prefix(ADDITIONAL).and_then(|rest| rest.strip_prefix('/')).is_some_and(is_template_file)
@@ -33,15 +33,15 @@ fn is_template_file(name: &str) -> bool {
     !name.contains('/') && Path::new(name).extension().is_some_and(|extension| extension == "jinja")
 }
 
-/// The template to use: the one that `sentence_bert_config.json` names, else the first that has query and document roles,
-/// else the default one.
+/// Chooses the template that `sentence_bert_config.json` names, otherwise the first with query and document
+/// roles, otherwise the default one.
 pub(super) fn choose(
     root: &Path,
     config: TokenizerConfig,
     sentence_bert: Option<&SentenceBert>,
     modules: &[Module],
 ) -> Result<Option<ChosenTemplate>, FilesError> {
-    // Without modules, `sentence_bert_config.json` is about something else than a re-ranker's template.
+    // Without modules, `sentence_bert_config.json` does not describe a re-ranker's template.
     let style = sentence_bert.filter(|_| !modules.is_empty()).map(SentenceBert::message_style);
     let style = style.unwrap_or_else(MessageStyle::plain);
     let chosen = |(place, source): (String, String)| ChosenTemplate { source, place, style: style.clone() };
@@ -70,7 +70,7 @@ pub(super) fn choose(
     Ok(if found.is_empty() { None } else { Some(chosen(found.swap_remove(place))) })
 }
 
-/// The template of this name, and where it is.
+/// The template with this name, and its place.
 fn by_name(
     root: &Path,
     in_config: &BTreeMap<String, String>,
@@ -96,12 +96,13 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// `tokenizer_config.json`, further files with their texts, and the template that is chosen.
+    /// `tokenizer_config.json`, further files with their texts, and the expected template.
     type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], Option<&'a str>);
 
     const ROLES: &str = "'query' 'document'";
 
-    /// What is chosen of these files; the first is `tokenizer_config.json`, the second `sentence_bert_config.json`.
+    /// The template chosen from these files. The first argument is `tokenizer_config.json`, the second
+    /// `sentence_bert_config.json`.
     fn chosen(
         config: &str,
         sentence_bert: Option<&str>,

@@ -1,8 +1,9 @@
-//! Which weight files a model has, and whether each is whole.
+//! Finds a model's weight files, and checks that each is complete.
 //!
-//! Input: the names of a model's files. Output: its weight files in name order: safetensors where it has them, else
-//! `PyTorch`'s pickles, else GGUF. What must hold: every file that is handed on exists, is no Git LFS pointer, and is as
-//! long as it says, so that a broken download is found here and not as an odd number later.
+//! Input: the names of a model's files. Output: its weight files in the order of their names: safetensors if
+//! it has them, otherwise `PyTorch`'s pickles, otherwise GGUF. What must hold: every resulting file exists,
+//! is not a Git LFS pointer, and has the length that its header states. So a broken download is found here,
+//! not later by strange numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -19,13 +20,13 @@ use super::onnx;
 use super::reading;
 use super::source::Reader;
 
-/// How a repository of `transformers` lays its weights out.
+/// The names of weight files in a repository of `transformers`.
 struct Layout {
-    /// All in one file.
+    /// The name of a single weight file.
     single: &'static str,
-    /// The list of the files of a model in several.
+    /// The name of the index of a model with several weight files.
     index: &'static str,
-    /// How the names of these end.
+    /// The ending of the names of several weight files.
     ending: &'static str,
 }
 
@@ -35,22 +36,20 @@ const LAYOUTS: [Layout; 2] = [
     Layout { single: "pytorch_model.bin", index: "pytorch_model.bin.index.json", ending: ".bin" },
 ];
 
-/// How the names of GGUF files end.
+/// The ending of GGUF files.
 const GGUF: &str = ".gguf";
-/// How the names of GGUF files begin that hold no model of texts, but what reads images for one.
+/// The prefix of GGUF files that contain an image encoder and no text model.
 const PROJECTOR: &str = "mmproj";
 
-const LFS_PREFIX: &[u8] = b"version https://git-lfs";
-
-/// Weights in formats that are not read.
+/// Weights in formats that this server does not read.
 const OTHER_FORMATS: [&str; 4] = [".onnx", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"];
 
-/// What to do about a model without weights that are known.
+/// The remedy for a model without known weights.
 const NEEDS_WEIGHTS: &str = "this server reads weights as model.safetensors, as pytorch_model.bin (both also in several \
                              files with their index) and as one .gguf file; convert the model, or choose another \
                              repository or `--revision`";
 
-/// `model.safetensors.index.json` and its like.
+/// The fields of `model.safetensors.index.json` and of similar files.
 #[derive(Deserialize)]
 struct Index {
     #[serde(default)]
@@ -58,67 +57,69 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// What a model in several files consists of.
+/// The weight files of a model with an index.
 pub(super) struct Shards {
-    /// The files, in name order; each is a plain file name below the index's folder.
+    /// The files in the order of their names. Each is a plain file name in the index's folder.
     pub(super) names: BTreeSet<String>,
-    /// The most bytes of all of them together, by the index's own account.
+    /// The most bytes of all files together, by the index.
     pub(super) most: u64,
 }
 
-/// How many times the bytes that an index states its shards may have. The statement is often of another type of numbers
-/// than that in which the weights are stored, and it leaves out shared tensors and headers.
+/// The allowed ratio between the bytes of all shards and the bytes that the index states. Indexes often state
+/// the size for another type than the stored one, and leave out shared tensors and headers.
 const STATED_TIMES: f64 = 4.0;
-/// What is added to that for headers, in bytes for each shard.
+/// The additional allowance for headers, in bytes per shard.
 const SHARD_ALLOWANCE: u64 = 16 << 20;
 
-/// Which of a model's files hold its weights.
+/// The files that hold a model's weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Selection {
     /// One file.
     File(String),
-    /// Those that this index names.
+    /// The files in the index with this name.
     Shards(String),
-    /// One file that holds the tokenizer and the settings, too.
+    /// One GGUF file, which also contains the tokenizer and the settings.
     Gguf(String),
-    /// An ONNX graph, with its files of values.
+    /// An ONNX graph with its external files of values.
     Graph(String),
 }
 
 impl Selection {
-    /// The file that a user names.
+    /// The selection of a file that the user names.
     pub(super) fn named(name: &str) -> Self {
         if is_gguf(name) { Self::Gguf(name.to_owned()) } else { Self::File(name.to_owned()) }
     }
 }
 
-/// Whether a file's name is that of a GGUF file.
+/// Whether a name is that of a GGUF file.
 pub(super) fn is_gguf(name: &str) -> bool {
     name.to_lowercase().ends_with(GGUF)
 }
 
-/// The path of a module's weights, which are in one file; `path` makes it of a name, and `has` says whether it is there.
+/// The path of a module's single weight file. `path` turns a file name into a path, and `has` says whether a
+/// path exists.
 pub(super) fn single_file(path: impl Fn(&str) -> String, has: impl Fn(&str) -> bool) -> String {
     let found = LAYOUTS.iter().map(|layout| path(layout.single)).find(|path| has(path));
     found.unwrap_or_else(|| path(LAYOUTS[0].single))
 }
 
-/// Whether a folder has safetensors, in one file or in several; `has` says whether a name is there.
+/// Whether a folder has safetensors, in one file or in several. `has` says whether a name exists.
 pub(super) fn has_safetensors(has: impl Fn(&str) -> bool) -> bool {
     has(LAYOUTS[0].single) || has(LAYOUTS[0].index)
 }
 
-/// Whether a file's name is that of a weight file.
+/// Whether a name is that of a weight file.
 pub(super) fn is_weights(name: &str) -> bool {
     is_gguf(name) || LAYOUTS.iter().any(|layout| name.ends_with(layout.ending))
 }
 
-/// Whether a file's name is that of a list of weight files.
+/// Whether a name is that of an index of weight files.
 pub(super) fn is_index(name: &str) -> bool {
     LAYOUTS.iter().any(|layout| layout.index == name)
 }
 
-/// The weights among the files `names` of `place` that a backend reads; the GGUF file where the user names one.
+/// Selects the weights for a backend among the files `names` of `place`. If the user names a GGUF file,
+/// selects that file.
 pub(super) fn select(place: &str, names: &[String], reader: &Reader) -> Result<Selection, FilesError> {
     let gguf_file = reader.gguf_file.as_deref();
     if let (BackendKind::Ort | BackendKind::Python, Some(file)) = (reader.backend, gguf_file) {
@@ -159,15 +160,17 @@ pub(super) fn select(place: &str, names: &[String], reader: &Reader) -> Result<S
     }
 }
 
-/// The weights of the model folder `root`. The files of the answer may be missing: [`weight_files`] looks.
+/// Selects the weights of the model folder `root`. The selected files may be missing; [`weight_files`] checks
+/// that.
 pub(super) fn select_local(root: &Path, reader: &Reader) -> Result<Selection, FilesError> {
     let mut names = onnx::names(root);
-    // One in a folder below may be named, but is not looked for.
+    // The user may name a file in a subfolder. The server does not search there.
     names.extend(reader.gguf_file.iter().filter(|name| root.join(name).is_file()).cloned());
     select(&root.display().to_string(), &names, reader)
 }
 
-/// The files of a selection below the model folder `root`, in name order. They exist; [`check_weights`] looks into them.
+/// The files of a selection in the model folder `root`, in the order of their names. They exist;
+/// [`check_weights`] checks their content.
 pub(super) fn weight_files(root: &Path, selection: &Selection) -> Result<Vec<PathBuf>, FilesError> {
     let place = || root.display().to_string();
     match selection {
@@ -194,7 +197,7 @@ pub(super) fn weight_files(root: &Path, selection: &Selection) -> Result<Vec<Pat
     }
 }
 
-/// The error for a folder or repository without weights that are read, which has these files.
+/// The error for a folder or repository with these files, but without weights that this server reads.
 fn no_weights(place: String, files: &[String]) -> FilesError {
     if let Some(found) = files.iter().find(|name| onnx::is_graph(name)) {
         return FilesError::OnlyOnnx { place, found: found.clone() };
@@ -206,13 +209,13 @@ fn no_weights(place: String, files: &[String]) -> FilesError {
     }
 }
 
-/// The error for a shard that the index names and `place` lacks.
+/// The error for a shard in the index that is missing in `place`.
 pub(super) fn missing_shard(place: String, file: String) -> FilesError {
-    let remedy = "the index of the weights names it; download the model again, all shards of it";
+    let remedy = "the index of the weights names it; download all shards of the model again";
     FilesError::Missing { place, file, remedy }
 }
 
-/// The shards that an index names.
+/// The shards in an index.
 pub(super) fn shards(index: &Path) -> Result<Shards, FilesError> {
     let Index { metadata, weight_map } = read_json(index)?;
     let name = index.file_name().unwrap_or_default().to_string_lossy();
@@ -226,7 +229,7 @@ pub(super) fn shards(index: &Path) -> Result<Shards, FilesError> {
     for name in &names {
         let stays_inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
         if name.is_empty() || !stays_inside || !name.ends_with(ending) {
-            return Err(damaged(format!("it names {name:?}, which is no weight file of this model")));
+            return Err(damaged(format!("it names {name:?}, which is not a weight file of this model")));
         }
     }
     let stated = metadata.as_ref().and_then(|metadata| metadata["total_size"].as_f64());
@@ -235,14 +238,14 @@ pub(super) fn shards(index: &Path) -> Result<Shards, FilesError> {
     Ok(Shards { names, most })
 }
 
-/// What the weight files of a model hold.
+/// The content of a model's weight files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredWeights {
     /// Their format.
     pub format: Format,
-    /// The types of their values, that of most values first.
+    /// The types of their values. The type with the most values is first.
     pub types: Vec<&'static str>,
-    /// Their bytes once they are read: blocks of quantised values are widened to 32 bits.
+    /// Their size in memory after reading, in bytes. Blocks of quantised values are widened to 32 bits.
     pub bytes: u64,
 }
 
@@ -252,12 +255,12 @@ impl std::fmt::Display for StoredWeights {
     }
 }
 
-/// Checks that a weight file is whole.
+/// Checks that a weight file is complete.
 pub(super) fn check_weights(path: &Path) -> Result<Checkpoint, FilesError> {
     text_embeddings_checkpoint::open(path).map_err(FilesError::Weights)
 }
 
-/// What the weight files `checkpoints` hold; nothing where there are none.
+/// Describes the weight files `checkpoints`; `None` if there are none.
 pub(super) fn stored(checkpoints: &[Checkpoint]) -> Option<StoredWeights> {
     let format = checkpoints.first()?.format;
     let mut counts = BTreeMap::<&'static str, u64>::new();
@@ -273,7 +276,7 @@ pub(super) fn stored(checkpoints: &[Checkpoint]) -> Option<StoredWeights> {
     Some(StoredWeights { format, types: types.into_iter().map(|(name, _)| name).collect(), bytes })
 }
 
-/// Checks that a file other than weights is a file of possible length, and no Git LFS pointer.
+/// Checks that a file other than weights is a regular file of plausible length and not a Git LFS pointer.
 pub(super) fn check_small_file(path: &Path) -> Result<(), FilesError> {
     let unreadable = |error| FilesError::io(path, error);
     let mut start = Vec::new();
@@ -282,13 +285,8 @@ pub(super) fn check_small_file(path: &Path) -> Result<(), FilesError> {
     if length > longest {
         return Err(FilesError::TooLong { file: path.display().to_string(), longest });
     }
-    file.take(LFS_PREFIX.len() as u64).read_to_end(&mut start).map_err(unreadable)?;
-    if starts_as_lfs_pointer(&start) { Err(FilesError::LfsPointer { path: path.into() }) } else { Ok(()) }
-}
-
-/// Whether a file's first bytes are those of a Git LFS pointer.
-pub(super) fn starts_as_lfs_pointer(start: &[u8]) -> bool {
-    start.starts_with(LFS_PREFIX)
+    file.take(reading::LFS_BYTES).read_to_end(&mut start).map_err(unreadable)?;
+    if reading::is_lfs_pointer(&start) { Err(FilesError::LfsPointer { path: path.into() }) } else { Ok(()) }
 }
 
 #[cfg(test)]

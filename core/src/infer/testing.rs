@@ -1,6 +1,7 @@
 //! A backend for tests of the engine: it scores a text by a hash of its ids and fails on request.
 //!
-//! Input: batches; tokens [`FAIL`], [`PANIC`], [`NAN`] and [`BREAK`] misbehave. Output: [`values`] of each text, or of
+//! Input: batches; tokens [`FAIL`], [`PANIC`], [`NAN`] and [`BREAK`] misbehave; [`Control`] can let the device run out of memory
+//! or be lost. Output: [`values`] of each text, or of
 //! the text up to each of its tokens where these are wanted, so that an answer can be checked without knowing which batch
 //! it came from. What must hold: as for every backend, a text's values depend on its own tokens only.
 
@@ -56,10 +57,15 @@ pub(crate) struct Control(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Default)]
 struct State {
-    held: bool,
+    /// The batches that are let through before all others are held; none are held if absent.
+    held_after: Option<usize>,
     failing: bool,
     /// Whether every value is NaN, as of broken weights.
     nan: bool,
+    /// The unique tokens of the largest batch that fits the device's memory; any number if absent.
+    room: Option<usize>,
+    /// Whether the device is lost.
+    lost: bool,
     batch_sizes: Vec<usize>,
 }
 
@@ -76,12 +82,17 @@ impl Control {
 
     /// Holds every batch until `release`.
     pub(crate) fn hold(&self) {
-        self.change(|state| state.held = true);
+        self.hold_after(0);
+    }
+
+    /// Holds every batch but this number of first ones until `release`.
+    pub(crate) fn hold_after(&self, batches: usize) {
+        self.change(|state| state.held_after = Some(batches));
     }
 
     /// Lets batches through.
     pub(crate) fn release(&self) {
-        self.change(|state| state.held = false);
+        self.change(|state| state.held_after = None);
     }
 
     /// Whether every batch fails.
@@ -92,6 +103,16 @@ impl Control {
     /// Whether every value is NaN.
     pub(crate) fn answer_nan(&self, nan: bool) {
         self.change(|state| state.nan = nan);
+    }
+
+    /// From now on a batch of more unique tokens does not fit the device's memory.
+    pub(crate) fn leave_room_for(&self, tokens: usize) {
+        self.change(|state| state.room = Some(tokens));
+    }
+
+    /// From the next batch on the device is lost.
+    pub(crate) fn lose_device(&self) {
+        self.change(|state| state.lost = true);
     }
 
     /// The sizes of the batches that the backend got so far, held ones included.
@@ -136,9 +157,23 @@ impl HashBackend {
 
 impl Backend for HashBackend {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
-        self.control.change(|state| state.batch_sizes.push(batch.leaves().len()));
+        let mut number = 0;
+        self.control.change(|state| {
+            state.batch_sizes.push(batch.leaves().len());
+            number = state.batch_sizes.len();
+        });
         let (lock, changed) = &*self.control.0;
-        let failing = changed.wait_while(lock.lock().unwrap(), |state| state.held).unwrap().failing;
+        let is_held = |state: &mut State| state.held_after.is_some_and(|batches| number > batches);
+        let (failing, room, lost) = {
+            let state = changed.wait_while(lock.lock().unwrap(), is_held).unwrap();
+            (state.failing, state.room, state.lost)
+        };
+        if lost {
+            return Err(BackendError::DeviceLost("it fell off the bus".to_owned()));
+        }
+        if room.is_some_and(|room| batch.token_ids().len() > room) {
+            return Err(BackendError::OutOfMemory("2 bytes are missing".to_owned()));
+        }
         let holds = |token| batch.token_ids().contains(&token);
         assert!(!holds(PANIC), "token {PANIC}");
         if failing || holds(FAIL) {

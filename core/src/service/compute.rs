@@ -1,9 +1,9 @@
-//! Inputs to values: the way of a request's texts through tokenizer, queue and device, and back.
+//! Computes the inputs of a request: through tokenizer, queue and device, and back.
 //!
-//! Input: something that knows its [`Input`]s. Output: each one's raw scores or vectors, in the order of the request, and
-//! what all of them cost. What must hold: one permit covers the whole request; when it ends early, for whatever reason,
-//! nothing more of it is computed. After a text that has no tokens, or too many, the tokenizer still looks at the others,
-//! because each that fails is counted.
+//! Input: a request that lists its [`Input`]s. Output: the raw scores or vectors of each input, in the order
+//! of the request, and their common cost. What must hold: one permit covers the whole request; when it ends
+//! early, for whatever reason, nothing more of it is computed. If a text has no tokens, or too many, the
+//! tokenizer still encodes the others, because each failed text is counted.
 
 use super::{Cost, Service, request::Failed};
 use crate::{
@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 
 /// A request that is a list of inputs.
 pub(super) trait Inputs: Send + Sync + 'static {
-    /// How many there are.
+    /// The number of inputs.
     fn count(&self) -> usize;
 
     /// The input at an index below `count`.
@@ -39,40 +39,40 @@ pub(super) trait Inputs: Send + Sync + 'static {
     }
 }
 
-/// What a request is, for those who encode it.
+/// The data of a request that its encoding needs.
 struct Encoding<I> {
     inputs: Arc<I>,
     task: Task,
     truncation: Truncation,
-    /// There if its inputs have one query.
+    /// Present if all its inputs have the same query.
     shared: Option<Arc<SharedQuery>>,
     place: Place,
 }
 
-/// What the model has to do with each input.
+/// The model's task for each input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Give its raw scores.
+    /// Compute its raw scores.
     Score,
-    /// Make it one vector, or one for each of its tokens.
+    /// Compute one vector, or one for each of its tokens.
     Embed(Wanted),
 }
 
-/// What the model says of a request's inputs.
+/// The model's results for a request's inputs.
 pub(super) struct Computed {
-    /// What it says of each, in the order of the request.
+    /// The results of each input, in the order of the request.
     pub(super) outputs: Vec<Output>,
-    /// What all of them cost.
+    /// The cost of all inputs together.
     pub(super) cost: Cost,
 }
 
-/// A text on its way.
+/// A text that is being encoded or computed.
 struct Launched {
     encoded: oneshot::Receiver<Result<Measured, Error>>,
     outcome: oneshot::Receiver<Result<Outcome, Error>>,
 }
 
-/// What the tokenizer has to say of a text.
+/// The tokenizer's report on a text.
 struct Measured {
     tokens: usize,
     truncated: bool,
@@ -80,7 +80,8 @@ struct Measured {
 }
 
 impl Service {
-    /// How the texts of a request are cut that says so, or leaves it to the server's default.
+    /// The rule for cutting a request's texts. The server's default applies if the request does not say
+    /// whether to truncate.
     pub(super) fn truncation(&self, truncate: Option<bool>, direction: TruncationDirection) -> Truncation {
         Truncation {
             truncate: truncate.unwrap_or(self.config.auto_truncate),
@@ -89,7 +90,7 @@ impl Service {
         }
     }
 
-    /// Has `task` done with every input.
+    /// Computes `task` for every input.
     pub(super) async fn compute<I: Inputs>(
         &self,
         inputs: &Arc<I>,
@@ -110,7 +111,7 @@ impl Service {
         let Some(patience) = self.config.queue_timeout else { return with_total(work.await, arrival) };
         tokio::select! {
             computed = work => with_total(computed, arrival),
-            // Dropped, the work is not done.
+            // Dropping the work cancels it.
             () = waited_in_vain(&turn, patience) => {
                 let (waited, retry_after) = (turn.came().elapsed(), self.engine.retry_after());
                 Err(Error::QueueTimeout { waited, retry_after }.into())
@@ -126,7 +127,8 @@ impl Service {
         truncation: Truncation,
         (mut permit, turn): (Permit, &Arc<Turn>),
     ) -> Result<Computed, Failed> {
-        // All are announced before the first is sent off: else an idle device could take the first ones for all.
+        // All texts are announced before the first is sent. Otherwise an idle device could take the first
+        // ones for the whole request.
         let announced: Vec<Announced> = (0..inputs.count()).map(|_| self.engine.announce(turn)).collect();
         let Sizes { characters, bytes, .. } = sizes;
         let shared = inputs.have_one_query().then(Arc::default);
@@ -139,7 +141,7 @@ impl Service {
         let mut cost = Cost { texts: inputs.count(), characters, ..Cost::default() };
         let mut failed: Option<Failed> = None;
         let mut durations = Vec::with_capacity(encoded.len());
-        // All encodings before the first outcome: an input that is too long ends the request.
+        // All encodings come before the first outcome, because an input that is too long ends the request.
         for encoded in encoded {
             let failure = Error::Tokenizer("the tokenizer failed".to_owned());
             match encoded.await.unwrap_or(Err(failure)) {
@@ -148,7 +150,7 @@ impl Service {
                     durations.push(measured.duration);
                 }
                 Err(error) => {
-                    // Nobody waits for these any more, so that they are not computed.
+                    // Dropping the receivers cancels the computation of these texts.
                     outcomes.clear();
                     match &mut failed {
                         None => failed = Some(Failed::on_the_way_to_tokens(error, 1)),
@@ -177,7 +179,7 @@ impl Service {
         Ok(Computed { outputs, cost })
     }
 
-    /// Sends one text of so many bytes off: a tokenizer encodes it and passes it on to the queue.
+    /// Sends off one text: a tokenizer encodes its bytes and passes it to the queue.
     fn launch<I: Inputs>(
         &self,
         encoding: &Encoding<I>,
@@ -205,7 +207,7 @@ impl Service {
                 announced.submit(text, reply);
                 measured
             });
-            // A receiver that is gone wants no answer.
+            // A closed receiver means that the request was abandoned.
             let _ = answer.send(measured);
         });
         Launched { encoded, outcome }
@@ -213,7 +215,7 @@ impl Service {
 }
 
 impl Measured {
-    /// Counts the text and adds it to what its request cost.
+    /// Counts the text and adds it to the cost of its request.
     fn add_to(&self, cost: &mut Cost) {
         observe_amount(REQUEST_INPUT_LENGTH, self.tokens);
         cost.tokens += self.tokens;
@@ -225,7 +227,7 @@ impl Measured {
     }
 }
 
-/// The same, and how long it took in all.
+/// Adds the total time to the cost.
 fn with_total(computed: Result<Computed, Failed>, arrival: Instant) -> Result<Computed, Failed> {
     computed.map(|Computed { outputs, cost }| Computed {
         outputs,
@@ -233,7 +235,7 @@ fn with_total(computed: Result<Computed, Failed>, arrival: Instant) -> Result<Co
     })
 }
 
-/// Ends when a request has waited so long and none of its texts is computed.
+/// Ends when a request has waited for `patience` and none of its texts has been computed.
 async fn waited_in_vain(turn: &Turn, patience: Duration) {
     tokio::time::sleep_until((turn.came() + patience).into()).await;
     if turn.has_begun() {
@@ -241,8 +243,8 @@ async fn waited_in_vain(turn: &Turn, patience: Duration) {
     }
 }
 
-/// How many of the texts behind one that failed are known to have failed, too: those of its batch, which the engine
-/// answers before it.
+/// The number of texts after a failed one that are known to have failed, too. They were in its batch, and the
+/// engine answers them first.
 pub(super) fn failures(outcomes: impl Iterator<Item = oneshot::Receiver<Result<Outcome, Error>>>) -> usize {
     outcomes.map(|mut outcome| usize::from(matches!(outcome.try_recv(), Ok(Err(_))))).sum()
 }
@@ -264,7 +266,7 @@ impl Task {
 }
 
 impl TextMetrics {
-    /// Counts a text that was computed, and how long each step took.
+    /// Counts a computed text, and records the durations of its steps.
     pub(super) fn observe(&self, tokenization: Duration, outcome: &Outcome) {
         count(self.success);
         observe_duration(self.tokenization_duration, tokenization);
@@ -274,13 +276,13 @@ impl TextMetrics {
     }
 }
 
-/// How long the texts of a request are.
+/// The lengths of a request's texts.
 pub(super) struct Sizes {
-    /// Characters of all inputs, a query counted with each.
+    /// The characters of all inputs. A query counts with each input.
     pub(super) characters: usize,
-    /// Bytes to encode of each input: those of the one query with the first.
+    /// The bytes to encode for each input. The bytes of a common query count with the first input.
     pub(super) bytes: Vec<usize>,
-    /// Bytes of the one query.
+    /// The bytes of the common query.
     query: usize,
 }
 
@@ -296,7 +298,7 @@ impl Sizes {
             Self { characters: of_query * count, bytes: Vec::with_capacity(count), query: query.len() };
         for index in 0..count {
             let input = match inputs.input(index) {
-                // Not counted once more for each of a thousand documents.
+                // A common query is not counted again for each of a thousand documents.
                 Input::Pair(pair) if !query.is_empty() => Input::Text { prompt: "", text: pair.document },
                 input => input,
             };
@@ -306,7 +308,8 @@ impl Sizes {
         sizes
     }
 
-    /// The tokens that all inputs have at most, if none has more than `longest`: hardly ever is a token less than a byte.
+    /// An upper bound on the tokens of all inputs, if none has more than `longest`. A token is hardly ever
+    /// shorter than a byte.
     fn most_tokens(&self, longest: usize) -> usize {
         self.bytes.iter().map(|bytes| (bytes + self.query).min(longest)).sum()
     }
@@ -364,7 +367,8 @@ mod tests {
             let (service, request) = (fixture.service.clone(), request(&texts));
             tokio::spawn(async move { service.rerank(request).await })
         };
-        // More than there is room for, but alone; then what fits beside it.
+        // The large request exceeds the limit and is admitted because it is alone. Others are refused until it
+        // ends.
         let large = rerank(vec![&long, &long, &long]);
         while fixture.control.batch_sizes().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;

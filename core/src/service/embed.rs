@@ -1,7 +1,8 @@
-//! Embeddings: texts or token ids to vectors, and what follows from vectors.
+//! Embeddings: vectors for texts or token ids, and results derived from vectors.
 //!
-//! Input: one of this file's requests. Output: vectors, in the order of the request. What must hold: an input's vector
-//! does not depend on the other inputs of its request; every route gives the same vector for the same input.
+//! Input: one of this file's requests. Output: vectors in the order of the request. What must hold: an
+//! input's vector does not depend on the other inputs of its request; every route gives the same vector for
+//! the same input.
 
 use super::{
     Answer, Service,
@@ -20,18 +21,18 @@ use text_embeddings_backend_core::{ModelType, Output, Pool, SparseValue, TokenVe
 /// One input of an embedding model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EmbedInput {
-    /// A text, which the tokenizer encodes with its special tokens.
+    /// A text. The tokenizer adds its special tokens.
     Text(String),
-    /// Token ids, which are taken as they are, or behind the prompt where there is one.
+    /// Token ids, used unchanged, or after the prompt if there is one.
     Ids(Vec<u32>),
 }
 
-/// The inputs of a request, and how they were sent.
+/// The inputs of a request, and the form in which they were sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbedInputs {
     /// The inputs. Must not be empty.
     pub inputs: Vec<EmbedInput>,
-    /// Whether they were a list, also one of a single input.
+    /// Whether the client sent a list, even of a single input.
     pub is_batch: bool,
 }
 
@@ -49,55 +50,55 @@ impl EmbedInputs {
     }
 }
 
-/// How an input becomes tokens.
+/// The rules by which an input becomes tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EmbedEncoding {
     /// Whether too long inputs are truncated; the server's default if absent.
     pub truncate: Option<bool>,
-    /// From which end an input is cut.
+    /// The end at which an input is cut.
     pub truncation_direction: TruncationDirection,
-    /// Which of the model's prompts is put before the text; the server's default if absent.
+    /// The name of the model's prompt that is put before the text. If absent, the server's default applies.
     pub prompt_name: Option<String>,
 }
 
-/// Inputs that become a vector each.
+/// Inputs of which each becomes one vector.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedRequest {
     /// The inputs. Must not be empty.
     pub inputs: EmbedInputs,
-    /// How they become tokens.
+    /// The rules by which they become tokens.
     pub encoding: EmbedEncoding,
     /// Whether vectors are scaled to length one.
     pub normalize: bool,
-    /// How many of a vector's first values are wanted (Matryoshka); all if absent.
+    /// The number of a vector's first values to return (Matryoshka); all if absent.
     pub dimensions: Option<usize>,
 }
 
-/// Inputs whose every token becomes a vector.
+/// Inputs of which each token becomes a vector.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedAllRequest {
     /// The inputs. Must not be empty.
     pub inputs: EmbedInputs,
-    /// How they become tokens.
+    /// The rules by which they become tokens.
     pub encoding: EmbedEncoding,
     /// Whether vectors are scaled to length one.
     pub normalize: bool,
 }
 
-/// Inputs of which several outputs are wanted at once.
+/// Inputs with several requested outputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedOutputsRequest {
     /// The inputs. Must not be empty.
     pub inputs: EmbedInputs,
-    /// How they become tokens.
+    /// The rules by which they become tokens.
     pub encoding: EmbedEncoding,
-    /// Whether vectors are scaled to length one; weights of vocabulary entries are not.
+    /// Whether vectors are scaled to length one. Weights of vocabulary entries are never scaled.
     pub normalize: bool,
-    /// The outputs, at least one.
+    /// The requested outputs, at least one.
     pub outputs: Wanted,
 }
 
-/// The outputs of one input; those that were not wanted are absent.
+/// The outputs of one input. Outputs that were not requested are absent.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EmbedOutputs {
     /// Its vector.
@@ -108,35 +109,35 @@ pub struct EmbedOutputs {
     pub tokens: Option<Vec<Vec<f32>>>,
 }
 
-/// Inputs that become a sparse vector each.
+/// Inputs of which each becomes a sparse vector.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedSparseRequest {
     /// The inputs. Must not be empty.
     pub inputs: EmbedInputs,
-    /// How they become tokens.
+    /// The rules by which they become tokens.
     pub encoding: EmbedEncoding,
 }
 
 /// One sentence to compare with many.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimilarityRequest {
-    /// What the others are compared with.
+    /// The sentence with which the others are compared.
     pub source_sentence: String,
-    /// The others. Must not be empty.
+    /// The other sentences. Must not be empty.
     pub sentences: Vec<String>,
-    /// How they become tokens.
+    /// The rules by which they become tokens.
     pub encoding: EmbedEncoding,
 }
 
 impl Service {
-    /// A vector for each input. That of a SPLADE model holds a weight for each vocabulary entry, zeros included.
+    /// A vector for each input. For a SPLADE model it has a weight for each vocabulary entry, zeros included.
     ///
     /// # Errors
     ///
-    /// [`Error::Empty`] and [`Error::BatchTooLarge`] for a list that cannot be served; [`Error::ModelType`] if the model
-    /// is not an embedding model; [`Error::Splade`] if a SPLADE model's vectors are to be scaled; [`Error::EmptyInput`],
-    /// [`Error::Validation`] and [`Error::TooLong`] for an input that cannot be; [`Error::Overloaded`] without a free
-    /// permit; tokenizer and backend failures.
+    /// [`Error::Empty`] and [`Error::BatchTooLarge`] for a list that is empty or too long;
+    /// [`Error::ModelType`] if the model is not an embedding model; [`Error::Splade`] for scaled vectors of a
+    /// SPLADE model; [`Error::EmptyInput`], [`Error::Validation`] and [`Error::TooLong`] for an invalid
+    /// input; [`Error::Overloaded`] without a free permit; failures of tokenizer and backend.
     pub async fn embed(&self, request: EmbedRequest) -> Result<Answer<Vec<Vec<f32>>>, Error> {
         measured(method(request.inputs.is_batch), async {
             let EmbedRequest { inputs, encoding, normalize, dimensions } = request;
@@ -164,7 +165,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// As [`Service::embed`]; [`Error::Splade`] for every request to a SPLADE model.
+    /// As for [`Service::embed`]; [`Error::Splade`] for every request to a SPLADE model.
     pub async fn embed_all(&self, request: EmbedAllRequest) -> Result<Answer<Vec<Vec<Vec<f32>>>>, Error> {
         measured(method(request.inputs.is_batch), async {
             self.check_inputs(&request.inputs, || {
@@ -178,11 +179,12 @@ impl Service {
         .await
     }
 
-    /// Several outputs of each input, by one forward pass.
+    /// Several outputs of each input, computed in one forward pass.
     ///
     /// # Errors
     ///
-    /// As [`Service::embed`]; [`Error::ModelType`] or [`Error::Splade`] for an output that the model does not give.
+    /// As for [`Service::embed`]; [`Error::ModelType`] or [`Error::Splade`] for an output that the model does
+    /// not have.
     pub async fn embed_outputs(
         &self,
         request: EmbedOutputsRequest,
@@ -213,11 +215,11 @@ impl Service {
         .await
     }
 
-    /// A sparse vector for each input, its entries by ascending index.
+    /// A sparse vector for each input, with its entries in ascending order of the index.
     ///
     /// # Errors
     ///
-    /// As [`Service::embed`]; [`Error::ModelType`] if the model gives no sparse vectors.
+    /// As for [`Service::embed`]; [`Error::ModelType`] if the model does not have sparse vectors.
     pub async fn embed_sparse(
         &self,
         request: EmbedSparseRequest,
@@ -231,11 +233,11 @@ impl Service {
         .await
     }
 
-    /// The cosine of the source sentence's vector with each other sentence's, in their order.
+    /// The cosine of the source sentence's vector with the vector of each other sentence, in order.
     ///
     /// # Errors
     ///
-    /// As [`Service::embed`]. The source sentence is one of the inputs that [`Error::BatchTooLarge`] is about.
+    /// As for [`Service::embed`]. The limit of [`Error::BatchTooLarge`] includes the source sentence.
     pub async fn similarity(&self, request: SimilarityRequest) -> Result<Answer<Vec<f32>>, Error> {
         let sentences = request.sentences.len();
         refused(check_length("inputs.sentences", sentences, usize::MAX))?;
@@ -256,7 +258,8 @@ impl Service {
         .await
     }
 
-    /// Refuses inputs that are too many, and then all of them if `check` says that the model cannot embed them so.
+    /// Refuses too many inputs. Then refuses all of them if `check` says that the model cannot embed them in
+    /// this way.
     fn check_inputs(
         &self,
         inputs: &EmbedInputs,
@@ -270,18 +273,18 @@ impl Service {
         self.config.model_type == ModelType::Embedding(Pool::Splade)
     }
 
-    /// Refuses vectors of tokens where the model gives none.
+    /// Refuses vectors of tokens if the model does not have them.
     fn check_tokens(&self) -> Result<(), Error> {
         if self.is_splade() { Err(Error::Splade { what: "`embed_all`" }) } else { Ok(()) }
     }
 
-    /// Refuses sparse vectors where the model gives none.
+    /// Refuses sparse vectors if the model does not have them.
     fn check_sparse(&self) -> Result<(), Error> {
         let is_lexical = self.config.model.is_lexical && self.require_embedding().is_ok();
         if self.is_splade() || is_lexical { Ok(()) } else { Err(NOT_A_SPARSE_MODEL) }
     }
 
-    /// How many of a vector's values a request gets.
+    /// The number of values of a vector that a request gets.
     fn dimensions(&self, wanted: Option<usize>) -> Result<usize, Error> {
         let most = self.config.model.dimensions;
         match wanted {
@@ -294,7 +297,7 @@ impl Service {
         }
     }
 
-    /// What the model makes of each input.
+    /// The model's outputs for each input.
     async fn vectors(
         &self,
         inputs: Vec<EmbedInput>,
@@ -302,7 +305,7 @@ impl Service {
         wanted: Wanted,
     ) -> Result<Computed, Failed> {
         let prompt = self.prompt(encoding.prompt_name.as_deref()).map_err(|error| {
-            // They would be found out on the way to tokens, which is where text-embeddings-inference counts them.
+            // text-embeddings-inference would count these failures during tokenization.
             count_many(EMBED.count, inputs.len());
             Failed::on_the_way_to_tokens(error, inputs.len())
         })?;
@@ -325,7 +328,7 @@ fn is_finite(output: &Output) -> bool {
     output.whole.iter().chain(&output.tokens.values).chain(sparse).all(|value| value.is_finite())
 }
 
-/// A sparse vector with all of its `length` values.
+/// A sparse vector as a dense one of `length` values.
 fn dense(sparse: &[SparseValue], length: usize) -> Vec<f32> {
     let mut vector = vec![0.0; length];
     for entry in sparse {
@@ -336,13 +339,13 @@ fn dense(sparse: &[SparseValue], length: usize) -> Vec<f32> {
     vector
 }
 
-/// The vectors of an input's tokens, one by one.
+/// The vectors of an input's tokens, as a list.
 fn token_rows(tokens: &TokenVectors, normalize: bool) -> Vec<Vec<f32>> {
     let row = |row: &[f32]| if normalize { normalized(row) } else { row.to_vec() };
     tokens.values.chunks(tokens.width.max(1)).map(row).collect()
 }
 
-/// A request's inputs, and what is put before them.
+/// A request's inputs with their prompt.
 struct PromptedInputs {
     prompt: Option<String>,
     inputs: Vec<EmbedInput>,
@@ -399,7 +402,7 @@ mod tests {
         EmbedEncoding { prompt_name: Some(prompt_name.to_owned()), ..EmbedEncoding::default() }
     }
 
-    /// Scaled to length one in double precision, with nothing of the code under test.
+    /// Scales to length one in double precision, without any code under test.
     fn unit(vector: &[f32]) -> Vec<f64> {
         let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
         vector.iter().map(|value| f64::from(*value) / length).collect()
@@ -788,7 +791,7 @@ mod tests {
         let embedding = fixture(10_000);
         let wide = || EmbedRequest { dimensions: Some(WIDTH + 1), ..request(texts(&["w1", "w2"])) };
         let of = |inputs: &[&str], encoding| EmbedRequest { encoding, ..request(texts(inputs)) };
-        // What is sent, then label and number of failures, then the texts that were given to the model.
+        // The request, the label and number of failures, and the number of texts that reached the model.
         let table = [
             (&embedding, of(&["w1"; 5], none()), "batch_size", 1.0, 0),
             (&embedding, of(&[], none()), "validation", 1.0, 0),

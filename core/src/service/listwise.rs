@@ -1,9 +1,11 @@
-//! Listwise re-ranking: the documents of a query are read together, and compared by their vectors.
+//! Listwise re-ranking: the model reads the documents of a query together, and their vectors are compared.
 //!
-//! Input: something that knows its [`Input`]s, all of them pairs. Output: each one's raw score, the cosine of its vector and
-//! the query's. What must hold: pairs of a request with one query are one list, other pairs a list each; the arithmetic
-//! is that of jina-reranker-v3's own code (`rerank` in `modeling.py`): where a list needs several prompts, the query's
-//! vector is the mean of theirs, each weighed by its best document, and every document is compared with that.
+//! Input: a request that lists its [`Input`]s, all of them pairs. Output: the raw score of each pair, which
+//! is the cosine of its document's vector and the query's. What must hold: the pairs of a request with one
+//! query are one list, all other pairs are lists of their own; the arithmetic is that of jina-reranker-v3's
+//! own code (`rerank` in `modeling.py`): if a list needs several prompts, the query's vector is the mean of
+//! its vectors in all prompts, each weighted by the prompt's best document, and every document is compared
+//! with that mean.
 
 use super::{
     Cost, Service,
@@ -24,7 +26,7 @@ use std::{
 use text_embeddings_backend_core::{Output, Text, TokenVectors, Wanted};
 use tokio::sync::oneshot;
 
-/// The prompts of a request's lists, and how long encoding them took.
+/// The prompts of a request's lists, and the time that encoding them took.
 struct Encoded {
     lists: Vec<EncodedList>,
     duration: Duration,
@@ -44,7 +46,7 @@ impl Service {
         let (pairs, bytes) = (Arc::clone(inputs), bytes.iter().sum());
         self.tokenization.run(self.tokenization.place(bytes), bytes, move |encoder| {
             let lists = encode(encoder, pairs.as_ref(), truncation, &|| answer.is_closed());
-            // A receiver that is gone wants no answer.
+            // A closed receiver means that the request was abandoned.
             let _ = answer.send(lists.map(|lists| Encoded { lists, duration: start.elapsed() }));
         });
         let failure = Error::Tokenizer("the tokenizer failed".to_owned());
@@ -53,7 +55,7 @@ impl Service {
         let mut cost = Cost { texts: inputs.count(), characters, tokenization: duration, ..Cost::default() };
         cost.truncated = lists.iter().map(|list| list.truncated).sum();
         count_many(TRUNCATED_INPUTS, cost.truncated);
-        // Each list with its documents, and where they stand in its prompts.
+        // Pairs each list with its documents and their places in its prompts.
         let prompts: Vec<Prompt> = lists.iter().flat_map(|list| list.prompts.iter().cloned()).collect();
         let announced: Vec<Announced> = prompts.iter().map(|_| self.engine.announce(turn)).collect();
         let outcomes: Vec<_> = announced
@@ -90,7 +92,7 @@ impl Service {
         });
         let outputs: Vec<Output> = scores.map(|score| Output::whole([score])).collect();
         if outputs.len() != inputs.count() {
-            let message = "the backend gave other vectors than those of the documents";
+            let message = "the backend did not give one vector for each document";
             return Err(Error::Inference(message.to_owned()).into());
         }
         Ok(Computed { outputs, cost })
@@ -124,7 +126,8 @@ fn other_model() -> Error {
     Error::Tokenizer("this input belongs to another kind of model".to_owned())
 }
 
-/// The scores of a list's documents, from the vectors of its prompts: of each, those of its documents and then the query's.
+/// The scores of a list's documents, from the vectors of its prompts. Each prompt has the vectors of its
+/// documents, then the query's.
 fn scores(prompts: &[TokenVectors]) -> Vec<f32> {
     let split = |prompt: &TokenVectors| -> Option<(Vec<Vec<f64>>, Vec<f64>)> {
         let wide = |vector: &[f32]| vector.iter().map(|&value| f64::from(value)).collect::<Vec<f64>>();
@@ -133,12 +136,12 @@ fn scores(prompts: &[TokenVectors]) -> Vec<f32> {
         Some((vectors, query))
     };
     let prompts: Vec<_> = prompts.iter().filter_map(split).collect();
-    // Half of the best cosine above -1.
+    // The weight maps the best cosine from [-1, 1] to [0, 1].
     let weight = |(documents, query): &(Vec<Vec<f64>>, Vec<f64>)| {
         documents.iter().map(|document| f64::midpoint(cosine(document, query), 1.0)).fold(0.0, f64::max)
     };
     let weights: Vec<f64> = prompts.iter().map(weight).collect();
-    // One prompt's query is its own mean, whatever its weight.
+    // A single prompt's query vector is used unchanged, whatever its weight.
     let is_flat = prompts.len() < 2 || weights.iter().sum::<f64>() == 0.0;
     let width = prompts.first().map_or(0, |(_, query)| query.len());
     let mut query = vec![0.0; width];
@@ -153,7 +156,7 @@ fn scores(prompts: &[TokenVectors]) -> Vec<f32> {
         .collect()
 }
 
-/// The cosine of two vectors; 0 where one has no length, as in torch.
+/// The cosine of two vectors; 0 if one has length zero, as in torch.
 fn cosine(a: &[f64], b: &[f64]) -> f64 {
     let dot = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
@@ -177,7 +180,7 @@ mod tests {
     fn one_prompt_gives_the_cosines_with_its_query() {
         let list = [vectors(&[[1.0, 0.0], [-3.0, 0.0], [1.0, 1.0], [0.0, 0.0], [2.0, 0.0]])];
         assert_close(&scores(&list), &[1.0, -1.0, 0.5_f32.sqrt(), 0.0]);
-        // Its only document is the opposite of the query, so that its weight is zero.
+        // The only document is the opposite of the query, so its weight is zero.
         assert_close(&scores(&[vectors(&[[-1.0, 0.0], [2.0, 0.0]])]), &[-1.0]);
     }
 
@@ -187,7 +190,7 @@ mod tests {
         let list = [vectors(&[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), vectors(&[[1.0, 0.0], [0.0, 2.0]])];
         let half = 0.5_f32.sqrt();
         assert_close(&scores(&list), &[half, half, half]);
-        // Two prompts without any weight count alike.
+        // Two prompts with weight zero count equally.
         let list = [vectors(&[[-1.0, 0.0], [1.0, 0.0]]), vectors(&[[0.0, -1.0], [0.0, 1.0]])];
         assert_close(&scores(&list), &[-half, -half]);
         assert_close(&scores(&[]), &[]);

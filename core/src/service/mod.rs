@@ -1,8 +1,9 @@
-//! Typed requests to typed answers: what the server does, without a transport.
+//! The server's functions as typed requests and answers, independent of the transport.
 //!
-//! Input: one of the request types of the submodules. Output: an [`Answer`], or an [`Error`](crate::error::Error)
-//! that was already counted. HTTP and gRPC call the same methods of [`Service`], so that they cannot differ.
-//! What must hold: a request is counted once, as a success or as a failure, in the metrics of `crate::metrics`.
+//! Input: one of the request types of the submodules. Output: an [`Answer`], or an
+//! [`Error`](crate::error::Error) that is already counted. HTTP and gRPC call the same methods of
+//! [`Service`], so that they cannot differ. What must hold: the metrics of `crate::metrics` count a request
+//! once, as a success or as a failure.
 
 mod compute;
 mod embed;
@@ -33,10 +34,10 @@ pub use score::ScoreRequest;
 pub use show::ShowRequest;
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 
-/// The limits and defaults that requests are held to.
+/// The limits and defaults for requests.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// What kind of model is served; a route for another kind answers [`crate::error::Error::ModelType`].
+    /// The kind of the served model. A route for another kind answers [`crate::error::Error::ModelType`].
     pub model_type: ModelType,
     /// Its labels, prompts and dimensions.
     pub model: ServedModel,
@@ -44,45 +45,48 @@ pub struct ServiceConfig {
     pub max_rerank_texts: usize,
     /// The most inputs of one request on the other routes (`--max-client-batch-size`).
     pub max_client_batch_size: usize,
-    /// Whether an input that is too long is truncated when the request does not say (`--auto-truncate`).
+    /// Whether too long inputs are truncated if the request does not say (`--auto-truncate`).
     pub auto_truncate: bool,
-    /// How long a request may wait before the first of its texts is computed (`--queue-timeout`); for ever if absent.
+    /// The longest time that a request may wait until the first of its texts is computed (`--queue-timeout`);
+    /// unlimited if absent.
     pub queue_timeout: Option<Duration>,
 }
 
-/// The result of a request with what it cost.
+/// The result of a request, with its cost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer<T> {
     /// The result.
     pub value: T,
-    /// What it cost.
+    /// The cost of the request.
     pub cost: Cost,
 }
 
 impl<T> Answer<T> {
-    /// The same answer in another form.
+    /// The same answer with its value changed by `form`.
     #[must_use]
     pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Answer<U> {
         Answer { value: form(self.value), cost: self.cost }
     }
 }
 
-/// What a request cost: the content of the answer's `x-…` headers.
+/// The cost of a request: the content of the answer's `x-…` headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Texts, or pairs, that were given to the model.
+    /// The number of texts or pairs that the model computed.
     pub texts: usize,
-    /// Characters (Unicode scalar values) of the texts the client sent; a query counts once for each of its texts.
+    /// The number of characters (Unicode scalar values) of the client's texts. A query counts once for each
+    /// of its texts.
     pub characters: usize,
-    /// Tokens of all prompts, each counted in full, after truncation.
+    /// The number of tokens of all prompts after truncation. Each prompt counts in full.
     pub tokens: usize,
-    /// Texts from which tokens were cut.
+    /// The number of texts from which tokens were cut.
     pub truncated: usize,
-    /// Prompts in which a listwise re-ranker read the texts, whose scores depend on each other; 0 for other models.
+    /// The number of prompts in which a listwise re-ranker read the texts. Scores of texts in one prompt
+    /// depend on each other. 0 for other models.
     pub lists: usize,
-    /// From the arrival of the request to its answer.
+    /// The time from the arrival of the request to its answer.
     pub total: Duration,
-    /// The longest wait for, and work of, a tokenizer among the request's texts.
+    /// The longest tokenization among the request's texts, including the wait for a tokenizer.
     pub tokenization: Duration,
     /// The longest wait in the queue among the request's texts.
     pub queue: Duration,
@@ -90,7 +94,7 @@ pub struct Cost {
     pub inference: Duration,
 }
 
-/// What the server does. Cheap to clone.
+/// The server's functions. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
     tokenization: Arc<Tokenization>,
@@ -100,21 +104,22 @@ pub struct Service {
 }
 
 impl Service {
-    /// Joins the parts that start-up made.
+    /// Combines the parts that the start made.
     #[must_use]
     pub fn new(tokenization: Tokenization, engine: Engine, config: ServiceConfig) -> Self {
         let (tokenization, engine, config) = (Arc::new(tokenization), Arc::new(engine), Arc::new(config));
         Self { tokenization, engine, config, patient: false }
     }
 
-    /// The same service, whose requests wait for a free permit where others are refused: for clients that send the
-    /// next request only when an earlier one is answered.
+    /// The same service, except that requests wait for a free permit instead of being refused. It is for
+    /// clients that send the next request only after an earlier one is answered.
     #[must_use]
     pub fn patient(&self) -> Self {
         Self { patient: true, ..self.clone() }
     }
 
-    /// Whether the model reads the documents of a request together, so that a score depends on the others.
+    /// Whether the model reads the documents of a request together, so that a score depends on the other
+    /// documents.
     #[must_use]
     pub fn is_listwise(&self) -> bool {
         matches!(self.tokenization.encoder(), Encoder::Listwise(_))
@@ -126,14 +131,25 @@ impl Service {
         &self.config
     }
 
-    /// What the metrics need of the engine.
+    /// The engine's values for gauges.
     #[must_use]
     pub fn gauges(&self) -> EngineGauges {
         self.engine.gauges()
     }
 
-    /// Whether the server can compute: the device thread runs, and the last batch, or a probe of one token if that
-    /// failed, succeeded.
+    /// Completes when the device is lost: nothing is computed any more, and every request is refused.
+    pub async fn device_lost(&self) {
+        self.engine.device_lost().await;
+    }
+
+    /// Whether the device is lost.
+    #[must_use]
+    pub fn is_device_lost(&self) -> bool {
+        self.engine.is_device_lost()
+    }
+
+    /// Whether the server can compute: the device thread runs, and the last batch succeeded, or after a
+    /// failure a probe of one token did.
     pub async fn healthy(&self) -> bool {
         self.engine.healthy().await
     }

@@ -1,7 +1,8 @@
-//! What is known of the served model beside its kind: its labels, its prompts, the length of its vectors.
+//! The facts about the served model besides its kind: its labels, its prompts, the length of its vectors.
 //!
-//! Input: what start-up read off the model's files. Output: the words and numbers in which requests are checked and
-//! answered. What must hold: a prompt that a request names is one of the model's, or an error that lists them.
+//! Input: the facts that the start read from the model's files. Output: the data by which requests are
+//! checked and answered. What must hold: a prompt that a request names is one of the model's, or an error
+//! lists them.
 
 use super::Service;
 use crate::{
@@ -11,42 +12,43 @@ use crate::{
 use std::collections::BTreeMap;
 use text_embeddings_backend_core::ModelType;
 
-/// What the model's files say of its answers and prompts.
+/// The facts about answers and prompts in the model's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServedModel {
-    /// The label of each class of a classification head; `["yes"]` for a generative re-ranker; none for an embedding
-    /// model.
+    /// The label of each class of a classification head. `["yes"]` for a generative re-ranker; empty for an
+    /// embedding model.
     pub labels: Vec<String>,
-    /// Of a re-ranker with two classes the one that means "relevant". Its raw score is this class's logit less the
-    /// other's, so that its sigmoid is the class's softmax.
+    /// For a re-ranker with two classes, the class that means "relevant". Its raw score is this class's logit
+    /// minus the other's, so that its sigmoid equals the class's softmax.
     pub positive: Option<usize>,
-    /// What a re-ranker's default score is of its raw one.
+    /// The rule from a re-ranker's raw score to its default score.
     pub score: ScoreRule,
     /// The prompts of an embedding model.
     pub prompts: Prompts,
     /// The length of an embedding model's vectors.
     pub dimensions: usize,
-    /// Whether an embedding model that is not SPLADE gives sparse vectors, too, as bge-m3 does.
+    /// Whether an embedding model that is not SPLADE also has sparse vectors, as bge-m3 does.
     pub is_lexical: bool,
-    /// The ids of tokens that stand for no part of a text, which have no place in such a model's sparse vectors.
+    /// The ids of tokens that do not stand for a part of a text. The sparse vectors of such a model leave
+    /// them out.
     pub empty_tokens: Vec<u32>,
 }
 
-/// The prompts that can be put before an embedded text.
+/// The prompts that can precede an embedded text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompts {
     /// Prompts by name.
     pub named: BTreeMap<String, String>,
-    /// What is put before the texts of requests that name none; may be empty.
+    /// The prompt for requests that do not name one; may be empty.
     pub default: String,
 }
 
 impl Prompts {
-    /// The prompt of a name.
+    /// The prompt with this name.
     ///
     /// # Errors
     ///
-    /// If there is none: what is wrong, and which names there are.
+    /// A message with the problem and the known names, if there is no such prompt.
     pub fn find(&self, name: &str) -> Result<&str, String> {
         self.named.get(name).map(String::as_str).ok_or_else(|| {
             let names: Vec<_> = self.named.keys().map(|name| format!("`{name}`")).collect();
@@ -56,7 +58,8 @@ impl Prompts {
     }
 }
 
-/// In the words of text-embeddings-inference, which names its flag here, and then the field that the client sent.
+/// The error in the words of text-embeddings-inference, which names its own flag, followed by the request's
+/// field.
 fn unknown_prompt(name: &str, prompts: &Prompts) -> Error {
     let known: Vec<_> = prompts.named.keys().collect();
     let problem = if known.is_empty() {
@@ -70,11 +73,11 @@ fn unknown_prompt(name: &str, prompts: &Prompts) -> Error {
 }
 
 impl ServedModel {
-    /// The raw score of a re-ranker's pair, from its logits, one for each class.
+    /// The raw score of a re-ranker's pair, from its logits, one per class.
     ///
     /// # Errors
     ///
-    /// [`Error::MissingValues`] if it is not a number.
+    /// [`Error::MissingValues`] if the raw score is NaN.
     pub fn relevance(&self, logits: &[f32]) -> Result<f32, Error> {
         let raw = match self.positive {
             Some(class) => logits[class] - logits[1 - class],
@@ -83,14 +86,14 @@ impl ServedModel {
         if raw.is_nan() { Err(Error::MissingValues) } else { Ok(raw) }
     }
 
-    /// The label of a class, numbered as transformers does where there is none.
+    /// The label of a class. A class without a label gets the numbered label of transformers.
     pub(super) fn label(&self, class: usize) -> String {
         self.labels.get(class).cloned().unwrap_or_else(|| format!("LABEL_{class}"))
     }
 }
 
 impl Service {
-    /// The prompt that a request names, else the server's default; none if there is neither.
+    /// The prompt that a request names, or else the server's default; `None` if there is neither.
     pub(super) fn prompt(&self, name: Option<&str>) -> Result<Option<&str>, Error> {
         let prompts = &self.config.model.prompts;
         match name {
@@ -99,7 +102,7 @@ impl Service {
         }
     }
 
-    /// Refuses what only a re-ranker can answer if the model is none.
+    /// Refuses a request if the model is not a re-ranker.
     pub(super) fn require_reranker(&self) -> Result<(), Error> {
         match self.config.model_type {
             ModelType::Reranker | ModelType::ListwiseReranker => Ok(()),
@@ -107,7 +110,7 @@ impl Service {
         }
     }
 
-    /// Refuses what only an embedding model can answer if the model is none.
+    /// Refuses a request if the model is not an embedding model.
     pub(super) fn require_embedding(&self) -> Result<(), Error> {
         match self.config.model_type {
             ModelType::Embedding(_) => Ok(()),

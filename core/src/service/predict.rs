@@ -1,8 +1,8 @@
-//! Classification of texts and pairs; for a re-ranker, a pair's score under the label of its positive class.
+//! Classifies texts and pairs. For a re-ranker, gives a pair's score under the label of its positive class.
 //!
-//! Input: a [`PredictRequest`]. Output: for each input its labels with their scores, the best first. What must hold: a
-//! re-ranker's score of a pair is the one that re-ranking its second text by its first gives; a classifier's scores are
-//! of all its classes, and sum to one unless they are raw.
+//! Input: a [`PredictRequest`]. Output: for each input, its labels with their scores, the best first. What
+//! must hold: a re-ranker's score of a pair equals the score of re-ranking its second text for its first; a
+//! classifier gives scores for all its classes, and they sum to one unless they are raw.
 
 use super::{
     Answer, Service,
@@ -17,7 +17,7 @@ use crate::{
 use std::sync::Arc;
 use text_embeddings_backend_core::{ModelType, Output};
 
-/// One input: a text, or a pair (for a re-ranker: query and document).
+/// An input: a text, or a pair (for a re-ranker, query and document).
 #[derive(Debug, Clone, PartialEq)]
 pub enum PredictInput {
     /// One text.
@@ -31,13 +31,13 @@ pub enum PredictInput {
 pub struct PredictRequest {
     /// The inputs. Must not be empty.
     pub inputs: Vec<PredictInput>,
-    /// Whether they were a list, also one of a single input.
+    /// Whether the client sent a list, even of a single input.
     pub is_batch: bool,
     /// Whether too long inputs are truncated; the server's default if absent.
     pub truncate: Option<bool>,
-    /// From which end an input is cut.
+    /// The end at which an input is cut.
     pub truncation_direction: TruncationDirection,
-    /// Scores before the softmax or sigmoid.
+    /// Whether to return raw scores, without softmax or sigmoid.
     pub raw_scores: bool,
 }
 
@@ -55,9 +55,10 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`Error::Empty`] and [`Error::BatchTooLarge`] for a list that cannot be served; [`Error::ModelType`] if the model
-    /// has no labels; [`Error::EmptyInput`], [`Error::Validation`] and [`Error::TooLong`] for an input that cannot be
-    /// served; [`Error::Overloaded`] without a free permit; what goes wrong in the tokenizer or the model.
+    /// [`Error::Empty`] and [`Error::BatchTooLarge`] for a list that is empty or too long;
+    /// [`Error::ModelType`] if the model has no labels; [`Error::EmptyInput`], [`Error::Validation`] and
+    /// [`Error::TooLong`] for an invalid input; [`Error::Overloaded`] without a free permit; failures of
+    /// tokenizer and model.
     pub async fn predict(&self, request: PredictRequest) -> Result<Answer<Vec<Vec<Prediction>>>, Error> {
         measured(method(request.is_batch), self.label(request)).await
     }
@@ -120,7 +121,7 @@ fn check_pair(input: &PredictInput, takes_single_texts: bool) -> Result<(), Erro
     }
 }
 
-/// A request's inputs. To a re-ranker a pair is a query and a document.
+/// A request's inputs. For a re-ranker, a pair is a query and a document.
 struct LabelledInputs(Vec<PredictInput>);
 
 impl Inputs for LabelledInputs {

@@ -1,9 +1,9 @@
-//! What every request goes through, whatever it asks for: it is counted, and its lists are held to the limits.
+//! The steps that all requests share: they are counted, and the lengths of their lists are checked.
 //!
-//! Input: the future that does a request's work. Output: its result. What must hold: a request that was begun is
-//! counted once as arrived, and at its end as answered, failed or dropped, also if its client goes away midway. As in
-//! text-embeddings-inference, a failure counts once for each text that failed, and requests that only need the tokenizer
-//! are not among those that `te_request_count` counts.
+//! Input: the future that does a request's work. Output: its result. What must hold: a request that has begun
+//! is counted once as arrived, and at its end as answered, failed or dropped, even if its client disconnects.
+//! As in text-embeddings-inference, a failure counts once for each failed text, and `te_request_count` does
+//! not count requests that only need the tokenizer.
 
 use super::{Answer, Service};
 use crate::{
@@ -16,19 +16,19 @@ use crate::{
     },
 };
 
-/// The `method` label of a request, by its shape: a list is a batch, also one of a single input.
+/// The `method` label of a request. A list is a batch, even of a single input.
 pub(super) fn method(is_batch: bool) -> &'static str {
     if is_batch { "batch" } else { "single" }
 }
 
-/// Why a request failed, and how that is counted.
+/// The reason of a request's failure, and the way in which it is counted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Failed {
-    /// What the client reads.
+    /// The error that the client gets.
     pub(super) error: Error,
     /// The `err` label.
     label: &'static str,
-    /// How many of the request's texts failed.
+    /// The number of the request's texts that failed.
     texts: usize,
 }
 
@@ -38,12 +38,12 @@ impl Failed {
         Self { label: error.metric_label(), error, texts }
     }
 
-    /// A failure of `texts` texts on their way to tokens, which has one label, whatever the error.
+    /// A failure of `texts` texts before or during tokenization. Its label does not depend on the error.
     pub(super) fn on_the_way_to_tokens(error: Error, texts: usize) -> Self {
         Self { error, label: "tokenization", texts }
     }
 
-    /// One more text failed.
+    /// Adds one failed text.
     pub(super) fn add(&mut self) {
         self.texts += 1;
     }
@@ -64,7 +64,7 @@ pub(super) fn refused(result: Result<(), Error>) -> Result<(), Error> {
     result.inspect_err(|error| Failed::from(error.clone()).count())
 }
 
-/// Does a request's work and counts it. If the returned future is dropped, so is the work.
+/// Runs a request's work and counts it. Dropping the returned future drops the work.
 pub(super) async fn counted<T>(
     method: &'static str,
     work: impl Future<Output = Result<T, Failed>>,
@@ -72,7 +72,7 @@ pub(super) async fn counted<T>(
     counted_as(REQUESTS, method, work).await
 }
 
-/// As [`counted`], for a request that needs the tokenizer only.
+/// Like [`counted`], for a request that only needs the tokenizer.
 pub(super) async fn counted_for_tokenizer<T>(
     method: &'static str,
     work: impl Future<Output = Result<T, Failed>>,
@@ -100,7 +100,7 @@ async fn counted_as<T>(
     }
 }
 
-/// As [`counted`], and observes how long the request and its steps took.
+/// Like [`counted`], and records the durations of the request and its steps.
 pub(super) async fn measured<T>(
     method: &'static str,
     work: impl Future<Output = Result<Answer<T>, Failed>>,
@@ -113,11 +113,11 @@ pub(super) async fn measured<T>(
     Ok(answer)
 }
 
-/// Counts the end of a request, whichever it is.
+/// Counts the end of a request, of whatever kind.
 struct InFlight {
     metrics: RequestMetrics,
     method: &'static str,
-    /// How the request ends if it ends now.
+    /// The end that is counted if the value is dropped now.
     end: End,
 }
 
@@ -147,7 +147,7 @@ pub(super) fn check_length(field: &'static str, got: usize, max: usize) -> Resul
 }
 
 impl Service {
-    /// The right of a request of at most so many tokens to be in flight.
+    /// A permit for a request of at most `tokens` tokens to be in flight.
     pub(super) async fn permit(&self, tokens: usize) -> Result<Permit, Error> {
         if self.patient { self.engine.acquire(tokens).await } else { self.engine.try_acquire(tokens) }
     }

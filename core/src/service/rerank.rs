@@ -1,8 +1,9 @@
 //! Re-ranking: one query, many texts, a score for each.
 //!
-//! Input: a [`RerankRequest`]. Output: a [`Rank`] per text, the best first. What must hold: a text's score does not
-//! depend on the other texts of its request, except with a listwise re-ranker (`listwise.rs`); the order is that of the raw scores, which differ where probabilities
-//! round to the same value, and equal ones keep the order of the request.
+//! Input: a [`RerankRequest`]. Output: a [`Rank`] per text, the best first. What must hold: a text's score
+//! does not depend on the other texts of its request, except with a listwise re-ranker (`listwise.rs`); texts
+//! are ordered by their raw scores, which may differ where probabilities round to the same value; equal raw
+//! scores keep the order of the request.
 
 use super::{
     Answer, Cost, Service,
@@ -17,65 +18,65 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// One query and the texts to order.
+/// A query and the texts to rank.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RerankRequest {
-    /// What is looked for. Must not be empty.
+    /// The query. Must not be empty.
     pub query: String,
-    /// What may meet it. Must not be empty; a single text may be.
+    /// The texts. The list must not be empty, but a text may be.
     pub texts: Vec<String>,
-    /// What "meets" means; the server's default instruction if absent.
+    /// The instruction, which defines relevance. If absent, the server's default applies.
     pub instruction: Option<String>,
     /// Whether too long inputs are truncated; the server's default if absent.
     pub truncate: Option<bool>,
-    /// From which end a text is cut.
+    /// The end at which a text is cut.
     pub truncation_direction: TruncationDirection,
-    /// The most tokens of each text, where that is less than fits.
+    /// Additional limits on the tokens of each text.
     pub limits: TokenLimits,
-    /// The authors' raw scores, before the model's rule.
+    /// Whether to return the authors' raw scores instead of the scores by the model's rule.
     pub raw_scores: bool,
-    /// Send the texts back.
+    /// Whether to send the texts back.
     pub return_text: bool,
-    /// Only the best so many; all if absent.
+    /// The number of best texts to return; all if absent.
     pub top_n: Option<usize>,
 }
 
-/// A text's place in the order.
+/// A text's rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rank {
     /// The text's index in the request.
     pub index: usize,
-    /// Its score: by the model's rule, or the raw one if the request asked for it.
+    /// Its score by the model's rule, or the raw score if the request asked for it.
     pub score: f32,
     /// The text itself, if the request asked for it.
     pub text: Option<String>,
 }
 
-/// How well a text meets a query.
+/// The score of a text for a query.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Score {
-    /// The authors' raw number.
+    /// The authors' raw score.
     pub(super) raw: f32,
-    /// What the model's rule makes of it.
+    /// The score by the model's rule.
     pub(super) default: f32,
 }
 
 impl Score {
-    /// The one of the two that a request wants.
+    /// The score that a request wants.
     pub(super) fn wanted(self, raw_scores: bool) -> f32 {
         if raw_scores { self.raw } else { self.default }
     }
 }
 
 impl Service {
-    /// Orders texts by how well they meet a query.
+    /// Ranks texts by their relevance to a query.
     ///
     /// # Errors
     ///
-    /// [`Error::Empty`] without texts; [`Error::ModelType`] if the model is not a re-ranker; [`Error::Empty`] without a
-    /// query, [`Error::BatchTooLarge`] and [`Error::Validation`] for a request that cannot be served, [`Error::TooLong`]
-    /// for a text that must not be truncated; [`Error::Overloaded`] without a free permit; what goes wrong in the
-    /// tokenizer or the model.
+    /// [`Error::Empty`] without texts; [`Error::ModelType`] if the model is not a re-ranker; [`Error::Empty`]
+    /// without a query; [`Error::BatchTooLarge`] and [`Error::Validation`] for an invalid request;
+    /// [`Error::TooLong`] for a text that must not be truncated; [`Error::Overloaded`] without a free permit;
+    /// failures of tokenizer and model.
     pub async fn rerank(&self, request: RerankRequest) -> Result<Answer<Vec<Rank>>, Error> {
         refused(check_length("texts", request.texts.len(), usize::MAX))?;
         refused(self.require_reranker())?;
@@ -174,7 +175,7 @@ mod tests {
         }
     }
 
-    /// What a request must be answered with, one text at a time.
+    /// The expected answer to a request, computed one text at a time.
     fn expected(fixture: &Fixture, request: &RerankRequest) -> Vec<Rank> {
         let raw = |text: &String| fixture.raw_score(request.instruction.as_deref(), &request.query, text).0;
         let mut ranks: Vec<_> = request.texts.iter().map(raw).enumerate().collect();
@@ -293,7 +294,7 @@ mod tests {
             let (service, request) = (fixture.service.clone(), request.clone());
             tokio::spawn(async move { service.rerank(request).await })
         };
-        // On this runtime of one thread, yielding runs a spawned request until it waits for its texts.
+        // On this runtime of one thread, a yield runs a spawned request until it waits for its texts.
         let begin = tokio::task::yield_now;
         fixture.control.hold();
         let leaver = spawn(&request("w200", &["w100"; 16]));
@@ -396,7 +397,7 @@ mod tests {
             block_on(fixture.service.decode(decode)).unwrap();
         });
 
-        // What is refused before it counts as a request is a failure all the same.
+        // A request that is refused before it is counted still counts as a failure.
         for request in [request("w200", &[]), request("w200", &["w100"; 17])] {
             let is_counted = !request.texts.is_empty();
             let refused = recorded(|| {
@@ -406,7 +407,7 @@ mod tests {
             assert_eq!(refused.keys().filter(|name| name.starts_with("te_request_failure")).count(), 1);
         }
 
-        // Together with the queue's own, this is all there is.
+        // These and the queue's own metrics are all metrics.
         let moved = answered
             .keys()
             .chain(decoded.keys())
@@ -421,6 +422,7 @@ mod tests {
             metrics::DEVICE_BUSY,
             metrics::BATCH_NEXT_SIZE,
             metrics::BATCH_NEXT_TOKENS,
+            metrics::BATCH_OUT_OF_MEMORY,
             metrics::BATCH_TOKENS_COMPUTED,
             metrics::PREFIX_SHARED_TOKENS,
             metrics::PREFIX_CACHE_HITS,

@@ -1,7 +1,7 @@
-//! Scoring pairs: one query with each of many documents, or each query with its own document.
+//! Scores pairs: one query with each of many documents, or each query with its own document.
 //!
-//! Input: a [`ScoreRequest`]. Output: a score for each pair, in their order. What must hold: a pair's score is the one that
-//! re-ranking its document by its query gives; one permit covers all pairs.
+//! Input: a [`ScoreRequest`]. Output: a score for each pair, in order. What must hold: a pair's score equals
+//! the score of re-ranking its document for its query; one permit covers all pairs.
 
 use super::{
     Answer, Service,
@@ -17,19 +17,19 @@ use std::sync::Arc;
 /// Pairs of a query and a document.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScoreRequest {
-    /// One query for all documents, or as many as there are documents. None may be blank.
+    /// One query for all documents, or one query per document. No query may be blank.
     pub queries: Vec<String>,
-    /// The documents. Must not be empty; a single document may be.
+    /// The documents. The list must not be empty, but a document may be.
     pub documents: Vec<String>,
-    /// What "meets" means; the server's default instruction if absent.
+    /// The instruction, which defines relevance. If absent, the server's default applies.
     pub instruction: Option<String>,
     /// Whether too long inputs are truncated; the server's default if absent.
     pub truncate: Option<bool>,
-    /// From which end a text is cut.
+    /// The end at which a text is cut.
     pub truncation_direction: TruncationDirection,
-    /// The most tokens of each text, where that is less than fits.
+    /// Additional limits on the tokens of each text.
     pub limits: TokenLimits,
-    /// The authors' raw scores, before the model's rule.
+    /// Whether to return the authors' raw scores instead of the scores by the model's rule.
     pub raw_scores: bool,
 }
 
@@ -39,8 +39,8 @@ impl Service {
     /// # Errors
     ///
     /// [`Error::ModelType`] if the model is not a re-ranker; [`Error::Empty`], [`Error::BatchTooLarge`] and
-    /// [`Error::Validation`] for a request that cannot be served, [`Error::TooLong`] for a pair that must not be
-    /// truncated; [`Error::Overloaded`] without a free permit; what goes wrong in the tokenizer or the model.
+    /// [`Error::Validation`] for an invalid request; [`Error::TooLong`] for a pair that must not be
+    /// truncated; [`Error::Overloaded`] without a free permit; failures of tokenizer and model.
     pub async fn score(&self, request: ScoreRequest) -> Result<Answer<Vec<f32>>, Error> {
         measured(method(request.documents.len() != 1), self.score_pairs(request)).await
     }
@@ -114,7 +114,7 @@ mod tests {
         ScoreRequest { queries: owned(queries), documents: owned(documents), ..ScoreRequest::default() }
     }
 
-    /// What each pair must get, computed alone.
+    /// The expected score of each pair, computed alone.
     fn expected(fixture: &Fixture, request: &ScoreRequest) -> Vec<f32> {
         let queries = request.queries.iter().cycle();
         let raw = queries

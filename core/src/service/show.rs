@@ -1,7 +1,7 @@
-//! The prompt of a query and a document, as the model reads it.
+//! The prompt of a query and a document, in the form that the model reads.
 //!
-//! Input: a [`ShowRequest`]. Output: a [`ShownPrompt`]. What must hold: the prompt is the one that a re-ranking with the
-//! same fields scores, and what such a re-ranking refuses is refused here in the same words.
+//! Input: a [`ShowRequest`]. Output: a [`ShownPrompt`]. What must hold: re-ranking with the same fields
+//! scores exactly this prompt; a request that re-ranking would refuse is refused here with the same message.
 
 use super::{
     Service,
@@ -15,15 +15,15 @@ use crate::{
 /// A query and one of its documents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShowRequest {
-    /// What is looked for. Must not be empty.
+    /// The query. Must not be empty.
     pub query: String,
-    /// What may meet it.
+    /// The document.
     pub text: String,
-    /// What "meets" means; the server's default instruction if absent.
+    /// The instruction, which defines relevance. If absent, the server's default applies.
     pub instruction: Option<String>,
-    /// Whether a prompt that is too long is truncated; the server's default if absent.
+    /// Whether a too long prompt is truncated; the server's default if absent.
     pub truncate: Option<bool>,
-    /// From which end the document is cut.
+    /// The end at which the document is cut.
     pub truncation_direction: TruncationDirection,
 }
 
@@ -32,9 +32,10 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`Error::ModelType`] if the model is not a re-ranker; [`Error::Empty`] without a query; [`Error::Validation`] for
-    /// an instruction that cannot be used; [`Error::TooLong`] for a prompt that must not be truncated;
-    /// [`Error::Overloaded`] without a free permit; [`Error::Tokenizer`] if the tokenizer fails.
+    /// [`Error::ModelType`] if the model is not a re-ranker; [`Error::Empty`] without a query;
+    /// [`Error::Validation`] for an instruction that cannot be used; [`Error::TooLong`] for a prompt that
+    /// must not be truncated; [`Error::Overloaded`] without a free permit; [`Error::Tokenizer`] if the
+    /// tokenizer fails.
     pub async fn show_prompt(&self, request: ShowRequest) -> Result<ShownPrompt, Error> {
         counted_for_tokenizer("single", self.shown(request)).await
     }

@@ -1,8 +1,9 @@
 //! A service for tests: a tokenizer of a thousand words, a backend that hashes ids, small limits.
 //!
-//! Input: a kind of model, changes to the limits. Output: a [`Fixture`], and by [`Fixture::raw_score`] and
-//! [`Fixture::values`] what it must answer, computed without queue, batch and threads. The words `fail`, `panic`, `nan` and `break` misbehave as in `infer::testing`; `w6` to
-//! `w999` are words without a meaning.
+//! Input: a kind of model, and changes to the limits. Output: a [`Fixture`]. [`Fixture::raw_score`] and
+//! [`Fixture::values`] give the expected answers, computed without queue, batch and threads. The words
+//! `fail`, `panic`, `nan` and `break` misbehave as in `infer::testing`; `w6` to `w999` are words without a
+//! meaning.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -23,7 +24,7 @@ use std::{collections::BTreeMap, future::Future};
 use text_embeddings_backend_core::{ModelType, Pool};
 use tokenizers::Tokenizer;
 
-/// The longest prompt, in tokens; the frame around query and document takes a few dozen of them.
+/// The longest prompt, in tokens. The frame around query and document takes a few dozen of them.
 pub(crate) const MAX_INPUT_LENGTH: usize = 400;
 
 /// The tokenizer's special token.
@@ -35,12 +36,12 @@ pub(crate) struct Fixture {
     width: usize,
 }
 
-/// A generative re-ranker whose batches hold `max_batch_tokens`.
+/// A generative re-ranker with batches of at most `max_batch_tokens` tokens.
 pub(crate) fn fixture(max_batch_tokens: usize) -> Fixture {
     fixture_with(max_batch_tokens, |_| ())
 }
 
-/// As [`fixture`], with other limits or another kind of model.
+/// Like [`fixture`], with other limits or another kind of model.
 pub(crate) fn fixture_with(max_batch_tokens: usize, change: impl FnOnce(&mut ServiceConfig)) -> Fixture {
     let mut config = config(ModelType::ListwiseReranker, ServedModel::default());
     config.model.labels = vec!["yes".to_owned()];
@@ -49,12 +50,12 @@ pub(crate) fn fixture_with(max_batch_tokens: usize, change: impl FnOnce(&mut Ser
     fixture_of(limits(max_batch_tokens, 512), prompt_encoder().into(), width, config)
 }
 
-/// As [`fixture`], with so many requests in flight at most.
+/// Like [`fixture`], with at most `max_concurrent_requests` requests in flight.
 pub(crate) fn fixture_with_permits(max_batch_tokens: usize, max_concurrent_requests: usize) -> Fixture {
     fixture_of_limits(limits(max_batch_tokens, max_concurrent_requests))
 }
 
-/// As [`fixture`], with these limits of the engine.
+/// Like [`fixture`], with these limits of the engine.
 pub(crate) fn fixture_of_limits(limits: EngineLimits) -> Fixture {
     let config = config(ModelType::ListwiseReranker, ServedModel::default());
     fixture_of(limits, prompt_encoder().into(), 1, config)
@@ -81,7 +82,7 @@ pub(crate) fn classifier_fixture(labels: &[&str]) -> Fixture {
     fixture_of(limits(100, 512), text_encoder().into(), width, config)
 }
 
-/// The limits of an engine, in tokens of a batch and in requests.
+/// The limits of an engine: the tokens of a batch, and the requests in flight.
 pub(crate) fn limits(max_batch_tokens: usize, max_concurrent_requests: usize) -> EngineLimits {
     EngineLimits {
         max_batch_tokens,
@@ -117,18 +118,18 @@ impl Fixture {
         (values(&ids, 1)[0], ids.len())
     }
 
-    /// What the backend says of an input.
+    /// The backend's values for an input.
     pub(crate) fn values(&self, input: &Input<'_>) -> Vec<f32> {
         values(&self.ids(input), self.width)
     }
 
-    /// What the backend says of an input up to each of its tokens.
+    /// The backend's values for an input up to each of its tokens.
     pub(crate) fn values_of_tokens(&self, input: &Input<'_>) -> Vec<Vec<f32>> {
         let ids = self.ids(input);
         (1..=ids.len()).map(|end| values(&ids[..end], self.width)).collect()
     }
 
-    /// The ids of an input, its end cut if it is too long.
+    /// The ids of an input. Its end is cut if it is too long.
     pub(crate) fn ids(&self, input: &Input<'_>) -> Vec<u32> {
         let truncation =
             Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
@@ -136,7 +137,7 @@ impl Fixture {
     }
 }
 
-/// Runs a future on a runtime that has no thread but this one, so that a recorder sees what it counts.
+/// Runs a future on a runtime without other threads, so that a recorder sees its metrics.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
@@ -160,7 +161,8 @@ fn text_encoder() -> TextEncoder {
     TextEncoder::new(tokenizer(), options).unwrap()
 }
 
-/// Words and runs of punctuation, with a `[CLS]` put before each text that asks for special tokens.
+/// A tokenizer of words and runs of punctuation. It puts `[CLS]` before each text if special tokens are
+/// requested.
 fn tokenizer() -> Tokenizer {
     let named = [("[UNK]", 0), ("fail", FAIL), ("panic", PANIC), ("nan", NAN), ("break", BREAK), ("행성", 5)];
     let mut vocabulary: BTreeMap<String, u32> = (6..CLS).map(|id| (format!("w{id}"), id)).collect();

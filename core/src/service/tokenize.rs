@@ -1,8 +1,8 @@
-//! Texts to tokens and back.
+//! Encodes texts to tokens, and decodes tokens to texts.
 //!
-//! Input: texts or ids. Output: tokens with their place in the text, or texts. What must hold: offsets count bytes of
-//! the text as the client sent it, with an embedding model's prompt before it, and lie between characters; requests take
-//! a permit like all others, so that the work that waits is bounded.
+//! Input: texts or ids. Output: tokens with their place in the text, or texts. What must hold: offsets count
+//! bytes of the text that the client sent, with an embedding model's prompt before it, and lie between
+//! characters; requests take a permit like all others, so that waiting work is bounded.
 
 use super::{
     Service,
@@ -16,20 +16,21 @@ use std::sync::{
 use tokenizers::{Encoding, Tokenizer};
 use tokio::sync::oneshot;
 
-/// The most tokens of an answer, about 35 MB of JSON: a token takes some 70 bytes there, however short its text is, so
-/// that a body of digits would become an answer of 60 times its size.
+/// The most tokens of an answer, which is about 35 MB of JSON. A token takes some 70 bytes there, even if its
+/// text is short. Without a limit, the answer to a body of digits would be 60 times its size.
 const MAX_TOKENS_SHOWN: usize = 500_000;
 
 /// Texts to tokenize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizeRequest {
-    /// The texts. Must not be empty, nor may one of them.
+    /// The texts. Neither the list nor a text may be empty.
     pub inputs: Vec<String>,
-    /// Whether they were a list, also one of a single text.
+    /// Whether the client sent a list, even of a single text.
     pub is_batch: bool,
-    /// Whether the tokenizer's post-processor adds its tokens.
+    /// Whether the tokenizer's post-processor adds its special tokens.
     pub add_special_tokens: bool,
-    /// Which of an embedding model's prompts is put before each text; the server's default if absent.
+    /// The name of the prompt of an embedding model that is put before each text. If absent, the server's
+    /// default applies.
     pub prompt_name: Option<String>,
 }
 
@@ -38,36 +39,36 @@ pub struct TokenizeRequest {
 pub struct Token {
     /// Its id.
     pub id: u32,
-    /// The piece of the text that it stands for, or its own name if it is special.
+    /// The part of the text that it stands for, or its own name if it is special.
     pub text: String,
     /// Whether it is a special token.
     pub special: bool,
-    /// The byte of the text where its first character begins; absent for special tokens.
+    /// The byte offset of its first character in the text; absent for special tokens.
     pub start: Option<usize>,
-    /// The byte behind its last character; absent for special tokens.
+    /// The byte offset after its last character; absent for special tokens.
     pub stop: Option<usize>,
 }
 
 /// Ids to turn into text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeRequest {
-    /// The ids of each text. Must not be empty, nor may one of them.
+    /// The ids of each text. Neither the list nor one of its lists may be empty.
     pub ids: Vec<Vec<u32>>,
-    /// Whether they were a list of lists, also one of a single list.
+    /// Whether the client sent a list of lists, even of a single list.
     pub is_batch: bool,
-    /// Leave special tokens out of the text.
+    /// Whether to leave out special tokens.
     pub skip_special_tokens: bool,
 }
 
 impl Service {
-    /// The tokens of each text; the template has no part in it.
+    /// The tokens of each text, without the template.
     ///
     /// # Errors
     ///
-    /// [`Error::Empty`] without inputs, [`Error::BatchTooLarge`] with too many, [`Error::EmptyInput`] for an empty one,
-    /// [`Error::TooManyCharacters`] for one that is too long, [`Error::Validation`] for an unknown prompt and for more
-    /// tokens than an answer holds, [`Error::Overloaded`] without a free permit, [`Error::Tokenizer`] if one cannot be
-    /// encoded.
+    /// [`Error::Empty`] without inputs; [`Error::BatchTooLarge`] for too many; [`Error::EmptyInput`] for an
+    /// empty input; [`Error::TooManyCharacters`] for an input that is too long; [`Error::Validation`] for an
+    /// unknown prompt, and for more tokens than an answer may hold; [`Error::Overloaded`] without a free
+    /// permit; [`Error::Tokenizer`] if an input cannot be encoded.
     pub async fn tokenize(&self, request: TokenizeRequest) -> Result<Vec<Vec<Token>>, Error> {
         self.tokenize_at_most(request, MAX_TOKENS_SHOWN).await
     }
@@ -109,8 +110,9 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`Error::Empty`] without lists, [`Error::BatchTooLarge`] with too many, [`Error::EmptyInput`] for an empty one,
-    /// [`Error::Overloaded`] without a free permit, [`Error::Tokenizer`] if one cannot be decoded.
+    /// [`Error::Empty`] without lists; [`Error::BatchTooLarge`] for too many; [`Error::EmptyInput`] for an
+    /// empty list; [`Error::Overloaded`] without a free permit; [`Error::Tokenizer`] if a list cannot be
+    /// decoded.
     pub async fn decode(&self, request: DecodeRequest) -> Result<Vec<String>, Error> {
         let DecodeRequest { ids, is_batch, skip_special_tokens } = request;
         counted_for_tokenizer(method(is_batch), async move {
@@ -130,14 +132,14 @@ impl Service {
         .await
     }
 
-    /// Does `job` for each input, of so many bytes, on the tokenizer's threads.
+    /// Runs `job` for each input on the tokenizer's threads. `bytes` gives the length of an input.
     pub(super) async fn map<I: Send + 'static, O: Send + 'static>(
         &self,
         inputs: Vec<I>,
         bytes: impl Fn(&I) -> usize,
         job: impl Fn(&Encoder, I) -> Result<O, Error> + Clone + Send + 'static,
     ) -> Result<Vec<O>, Failed> {
-        // The device has no part in this.
+        // This does not use the device.
         let _permit = self.permit(0).await?;
         let place = self.tokenization.place(inputs.iter().map(&bytes).sum());
         let mut answers = Vec::with_capacity(inputs.len());
@@ -146,7 +148,7 @@ impl Service {
             let job = job.clone();
             self.tokenization.run(place, bytes(&input), move |encoder: &Encoder| {
                 if !reply.is_closed() {
-                    // A receiver that is gone wants no answer.
+                    // A closed receiver means that the request was abandoned.
                     let _ = reply.send(job(encoder, input));
                 }
             });
@@ -160,7 +162,7 @@ impl Service {
     }
 }
 
-/// Refuses inputs of which some fail `check`, with the error of the first.
+/// Refuses inputs if any of them fails `check`, with the error of the first failure.
 fn check_each<I>(inputs: &[I], check: impl Fn(&I) -> Result<(), Error>) -> Result<(), Failed> {
     let mut errors = inputs.iter().filter_map(|input| check(input).err());
     match errors.next() {
@@ -305,7 +307,7 @@ mod tests {
         assert_eq!(service.decode(decode.clone()).await, Err(Error::Overloaded { retry_after: 1 }));
         let release = async {
             drop(held);
-            // The permit goes to who waits, not to who comes after.
+            // The permit goes to the request that waits, not to a later one.
             service.decode(decode.clone()).await
         };
         let patient = service.patient();

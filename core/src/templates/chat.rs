@@ -1,9 +1,9 @@
-//! Jinja as `transformers` sets it up for chat templates (`utils/chat_template_utils.py`).
+//! Jinja with the settings of `transformers` for chat templates (`utils/chat_template_utils.py`).
 //!
-//! Input: a template's source, then messages. Output: the rendered prompt, or [`TemplateError::Render`] with Jinja's
-//! words. What must hold: what comes out equals what `transformers` renders, else it is an error; only start-up
-//! renders templates, and only with texts of our own. A template may come from anybody: its steps, its output and the
-//! widths that it asks for are bounded here, its time and its memory by `learn.rs`.
+//! Input: a template's source, then messages. Output: the rendered prompt, or [`TemplateError::Render`] with
+//! Jinja's message. What must hold: the result equals that of `transformers`, or is an error; templates are
+//! only rendered at the start, and only with the server's own texts. A template may come from anyone. Its
+//! steps, its output and its format widths are bounded here, its time and its memory in `learn.rs`.
 
 use super::TemplateError;
 use minijinja::{
@@ -18,32 +18,32 @@ use std::io::{self, Write};
 
 /// The most steps of a rendering. Official templates take some hundred.
 const MOST_STEPS: u64 = 1_000_000;
-/// The longest prompt in bytes, with texts of our own.
+/// The longest prompt in bytes, with the server's own texts.
 const LONGEST_PROMPT: usize = 4 << 20;
-/// The most digits of a width in a format.
+/// The most digits of a width in a format string.
 const WIDTH_DIGITS: usize = 4;
 
-/// How a template wants its messages, as sentence-transformers writes it into `sentence_bert_config.json`.
+/// The form of a template's messages, which sentence-transformers stores in `sentence_bert_config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageStyle {
-    /// Whether a message's content is a list of parts (`[{"type": "text", "text": …}]`) instead of a text. If absent, the
-    /// template's own words decide, by the rule of sentence-transformers.
+    /// Whether a message's content is a list of parts (`[{"type": "text", "text": …}]`) instead of a text. If
+    /// absent, the template's source decides, by the rule of sentence-transformers.
     pub structured: Option<bool>,
-    /// Whether the template is asked for the beginning of an answer.
+    /// Whether the template should write the beginning of an answer.
     pub add_generation_prompt: bool,
-    /// Further variables of the template.
+    /// Additional variables of the template.
     pub variables: BTreeMap<String, serde_json::Value>,
 }
 
 impl MessageStyle {
-    /// That of templates without a word about it.
+    /// The form for templates without settings.
     #[must_use]
     pub fn plain() -> Self {
         Self { structured: None, add_generation_prompt: true, variables: BTreeMap::new() }
     }
 }
 
-/// What a template that reads a list of parts writes (sentence-transformers 6, `base/modality.py`).
+/// Strings in templates that read a list of parts (sentence-transformers 6, `base/modality.py`).
 const STRUCTURED: [&str; 5] = ["content[0]", ".type", "'type'", "\"type\"", "message.content["];
 
 /// A message.
@@ -52,7 +52,7 @@ pub(super) struct Message<'a> {
     pub(super) content: &'a str,
 }
 
-/// A Jinja template in the environment that `transformers` gives it.
+/// A Jinja template in the environment of `transformers`.
 pub(super) struct ChatTemplate {
     environment: Environment<'static>,
     style: MessageStyle,
@@ -73,7 +73,7 @@ impl ChatTemplate {
         environment.set_fuel(Some(MOST_STEPS));
         environment.set_unknown_method_callback(method);
         environment.add_filter("format", format);
-        // Its width would be memory that is taken at once.
+        // Its width would allocate memory of any size at once.
         environment.remove_filter("indent");
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
@@ -109,7 +109,7 @@ impl ChatTemplate {
     }
 }
 
-/// A prompt while it is written.
+/// A prompt under construction.
 struct Prompt(Vec<u8>);
 
 impl Write for Prompt {
@@ -125,7 +125,7 @@ impl Write for Prompt {
     }
 }
 
-/// A variable's value; one that is a list or a map is none.
+/// A variable's value. Lists and maps become none.
 fn of_json(value: &serde_json::Value) -> Value {
     match value {
         serde_json::Value::Bool(value) => (*value).into(),
@@ -148,7 +148,7 @@ fn refuse(reason: String) -> JinjaError {
     JinjaError::new(ErrorKind::InvalidOperation, reason)
 }
 
-/// Python's methods of texts, lists and maps.
+/// Python's methods of strings, lists and maps.
 fn method(state: &mut State, value: &Value, method: &str, given: &[Value]) -> Result<Value, JinjaError> {
     if let Some(format) = value.as_str().filter(|_| method == "format") {
         check_widths(format.split('{').skip(1).filter_map(|field| field.split('}').next()))?;
@@ -156,15 +156,15 @@ fn method(state: &mut State, value: &Value, method: &str, given: &[Value]) -> Re
     pycompat::unknown_method_callback(state, value, method, given)
 }
 
-/// Python's `%`.
+/// Python's `%` operator.
 #[expect(clippy::needless_pass_by_value, reason = "the form of a template's filter")]
 fn format(format: String, values: Rest<Value>) -> Result<String, JinjaError> {
     check_widths(format.split('%').skip(1).filter_map(|field| field.split(char::is_alphabetic).next()))?;
     formatting::format(FormatStyle::Printf, &format, &values)
 }
 
-/// Refuses a format that asks for widths of any size, which is memory that is taken at once. `specifications` begin where
-/// one of the format's fields does.
+/// Refuses a format with large widths, which would allocate memory of any size at once. Each of
+/// `specifications` begins at a field of the format.
 fn check_widths<'a>(mut specifications: impl Iterator<Item = &'a str>) -> Result<(), JinjaError> {
     let is_wide = |specification: &str| {
         let numbers = specification.split(|character: char| !character.is_ascii_digit());
@@ -183,7 +183,7 @@ fn raise_exception(message: String) -> Result<Value, JinjaError> {
     Err(refuse(format!("the template says: {message}")))
 }
 
-/// The pieces are learned once, so that a date in them would be that of the start.
+/// The pieces are learned once, so a date in them would stay the date of the start.
 fn strftime_now(_format: Value) -> Result<Value, JinjaError> {
     Err(refuse(
         "it asks for the date (strftime_now), and a prompt that changes with the date is not supported"
@@ -191,7 +191,7 @@ fn strftime_now(_format: Value) -> Result<Value, JinjaError> {
     ))
 }
 
-/// Python's `json.dumps` for the values on which it and Rust's agree: Jinja's own would escape HTML.
+/// Python's `json.dumps`, for the values on which it and Rust agree. Jinja's own filter would escape HTML.
 #[expect(clippy::needless_pass_by_value, reason = "the form of a template's filter")]
 fn to_json(value: Value) -> Result<String, JinjaError> {
     let json = serde_json::to_value(&value).map_err(|error| refuse(error.to_string()))?;

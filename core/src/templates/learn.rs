@@ -1,7 +1,7 @@
-//! Learns the pieces of a Jinja chat template by rendering it with texts of our own.
+//! Learns the pieces of a Jinja chat template by rendering it with the server's own texts.
 //!
-//! Input: a template's source and how it wants its messages. Output: a [`PromptTemplate`]. What must hold: the pieces make
-//! of every text what the template makes of it, or the template is refused.
+//! Input: a template's source, and the form of its messages. Output: a [`PromptTemplate`]. What must hold:
+//! for every text, the pieces give the same prompt as the template. Otherwise the template is refused.
 
 use super::{
     EmptyInstruction, MessageStyle, Piece, PromptTemplate, Slot, TemplateError,
@@ -13,17 +13,18 @@ use crate::{
 };
 use std::time::Duration;
 
-/// What learning a template may take. Those in use take milliseconds and some hundred kilobytes.
+/// The limits for learning a template. Templates in use take milliseconds and some hundred kilobytes.
 const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), memory: 256 << 20 };
 
 impl PromptTemplate {
-    /// Learns the prompt of a Jinja chat template, which gets up to three messages: `system` (the instruction), `query` and
-    /// `document`; it is set up as `transformers` does (`utils/chat_template_utils.py`).
+    /// Learns the prompt of a Jinja chat template. The template gets up to three messages, `system` (the
+    /// instruction), `query` and `document`, in the environment that `transformers` gives it
+    /// (`utils/chat_template_utils.py`).
     ///
     /// # Errors
     ///
-    /// [`TemplateError`] unless the template writes query and document once each, verbatim or stripped of outer
-    /// whitespace, and the same for the instruction if it writes that at all.
+    /// [`TemplateError`] unless the template writes query and document once each, verbatim or stripped of
+    /// outer whitespace. The same applies to the instruction if the template writes it at all.
     pub fn from_chat_template(source: &str, style: &MessageStyle) -> Result<Self, TemplateError> {
         if !template_has_roles(source) {
             return Err(TemplateError::General);
@@ -47,7 +48,8 @@ impl PromptTemplate {
         }
         let without = Form { chat: &chat, slots: &[Slot::Query, Slot::Document] };
         template.default_instruction = without.default_instruction(&template.pieces);
-        // A form of its own, where the template does not fall back on an instruction; some refuse to do without one.
+        // A separate form for requests without an instruction, if the template does not have its own default
+        // instruction. Some templates cannot be rendered without an instruction.
         if template.default_instruction.is_none() && without.render(SENTINELS).is_ok() {
             template.bare = Some(without.learn()?);
         }
@@ -63,10 +65,11 @@ impl PromptTemplate {
     }
 }
 
-/// Texts that no template contains, one per slot.
+/// Texts that no template contains, one for each slot.
 const SENTINELS: [&str; 3] = ["Zq7InstructionXv3k", "Zq7QueryXv3k", "Zq7DocumentXv3k"];
 
-/// Text that shows every kind of change: outer whitespace, line breaks, markup, Jinja, control tokens, case, length.
+/// Text that reveals every kind of change: outer whitespace, line breaks, markup, Jinja, control tokens,
+/// case, length.
 fn difficult_text(sentinel: &str) -> String {
     let line = format!(
         "{sentinel} \"a\" 'B' <b>&amp;</b> {{{{ 7*7 }}}} {{% x %}} {{# y #}} \\n <|im_end|>\r\n\n  ÅE\u{301}日😀\t"
@@ -82,7 +85,7 @@ fn text_of(pieces: &[Piece], texts: [&str; 3]) -> String {
     pieces.iter().map(|piece| piece.text(texts)).collect()
 }
 
-/// A template that gets the messages of these slots.
+/// A template together with the slots whose messages it gets.
 struct Form<'a> {
     chat: &'a ChatTemplate,
     slots: &'a [Slot],
@@ -106,7 +109,8 @@ impl Form<'_> {
         Ok(pieces)
     }
 
-    /// Sets each slot's `trim` by what the template does to difficult text in it, first one at a time, then in all.
+    /// Sets `trim` of each slot by the template's output for difficult texts, first in one slot at a time,
+    /// then in all.
     fn learn_trimming(&self, pieces: &mut [Piece]) -> Result<(), TemplateError> {
         let difficult = SENTINELS.map(difficult_text);
         for &slot in self.slots {
@@ -129,7 +133,7 @@ impl Form<'_> {
         }
     }
 
-    /// Documents and queries may be empty. Some templates write a word in their place.
+    /// Documents and queries may be empty. Some templates write a word instead.
     fn learn_empty(&self, pieces: &mut [Piece], slot: Slot) -> Result<(), TemplateError> {
         let mut texts = SENTINELS;
         texts[slot as usize] = "";
@@ -150,14 +154,14 @@ impl Form<'_> {
         Err(TemplateError::Altered { slot })
     }
 
-    /// The template's own instruction: what stands in the slot when there is no system message.
+    /// The template's own instruction: its text in the slot's place if there is no system message.
     fn default_instruction(&self, pieces: &[Piece]) -> Option<String> {
         let rendered = self.render(SENTINELS).ok()?;
         in_place_of(pieces, Slot::Instruction, &rendered).map(str::to_owned)
     }
 }
 
-/// What `rendered`, which has the sentinels in the other slots, has in the place of this one.
+/// The text of `rendered` in the place of the slot `wanted`. The other slots contain their sentinels.
 fn in_place_of<'a>(pieces: &[Piece], wanted: Slot, rendered: &'a str) -> Option<&'a str> {
     let place =
         pieces.iter().position(|piece| matches!(piece, Piece::Slot { slot, .. } if *slot == wanted))?;

@@ -1,8 +1,8 @@
-//! The two tokens between which a generative re-ranker decides.
+//! The two tokens between which a generative re-ranker chooses.
 //!
-//! Input: the model's tokenizer, and what names the answers: flags, `1_LogitScore/config.json` or a family. Output:
-//! [`AnswerTokens`]. What must hold: each is one token of the vocabulary, and they differ; a wrong guess gives near-random
-//! scores.
+//! Input: the model's tokenizer, and the source of the answers: flags, `1_LogitScore/config.json` or a
+//! family. Output: [`AnswerTokens`]. What must hold: each answer is one token of the vocabulary, and the two
+//! differ, because a wrong guess gives nearly random scores.
 
 use super::EncoderError;
 use crate::{families::Answers, files::LogitScore};
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use text_embeddings_backend_core::AnswerTokens;
 use tokenizers::Tokenizer;
 
-/// An answer as a user names it: by its text, or as `id:9454`.
+/// An answer in the user's notation: its text, or `id:9454`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedAnswer {
     /// The text of exactly one token.
@@ -27,7 +27,7 @@ impl FromStr for NamedAnswer {
             Some(id) => id
                 .parse()
                 .map(Self::Id)
-                .map_err(|_| format!("`{text}` is no token id: give a number after `id:`")),
+                .map_err(|_| format!("`{text}` is not a token id: give a number after `id:`")),
             None if text.is_empty() => {
                 Err("it is empty: give a token's text, or `id:` and its number".to_owned())
             }
@@ -36,7 +36,7 @@ impl FromStr for NamedAnswer {
     }
 }
 
-/// What names the answers.
+/// The source of the answers.
 #[derive(Debug, Clone, Copy)]
 pub enum AnswerSource<'a> {
     /// `--rerank-true-token` and `--rerank-false-token`.
@@ -47,7 +47,7 @@ pub enum AnswerSource<'a> {
     Family(Answers),
 }
 
-/// The fields of a file that names them.
+/// The fields of the file with the answers.
 const FILE: [&str; 2] =
     ["`true_token_id` of 1_LogitScore/config.json", "`false_token_id` of 1_LogitScore/config.json"];
 

@@ -1,35 +1,37 @@
-//! Where a text can be cut in two without changing a token, and which bytes of a long one need no encoding at all.
+//! Finds places where a text can be divided without changing a token, and the bytes of a long text that need
+//! no encoding.
 //!
-//! Input: a tokenizer, then texts. Output: places in a text. What must hold: at such a place the ids of both parts,
-//! encoded alone and put one behind the other, are those of the whole. That is known only of tokenizers that cut texts
-//! into words before anything else, by the rules that are listed here; of any other tokenizer no place is named.
+//! Input: a tokenizer, then texts. Output: places in a text. What must hold: if both parts at such a place
+//! are encoded separately, their ids together are the ids of the whole text. This is only known for
+//! tokenizers that first split texts into words by the rules listed here. For all other tokenizers there are
+//! no such places.
 
 use super::TruncationDirection;
 use serde_json::Value;
 use std::ops::Range;
 use tokenizers::{AddedToken, Tokenizer};
 
-/// How many bytes of a text are encoded at first for each token that may stay of it.
+/// The number of bytes of a text that the first attempt encodes for each token that may stay.
 const BYTES_PER_TOKEN: usize = 8;
-/// Texts of no more bytes than this are encoded whole: nothing is to be gained.
+/// Texts up to this length, in bytes, are encoded whole, because skipping bytes would gain nothing.
 const SHORT: usize = 4096;
-/// How much longer the next attempt is if that gave too few tokens.
+/// The factor by which the next attempt is longer if an attempt gave too few tokens.
 const GROWTH: usize = 3;
 
-/// The patterns of Qwen and of Llama 3, in which a line break ends a word whatever follows it.
+/// The patterns of Qwen and of Llama 3. In these, a line break ends a word, whatever follows.
 const PATTERNS: [&str; 2] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
 
-/// The places at which a tokenizer cuts every text.
+/// The places at which a tokenizer splits every text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Borders {
-    /// Whether it cuts before the space of a letter or digit, a space and a letter, all of ASCII.
+    /// Whether it splits before a space between an ASCII letter or digit and an ASCII letter.
     words: bool,
-    /// Whether it cuts behind a line break that two ASCII characters follow, the first of them visible.
+    /// Whether it splits after a line break that precedes two ASCII characters, the first of them visible.
     lines: bool,
-    /// The least bytes that are encoded of a text.
+    /// The smallest number of bytes of a text that are encoded.
     least: usize,
 }
 
@@ -54,7 +56,7 @@ impl Borders {
         }
     }
 
-    /// The place behind the last line break of `text`, a template's own, at which it can be cut.
+    /// The place after the last line break of `text`, a text of the template, at which it can be divided.
     pub(super) fn line(self, text: &str) -> Option<usize> {
         let bytes = text.as_bytes();
         let is_border =
@@ -62,9 +64,10 @@ impl Borders {
         if self.lines { (1..bytes.len().saturating_sub(1)).rfind(is_border) } else { None }
     }
 
-    /// The bytes of a text that need no encoding if at most `tokens` of its tokens stay, at the end that `direction` does
-    /// not cut; fewer with each attempt, 0 being the first. None if all are needed. The first and the last word always
-    /// are: they stand beside other text.
+    /// The bytes of a text that need no encoding if at most `tokens` of its tokens stay, at the end that
+    /// `direction` keeps. There are fewer such bytes with each attempt, beginning with attempt 0. `None` if
+    /// all bytes are needed. The first and the last word are always needed, because other text is next to
+    /// them.
     pub(super) fn gap(
         self,
         text: &str,
@@ -91,7 +94,7 @@ impl Borders {
     }
 }
 
-/// The steps of a normalizer or pre-tokenizer; none where there is none.
+/// The steps of a normalizer or pre-tokenizer; empty if there is none.
 fn steps<'a>(part: &'a Value, list: &str) -> Vec<&'a Value> {
     match part {
         Value::Null => Vec::new(),
@@ -102,8 +105,8 @@ fn steps<'a>(part: &'a Value, list: &str) -> Vec<&'a Value> {
     }
 }
 
-/// Whether what a normalizer makes of the text on one side of a border does not depend on the other side, and whether it
-/// leaves the border's three characters as they are, but for case. It puts nothing before a text, and takes nothing off.
+/// Whether a normalizer treats the two sides of a border independently and keeps the border's three
+/// characters, except for their case. It must not add or remove text at the beginning.
 fn is_local(step: &Value) -> bool {
     match step["type"].as_str().unwrap_or_default() {
         "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "StripAccents" | "BertNormalizer" | "Nmt"
@@ -118,7 +121,7 @@ fn is_local(step: &Value) -> bool {
     }
 }
 
-/// Whether a pre-tokenizer cuts at every border between words.
+/// Whether a pre-tokenizer splits at every border between words.
 fn splits_words(step: &Value) -> bool {
     match step["type"].as_str().unwrap_or_default() {
         "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit" => true,
@@ -128,7 +131,7 @@ fn splits_words(step: &Value) -> bool {
     }
 }
 
-/// Whether a pre-tokenizer only cuts further, each piece by itself.
+/// Whether a pre-tokenizer only splits its pieces further, each independently.
 fn keeps_words_apart(step: &Value) -> bool {
     matches!(step["type"].as_str(), Some("ByteLevel" | "Digits" | "Punctuation" | "Metaspace"))
 }
@@ -141,7 +144,7 @@ fn is_pattern(step: &Value) -> bool {
         && pattern.is_some_and(|pattern| PATTERNS.contains(&pattern))
 }
 
-/// Whether an added token can lie on both sides of a border between words, or take its space.
+/// Whether an added token can cover both sides of a border between words, or take its space.
 fn joins_words(token: &AddedToken) -> bool {
     let content = token.content.as_bytes();
     let has_border = content.windows(2).any(|pair| pair[0].is_ascii_alphanumeric() && pair[1] == b' ');
@@ -168,7 +171,7 @@ mod tests {
     use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
     use serde_json::json;
 
-    /// Words whose tokens depend on what stands beside them in one tokenizer or another.
+    /// Words whose tokens depend on their neighbours in one tokenizer or another.
     const WORDS: [&str; 24] = [
         "the",
         "other",
@@ -207,7 +210,7 @@ mod tests {
         text
     }
 
-    /// Tokenizers that cut texts into words in the ways that are known, each under a name.
+    /// Named tokenizers that split texts into words in each of the known ways.
     fn tokenizers() -> Vec<(&'static str, Tokenizer)> {
         let split = |pattern: &str| json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
         let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
@@ -323,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Every input has the ids that it has when all of its bytes are encoded, whatever is cut and shared.
+    /// Every input has the same ids as when all of its bytes are encoded, whatever is skipped and shared.
     #[test]
     fn what_is_left_out_and_what_is_shared_changes_no_id() {
         let mut rng = StdRng::from_os_rng();

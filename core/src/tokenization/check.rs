@@ -1,8 +1,8 @@
-//! The self-check of the start: does the encoder tell pairs apart, within a frame that stays?
+//! The self-check at the start: the encoder must distinguish pairs within a constant frame.
 //!
-//! Input: a [`PromptEncoder`]. Output: nothing, or the reason not to serve. What must hold afterwards: an encoder that
-//! passed gives different pairs different prompts, ends every prompt as the template does, and agrees with the
-//! tokenizer's own reading of the whole prompt.
+//! Input: a [`PromptEncoder`]. Output: nothing, or the reason not to serve. What must hold: an encoder that
+//! passes gives different pairs different prompts, ends every prompt like the template, and agrees with the
+//! tokenizer's reading of the whole prompt.
 
 use crate::templates::Piece;
 
@@ -11,18 +11,20 @@ use super::{
     tokens::{Owner, Tokens},
 };
 
-// They start and end alike, because a tokenizer may join a text's first and last characters to the template's.
+// They start and end alike, because a tokenizer may merge a text's first and last characters with the
+// template's.
 const QUERIES: [&str; 2] = ["What is the capital of China?", "What is gravity?"];
 const DOCUMENTS: [&str; 2] =
     ["The capital of China is Beijing.", "The force that pulls two bodies together."];
 
 impl PromptEncoder {
-    /// Encodes some pairs of its own.
+    /// Encodes some fixed pairs as a test.
     ///
     /// # Errors
     ///
-    /// [`EncoderError`] if different pairs don't give different prompts in the same frame, if the pieces' ids differ
-    /// from those of the whole prompt, or if the longest input leaves no room beside the frame.
+    /// [`EncoderError`] if different pairs do not give different prompts in the same frame, if the ids of the
+    /// pieces differ from the ids of the whole prompt, or if the longest input has no room for texts besides
+    /// the frame.
     pub fn self_check(&self) -> Result<(), EncoderError> {
         let pairs = [(0, 0), (0, 1), (1, 0)];
         let prompts = pairs.map(|(query, document)| self.check_prompt(QUERIES[query], DOCUMENTS[document]));
@@ -41,7 +43,8 @@ impl PromptEncoder {
         self.encode_whole(&text).map_err(EncoderError::tokenizer)
     }
 
-    /// Whatever a tokenizer does at the start of a text or around control tokens must not make a difference.
+    /// Checks that encoding in pieces gives the ids of the whole prompt, whatever a tokenizer does at the
+    /// start of a text or around control tokens.
     fn check_pieces(&self, first: &Tokens) -> Result<(), EncoderError> {
         let instruction = self.options.default_instruction.as_deref();
         let texts = [instruction.unwrap_or_default(), QUERIES[0], DOCUMENTS[0]];
@@ -62,7 +65,8 @@ impl PromptEncoder {
             }
         }
         whole.extend(end_section(&mut section)?);
-        // Control tokens in the default instruction are text here, and only here.
+        // Control tokens in the default instruction are text for the encoder, but not for the full tokenizer
+        // here.
         let is_comparable = self.options.parse_special_tokens || !self.mentions_added_token();
         if is_comparable && whole != first.ids { Err(EncoderError::Pieces) } else { Ok(()) }
     }
@@ -73,7 +77,7 @@ impl PromptEncoder {
         tokens.values().any(|token| instruction.contains(&token.content))
     }
 
-    /// A document that is far too long must leave the frame as it is.
+    /// Checks that a document that is far too long does not change the frame.
     fn check_room(&self, first: &Tokens) -> Result<(), EncoderError> {
         let (frame_size, max) = (first.count(Owner::Frame), self.longest(first));
         if frame_size >= max {
@@ -93,7 +97,7 @@ impl PromptEncoder {
     }
 }
 
-/// The tokens that are not the query's nor the document's.
+/// The tokens that belong neither to the query nor to the document.
 fn frame(prompt: &Tokens) -> Vec<u32> {
     let tokens = prompt.ids.iter().zip(&prompt.owners);
     tokens.filter(|(_, owner)| **owner == Owner::Frame).map(|(id, _)| *id).collect()

@@ -1,6 +1,6 @@
-//! Why a tokenizer and a template cannot serve: errors of the start-up, each with its remedy.
+//! Errors of a tokenizer and a template at the start, each with its remedy.
 
-/// A tokenizer, or a template together with it, from which no correct scores could come.
+/// A tokenizer, or a template together with it, that cannot give correct scores.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncoderError {
     /// The tokenizer library failed.
@@ -9,19 +9,19 @@ pub enum EncoderError {
         /// The library's words.
         reason: String,
     },
-    /// A rule of the tokenizer takes more than a tokenizer may.
+    /// A rule of the tokenizer exceeds a bound on its work.
     #[error(
         "the {part} of tokenizer.json is refused: {reason}; take the tokenizer from a source that you trust"
     )]
     Bomb {
-        /// Where the rule is.
+        /// The part of the file with the rule.
         part: &'static str,
-        /// What it would do.
+        /// The excessive effect of the rule.
         reason: String,
     },
-    /// The template uses a token whose meaning depends on the text around it.
+    /// The template uses a token that is recognised depending on the text around it.
     #[error(
-        "the template's token `{token}` has `{setting}` set in tokenizer.json, which is not supported: take it back \
+        "the template's token `{token}` has `{setting}` set in tokenizer.json, which is not supported: unset it \
          there, or choose another template with `--chat-template`"
     )]
     ControlToken {
@@ -30,18 +30,18 @@ pub enum EncoderError {
         /// The setting.
         setting: &'static str,
     },
-    /// The prompt ends in a token that the tokenizer does not have.
+    /// The prompt ends with a token that the tokenizer does not have.
     #[error(
-        "the prompt ends in the token {id}, which the tokenizer (tokenizer.json) does not have: check that it belongs to \
+        "the prompt ends with the token {id}, which the tokenizer (tokenizer.json) does not have: check that it belongs to \
          the model"
     )]
     NoToken {
         /// Its id.
         id: u32,
     },
-    /// The prompt is written with a control token that the tokenizer does not have.
+    /// The prompt uses a control token that the tokenizer does not have.
     #[error(
-        "the prompt `{family}` is written with the token `{token}`, which the tokenizer (tokenizer.json) does not have: \
+        "the prompt `{family}` needs the token `{token}`, which the tokenizer (tokenizer.json) does not have: \
          choose the model's own prompt with `--chat-template`"
     )]
     NoControlToken {
@@ -66,29 +66,29 @@ pub enum EncoderError {
          `--max-input-length`"
     )]
     NoRoom {
-        /// Tokens of the template and the default instruction.
+        /// The number of tokens of the template and the default instruction.
         frame: usize,
         /// The longest input.
         max: usize,
     },
-    /// The prompt that every text gets fills the longest input.
+    /// The prompt for all texts fills the longest input.
     #[error(
         "the default prompt and the tokenizer's special tokens take {frame} tokens of a longest input of {max}: raise \
          `--max-input-length`, or choose a shorter prompt with `--default-prompt`"
     )]
     NoRoomForText {
-        /// Tokens of the prompt and special tokens.
+        /// The number of tokens of the prompt and special tokens.
         frame: usize,
         /// The longest input.
         max: usize,
     },
-    /// Different texts give the same ids.
+    /// Two different texts give the same ids.
     #[error(
         "the tokenizer (tokenizer.json) reads two different texts alike, so their vectors or labels would mean \
          nothing: check that it belongs to the model"
     )]
     Texts,
-    /// Different pairs give the same ids.
+    /// Two different pairs give the same ids.
     #[error(
         "the tokenizer (tokenizer.json) reads two different pairs of texts alike, so their scores would mean nothing: \
          check that it belongs to the model"
@@ -100,19 +100,19 @@ pub enum EncoderError {
          supported: check that it belongs to the model"
     )]
     TokenTypes,
-    /// A template with an optional line for the instruction, and no default instruction.
+    /// The template leaves out the line of an empty instruction, and the default instruction is empty.
     #[error(
         "the default instruction is empty, and the model's chat template then leaves the instruction's line out, \
          which is not supported: pass `--default-instruction`"
     )]
     EmptyInstruction,
-    /// Encoding a prompt piece by piece differs from encoding it whole.
+    /// The pieces of a prompt, encoded separately, give other ids than the whole prompt.
     #[error(
         "this tokenizer gives other ids for the pieces of the prompt than for the whole prompt, which is not \
          supported: check that tokenizer.json and the template belong to the same model"
     )]
     Pieces,
-    /// Different pairs give the same prompt, or different frames.
+    /// Two different pairs give the same prompt, or different frames.
     #[error(
         "two different pairs do not give two different prompts within the same frame, so their scores would mean \
          nothing: check that tokenizer.json and the template belong to the same model"
@@ -128,13 +128,13 @@ pub enum EncoderError {
         /// The answer, such as `yes`.
         answer: String,
     },
-    /// A file or flag names a token that the tokenizer does not have.
+    /// A file or flag names a token id that the tokenizer does not have.
     #[error(
         "{field} is {id}, but the tokenizer (tokenizer.json) has no token of that id: check that it belongs to the same \
          model"
     )]
     AnswerId {
-        /// What names it.
+        /// The field or flag that names it.
         field: &'static str,
         /// Its value.
         id: u32,

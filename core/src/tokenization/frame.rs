@@ -1,30 +1,32 @@
-//! A template cut into what never changes, as ids, and what is encoded anew for every request.
+//! Splits a template into fixed parts, as ids, and parts that are encoded for every request.
 //!
-//! Input: the pieces of a template and the two tokenizers. Output: [`Part`]s. What must hold: the control tokens of
-//! the literals stand as ids of their own; between two of them all text, of the template and of the request, is one
-//! run that is encoded as one string, because a tokenizer may join what meets at the border. A run ends at a line break of
-//! the template only where the tokenizer is known to cut there: then what comes before it is the same for all documents.
+//! Input: the pieces of a template, and the tokenizers. Output: [`Part`]s. What must hold: each control token
+//! of the literals has its own id; all text between two control tokens, of the template and of the request,
+//! is one run that is encoded as one string, because a tokenizer may merge text across borders. A run only
+//! ends at a line break of the template if the tokenizer is known to split there. The part before it is then
+//! the same for all documents.
 
 use super::{EncoderError, borders::Borders, prompt::Tokenizers};
 use crate::templates::{Piece, Slot};
 use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 
-/// A stretch of the prompt.
+/// A part of the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Ids that are the same in every prompt, and the template's text that they stand for.
+    /// Ids that are the same in every prompt, and the text of the template that they stand for.
     Fixed { ids: Vec<u32>, text: String },
-    /// Pieces, at least one of them a slot, that are encoded as one string.
+    /// Pieces that are encoded as one string. At least one of them is a slot.
     Run {
         /// The pieces.
         pieces: Vec<Piece>,
-        /// Whether a text begins with them, before which some tokenizers write a mark; a control token goes before others.
+        /// Whether the run begins the input. Some tokenizers put a mark there. All other runs follow a
+        /// control token.
         begins: bool,
     },
 }
 
 impl Part {
-    /// The texts of a request that stand in it.
+    /// The slots in this part.
     pub(super) fn slots(&self) -> Vec<Slot> {
         match self {
             Self::Fixed { .. } => Vec::new(),
@@ -39,12 +41,12 @@ pub(super) enum Item {
     Plain(String),
 }
 
-/// A literal at its added tokens.
+/// Splits a literal at its added tokens.
 pub(super) fn split(text: &str, tokenizer: &Tokenizer) -> Result<Vec<Item>, EncoderError> {
     Controls::new(tokenizer).split(text, tokenizer)
 }
 
-/// Cuts a template into parts, and its runs at these borders.
+/// Splits a template into parts, and its runs at the given borders.
 pub(super) fn parts(
     pieces: &[Piece],
     tokenizers: &Tokenizers,
@@ -78,7 +80,7 @@ pub(super) fn parts(
     Ok(builder.parts)
 }
 
-/// The slot that a piece is.
+/// The slot of a piece; `None` for other pieces.
 pub(super) fn slot_of(piece: &Piece) -> Option<Slot> {
     match piece {
         Piece::Literal(_) | Piece::Break | Piece::Token(_) => None,
@@ -91,7 +93,7 @@ struct PartsBuilder<'a> {
     borders: Borders,
     parts: Vec<Part>,
     run: Vec<Piece>,
-    /// Whether the next run begins a text.
+    /// Whether the next run begins the input.
     begins: bool,
 }
 
@@ -116,7 +118,7 @@ impl PartsBuilder<'_> {
         Ok(())
     }
 
-    /// A run without slots is encoded here, once and for all.
+    /// A run without slots is encoded here, once.
     fn end_run(&mut self) -> Result<(), EncoderError> {
         let run = std::mem::take(&mut self.run);
         if run.iter().any(|piece| slot_of(piece).is_some()) {
@@ -156,7 +158,8 @@ impl Controls {
         Self(tokens)
     }
 
-    /// Splits a literal at added tokens, the leftmost first and of those the longest, as the tokenizer itself does.
+    /// Splits a literal at added tokens: at the leftmost first, and there at the longest, as the tokenizer
+    /// itself does.
     fn split(&self, text: &str, tokenizer: &Tokenizer) -> Result<Vec<Item>, EncoderError> {
         let mut items = Vec::new();
         let mut rest = text;
@@ -182,7 +185,7 @@ impl Controls {
     }
 }
 
-/// Refuses tokens of the template whose recognition depends on what stands around them.
+/// Refuses tokens of the template that are recognised depending on the text around them.
 fn check_token(token: &AddedToken, tokenizer: &Tokenizer) -> Result<(), EncoderError> {
     let settings = [
         ("single_word", token.single_word),

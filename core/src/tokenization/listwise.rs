@@ -1,8 +1,9 @@
-//! Encodes prompts that hold a query and many documents: those of a listwise re-ranker.
+//! Encodes prompts with a query and many documents, for listwise re-rankers.
 //!
-//! Input: a [`ListText`]. Output: [`EncodedList`], as many [`Prompt`]s as the documents need, by the rule of the authors'
-//! code. What must hold: every document is in one prompt, in the order of the request; the marks are the template's own
-//! tokens, whatever the texts hold; no prompt is longer than the longest input.
+//! Input: a [`ListText`]. Output: [`EncodedList`], with as many [`Prompt`]s as the documents need by the rule
+//! of the authors' code. What must hold: every document is in exactly one prompt, in the order of the
+//! request; the marks are tokens of the template, whatever the texts contain; no prompt is longer than the
+//! longest input.
 
 mod plan;
 
@@ -24,11 +25,11 @@ use tokenizers::Tokenizer;
 /// A query and the documents that are read together with it.
 #[derive(Debug, Clone, Copy)]
 pub struct ListText<'a> {
-    /// What "meets" means; the server's default if absent.
+    /// The instruction, which defines relevance. If absent, the server's default applies.
     pub instruction: Option<&'a str>,
-    /// What is looked for.
+    /// The query.
     pub query: &'a str,
-    /// What may meet it.
+    /// The documents to rank.
     pub documents: &'a [&'a str],
 }
 
@@ -37,11 +38,12 @@ pub struct ListText<'a> {
 pub struct Prompt {
     /// Its ids.
     pub ids: Vec<u32>,
-    /// Which documents of the list it holds.
+    /// The range of documents that it contains.
     pub documents: Range<usize>,
-    /// The indices of the tokens whose states become vectors: one for each document in their order, then the query's.
+    /// The indices of the tokens whose states become vectors: one for each document in order, then the
+    /// query's.
     pub marks: Vec<usize>,
-    /// How many tokens come before the first document: other prompts may begin with them, too.
+    /// The number of tokens before the first document. Other prompts may begin with them, too.
     pub reusable: usize,
 }
 
@@ -50,7 +52,7 @@ pub struct Prompt {
 pub struct EncodedList {
     /// The prompts, in the order of their documents.
     pub prompts: Vec<Prompt>,
-    /// Documents from which tokens were cut; all if the query was cut.
+    /// The number of documents from which tokens were cut. All documents if the query was cut.
     pub truncated: usize,
 }
 
@@ -66,34 +68,34 @@ pub struct ListwiseEncoder {
     pub(super) options: EncoderOptions,
 }
 
-/// A text as it goes into a prompt.
+/// A text in the form in which it goes into a prompt.
 #[derive(Debug, Clone)]
 struct Piece {
     text: String,
-    /// Its tokens, encoded on its own.
+    /// The number of its tokens when it is encoded alone.
     tokens: usize,
     is_cut: bool,
 }
 
-/// The texts of a list as they go into its prompts.
+/// The texts of a list in the form in which they go into prompts.
 struct Pieces {
     instruction: Option<String>,
     query: Piece,
     documents: Vec<Piece>,
 }
 
-/// A prompt while it is put together.
+/// A prompt under construction.
 #[derive(Default)]
 struct Builder {
     ids: Vec<u32>,
     marks: Vec<usize>,
-    /// Text that no control token has ended yet, and where its first document begins.
+    /// The text since the last control token, and the offset of its first document.
     run: String,
     document_at: Option<usize>,
     reusable: Option<usize>,
 }
 
-/// What stands in the places of the template.
+/// The values for the placeholders of the template.
 #[derive(Clone, Copy, Default)]
 struct Values<'a> {
     instruction: &'a str,
@@ -104,11 +106,11 @@ struct Values<'a> {
 }
 
 impl ListwiseEncoder {
-    /// Prepares the prompts of a model. Any truncation or padding that `tokenizer` is set to is taken off.
+    /// Prepares the prompts of a model. Removes truncation and padding from `tokenizer`.
     ///
     /// # Errors
     ///
-    /// As [`super::PromptEncoder::new`].
+    /// As for [`super::PromptEncoder::new`].
     pub fn new(
         tokenizer: Tokenizer,
         form: &'static Listwise,
@@ -126,12 +128,12 @@ impl ListwiseEncoder {
         Ok(Self { tokenizers, borders, form, before, before_instructed, document, after, options })
     }
 
-    /// Encodes lists of its own.
+    /// Encodes some fixed lists as a test.
     ///
     /// # Errors
     ///
-    /// [`EncoderError`] if the marks are not found, if different documents give the same ids, or if the longest input
-    /// leaves no room for a document.
+    /// [`EncoderError`] if the marks are not found, if different documents give the same ids, or if the
+    /// longest input has no room for a document.
     pub fn self_check(&self) -> Result<(), EncoderError> {
         let encode = |documents: &[&str]| {
             let list = ListText { instruction: None, query: "What is gravity?", documents };
@@ -153,13 +155,13 @@ impl ListwiseEncoder {
         Ok(())
     }
 
-    /// The prompts of a list. `is_abandoned` is asked now and then whether anybody still waits for them.
+    /// The prompts of a list. Calls `is_abandoned` now and then to learn whether the client is gone.
     ///
     /// # Errors
     ///
-    /// [`Error::Validation`] for a query that is too long and may not be cut, or an instruction that leaves no room for
-    /// texts; [`Error::TooLong`] and [`Error::TooManyCharacters`] for a document that is too long and may not be cut;
-    /// [`Error::Tokenizer`] if the tokenizer fails, or if nobody waits any more.
+    /// [`Error::Validation`] for a query that is too long and may not be cut, or an instruction that leaves
+    /// no room for texts; [`Error::TooLong`] and [`Error::TooManyCharacters`] for a document that is too long
+    /// and may not be cut; [`Error::Tokenizer`] if the tokenizer fails, or if the client is gone.
     pub fn encode_list(
         &self,
         list: &ListText<'_>,
@@ -199,7 +201,7 @@ impl ListwiseEncoder {
         &self.tokenizers.full
     }
 
-    /// The most tokens of each document: the model's, or fewer where the request wants that.
+    /// The most tokens of each document: the model's limit, or the request's if it is smaller.
     fn most_of_document(&self, truncation: Truncation) -> usize {
         let own = self.options.limits.document.unwrap_or(usize::MAX);
         own.min(truncation.limits.document.unwrap_or(usize::MAX))
@@ -220,13 +222,13 @@ impl ListwiseEncoder {
         Ok(piece)
     }
 
-    /// A text without the authors' marks, of at most `most` tokens. What is over them is cut as in the authors' code: the
-    /// tokens that stay are decoded to text.
+    /// A text without the authors' marks, with at most `most` tokens. A longer text is cut as in the authors'
+    /// code: the tokens that stay are decoded to text.
     fn piece(&self, text: &str, most: usize, truncation: Truncation) -> Result<Piece, Error> {
         let text = self.without_marks(text);
         let is_models_limit = truncation.limits.document.is_none_or(|asked| asked > most);
         if !truncation.truncate && is_models_limit {
-            // Far more characters than any tokenizer makes so few tokens of.
+            // No tokenizer turns this many characters into so few tokens.
             let (got, max) = (text.chars().count(), most.saturating_mul(super::CHARACTERS_PER_TOKEN));
             if got > max {
                 return Err(Error::TooManyCharacters { got, max });
@@ -249,7 +251,7 @@ impl ListwiseEncoder {
         Ok(Piece { text, tokens, is_cut: true })
     }
 
-    /// The tokens of a text; of a long one, more than `most` at the end that truncation keeps.
+    /// The tokens of a text. For a long text, more than `most` tokens at the end that truncation keeps.
     fn encode_end(&self, text: &str, most: usize, direction: TruncationDirection) -> Result<Vec<u32>, Error> {
         let mut attempt = 0;
         loop {
@@ -277,7 +279,7 @@ impl ListwiseEncoder {
         Ok(tokenizer.encode_fast(text, false).map_err(failed)?.get_ids().to_vec())
     }
 
-    /// The prompt that begins with the document `start`. Cuts pieces where not even one fits.
+    /// The prompt that begins with the document `start`. Cuts its texts if not even one document fits.
     fn next_prompt(
         &self,
         pieces: &mut Pieces,
@@ -324,7 +326,7 @@ impl ListwiseEncoder {
         }
     }
 
-    /// The prompt of some documents.
+    /// The prompt with a range of documents.
     fn build(&self, pieces: &Pieces, documents: Range<usize>) -> Result<Prompt, Error> {
         let values = Values {
             instruction: pieces.instruction.as_deref().unwrap_or_default(),
@@ -360,7 +362,7 @@ impl ListwiseEncoder {
         Ok(())
     }
 
-    /// Encodes what no control token has ended yet as one string.
+    /// Encodes the text since the last control token as one string.
     fn end_run(&self, builder: &mut Builder) -> Result<(), Error> {
         let run = std::mem::take(&mut builder.run);
         if run.is_empty() {
@@ -380,7 +382,7 @@ impl ListwiseEncoder {
 }
 
 impl Builder {
-    /// Adds text of the template, with values in its places. A value is never read for places.
+    /// Adds text of the template with values for its placeholders. Values are not searched for placeholders.
     fn push_text(&mut self, text: &str, values: Values<'_>) {
         let mut rest = text;
         while let Some((literal, behind)) = rest.split_once('{') {
@@ -402,7 +404,7 @@ impl Builder {
     }
 }
 
-/// Nobody reads this.
+/// The error of an abandoned request. No client reads it.
 fn abandoned() -> Error {
     Error::Tokenizer("the request was abandoned".to_owned())
 }

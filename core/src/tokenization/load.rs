@@ -1,8 +1,8 @@
-//! Reads `tokenizer.json`, from whomever it comes.
+//! Reads `tokenizer.json`, which may come from anyone.
 //!
-//! Input: its path. Output: a tokenizer that neither pads nor truncates. What must hold: no rule of the file makes much
-//! more of a text than there was, nor takes time that grows with the square of a long word. Requests bound their texts,
-//! not what a tokenizer makes of them.
+//! Input: the path. Output: a tokenizer that neither pads nor truncates. What must hold: no rule of the file
+//! expands a text much, or takes time that grows with the square of a long word. Requests bound their texts,
+//! but not the tokenizer's output.
 
 use super::EncoderError;
 use crate::guard::{self, Bounds};
@@ -12,25 +12,27 @@ use std::path::Path;
 use std::time::Duration;
 use tokenizers::{ModelWrapper, Tokenizer};
 
-/// What reading the file may take. The largest in use take a second and some hundred megabytes.
+/// The limits for reading the file. The largest files in use take a second and some hundred megabytes.
 const BOUNDS: Bounds = Bounds { time: Duration::from_mins(2), memory: 4 << 30 };
-/// The most bytes that may come of one byte of a text, in the worst case. The normalizers in use make up to 100.
+/// The most bytes that one byte of a text may become, in the worst case. Normalizers in use produce up to
+/// 100.
 const MOST_GROWTH: usize = 256;
-/// What Unicode's compatibility forms make of one byte in the worst case: of U+FDFA, 33 bytes of 3.
+/// The largest expansion by Unicode's compatibility forms: U+FDFA has 3 bytes and becomes 33.
 const UNICODE_GROWTH: usize = 11;
-/// The longest text that a rule puts before each text, in bytes.
+/// The longest text that a rule may put before each text, in bytes.
 const LONGEST_PREFIX: usize = 64;
-/// The longest token, in bytes. Those in use have up to some hundred.
+/// The longest token, in bytes. Tokens in use have up to some hundred.
 const LONGEST_TOKEN: usize = 4096;
-/// The longest word that a `WordPiece` model cuts, in characters: the time grows with its square. Models have 100 to 200.
+/// The longest word that a `WordPiece` model may split, in characters. The time grows with its square. Models
+/// use 100 to 200.
 const LONGEST_WORD: usize = 1000;
 
 /// Reads the tokenizer at `path`.
 ///
 /// # Errors
 ///
-/// [`EncoderError::Tokenizer`] where the library does not understand the file, and [`EncoderError::Bomb`] where a rule of
-/// it is refused.
+/// [`EncoderError::Tokenizer`] if the library does not understand the file, and [`EncoderError::Bomb`] if one
+/// of its rules is refused.
 pub fn load_tokenizer(path: &Path) -> Result<Tokenizer, EncoderError> {
     let path = path.to_owned();
     let read = move || Tokenizer::from_file(path).map_err(EncoderError::tokenizer);
@@ -70,15 +72,15 @@ fn check(tokenizer: &Tokenizer) -> Result<(), EncoderError> {
     Ok(())
 }
 
-/// What rules make of a text.
+/// The worst-case expansion by rules.
 struct Growth {
-    /// Bytes for each byte, by replacements one after the other.
+    /// The factor by replacements that are applied one after the other.
     times: usize,
-    /// The same by Unicode's forms: several forms after each other make no more of a text than the strongest.
+    /// The factor by Unicode's forms. Several forms in sequence expand a text no more than the strongest one.
     unicode: usize,
 }
 
-/// What a normalizer or a decoder makes of a text in the worst case, by its description in the file.
+/// The worst-case expansion by a normalizer or decoder, from its description in the file.
 fn growth(rules: &Value) -> Result<Growth, String> {
     let by = |times| Growth { times, unicode: 1 };
     let of_list = |list: &Value| {
@@ -113,8 +115,8 @@ fn growth(rules: &Value) -> Result<Growth, String> {
     }
 }
 
-/// The longest text by which `SentencePiece`'s table replaces one, in bytes. The table is the length of its index in four
-/// bytes, the index, then the texts with a zero behind each.
+/// The longest replacement in `SentencePiece`'s table, in bytes. The table holds the length of its index
+/// (four bytes), the index, then the texts, each with a zero at its end.
 fn longest_replacement(table: &str) -> usize {
     let table = BASE64_STANDARD.decode(table).unwrap_or_default();
     let Some((length, rest)) = table.split_first_chunk::<4>() else { return 0 };
@@ -179,7 +181,8 @@ mod tests {
             ("decoder", replace(&string("\u{2581}"), 1), None),
             ("normalizer", json!({"type": "Prepend", "prepend": "a".repeat(65)}), Some("puts 65 bytes")),
             ("normalizer", precompiled(300), Some("up to 300")),
-            // The strongest of those in use: SentencePiece's own table, and spaces that become one sign of three bytes.
+            // The strongest rules in use: SentencePiece's own table, and spaces that become one character of
+            // three bytes.
             (
                 "normalizer",
                 normalizers(&[

@@ -1,10 +1,10 @@
-//! From the texts of a request to the token ids of the model's inputs.
+//! Turns the texts of a request into the token ids of the model's inputs.
 //!
-//! Input: [`Input`]s. Output: ids no longer than the longest input. What must hold: text of the user yields no special
-//! token of the tokenizer, and in a prompt no added token at all; the ids of texts without such strings are those of the
-//! reference, token for token; when an input is too long, tokens are cut from the client's texts (of a prompt from the
-//! document, then from the query; of a pair without template from the longer text), and never from the template, the
-//! instruction or special tokens.
+//! Input: [`Input`]s. Output: ids, at most as many as the longest input. What must hold: a user's text never
+//! yields a special token of the tokenizer, and in a prompt no added token at all; texts without such strings
+//! get exactly the ids of the reference; if an input is too long, tokens are cut from the client's texts (in
+//! a prompt from the document, then from the query; in a pair without a template from the longer text), but
+//! never from the template, the instruction or special tokens.
 
 mod answer;
 mod borders;
@@ -38,45 +38,48 @@ pub use prompt::PromptEncoder;
 pub use shown::{PromptPiece, ShownPrompt};
 pub use text::{TextEncoder, TextOptions};
 
-/// What turns a model's inputs into ids.
+/// Encodes a model's inputs as ids.
 pub enum Encoder {
-    /// Query and document in a template: generative re-rankers, and conversions of them.
+    /// Query and document in a template, for generative re-rankers and their conversions.
     Prompt(PromptEncoder),
-    /// A query and many documents in one prompt: listwise re-rankers.
+    /// A query and many documents in one prompt, for listwise re-rankers.
     Listwise(ListwiseEncoder),
-    /// Texts as they are, and pairs as the tokenizer's own post-processor joins them: every other model.
+    /// Single texts, and pairs that the tokenizer's own post-processor joins, for all other models.
     Text(TextEncoder),
 }
 
 /// An input of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// Two texts: a query and a document. The encoder joins them by its template or by the tokenizer's post-processor.
+    /// Two texts: a query and a document. The encoder joins them by its template or by the tokenizer's
+    /// post-processor.
     Pair(PairText<'a>),
-    /// A text behind a prompt, which may be empty.
+    /// A text after a prompt, which may be empty.
     Text {
-        /// What is put before the text.
+        /// The prompt before the text.
         prompt: &'a str,
         /// The client's text.
         text: &'a str,
     },
-    /// Token ids, taken as they are.
+    /// Token ids, used unchanged.
     Ids(&'a [u32]),
-    /// Token ids behind a prompt, which may be empty. As with texts, the tokenizer's special tokens stand around them, for
-    /// which those among the ids are left out.
+    /// Token ids after a prompt, which may be empty. As for texts, the tokenizer's special tokens surround
+    /// them. Special tokens among the ids are removed.
     PromptedIds {
-        /// What is put before the ids.
+        /// The prompt before the ids.
         prompt: &'a str,
         /// The client's ids.
         ids: &'a [u32],
     },
 }
 
-/// The most characters of an input that is tokenized though it must not be cut, for each token of the longest input.
+/// The most characters, per token of the longest input, of an input that is tokenized although it must not be
+/// cut.
 const CHARACTERS_PER_TOKEN: usize = 250;
 
 impl Input<'_> {
-    /// Characters (Unicode scalar values) of the texts that the client sent for this input; an id counts as one.
+    /// The number of characters (Unicode scalar values) that the client sent for this input. An id counts as
+    /// one.
     #[must_use]
     pub fn characters(&self) -> usize {
         let count = |text: &str| text.chars().count();
@@ -87,7 +90,7 @@ impl Input<'_> {
         }
     }
 
-    /// Bytes of the texts that the client sent for this input, and of its ids.
+    /// The number of bytes of the texts and ids that the client sent for this input.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -97,7 +100,8 @@ impl Input<'_> {
         }
     }
 
-    /// Whether the client sent nothing for this input. A re-ranker's document may be empty where its query is not.
+    /// Whether the client sent nothing for this input. A re-ranker's document may be empty if its query is
+    /// not.
     fn is_empty(&self) -> bool {
         match self {
             Self::Pair(PairText { query, document, .. }) => query.is_empty() && document.is_empty(),
@@ -108,13 +112,14 @@ impl Input<'_> {
 }
 
 impl Encoder {
-    /// The ids of an input. `shared` is that of its request, if all inputs of that have one query and one instruction.
+    /// The ids of an input. `shared` belongs to its request, and is only given if all inputs of the request
+    /// have the same query and instruction.
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyInput`] for an empty text or none; those of [`Encoder::check_characters`] if it must not be cut,
-    /// of [`PromptEncoder::encode_prompt`] and of [`TextEncoder`]'s methods; [`Error::Tokenizer`] for an input of another
-    /// kind of model.
+    /// [`Error::EmptyInput`] for an empty text or no ids; the errors of [`Encoder::check_characters`] if the
+    /// input must not be cut; those of [`PromptEncoder::encode_prompt`] and of [`TextEncoder`]'s methods;
+    /// [`Error::Tokenizer`] for an input of another kind of model.
     pub fn encode(
         &self,
         input: &Input<'_>,
@@ -137,7 +142,7 @@ impl Encoder {
             (Self::Text(encoder), Input::PromptedIds { prompt, ids }) => {
                 encoder.encode_prompted_ids(prompt, ids, truncation)
             }
-            // A listwise re-ranker's pairs are encoded together: [`ListwiseEncoder::encode_list`].
+            // [`ListwiseEncoder::encode_list`] encodes the pairs of a listwise re-ranker together.
             (Self::Listwise(_), _)
             | (Self::Prompt(_), Input::Text { .. } | Input::Ids(_) | Input::PromptedIds { .. }) => {
                 Err(Error::Tokenizer("this input belongs to another kind of model".to_owned()))
@@ -155,7 +160,8 @@ impl Encoder {
         }
     }
 
-    /// Refuses an input of so many characters that no tokenizer makes few enough tokens of them, before it tries.
+    /// Refuses an input whose number of characters is too large for any tokenizer to give few enough tokens.
+    /// Saves the attempt.
     ///
     /// # Errors
     ///
@@ -165,11 +171,11 @@ impl Encoder {
         if got > max { Err(Error::TooManyCharacters { got, max }) } else { Ok(()) }
     }
 
-    /// A re-ranker's input in pieces.
+    /// A re-ranker's input, divided into pieces.
     ///
     /// # Errors
     ///
-    /// Those of [`PromptEncoder::show`] or [`TextEncoder::show`].
+    /// As for [`PromptEncoder::show`] or [`TextEncoder::show`].
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         match self {
             Self::Prompt(encoder) => encoder.show(text, truncation),
@@ -181,7 +187,7 @@ impl Encoder {
         }
     }
 
-    /// Whether a single text is an input of the model, and not only a pair.
+    /// Whether the model takes single texts, and not only pairs.
     #[must_use]
     pub fn takes_single_texts(&self) -> bool {
         matches!(self, Self::Text(_))
@@ -198,12 +204,13 @@ impl Encoder {
     }
 }
 
-/// The query of a request's inputs, and what else stands before their documents, encoded once: by the first input that is.
+/// The texts before the documents of a request, above all its query. They are encoded once, by the first
+/// input that needs them.
 #[derive(Default)]
 pub struct SharedQuery {
-    /// Of a prompt.
+    /// For prompts.
     runs: SharedRuns,
-    /// Of a pair without template.
+    /// For pairs without a template.
     first: OnceLock<Result<Sequence, Error>>,
 }
 
@@ -225,92 +232,95 @@ impl From<TextEncoder> for Encoder {
     }
 }
 
-/// From which end a text that is too long is cut.
+/// The end at which a too long text is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TruncationDirection {
-    /// Its end goes.
+    /// Cut its end.
     #[default]
     Right,
-    /// Its start goes.
+    /// Cut its start.
     Left,
 }
 
-/// What to do with an input that is too long.
+/// The treatment of an input that is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncation {
-    /// Whether it may be cut; if not it is refused.
+    /// Whether it may be cut. Otherwise it is refused.
     pub truncate: bool,
-    /// From which end a text is cut.
+    /// The end at which a text is cut.
     pub direction: TruncationDirection,
-    /// Closer limits than the model's, of a pair only.
+    /// Additional limits of the request, for pairs only.
     pub limits: TokenLimits,
 }
 
-/// The most tokens of a prompt and its texts, where a request asks for fewer than fit. What is over them is cut,
-/// whether or not the request allows cutting what is too long for the model.
+/// A request's own limits on the tokens of a prompt and its texts. Longer texts are cut, even if the request
+/// forbids cutting inputs that are too long for the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TokenLimits {
-    /// Of the query.
+    /// The most tokens of the query.
     pub query: Option<usize>,
-    /// Of each document.
+    /// The most tokens of each document.
     pub document: Option<usize>,
-    /// Of the whole prompt, template and instruction included.
+    /// The most tokens of the whole prompt, template and instruction included.
     pub prompt: Option<usize>,
 }
 
 impl TokenLimits {
-    /// No limits but the model's.
+    /// No limits except the model's.
     pub const NONE: Self = Self { query: None, document: None, prompt: None };
 }
 
 /// The texts of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PairText<'a> {
-    /// What "meets" means; the template's default if absent. Only templates have a place for it.
+    /// The instruction, which defines relevance. If absent, the template's default applies. Only templates
+    /// have a place for it.
     pub instruction: Option<&'a str>,
-    /// What is looked for; of a pair to classify, the first text.
+    /// The query, or the first text of a pair to classify.
     pub query: &'a str,
-    /// What may meet it; the second text.
+    /// The document, or the second text.
     pub document: &'a str,
 }
 
 /// An input as token ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
-    /// The ids, at most as many as the longest input has.
+    /// The ids, at most as many as the longest input.
     pub ids: Vec<u32>,
-    /// Of a pair, the index of the first token of type 1. Absent where the model has no token types.
+    /// For a pair, the index of the first token of type 1. `None` if the model has no token types.
     pub second: Option<usize>,
-    /// How many tokens truncation removed, not counting those of bytes that were not even encoded.
+    /// The number of tokens that truncation removed, without tokens of bytes that were not encoded.
     pub truncated: usize,
-    /// How many tokens come before the first of the document, or of the only text: other inputs may begin with them, too.
+    /// The number of tokens before the first one of the document, or of the only text. Other inputs may begin
+    /// with them, too.
     pub reusable: usize,
 }
 
 /// The settings of a [`PromptEncoder`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EncoderOptions {
-    /// The instruction of requests that have none (`--default-instruction`). If absent, they get the template's form without
-    /// an instruction.
+    /// The instruction for requests without one (`--default-instruction`). If absent, such requests get the
+    /// template's form without an instruction.
     pub default_instruction: Option<String>,
     /// The most tokens of a prompt, template included (`--max-input-length`).
     pub max_input_length: usize,
-    /// Whether control tokens in the texts of a request act as such, as they do in the reference implementation
-    /// (`--parse-special-tokens`). Then a document can speak in the template's name.
+    /// Whether control tokens in the texts of a request act as such, as in the reference implementation
+    /// (`--parse-special-tokens`). A document can then imitate the template.
     pub parse_special_tokens: bool,
-    /// Whether an instruction is left out where the template has no place for one; otherwise it is refused.
+    /// Whether an instruction is ignored if the template has no place for it. Otherwise it is refused.
     pub ignore_instruction: bool,
     /// The model's own limits on its texts.
     pub limits: TextLimits,
 }
 
-/// The longest texts that a model's authors let it read, whatever the longest input. What is over them is cut.
+/// The longest texts that a model's authors let it read, independent of the longest input. Longer texts are
+/// cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TextLimits {
-    /// The tokens between the fixed beginning and the fixed end of a prompt.
+    /// The most tokens between the fixed beginning and the fixed end of a prompt.
     pub texts: Option<usize>,
-    /// The tokens of the query.
+    /// The most tokens of the query.
     pub query: Option<QueryLimit>,
-    /// The tokens of each document of a prompt with many.
+    /// The most tokens of each document, in a prompt with many.
     pub document: Option<usize>,
 }

@@ -1,8 +1,9 @@
-//! Pairs without a template: two texts, joined as the tokenizer's own post-processor joins them.
+//! Encodes pairs without a template: two texts, which the tokenizer's own post-processor joins.
 //!
-//! Input: a query and a document, or two texts to classify. Output: [`Encoded`], with token types where the model has
-//! them, or the pair in pieces. What must hold: an ordinary pair gets the ids and types that `transformers` gives it; of
-//! a pair that is too long the longer text is cut first (`longest_first`), and special tokens never.
+//! Input: a query and a document, or two texts to classify. Output: [`Encoded`], with token types if the
+//! model has them, or the pair in pieces. What must hold: an ordinary pair gets the ids and types that
+//! `transformers` gives it; if a pair is too long, the longer text is cut first (`longest_first`), and
+//! special tokens never.
 
 use super::{
     Encoded, EncoderError, PairText, PromptPiece, SharedQuery, ShownPrompt, TextEncoder, TokenLimits,
@@ -15,7 +16,7 @@ use super::{
 use crate::{error::Error, templates::Slot};
 use tokenizers::Encoding;
 
-// They start and end alike, as a tokenizer that reads only the ends would show here.
+// They start and end alike, so that a tokenizer which only reads the ends fails the check.
 const PAIRS: [[&str; 2]; 3] = [
     ["What is the capital of China?", "The capital of China is Beijing."],
     ["What is the capital of China?", "The city of Beijing is in China."],
@@ -27,7 +28,7 @@ pub(super) struct Sequence {
     pub(super) encoding: Encoding,
     /// Whether all of its bytes were encoded.
     pub(super) is_whole: bool,
-    /// How many tokens of those bytes are not in `encoding`.
+    /// The number of tokens that truncation already removed from `encoding`.
     pub(super) missing: usize,
 }
 
@@ -37,21 +38,22 @@ impl Sequence {
     }
 }
 
-/// How many tokens of a pair's texts are too many.
+/// The number of tokens to cut from a pair's texts.
 struct PairCut {
     query: usize,
     document: usize,
-    /// Whether both are too long for their half of an odd number of tokens, so that the longer one has one more.
+    /// Whether both texts exceed their half of an odd number of tokens, so that the longer one keeps one
+    /// token more.
     is_uneven: bool,
 }
 
 impl TextEncoder {
-    /// Encodes some pairs of its own.
+    /// Encodes some fixed pairs as a test.
     ///
     /// # Errors
     ///
-    /// [`EncoderError`] if different pairs get the same ids, if the tokenizer's token types are not those of a first
-    /// and a second text, or if the longest input leaves no room beside the special tokens.
+    /// [`EncoderError`] if different pairs get the same ids, if the tokenizer's token types are not 0 and
+    /// then 1, or if the longest input has no room for texts besides the special tokens.
     pub fn self_check_pairs(&self) -> Result<(), EncoderError> {
         let encode = |[query, document]: [&str; 2]| {
             let pair = PairText { instruction: None, query, document };
@@ -75,13 +77,15 @@ impl TextEncoder {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLong`] if the pair is too long and may not be truncated; [`Error::Validation`] if there is an
-    /// instruction, or if the special tokens alone are too long; [`Error::Tokenizer`] if the tokenizer fails.
+    /// [`Error::TooLong`] if the pair is too long and may not be truncated; [`Error::Validation`] if there is
+    /// an instruction, or if the special tokens alone are too long; [`Error::Tokenizer`] if the tokenizer
+    /// fails.
     pub fn encode_pair(&self, text: &PairText<'_>, truncation: Truncation) -> Result<Encoded, Error> {
         self.encode_pair_of(text, truncation, None)
     }
 
-    /// The same; the query comes from `shared` where another pair of the request has been encoded.
+    /// Like [`TextEncoder::encode_pair`]. If another pair of the request has been encoded, the query comes
+    /// from `shared`.
     pub(super) fn encode_pair_of(
         &self,
         text: &PairText<'_>,
@@ -110,12 +114,12 @@ impl TextEncoder {
                 encoded.truncated += query.missing;
                 return Ok(encoded);
             }
-            // Which of the two is longer decides who gets the odd token.
+            // The odd token goes to the longer text, so the document's full length is needed.
             most = usize::MAX;
         }
     }
 
-    /// A query, encoded as a whole, of which the tokens stay that are needed.
+    /// Encodes the whole query, and keeps the tokens that are needed.
     fn query(&self, text: &str, needed: Needed) -> Result<Sequence, Error> {
         let mut sequence = self.sequence(["", text], 0, usize::MAX, needed.direction)?;
         let tokens = sequence.encoding.len();
@@ -135,7 +139,7 @@ impl TextEncoder {
     ///
     /// # Errors
     ///
-    /// Those of [`TextEncoder::encode_pair`].
+    /// As for [`TextEncoder::encode_pair`].
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         let encoding = self.encoding_of_pair(text)?;
         let tokens = self.tokens_of_pair(&encoding);
@@ -171,8 +175,8 @@ impl TextEncoder {
         })
     }
 
-    /// How many tokens of the query and of the document are too many: for the request's limits on each, and then for
-    /// the longest input. The query has `missing` more than there are in `tokens`.
+    /// The number of tokens to cut from the query and from the document: first for the request's limits on
+    /// each, then for the longest input. The query has `missing` tokens more than `tokens` contains.
     fn pair_to_cut(&self, tokens: &Tokens, missing: usize, truncation: Truncation) -> Result<PairCut, Error> {
         let [frame, query, document] =
             [Owner::Frame, Owner::Query, Owner::Document].map(|owner| tokens.count(owner));
@@ -197,7 +201,7 @@ impl TextEncoder {
         Ok(PairCut { query: query - kept[0], document: document - kept[1], is_uneven })
     }
 
-    /// The pieces of a pair. What no token stands for, such as white space, is in the piece before it.
+    /// The pieces of a pair. Text that no token covers, such as white space, belongs to the piece before it.
     fn pieces(
         &self,
         text: &PairText<'_>,
@@ -206,7 +210,7 @@ impl TextEncoder {
         kept: &[bool],
     ) -> Vec<PromptPiece> {
         let mut pieces = Pieces::default();
-        // Of each text, the part that the pieces show already.
+        // For each text, the number of bytes that earlier pieces show.
         let mut shown = [0; 2];
         let slot_of = |owner| match owner {
             Owner::Frame => None,
@@ -236,8 +240,9 @@ impl TextEncoder {
     }
 }
 
-/// How many tokens each text of a pair keeps in a room of `room` tokens: the longer one gives first, and of two that are
-/// both too long each keeps half, as `longest_first` of Hugging Face's tokenizers has it.
+/// The number of tokens that each text of a pair keeps if both may have `room` tokens together. The longer
+/// text is cut first, and two texts that are both too long keep half each, as in `longest_first` of Hugging
+/// Face's tokenizers.
 fn longest_first([first, second]: [usize; 2], room: usize) -> [usize; 2] {
     if first + second <= room {
         return [first, second];
@@ -265,7 +270,8 @@ mod tests {
     const LEFT: Truncation = Truncation { direction: TruncationDirection::Left, ..RIGHT };
     const STRICT: Truncation = Truncation { truncate: false, ..RIGHT };
 
-    /// The small tokenizer with BERT's frames: `<s> A </s>` and `<s> A </s> B </s>`, whose last two are of type 1.
+    /// The small tokenizer with BERT's special tokens: `<s> A </s>` and `<s> A </s> B </s>`. The last two
+    /// parts have type 1.
     fn json() -> Value {
         let mut json = small_tokenizer_json(&["t h", "th e"]);
         let special = |name: &str, type_id: u8| json!({ "SpecialToken": { "id": name, "type_id": type_id } });

@@ -1,9 +1,10 @@
-//! The threads that encode, so that long texts do not hold up the server's other work.
+//! The threads that encode, so that long texts do not block the server's other work.
 //!
-//! Input: jobs, each with the place of its request. Output: whatever a job sends on. What must hold: jobs are taken in
-//! the order in which texts are computed, so that a small request does not wait for a large one to be encoded; a job that
-//! panics takes no thread with it, and what it held is dropped, so that whoever waits for its answer learns that there is
-//! none; the threads end with the [`Tokenization`], after the jobs that it took.
+//! Input: jobs, each with the place of its request. Output: the jobs send their results themselves. What must
+//! hold: jobs run in the order in which texts are computed, so that a small request need not wait until a
+//! large one is encoded; a panic in a job does not end its thread, and drops everything that the job holds,
+//! so that the waiting side learns that no answer will come; the threads end with the [`Tokenization`], after the jobs
+//! that it accepted.
 
 use super::Encoder;
 use crate::{error::Error, queue::PATIENCE};
@@ -16,18 +17,19 @@ use std::{
 
 type Job = Box<dyn FnOnce(&Encoder) + Send>;
 
-/// The worker threads that encode.
+/// The threads that encode.
 pub struct Tokenization {
     encoder: Arc<Encoder>,
     line: Arc<Line>,
 }
 
-/// A request's place among the jobs that wait: see [`crate::queue`], with bytes in place of tokens.
+/// A request's place in the order of waiting jobs. The rule is that of [`crate::queue`], with bytes instead
+/// of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Smaller requests that arrive until this many bytes were taken come before it.
+    /// Smaller requests go first until this many bytes have been taken.
     due: u64,
-    /// How many requests came before it.
+    /// The number of requests that arrived earlier.
     number: u64,
 }
 
@@ -37,14 +39,14 @@ struct Line {
     changed: Condvar,
 }
 
-/// The jobs that wait.
+/// The waiting jobs.
 #[derive(Default)]
 struct Jobs {
-    /// By the place of their request; no place without a job.
+    /// The jobs by the place of their request. Every place has a job.
     waiting: BTreeMap<Place, VecDeque<SizedJob>>,
-    /// Requests that ever came.
+    /// The number of requests that ever arrived.
     arrivals: u64,
-    /// Bytes of all jobs that were ever taken.
+    /// The total bytes of all jobs ever taken.
     taken: u64,
     closed: bool,
 }
@@ -55,13 +57,13 @@ struct SizedJob {
 }
 
 impl Tokenization {
-    /// Starts `workers` threads, at least one. The number of jobs that wait is bounded by the server's permits.
+    /// Starts `workers` threads, at least one. The server's permits bound the number of waiting jobs.
     ///
     /// # Errors
     ///
-    /// [`Error::Tokenizer`] if the system gives no thread.
+    /// [`Error::Tokenizer`] if the system refuses a thread.
     pub fn start(encoder: impl Into<Encoder>, workers: usize) -> Result<Self, Error> {
-        // Dropped on failure, this ends the threads that did start.
+        // On failure, dropping this ends the threads that did start.
         let tokenization = Self { encoder: Arc::new(encoder.into()), line: Arc::default() };
         for index in 0..workers.max(1) {
             let (encoder, line) = (Arc::clone(&tokenization.encoder), Arc::clone(&tokenization.line));
@@ -72,7 +74,7 @@ impl Tokenization {
         Ok(tokenization)
     }
 
-    /// The place of a request that comes now and has so many bytes to encode.
+    /// The place of a request that arrives now with `bytes` bytes to encode.
     #[must_use]
     pub fn place(&self, bytes: usize) -> Place {
         let mut jobs = self.line.lock();
@@ -80,14 +82,14 @@ impl Tokenization {
         Place { due: jobs.taken + PATIENCE * bytes as u64, number: jobs.arrivals }
     }
 
-    /// Runs `job`, which encodes so many bytes, on a worker, after the earlier jobs of its request.
+    /// Runs `job`, which encodes `bytes` bytes, on a worker, after the earlier jobs of its request.
     pub fn run(&self, place: Place, bytes: usize, job: impl FnOnce(&Encoder) + Send + 'static) {
         let job = SizedJob { bytes, job: Box::new(job) };
         self.line.lock().waiting.entry(place).or_default().push_back(job);
         self.line.changed.notify_one();
     }
 
-    /// What the workers encode with.
+    /// The encoder of the workers.
     #[must_use]
     pub fn encoder(&self) -> &Encoder {
         &self.encoder
@@ -103,11 +105,11 @@ impl Drop for Tokenization {
 
 impl Line {
     fn lock(&self) -> MutexGuard<'_, Jobs> {
-        // Nothing that runs under the lock leaves the jobs half changed.
+        // No code under the lock can leave the jobs half changed.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a job; none once the line is closed and empty.
+    /// Waits for a job. `None` when the line is closed and empty.
     fn next(&self) -> Option<Job> {
         let mut jobs = self.lock();
         loop {
@@ -138,7 +140,7 @@ impl Jobs {
 
 fn run_jobs(encoder: &Encoder, line: &Line) {
     while let Some(job) = line.next() {
-        // The encoder cannot be left half-changed: nothing changes it.
+        // The encoder is immutable, so a panic cannot leave it half changed.
         if catch_unwind(AssertUnwindSafe(|| job(encoder))).is_err() {
             tracing::error!("a tokenizer job panicked; its request gets an error");
         }
@@ -158,7 +160,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// A job of a request of its own.
+    /// A job as a request of its own.
     fn run(tokenization: &Tokenization, job: impl FnOnce(&Encoder) + Send + 'static) {
         tokenization.run(tokenization.place(1), 1, job);
     }
@@ -184,7 +186,7 @@ mod tests {
         for _ in 0..2 {
             jobs.pop().unwrap()(&encoder);
         }
-        // The large one has waited while enough others came.
+        // The large request has waited while enough other bytes were taken.
         jobs.taken += PATIENCE * 300;
         push(&mut jobs, "late", 1, &[1]);
         while let Some(job) = jobs.pop() {

@@ -1,7 +1,7 @@
-//! Encodes prompts.
+//! Encodes the prompts of generative re-rankers.
 //!
-//! Input: a template, a tokenizer, then the texts of requests. Output: [`Encoded`]. What must hold: see the module
-//! above; the rule of truncation is specified in `integration_tests/reference/README.md`.
+//! Input: a template, a tokenizer, then the texts of requests. Output: [`Encoded`]. What must hold: see the
+//! parent module. `integration_tests/reference/README.md` specifies the rule of truncation.
 
 use super::{
     Encoded, EncoderError, EncoderOptions, PairText, SharedQuery, TextLimits, TokenLimits, Truncation,
@@ -17,33 +17,33 @@ use crate::{
 };
 use tokenizers::Tokenizer;
 
-/// Encodes prompts. Pure: threads are `Tokenization`'s business.
+/// Encodes prompts. It has no threads; see `Tokenization`.
 pub struct PromptEncoder {
     pub(super) tokenizers: Tokenizers,
     pub(super) template: PromptTemplate,
     pub(super) options: EncoderOptions,
     pub(super) borders: Borders,
     parts: Vec<Part>,
-    /// Of requests without an instruction, where the template has another form for them.
+    /// The parts for requests without an instruction, if the template has another form for them.
     bare: Option<Vec<Part>>,
 }
 
-/// The model's tokenizer, and the same without its added tokens, which takes control tokens for text.
+/// The model's tokenizer with and without its added tokens. Without them, control tokens are text.
 pub(super) struct Tokenizers {
     pub(super) full: Tokenizer,
     pub(super) plain: Tokenizer,
-    /// The same behind a control token, for tokenizers that mark the beginning of a text.
+    /// The plain tokenizer for text after a control token, for tokenizers that mark the beginning of a text.
     inner: Option<Box<Tokenizer>>,
 }
 
 impl PromptEncoder {
-    /// Prepares the prompts of a model. Any truncation or padding that `tokenizer` is set to is taken off: it would
+    /// Prepares the prompts of a model. Removes truncation and padding from `tokenizer`, because they would
     /// cut the template.
     ///
     /// # Errors
     ///
-    /// [`EncoderError`] if the template uses added tokens with settings that are not supported, if text could become
-    /// one of the tokenizer's control tokens, or if the tokenizer fails.
+    /// [`EncoderError`] if the template uses added tokens with settings that are not supported, if text could
+    /// become one of the tokenizer's control tokens, or if the tokenizer fails.
     pub fn new(
         tokenizer: Tokenizer,
         template: &PromptTemplate,
@@ -55,7 +55,7 @@ impl PromptEncoder {
         let tokenizers = Tokenizers::new(tokenizer)?;
         let borders =
             Borders::of(if options.parse_special_tokens { &tokenizers.full } else { &tokenizers.plain });
-        // Limits of the model's own count tokens of whole runs.
+        // The model's own limits count the tokens of whole runs.
         let has_limits = options.limits != TextLimits::default();
         let lines = if has_limits { Borders::default() } else { borders };
         let parts = frame::parts(template.pieces(), &tokenizers, lines)?;
@@ -75,14 +75,15 @@ impl PromptEncoder {
     ///
     /// # Errors
     ///
-    /// [`Error::TooLong`] if the prompt is too long and may not be truncated; [`Error::Validation`] if template and
-    /// instruction alone are too long, for the model or for the request's own limit, or if the template has no place
-    /// for the instruction; [`Error::Tokenizer`] if the tokenizer fails.
+    /// [`Error::TooLong`] if the prompt is too long and may not be truncated; [`Error::Validation`] if
+    /// template and instruction alone are too long, for the model or for the request's own limit, or if the
+    /// template has no place for the instruction; [`Error::Tokenizer`] if the tokenizer fails.
     pub fn encode_prompt(&self, text: &PairText<'_>, truncation: Truncation) -> Result<Encoded, Error> {
         self.encode_prompt_of(text, truncation, None)
     }
 
-    /// The same; what stands before the document comes from `shared` where another text of the request has been encoded.
+    /// Like [`PromptEncoder::encode_prompt`]. If another text of the request has been encoded, the part
+    /// before the document comes from `shared`.
     pub(super) fn encode_prompt_of(
         &self,
         text: &PairText<'_>,
@@ -95,14 +96,14 @@ impl PromptEncoder {
         self.fit(&tokens, truncation)
     }
 
-    /// Cuts what is too long.
+    /// Cuts the texts of a prompt that is too long.
     pub(super) fn fit(&self, prompt: &Tokens, truncation: Truncation) -> Result<Encoded, Error> {
         let [query, document] = self.to_cut(prompt, truncation)?;
         Ok(prompt.cut(query, document, truncation.direction))
     }
 
-    /// How many tokens of the query and of the document are too many: for the request's limits on each, and then for
-    /// the longest prompt, for which the document goes first.
+    /// The number of tokens to cut from the query and from the document: first for the request's limits on
+    /// each, then for the longest prompt, for which the document is cut first.
     pub(super) fn to_cut(&self, prompt: &Tokens, truncation: Truncation) -> Result<[usize; 2], Error> {
         let [frame, query, document] =
             [Owner::Frame, Owner::Query, Owner::Document].map(|owner| prompt.count(owner));
@@ -131,12 +132,12 @@ impl PromptEncoder {
         of_texts.unwrap_or(usize::MAX).min(self.options.max_input_length)
     }
 
-    /// The most tokens of the query by the model's own limit, to which it is cut whatever the document's length.
+    /// The most tokens of the query by the model's own limit, which applies whatever the document's length.
     fn longest_query(&self, prompt: &Tokens, truncation: Truncation) -> Result<usize, Error> {
         let max = match self.options.limits.query {
             None => return Ok(usize::MAX),
             Some(QueryLimit::Tokens(tokens)) => tokens,
-            // The text's own words before the query, such as `A: `, count.
+            // The template's own words before the query, such as `A: `, count.
             Some(QueryLimit::ThreeQuarters) => (self.longest(prompt).saturating_sub(prompt.outer) * 3 / 4)
                 .saturating_sub(prompt.before_query),
         };
@@ -160,7 +161,7 @@ impl PromptEncoder {
         Ok(Stretch::join(&self.stretches(parts, texts)?))
     }
 
-    /// The parts of the form that a request with this instruction gets, and what stands in their slots.
+    /// The parts of the template's form for this instruction, and the texts for its slots.
     pub(super) fn parts_of<'a>(&'a self, text: &PairText<'a>) -> Result<(&'a [Part], [&'a str; 3]), Error> {
         let instruction = self.instruction(text.instruction)?;
         let is_bare = self.template.form(instruction).map(<[Piece]>::as_ptr)
@@ -186,7 +187,7 @@ impl PromptEncoder {
     }
 }
 
-/// Why a prompt has no room for its texts: the request's own limit, or the model's.
+/// The message if a prompt has no room for its texts, by the request's own limit or the model's.
 pub(super) fn no_room(frame: usize, max: usize, is_requests: bool) -> String {
     let frame = format!("the instruction and template alone take {frame} tokens");
     if is_requests {
@@ -208,13 +209,13 @@ impl Tokenizers {
         Ok(Self { full, plain, inner })
     }
 
-    /// The tokenizer of a text that begins with this, or that goes on behind a control token.
+    /// The tokenizer for a text that begins the input, or for one that follows a control token.
     pub(super) fn of_text(&self, begins: bool) -> &Tokenizer {
         self.inner.as_deref().filter(|_| !begins).unwrap_or(&self.plain)
     }
 
-    /// Refuses a tokenizer whose model knows a control token by itself, so that leaving the added tokens away is not
-    /// enough. Control tokens are those flagged special and those that the template uses.
+    /// Refuses a tokenizer whose vocabulary contains a control token even without the added tokens. Control
+    /// tokens are the special ones and those that the template uses.
     pub(super) fn check_leaks(&self, literals: &[impl AsRef<str>]) -> Result<(), EncoderError> {
         let is_used = |content: &str| literals.iter().any(|text| text.as_ref().contains(content));
         for (id, token) in self.full.get_added_tokens_decoder() {
@@ -228,7 +229,8 @@ impl Tokenizers {
     }
 }
 
-/// The same tokenizer without the mark that some put before the first word of a text; none where there is no such mark.
+/// The tokenizer without the mark that it puts before the first word of a text. `None` if it has no such
+/// mark.
 fn without_mark(tokenizer: &Tokenizer) -> Result<Option<Tokenizer>, EncoderError> {
     const FIRST: &str = r#""prepend_scheme":"first""#;
     let json = tokenizer.to_string(false).map_err(EncoderError::tokenizer)?;
@@ -370,7 +372,8 @@ mod tests {
         assert_eq!(ids(&encoder, &text), full_ids(&encoder, &whole));
     }
 
-    /// The document's and the query's tokens, which truncation may remove, as ranges of the prompt's ids.
+    /// The ranges of the document's and the query's tokens, which truncation may remove, among the prompt's
+    /// ids.
     fn cuttable(encoder: &PromptEncoder, query: &str, document: &str) -> [Range<usize>; 2] {
         let suffix = full_ids(encoder, official_frame()[1]).len();
         let whole = ids(encoder, &pair(query, document));
@@ -378,17 +381,18 @@ mod tests {
             let instruction = encoder.options.default_instruction.as_deref().unwrap();
             full_ids(encoder, &format!("{}<Instruct>: {instruction}\n{body}", official_frame()[0])).len()
         };
-        // A space that is joined to the text after it goes with the text, else it is the template's.
+        // A space that is merged with the text after it belongs to the text, otherwise to the template.
         let space = full_ids(encoder, " ")[0];
         let start = |place: usize| place + usize::from(whole[place] == space);
         let query_start = start(before("<Query>:".to_owned()));
-        // "?\n" is one token of the small tokenizer, and its last character is the template's.
+        // "?\n" is one token of the small tokenizer. Its last character belongs to the template.
         let query_end = before(format!("<Query>: {}", query.trim_end_matches('?')));
         let document_start = start(before(format!("<Query>: {query}\n<Document>:")));
         [document_start..whole.len() - suffix, query_start..query_end]
     }
 
-    /// What is left of a prompt whose query and document, which stand at these places, may have so many tokens.
+    /// The indices that remain of a prompt with query and document in these ranges if they may have `counts`
+    /// tokens.
     fn kept(ranges: &[Range<usize>; 2], counts: [usize; 2], length: usize, from_start: bool) -> Vec<usize> {
         let is_kept = |index: &usize| {
             let place = ranges.iter().zip(counts).find(|(range, _)| range.contains(index));

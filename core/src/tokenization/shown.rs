@@ -1,8 +1,8 @@
-//! A prompt taken apart, so that a person can see what the model reads of it.
+//! Divides a prompt into pieces, so that a person can see what the model reads.
 //!
-//! Input: what [`PromptEncoder::encode_prompt`] takes. Output: [`ShownPrompt`]. What must hold: the texts of all pieces
-//! make up the prompt before truncation, and the ids of those that were not cut are the ids that are scored: both come
-//! from the same stretches.
+//! Input: the arguments of [`PromptEncoder::encode_prompt`]. Output: [`ShownPrompt`]. What must hold: the
+//! texts of all pieces together are the prompt before truncation, and the ids of the pieces that were not cut
+//! are the ids that are scored. Both come from the same stretches.
 
 use super::{
     PairText, PromptEncoder, Truncation,
@@ -14,35 +14,36 @@ use std::ops::Range;
 /// A prompt in pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShownPrompt {
-    /// The pieces in their order, those included that were cut.
+    /// All pieces in order, including those that were cut.
     pub pieces: Vec<PromptPiece>,
-    /// Tokens before the first of the document: what other documents of the same query share.
+    /// The number of tokens before the first one of the document. Other documents of the same query share
+    /// them.
     pub shared: usize,
     /// The most tokens that a prompt may have.
     pub max_input_length: usize,
 }
 
-/// A part of a prompt that comes from one source, and was cut as a whole or not at all.
+/// A part of a prompt that comes from one source. It was cut as a whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptPiece {
-    /// The text it comes from; none for the template.
+    /// The text that it comes from; `None` for the template.
     pub slot: Option<Slot>,
-    /// Its text. It is empty where a token ends a character that an earlier piece shows.
+    /// Its text. Empty if its token ends a character that an earlier piece shows.
     pub text: String,
-    /// The tokens whose last character it has.
+    /// The tokens whose last character is in this piece.
     pub ids: Vec<u32>,
     /// Whether truncation removed it, so that the model does not read it.
     pub cut: bool,
 }
 
 impl ShownPrompt {
-    /// Tokens that the model reads.
+    /// The number of tokens that the model reads.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.count(false)
     }
 
-    /// Tokens that truncation removed.
+    /// The number of tokens that truncation removed.
     #[must_use]
     pub fn truncated(&self) -> usize {
         self.count(true)
@@ -58,7 +59,7 @@ impl PromptEncoder {
     ///
     /// # Errors
     ///
-    /// Those of [`PromptEncoder::encode_prompt`].
+    /// As for [`PromptEncoder::encode_prompt`].
     pub fn show(&self, text: &PairText<'_>, truncation: Truncation) -> Result<ShownPrompt, Error> {
         let (parts, texts) = self.parts_of(text)?;
         let stretches = self.stretches(parts, texts)?;
@@ -81,12 +82,12 @@ impl PromptEncoder {
     }
 }
 
-/// The pieces of a prompt while they are collected.
+/// Collects the pieces of a prompt.
 #[derive(Default)]
 pub(super) struct Pieces(pub(super) Vec<PromptPiece>);
 
 impl Pieces {
-    /// The last piece if it is such a one, else a new one.
+    /// The last piece if it has this slot and `cut`, otherwise a new one.
     pub(super) fn last(&mut self, slot: Option<Slot>, cut: bool) -> &mut PromptPiece {
         let is_another = |piece: &PromptPiece| piece.slot != slot || piece.cut != cut;
         if self.0.last().is_none_or(is_another) {
@@ -96,7 +97,7 @@ impl Pieces {
         &mut self.0[last]
     }
 
-    /// Adds the tokens of a run, each with the text up to its end that no earlier one has.
+    /// Adds the tokens of a run, each with the text up to its end that no earlier token has.
     fn push_run(&mut self, run: &Run, kept: &mut impl Iterator<Item = bool>) {
         let mut shown = 0;
         let tokens = run.encoding.get_ids().iter().zip(run.encoding.get_offsets());
@@ -105,7 +106,7 @@ impl Pieces {
             self.last(run.slot_before(end), !is_kept).ids.push(id);
             shown = shown.max(end);
         }
-        // What no token stands for, and an empty text behind all.
+        // Text that no token covers, and an empty text at the end.
         let length = run.text.len();
         self.push_text(run, shown..length, false);
         for (_, slot) in run.spans.iter().filter(|(span, _)| span.is_empty() && span.start == length) {
@@ -119,7 +120,7 @@ impl Pieces {
             if start < end {
                 self.last(*slot, cut).text.push_str(&run.text[start..end]);
             }
-            // An empty text has a piece, too, before the token that stands behind it.
+            // An empty text also has a piece, before the token that follows it.
             if span.is_empty() && range.contains(&span.start) {
                 self.last(*slot, false);
             }

@@ -1,8 +1,8 @@
-//! A prompt stretch by stretch: what the template fixes, and the runs that are encoded anew.
+//! Builds a prompt from stretches: fixed parts of the template, and runs that are encoded for each request.
 //!
-//! Input: the parts of a template and the texts of a request. Output: [`Stretch`]es, and of them the prompt's [`Tokens`].
-//! What must hold: the tokens of a text that truncation keeps are those that the whole text would have given it; only
-//! bytes whose tokens are cut in any case are left unencoded.
+//! Input: the parts of a template, and the texts of a request. Output: [`Stretch`]es, and from these the
+//! prompt's [`Tokens`]. What must hold: the tokens of a text that truncation keeps are the same as in the
+//! whole text; only bytes whose tokens are cut anyway stay unencoded.
 
 use super::{
     Truncation, TruncationDirection,
@@ -18,24 +18,24 @@ use crate::{
 use std::{ops::Range, sync::OnceLock};
 use tokenizers::Encoding;
 
-/// A stretch of a prompt, encoded.
+/// An encoded stretch of a prompt.
 pub(super) enum Stretch<'a> {
-    /// Of the template alone.
+    /// A part of the template alone.
     Fixed { ids: &'a [u32], text: &'a str },
-    /// With texts of the request in it.
+    /// A part that contains texts of the request.
     Run(Box<Run>),
 }
 
 /// Literals and texts that were encoded as one string.
 pub(super) struct Run {
     pub(super) text: String,
-    /// Which bytes of `text` are whose, in order and without gaps; none stands for the template.
+    /// The ranges of bytes in `text` and their slots, in order and without gaps. `None` is the template.
     pub(super) spans: Vec<(Range<usize>, Option<Slot>)>,
-    /// Its offsets are bytes of `text`.
+    /// The encoding. Its offsets are bytes of `text`.
     pub(super) encoding: Encoding,
 }
 
-/// The most tokens that truncation leaves of a request's texts.
+/// The most tokens that truncation keeps of a request's texts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Needed {
     pub(super) query: usize,
@@ -43,8 +43,8 @@ pub(super) struct Needed {
     pub(super) direction: TruncationDirection,
 }
 
-/// The runs of a prompt that stand before its document and are the same for all documents of a request: encoded by whoever
-/// needs them first.
+/// The runs before the document, if they are the same for all documents of a request. The first text that
+/// needs them encodes them.
 pub(super) type SharedRuns = OnceLock<Result<Vec<Option<RunTokens>>, Error>>;
 
 /// The tokens of a run.
@@ -54,15 +54,15 @@ pub(super) struct RunTokens {
     owners: Vec<Owner>,
 }
 
-/// Bytes that were left out behind a run.
+/// A range of bytes that was skipped after a run.
 struct Gap {
     run: usize,
     slot: Slot,
 }
 
 impl Needed {
-    /// What `truncation` leaves in inputs of at most `max` tokens. Where nothing may be cut, all tokens count: an error says
-    /// how many there are.
+    /// The limits of `truncation` for inputs of at most `max` tokens. If nothing may be cut, all tokens are
+    /// needed, because the error states their number.
     pub(super) fn of(truncation: Truncation, max: usize) -> Self {
         let most = |limit: Option<usize>| {
             if truncation.truncate { limit.unwrap_or(max).min(max) } else { usize::MAX }
@@ -81,7 +81,7 @@ impl Needed {
 }
 
 impl PromptEncoder {
-    /// The prompt before truncation, stretch by stretch.
+    /// The prompt before truncation, as stretches.
     pub(super) fn stretches<'s>(
         &'s self,
         parts: &'s [Part],
@@ -100,7 +100,7 @@ impl PromptEncoder {
         parts.iter().map(stretch).collect()
     }
 
-    /// The tokens of the prompt, without those of texts that truncation cuts in any case.
+    /// The tokens of the prompt. Tokens of texts that truncation cuts anyway may be missing.
     pub(super) fn tokens(
         &self,
         parts: &[Part],
@@ -134,7 +134,7 @@ impl PromptEncoder {
         Ok(prompt.end())
     }
 
-    /// Encodes ever more of long texts, until there are enough tokens of each.
+    /// Encodes longer and longer parts of long texts, until there are enough tokens of each.
     fn run_tokens(
         &self,
         pieces: &[Piece],
@@ -166,8 +166,8 @@ impl PromptEncoder {
         }
     }
 
-    /// Encodes literals and texts that no control token separates as one string, but for the bytes that `gap` names in the
-    /// text of a piece; `texts` in the order of [`Slot`].
+    /// Encodes literals and texts without control tokens between them as one string, except for the bytes
+    /// that `gap` returns for the text of a piece. `texts` are in the order of [`Slot`].
     fn encode_runs(
         &self,
         pieces: &[Piece],
@@ -194,7 +194,7 @@ impl PromptEncoder {
     }
 }
 
-/// A run before it is encoded.
+/// A run that is not encoded yet.
 #[derive(Default)]
 struct RunString {
     text: String,
@@ -219,12 +219,12 @@ impl RunString {
 }
 
 impl Run {
-    /// Whose the character before this byte is.
+    /// The slot of the character that ends at this byte.
     pub(super) fn slot_before(&self, end: usize) -> Option<Slot> {
         self.spans.iter().find(|(span, _)| span.start < end && end <= span.end).and_then(|(_, slot)| *slot)
     }
 
-    /// To whom each token belongs.
+    /// The owner of each token.
     fn owners(&self) -> impl Iterator<Item = Owner> {
         let ends = self.encoding.get_offsets().iter().map(|(_, end)| *end);
         ends.map(|end| self.slot_before(end).map_or(Owner::Frame, Owner::from))
@@ -241,13 +241,13 @@ impl From<Slot> for Owner {
     }
 }
 
-/// The tokens of a prompt while its stretches are put together.
+/// Collects the tokens of a prompt from its stretches.
 #[derive(Default)]
 struct PromptTokens {
     tokens: Tokens,
     has_text: bool,
     has_query: bool,
-    /// Tokens behind the last stretch with a text of the request.
+    /// The number of tokens after the last stretch with a text of the request.
     behind: usize,
 }
 
@@ -256,7 +256,7 @@ impl PromptTokens {
         self.push(&[], ids, std::iter::repeat_n(Owner::Frame, ids.len()));
     }
 
-    /// Adds a run that has these slots.
+    /// Adds a run that contains these slots.
     fn push(&mut self, slots: &[Slot], ids: &[u32], owners: impl Iterator<Item = Owner> + Clone) {
         if slots.contains(&Slot::Query) && !self.has_query {
             self.has_query = true;

@@ -1,4 +1,4 @@
-//! Tokenizers for tests: a small one of Qwen's structure, and Qwen's own where it is at hand.
+//! Tokenizers for tests: a small one with the structure of Qwen's, and Qwen's own if it is available.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use std::{env, path::PathBuf};
 use tokenizers::{Tokenizer, pre_tokenizers::byte_level::ByteLevel};
 
-/// Special and not special, as Qwen has both.
+/// Special and other added tokens, because Qwen has both.
 pub(crate) const ADDED_TOKENS: [(&str, bool); 6] = [
     ("<|endoftext|>", true),
     ("<|im_start|>", true),
@@ -22,7 +22,7 @@ const MERGES: &[&str] = &[
     "Ġ d", "Ã ©", "ì Ħ", "ìĦ ľ", "ð Ł", "Ġ <",
 ];
 
-/// Byte-level BPE with a few merges, one of which reaches over the end of a question into the line break after it.
+/// Byte-level BPE with a few merges. One of them joins the end of a question and the line break after it.
 pub(crate) fn small_tokenizer() -> Tokenizer {
     small_tokenizer_with(MERGES)
 }
@@ -70,7 +70,7 @@ pub(crate) fn small_tokenizer_json(merges: &[&str]) -> Value {
 
 pub(crate) const QWEN_TOKENIZER: &str = "tokenizer.json of QWEN3_TOKENIZER_DIR or ../shared/qwen3-tokenizer";
 
-/// Qwen3's own tokenizer; None, and a line that says so, where it is not at hand.
+/// Qwen3's own tokenizer. If it is not available, prints a line that says so and returns `None`.
 pub(crate) fn qwen_tokenizer() -> Option<Tokenizer> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/qwen3-tokenizer");
     let folder = env::var_os("QWEN3_TOKENIZER_DIR").map_or_else(|| PathBuf::from(beside), PathBuf::from);
@@ -78,7 +78,7 @@ pub(crate) fn qwen_tokenizer() -> Option<Tokenizer> {
     if file.is_file() {
         return Some(Tokenizer::from_file(file).unwrap());
     }
-    #[expect(clippy::print_stderr, reason = "whoever runs the tests should know what they did not test")]
+    #[expect(clippy::print_stderr, reason = "shows which test was skipped")]
     {
         eprintln!("SKIPPED: needs {QWEN_TOKENIZER}");
     }
@@ -99,7 +99,7 @@ pub(crate) fn options(max_input_length: usize) -> EncoderOptions {
     }
 }
 
-/// What stands before the instruction's label and behind the document in Qwen3-Reranker's prompt.
+/// The text before the instruction's label and the text after the document in Qwen3-Reranker's prompt.
 pub(crate) fn official_frame() -> [&'static str; 2] {
     let prompt = QWEN3_RERANKER.prompt[0];
     let (prefix, rest) = prompt.split_at(prompt.find("<Instruct>").unwrap());

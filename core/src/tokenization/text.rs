@@ -1,8 +1,9 @@
-//! Encodes what embedding models and classifiers read: a text behind a prompt, a pair, or ids.
+//! Encodes the inputs of embedding models and classifiers: a text after a prompt, a pair, or ids.
 //!
-//! Input: the tokenizer, then the texts of requests. Output: [`Encoded`]. What must hold: ordinary texts get the ids that
-//! `transformers` gives them, the special tokens of the tokenizer's post-processor included; text that spells a special
-//! token stays text, as far as the tokenizer's own vocabulary does not spell it; when an input is too long its texts are cut, and never the prompt nor the special tokens.
+//! Input: the tokenizer, then the texts of requests. Output: [`Encoded`]. What must hold: ordinary texts get
+//! the ids that `transformers` gives them, including the special tokens of the tokenizer's post-processor;
+//! text that spells a special token stays text, unless the tokenizer's own vocabulary spells it; if an input
+//! is too long, its texts are cut, but never the prompt or the special tokens.
 
 use super::{
     Encoded, EncoderError, TokenLimits, Truncation, TruncationDirection,
@@ -15,14 +16,14 @@ use crate::error::Error;
 use std::collections::HashSet;
 use tokenizers::{Encoding, Model, OffsetType, PreTokenizer, Tokenizer};
 
-// They start and end alike, as a tokenizer that reads only the ends would show here.
+// They start and end alike, so that a tokenizer which only reads the ends fails the check.
 const TEXTS: [&str; 2] = ["What is the capital of China?", "What is gravity, and where is it?"];
 
-/// Encodes texts. Pure: threads are `Tokenization`'s business.
+/// Encodes texts. It has no threads; see `Tokenization`.
 pub struct TextEncoder {
     /// The model's tokenizer, with all of its tokens.
     full: Tokenizer,
-    /// The same, but special tokens in a text are text.
+    /// The model's tokenizer, in which special tokens in a text are text.
     pub(super) plain: Tokenizer,
     pub(super) options: TextOptions,
     /// The ids of special tokens.
@@ -37,22 +38,22 @@ pub struct TextOptions {
     pub max_input_length: usize,
     /// Whether special tokens in the texts of a request act as such (`--parse-special-tokens`).
     pub parse_special_tokens: bool,
-    /// How many token ids the model knows: its token embedding's rows.
+    /// The number of token ids that the model knows: the rows of its token embedding.
     pub vocabulary: usize,
-    /// Whether the tokens of a pair's second text have another type than the first's.
+    /// Whether the tokens of a pair's second text have another type than those of the first.
     pub has_token_types: bool,
-    /// Whether a re-ranking's instruction is left out; otherwise it is refused.
+    /// Whether an instruction for re-ranking is ignored. Otherwise it is refused.
     pub ignore_instruction: bool,
-    /// A token behind each text that the tokenizer does not end so by itself.
+    /// The token that ends each text, unless the tokenizer appends it itself.
     pub last_token: Option<u32>,
 }
 
 impl TextEncoder {
-    /// Prepares to encode texts. Any truncation or padding that `tokenizer` is set to is taken off.
+    /// Prepares to encode texts. Removes truncation and padding from `tokenizer`.
     ///
     /// # Errors
     ///
-    /// [`EncoderError::Tokenizer`] if the tokenizer refuses that.
+    /// [`EncoderError::Tokenizer`] if the tokenizer does not accept that.
     pub fn new(mut tokenizer: Tokenizer, options: TextOptions) -> Result<Self, EncoderError> {
         tokenizer.with_truncation(None).map_err(EncoderError::tokenizer)?;
         tokenizer.with_padding(None);
@@ -64,11 +65,12 @@ impl TextEncoder {
         Ok(Self { full: tokenizer, plain, options, special, borders })
     }
 
-    /// Encodes some texts of its own, `prompt` before them.
+    /// Encodes some fixed texts after `prompt` as a test.
     ///
     /// # Errors
     ///
-    /// [`EncoderError`] if different texts get the same ids, or if the longest input leaves no room for a text.
+    /// [`EncoderError`] if different texts get the same ids, or if the longest input leaves no room for a
+    /// text.
     pub fn self_check(&self, prompt: &str) -> Result<(), EncoderError> {
         let tokens = |text| self.tokens_of_text([prompt, text], usize::MAX, TruncationDirection::Right);
         let encode = |text| tokens(text).map_err(EncoderError::tokenizer);
@@ -81,21 +83,21 @@ impl TextEncoder {
         if frame >= max { Err(EncoderError::NoRoomForText { frame, max }) } else { Ok(()) }
     }
 
-    /// The ids of a text behind a prompt, as one string, with the tokenizer's special tokens.
+    /// The ids of a text after a prompt, encoded as one string, with the tokenizer's special tokens.
     ///
     /// # Errors
     ///
-    /// [`Error::TooLong`] if the input is too long and may not be truncated; [`Error::Validation`] if the prompt alone
-    /// is too long; [`Error::Tokenizer`] if the tokenizer fails.
+    /// [`Error::TooLong`] if the input is too long and may not be truncated; [`Error::Validation`] if the
+    /// prompt alone is too long; [`Error::Tokenizer`] if the tokenizer fails.
     pub fn encode_text(&self, prompt: &str, text: &str, truncation: Truncation) -> Result<Encoded, Error> {
-        // A request's own limits are those of a pair.
+        // A request's own limits only apply to pairs.
         let truncation = Truncation { limits: TokenLimits::NONE, ..truncation };
         let needed = Needed::of(truncation, self.options.max_input_length);
         let tokens = self.tokens_of_text([prompt, text], needed.document, truncation.direction)?;
         self.cut_document(&tokens, truncation)
     }
 
-    /// At most as many tokens as the longest input has; those of the prompt and special tokens stay.
+    /// Cuts the text to the longest input. The tokens of the prompt and special tokens stay.
     fn cut_document(&self, tokens: &Tokens, truncation: Truncation) -> Result<Encoded, Error> {
         let max = self.options.max_input_length;
         let excess = tokens.excess(max, truncation)?;
@@ -105,12 +107,12 @@ impl TextEncoder {
         Ok(tokens.cut(0, excess, truncation.direction))
     }
 
-    /// Ids of the client's own, as they are: without prompt and special tokens.
+    /// Ids that the client sent, used unchanged, without a prompt and special tokens.
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyInput`] without ids; [`Error::Validation`] for an id that the model does not know;
-    /// [`Error::TooLong`] as for texts.
+    /// [`Error::EmptyInput`] if there are no ids; [`Error::Validation`] for an id that the model does not
+    /// know; [`Error::TooLong`] as for texts.
     pub fn encode_ids(&self, ids: &[u32], truncation: Truncation) -> Result<Encoded, Error> {
         self.check_ids(ids)?;
         let owners = vec![Owner::Document; ids.len()];
@@ -119,12 +121,12 @@ impl TextEncoder {
         Ok(tokens.cut(0, excess, truncation.direction))
     }
 
-    /// Ids of the client's own behind a prompt, between the special tokens that stand around a text. Special tokens among
-    /// `ids` are left out, since clients that tokenize themselves send those around their text.
+    /// Ids that the client sent, after a prompt and between the special tokens that surround a text. Special
+    /// tokens among `ids` are removed, because clients that tokenize themselves send these around their text.
     ///
     /// # Errors
     ///
-    /// As [`TextEncoder::encode_ids`]; [`Error::Validation`] if the prompt alone is too long.
+    /// As for [`TextEncoder::encode_ids`]; [`Error::Validation`] if the prompt alone is too long.
     pub fn encode_prompted_ids(
         &self,
         prompt: &str,
@@ -155,7 +157,7 @@ impl TextEncoder {
         }
     }
 
-    /// The special tokens that the post-processor puts before a text and behind it.
+    /// The special tokens that the post-processor puts before and after a text.
     fn special_tokens(&self) -> Result<(Vec<u32>, Vec<u32>), Error> {
         let encoding = self.plain.encode(TEXTS[0], true).map_err(failed)?;
         let is_text = |index: &usize| !is_special(&encoding, *index);
@@ -171,7 +173,7 @@ impl TextEncoder {
         &self.full
     }
 
-    /// The tokens of a prompt and a text behind it, of which at most `needed` stay.
+    /// The tokens of a prompt and the text after it. At most `needed` tokens of the text will stay.
     fn tokens_of_text(
         &self,
         [prompt, text]: [&str; 2],
@@ -193,8 +195,8 @@ impl TextEncoder {
         Ok(tokens)
     }
 
-    /// A text behind a prompt as the input's first sequence, 0, or second, 1. Of a text of which at most `needed` tokens stay,
-    /// bytes whose tokens are cut in any case are left out.
+    /// Encodes a text after a prompt as the first (0) or second (1) sequence of an input. At most `needed`
+    /// tokens of the text will stay, so bytes whose tokens would be cut anyway are skipped.
     pub(super) fn sequence(
         &self,
         [prompt, text]: [&str; 2],
@@ -224,7 +226,7 @@ impl TextEncoder {
         }
     }
 
-    /// What `Tokenizer::encode` does with a sequence before its post-processor.
+    /// The steps of `Tokenizer::encode` for a sequence, without the post-processor.
     fn encode_sequence(&self, text: &str, place: u32) -> Result<Encoding, Error> {
         let tokenizer = &self.plain;
         let added = tokenizer.get_added_vocabulary();
@@ -284,7 +286,8 @@ mod tests {
         Truncation { truncate: false, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     const MERGES: [&str; 4] = ["t h", "th e", "i n", "e r"];
 
-    /// The small tokenizer with a post-processor that puts special tokens around a text, and between those of a pair.
+    /// The small tokenizer with a post-processor that puts special tokens around a text, and between the
+    /// texts of a pair.
     fn json() -> Value {
         let mut json = small_tokenizer_json(&MERGES);
         let special = |name: &str| json!({ "SpecialToken": { "id": name, "type_id": 0 } });

@@ -1,15 +1,16 @@
-//! The tokens of an input before truncation, each with the text that it belongs to.
+//! The tokens of an input before truncation, each with its owner.
 //!
-//! Input: ids with their owners, and how many tokens each text has to give. Output: [`Encoded`]. What must hold: only
-//! tokens of texts that the client sent are cut, and of each text only at the end that the request names.
+//! Input: ids with their owners, and the number of tokens to remove from each text. Output: [`Encoded`]. What
+//! must hold: only tokens of the client's texts are cut, and only at the end of a text that the request
+//! chooses.
 
 use super::{Encoded, Truncation, TruncationDirection};
 use crate::error::Error;
 
-/// To whom a token belongs: to the text in which its last character lies.
+/// The owner of a token: the text that contains its last character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// Template, instruction, prompt, special tokens: what is never cut.
+    /// Template, instruction, prompt and special tokens, which are never cut.
     Frame,
     /// The query, or the first text of a pair.
     Query,
@@ -24,19 +25,20 @@ pub(super) struct Tokens {
     pub(super) owners: Vec<Owner>,
     /// The index of the first token of type 1.
     pub(super) second: Option<usize>,
-    /// Tokens of a prompt's fixed beginning and fixed end, outside of which no text of a request stands.
+    /// The tokens of the prompt's fixed beginning and fixed end, which surround all texts of the request.
     pub(super) outer: usize,
-    /// Tokens of the template and the instruction that are encoded in one string with the query and come before it.
+    /// The tokens of the template and the instruction that come before the query and are encoded in one
+    /// string with it.
     pub(super) before_query: usize,
 }
 
 impl Tokens {
-    /// How many tokens belong to `owner`.
+    /// The number of tokens that belong to `owner`.
     pub(super) fn count(&self, owner: Owner) -> usize {
         self.owners.iter().filter(|it| **it == owner).count()
     }
 
-    /// How many tokens there are too many; none may be where the request forbids truncation.
+    /// The number of tokens above `max`. An error if there are any and the request forbids truncation.
     pub(super) fn excess(&self, max: usize, truncation: Truncation) -> Result<usize, Error> {
         match self.ids.len() {
             got if got > max && !truncation.truncate => Err(Error::TooLong { got, max }),
@@ -44,8 +46,8 @@ impl Tokens {
         }
     }
 
-    /// Which tokens stay when so many of query and document go, which must have them, from the end that `direction`
-    /// names.
+    /// For each token, whether it stays if `query` and `document` tokens are removed from these texts, at the
+    /// end that `direction` says. The texts must have that many tokens.
     pub(super) fn kept(&self, query: usize, document: usize, direction: TruncationDirection) -> Vec<bool> {
         let (mut of_query, mut of_document) = (query, document);
         let mut is_kept = |owner: &Owner| {
@@ -68,12 +70,12 @@ impl Tokens {
         }
     }
 
-    /// Removes so many tokens of query and document, as [`Tokens::kept`] says.
+    /// Removes `query` and `document` tokens from these texts, as in [`Tokens::kept`].
     pub(super) fn cut(&self, query: usize, document: usize, direction: TruncationDirection) -> Encoded {
         let kept = self.kept(query, document, direction);
         let kept: Vec<usize> = (0..self.ids.len()).filter(|&index| kept[index]).collect();
         let ids = kept.iter().map(|&index| self.ids[index]).collect();
-        // Also where all of the document was cut: then the inputs of a query are all the same.
+        // This also applies if the whole document was cut, because then all inputs of a query are the same.
         let first = self.owners.iter().position(|owner| *owner == Owner::Document);
         let reusable = first.map_or(0, |first| kept.partition_point(|&index| index < first));
         let second = self.second.and_then(|second| kept.iter().position(|&index| index >= second));

@@ -1,1 +1,2 @@
-"""Small random checkpoints of every architecture that the server knows, and their outputs in float32. See ../README.md."""
+"""Small random checkpoints of every architecture that the server knows, and their outputs in float32. See
+../README.md."""

@@ -1,4 +1,4 @@
-"""Makes the fixtures: `python -m architectures [NAME…]` in the folder above; without names all of them."""
+"""Makes the fixtures: `python -m architectures [NAME…]` in the folder above. Without names, all of them."""
 
 import argparse
 import importlib
@@ -13,7 +13,7 @@ MODULES = ("bert", "encoders", "decoders", "gte_new", "nomic", "jina_bert", "jin
 
 
 def main() -> None:
-    """Makes what is named and prints a line for each."""
+    """Makes the named fixtures and prints a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="fixtures, or modules of this package (default: all)")
     names = parser.parse_args().names

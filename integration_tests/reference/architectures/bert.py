@@ -1,4 +1,4 @@
-"""BERT and RoBERTa: sizes, heads, prefixes and names of tensors as repositories on the Hub have them."""
+"""BERT and RoBERTa, with sizes, heads, prefixes and tensor names that occur in repositories on the Hub."""
 
 import torch
 from transformers import (
@@ -15,7 +15,7 @@ from transformers import (
 
 from .native import native, pretrained
 
-# For checkpoints of 16 bits a value; those of float32 are smaller.
+# For checkpoints with 16 bits per value. Those in float32 are smaller.
 SIZES = {
     "vocab_size": 101,
     "hidden_size": 36,
@@ -25,7 +25,7 @@ SIZES = {
 }
 SMALL = SIZES | {"hidden_size": 30, "intermediate_size": 44, "num_hidden_layers": 2}
 BERT = {"max_position_embeddings": 150}
-# The first position is 2, so that the longest input is 150.
+# The first position is 2, so the longest input is 150.
 ROBERTA = {
     "max_position_embeddings": 152,
     "type_vocab_size": 1,
@@ -49,9 +49,9 @@ OLD_DROPPED = (
     "bos_token_id",
     "eos_token_id",
 )
-# Larger weights for the heads, so that their outputs differ clearly.
+# Factors that make the outputs of the heads differ clearly.
 HEADS = {"classifier": 1.5, "score": 1.5}
-# Checkpoints from before transformers 5 hold tied tensors twice.
+# Checkpoints from before transformers 5 contain tied tensors twice.
 TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -59,7 +59,7 @@ TIED = {
 
 
 def gamma_beta(name: str) -> str:
-    """Names of the norms in checkpoints converted from TensorFlow, with their prefix."""
+    """The names of norms in checkpoints converted from TensorFlow, with their prefix."""
     return "bert." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
         "LayerNorm.bias", "LayerNorm.beta"
     )

@@ -1,6 +1,6 @@
 """Qwen2, Qwen3, Mistral, Llama and Gemma as embedding models and classifiers.
 
-Causal and bidirectional ones, with sliding windows and with scaled rotations.
+Some are causal, some bidirectional; some have sliding windows or scaled rotations.
 """
 
 from pathlib import Path
@@ -50,22 +50,23 @@ OLD = {
 }
 OLD_DROPPED = ("rope_parameters", "layer_types")
 HEADS = {"score": 1.5}
-# Rotations are scaled from this length on.
+# Length from which rotations are scaled.
 ORIGINAL = 32
 
 
 def unscaled_embeddings(hidden: int) -> dict[str, float]:
-    """Gemma multiplies embeddings by √hidden; without that the blocks would hardly change them."""
+    """Gemma multiplies embeddings by √hidden. This factor undoes that: otherwise the layers would hardly
+    change them."""
     return {"embed_tokens": hidden**-0.5}
 
 
 def prefixed(name: str) -> str:
-    """Names in the checkpoint of a causal model."""
+    """The name in the checkpoint of a causal model."""
     return f"model.{name}"
 
 
 def llama_rope(seed: int, scaling: dict, dtype: torch.dtype = torch.float16, **config: object) -> Fixture:
-    """A Llama with a scaled rotation, as `rope_scaling` in config.json."""
+    """A Llama with a scaled rotation, given as `rope_scaling` in config.json."""
     parameters = {"rope_theta": 10000.0} | scaling
     return native(
         LlamaModel,
@@ -80,7 +81,7 @@ def llama_rope(seed: int, scaling: dict, dtype: torch.dtype = torch.float16, **c
 
 
 def average_score(folder: Path, found: Tensors) -> Tensors:
-    """The head of nvidia's bidirectional Llama: mean, matrix, division by the temperature."""
+    """The head of NVIDIA's bidirectional Llama: mean, matrix, division by the temperature."""
     return {"logits": found["hidden"].mean(dim=0) @ load_tensors(folder)["score.weight"].T / 0.5}
 
 

@@ -1,6 +1,6 @@
-"""Encoders beyond BERT and RoBERTa, from DistilBERT to EuroBERT.
+"""Encoders other than BERT and RoBERTa, from DistilBERT to EuroBERT.
 
-NomicBERT, Jina v3 and GTE are here as transformers saves them; other modules have the Hub's layouts.
+NomicBERT, Jina v3 and GTE are in the form that transformers saves; other modules have the Hub's layouts.
 """
 
 import torch
@@ -40,7 +40,7 @@ DISTILBERT_SMALL = DISTILBERT | {"dim": 30, "hidden_dim": 44, "n_layers": 2}
 # The first position is 2.
 MPNET = {"max_position_embeddings": 152}
 ELECTRA = {"embedding_size": 20, "max_position_embeddings": 150}
-# As mxbai-rerank-v1, with fewer buckets, so that most distances have logarithmic ones.
+# Like mxbai-rerank-v1, with fewer buckets, so that most distances fall into logarithmic buckets.
 DEBERTA = {
     "max_position_embeddings": 150,
     "relative_attention": True,
@@ -70,7 +70,7 @@ MODERNBERT_SMALL = MODERNBERT | {
     "num_attention_heads": 2,
     "num_hidden_layers": 3,
 }
-# As answerdotai/ModernBERT-base has it.
+# Like the configuration of answerdotai/ModernBERT-base.
 MODERNBERT_OLD = {
     "global_attn_every_n_layers": 3,
     "global_rope_theta": 160000.0,

@@ -2,19 +2,19 @@
 
 There is no tokenizer: the ids are random. How to add an architecture:
 
-1. Weights: `tensors = random_weights(shapes, seed)` from a dict of name to shape, or a dict of your own.
+1. Weights: `tensors = random_weights(shapes, seed)` from a dict of name to shape, or a dict of your own. They are
    float32.
 2. A reader: `reader(folder)` loads the written folder in float32 and returns `outputs(ids, types)`. `ids` is
-   a list of ints, `types` a list of token types (all 0 if the case is no pair). `outputs` returns tensors:
+   a list of ints, `types` a list of token types (all 0 unless the case is a pair). `outputs` returns tensors:
        "hidden"       [tokens, hidden]      last hidden states, after the final norm. Required.
        "logits"       [labels]              only for classifiers
        "vocabulary"   [tokens, vocabulary]  logits of a masked-LM head; becomes "splade"
-       "embedding"    [values]              only if the vector is not one of cls, mean and last
-   A model without a class in transformers computes with `tensors = load_tensors(folder)`. With a class,
-   `native.pretrained(cls)` is the reader.
-3. `Fixture(config, tensors, reader, source)` describes the folder. `config` is written as it is.
-4. A module has `FIXTURES = {"name": function that returns a Fixture}` and is listed in `MODULES` of
-   `__main__.py`. `python -m architectures NAME…` in the folder above makes some, without names all.
+       "embedding"    [values]              only if the vector is not cls, mean or last
+   If transformers has a class for the model, the reader is `native.pretrained(cls)`. Otherwise the reader computes
+   with `tensors = load_tensors(folder)`.
+3. `Fixture(config, tensors, reader, source)` describes the folder. `config` is written unchanged.
+4. The module has `FIXTURES = {"name": function that returns a Fixture}`, and `MODULES` in `__main__.py` lists the
+   module. `python -m architectures NAME…` in the folder above makes the named fixtures, without names all.
 
 `write` stores the tensors, calls the reader on the folder, runs every case alone and unpadded, checks the
 results (see `check`), and writes `expected.json`:
@@ -23,8 +23,8 @@ results (see `check`), and writes `expected.json`:
       "hidden": [[…]…] (cases of HIDDEN_LENGTHS tokens), "logits": […], "splade": [[id, weight]…],
       "embedding": […]}…]}
 
-`second` is the index of the first token of type 1. Vectors are not normalised. "splade" is
-log(1 + relu(logits)), its maximum over the tokens: entries above 0, by id. Numbers have 7 significant digits.
+`second` is the index of the first token of type 1. Vectors are not normalised. "splade" is the maximum over
+the tokens of log(1 + relu(logits)): entries above 0, by id. Numbers have 7 significant digits.
 """
 
 import json
@@ -45,7 +45,7 @@ Reader = Callable[[Path], Outputs]
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "architectures"
 VOCABULARY = 101
-# Ids below are special in some architectures (padding: 0 or 1), so that texts do not have them.
+# Lower ids are special in some architectures (padding: 0 or 1), so texts do not contain them.
 FIRST_ID = 5
 LENGTHS = (1, 2, 7, 17, 32, 33, 64, 100, 150)
 # Case length -> index of the first token of type 1, for models that have token types.
@@ -63,7 +63,7 @@ class Case:
 
     @property
     def types(self) -> list[int]:
-        """Token types."""
+        """The token type of each id."""
         second = len(self.ids) if self.second is None else self.second
         return [int(index >= second) for index in range(len(self.ids))]
 
@@ -72,8 +72,8 @@ class Case:
 class Fixture:
     """The contents of a folder.
 
-    `source` names the class that computes the outputs ("transformers 5.23.0 BertModel"). `dtype` is
-    the stored one. `causal`: a token does not see later tokens; this is checked either way.
+    `source` names the class that computes the outputs ("transformers 5.23.0 BertModel"). `dtype` is the type
+    in the file. `causal` says that a token does not see later tokens; both True and False are checked.
     """
 
     config: dict
@@ -92,9 +92,9 @@ def cases(
     vocabulary: int = VOCABULARY,
     seed: int = 1,
 ) -> list[Case]:
-    """One text of random ids for each length, no two with the same first token.
+    """A text of random ids for each length; no two texts have the same first token.
 
-    With `pairs` the texts with a length in PAIRS have two token types.
+    With `pairs`, texts whose length is in PAIRS have two token types.
     """
     generator = numpy.random.Generator(numpy.random.PCG64(seed))
     made = []
@@ -114,7 +114,7 @@ def other(token: int) -> int:
 def random_tensor(name: str, shape: tuple[int, ...], seed: int, gain: float, centre: float) -> torch.Tensor:
     """Biases N(0, 0.2), norm weights N(centre, 0.2), embeddings N(0, 1), matrices N(0, gain / √inputs).
 
-    The values depend on name, shape and seed only.
+    The values depend only on name, shape and seed.
     """
     generator = numpy.random.Generator(numpy.random.PCG64([seed, zlib.crc32(name.encode())]))
     values = torch.from_numpy(generator.standard_normal(shape, dtype=numpy.float32))
@@ -135,9 +135,8 @@ def random_weights(
 ) -> Tensors:
     """float32 weights by name.
 
-    `centre` is the mean of norm weights (0 where the norm multiplies by 1 + weight).
-
-    `scales`: part of a name -> factor on top; all that match count.
+    `centre` is the mean of norm weights (0 if the norm multiplies by 1 + weight). `scales` maps a part of a
+    name to a further factor; the factors of all parts that occur in a name are multiplied.
     """
     tensors = {}
     for name, shape in shapes.items():
@@ -150,7 +149,7 @@ def random_weights(
 
 
 def load_tensors(folder: Path) -> Tensors:
-    """The tensors of a written folder, floating ones in float32."""
+    """The tensors of a written folder; floating-point tensors in float32."""
     tensors = load_file(folder / "model.safetensors")
     return {
         name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()
@@ -158,7 +157,7 @@ def load_tensors(folder: Path) -> Tensors:
 
 
 def write_json(path: Path, value: dict) -> None:
-    """A configuration file as save_pretrained formats it."""
+    """Writes a configuration file in the format of save_pretrained."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -170,7 +169,7 @@ def numbers(tensor: torch.Tensor) -> list:
 
 
 def splade(logits: torch.Tensor) -> list:
-    """Terms and their weights from the logits of each token."""
+    """The terms and weights that follow from the logits of all tokens."""
     weights = torch.log1p(torch.relu(logits)).max(dim=0).values
     return [[index, numbers(weight)] for index, weight in enumerate(weights) if weight > 0]
 
@@ -192,9 +191,9 @@ def expected_row(case: Case, found: Tensors) -> dict:
 
 
 def check_inputs_matter(name: str, fixture: Fixture, outputs: Outputs) -> None:
-    """The order of tokens and the first token change the state of the last one.
+    """Checks that the order of the tokens and the first token change the state of the last token.
 
-    The last token changes the state of the first one unless the model is causal.
+    The last token must change the state of the first one, unless the model is causal.
     """
     case = next(case for case in fixture.cases if len(case.ids) == 7)
     ids, zeros = case.ids, [0] * 7
@@ -213,7 +212,7 @@ def check_inputs_matter(name: str, fixture: Fixture, outputs: Outputs) -> None:
 
 
 def check(name: str, rows: list[dict]) -> str:
-    """Texts have clearly different vectors of a sensible size; returns the line of the summary."""
+    """Checks that texts have clearly different vectors of a sensible size. Returns a line for the summary."""
     cosines = {}
     for key in ("cls", "mean", "last", "embedding"):
         if key not in rows[0]:
@@ -243,13 +242,13 @@ def check(name: str, rows: list[dict]) -> str:
 
 
 def write_rows(path: Path, source: str, rows: list[dict]) -> None:
-    """expected.json with one case per line."""
+    """Writes expected.json with one case per line."""
     lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
     path.write_text(f'{{"source": {json.dumps(source)}, "cases": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of all files."""
+    """The size of all files."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -257,7 +256,7 @@ def folder_bytes(folder: Path) -> int:
 def write(name: str, fixture: Fixture, output: Path = FOLDER) -> str:
     """Makes the folder `name` and returns a line for the summary.
 
-    The old folder is replaced if all checks hold.
+    It replaces the old folder only after all checks have passed.
     """
     with tempfile.TemporaryDirectory() as temporary:
         fresh = Path(temporary) / name

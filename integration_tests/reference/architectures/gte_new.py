@@ -1,5 +1,5 @@
-"""Alibaba's "new" encoders: gte-*-en-v1.5, gte-multilingual-base, gte-multilingual-reranker-base, stella_en_400M_v5
-and Snowflake's arctic-embed-m-v2.0.
+"""Alibaba's "new" encoders: gte-*-en-v1.5, gte-multilingual-base, gte-multilingual-reranker-base,
+stella_en_400M_v5 and Snowflake's arctic-embed-m-v2.0.
 
 Source: `modeling.py` and `configuration.py` of Alibaba-NLP/new-impl (NewModel, NewForSequenceClassification);
 Snowflake's `modeling_hf_alibaba_nlp_gte.py` is the same code with GteModel. Written from the formulas:
@@ -11,7 +11,8 @@ Snowflake's `modeling_hf_alibaba_nlp_gte.py` is the same code with GteModel. Wri
     h = mlp_ln(h + down_proj(gelu(gate) · up))
     logits = classifier(tanh(pooler.dense(h[0])))
 
-rope_scaling {"type": "ntk", "factor": f}: frequencies (rope_theta · f)^(-2i/head) / f^(2/head), at every length.
+rope_scaling {"type": "ntk", "factor": f}: frequencies (rope_theta · f)^(-2i/head) / f^(2/head), at every
+length.
 """
 
 import math
@@ -37,7 +38,7 @@ AUTO_MAP = {"AutoConfig": "Alibaba-NLP/new-impl--configuration.NewConfig"} | {
 
 
 def config(**changes: object) -> dict:
-    """config.json as the en-v1.5 repositories have it."""
+    """config.json like that of the en-v1.5 repositories."""
     base = {
         "architectures": ["NewModel"],
         "attention_probs_dropout_prob": 0.0,
@@ -72,7 +73,7 @@ def config(**changes: object) -> dict:
 
 
 def shapes(config: dict, prefix: str = "", labels: int = 0, pooler: bool = False) -> dict[str, tuple[int, ...]]:
-    """Tensors of a checkpoint; `prefix` is "new." in those saved from a model with a head."""
+    """The tensors of a checkpoint. `prefix` is "new." if it was saved from a model with a head."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     found = {f"{prefix}embeddings.word_embeddings.weight": (config["vocab_size"], hidden)}
     if config["type_vocab_size"]:
@@ -98,7 +99,7 @@ def shapes(config: dict, prefix: str = "", labels: int = 0, pooler: bool = False
 
 
 def frequencies(config: dict) -> torch.Tensor:
-    """Rotary frequencies, with NTK scaling if rope_scaling asks for it."""
+    """Rotary frequencies, with the NTK scaling of `rope_scaling` if there is one."""
     head, base = config["hidden_size"] // config["num_attention_heads"], config["rope_theta"]
     scaling = config["rope_scaling"]
     if scaling is None:
@@ -123,7 +124,7 @@ def layer(tensors: Tensors, part: str, config: dict, states: torch.Tensor) -> to
 
 
 def read(config: dict, tensors: Tensors) -> Outputs:
-    """The model, with logits if it is a sequence classifier."""
+    """The model; its outputs include logits if it is a sequence classifier."""
     classifier = config["architectures"] == ["NewForSequenceClassification"]
     tensors = {name.removeprefix("new."): tensor for name, tensor in tensors.items()}
 
@@ -149,7 +150,7 @@ def base_en() -> Fixture:
 
 
 def large_en() -> Fixture:
-    """gte-large-en-v1.5 and stella_en_400M_v5: NTK scaling and two token types. The switches are stella's."""
+    """gte-large-en-v1.5 and stella_en_400M_v5: NTK scaling and two token types, and stella's switches."""
     found = config(
         rope_theta=160000,
         rope_scaling={"factor": 2.0, "type": "ntk"},
@@ -171,7 +172,7 @@ MULTILINGUAL = {
 
 
 def multilingual() -> Fixture:
-    """gte-multilingual-base: prefix `new.`; the head is that of its sparse weights, which the vector does not use."""
+    """gte-multilingual-base: prefix `new.`. Its head is for sparse weights; the vector does not use it."""
     found = config(architectures=["NewModel", "NewForTokenClassification"], **MULTILINGUAL)
     return Fixture(found, random_weights(shapes(found, "new.", 1), 403), checked(read), SOURCE, dtype=torch.float16)
 
@@ -185,7 +186,7 @@ def reranker() -> Fixture:
 
 
 def snowflake() -> Fixture:
-    """snowflake-arctic-embed-m-v2.0, whose configuration has the two switches as strings."""
+    """snowflake-arctic-embed-m-v2.0, whose configuration writes the two switches as strings."""
     auto_map = {
         "AutoConfig": "configuration_hf_alibaba_nlp_gte.GteConfig",
         "AutoModel": "modeling_hf_alibaba_nlp_gte.GteModel",
@@ -205,7 +206,7 @@ def snowflake() -> Fixture:
 
 
 def logn() -> Fixture:
-    """logn_attention_scale, which no known checkpoint has: queries grow with the logarithm of the length."""
+    """logn_attention_scale, which no known checkpoint uses: queries grow with the logarithm of the length."""
     found = config(logn_attention_scale=True, max_position_embeddings=160, rope_theta=10000)
     return Fixture(found, random_weights(shapes(found), 406, gain=1.3), checked(read), SOURCE)
 

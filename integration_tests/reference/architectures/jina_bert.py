@@ -1,8 +1,8 @@
-"""Jina's encoders with ALiBi: jina-embeddings-v2-*, jina-reranker-v1-*, and jina-embeddings-v2-base-code, which also
-normalises q and k.
+"""Jina's encoders with ALiBi: jina-embeddings-v2-*, jina-reranker-v1-*, and jina-embeddings-v2-base-code,
+which also normalises q and k.
 
-Source: `modeling_bert.py` of jinaai/jina-bert-implementation and of jinaai/jina-bert-v2-qk-post-norm. Written from
-the formulas:
+Source: `modeling_bert.py` of jinaai/jina-bert-implementation and of jinaai/jina-bert-v2-qk-post-norm. Written
+from the formulas:
 
     h = LN(word[id] + type[t])                      no positions
     a = softmax(q·k / √head − slope · |i − j|) · v  slopes: alibi_slopes in remote_parts.py
@@ -33,14 +33,14 @@ FEED_FORWARD = {"geglu": "gelu", "reglu": "relu"}
 
 
 def auto_map(place: str = "", heads: tuple[str, ...] = ("ForMaskedLM", "ForSequenceClassification")) -> dict[str, str]:
-    """Where the code is: `place` is a repository and "--", or empty for the model's own repository."""
+    """The location of the code. `place` is a repository and "--", or empty for the model's own repository."""
     model = f"{place}modeling_bert.JinaBert"
     found = {"AutoConfig": f"{place}configuration_bert.JinaBertConfig", "AutoModel": f"{model}Model"}
     return found | {f"AutoModel{head}": f"{model}{head}" for head in heads}
 
 
 def config(repository: str, **changes: object) -> dict:
-    """config.json as the jina-embeddings-v2 repositories have it."""
+    """config.json like that of the jina-embeddings-v2 repositories."""
     base = {
         "_name_or_path": repository,
         "architectures": ["JinaBertForMaskedLM"],
@@ -89,7 +89,7 @@ def layer_shapes(part: str, hidden: int, inner: int, normed: bool) -> dict[str, 
 
 
 def shapes(config: dict, prefix: str = "", pooler: bool = True, labels: int = 0) -> dict[str, tuple[int, ...]]:
-    """Tensors of a checkpoint; `prefix` is "bert." in those saved with a head."""
+    """The tensors of a checkpoint. `prefix` is "bert." in checkpoints that were saved with a head."""
     hidden = config["hidden_size"]
     found = {
         f"{prefix}embeddings.word_embeddings.weight": (config["vocab_size"], hidden),
@@ -134,7 +134,7 @@ def layer(tensors: Tensors, part: str, config: dict, states: torch.Tensor) -> to
 
 
 def read(config: dict, tensors: Tensors) -> Outputs:
-    """The model, with logits if the file has a classifier."""
+    """The model; its outputs include logits if the file has a classifier."""
     tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
 
     def outputs(ids: list[int], types: list[int]) -> Tensors:
@@ -152,24 +152,25 @@ def read(config: dict, tensors: Tensors) -> Outputs:
 
 
 def source(repository: str) -> str:
-    """What `expected.json` names."""
+    """The `source` in `expected.json`."""
     return f"own torch code after {repository} modeling_bert.py"
 
 
 def embedding() -> Fixture:
-    """jina-embeddings-v2-base-en: the number of heads is no power of two; the vector does not use the pooler."""
+    """jina-embeddings-v2-base-en: the number of heads is not a power of two; the pooler is not used."""
     found = config(PLAIN)
     return Fixture(found, random_weights(shapes(found), 421), checked(read), source(PLAIN), cases=cases(pairs=True))
 
 
 def reglu() -> Fixture:
-    """The number of heads is a power of two, as in v2-small-en. No known checkpoint has feed_forward_type reglu."""
+    """A number of heads that is a power of two, as in v2-small-en; and feed_forward_type reglu, which no
+    known checkpoint has."""
     found = config(PLAIN, num_attention_heads=4, feed_forward_type="reglu")
     return Fixture(found, random_weights(shapes(found), 422), checked(read), source(PLAIN))
 
 
 def reranker() -> Fixture:
-    """jina-reranker-v1-tiny-en: the file has a classifier of which the configuration says nothing."""
+    """jina-reranker-v1-tiny-en: the file has a classifier, but the configuration does not mention it."""
     heads = ("ForMaskedLM", "ForQuestionAnswering", "ForSequenceClassification", "ForTokenClassification")
     found = config(
         PLAIN,
@@ -188,7 +189,7 @@ def reranker() -> Fixture:
 def code() -> Fixture:
     """jina-embeddings-v2-base-code."""
     found = config(NORMED, attn_implementation="torch")
-    # Two residuals around the attention: without a stronger one the neighbours of a token hardly matter.
+    # Attention has two residuals: without stronger weights, a token's neighbours would hardly matter.
     scales = {"self.value": 1.5, "output.dense.weight": 1.5}
     weights = random_weights(shapes(found, pooler=False), 426, scales=scales)
     return Fixture(found, weights, checked(read), source(NORMED), cases=cases(pairs=True))

@@ -1,4 +1,4 @@
-"""XLM-RoBERTa as Jina names its tensors: jina-reranker-v2-base-multilingual and jina-embeddings-v3.
+"""XLM-RoBERTa with Jina's tensor names: jina-reranker-v2-base-multilingual and jina-embeddings-v3.
 
 Source: `modeling_xlm_roberta.py`, `embedding.py`, `block.py` and `modeling_lora.py` of
 jinaai/xlm-roberta-flash-implementation. Written from the formulas:
@@ -28,18 +28,18 @@ from .remote_parts import attend, checked, inverse_frequencies, layer_norm, line
 SOURCE = "own torch code after jinaai/xlm-roberta-flash-implementation"
 MARK = ".parametrizations.weight."
 TASKS = ["retrieval.query", "retrieval.passage", "separation", "classification", "text-matching"]
-# Fewer texts where only the adapter differs.
+# The fixtures of the adapters have fewer texts, because only the adapter differs.
 TASK_LENGTHS = (2, 7, 33, 100)
 
 
 def auto_map(place: str, model: str, heads: tuple[str, ...]) -> dict[str, str]:
-    """Where the code is; `model` is the class of AutoModel with its file."""
+    """The location of the code. `model` is the class of AutoModel with its file."""
     found = {"AutoConfig": f"{place}configuration_xlm_roberta.XLMRobertaFlashConfig", "AutoModel": f"{place}{model}"}
     return found | {f"AutoModel{head}": f"{place}modeling_xlm_roberta.XLMRoberta{head}" for head in heads}
 
 
 def config(**changes: object) -> dict:
-    """What both repositories' config.json have."""
+    """The parts of config.json that both repositories have."""
     base = {
         "attention_probs_dropout_prob": 0.1,
         "bos_token_id": 0,
@@ -62,7 +62,7 @@ def config(**changes: object) -> dict:
 
 
 def shapes(config: dict, head: str) -> dict[str, tuple[int, ...]]:
-    """Tensors without adapters; `head` is "classifier" or "pooler"."""
+    """The tensors without adapters. `head` is "classifier" or "pooler"."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     found = {
         "roberta.embeddings.word_embeddings.weight": (config["vocab_size"], hidden),
@@ -86,7 +86,7 @@ def shapes(config: dict, head: str) -> dict[str, tuple[int, ...]]:
 
 
 def with_adapters(shapes: dict[str, tuple[int, ...]], tasks: int, rank: int) -> dict[str, tuple[int, ...]]:
-    """Each matrix as its original and its adapters."""
+    """Replaces each matrix by its original and its adapters."""
     found = {}
     for name, shape in shapes.items():
         if len(shape) == 1:
@@ -102,7 +102,7 @@ def with_adapters(shapes: dict[str, tuple[int, ...]], tasks: int, rank: int) -> 
 
 
 def merged(tensors: Tensors, config: dict, task: int | None) -> Tensors:
-    """The tensors with a task's adapters added to the matrices, under their usual names."""
+    """The tensors under their usual names, with a task's adapters added to the matrices."""
     found = {}
     for name, tensor in tensors.items():
         if MARK not in name:
@@ -131,7 +131,7 @@ def layer(tensors: Tensors, part: str, config: dict, states: torch.Tensor) -> to
 
 
 def read(config: dict, tensors: Tensors, task: int | None = None) -> Outputs:
-    """The model with the adapters of a task, with logits if the file has a classifier."""
+    """The model with the adapters of a task; its outputs include logits if the file has a classifier."""
     tensors = {name.removeprefix("roberta."): tensor for name, tensor in merged(tensors, config, task).items()}
 
     def outputs(ids: list[int], types: list[int]) -> Tensors:
@@ -152,7 +152,7 @@ def read(config: dict, tensors: Tensors, task: int | None = None) -> Outputs:
 
 
 def reranker() -> Fixture:
-    """jina-reranker-v2-base-multilingual, whose configuration has no model_type. The longest text has 150 tokens."""
+    """jina-reranker-v2-base-multilingual, which has no model_type. Its longest text has 150 tokens."""
     heads = ("ForMaskedLM", "ForPreTraining", "ForSequenceClassification")
     found = config(
         architectures=["XLMRobertaForSequenceClassification"],
@@ -202,10 +202,10 @@ def embedding_config() -> dict:
 
 
 def embedding(task: int | None = None) -> Fixture:
-    """jina-embeddings-v3 with one of its adapters, or none. All have the same files but expected.json."""
+    """jina-embeddings-v3 with one adapter or none. Only expected.json differs between these fixtures."""
     found = embedding_config()
     names = with_adapters(shapes(found, "pooler"), len(TASKS), found["lora_rank"])
-    # random_weights divides by the inputs of a matrix, which a stack of adapters has not.
+    # random_weights divides by the number of a matrix's inputs, which is wrong for a stack of adapters.
     scales = {"lora_": 3.0, f"word_embeddings{MARK}original": 6.0, f"mlp.fc1{MARK}original": 1.5}
     weights = random_weights(names, 445, scales=scales)
     texts = cases() if task is None else cases(lengths=TASK_LENGTHS, seed=2 + task)

@@ -1,19 +1,20 @@
-"""Writes fixtures/rerankers/jina-reranker-v3: a small random listwise re-ranker, and the scores of its authors' own code.
+"""Writes fixtures/rerankers/jina-reranker-v3: a small random listwise re-ranker, with the scores of its
+authors' code.
 
-Run `python -m architectures.listwise` in the folder above. Source: `modeling.py` of jinaai/jina-reranker-v3 (JinaForRanking),
-written here a second time, slow and obvious:
+Run `python -m architectures.listwise` in the folder above. Source: `modeling.py` of jinaai/jina-reranker-v3
+(JinaForRanking). This file is a second, slow and obvious version of it:
 
-1. `truncate`: a text of more tokens than its limit is cut to it and decoded; its length is that of its tokens.
-2. `blocks`: documents are taken in turn; a block ends at 125 documents, or once the rest of max_length − 2 · query, less the
-   lengths of its documents, is at most the limit of a document.
-3. `prompt`: one string for a block, both marks taken out of the texts first. transformers' Qwen3 reads it.
-4. The normed states of the last layer at the marks go through projector: Linear, ReLU, Linear, no biases.
-5. A block's weight is (1 + its best cosine) / 2. The query's vector is the mean of the blocks' (numpy.average), and the score of a
-   document its cosine with that.
+1. `truncate`: a text with more tokens than its limit is cut to the limit and decoded. Its length is counted in tokens.
+2. `blocks`: documents are taken in order. Each block starts with room for max_length − 2 · query tokens. It ends after
+   125 documents, or when the room left after the lengths of its documents is at most the limit of a document.
+3. `prompt`: one string for a block; both marks are first removed from the texts. transformers' Qwen3 reads it.
+4. The normed states of the last layer at the marks go through the projector: Linear, ReLU, Linear, without biases.
+5. A block's weight is (1 + its best cosine) / 2. The query's vector is the weighted mean over the blocks (numpy.average),
+   and a document's score is its cosine with that vector.
 
-A row of `jina-reranker-v3.expected.json` has `query`, `documents`, `instruction`, the limits that differ from the authors'
-(`limits`: max_length, max_query_length, max_doc_length, block_size), `prompts` (the ids of each block), `raw` and, if control
-tokens in texts are text (as in this server), `injected`.
+A row of `jina-reranker-v3.expected.json` has `query`, `documents`, `instruction`; the `limits` that differ
+from the authors' (max_length, max_query_length, max_doc_length, block_size); `prompts` (the ids of each
+block); `raw`; and `injected`, which says that control tokens in texts are read as text, as this server does.
 """
 
 import json
@@ -28,13 +29,13 @@ import transformers
 from tokenizers import Tokenizer
 from transformers.utils import logging
 
-from .fixture import folder_bytes, load_tensors, numbers, store, write_json
+from .fixture import folder_bytes, load_tensors, numbers, store
 from .native import native
 from .rerankers import FOLDER, INJECTED, MARS, PLANET, QWEN3, QWEN_FILES, RIVER, TASK
 
 NAME = "jina-reranker-v3"
 DOCUMENT, QUERY = "<|embed_token|>", "<|rerank_token|>"
-# In this order.
+# In the order in which the authors' code removes them.
 MARKS = (QUERY, DOCUMENT)
 LIMITS = {"max_length": 131072, "max_query_length": 512, "max_doc_length": 2048, "block_size": 125}
 DOCUMENTS = [
@@ -51,7 +52,7 @@ DOCUMENTS = [
 
 @dataclass(frozen=True)
 class Row:
-    """A request."""
+    """One request."""
 
     query: str
     documents: list[str]
@@ -67,7 +68,7 @@ ROWS = [
     Row("  outer spaces ", DOCUMENTS[:3]),
     Row("감독은 누구였나요?", DOCUMENTS[3:6], TASK),
     Row(PLANET, DOCUMENTS, "x\n{query} {document}{"),
-    # Blocks by number, by room, and one for each document.
+    # The number of documents ends a block; the room ends a block; each document is a block.
     Row(PLANET, [f"Mars {index}" for index in range(129)]),
     Row(PLANET, [RIVER * 2, *DOCUMENTS, RIVER], limits={"max_length": 700, "max_doc_length": 500}),
     Row(PLANET, DOCUMENTS[:3], limits={"max_length": 1000}),
@@ -80,7 +81,7 @@ ROWS = [
 
 
 def tokenizer_files(folder: Path) -> dict:
-    """The tokenizer of the other re-rankers' fixtures with both marks. Gives the vocabulary's size."""
+    """Writes the other re-rankers' tokenizer with both marks added. Returns the size of the vocabulary."""
     shutil.copyfile(QWEN_FILES / "tokenizer_config.json", folder / "tokenizer_config.json")
     content = json.loads((QWEN_FILES / "tokenizer.json").read_text(encoding="utf-8"))
     first = 1 + max(*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"]))
@@ -92,7 +93,7 @@ def tokenizer_files(folder: Path) -> dict:
 
 
 def model(ids: dict):
-    """Qwen3 without an output embedding, and the projector. Its second matrix has 512 rows, whatever the model's size."""
+    """Qwen3 without an output embedding, and the projector, whose second matrix always has 512 rows."""
     config = QWEN3 | ids | {"max_position_embeddings": 131072}
     fixture = native(
         transformers.Qwen3ForCausalLM, config, 320, dtype=torch.bfloat16,
@@ -106,7 +107,7 @@ def model(ids: dict):
 
 
 class Ranker:
-    """JinaForRanking.rerank."""
+    """A second version of JinaForRanking.rerank."""
 
     def __init__(self, folder: Path):
         content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -122,14 +123,14 @@ class Ranker:
         self.first, self.second = tensors["projector.0.weight"], tensors["projector.2.weight"]
 
     def truncate(self, text: str, limit: int) -> tuple[str, int]:
-        """The text, and its length in tokens."""
+        """The text cut to `limit` tokens, and its length in tokens."""
         ids = self.full.encode(text, add_special_tokens=False).ids[:limit]
         return (self.full.decode(ids, skip_special_tokens=False) if len(ids) >= limit else text), len(ids)
 
     def prompt(self, query: str, documents: list[str], instruction: str | None, injected: bool) -> list[int]:
-        """`format_docs_prompts_func`, encoded. With `injected`, control tokens of texts are text."""
+        """The ids of `format_docs_prompts_func`. With `injected`, control tokens in texts are text."""
         texts = []
-        # A private character stands for each text, so that its control tokens can be told from the template's.
+        # A private-use character stands for each text, to tell its control tokens from the template's.
         def hold(text: str) -> str:
             for mark in MARKS:
                 text = text.replace(mark, "")
@@ -160,11 +161,11 @@ class Ranker:
         return ids
 
     def filled(self, string: str, texts: list[str]) -> str:
-        """The string with the texts in their places."""
+        """The string with the texts put back."""
         return "".join(texts[ord(char) - 0xF0000] if 0xF0000 <= ord(char) < 0xF0000 + len(texts) else char for char in string)
 
     def split(self, string: str) -> list[str]:
-        """The string at its control tokens, these included."""
+        """The string split at its control tokens, which are pieces as well."""
         pieces = [string]
         for token in self.controls:
             pieces = [
@@ -176,7 +177,7 @@ class Ranker:
         return [piece for piece in pieces if piece]
 
     def vectors(self, ids: list[int]) -> tuple[numpy.ndarray, numpy.ndarray]:
-        """The documents' vectors and the query's."""
+        """The vectors of the documents and of the query."""
         states = self.model(input_ids=torch.tensor([ids])).last_hidden_state[0]
         vectors = torch.relu(states @ self.first.T) @ self.second.T
         at = lambda mark: [index for index, token in enumerate(ids) if token == self.controls[mark]]
@@ -197,7 +198,7 @@ class Ranker:
                 block, room = [], limits["max_length"] - 2 * query_length
         blocks += [block] if block else []
         prompts = [self.prompt(query, block, row.instruction, row.injected) for block in blocks]
-        # Else the server would read fewer documents in a prompt: it counts the template, too.
+        # The server counts the template, too. With a longer prompt it would read fewer documents at once.
         assert all(len(ids) <= limits["max_length"] for ids in prompts), [len(ids) for ids in prompts]
         found = [self.vectors(ids) for ids in prompts]
         weights = [((1.0 + cosines(query, documents)) / 2.0).max() for documents, query in found]
@@ -212,7 +213,7 @@ def cosines(query: numpy.ndarray, documents: numpy.ndarray) -> numpy.ndarray:
 
 @torch.no_grad()
 def write() -> str:
-    """Makes the folder and its answers, which replace the old ones. Returns a line for the summary."""
+    """Makes the folder and its answers, replacing the old ones. Returns a line for the summary."""
     with tempfile.TemporaryDirectory() as temporary:
         fresh = Path(temporary) / NAME
         fresh.mkdir()

@@ -1,8 +1,9 @@
-"""The layer-wise MiniCPM of BAAI/bge-reranker-v2-minicpm-layerwise, whose class is in its repository only.
+"""The layer-wise MiniCPM of BAAI/bge-reranker-v2-minicpm-layerwise, whose class exists only in its
+repository.
 
 Source: `FlagEmbedding`, inference/reranker/decoder_only/models/modeling_minicpm_reranker.py
-(LayerWiseMiniCPMForCausalLM). Written from the formulas, with r(x) = x / √(mean(x²) + rms_norm_eps) · weight and
-s = scale_depth / √num_hidden_layers, however many layers are gone through:
+(LayerWiseMiniCPMForCausalLM). Written from the formulas, with r(x) = x / √(mean(x²) + rms_norm_eps) · weight
+and s = scale_depth / √num_hidden_layers, even if fewer layers are computed:
 
     h = embed_tokens[id] · scale_emb
     h = h + s · o_proj(softmax(q·k / √head) · v)           q, k, v of r(h); q, k rotated; causal
@@ -25,7 +26,7 @@ START, LAYERS = 2, 6
 
 
 def config(vocabulary: int = VOCABULARY, **changes: object) -> dict:
-    """config.json as in the repository, but for the sizes."""
+    """config.json as in the repository, with other sizes."""
     base = {
         "architectures": ["LayerWiseMiniCPMForCausalLM"],
         "attention_bias": False,
@@ -64,7 +65,7 @@ def config(vocabulary: int = VOCABULARY, **changes: object) -> dict:
 
 
 def shapes(settings: dict) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors."""
+    """The names and shapes of the tensors."""
     hidden, inner = settings["hidden_size"], settings["intermediate_size"]
     keys = hidden // settings["num_attention_heads"] * settings["num_key_value_heads"]
     layer = {
@@ -88,7 +89,7 @@ def shapes(settings: dict) -> dict[str, tuple[int, ...]]:
 
 
 def weights(settings: dict, seed: int) -> Tensors:
-    """Random weights. Embeddings are small as the model's own are, because they are multiplied by `scale_emb`."""
+    """Random weights. Embeddings are small, like the model's own: they are multiplied by `scale_emb`."""
     scales = {"embed_tokens": 1 / settings["scale_emb"], "linear_head": 1.5}
     return random_weights(shapes(settings), seed, gain=1.6, scales=scales)
 
@@ -99,7 +100,7 @@ def norm(tensors: Tensors, name: str, states: torch.Tensor, epsilon: float) -> t
 
 
 def attention(tensors: Tensors, settings: dict, name: str, states: torch.Tensor) -> torch.Tensor:
-    """MiniCPMAttention over one text."""
+    """MiniCPMAttention for one text."""
     queries, keys = settings["num_attention_heads"], settings["num_key_value_heads"]
     frequencies = inverse_frequencies(states.shape[-1] // queries, settings.get("rope_theta", 10000.0))
     query = rotate(heads_of(linear(tensors, f"{name}.q_proj", states), queries), frequencies)
@@ -112,7 +113,7 @@ def attention(tensors: Tensors, settings: dict, name: str, states: torch.Tensor)
 
 
 def states_after(tensors: Tensors, settings: dict, ids: list[int]) -> list[torch.Tensor]:
-    """The normed states after 0, 1, … layers, `[tokens, hidden]` each."""
+    """The normed states after 0, 1, … layers, each `[tokens, hidden]`."""
     epsilon = settings["rms_norm_eps"]
     scale = settings["scale_depth"] / math.sqrt(settings["num_hidden_layers"])
     states = tensors["model.embed_tokens.weight"][ids] * settings["scale_emb"]
@@ -134,7 +135,7 @@ def score(tensors: Tensors, settings: dict, states: list[torch.Tensor], cutoff: 
 
 
 def reader(cutoff: int):
-    """The states and the score after `cutoff` layers."""
+    """A reader for the states and the score after `cutoff` layers."""
 
     def read(settings: dict, tensors: Tensors) -> Outputs:
         def outputs(ids: list[int], types: list[int]) -> Tensors:
@@ -147,7 +148,7 @@ def reader(cutoff: int):
 
 
 def fixture(seed: int, cutoff: int = LAYERS, **changes: object) -> Fixture:
-    """A layer-wise re-ranker, and what it gives after `cutoff` layers."""
+    """A layer-wise re-ranker, with its outputs after `cutoff` layers."""
     settings = config(**changes)
     return Fixture(settings, weights(settings, seed), reader(cutoff), SOURCE, torch.bfloat16, cases(), causal=True)
 

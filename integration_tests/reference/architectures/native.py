@@ -1,10 +1,9 @@
-"""Fixtures of architectures that transformers has a class for.
+"""Fixtures of architectures for which transformers has a class.
 
-Input: a class, its configuration and the differences from the defaults. Output: a Fixture with random weights
-under the names that the class saves; the class computes the outputs. config.json is the one that
-save_pretrained writes, edited where repositories on the Hub are older or have keys of their own.
+Input: a class, its configuration, and differences from the defaults. Output: a Fixture with random weights
+under the names that the class saves; the class computes the outputs. config.json is written by
+save_pretrained, and edited to match repositories on the Hub that are older or have keys of their own.
 """
-
 import json
 import tempfile
 from collections.abc import Callable
@@ -17,19 +16,19 @@ from transformers import PreTrainedModel
 
 from .fixture import Case, Fixture, Outputs, Reader, Tensors, cases, random_weights
 
-# Outputs on top of those of the class, from the folder and what the class gave.
+# Makes further outputs from the folder and the outputs of the class.
 After = Callable[[Path, Tensors], Tensors]
-# Two ways through the same arithmetic in float32 may differ by this; the tests allow 1e-4.
+# Two implementations of the same float32 arithmetic may differ by this much; the tests allow 1e-4.
 NOISE = 3e-5
 
 
 def source(cls: type) -> str:
-    """The name under which outputs are filed."""
+    """The name of the class, for `source`."""
     return f"transformers {transformers.__version__} {cls.__name__}"
 
 
 def saved(model: PreTrainedModel) -> tuple[dict, dict[str, tuple[int, ...]]]:
-    """Configuration, and names and shapes of the tensors, as save_pretrained writes them."""
+    """The configuration, and the names and shapes of the tensors, that save_pretrained writes."""
     with tempfile.TemporaryDirectory() as temporary:
         model.save_pretrained(temporary)
         config = json.loads((Path(temporary) / "config.json").read_text(encoding="utf-8"))
@@ -51,9 +50,10 @@ def run(model: PreTrainedModel, ids: list[int], types: list[int]) -> Tensors:
 
 
 def load(cls: type, folder: Path, ignored: tuple[str, ...], overrides: dict) -> PreTrainedModel:
-    """The model in float32. No tensor is missing, and all are used but those with `ignored` in their name.
+    """Loads the model in float32. No tensor may be missing, and each must be used unless its name contains
+    one of `ignored`.
 
-    Eager attention: other implementations have no soft caps.
+    Attention is eager, because other implementations have no soft caps.
     """
     config = cls.config_class.from_pretrained(folder)
     for key, value in overrides.items():
@@ -78,7 +78,8 @@ def pretrained(
 ) -> Reader:
     """A reader that calls `cls`.
 
-    `after(folder, found)` adds outputs that the class lacks. `overrides` are keys of the configuration.
+    `after(folder, found)` adds outputs that the class does not give. `overrides` are keys of the
+    configuration.
     """
 
     def reader(folder: Path) -> Outputs:
@@ -119,9 +120,9 @@ def native(
 ) -> Fixture:
     """One fixture.
 
-    `rename` maps the saved names to the file's. The file also has the random tensors `extra`, the given
-    tensors `buffers` and `copies` of tied tensors (copy's name to original's). `edit` and `drop` change keys
-    of the written config.json. `labels` are the names of a classifier's labels.
+    `rename` maps the saved names to those in the file. The file also gets the random tensors `extra`, the
+    tensors in `buffers`, and `copies` of tied tensors (copy's name to original's name). `edit` and `drop`
+    change keys of the written config.json. `labels` are the names of a classifier's labels.
     """
     if labels is not None:
         config = config | {

@@ -24,7 +24,7 @@ from .fixture import VOCABULARY, Fixture, Outputs, Tensors, cases, random_weight
 from .remote_parts import ACTIVATIONS, attend, checked, inverse_frequencies, layer_norm, linear, rotate, split_heads
 
 SOURCE = "own torch code after nomic-ai/nomic-bert-2048 modeling_hf_nomic_bert.py"
-# The table of tokens is padded to a multiple of 64 rows.
+# The embedding table is padded to a multiple of 64 rows.
 ROWS = -(-VOCABULARY // 64) * 64
 HEADS, HIDDEN, INNER, LAYERS = 3, 36, 44, 2
 REMOTE = "nomic-ai/nomic-bert-2048--"
@@ -36,7 +36,7 @@ AUTO_MAP = {
 
 
 def config(**changes: object) -> dict:
-    """config.json with the names that Nomic's repositories use, which are GPT-2's."""
+    """config.json with the key names of Nomic's repositories, which are those of GPT-2."""
     base = {
         "activation_function": "swiglu",
         "architectures": ["NomicBertModel"],
@@ -92,13 +92,13 @@ def config(**changes: object) -> dict:
 
 
 def has_experts(config: dict, layer: int) -> bool:
-    """Whether a layer's feed-forward network is a mixture of experts."""
+    """Whether the layer's feed-forward network is a mixture of experts."""
     every = config.get("moe_every_n_layers", 0)
     return every > 0 and layer % every == 1
 
 
 def feed_forward_shapes(config: dict, part: str, layer: int) -> dict[str, tuple[int, ...]]:
-    """Tensors of a layer's feed-forward network."""
+    """The tensors of a layer's feed-forward network."""
     hidden, inner = config["n_embd"], config["n_inner"]
     if has_experts(config, layer):
         experts = config["num_experts"]
@@ -132,7 +132,7 @@ def shapes(config: dict) -> dict[str, tuple[int, ...]]:
 
 
 def frequencies(config: dict, tokens: int) -> torch.Tensor:
-    """Rotary frequencies of a text of this length."""
+    """Rotary frequencies for a text of this length."""
     head, base = config["n_embd"] // config["n_head"], config["rotary_emb_base"]
     factor, trained = config["rotary_scaling_factor"], config["max_trained_positions"]
     if factor and tokens > trained:
@@ -141,7 +141,7 @@ def frequencies(config: dict, tokens: int) -> torch.Tensor:
 
 
 def experts(tensors: Tensors, part: str, config: dict, states: torch.Tensor) -> torch.Tensor:
-    """The experts with the highest probabilities, weighted by these."""
+    """The sum of the most probable experts, weighted by their probabilities."""
     count, inner = config["num_experts"], config["n_inner"]
     first, second = (tensors[f"{part}.experts.mlp.{name}"].unflatten(0, (count, inner)) for name in ("w1", "w2"))
     probabilities = linear(tensors, f"{part}.router.layer", states).softmax(-1)
@@ -151,7 +151,7 @@ def experts(tensors: Tensors, part: str, config: dict, states: torch.Tensor) -> 
 
 
 def feed_forward(tensors: Tensors, part: str, config: dict, states: torch.Tensor) -> torch.Tensor:
-    """The network that the layer has, by its tensors."""
+    """The layer's feed-forward network; its tensors tell the kind."""
     if f"{part}.router.layer.weight" in tensors:
         return experts(tensors, part, config, states)
     activation = ACTIVATIONS[config["activation_function"]]
@@ -187,14 +187,14 @@ def read(config: dict, tensors: Tensors) -> Outputs:
 
 
 def version_1_5() -> Fixture:
-    """nomic-embed-text-v1.5 as it is since 2026, with transformers' names for two of the settings as well."""
+    """nomic-embed-text-v1.5 since 2026, which has two settings under transformers' names as well."""
     rope = {"rope_theta": 1000.0, "rope_type": "default"}
     found = config(max_position_embeddings=2048, rope_parameters=rope)
     return Fixture(found, random_weights(shapes(found), 411), checked(read), SOURCE, cases=cases(pairs=True))
 
 
 def scaled() -> Fixture:
-    """rotary_scaling_factor, as nomic-embed-text-v1 has it: texts of more than 64 tokens are scaled."""
+    """rotary_scaling_factor, which nomic-embed-text-v1 has. Here it scales texts of more than 64 tokens."""
     found = config(rotary_scaling_factor=2, max_trained_positions=64, n_positions=256)
     return Fixture(found, random_weights(shapes(found), 412), checked(read), SOURCE)
 
@@ -229,7 +229,7 @@ def version_2() -> Fixture:
         type_vocab_size=1,
         use_rms_norm=None,
     )
-    # Matrices of experts have the experts' rows together, so that w2's inputs are its rows.
+    # The rows of all experts are stacked in one matrix, so the inputs of w2 are its rows.
     scales = {"experts.mlp": 2.0, "mlp.w2": (found["n_embd"] / found["n_inner"]) ** 0.5}
     return Fixture(found, random_weights(shapes(found), 413, scales=scales), checked(read), SOURCE)
 

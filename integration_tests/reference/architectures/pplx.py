@@ -1,10 +1,10 @@
 """pplx-embed-v1: Qwen3 without a causal mask, and vectors of whole numbers.
 
-Source: `modeling.py` and `st_quantize.py` (FlexibleQuantizer, int8) of perplexity-ai/pplx-embed-v1-0.6b. The model is
-Qwen3Model of transformers with is_causal false. From the mean of the hidden states, after the final norm, to the
-vector:
+Source: `modeling.py` and `st_quantize.py` (FlexibleQuantizer, int8) of perplexity-ai/pplx-embed-v1-0.6b. The
+model is transformers' Qwen3Model with is_causal false. The vector follows from the mean of the hidden states
+after the final norm:
 
-    embedding = clamp(round(tanh(mean) · 127), −128, 127)       halves to even; no normalisation
+    embedding = clamp(round(tanh(mean) · 127), −128, 127)       halves round to even; no normalisation
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from .decoders import QWEN3
 from .fixture import Fixture, Tensors
 from .native import native, pretrained
 
-# Values are at least this far from a half, where the noise of float32 would decide.
+# Scaled values keep at least this distance from a half, so that float32 noise does not decide their rounding.
 MARGIN = 1e-3
 AUTO_MAP = {"AutoConfig": "configuration.PPLXQwen3Config", "AutoModel": "modeling.PPLXQwen3Model"}
 EDIT = {
@@ -30,16 +30,16 @@ EDIT = {
 
 
 def quantized(folder: Path, found: Tensors) -> Tensors:
-    """The vector in whole numbers."""
+    """The vector of whole numbers."""
     scaled = torch.tanh(found["hidden"].mean(dim=0)) * 127
     distance = (scaled - scaled.floor() - 0.5).abs().min().item()
     assert distance > MARGIN, f"{folder.name}: a value is {distance:.1e} from a half"
-    # Adding zero makes −0 a 0.
+    # Adding zero turns −0 into 0.
     return {"embedding": torch.round(scaled).clamp(-128, 127) + 0.0}
 
 
 def embedding() -> Fixture:
-    """pplx-embed-v1-0.6b. Small norm weights, so that tanh is neither linear nor saturated."""
+    """pplx-embed-v1-0.6b. Its norm weights are small, so that tanh is neither linear nor saturated."""
     reader = pretrained(Qwen3Model, after=quantized, is_causal=False)
     return native(Qwen3Model, QWEN3, 454, scales={"norm.weight": 0.8}, edit=EDIT, reader=reader)
 

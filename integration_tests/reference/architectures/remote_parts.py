@@ -1,7 +1,8 @@
-"""Pieces of the encoders that transformers lacks: plain torch functions over tensors by name, one text at a time.
+"""Parts of encoders that transformers does not have: plain torch functions on tensors by name, one text at a
+time.
 
-Input: `tensors` (by name), states [tokens, hidden]. Output: states of the same shape. No dropout, padding or mask.
-The modules that use this file compute what the authors' modelling code computes; each names that code.
+Input: `tensors` (by name), states [tokens, hidden]. Output: states of the same shape. No dropout, padding or
+mask. Each module that uses this file names the authors' code that it repeats.
 """
 
 import json
@@ -14,7 +15,7 @@ from torch.nn import functional
 
 from .fixture import Outputs, Reader, Tensors, load_tensors
 
-# Largest error of float32 that a fixture may have; the tests allow 1e-4.
+# Largest float32 error that a fixture may have; the tests allow 1e-4.
 NOISE = 3e-5
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -26,7 +27,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def checked(read: Callable[[dict, Tensors], Outputs]) -> Reader:
-    """A reader of `read(config, tensors)`, run in float32 and, to bound its error, in float64."""
+    """A reader that runs `read(config, tensors)` in float32, and in float64 to check the float32 error."""
 
     def reader(folder: Path) -> Outputs:
         config, tensors = read_config(folder), load_tensors(folder)
@@ -46,7 +47,7 @@ def checked(read: Callable[[dict, Tensors], Outputs]) -> Reader:
 
 
 def read_config(folder: Path) -> dict:
-    """config.json of a folder."""
+    """The config.json of a folder."""
     return json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
@@ -67,7 +68,7 @@ def inverse_frequencies(dimensions: int, base: float) -> torch.Tensor:
 
 
 def rotate(states: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
-    """Rotary positions 0, 1, … on [tokens, heads, head]; components i and i + head / 2 are a pair."""
+    """Applies rotary positions 0, 1, … to [tokens, heads, head]. Components i and i + head / 2 are a pair."""
     angles = torch.outer(torch.arange(len(states), dtype=torch.float32), frequencies)[:, None, :]
     first, second = states.chunk(2, dim=-1)
     cos, sin = angles.cos(), angles.sin()
@@ -75,12 +76,12 @@ def rotate(states: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
 
 
 def heads_of(states: torch.Tensor, heads: int) -> torch.Tensor:
-    """[tokens, hidden] as [tokens, heads, head]."""
+    """Reshapes [tokens, hidden] to [tokens, heads, head]."""
     return states.unflatten(-1, (heads, -1))
 
 
 def split_heads(states: torch.Tensor, heads: int) -> list[torch.Tensor]:
-    """Query, key and value of a fused projection, [tokens, heads, head] each."""
+    """Query, key and value of a fused projection, each [tokens, heads, head]."""
     return [heads_of(third, heads) for third in states.chunk(3, dim=-1)]
 
 
@@ -96,9 +97,9 @@ def attend(
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """ALiBi slopes: 2^(-8k/n) for k = 1 … n, if the number of heads n is a power of two.
+    """ALiBi slopes. If the number of heads n is a power of two: 2^(-8k/n) for k = 1 … n.
 
-    Otherwise the slopes of the largest power of two below, then every other slope of twice that power.
+    Otherwise: the slopes of the next smaller power of two, then every other slope of twice that power.
     """
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2.0 ** (-8.0 * index / power) for index in range(1, power + 1)]

@@ -1,23 +1,24 @@
-"""Writes fixtures/rerankers/: small random re-rankers of each family, and the scores of their authors' own code.
+"""Writes fixtures/rerankers/: small random re-rankers of each family, with the scores of their authors' code.
 
-Run `python -m architectures.rerankers [NAME…]` in the folder above. A folder is as its authors publish it, with a
-tokenizer of the right kind; `NAME.expected.json` has ids and raw scores. The prompts are written here a second
-time, from the authors' code, so that a mistake in the server's table does not hide in a copy of it.
+Run `python -m architectures.rerankers [NAME…]` in the folder above. A folder has its authors' layout, with a
+tokenizer of the right kind; `NAME.expected.json` has ids and raw scores. The prompts in this file were
+written from the authors' code, independently of the server's table, so that a mistake in the table is not
+copied here.
 
-A row has `query`, `document`, `instruction` (null: none is sent), `max_length` (of the whole prompt; null: the
-family's own), `ids` and `raw`; of a layer-wise re-ranker also `cutoffs`, the raw score after each number of layers
-(`raw` is after all of them). The procedures, one function each:
+A row has `query`, `document`, `instruction` (null: not sent), `max_length` (of the whole prompt; null: the
+family's own), `ids` and `raw`. Rows of a layer-wise re-ranker also have `cutoffs`, the raw score after each
+number of layers; `raw` is then the score after all layers. Each procedure is one function:
 
   mxbai    mixedbread-ai/mxbai-rerank, mxbai_rerank_v2.py: pieces are encoded one by one and joined
-  flag     FlagEmbedding, inference/reranker/decoder_only/base.py and layerwise.py: the same, behind the first token
+  flag     FlagEmbedding, inference/reranker/decoder_only/base.py and layerwise.py: the same, after the first token
   zerank   the vendor's format_pointwise_datapoints: strip, then one string
   ctxl     the card's format_prompts: one string
   nemotron the card's prompt_template, encoded with special tokens; NVIDIA's bidirectional Llama
   qwen3vl  Qwen3-VL-Embedding, qwen3_vl_reranker.py: NULL for an empty text
-  jina_m0  the repository's modeling.py: the query is cut by itself, the id 100 is appended, an MLP scores
+  jina_m0  the repository's modeling.py: the query is cut separately, the id 100 is appended, an MLP scores
 
-Texts of requests never hold control tokens here but in the rows of INJECTED, whose ids come from a tokenizer
-without added tokens.
+Texts contain no control tokens, except in the rows of INJECTED, whose ids come from a tokenizer without added
+tokens.
 """
 
 import argparse
@@ -60,7 +61,7 @@ TASK = "Prefer recent sources."
 
 @dataclass(frozen=True)
 class Slots:
-    """A request's texts."""
+    """The texts of a request."""
 
     query: str
     document: str
@@ -70,10 +71,11 @@ class Slots:
 
 @dataclass(frozen=True)
 class Family:
-    """How a family is made and read.
+    """How the folder of a family is made, and how its scores are computed.
 
-    `ids(tools, slots)` gives the whole prompt; `score(folder)` a function from ids to the raw score. With `cuts` there is a
-    row whose document is cut to `limit`. `cutoffs(folder)` gives a layer-wise re-ranker's scores by the number of layers.
+    `ids(tools, slots)` gives the whole prompt; `score(folder)` gives a function from ids to the raw score.
+    With `cuts`, one row has a document that is cut so that the prompt has `limit` tokens. `cutoffs(folder)`
+    gives the scores of a layer-wise re-ranker by the number of layers.
     """
 
     model: Callable[[dict], Fixture]
@@ -89,7 +91,8 @@ class Family:
 
 
 class Tools:
-    """The tokenizer of a folder: `ids` of authors' code, which knows control tokens; `text` of a client's text alone."""
+    """The tokenizer of a folder. `frame` encodes like the authors' code, which knows control tokens; `piece`
+    encodes text from a client."""
 
     def __init__(self, folder: Path, injected: bool):
         content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -98,16 +101,16 @@ class Tools:
         self.injected = injected
 
     def frame(self, text: str) -> list[int]:
-        """A piece of the template."""
+        """The ids of a piece of the template."""
         return self.full.encode(text, add_special_tokens=False).ids
 
     def piece(self, text: str) -> list[int]:
-        """A piece with a client's text, and no control tokens of the template."""
+        """The ids of a piece with a client's text and without control tokens of the template."""
         return (self.plain if self.injected else self.full).encode(text, add_special_tokens=False).ids
 
 
 def cut(query: list[int], document: list[int], fixed: int, limit: int | None) -> list[int]:
-    """Query and document, the document cut at its end where all would be longer than `limit`."""
+    """The document, cut at its end if the whole prompt would be longer than `limit`."""
     room = len(document) if limit is None else max(limit - fixed - len(query), 0)
     return document[:room]
 
@@ -136,12 +139,12 @@ def mxbai(tools: Tools, slots: Slots) -> list[int]:
 
 
 def flag(first: str) -> Callable[[Tools, Slots], list[int]]:
-    """`compute_score`: only the second text is cut."""
+    """`compute_score`: only the document is cut."""
     return lambda tools, slots: flag_ids(first, tools, slots)
 
 
 def flag_ids(first: str, tools: Tools, slots: Slots) -> list[int]:
-    """The ids behind the token `first`."""
+    """The ids of a prompt that begins with the token `first`."""
     prompt = slots.instruction or (
         "Given a query A and a passage B, determine whether the passage contains an answer to the query by "
         "providing a prediction of either 'Yes' or 'No'."
@@ -155,12 +158,12 @@ def flag_ids(first: str, tools: Tools, slots: Slots) -> list[int]:
 
 
 def split_at_controls(tools: Tools, parts: list[tuple[str, bool]]) -> list[int]:
-    """One string: what stands between two control tokens is encoded as one, a client's text without control tokens.
+    """Encodes each run between two control tokens as one string; control tokens in a client's text are text.
 
-    `parts` are texts and whether they are a control token of the template.
+    `parts` are texts, each with a flag that says whether it is a control token of the template.
     """
     if not tools.injected:
-        # What the authors' code does.
+        # Like the authors' code.
         return tools.frame("".join(text for text, _ in parts))
     ids, run = [], ""
     for text, is_control in [*parts, ("", True)]:
@@ -177,7 +180,7 @@ START, END = ("<|im_start|>", True), ("<|im_end|>", True)
 
 
 def zerank(tools: Tools, slots: Slots) -> list[int]:
-    """The query is the system's turn; both texts are stripped."""
+    """The query is the system's turn. Both texts are stripped."""
     query, document = slots.query.strip(), slots.document.strip()
     if slots.instruction:
         query = f"<query>{query}</query>\n<instruction>{slots.instruction}</instruction>"
@@ -187,7 +190,7 @@ def zerank(tools: Tools, slots: Slots) -> list[int]:
 
 
 def ctxl(first: str) -> Callable[[Tools, Slots], list[int]]:
-    """`format_prompts`: the instruction after one space, two question marks at the end."""
+    """`format_prompts`: one space before the instruction, two question marks at the end."""
 
     def ids(tools: Tools, slots: Slots) -> list[int]:
         instruction = f" {slots.instruction}" if slots.instruction else ""
@@ -201,7 +204,7 @@ def ctxl(first: str) -> Callable[[Tools, Slots], list[int]]:
 
 
 def nemotron(tools: Tools, slots: Slots) -> list[int]:
-    """`prompt_template`; the tokenizer begins the text."""
+    """`prompt_template`. The tokenizer puts a token before the text."""
     text = f"question:{slots.query} \n \n passage:{slots.document}"
     return [tools.full.token_to_id("<|begin_of_text|>"), *tools.piece(text)]
 
@@ -221,7 +224,7 @@ def qwen3vl(tools: Tools, slots: Slots) -> list[int]:
 
 
 def jina_m0(tools: Tools, slots: Slots) -> list[int]:
-    """`formatting_prompts_func`, and the token that is scored."""
+    """`formatting_prompts_func`, and the token whose state is scored."""
     return [*tools.piece(f"**Document**:\n{slots.document}\n**Query**:\n{slots.query}"), 100]
 
 
@@ -230,7 +233,7 @@ def jina_m0(tools: Tools, slots: Slots) -> list[int]:
 
 @torch.no_grad()
 def logits_of(cls: type, true: str | int, false: str | None = None) -> Callable[[Path], Callable]:
-    """The logit of a token at the last position, less that of another."""
+    """The logit of a token at the last position, minus that of another token if there is one."""
 
     def load(folder: Path) -> Callable[[list[int]], torch.Tensor]:
         model = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
@@ -285,7 +288,7 @@ def jina_m0_score(folder: Path) -> Callable[[list[int]], torch.Tensor]:
 
 
 def qwen_tokenizer(folder: Path) -> dict:
-    """The tokenizer of the other re-rankers' fixtures."""
+    """Copies the tokenizer of the other re-rankers' fixtures."""
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(QWEN_FILES / name, folder / name)
     size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
@@ -293,7 +296,7 @@ def qwen_tokenizer(folder: Path) -> dict:
 
 
 def made(make: Callable[[], Made]) -> Callable[[Path], dict]:
-    """A tokenizer of served_tokenizers.py."""
+    """Writes a tokenizer of served_tokenizers.py."""
 
     def write(folder: Path) -> dict:
         tokenizer = make()
@@ -305,7 +308,7 @@ def made(make: Callable[[], Made]) -> Callable[[Path], dict]:
 
 
 def gemma_with_answer() -> Made:
-    """Gemma's, with `Yes` in the vocabulary."""
+    """Gemma's tokenizer with `Yes` in its vocabulary."""
     tokenizer = gemma()
     content = json.loads(tokenizer.tokenizer.to_str())
     for letter in "Yes":
@@ -320,7 +323,7 @@ def gemma_with_answer() -> Made:
 
 
 def llama3() -> Made:
-    """As Llama 3: bytes, `<|begin_of_text|>` before a text."""
+    """Like Llama 3: byte-level, with `<|begin_of_text|>` before a text."""
     words = pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated")
     split = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     first, end = "<|begin_of_text|>", "<|end_of_text|>"
@@ -331,7 +334,7 @@ def llama3() -> Made:
 
 
 def mistral() -> Made:
-    """As Mistral's newer files: SentencePiece's pieces, a mark before the first word of a text only."""
+    """Like Mistral's newer files: SentencePiece's pieces, with a mark only before a text's first word."""
     made_gemma = gemma()
     content = json.loads(made_gemma.tokenizer.to_str())
     names = {"<pad>": "<unk>", "<eos>": "</s>", "<bos>": "<s>", "<unk>": "<pad>"}
@@ -349,7 +352,7 @@ def mistral() -> Made:
 
 
 def llama2() -> Made:
-    """As MiniCPM's: SentencePiece's pieces, a mark before whatever is encoded."""
+    """Like MiniCPM's: SentencePiece's pieces, with a mark before every string that is encoded."""
     tokenizer = mistral()
     content = json.loads(tokenizer.tokenizer.to_str())
     mark = {"type": "Prepend", "prepend": "▁"}
@@ -359,14 +362,14 @@ def llama2() -> Made:
 
 
 def minicpm_model(ids: dict) -> Fixture:
-    """MiniCPM with a head after each layer from the second on."""
+    """MiniCPM with a head after each layer, starting with the second."""
     settings = minicpm.config(ids["vocab_size"], **{key: ids[key] for key in ids if key != "vocab_size"})
     weights = minicpm.weights(settings, 310)
     return Fixture(settings, weights, minicpm.reader(minicpm.LAYERS), minicpm.SOURCE, torch.bfloat16)
 
 
 def minicpm_cutoffs(folder: Path) -> Callable[[list[int]], dict[str, float]]:
-    """The score after each number of layers that has a head."""
+    """The score after each layer that has a head."""
     settings, tensors = json.loads((folder / "config.json").read_text()), load_tensors(folder)
     cutoffs = range(settings["start_layer"], settings["num_hidden_layers"] + 1)
 
@@ -384,7 +387,7 @@ def minicpm_score(folder: Path) -> Callable[[list[int]], torch.Tensor]:
 
 
 def model(name: str, config: dict, seed: int, **options: object) -> Callable[[dict], Fixture]:
-    """A maker of weights, which waits for the size of the vocabulary."""
+    """Gives a function that makes the weights once the size of the vocabulary is known."""
     dtype = options.pop("dtype", torch.bfloat16)
     return lambda ids: native(getattr(transformers, name), config | ids, seed, dtype=dtype, **options)
 
@@ -403,13 +406,13 @@ VL3 = {
 
 
 def vl3(ids: dict) -> Fixture:
-    """Qwen3-VL; the vocabulary belongs to its language model."""
+    """Qwen3-VL. The vocabulary belongs to its language model."""
     config = VL3 | {"text_config": VL3["text_config"] | ids}
     return native(transformers.Qwen3VLForConditionalGeneration, config, 306, dtype=torch.bfloat16)
 
 
 def jina_m0_model(ids: dict) -> Fixture:
-    """The language model of Qwen2-VL under older names, with a head; a tensor of the vision tower stands for all."""
+    """Qwen2-VL's language model under older names, with a head. One tensor stands for the vision tower."""
     config = QWEN2 | ids | {"rope_parameters": ROPE | {"rope_type": "default", "mrope_section": [4, 1, 1]}}
     fixture = native(
         transformers.Qwen2ForCausalLM, config | {"rope_parameters": ROPE}, 307, dtype=torch.bfloat16,
@@ -429,7 +432,7 @@ def jina_m0_model(ids: dict) -> Fixture:
 
 
 def logit_score(true: int | None, false: int | None, template_text: str, activation: str = "linear.Identity") -> Callable[[Path], None]:
-    """The files that sentence-transformers 6 adds to a causal model."""
+    """Writes the files that sentence-transformers 6 adds to a causal model."""
 
     def finish(folder: Path) -> None:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -471,7 +474,7 @@ ZERANK_TEMPLATE = (
     "<|im_start|>user\n{{ d }}<|im_end|>\n{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# As `reranker.jinja` of Qwen3-VL-Reranker: messages of parts, a named template.
+# Like `reranker.jinja` of Qwen3-VL-Reranker: a named template for messages made of parts.
 VL_TEMPLATE = (
     "{%- macro text(message) -%}{%- for part in message.content -%}{%- if part.type == 'text' -%}{{ part.text }}{%- endif -%}"
     "{%- endfor -%}{%- endmacro -%}\n"
@@ -486,7 +489,7 @@ VL_TEMPLATE = (
 
 
 def qwen3vl_files(folder: Path) -> None:
-    """sentence-transformers' files, with a template of its own name and messages of parts."""
+    """Writes sentence-transformers' files, with a named template for messages made of parts."""
     logit_score("yes", "no", "{{ messages }}")(folder)
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates/reranker.jinja").write_text(VL_TEMPLATE, encoding="utf-8")
@@ -494,7 +497,7 @@ def qwen3vl_files(folder: Path) -> None:
     config["modality_config"]["message"]["format"] = "structured"
     config["processing_kwargs"]["chat_template"]["chat_template"] = "reranker"
     write_json(folder / "sentence_bert_config.json", config)
-    # As the 8B repository once had it.
+    # The 8B repository once had this path.
     modules = json.loads((folder / "modules.json").read_text())
     modules[1]["path"] = "2_LogitScore"
     write_json(folder / "modules.json", modules)
@@ -549,7 +552,7 @@ FAMILIES = {
 
 
 def cases(family: Family) -> list[Slots]:
-    """The pairs, with each instruction; one more with a limit, and one that tries to inject control tokens."""
+    """The pairs with each instruction; a case with a limit; a case with control tokens in its texts."""
     made_cases = [Slots(*pair, instruction) for instruction in family.instructions for pair in PAIRS[: 9 if not instruction else 3]]
     if family.cuts:
         made_cases.append(Slots(PLANET, RIVER * 8, None, family.limit))
@@ -558,7 +561,7 @@ def cases(family: Family) -> list[Slots]:
 
 @torch.no_grad()
 def write(name: str) -> str:
-    """Makes a folder and its answers, which replace the old ones. Returns a line for the summary."""
+    """Makes a folder and its answers, replacing the old ones. Returns a line for the summary."""
     family = FAMILIES[name]
     with tempfile.TemporaryDirectory() as temporary:
         fresh = Path(temporary) / name
@@ -586,7 +589,7 @@ def write(name: str) -> str:
 
 
 def check_cross_encoder(folder: Path, rows: list[dict]) -> None:
-    """sentence-transformers' CrossEncoder gives the same raw scores for texts without control tokens."""
+    """Checks that CrossEncoder gives the same raw scores for texts without control tokens."""
     from sentence_transformers import CrossEncoder
 
     encoder = CrossEncoder(str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": torch.float32})
@@ -598,7 +601,7 @@ def check_cross_encoder(folder: Path, rows: list[dict]) -> None:
 
 
 def main() -> None:
-    """Makes what is named and prints a line for each."""
+    """Makes the named fixtures and prints a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*FAMILIES, []], help="fixtures (default: all)")
     names = parser.parse_args().names or list(FAMILIES)

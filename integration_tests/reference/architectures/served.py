@@ -1,8 +1,9 @@
-"""Writes fixtures/served/: whole folders as on the Hub, with tokenizer, and reference answers for real texts.
+"""Writes fixtures/served/: whole folders as on the Hub, with tokenizers, and reference answers for real
+texts.
 
-Run `python -m architectures.served [NAME…]` in the folder above; without names all are made. The table is
-here, the tokenizers are in served_tokenizers.py, the files of sentence-transformers in served_folders.py,
-the answers in served_expected.py.
+Run `python -m architectures.served [NAME…]` in the folder above; without names, all are made. This file has
+the table, served_tokenizers.py the tokenizers, served_folders.py the files of sentence-transformers,
+served_expected.py the answers.
 """
 
 import argparse
@@ -65,7 +66,7 @@ GEMMA3 = decoders.GEMMA3 | {
 }
 PROMPTS = {"query": "task: search result | query: ", "document": "title: none | text: "}
 EMOTIONS = ["admiration", "amusement", "anger", "joy", "sadness", "neutral"]
-# Pooling modes in repositories from before sentence-transformers 2.3.
+# The pooling modes in repositories from before sentence-transformers 2.3.
 FOUR_MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 
 
@@ -73,7 +74,7 @@ FOUR_MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 class Served:
     """A folder: its model, kind of tokenizer, kind of answers and further files.
 
-    `limit` is the longest input in tokens. With `padding` tokenizer.json pads each text to that length.
+    `limit` is the longest input in tokens. With `padding`, tokenizer.json pads each text to that length.
     """
 
     model: Callable[[dict], Fixture]
@@ -88,7 +89,7 @@ class Served:
 def model(
     name: str, config: dict, seed: int, dtype: torch.dtype = torch.float16, **options: object
 ) -> Callable[[dict], Fixture]:
-    """A maker of weights, which waits for the ids of the tokenizer."""
+    """Gives a function that makes the weights once the ids of the tokenizer are known."""
     scales = bert.HEADS | {"transform.LayerNorm": 0.3, "vocab_layer_norm": 0.3} | options.pop("scales", {})
     return lambda ids: native(
         getattr(transformers, name), config | ids, seed, dtype=dtype, scales=scales, **options
@@ -275,7 +276,7 @@ def special_ids(made: Made) -> dict[str, int]:
 
 
 def write(name: str) -> str:
-    """Makes a folder and its answers, which replace the old ones. Returns a line for the summary."""
+    """Makes a folder and its answers, replacing the old ones. Returns a line for the summary."""
     served = FIXTURES[name]
     made = TOKENIZERS[served.tokenizer]()
     with tempfile.TemporaryDirectory() as temporary:
@@ -299,7 +300,7 @@ def write(name: str) -> str:
 
 
 def main() -> None:
-    """Makes what is named and prints a line for each."""
+    """Makes the named fixtures and prints a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*FIXTURES, []], help="fixtures (default: all)")
     names = parser.parse_args().names or list(FIXTURES)

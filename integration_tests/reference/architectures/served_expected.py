@@ -1,4 +1,4 @@
-"""Answers of sentence-transformers for the folders of served.py: in float32, one input at a time, unpadded.
+"""Answers of sentence-transformers for the folders of served.py, in float32, one unpadded input at a time.
 
 Input: a folder with its tokenizer. Output: the rows of fixtures/served/<name>.expected.json, which
 ../README.md describes.
@@ -43,7 +43,7 @@ PAIRS = [
     ["red", "a"],
     [PLANET, LONG],
 ]
-# Input, longest length with special tokens, side that is cut.
+# Input, longest length including special tokens, side that is cut.
 TRUNCATED = [([MARS], 9, "right"), ([MARS], 9, "left")]
 TRUNCATED_PAIRS = [
     ([PLANET, MARS], 40, "right"), ([PLANET, MARS], 21, "right"), ([PLANET, MARS], 21, "left"),
@@ -55,13 +55,13 @@ Rows = list[dict]
 
 
 class Encoder:
-    """The tokenizer of a folder as the `tokenizers` library reads it, and the longest input."""
+    """The tokenizer of a folder, read by the `tokenizers` library, with the longest input."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.path, self.limit = str(folder / "tokenizer.json"), limit
 
     def encode(self, inputs: list[str], limit: int | None, direction: str, prompt: str = "") -> dict:
-        """Ids and types, as a row has them."""
+        """The ids and types of a row."""
         tokenizer = Tokenizer.from_file(self.path)
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit or self.limit, strategy="longest_first", direction=direction)
@@ -69,7 +69,7 @@ class Encoder:
         return {"ids": encoding.ids, "types": encoding.type_ids}
 
     def rows(self, inputs: list[list[str]], truncated: list[tuple]) -> Rows:
-        """Inputs at the model's own limit, then those with another."""
+        """Rows for inputs at the model's own limit, then for inputs at other limits."""
         cases = [(case, None, "right") for case in inputs] + truncated
         return [
             {"inputs": case, "max_length": limit, "direction": side} | self.encode(case, limit, side)
@@ -78,7 +78,7 @@ class Encoder:
 
 
 def features(model: torch.nn.Module, row: dict) -> dict:
-    """The input of the pipeline."""
+    """The input of the pipeline for a row."""
     ids = torch.tensor([row["ids"]])
     fed = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if (getattr(model[0].model.config, "type_vocab_size", 0) or 0) > 1:
@@ -87,7 +87,7 @@ def features(model: torch.nn.Module, row: dict) -> dict:
 
 
 def check_ids(model: torch.nn.Module, row: dict, prompt: str = "") -> None:
-    """At the model's own limit sentence-transformers has the same ids."""
+    """Checks that sentence-transformers has the same ids at the model's own limit."""
     if row["max_length"] is None:
         given = [prompt + row["inputs"][0]] if len(row["inputs"]) == 1 else [tuple(row["inputs"])]
         theirs = model.preprocess(given)["input_ids"][0].tolist()
@@ -95,7 +95,7 @@ def check_ids(model: torch.nn.Module, row: dict, prompt: str = "") -> None:
 
 
 def spread(vectors: list[list[float]]) -> float:
-    """The largest cosine of two; different inputs must differ."""
+    """The largest cosine between two vectors. Different inputs must have different vectors."""
     unit = normalize(torch.tensor(vectors), dim=1)
     products = unit @ unit.T - 2 * torch.eye(len(unit))
     largest = products.max().item()
@@ -105,7 +105,7 @@ def spread(vectors: list[list[float]]) -> float:
 
 @torch.no_grad()
 def embedding_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
-    """Vectors before and after scaling to length one; with several dense folders those of each."""
+    """Vectors before and after scaling to length one, and the vector of each of several dense folders."""
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, model_kwargs=FLOAT)
     assert model.max_seq_length == limit
     rows, others = (
@@ -151,14 +151,14 @@ def embedding_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
 
 
 def dense(folder: Path, pooled: torch.Tensor) -> torch.Tensor:
-    """A dense folder without activation."""
+    """The result of a dense folder without activation."""
     tensors = load_file(folder / "model.safetensors")
     return pooled @ tensors["linear.weight"].float().T + tensors["linear.bias"].float()
 
 
 @torch.no_grad()
 def cls_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
-    """The state of the first token, by transformers (without modules.json sentence-transformers averages)."""
+    """transformers' state of the first token: without modules.json, sentence-transformers would average."""
     model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     rows = Encoder(folder, limit).rows(TEXTS, TRUNCATED)
     for row in rows:
@@ -168,13 +168,13 @@ def cls_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
 
 
 def tei_scores(logits: torch.Tensor) -> torch.Tensor:
-    """Sigmoid of one label, softmax of several."""
+    """The sigmoid of a single label, the softmax of several."""
     return logits.sigmoid() if len(logits) == 1 else logits.softmax(0)
 
 
 @torch.no_grad()
 def score_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
-    """Logits, TEI's scores and those of sentence-transformers, of pairs and, but for re-rankers, texts."""
+    """Logits, TEI's scores and sentence-transformers' scores of pairs, and of texts for classifiers."""
     model = CrossEncoder(str(folder), device="cpu", local_files_only=True, model_kwargs=FLOAT)
     assert model.max_seq_length == limit, model.max_seq_length
     single = model.num_labels > 1
@@ -208,7 +208,7 @@ def score_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
 
 @torch.no_grad()
 def splade_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
-    """Weights of the terms, above 0."""
+    """The weights above 0 of all terms."""
     model = SparseEncoder(str(folder), device="cpu", local_files_only=True, model_kwargs=FLOAT)
     assert model.max_seq_length == limit
     rows = Encoder(folder, limit).rows(TEXTS, TRUNCATED)
@@ -226,7 +226,7 @@ def splade_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
 
 @torch.no_grad()
 def bge_m3_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
-    """Dense, sparse and multi-vector outputs by FlagEmbedding's definitions."""
+    """Dense, sparse and multi-vector outputs, by FlagEmbedding's definitions."""
     rows, more, line = embedding_rows(folder, limit)
     model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     heads = {
@@ -237,7 +237,7 @@ def bge_m3_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
         hidden = model(input_ids=torch.tensor([row["ids"]])).last_hidden_state[0]
         applied = {name: hidden @ head["weight"].T + head["bias"] for name, head in heads.items()}
         weights: dict[int, torch.Tensor] = {}
-        # Ids of <s>, <pad>, </s> and <unk> have no weight.
+        # The ids of <s>, <pad>, </s> and <unk> have no weight.
         for token, weight in zip(row["ids"], applied["sparse"].flatten().relu(), strict=True):
             if token > 3 and weight > weights.get(token, 0):
                 weights[token] = weight

@@ -1,6 +1,6 @@
-"""Adds the files of sentence-transformers to the folders of served.py: those of the Hub or of release 6.
+"""Adds the files of sentence-transformers to the folders of served.py, in layouts of the Hub or of release 6.
 
-Input: a folder with config.json, model.safetensors and the tokenizer's files. Output: module folders and the
+Input: a folder with config.json, model.safetensors and the tokenizer's files. Output: module folders, and the
 files that list them.
 """
 
@@ -34,7 +34,7 @@ POOLING = (
 
 
 def write_modules(folder: Path, modules: dict[str, str]) -> None:
-    """modules.json; folders without files are not made, as a repository cannot have them."""
+    """Writes modules.json. Modules without files get no folder: a repository cannot have empty folders."""
     rows = [
         {"idx": index, "name": str(index), "path": path, "type": kind}
         for index, (path, kind) in enumerate(modules.items())
@@ -77,7 +77,7 @@ def old_modules(
 
 
 def with_dense(finish: Finish, sizes: dict[str, tuple[int, int]], seed: int, bias: bool) -> Finish:
-    """Dense folders of these sizes as well, without activation; modules.json names some or all of them."""
+    """Adds dense folders of these sizes, without activation. modules.json names some or all of them."""
 
     def finish_all(folder: Path) -> None:
         finish(folder)
@@ -100,7 +100,7 @@ def with_dense(finish: Finish, sizes: dict[str, tuple[int, int]], seed: int, bia
 
 
 def with_bge_m3_heads(finish: Finish, width: int, seed: int) -> Finish:
-    """`sparse_linear.pt` and `colbert_linear.pt`: the states of two nn.Linear in float16, by torch.save."""
+    """Adds `sparse_linear.pt` and `colbert_linear.pt`: two nn.Linear in float16, saved by torch.save."""
 
     def finish_all(folder: Path) -> None:
         finish(folder)
@@ -142,7 +142,7 @@ def splade_modules(width: int, limit: int) -> Finish:
 
 
 def resaved(folder: Path, load: Callable[[str], nn.Module]) -> None:
-    """Loads the folder with sentence-transformers and replaces it by the saved model."""
+    """Loads the folder with sentence-transformers, and replaces the folder by the model that it saves."""
     with tempfile.TemporaryDirectory() as temporary:
         load(str(folder)).save_pretrained(temporary, create_model_card=False)
         shutil.rmtree(folder)
@@ -150,7 +150,7 @@ def resaved(folder: Path, load: Callable[[str], nn.Module]) -> None:
 
 
 def by_cross_encoder(folder: Path) -> None:
-    """A classifier as CrossEncoder 6 saves it."""
+    """Saves a classifier with CrossEncoder 6."""
     resaved(
         folder,
         lambda path: CrossEncoder(
@@ -160,7 +160,7 @@ def by_cross_encoder(folder: Path) -> None:
 
 
 def by_sparse_encoder(folder: Path) -> None:
-    """A masked-language model as SparseEncoder 6 saves it."""
+    """Saves a masked-language model with SparseEncoder 6."""
 
     def load(path: str) -> SparseEncoder:
         transformer = Transformer(path, transformer_task="fill-mask", model_kwargs=FLOAT)
@@ -170,7 +170,7 @@ def by_sparse_encoder(folder: Path) -> None:
 
 
 def modular_cross_encoder(width: int, seed: int) -> Finish:
-    """Ettin's re-rankers, saved by CrossEncoder 6: pooling, dense, norm, and dense with the scores."""
+    """Ettin's re-rankers, saved by CrossEncoder 6: pooling, dense, norm, and dense for the scores."""
 
     def load(path: str) -> CrossEncoder:
         hidden = Dense(width, width, bias=False, activation_function=nn.GELU())

@@ -1,8 +1,8 @@
 """Small tokenizers of the kinds that repositories have, learnt from ../corpus.py.
 
-Input: the corpus. Output: `tokenizer.json`, `tokenizer_config.json` and, where it is usual,
-`special_tokens_map.json`. The vocabularies are counted here and not by the trainers of the `tokenizers`
-library, whose results differ from run to run.
+Input: the corpus. Output: `tokenizer.json`, `tokenizer_config.json` and, where such repositories have it,
+`special_tokens_map.json`. The vocabularies are counted in this file, because the trainers of the `tokenizers`
+library give other results in each run.
 """
 
 import math
@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from .fixture import write_json
 
 Words = Counter[tuple[str, ...]]
-# How Qwen2 and Qwen3 split a text in words.
+# The rule by which Qwen2 and Qwen3 split a text into words.
 QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -35,7 +35,7 @@ class Made:
     options: dict
 
     def write(self, folder: Path, max_length: int, with_map: bool = True, with_padding: bool = False) -> None:
-        """Writes the files. With `with_padding` tokenizer.json cuts and pads to `max_length`."""
+        """Writes the files. With `with_padding`, tokenizer.json truncates and pads to `max_length`."""
         if with_padding:
             pad = self.roles["pad_token"]
             self.tokenizer.enable_truncation(max_length)
@@ -50,7 +50,7 @@ class Made:
 
     @property
     def size(self) -> int:
-        """Tokens in all."""
+        """The number of tokens."""
         return self.tokenizer.get_vocab_size()
 
     def id(self, token: str) -> int:
@@ -61,12 +61,12 @@ class Made:
 
 
 def counted(words: Iterable[str]) -> Words:
-    """Words as tuples of characters, and how often each occurs."""
+    """Counts words, as tuples of characters."""
     return Counter(tuple(word) for word in words)
 
 
 def most(counter: Counter, count: int) -> list:
-    """The most frequent ones; of equal frequency the smaller first."""
+    """The `count` most frequent keys. Among equally frequent keys, the smaller comes first."""
     return [key for key, _ in sorted(counter.items(), key=lambda item: (-item[1], item[0]))[:count]]
 
 
@@ -98,23 +98,23 @@ def merge(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
 
 
 def split_words(tokenizer: Tokenizer) -> list[str]:
-    """The corpus after the tokenizer's normaliser and splitting."""
+    """The words of the corpus after the tokenizer's normaliser and splitting."""
     texts = [tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text for text in CORPUS]
     return [word for text in texts for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
 
 def numbered(tokens: Iterable[str]) -> dict[str, int]:
-    """Ids in the order of the tokens, each once."""
+    """Ids for the tokens in order of first appearance."""
     return {token: index for index, token in enumerate(dict.fromkeys(tokens))}
 
 
 def special(tokens: Iterable[str], mask: str | None = None) -> list[AddedToken]:
-    """Special tokens; a mask takes the space before it."""
+    """Special tokens. The mask token includes the space before it."""
     return [AddedToken(token, special=True, normalized=False, lstrip=token == mask) for token in tokens]
 
 
 def template(tokenizer: Tokenizer, first: str, end: str, pair: str, type_of_second: int = 0) -> None:
-    """Puts `first` before a text and `end` behind it; `pair` is the template of two texts without types."""
+    """Puts `first` before a text and `end` after it. `pair` is the template of two texts, without types."""
     types = [1 if "$B" in pair.split()[: index + 1] else 0 for index in range(len(pair.split()))]
     pair = " ".join(f"{part}:{kind * type_of_second}" for part, kind in zip(pair.split(), types, strict=True))
     single = " ".join(f"{part}:0" for part in (first, "$A", end) if part)
@@ -123,7 +123,7 @@ def template(tokenizer: Tokenizer, first: str, end: str, pair: str, type_of_seco
 
 
 def roles(bos: str, eos: str, cls: str, sep: str, pad: str, unk: str, mask: str) -> dict[str, str]:
-    """Special tokens by their roles; empty ones are left out."""
+    """Special tokens by role, without roles whose token is empty."""
     named = {
         "bos_token": bos,
         "eos_token": eos,
@@ -137,7 +137,7 @@ def roles(bos: str, eos: str, cls: str, sep: str, pad: str, unk: str, mask: str)
 
 
 def word_piece(specials: tuple[str, ...], unknown: str) -> Tokenizer:
-    """Lower-cased pieces of words: characters, frequent words, frequent ends of words."""
+    """Lower-cased WordPiece: characters, frequent words, frequent ends of words."""
     tokenizer = Tokenizer(models.WordPiece({unknown: 0}, unk_token=unknown, max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -163,7 +163,7 @@ def word_piece(specials: tuple[str, ...], unknown: str) -> Tokenizer:
 
 
 def bert() -> Made:
-    """As bert-base-uncased; `[CLS] A [SEP] B [SEP]` with types 0 and 1."""
+    """Like bert-base-uncased: `[CLS] A [SEP] B [SEP]` with types 0 and 1."""
     specials = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     tokenizer = word_piece(specials, "[UNK]")
     tokenizer.add_special_tokens(special(specials))
@@ -180,7 +180,7 @@ def bert() -> Made:
 
 
 def mpnet() -> Made:
-    """As all-mpnet-base-v2: pieces of words, special tokens of RoBERTa, no types."""
+    """Like all-mpnet-base-v2: WordPiece, RoBERTa's special tokens, no types."""
     specials = ("<s>", "<pad>", "</s>", "<unk>")
     tokenizer = word_piece((*specials, "[UNK]", "<mask>"), "[UNK]")
     tokenizer.add_special_tokens(special((*specials, "[UNK]", "<mask>"), "<mask>"))
@@ -192,9 +192,9 @@ def mpnet() -> Made:
 
 
 def unigram(specials: tuple[str, ...], mask: str, unknown: int) -> Tokenizer:
-    """SentencePiece's model: letters and frequent parts of words, with the logarithm of their frequency."""
+    """SentencePiece's model: letters and frequent parts of words, with the logarithms of their counts."""
     tokenizer = Tokenizer(models.Unigram([("x", 0.0)], 0, False))
-    # The published files have a compiled table of SentencePiece's nmt_nfkc here.
+    # Published files have a compiled table instead, SentencePiece's nmt_nfkc.
     spaces = normalizers.Replace(Regex(" {2,}"), " ")
     tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), spaces])
     split = [
@@ -227,7 +227,7 @@ def unigram(specials: tuple[str, ...], mask: str, unknown: int) -> Tokenizer:
 
 
 def xlm_roberta() -> Made:
-    """As xlm-roberta-base: `<s> A </s></s> B </s>`, types 0."""
+    """Like xlm-roberta-base: `<s> A </s></s> B </s>`, all types 0."""
     tokenizer = unigram(("<s>", "<pad>", "</s>", "<unk>"), "<mask>", 3)
     template(tokenizer, "<s>", "</s>", "<s> $A </s> </s> $B </s>")
     return Made(
@@ -236,7 +236,7 @@ def xlm_roberta() -> Made:
 
 
 def deberta() -> Made:
-    """As mxbai-rerank-base-v1: `[CLS] A [SEP] B [SEP]` with types that the model has no embeddings for."""
+    """Like mxbai-rerank-base-v1: `[CLS] A [SEP] B [SEP]`, with types that the model does not embed."""
     tokenizer = unigram(("[PAD]", "[CLS]", "[SEP]", "[UNK]"), "[MASK]", 3)
     template(tokenizer, "[CLS]", "[SEP]", "[CLS] $A [SEP] $B [SEP]", 1)
     options = {"do_lower_case": False, "split_by_punct": False, "vocab_type": "spm", "sp_model_kwargs": {}}
@@ -251,7 +251,7 @@ def deberta() -> Made:
 def byte_level(
     first: tuple[str, ...], last: tuple[str, ...], split: pre_tokenizers.PreTokenizer, merges: int = 280
 ) -> Tokenizer:
-    """Byte-pair encoding over bytes; the special tokens `first` have the first ids, `last` the last ones."""
+    """Byte-level byte-pair encoding. The special tokens `first` have the first ids, `last` the last ids."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = split
     learnt = learn_merges(counted(split_words(tokenizer)), merges)
@@ -264,7 +264,7 @@ def byte_level(
 
 
 def roberta() -> Made:
-    """As roberta-base: `<s> A </s></s> B </s>` by a processor of its own."""
+    """Like roberta-base: `<s> A </s></s> B </s>`, made by RoBERTa's own processor."""
     tokenizer = byte_level(
         ("<s>", "<pad>", "</s>", "<unk>"), ("<mask>",), pre_tokenizers.ByteLevel(add_prefix_space=False)
     )
@@ -281,7 +281,7 @@ def roberta() -> Made:
 
 
 def modernbert() -> Made:
-    """As ModernBERT-base: `[CLS] A [SEP] B [SEP]` with types; the special tokens have the last ids."""
+    """Like ModernBERT-base: `[CLS] A [SEP] B [SEP]` with types. The special tokens have the last ids."""
     specials = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
     tokenizer = byte_level((), specials, pre_tokenizers.ByteLevel(add_prefix_space=False))
     tokenizer.normalizer = normalizers.NFC()
@@ -296,7 +296,7 @@ def modernbert() -> Made:
 
 
 def qwen2() -> Made:
-    """As gte-Qwen2: one token at the end of a text."""
+    """Like gte-Qwen2: one token at the end of a text."""
     words = pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated")
     split = pre_tokenizers.Sequence(
         [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -315,7 +315,7 @@ def qwen2() -> Made:
 
 
 def gemma() -> Made:
-    """As embeddinggemma: SentencePiece's byte-pair encoding with a fallback to bytes, `<bos> A <eos>`."""
+    """Like embeddinggemma: SentencePiece's byte-pair encoding that falls back to bytes, `<bos> A <eos>`."""
     specials = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Replace(" ", META)

@@ -5,12 +5,6 @@ use text_embeddings_backend_core::ModelType;
 /// A flag, or a combination of flags and files, that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// A flag that TEI has and this server does not serve yet.
-    #[error("`{flag}` is not supported yet: leave it out")]
-    NotSupportedYet {
-        /// The flag, with its value where only that is the matter.
-        flag: String,
-    },
     /// A flag whose value makes no sense.
     #[error("`{flag} {value}` {problem}")]
     Value {

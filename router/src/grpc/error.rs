@@ -67,6 +67,11 @@ mod tests {
             (Error::MissingValues, Code::FailedPrecondition, nan),
             (Error::Overloaded { retry_after: 1 }, Code::ResourceExhausted, "Model is overloaded"),
             (Error::Unhealthy, Code::Unavailable, "Service is unhealthy"),
+            (
+                Error::DeviceLost,
+                Code::Unavailable,
+                "the device that computes is lost and this server ends: send the request again",
+            ),
         ];
         for (error, code, message) in table {
             let status = status(error);

@@ -250,6 +250,12 @@ mod tests {
             (Error::MissingValues, 424, nan, "Backend"),
             (Error::Overloaded { retry_after: 1 }, 429, "Model is overloaded", "Overloaded"),
             (Error::Unhealthy, 503, "Service is unhealthy", "Unhealthy"),
+            (
+                Error::DeviceLost,
+                503,
+                "the device that computes is lost and this server ends: send the request again",
+                "Unhealthy",
+            ),
         ];
         for (error, status, message, kind) in table {
             let body = format!(r#"{{"error":"{message}","error_type":"{kind}"}}"#);

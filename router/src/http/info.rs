@@ -28,6 +28,7 @@ pub(crate) struct InfoBody<'a> {
     model_id: &'a str,
     /// The commit on the Hub; null for a local folder.
     model_sha: Option<&'a str>,
+    /// The arithmetic, or `float16` if `--dtype` asks for it.
     #[schema(example = "float32")]
     model_dtype: &'a str,
     served_model_name: &'a str,
@@ -66,6 +67,9 @@ pub(crate) struct InfoBody<'a> {
     /// first.
     #[schema(example = "model.gguf (GGUF: Q8_0, F32)")]
     weights: &'a str,
+    /// The arithmetic in use. It differs from `model_dtype` only on a CPU with `--dtype float16`.
+    #[schema(example = "bfloat16")]
+    arithmetic: &'a str,
     /// The CPU's vector instructions in use; null if another device computes.
     #[schema(example = "avx512+vnni+bf16")]
     instruction_set: Option<&'a str>,
@@ -190,6 +194,7 @@ impl<'a> From<&'a Info> for InfoBody<'a> {
             score_activation: model.score_activation.as_deref(),
             reranker: model.reranker.as_ref().map(RerankerBody::from),
             backend: model.backend,
+            arithmetic: &model.arithmetic,
             instruction_set: model.instruction_set.as_deref(),
             threads: config.threads,
             pin_threads: config.pin_threads,
@@ -221,6 +226,7 @@ mod tests {
         value["tokenization_workers"] = 1.into();
         insta::assert_json_snapshot!(value, @r#"
         {
+          "arithmetic": "float32",
           "auto_truncate": true,
           "backend": "candle",
           "default_instruction": "Judge.",

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    serve::Listeners,
+    serve::{Ended, Listeners},
     telemetry::traces::Traces,
     testing::{Control, Running},
 };
@@ -131,8 +131,8 @@ impl Server {
         self.running.stop();
     }
 
-    /// Waits until the server has stopped.
-    pub(crate) async fn ended(&mut self) {
-        self.running.ended().await;
+    /// Waits until the server has stopped, and says why it did.
+    pub(crate) async fn ended(&mut self) -> Ended {
+        self.running.ended().await
     }
 }

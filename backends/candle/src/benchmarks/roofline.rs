@@ -3,7 +3,7 @@
 //! Input: a model folder in the variable `MODEL`, of the 0.6B shape for the workloads that are measured by default; `DTYPES`, `WORKLOADS`, `MAX_BATCH_TOKENS`, `THREADS` and
 //! `INSTRUCTION_SET` as one likes. Output: a table in Markdown for each kind of arithmetic and workload. What must hold: the
 //! rows of a table add up to the pass, of which what is outside of all operations is a row; peaks come from the same
-//! process. `docs/performance.md` says how to read it.
+//! process. `docs/performance-details.md` says how to read it.
 
 use super::{
     Outcome,
@@ -14,7 +14,7 @@ use crate::{
     DType,
     cpu::{
         CpuOperations,
-        timed::{Cost, Kind, Log, Timed},
+        timed::{Cost, Kind, Log},
     },
     load_on,
 };
@@ -184,8 +184,8 @@ impl Measured {
             prefix_cache_bytes: PREFIX_CACHE_BYTES,
             flash_attention: true,
         };
-        let operations = CpuOperations::start(machine.threads, machine.set, dtype)?;
-        let backend = load_on(Timed::new(operations, log.clone()), &options)?;
+        let operations = CpuOperations::start(machine.threads, machine.set, dtype)?.timed(log.clone());
+        let backend = load_on(operations, &options)?;
         Ok(Self { backend, log, vocabulary })
     }
 

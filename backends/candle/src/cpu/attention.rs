@@ -1,10 +1,11 @@
 //! Attention on the CPU: packed keys and values, tiles of scores, a softmax that runs along the keys.
 //!
-//! Input: queries `[query rows, heads · size]`, keys and values side by side `[tokens, 2 · key heads · size]`.
-//! Output: an operand `[query rows, heads · size]`. Memory is linear in the tokens: scores exist for one block of queries and
-//! [`KEYS_PER_STEP`] keys at a time. The queries of all heads that share a key head are rows of the same tile. What must hold: a
-//! text's result has the same bits in every batch. So steps and panels begin at multiples of their sizes, counted in the text's
-//! positions, and a step's keys are taken in one after the other, whatever segments they stand in.
+//! Input: queries `[query rows, heads · size]`, and keys and values next to each other `[tokens, 2 · key
+//! heads · size]`. Output: an operand `[query rows, heads · size]`. Memory is linear in the tokens: scores
+//! exist for one block of queries and [`KEYS_PER_STEP`] keys at a time. The queries of all heads that share a
+//! key head are rows of the same tile. What must hold: a text's result has the same bits in every batch. So
+//! steps and panels begin at multiples of their sizes, counted in the text's positions, and a step's keys are
+//! taken in order, whatever segments they belong to.
 
 use super::{
     disentangled::DisentangledScores,
@@ -14,8 +15,8 @@ use super::{
 use crate::{
     attention::{Heads, QuerySpan, Scoring},
     kernels::{
+        compute::Compute,
         elementwise,
-        matmul::Compute,
         operand::{Operand, OperandRows},
         pack::{self, Format, Words},
         softmax::{self, RunningSoftmax},
@@ -25,17 +26,17 @@ use crate::{
 use std::{f32::consts::LOG2_E, ops::Range};
 use text_embeddings_backend_core::{Batch, Segment};
 
-/// Keys whose scores are computed before the softmax takes them in: a multiple of a panel.
+/// The number of keys whose scores are computed before the softmax takes them in: a multiple of a panel.
 const KEYS_PER_STEP: usize = 16 * COLUMNS;
-/// The most query tokens of one work item; their tiles share the keys in the cache.
+/// The most query tokens of a work item. Their tiles share the keys in the cache.
 const QUERIES_PER_ITEM: usize = 48;
 
-/// Work of one thread: some queries of one span, and where their result goes.
+/// A work item of one thread: some queries of one span.
 struct Item<'a> {
     segment: usize,
-    /// The first query's place in its segment.
+    /// The first query's index in its segment.
     offset: usize,
-    /// The first query's row among all.
+    /// The first query's row among all queries.
     first_row: usize,
     queries: &'a [f32],
 }
@@ -44,28 +45,29 @@ struct Item<'a> {
 pub(crate) struct Queries<'a, Turn> {
     /// `[rows, heads · size]`
     pub(crate) values: &'a [f32],
-    /// Where they stand in the batch, in the order of their rows.
+    /// The positions of the queries in the batch, in the order of their rows.
     pub(crate) spans: &'a [QuerySpan],
-    /// Makes a row of heads ready, in place: its index, its values.
+    /// Prepares one row of heads in place. Arguments: the row's index and its values.
     pub(crate) turn: Turn,
 }
 
-/// What the queries attend to, and how.
+/// The keys that queries attend to, and the rules of attention.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
     /// Keys and values.
     pub(crate) packed: &'a PackedKeys,
-    /// Their batch.
+    /// The batch of the keys.
     pub(crate) batch: &'a Batch,
     /// The layer's heads.
     pub(crate) heads: Heads,
-    /// How scores become weights.
+    /// The way in which scores become weights.
     pub(crate) scoring: Scoring<'a>,
-    /// Scores with positions that are added.
+    /// Additional scores with positions (DeBERTa).
     pub(crate) disentangled: Option<&'a DisentangledScores<'a>>,
 }
 
-/// Attends from `queries` to `keys`. The result is an operand of the given format, in the memory of the words.
+/// Attends from `queries` to `keys`. The result is an operand in the given format, in the memory of the given
+/// words.
 pub(crate) fn attention(
     compute: &Compute,
     queries: &Queries<'_, impl Fn(usize, &mut [f32]) + Sync>,
@@ -88,7 +90,7 @@ pub(crate) fn attention(
     }
     let counts: Vec<usize> = items.iter().map(|item| item.queries.len() / width).collect();
     compute.operand_of((total, width), format, words, counts.into_iter(), |rows| {
-        // The longest paths first: the last items to run are then short, and the threads end together.
+        // The longest paths come first, so that the last items are short and the threads end together.
         let items = items.into_iter().zip(rows).rev();
         compute.threads.for_each(items, |(item, rows)| {
             WORKSPACE.with_borrow_mut(|workspace| {
@@ -98,7 +100,7 @@ pub(crate) fn attention(
     })
 }
 
-/// What all items have in common.
+/// The data that all items share.
 struct Attend<'a> {
     compute: &'a Compute,
     keys: Keys<'a>,
@@ -146,17 +148,17 @@ impl Attend<'_> {
     }
 }
 
-/// Panels of a text that stand next to each other.
+/// Consecutive panels of a text.
 struct Piece {
-    /// The segment that has them.
+    /// The segment that owns them.
     segment: usize,
-    /// All of that segment's panels, counted in the text.
+    /// The range of all panels of that segment, counted in the text.
     all: Range<usize>,
-    /// Those of this piece: all but what the next segment's first panel holds as well.
+    /// The panels of this piece: all except a last one that the next segment's first panel contains as well.
     panels: Range<usize>,
 }
 
-/// The panels of a text that ends with a segment.
+/// The panels of the text that ends with `segment`.
 fn pieces(batch: &Batch, segment: usize) -> Vec<Piece> {
     let path = batch.path(segment);
     let all: Vec<Range<usize>> = path.iter().map(|&segment| panels(&batch.segments()[segment])).collect();
@@ -168,25 +170,26 @@ fn pieces(batch: &Batch, segment: usize) -> Vec<Piece> {
     path.iter().enumerate().map(piece).filter(|piece| !piece.panels.is_empty()).collect()
 }
 
-/// Keys of a text that are taken in together.
+/// Keys of a text that the softmax takes in together.
 #[derive(Clone, Copy)]
 struct Step<'a> {
-    /// The first one's position.
+    /// The position of the first key.
     first: usize,
-    /// How many there are.
+    /// The number of keys.
     tokens: usize,
     packed: &'a PackedKeys,
-    /// All of the text.
+    /// All pieces of the text.
     pieces: &'a [Piece],
 }
 
 impl<'a> Step<'a> {
-    /// Its panels, counted in the text.
+    /// Its range of panels, counted in the text.
     fn panels(self) -> Range<usize> {
         self.first / COLUMNS..(self.first + self.tokens).div_ceil(COLUMNS)
     }
 
-    /// For each piece that holds some of its panels: the piece, and which of its segment's panels they are.
+    /// The pieces that contain some of its panels, each with the indices of these panels in the piece's
+    /// segment.
     fn pieces(self) -> impl Iterator<Item = (&'a Piece, Range<usize>)> {
         let panels = self.panels();
         self.pieces.iter().filter_map(move |piece| {
@@ -197,19 +200,19 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Queries next to each other, and a key head.
+/// Consecutive queries, with one key head.
 #[derive(Clone, Copy)]
 struct Part {
     queries: usize,
-    /// The first query's row among all.
+    /// The first query's row among all queries.
     first_row: usize,
-    /// Of the first query, in its text.
+    /// The first query's position in its text.
     position: usize,
     /// The key head.
     head: usize,
 }
 
-/// The queries of one item and key head as rows `[query, group]` of tiles.
+/// The queries of one item and one key head, as rows `[query, group]` of tiles.
 struct Tiles<'a> {
     compute: &'a Compute,
     format: Format,
@@ -218,15 +221,15 @@ struct Tiles<'a> {
     disentangled: Option<&'a DisentangledScores<'a>>,
     /// The key head.
     head: usize,
-    /// The first query's row among all.
+    /// The first query's row among all queries.
     first_row: usize,
     /// The first query's position in its text.
     position: usize,
     rows: usize,
     block_rows: usize,
-    /// Words of a query.
+    /// The number of words of a query.
     query_words: usize,
-    /// Panels of a head's values.
+    /// The number of panels of a head's values.
     panels: usize,
 }
 
@@ -253,24 +256,24 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Query heads that share the key head.
+    /// The number of query heads that share the key head.
     fn group(&self) -> usize {
         self.heads.queries / self.heads.keys
     }
 
-    /// The rows of each block.
+    /// The row ranges of the blocks.
     fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (rows, block_rows) = (self.rows, self.block_rows);
         (0..rows).step_by(block_rows).map(move |first| first..rows.min(first + block_rows))
     }
 
-    /// Where a row's values stand in a query's heads.
+    /// The columns of a row's values among a query's heads.
     fn columns(&self, row: usize) -> Range<usize> {
         let start = (self.head * self.group() + row % self.group()) * self.heads.size;
         start..start + self.heads.size
     }
 
-    /// Where the words of some rows stand among the packed queries of all heads.
+    /// The range of some rows' words among the packed queries of all heads.
     fn words(&self, rows: &Range<usize>) -> Range<usize> {
         let before = self.head * self.rows;
         (before + rows.start) * self.query_words..(before + rows.end) * self.query_words
@@ -281,13 +284,13 @@ impl<'a> Tiles<'a> {
         tile::multiply(self.compute.set, rows, formats, (a, b), start, Ahead::NOTHING, sums);
     }
 
-    /// A head's packed keys and values of a piece's segment.
+    /// The packed keys and values of a head, for a piece's segment.
     fn packed<'k>(&self, step: Step<'k>, piece: &Piece) -> (PackedSize, (&'k [u32], &'k [u32])) {
         let size = PackedSize::of(self.format, piece.all.len(), self.heads);
         (size, step.packed.head(piece.segment, self.head, size))
     }
 
-    /// Makes room for the item's queries and result, for all heads.
+    /// Reserves memory for the item's queries and result, for all heads.
     fn reserve(&self, workspace: &mut Workspace, values: usize) {
         workspace.queries.resize(self.heads.keys * self.rows * self.query_words);
         workspace.words.resize(self.query_words, 0);
@@ -298,7 +301,7 @@ impl<'a> Tiles<'a> {
         workspace.tile.reserve(self.block_rows);
     }
 
-    /// Packs the head's part of a query, whose heads are `Workspace::values`.
+    /// Packs this head's part of a query. `Workspace::values` holds the query's heads.
     fn place_query(&self, workspace: &mut Workspace, query: usize) {
         for row in query * self.group()..(query + 1) * self.group() {
             let first = row - row % self.block_rows;
@@ -310,7 +313,7 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// Nothing is seen yet.
+    /// Resets the running softmaxes.
     fn start(&self, workspace: &mut Workspace) {
         for (state, value) in [
             (&mut workspace.max, f32::NEG_INFINITY),
@@ -323,14 +326,14 @@ impl<'a> Tiles<'a> {
         workspace.totals.rows()[..self.rows * self.panels].fill([0.0; COLUMNS]);
     }
 
-    /// Takes in the keys of a step of a text that ends with the segment `last`.
+    /// Takes in the keys of a step, for a text that ends with the segment `last`.
     fn attend(&self, workspace: &mut Workspace, step: Step<'_>, last: &Segment) {
         let visible = |row: usize| {
             self.scoring.mask.visible(self.position + row / self.group(), step.first, step.tokens)
         };
         for rows in self.blocks() {
-            // Windows move to the right with the rows: beyond the last row's end, and before the first row's start,
-            // no row sees anything.
+            // Windows move to the right with the rows. So no row sees keys beyond the last row's end or
+            // before the first row's start.
             let (from, to) = (visible(rows.start).start, visible(rows.end - 1).end);
             if from < to {
                 let seen = from - from % COLUMNS..to.next_multiple_of(COLUMNS);
@@ -348,7 +351,7 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// The weights of a step's keys for a block's rows, packed as a block.
+    /// Computes the weights of a step's keys for a block's rows, and packs them as a block.
     fn weigh(&self, workspace: &mut Workspace, rows: Range<usize>, step: Step<'_>, last: &Segment) {
         let set = self.compute.set;
         let block = &workspace.queries.as_slice()[self.words(&rows)];
@@ -375,7 +378,7 @@ impl<'a> Tiles<'a> {
             softmax::add_biases(set, scores, &biases[..rows.len()]);
         }
         if let Some(disentangled) = self.disentangled {
-            // Models with such scores have texts of one segment.
+            // In models with such scores, a text is one segment.
             let first = (last.rows.start + step.first - last.position, step.first);
             workspace.biases.clear();
             workspace.biases.resize(rows.len() * count, 0.0);
@@ -397,9 +400,9 @@ impl<'a> Tiles<'a> {
         pack::block(set, self.format, (scores, rows.len()), words);
     }
 
-    /// Adds a step's values by their weights to what was summed before, which is scaled to the new maximum.
+    /// Adds a step's weighted values to the earlier sums, which it first scales to the new maximum.
     fn add_values(&self, workspace: &mut Workspace, rows: Range<usize>, step: Step<'_>) {
-        // Of a panel's keys: words of a column of values, and of the weights of a block.
+        // For one panel's keys: the words of a column of values, and the words of a block's weights.
         let words = COLUMNS / self.format.per_word();
         let block_words = rows.len() * self.format.words(COLUMNS);
         let totals = &mut workspace.totals.rows()[rows.start * self.panels..rows.end * self.panels];
@@ -419,7 +422,7 @@ impl<'a> Tiles<'a> {
         }
     }
 
-    /// The weighted means of the values, in their places in `Workspace::out`.
+    /// Writes the weighted means of the values to their places in `Workspace::out`.
     fn finish(&self, workspace: &mut Workspace) {
         let width = self.heads.queries * self.heads.size;
         for rows in self.blocks() {

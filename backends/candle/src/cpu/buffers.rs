@@ -1,16 +1,17 @@
-//! Memory of activations, used again from one operation and one forward pass to the next.
+//! Memory for activations, reused between operations and between forward passes.
 
 use crate::kernels::{lines::Lines, operand::Operand, pack::Words};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Buffers that are not in use.
+/// The free buffers.
 #[derive(Default)]
 pub(super) struct Stores {
     pub(super) values: Mutex<Vec<Lines<f32>>>,
     pub(super) words: Mutex<Vec<Words>>,
 }
 
-/// Takes the smallest free buffer that is large enough, else the largest, which will have to grow.
+/// Takes the smallest free buffer that is large enough. If there is none, takes the largest, which the caller
+/// will grow.
 pub(super) fn take<T: Copy + Default>(store: &Mutex<Vec<Lines<T>>>, needed: usize) -> Lines<T> {
     let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
     let best = (0..store.len()).min_by_key(|&i| match store[i].capacity() {

@@ -1,4 +1,4 @@
-//! DeBERTa's scores with positions: what attention adds to the scores of queries and keys.
+//! DeBERTa's scores with positions, which attention adds to the scores of queries and keys.
 
 use super::{Activations, CpuOperations};
 use crate::{
@@ -6,19 +6,22 @@ use crate::{
     operations::{Buckets, Disentangled, Precision},
 };
 
-/// The scores of queries and keys with the positions of all buckets (DeBERTa). There is one query head to a key head.
+/// Scores of queries and keys with the position vectors of all buckets (DeBERTa). There is one query head per
+/// key head.
 pub(crate) struct DisentangledScores<'a> {
     /// The buckets of distances.
     pub(crate) buckets: &'a Buckets,
-    /// For each head, those of the queries with the positions of keys, `[rows, buckets]`; empty if the model lacks them.
+    /// For each head, the scores of the queries with the positions of keys, `[rows, buckets]`; empty if the
+    /// model does not use them.
     pub(crate) of_queries: Vec<Activations>,
-    /// For each head, those of the batch's keys with the positions of queries, `[tokens, buckets]`; likewise.
+    /// For each head, the scores of the batch's keys with the positions of queries, `[tokens, buckets]`;
+    /// empty if the model does not use them.
     pub(crate) of_keys: Vec<Activations>,
 }
 
 impl DisentangledScores<'_> {
-    /// Writes to `out` what is added to the scores of a query with keys next to each other: the query's row and position,
-    /// the first key's row and position.
+    /// Writes to `out` the additional scores of one query with consecutive keys. Arguments: the row and
+    /// position of the query, and of the first key.
     pub(super) fn write(
         &self,
         head: usize,
@@ -40,7 +43,8 @@ impl DisentangledScores<'_> {
 }
 
 impl CpuOperations {
-    /// The scores of queries, and of keys, with the positions of all buckets. Row by row as the queries and the batch are.
+    /// The scores of queries and of keys with the position vectors of all buckets. The rows have the order of
+    /// the queries and of the batch.
     pub(super) fn disentangled_scores<'d>(
         &mut self,
         disentangled: &'d Disentangled<Self>,

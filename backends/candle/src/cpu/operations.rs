@@ -1,4 +1,4 @@
-//! The operations of a forward pass, in kernels. Weights are packed when they are loaded; see [`super`].
+//! The operations of a forward pass with kernels. Weights are packed when they are loaded; see [`super`].
 
 use super::{
     Activations, CpuOperations, PackedActivations,
@@ -67,6 +67,7 @@ impl Operations for CpuOperations {
         scale: f32,
         norm: Option<&Norm<Vec<f32>>>,
     ) -> Result<Activations> {
+        timed!(self, embedding(lookups, norm.is_some()));
         for (table, ids) in lookups {
             refuse_unknown(ids, table.rows())?;
         }
@@ -98,6 +99,7 @@ impl Operations for CpuOperations {
     }
 
     fn norm(&mut self, x: &Activations, norm: &Norm<Vec<f32>>) -> Result<Activations> {
+        timed!(self, norm(x.values().len()));
         let mut out = self.activations(x.rows(), x.columns);
         self.each_rows(&mut out, |from, out| {
             self.norm_rows(norm, &x.values()[from * x.columns..][..out.len()], out);
@@ -106,6 +108,7 @@ impl Operations for CpuOperations {
     }
 
     fn operand(&mut self, x: &Activations, precision: Precision) -> Result<PackedActivations> {
+        timed!(self, conversion(x, self.arithmetic, precision));
         let spreads = self.arithmetic.spreads(precision);
         Ok(self.pack((x.values(), x.columns), precision, |row, out| {
             if !spreads {
@@ -123,6 +126,7 @@ impl Operations for CpuOperations {
         norm: &Norm<Vec<f32>>,
         precision: Precision,
     ) -> Result<PackedActivations> {
+        timed!(self, norm_conversion(x, self.arithmetic.format(precision), 1));
         let spreads = self.arithmetic.spreads(precision);
         Ok(self.pack((x.values(), x.columns), precision, |row, out| {
             self.norm_rows(norm, row, out);
@@ -140,6 +144,7 @@ impl Operations for CpuOperations {
         precision: Precision,
     ) -> Result<PackedActivations> {
         let (rows, columns, format) = (x.rows(), x.columns, self.arithmetic.format(precision));
+        timed!(self, norm_conversion(x, format, 2));
         let (words, spreads) = (self.words(format, rows, columns), self.arithmetic.spreads(precision));
         let items = x.values_mut().chunks_mut(ROWS_PER_ITEM * columns);
         let counts = (0..rows).step_by(ROWS_PER_ITEM).map(|from| ROWS_PER_ITEM.min(rows - from));
@@ -161,6 +166,7 @@ impl Operations for CpuOperations {
 
     fn norm_columns(&mut self, x: &mut Activations, norm: &Norm<Vec<f32>>) -> Result<()> {
         let (columns, width) = (x.columns, norm.weight.len());
+        timed!(self, norm(x.rows() * width));
         self.each_rows(x, |_, rows| {
             let mut normed = vec![0.0; width];
             for row in rows.chunks_exact_mut(columns) {
@@ -172,6 +178,7 @@ impl Operations for CpuOperations {
     }
 
     fn add(&mut self, x: &Activations, norm: Option<&Norm<Vec<f32>>>, sum: &mut Activations) -> Result<()> {
+        timed!(self, sum(x, norm.is_some()));
         let columns = x.columns;
         self.each_rows(sum, |from, sum| {
             let x = &x.values()[from * columns..][..sum.len()];
@@ -188,12 +195,14 @@ impl Operations for CpuOperations {
     }
 
     fn linear(&mut self, x: &PackedActivations, weight: &Matrix) -> Result<Activations> {
+        timed!(self, product("product", x, weight, 1));
         let mut out = self.activations(x.operand.rows(), weight.outputs());
         self.compute.product(&x.operand, weight, out.values_mut());
         Ok(out)
     }
 
     fn add_linear(&mut self, x: &PackedActivations, weight: &Matrix, sum: &mut Activations) -> Result<()> {
+        timed!(self, product("product, sum", x, weight, 2));
         self.compute.add_product(&x.operand, weight, sum.values_mut());
         Ok(())
     }
@@ -231,6 +240,7 @@ impl Operations for CpuOperations {
         if norm.is_none() && angles.is_none() {
             return Ok(());
         }
+        timed!(self, turned(keys_values.rows() * heads.keys * heads.size, norm.is_some(), angles.is_some()));
         let columns = keys_values.columns;
         self.each_rows(keys_values, |from, rows| {
             for (index, row) in rows.chunks_exact_mut(columns).enumerate() {
@@ -243,6 +253,7 @@ impl Operations for CpuOperations {
 
     fn keep(&mut self, x: &Activations, rows: &[usize]) -> Result<HostValues> {
         let count = rows.len() * x.columns;
+        timed!(self, copied("kept rows", count));
         let mut kept = match self.arithmetic.attention {
             Format::Bf16 => HostValues::Bf16(Vec::with_capacity(count)),
             Format::F32 | Format::Int8 => HostValues::F32(Vec::with_capacity(count)),
@@ -255,6 +266,7 @@ impl Operations for CpuOperations {
 
     fn append(&mut self, x: &mut Activations, rows: &[(&HostValues, usize)]) -> Result<()> {
         let (before, columns) = (x.values().len(), x.columns);
+        timed!(self, copied("kept rows", rows.len() * columns));
         x.values.resize(before + rows.len() * columns);
         for ((kept, row), out) in rows.iter().zip(x.values_mut()[before..].chunks_exact_mut(columns)) {
             kept.read(*row, out);
@@ -269,9 +281,11 @@ impl Operations for CpuOperations {
     fn attention(
         &mut self,
         Attention { queries, query_norm, keys_values, disentangled }: Attention<'_, Self>,
-        &Rows { batch, places, spans, angles, heads, scoring }: &Rows<'_>,
+        rows: &Rows<'_>,
         precision: Precision,
     ) -> Result<PackedActivations> {
+        timed!(self, attention(queries, keys_values, rows, (self.arithmetic, precision)));
+        let &Rows { batch, places, spans, angles, heads, scoring } = rows;
         self.packed_keys.pack(&self.compute, (keys_values.values(), places), heads, batch);
         let disentangled = disentangled.map(|disentangled| {
             self.disentangled_scores(disentangled, queries, (keys_values, places), heads.size)
@@ -293,6 +307,7 @@ impl Operations for CpuOperations {
     }
 
     fn select(&mut self, x: &Activations, rows: &[usize]) -> Result<Activations> {
+        timed!(self, copied("selection of rows", rows.len() * x.columns));
         let mut out = self.activations(rows.len(), x.columns);
         for (&row, out) in rows.iter().zip(out.values_mut().chunks_exact_mut(x.columns)) {
             out.copy_from_slice(&x.values()[row * x.columns..(row + 1) * x.columns]);
@@ -307,6 +322,7 @@ impl Operations for CpuOperations {
         factors: &[f32],
         sum: &mut Activations,
     ) -> Result<()> {
+        timed!(self, weighted_sum(x));
         let columns = x.columns;
         for ((x, &row), &factor) in x.values().chunks_exact(columns).zip(rows).zip(factors) {
             let sum = &mut sum.values_mut()[row * columns..][..columns];
@@ -316,7 +332,7 @@ impl Operations for CpuOperations {
     }
 }
 
-/// Normalises the heads of a row, if there is a norm, and turns them, if there are angles.
+/// Normalises the heads of a row if there is a norm, and rotates them if there are angles.
 fn turn(
     set: InstructionSet,
     row: &mut [f32],

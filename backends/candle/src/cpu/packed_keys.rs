@@ -1,42 +1,43 @@
-//! Keys and values as attention's products take them.
+//! Keys and values in the layout that attention's products read.
 //!
-//! Input: keys and values side by side, `[tokens, 2 · key heads · size]`. Output: for each segment and key head, the keys as
-//! panels `[panel][word][COLUMNS]` and the values as panels `[panel of the head][word of tokens][COLUMNS]`. What must hold:
-//! both are padded with zeros, which add nothing to a score or a mean; a panel holds the keys of [`COLUMNS`] positions from a
-//! multiple of that on, whatever segments they are of, so that a text's panels are the same in every batch. A segment's first
-//! panel therefore begins with keys of those before it.
+//! Input: keys and values next to each other, `[tokens, 2 · key heads · size]`. Output: for each segment and
+//! key head, the keys as panels `[panel][word][COLUMNS]` and the values as panels `[panel of the head][word
+//! of tokens][COLUMNS]`. What must hold: both are padded with zeros, which do not change a score or a mean. A
+//! panel holds the keys of [`COLUMNS`] positions from a multiple of [`COLUMNS`] on, whatever segments they
+//! belong to, so that a text's panels are the same in every batch. A segment's first panel therefore begins
+//! with keys of earlier segments.
 
 use crate::attention::Heads;
 use crate::kernels::{
-    matmul::Compute,
+    compute::Compute,
     pack::{self, Format, Words},
     tile::COLUMNS,
 };
 use std::ops::Range;
 use text_embeddings_backend_core::{Batch, Segment};
 
-/// Keys and values of a batch, packed per segment and key head.
+/// The keys and values of a batch, packed per segment and key head.
 pub(crate) struct PackedKeys {
     pub(super) format: Format,
     keys: Words,
     values: Words,
-    /// Where each segment starts in `keys` and in `values`.
+    /// The offsets of each segment in `keys` and in `values`.
     starts: Vec<(usize, usize)>,
 }
 
-/// The panels that a segment's keys stand in, counted from the first one of a text.
+/// The panels that contain a segment's keys, counted from the text's first panel.
 pub(super) fn panels(segment: &Segment) -> Range<usize> {
     segment.position / COLUMNS..(segment.position + segment.rows.len()).div_ceil(COLUMNS)
 }
 
-/// Sizes, in words, of what one segment's panels take for one head.
+/// The sizes of one segment's panels for one head, in words.
 #[derive(Clone, Copy)]
 pub(super) struct PackedSize {
-    /// Positions in all panels.
+    /// The number of positions in all panels.
     pub(super) tokens: usize,
-    /// Words of a key.
+    /// The words of a key.
     pub(super) key: usize,
-    /// Words of a value's column: one for one or more tokens.
+    /// The words of a column of values. A word holds one or more tokens.
     pub(super) column: usize,
     value_panels: usize,
 }
@@ -62,13 +63,13 @@ impl PackedSize {
 }
 
 impl PackedKeys {
-    /// Room for keys and values in `format`, [`Format::F32`] or [`Format::Bf16`].
+    /// Memory for keys and values in `format`, which is [`Format::F32`] or [`Format::Bf16`].
     pub(crate) fn new(format: Format) -> Self {
         Self { format, keys: Words::default(), values: Words::default(), starts: Vec::new() }
     }
 
-    /// Packs `keys_values`, `[tokens, 2 · key heads · size]`, in place of what was here before. `places` says which row of
-    /// them is each of the batch's.
+    /// Packs `keys_values`, `[tokens, 2 · key heads · size]`, and overwrites the earlier content. `places`
+    /// maps each row of the batch to a row of `keys_values`.
     pub(crate) fn pack(
         &mut self,
         compute: &Compute,
@@ -112,7 +113,7 @@ impl PackedKeys {
         });
     }
 
-    /// One head's packed keys and values of a segment.
+    /// The packed keys and values of a segment, for one head.
     pub(super) fn head(&self, segment: usize, head: usize, size: PackedSize) -> (&[u32], &[u32]) {
         let (keys, values) = self.starts[segment];
         (
@@ -122,8 +123,8 @@ impl PackedKeys {
     }
 }
 
-/// The batch's rows whose keys stand in a segment's panels, in the order of their positions: its own, and before them what
-/// its first panel holds of its ancestors.
+/// The rows of the batch with the keys in a segment's panels, in the order of their positions: first keys of
+/// its ancestors, if its first panel contains any, then its own.
 fn rows(batch: &Batch, segment: usize) -> Vec<usize> {
     let segments = batch.segments();
     let own = &segments[segment];
@@ -139,7 +140,7 @@ fn rows(batch: &Batch, segment: usize) -> Vec<usize> {
     before.into_iter().rev().chain(own.rows.clone()).collect()
 }
 
-/// Keys become panels `[panel][word][COLUMNS]`, padded with zeros.
+/// Packs keys as panels `[panel][word][COLUMNS]`, padded with zeros.
 fn pack_keys<'a>(
     compute: &Compute,
     format: Format,
@@ -159,7 +160,7 @@ fn pack_keys<'a>(
     }
 }
 
-/// Values become panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
+/// Packs values as panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
 fn pack_values<'a>(
     compute: &Compute,
     format: Format,

@@ -1,36 +1,38 @@
-//! Tables of vectors: as the checkpoint stores them, or in four bits.
+//! Embedding tables, in the checkpoint's type or in four bits.
 
 use crate::{
     kernels::{
-        matmul::{Compute, ROWS_PER_ITEM},
+        compute::Compute,
+        matmul::ROWS_PER_ITEM,
         nibbles::{self, GROUP, Group},
     },
     load::Weight,
 };
 
-/// The fewest values of a table that is kept in four bits. Below, it is not worth the error.
+/// The smallest number of values of a table that is kept in four bits. For smaller tables the memory saved is
+/// not worth the error.
 const LARGE: usize = 1 << 22;
 
 /// A table `[ids, columns]`.
 pub(crate) enum Table {
-    /// As it is stored.
+    /// In the checkpoint's type.
     Stored(Weight),
-    /// Four bits for each value.
+    /// With four bits per value.
     Nibbles(Nibbles),
 }
 
-/// Rows of nibbles, as [`nibbles`] makes them.
+/// Rows of nibbles, which [`nibbles`] makes.
 pub(crate) struct Nibbles {
     columns: usize,
-    /// Two to a byte, the first in the lower half; each row takes `groups of a row · GROUP / 2` bytes.
+    /// Two nibbles per byte, the first in the lower half. Each row takes `groups of a row · GROUP / 2` bytes.
     pairs: Vec<u8>,
     groups: Vec<Group>,
-    /// The factors of the rows; not a number where a row holds a value that is not finite.
+    /// The factor of each row. NaN if the row has a value that is not finite.
     scales: Vec<f32>,
 }
 
 impl Table {
-    /// Four bits for each value, if there are enough of them.
+    /// A table with four bits per value if it is large enough, otherwise in its stored type.
     pub(crate) fn compact(compute: &Compute, values: Weight) -> Self {
         let (rows, columns) = (values.rows(), values.columns());
         if rows * columns < LARGE {
@@ -58,7 +60,7 @@ impl Table {
         Self::Nibbles(Nibbles { columns, pairs, groups, scales })
     }
 
-    /// Rows.
+    /// The number of rows.
     pub(crate) fn rows(&self) -> usize {
         match self {
             Self::Stored(values) => values.rows(),
@@ -66,7 +68,7 @@ impl Table {
         }
     }
 
-    /// Values of a row.
+    /// The length of a row.
     pub(crate) fn columns(&self) -> usize {
         match self {
             Self::Stored(values) => values.columns(),
@@ -74,7 +76,7 @@ impl Table {
         }
     }
 
-    /// Bytes that a row takes.
+    /// The size of a row in bytes.
     #[cfg(any(test, feature = "benchmarks"))]
     pub(crate) fn row_bytes(&self) -> usize {
         match self {
@@ -87,7 +89,7 @@ impl Table {
         }
     }
 
-    /// One row, widened into `out`, which holds [`Table::columns`] values.
+    /// Widens one row into `out`, which has [`Table::columns`] values.
     pub(crate) fn widen_row(&self, row: usize, out: &mut [f32]) {
         match self {
             Self::Stored(values) => values.widen_row(row, out),

@@ -46,7 +46,9 @@ pub(crate) enum Word {
 pub(crate) struct Kernels {
     launch: unsafe extern "C" fn(*const c_char, c_uint, c_uint, *mut *mut c_void) -> c_int,
     signature: unsafe extern "C" fn(*const c_char) -> *const c_char,
-    /// The two functions are in it.
+    reserve: unsafe extern "C" fn(usize) -> *mut u8,
+    release: unsafe extern "C" fn(*mut u8, usize),
+    /// The functions are in it.
     _library: Library,
 }
 
@@ -79,7 +81,38 @@ fn compile() -> Option<Kernels> {
         let library = Library::new(&library).unwrap();
         let launch = *library.get(b"launch\0").unwrap();
         let signature = *library.get(b"signature\0").unwrap();
-        Some(Kernels { launch, signature, _library: library })
+        let reserve = *library.get(b"reserve\0").unwrap();
+        let release = *library.get(b"release\0").unwrap();
+        Some(Kernels { launch, signature, reserve, release, _library: library })
+    }
+}
+
+/// Bytes that end where nothing may be touched, up to 15 bytes; they begin at a multiple of 16. All bits are set at first.
+pub(crate) struct Guarded {
+    kernels: &'static Kernels,
+    first: *mut u8,
+    bytes: usize,
+}
+
+impl Guarded {
+    /// `bytes` bytes.
+    pub(crate) fn new(kernels: &'static Kernels, bytes: usize) -> Self {
+        // SAFETY: it takes any number.
+        let first = unsafe { (kernels.reserve)(bytes) };
+        assert!(!first.is_null(), "no memory of {bytes} bytes");
+        Self { kernels, first, bytes }
+    }
+
+    /// The first byte.
+    pub(crate) fn first(&self) -> *mut u8 {
+        self.first
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: `reserve` gave it for as many bytes, and nobody else has it.
+        unsafe { (self.kernels.release)(self.first, self.bytes) };
     }
 }
 

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use super::{
-    emulated::{Kernels, Word, kernels},
+    emulated::{Guarded, Kernels, Word, kernels},
     twins::{
         self, HostNorm, Round, TurnedHeads, Turns, activation_number, norm_number, to_bf16, to_f16, to_f32,
     },
@@ -13,7 +13,7 @@ use super::{
 use crate::operations::{Norm, NormKind};
 use half::{bf16, f16};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use std::{fs, ops::Range, path::Path};
+use std::{cell::Cell, fs, marker::PhantomData, path::Path};
 use text_embeddings_backend_core::Activation;
 
 /// Columns around a wide access, a warp, what a block keeps in registers, and the largest row.
@@ -75,51 +75,48 @@ impl Stored for f16 {
     }
 }
 
-/// Values between two margins, which no kernel may change and which spoil every sum that takes them in.
+/// Values behind a margin, which no kernel may change and which spoils every sum that takes it in. Behind them is memory that
+/// nobody may touch.
 struct Memory<V> {
-    bytes: Vec<u128>,
+    guarded: Guarded,
     count: usize,
     /// The first value's byte.
     start: usize,
-    kind: std::marker::PhantomData<V>,
+    kind: PhantomData<V>,
 }
 
-/// Bytes of a margin.
+/// Bytes of the margin.
 const MARGIN: usize = 512;
 /// Not a number in every type.
 const SPOILT: u8 = 0xff;
 
 impl<V: Copy> Memory<V> {
     /// `shift` values past an aligned address.
-    fn new(values: &[V], shift: usize) -> Self {
+    fn new(kernels: &'static Kernels, values: &[V], shift: usize) -> Self {
         let start = MARGIN + shift * size_of::<V>();
-        let bytes = vec![u128::MAX; (start + size_of_val(values) + MARGIN).div_ceil(16)];
-        let mut memory = Self { bytes, count: values.len(), start, kind: std::marker::PhantomData };
-        memory.values_mut().copy_from_slice(values);
-        memory
+        let guarded = Guarded::new(kernels, start + size_of_val(values));
+        // SAFETY: the memory has room for them behind the start, which is a multiple of the value's size.
+        unsafe {
+            let first = guarded.first().add(start).cast::<V>();
+            first.copy_from_nonoverlapping(values.as_ptr(), values.len());
+        }
+        Self { guarded, count: values.len(), start, kind: PhantomData }
     }
 
-    fn values_mut(&mut self) -> &mut [V] {
-        let (start, count) = (self.start, self.count);
-        // SAFETY: the bytes are there, aligned to 16, the start is a multiple of the value's size, and all bits are values.
-        unsafe { std::slice::from_raw_parts_mut(self.bytes.as_mut_ptr().byte_add(start).cast(), count) }
-    }
-
-    /// The values, once the margins were looked at.
+    /// The values, once the margin was looked at.
     fn values(&self) -> &[V] {
-        let inside: Range<usize> = self.start..self.start + self.count * size_of::<V>();
-        // SAFETY: as above, for single bytes.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast::<u8>(), self.bytes.len() * 16) };
-        let is_whole = |range: &[u8]| range.iter().all(|&byte| byte == SPOILT);
-        assert!(is_whole(&bytes[..inside.start]), "a kernel wrote before its memory");
-        assert!(is_whole(&bytes[inside.end..]), "a kernel wrote behind its memory");
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts(bytes[inside].as_ptr().cast(), self.count) }
+        let first = self.guarded.first();
+        // SAFETY: `new` wrote the values behind the margin; no kernel runs while they are borrowed.
+        let (margin, values) = unsafe {
+            let values = std::slice::from_raw_parts(first.add(self.start).cast::<V>(), self.count);
+            (std::slice::from_raw_parts(first, self.start), values)
+        };
+        assert!(margin.iter().all(|&byte| byte == SPOILT), "a kernel wrote before its memory");
+        values
     }
 
     fn word(&self) -> Word {
-        Word::Address(self.bytes.as_ptr() as u64 + self.start as u64)
+        Word::Address(self.guarded.first() as u64 + self.start as u64)
     }
 }
 
@@ -136,8 +133,8 @@ struct Case {
     rows: usize,
     columns: usize,
     threads: usize,
-    /// Values by which memory is off an aligned address.
-    shift: usize,
+    /// For each memory a bit: whether it is off an aligned address, by one value.
+    shifts: Cell<u64>,
 }
 
 impl Case {
@@ -146,7 +143,9 @@ impl Case {
     }
 
     fn memory<V: Copy>(&self, values: &[V]) -> Memory<V> {
-        Memory::new(values, self.shift)
+        let shifts = self.shifts.get();
+        self.shifts.set(shifts.rotate_right(1));
+        Memory::new(self.kernels, values, (shifts & 1) as usize)
     }
 
     /// Memory that is to be written: spoilt.
@@ -176,8 +175,8 @@ impl Case {
     }
 
     fn what(&self) -> String {
-        let Self { rows, columns, threads, shift, .. } = self;
-        format!("{rows} rows of {columns} columns, {threads} threads, off by {shift}")
+        let Self { rows, columns, threads, shifts, .. } = self;
+        format!("{rows} rows of {columns} columns, {threads} threads, shifts {:#x}", shifts.get())
     }
 }
 
@@ -216,10 +215,10 @@ fn for_cases(seed: u64, columns: &[usize], test: impl Fn(&mut Case)) {
     let mut rng = StdRng::seed_from_u64(seed);
     for &columns in columns {
         for threads in THREADS {
-            for shift in [0, 1] {
-                let rows = rng.random_range(1..5);
+            for shifts in [0, u64::MAX, rng.random()] {
+                let (rows, shifts) = (rng.random_range(1..5), Cell::new(shifts));
                 let rng = StdRng::seed_from_u64(rng.random());
-                test(&mut Case { kernels, rng, rows, columns, threads, shift });
+                test(&mut Case { kernels, rng, rows, columns, threads, shifts });
             }
         }
     }
@@ -416,7 +415,7 @@ fn turn_heads_of<S: Stored>(case: &mut Case) {
 
 #[test]
 fn turned_heads_equal_their_twin() {
-    for_cases(4, &[2, 6, 16, 32, 48, 64, 80, 96, 100, 128, 192, 256, 512, 1040], |case| {
+    for_cases(4, &[2, 6, 16, 24, 32, 48, 64, 72, 80, 96, 100, 128, 192, 256, 512, 1040], |case| {
         turn_heads_of::<bf16>(case);
         turn_heads_of::<f16>(case);
     });
@@ -485,7 +484,7 @@ fn activations_have_their_limits() {
     let Some(kernels) = kernels() else { return };
     let x = [-3e38, -1000.0, -100.0, -20.0, -0.0, 0.0, 20.0, 100.0, 1000.0, 3e38].map(bf16::from_f32);
     for activation in ACTIVATIONS {
-        let (memory, out) = (Memory::new(&x, 0), Memory::new(&[bf16::NAN; 10], 0));
+        let (memory, out) = (Memory::new(kernels, &x, 0), Memory::new(kernels, &[bf16::NAN; 10], 0));
         let words =
             [memory.word(), NULL, out.word(), int(1), int(10), Word::Int(activation_number(activation))];
         kernels.launch("activate_bf16", 1, 32, &words);
@@ -639,13 +638,13 @@ fn emulated_types_round_to_even() {
     }
     x.extend((0..100_000).map(|_| f32::from_bits(rng.random())));
     x.retain(|value| !value.is_nan());
-    let there = Memory::new(&x, 0);
+    let there = Memory::new(kernels, &x, 0);
     let words = |out: Word| {
         [there.word(), NULL, NULL, out, NULL, int(1), int(x.len()), Word::Float(0.0), Word::Int(0)]
     };
-    let bits_16 = Memory::new(&vec![f16::NAN; x.len()], 0);
+    let bits_16 = Memory::new(kernels, &vec![f16::NAN; x.len()], 0);
     kernels.launch("norm_f16", 1, 32, &words(bits_16.word()));
-    let brain = Memory::new(&vec![bf16::NAN; x.len()], 0);
+    let brain = Memory::new(kernels, &vec![bf16::NAN; x.len()], 0);
     kernels.launch("norm_bf16", 1, 32, &words(brain.word()));
     for (at, &value) in x.iter().enumerate() {
         assert_eq!(bits_16.values()[at].to_bits(), f16::from_f32(value).to_bits(), "{value:e}");

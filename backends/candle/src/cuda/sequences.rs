@@ -79,11 +79,11 @@ impl HostSequences {
 }
 
 impl Sequences {
-    /// The sequences of these queries; absent where flash attention cannot say what they see: with biases or soft caps, or
-    /// if a query sees keys behind its span and not all of them.
+    /// The sequences of these queries; absent where flash attention cannot say what they see: with biases, soft caps or
+    /// scores of a layer's own, or if a query sees keys behind its span and not all of them.
     pub(crate) fn new(rows: &Rows<'_>, device: &Device) -> Result<Option<Self>> {
         let scoring = rows.scoring;
-        if scoring.bias.is_some() || scoring.soft_cap.is_some() {
+        if scoring.bias.is_some() || scoring.soft_cap.is_some() || scoring.disentangled {
             return Ok(None);
         }
         let Some(host) = HostSequences::new(rows) else { return Ok(None) };

@@ -1,13 +1,15 @@
-//! Products in the tile registers of AMX: a matrix of 16 × 16 sums for each instruction.
+//! Products in the tile registers of AMX. Each instruction adds to a matrix of 16 × 16 sums.
 //!
-//! Input: a block of rows and a panel of columns as `pack` lays them out, which is how tiles are loaded: 16 words of up to
-//! 16 rows, and 16 words of 16 columns. Output: the sums of up to [`ROWS`] × [`COLUMNS`]. What must hold: no other code
-//! configures tile registers on a thread that calls [`multiply`]. The C ABI does not promise this: ONNX Runtime configures
-//! them on the thread that calls it and does not restore them, which is why [`HostModules`](crate::HostModules) computes in
-//! float32, without AMX. Linux keeps them when it switches threads.
+//! Input: a block of rows and a panel of columns in the layout of `pack`, which tiles are loaded from: 16
+//! words of up to 16 rows, and 16 words of 16 columns. Output: the sums of up to [`ROWS`] × [`COLUMNS`]. What
+//! must hold: no other code configures tile registers on a thread that calls [`multiply`]. The C ABI does not
+//! promise this: ONNX Runtime configures them on its caller's thread and does not restore them. That is why
+//! [`HostModules`](crate::HostModules) computes in float32, without AMX. Linux saves them when it switches
+//! threads.
 //!
-//! The instructions are written out, because Rust's stable library has none for them yet. Those of bfloat16 take values
-//! below the smallest normal number for zero, and add up even and odd values of 16 words before they add them to a sum.
+//! The instructions are written as assembly, because stable Rust has no functions for them yet. The bfloat16
+//! instruction flushes subnormal values to zero, and adds the even and the odd values of 16 words separately
+//! before it adds both to a sum.
 
 use super::{
     pack::Format,
@@ -22,28 +24,28 @@ use std::{
     sync::LazyLock,
 };
 
-/// Rows and columns of a tile of sums.
+/// The number of rows, and of columns, of a tile of sums.
 const TILE: usize = 16;
-/// Rows of two tiles: each value of a column that is loaded meets both.
+/// The rows of two tiles. Each loaded column is used for both.
 pub(super) const ROWS: usize = 2 * TILE;
-/// Bytes of a tile's row: the most there are.
+/// The bytes of a tile's row: the largest possible number.
 const ROW_BYTES: u16 = 64;
-/// The state component of tile registers, in the numbering of XSAVE.
+/// The number of the tile registers' state component in XSAVE.
 const TILE_DATA: u64 = 18;
 
 const _: () = assert!(COLUMNS == 2 * TILE && WORDS * size_of::<u32>() == ROW_BYTES as usize);
 
-/// Whether the CPU multiplies bytes and bfloat16 in tiles, and the system lets this process.
+/// Whether the CPU multiplies bytes and bfloat16 in tiles, and the system permits it for this process.
 pub(super) fn usable() -> bool {
     static USABLE: LazyLock<bool> = LazyLock::new(|| {
         let (bf16, tile, int8) = (1 << 22, 1 << 24, 1 << 25);
         let needed = bf16 | tile | int8;
-        // The data and, before it, the configuration.
+        // The component of the data, and before it the one of the configuration.
         let saved = 0b11 << (TILE_DATA - 1);
-        // What has AVX-512 has leaf 7 of `cpuid`.
+        // Every CPU with AVX-512 has leaf 7 of `cpuid`.
         is_x86_feature_detected!("avx512f")
             && __cpuid_count(7, 0).edx & needed == needed
-            // SAFETY: `avx512f` is only detected by what `xgetbv` says.
+            // SAFETY: `avx512f` is only detected with the help of `xgetbv`, so the CPU has it.
             && unsafe { saved_state() } & saved == saved
             && permitted()
     });
@@ -53,25 +55,26 @@ pub(super) fn usable() -> bool {
 /// The state components that the system saves when it switches threads.
 #[target_feature(enable = "xsave")]
 fn saved_state() -> u64 {
-    // SAFETY: register 0 is there wherever the instruction is.
+    // SAFETY: register 0 exists on every CPU with the instruction.
     unsafe { _xgetbv(0) }
 }
 
-/// Asks Linux for the memory that tile registers take in each thread; without its leave, their first use ends the process.
+/// Asks Linux for permission to use the memory that tile registers take in each thread. Without it, their
+/// first use ends the process.
 #[cfg(target_os = "linux")]
 fn permitted() -> bool {
     const REQUEST_PERMISSION: libc::c_ulong = 0x1023;
-    // SAFETY: the call takes numbers only, and changes nothing but what this process may do.
+    // SAFETY: the call takes only numbers, and only changes this process's permissions.
     unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
 }
 
-/// Elsewhere nobody has tried.
+/// Not tried on other systems.
 #[cfg(not(target_os = "linux"))]
 fn permitted() -> bool {
     false
 }
 
-/// The shapes of the tile registers, as `ldtilecfg` reads them.
+/// The shapes of the tile registers, in the layout that `ldtilecfg` reads.
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -81,13 +84,13 @@ struct Configuration {
     rows: [u8; 16],
 }
 
-/// The registers that hold something of the second 16 rows: their sums, and the rows themselves.
+/// The registers for the second 16 rows: two with their sums, and one with the rows.
 const OF_SECOND_ROWS: [usize; 3] = [2, 3, 5];
-/// The registers that hold columns.
+/// The registers for columns.
 const OF_COLUMNS: [usize; 2] = [6, 7];
 
 impl Configuration {
-    /// For blocks of `rows` rows, at most [`ROWS`]. Registers that these do not need have no shape.
+    /// The configuration for blocks of `rows` rows, at most [`ROWS`]. Unneeded registers have no shape.
     fn new(rows: usize) -> Self {
         let mut new = Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         for register in 0..8 {
@@ -104,24 +107,24 @@ impl Configuration {
 }
 
 thread_local! {
-    /// For how many rows this thread's registers are configured; 0 before they are.
+    /// The number of rows for which this thread's registers are configured; 0 before the first configuration.
     static CONFIGURED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Configures this thread's registers for blocks of `rows` rows, unless they are: that takes longer than the products of a
-/// chunk, and the blocks of a product are equally high but for the last.
+/// Configures this thread's registers for blocks of `rows` rows, unless they are already. It takes longer
+/// than the products of a chunk, and all blocks of a product but the last have the same height.
 ///
 /// # Safety
 ///
-/// [`usable`]; `rows` is from 1 to [`ROWS`].
+/// [`usable`] is true; `rows` is from 1 to [`ROWS`].
 #[inline(always)]
 unsafe fn configure(rows: usize) {
     CONFIGURED.with(|configured| {
         if configured.replace(rows) != rows {
             let configuration = Configuration::new(rows);
-            // SAFETY: the caller vouches for the instructions; the configuration is a valid one (palette 1, reserved bytes
-            // zero, at most 16 rows of 64 bytes, no bytes where there are no rows), and nothing else needs what was in the
-            // registers.
+            // SAFETY: the caller guarantees the instructions. The configuration is valid (palette 1, reserved
+            // bytes zero, at most 16 rows of 64 bytes, no bytes for registers without rows), and no other
+            // code needs the registers' former content.
             unsafe {
                 asm!(
                     "ldtilecfg [{}]", in(reg) &raw const configuration,
@@ -139,7 +142,7 @@ macro_rules! product {
     ($name:ident, $multiply:literal) => {
         /// # Safety
         ///
-        /// As of [`multiply`], for registers configured for `rows` rows.
+        /// As for [`multiply`], with registers configured for `rows` rows.
         unsafe fn $name(
             rows: usize,
             chunks: usize,
@@ -148,10 +151,11 @@ macro_rules! product {
             (start, stride): (*const f32, usize),
             to: *mut f32,
         ) {
-            // SAFETY: the caller vouches for the memory. Sums are in registers 0 and 1, those of the second rows in 2 and 3,
-            // rows in 4 and 5, columns in 6 and 7. Their shapes keep loads and stores to `rows` rows: 0, 1 and 4 have
-            // `min(rows, 16)`, and 2, 3 and 5, which are used only above 16, have `rows - 16`. Without a stride each load reads
-            // the same 64 bytes. Memory and flags are written, so neither is an option; nothing is pushed.
+            // SAFETY: the caller guarantees the memory. Registers 0 and 1 hold sums, 2 and 3 the sums of the
+            // second rows, 4 and 5 rows, 6 and 7 columns. Their shapes limit loads and stores to `rows` rows:
+            // 0, 1 and 4 have `min(rows, 16)`, and 2, 3 and 5, which are only used above 16, have `rows -
+            // 16`. Without a stride, each load reads the same 64 bytes. The code writes memory and flags, so
+            // the options `nomem` and `preserves_flags` do not apply. It does not use the stack (`nostack`).
             unsafe {
                 asm!(
                     "tileloadd tmm0, [{start} + {start_line}]",
@@ -197,7 +201,7 @@ macro_rules! product {
                     to = in(reg) to,
                     a_chunk = in(reg) rows * WORDS * size_of::<u32>(),
                     a_line = in(reg) WORDS * size_of::<u32>(),
-                    // A line of columns is as long as one of sums.
+                    // A line of columns is as long as a line of sums.
                     b_line = in(reg) COLUMNS * size_of::<u32>(),
                     out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                     out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
@@ -211,12 +215,14 @@ macro_rules! product {
 product!(bf16, "tdpbf16ps");
 product!(int8, "tdpbusd");
 
-/// The sums of one tile, [`COLUMNS`] for each row, to `to`. Both operands are of `format`, bytes or bfloat16.
+/// Writes the sums of one tile, [`COLUMNS`] for each row, to `to`. Both operands have `format`, bytes or
+/// bfloat16.
 ///
 /// # Safety
 ///
-/// [`usable`]; `rows` is from 1 to [`ROWS`]; `a` holds `chunks` chunks of `rows` rows, `b` as many of a panel, `to` has
-/// room for the sums, and `start`, a place and the values from one row's to the next one's, holds what they start from.
+/// [`usable`] is true; `rows` is from 1 to [`ROWS`]; `a` holds `chunks` chunks of `rows` rows, `b` as many of
+/// a panel; `to` has memory for the sums; `start` holds the initial sums, as the place of the first row and
+/// the distance between rows in values.
 pub(super) unsafe fn multiply(
     format: Format,
     (rows, chunks): (usize, usize),
@@ -225,7 +231,7 @@ pub(super) unsafe fn multiply(
     to: *mut f32,
 ) {
     debug_assert!(format != Format::F32);
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller upholds the same conditions.
     unsafe {
         configure(rows);
         match format {
@@ -235,15 +241,15 @@ pub(super) unsafe fn multiply(
     }
 }
 
-/// Defines a function that runs a number of steps of twelve products `$multiply`, on registers that it does not load.
+/// Defines a function that runs steps of twelve products `$multiply`, on registers that it does not load.
 #[cfg(feature = "benchmarks")]
 macro_rules! chains {
     ($name:ident, $multiply:literal) => {
         /// # Safety
         ///
-        /// [`usable`]; there is a step.
+        /// [`usable`] is true; there is at least one step.
         pub(super) unsafe fn $name(steps: usize) {
-            // SAFETY: the caller vouches for the instructions; all registers have a shape.
+            // SAFETY: the caller guarantees the instructions; all registers have a shape.
             unsafe {
                 configure(ROWS);
                 asm!(
@@ -278,7 +284,7 @@ mod tests {
     #[test]
     fn configurations_are_laid_out_as_the_instruction_reads_them() {
         for (rows, first, second) in [(1, 1, 0), (16, 16, 0), (17, 16, 1), (32, 16, 16)] {
-            // SAFETY: the structure is exactly 64 bytes, all of them written.
+            // SAFETY: the structure has exactly 64 bytes, and all of them are initialised.
             let bytes: [u8; 64] = unsafe { std::mem::transmute(Configuration::new(rows)) };
             let mut expected = [0; 64];
             expected[0] = 1;

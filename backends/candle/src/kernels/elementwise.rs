@@ -1,12 +1,14 @@
-//! Work on one row at a time between the products: norms, rotary positions, activations, the rotation before bytes.
+//! Work on one row at a time between products: norms, rotary positions, activations, and the mixing of rows
+//! before they become bytes.
 //!
-//! Loops over slices, vectorised by the compiler for each instruction set; safe ones, but for the rotation's.
+//! The compiler vectorises loops over slices for each instruction set. Only `spread` and `copy_rows` use
+//! registers explicitly.
 
 use super::simd::{Simd, dispatch, exp2, mul_add};
 use std::f32::consts::LOG2_E;
 use text_embeddings_backend_core::Activation;
 
-/// The sum of `f` over the elements, in 16 interleaved partial sums, so that it vectorises.
+/// The sum of `f` over the elements, in 16 interleaved partial sums, so that the compiler can vectorise it.
 #[inline(always)]
 fn sum_of(x: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     let (chunks, rest) = x.as_chunks::<16>();
@@ -33,7 +35,7 @@ fn rms_norm_row<const FUSED: bool>(x: &[f32], weight: &[f32], epsilon: f32, out:
 }
 
 dispatch! {
-    /// Root-mean-square norm of each row of `x`, `[rows, weight.len()]`, into `out`.
+    /// Writes the root-mean-square norm of each row of `x`, `[rows, weight.len()]`, to `out`.
     fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
         for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
             rms_norm_row::<FUSED>(x, weight, epsilon, out);
@@ -42,7 +44,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// Layer norm of each row of `x`, `[rows, weight.len()]`, into `out`: `(x - mean) / √(variance + epsilon) · weight + bias`.
+    /// Writes the layer norm of each row of `x`, `[rows, weight.len()]`, to `out`: `(x - mean) / √(variance +
+    /// epsilon) · weight + bias`.
     fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]) {
         let width = weight.len();
         for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
@@ -57,8 +60,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// In one token's row, turns each of the heads in `row`, `size` values long, by the token's position: `angles` are half
-    /// a head's cosines and sines, element i is paired with element i + half.
+    /// Rotates each head of one token's row by the token's position. Heads have `size` values. `angles` are
+    /// the cosines and sines for half a head. Element i is paired with element i + half.
     fn rotate(row: &mut [f32], size: usize, angles: (&[f32], &[f32])) {
         let half = size / 2;
         let (cosines, sines) = (&angles.0[..half], &angles.1[..half]);
@@ -75,11 +78,11 @@ dispatch! {
 }
 
 dispatch! {
-    /// In one token's row, normalises each of the heads in `row` like [`rms_norm`] and turns it by the token's
-    /// position: `angles` are half a head's cosines and sines, element i is paired with element i + half.
+    /// Normalises each head of one token's row like [`rms_norm`], and rotates it by the token's position.
+    /// `angles` are the cosines and sines for half a head. Element i is paired with element i + half.
     fn norm_and_rotate(row: &mut [f32], weight: &[f32], epsilon: f32, angles: (&[f32], &[f32])) {
         let half = weight.len() / 2;
-        // All of the same length, as the compiler must see: else it ends each head value by value.
+        // The compiler must see equal lengths. Otherwise it finishes each head value by value.
         let (cosines, sines) = (&angles.0[..half], &angles.1[..half]);
         let (first_weight, second_weight) = (&weight[..half], &weight[half..][..half]);
         for head in row.chunks_exact_mut(weight.len()) {
@@ -103,17 +106,18 @@ fn silu<const FUSED: bool>(x: f32) -> f32 {
     x / (1.0 + exp2::<FUSED>(exponent))
 }
 
-/// Numerator of `(Φ(x) - ½) / x` as a function of x² for |x| ≤ [`FLAT`], the highest power first; fitted here (iterated
-/// weighted least squares at Chebyshev points). `x · Φ(x)` is then right to 1.3e-6, and to 4e-7 for |x| < 4.
+/// The numerator of `(Φ(x) - ½) / x` as a function of x² for |x| ≤ [`FLAT`], highest power first. Fitted here
+/// by iterated weighted least squares at Chebyshev points. The error of `x · Φ(x)` is at most 1.3e-6, and
+/// 4e-7 for |x| < 4.
 const PHI_NUMERATOR: [f32; 6] =
     [2.274_948_8e-8, 6.352_062_5e-6, 1.688_22e-4, 4.677_238_6e-3, 3.385_232e-2, 3.989_422_3e-1];
-/// Its denominator.
+/// The denominator.
 const PHI_DENOMINATOR: [f32; 6] =
     [1.197_503_3e-6, 7.364_616e-5, 1.884_424_5e-3, 2.864_568e-2, 2.515_211e-1, 1.0];
-/// From here on Φ is 0 or 1 to the precision of `f32`.
+/// Beyond this, Φ is 0 or 1 in the precision of `f32`.
 const FLAT: f32 = 5.5;
 
-/// `x · Φ(x)` with the normal distribution's Φ.
+/// `x · Φ(x)` with Φ of the normal distribution.
 #[inline(always)]
 fn gelu<const FUSED: bool>(x: f32) -> f32 {
     let near = if x > FLAT { FLAT } else { x };
@@ -132,7 +136,7 @@ fn gelu<const FUSED: bool>(x: f32) -> f32 {
     if x > FLAT { x } else { value }
 }
 
-/// `½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))`, which is `x / (1 + e^-2y)` for the tangent's argument y.
+/// `½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))`, which equals `x / (1 + e^-2y)` with the argument y of tanh.
 #[inline(always)]
 fn gelu_tanh<const FUSED: bool>(x: f32) -> f32 {
     const FACTOR: f32 = -2.0 * 0.797_884_6 * LOG2_E;
@@ -146,18 +150,19 @@ fn sigmoid<const FUSED: bool>(x: f32) -> f32 {
     if x.is_nan() { x } else { value }
 }
 
-/// By the exponential where that does not cancel, else by the first powers.
+/// Computed with the exponential where that does not cancel, otherwise with the first terms of the power
+/// series.
 #[inline(always)]
 fn tanh<const FUSED: bool>(x: f32) -> f32 {
     let exponent = (x * (2.0 * LOG2_E)).min(127.0);
     let far = 1.0 - 2.0 / (1.0 + exp2::<FUSED>(exponent));
     let square = x * x;
     let near = x * mul_add::<FUSED>(square, mul_add::<FUSED>(square, 2.0 / 15.0, -1.0 / 3.0), 1.0);
-    // What is not a number is not far either.
+    // NaN takes the near branch, which keeps it.
     if x.abs() >= 0.05 { far } else { near }
 }
 
-/// Evaluates `$body` with `$f` bound to the activation, so that each loop is compiled for its function.
+/// Evaluates `$body` with `$f` bound to the activation, so that each loop is compiled for its own function.
 macro_rules! with_activation {
     ($activation:expr, |$f:ident| $body:expr) => {
         match $activation {
@@ -194,7 +199,7 @@ macro_rules! with_activation {
 }
 
 dispatch! {
-    /// In each row, whose first half are gates and whose second half is gated, the first half becomes
+    /// The first half of each row holds gates, the second half the gated values. The first half becomes
     /// `activation(gate) · up`.
     fn gate(rows: &mut [[f32; 32]], activation: Activation) {
         with_activation!(activation, |f| for row in rows {
@@ -207,7 +212,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// Each value becomes its activation.
+    /// Applies the activation to each value.
     fn activate(rows: &mut [[f32; 32]], activation: Activation) {
         with_activation!(activation, |f| for value in rows.as_flattened_mut() {
             *value = f(*value);
@@ -234,34 +239,34 @@ dispatch! {
     }
 }
 
-/// The least distance of values that [`spread`] mixes: a register of the widest kind holds as many, and no step needs to
-/// move values within one.
+/// The smallest distance of values that [`spread`] combines. It is the size of the widest register, so that
+/// no step moves values within a register.
 const UNMIXED: usize = 16;
 
-/// The halvings of a row of `len` values that [`spread`] goes through; by a factor of 2 each, the row's squared length
-/// grows.
+/// The number of halving steps of [`spread`] for a row of `len` values. Each step doubles the row's squared
+/// length.
 pub(crate) fn stages(len: usize) -> u32 {
     len.trailing_zeros().min((len / UNMIXED).checked_ilog2().unwrap_or(0))
 }
 
-/// The sums and the differences of two registers' values.
+/// The sums and the differences of the values of two registers.
 ///
 /// # Safety
 ///
 /// The CPU has the registers' instruction set.
 #[inline(always)]
 unsafe fn butterfly<S: Simd>(first: S, second: S) -> (S, S) {
-    // SAFETY: passed on to the caller.
+    // SAFETY: the caller upholds the same conditions.
     unsafe { (first.add(second), second.mul_add(S::splat(-1.0), first)) }
 }
 
 dispatch! {
-    /// Mixes the values of a row, so that one which is many times larger than the rest becomes many of moderate size: a
-    /// Walsh-Hadamard transform of those that lie `len >> stages(len)` apart. Products of two spread rows are 2ⁿ times those
-    /// of the rows, where n is [`stages`] of their length; with n = 0, as of odd lengths, a row stays as it is. The same bits
-    /// on every instruction set.
+    /// Mixes the values of a row, so that a value many times larger than the others becomes many values of
+    /// moderate size. It is a Walsh-Hadamard transform over values `len >> stages(len)` apart. The product of
+    /// two spread rows is 2ⁿ times the product of the rows, where n is [`stages`] of their length. With n =
+    /// 0, as for odd lengths, a row stays unchanged. The bits are the same on every instruction set.
     fn spread(row: &mut [f32]) {
-        // Two halvings at a time, so that the row is read and written half as often; then the one that may be left.
+        // Two halving steps at a time read and write the row half as often. A single step may remain.
         let (mut stride, stages) = (row.len(), stages(row.len()));
         for _ in 0..stages / 2 {
             stride /= 4;
@@ -270,8 +275,8 @@ dispatch! {
                 let (first, second) = four.split_at_mut(2 * stride);
                 let ((a, b), (c, d)) = (first.split_at_mut(stride), second.split_at_mut(stride));
                 for at in (0..whole).step_by(S::LANES) {
-                    // SAFETY: `dispatch` gives the registers of an instruction set that this CPU has, and a register's
-                    // values from `at` on are in all four slices.
+                    // SAFETY: `dispatch` chooses registers of an instruction set that this CPU has, and all
+                    // four slices contain a register's values from `at` on.
                     unsafe {
                         let (a, b) = (a.as_mut_ptr().add(at), b.as_mut_ptr().add(at));
                         let (c, d) = (c.as_mut_ptr().add(at), d.as_mut_ptr().add(at));
@@ -298,7 +303,7 @@ dispatch! {
             for pair in row.chunks_exact_mut(2 * stride) {
                 let (first, second) = pair.split_at_mut(stride);
                 for at in (0..whole).step_by(S::LANES) {
-                    // SAFETY: as above, in both slices.
+                    // SAFETY: as above, for both slices.
                     unsafe {
                         let (first, second) = (first.as_mut_ptr().add(at), second.as_mut_ptr().add(at));
                         let (sum, difference) = butterfly(S::load(first), S::load(second));
@@ -315,16 +320,18 @@ dispatch! {
 }
 
 dispatch! {
-    /// Copies the first values of each row to its place in `out`, as many as that has. With `stream`, whole registers go past
-    /// the caches to aligned memory: when many results are read, other ones have taken their place in the caches.
+    /// Copies the first values of each row to its place in `out`, as many as the place has. With `stream`,
+    /// whole registers bypass the caches if the memory is aligned. Large results would be evicted from the
+    /// caches before they are read.
     fn copy_rows(rows: &[[f32; 32]], out: &mut [&mut [f32]], stream: bool) {
-        // A panic further down would leave streamed stores without their fence.
+        // A later panic would skip the fence after streamed stores.
         assert!(out.iter().all(|out| out.len() <= 32));
         for (row, out) in rows.iter().zip(out) {
             let aligned = out.as_ptr().addr().is_multiple_of(size_of::<S>());
             let (whole, rest) = out.split_at_mut(out.len() - out.len() % S::LANES);
             for (values, out) in row.chunks_exact(S::LANES).zip(whole.chunks_exact_mut(S::LANES)) {
-                // SAFETY: both have as many values as a register, and only an aligned place takes a stream.
+                // SAFETY: both chunks have as many values as a register, and only aligned memory is streamed
+                // to.
                 unsafe {
                     let values = S::load(values.as_ptr());
                     if stream && aligned { values.stream(out.as_mut_ptr()) } else { values.store(out.as_mut_ptr()) }
@@ -342,7 +349,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// Adds the first values of each row to its place in `out`, as many as that has.
+    /// Adds the first values of each row to its place in `out`, as many as the place has.
     fn add_rows(rows: &[[f32; 32]], out: &mut [&mut [f32]]) {
         for (row, out) in rows.iter().zip(out) {
             for (out, &value) in out.iter_mut().zip(row) {
@@ -353,8 +360,9 @@ dispatch! {
 }
 
 dispatch! {
-    /// Turns the sums of products of bytes, `i32`s in place of the `f32`s they become, into the products' values: less
-    /// what the offset of the rows' bytes added to each column, times the scales of the rows and of the columns, plus the bias.
+    /// Turns the sums of products of bytes into `f32` in place. The input holds the bits of `i32`. From each
+    /// sum it subtracts what the offset of the rows' bytes added to the column, multiplies the result by the
+    /// scales of the row and of the column, and adds the bias.
     fn dequantise(rows: &mut [[f32; 32]], scales: &[f32], columns: &([f32; 32], [i32; 32]), bias: &[f32; 32]) {
         let (of_columns, corrections) = columns;
         for (sums, &scale) in rows.iter_mut().zip(scales) {
@@ -438,7 +446,7 @@ mod tests {
         }
     }
 
-    /// The definitions, in double precision; Φ by Simpson's rule.
+    /// The definitions in double precision, with Φ by Simpson's rule.
     fn activation_reference(activation: Activation, x: f64) -> f64 {
         let phi = |x: f64| {
             let steps = 2000;
@@ -603,7 +611,7 @@ mod tests {
         }
     }
 
-    /// A row times the transform's matrix, whose values are ±1 by the bits that two indices have in common.
+    /// A row times the transform's matrix. Its values are ±1, by the bits that two indices have in common.
     fn spread_reference(row: &[f32]) -> Vec<f64> {
         let apart = row.len() >> stages(row.len());
         let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
@@ -627,7 +635,7 @@ mod tests {
                 row
             };
             let portable = spread_by(InstructionSet::Portable, &x);
-            // A value is the sum of 2ⁿ values of up to 3.
+            // Each value is the sum of 2ⁿ values of at most 3.
             let sums = f64::from(2_u32.pow(stages(len)));
             for (&got, expected) in portable.iter().zip(spread_reference(&x)) {
                 assert!(
@@ -662,7 +670,7 @@ mod tests {
                 [(); 3].map(|()| std::array::from_fn(|_| rng.random_range(-40_000_000..40_000_000)));
             let corrections: [i32; 32] = std::array::from_fn(|_| rng.random_range(-9_000_000..9_000_000));
             let of_columns: [f32; 32] = std::array::from_fn(|_| rng.random_range(0.0..0.01));
-            // Scales of more rows than there are.
+            // More scales than there are rows.
             let scales = [0.03, 0.5, 2.0, 7.0];
             let mut out = sums.map(|row| row.map(|sum| f32::from_bits(sum.cast_unsigned())));
             let bias: [f32; 32] = std::array::from_fn(|_| rng.random_range(-3.0..3.0));

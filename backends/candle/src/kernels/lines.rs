@@ -1,37 +1,37 @@
-//! Memory that begins at a cache line, so that a register of the widest kind is in one line, as stores past the caches need
-//! it: the allocator gives large buffers 16 bytes behind a line's beginning.
+//! Cache-line-aligned buffers. Non-temporal stores need 64-byte alignment, and the allocator gives large
+//! buffers only 16.
 
-/// Values of four bytes in a line.
+/// The number of four-byte values in a cache line.
 const LINE: usize = 16;
 
-/// A line.
+/// A cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 struct Line<T>([T; LINE]);
 
-/// Values of four bytes, from the beginning of a line on.
+/// Four-byte values, beginning at a cache line.
 #[derive(Debug, Default)]
 pub(crate) struct Lines<T> {
-    /// As many as were ever needed: what is used again need not be zeroed again.
+    /// All lines that were ever needed. Reused lines are not zeroed again.
     lines: Vec<Line<T>>,
-    /// How many values count.
+    /// The number of values in use.
     used: usize,
 }
 
 impl<T: Copy + Default> Lines<T> {
     const FULL: () = assert!(size_of::<Line<T>>() == LINE * size_of::<T>());
 
-    /// Changes the number of values. What was never written is zero.
+    /// Changes the number of values. Values that were never written are zero.
     pub(crate) fn resize(&mut self, values: usize) {
         let lines = values.div_ceil(LINE);
         if self.lines.len() < lines {
             self.lines.resize(lines, Line([T::default(); LINE]));
         }
-        // Last, because more than there are lines for must not count, even after a panic.
+        // Last, so that `used` never exceeds the lines, even after a panic.
         self.used = values;
     }
 
-    /// How many values there is room for.
+    /// The number of values that fit the lines.
     pub(crate) fn capacity(&self) -> usize {
         self.lines.len() * LINE
     }
@@ -39,7 +39,7 @@ impl<T: Copy + Default> Lines<T> {
     /// The values.
     pub(crate) fn as_slice(&self) -> &[T] {
         const { Self::FULL };
-        // SAFETY: a line is exactly its values, and there are lines for `used` of them.
+        // SAFETY: a line consists of exactly its values, and there are lines for `used` values.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.used) }
     }
 

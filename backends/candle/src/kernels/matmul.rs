@@ -1,54 +1,47 @@
-//! Products of activations with weights, both packed: `out = x · Wᵀ`, `out += x · Wᵀ`, and those of an MLP with its
-//! activation. A weight's bias is part of its product.
+//! Products of packed activations with packed weights: `out = x · Wᵀ`, `out += x · Wᵀ`, and the products of
+//! an MLP with its activation. A product includes the weight's bias.
 //!
-//! Input: an [`Operand`], whose rows are converted once for all products they go into, and a [`Matrix`], packed once when
-//! the model is loaded. Output: `f32` rows, or the next product's operand. What must hold: a row's result does not depend
-//! on the other rows.
+//! Input: an [`Operand`], whose rows are packed once for all products that they go into, and a [`Matrix`],
+//! packed once when the model is loaded. Output: `f32` rows, or the next product's operand. What must hold: a
+//! row's result does not depend on the other rows.
 
 use super::{
+    compute::Compute,
     elementwise,
     matrix::Matrix,
     operand::{Operand, OperandRows, Shared},
     pack::{self, Format, Words},
-    simd::InstructionSet,
     step::Step,
-    threads::Threads,
     tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, Sums, WORDS},
 };
 use std::{cell::Cell, ops::Range};
 
-/// Bytes of packed rows that meet panel after panel: what a second-level cache holds beside a panel.
+/// The bytes of packed rows that are multiplied with one panel after the other. They fit a second-level cache
+/// together with a panel.
 const ROWS_BYTES: usize = 384 * 1024;
-/// Results up to this size stay in the caches until the next operation reads them; larger ones are written past the caches.
+/// Results up to this size, in bytes, stay in the caches until the next operation reads them. Larger results
+/// bypass the caches.
 const CACHED_BYTES: usize = 2 * 1024 * 1024;
-/// A thread takes one part in so many of what would be its share of the work that is left.
+/// Guided scheduling: a thread takes 1/SHARE of an equal share of the remaining work.
 const SHARE: usize = 4;
-/// Rows that a thread takes at a time in row-wise operations.
+/// The number of rows that a thread takes at a time in row-wise operations.
 pub(crate) const ROWS_PER_ITEM: usize = 28;
 
 thread_local! {
-    /// Where a panel of nibbles becomes one of bytes.
+    /// The memory in which a panel of nibbles is expanded to bytes.
     static BYTES: Cell<Words> = Cell::default();
 }
 
-/// Sums of a tile that are complete: its first row, its rows, its panel.
+/// The complete sums of a tile: the index of its first row, its panel, and its rows.
 struct Tile<'a> {
     first_row: usize,
     panel: usize,
     sums: &'a mut [[f32; COLUMNS]],
 }
 
-/// How and with what to compute.
-pub(crate) struct Compute {
-    /// The vector instructions to use.
-    pub(crate) set: InstructionSet,
-    /// The threads to use.
-    pub(crate) threads: Threads,
-}
-
 impl Compute {
-    /// The rows of `x`, `depth` values each. `prepare` makes a row what is to be packed: it gets the row and a buffer of
-    /// its size, and returns either.
+    /// Packs the rows of `x`, `depth` values each. `prepare` gets a row and a buffer of the same size, and
+    /// returns the values to pack in either of them.
     pub(crate) fn operand(
         &self,
         (x, depth): (&[f32], usize),
@@ -69,7 +62,8 @@ impl Compute {
         })
     }
 
-    /// `rows` rows of `depth` values, which `write` writes all: it gets as many at a time as `counts` says.
+    /// Packs `rows` rows of `depth` values. Each call of `write` gets as many rows as `counts` says, and
+    /// writes all of them.
     pub(crate) fn operand_of(
         &self,
         (rows, depth): (usize, usize),
@@ -96,7 +90,7 @@ impl Compute {
         let columns = weight.outputs();
         self.write_rows(x, weight, COLUMNS, out, |sums, out| {
             elementwise::add_rows(self.set, sums, out);
-            // What the panel's next tile adds to stands this far below, and would be waited for.
+            // The panel's next tile adds to rows this far below. Without a prefetch it would wait for them.
             let below = out.len() * columns;
             for line in out.iter().flat_map(|row| row.chunks(WORDS)) {
                 tile::bring_near(line.as_ptr().wrapping_add(below));
@@ -104,8 +98,8 @@ impl Compute {
         });
     }
 
-    /// Calls `write` with the rows of each tile and their places in `out`, which are as wide as the first `width` columns of
-    /// each panel, or what a last panel has of them.
+    /// Calls `write` with the rows of each tile and their places in `out`. A place is as wide as the first
+    /// `width` columns of the panel, or narrower in the last panel.
     fn write_rows(
         &self,
         x: &Operand,
@@ -115,7 +109,8 @@ impl Compute {
         write: impl Fn(&mut [[f32; COLUMNS]], &mut [&mut [f32]]) + Sync,
     ) {
         let columns = weight.outputs() * width / COLUMNS;
-        // Every panel begins within the rows, which is not so where a step meets a weight that is packed in another order.
+        // Every panel must begin within the rows. That is not so if a step is used with a weight that was
+        // packed in another order.
         assert!(weight.panels == columns.div_ceil(width) && x.rows * columns == out.len());
         let out = Shared(out.as_mut_ptr());
         self.tiles(x, weight, |tile| {
@@ -124,16 +119,18 @@ impl Compute {
             let mut places: [&mut [f32]; MAX_ROWS] = std::array::from_fn(|_| Default::default());
             let places = &mut places[..tile.sums.len()];
             for (row, place) in places.iter_mut().enumerate() {
-                // SAFETY: the row and the panel's columns are in `out`, whose size was checked: rows are below `x.rows`, and
-                // `first + width` is at most `columns`, because every panel begins within them (asserted). A pair of rows and panel is one item's, so they are this tile's own.
+                // SAFETY: the row and the panel's columns are in `out`, whose size was checked: rows are
+                // below `x.rows`, and `first + width` is at most `columns`, because every panel begins within
+                // them (asserted). Each pair of row and panel belongs to one item, so only this tile writes
+                // there.
                 *place = unsafe { out.part((tile.first_row + row) * columns + first, width) };
             }
             write(tile.sums, places);
         });
     }
 
-    /// Results of `x · Wᵀ` after `step`, as an operand of `format`, which must not be [`Format::Int8`]: its scales need whole
-    /// rows.
+    /// Packs `step` of `x · Wᵀ` as an operand in `format`. The format must not be [`Format::Int8`], because
+    /// its scales need whole rows.
     pub(crate) fn next_operand(
         &self,
         x: &Operand,
@@ -153,7 +150,7 @@ impl Compute {
         self.tiles(x, weight, |tile| {
             let first = tile.panel * width / per_word;
             step.run(self.set, tile.sums);
-            // A last panel that is not full may give more than the row has room for, which must stay zero.
+            // The last panel may be wider than the rest of the row. The values beyond the row must stay zero.
             let columns = width.min(inner - tile.panel * width);
             for (row, activated) in tile.sums.iter_mut().enumerate() {
                 if columns < width {
@@ -163,19 +160,20 @@ impl Compute {
                 let packed = &mut packed[..width / per_word];
                 pack::row(self.set, format, &activated[..width], 0, packed, &mut 0.0);
                 let row = tile.first_row + row;
-                // The blocks of `x` may be of another height.
+                // The blocks of `x` may have another height.
                 let first_row = row - row % block_rows;
                 let in_block = block_rows.min(rows - first_row);
                 for (part, packed) in packed.chunks(WORDS).enumerate() {
                     let (chunk, word) = ((first + part * WORDS) / WORDS, (first + part * WORDS) % WORDS);
                     let used = packed.len().min(row_words.saturating_sub(first + part * WORDS));
                     let start = first_row * row_words + (chunk * in_block + row - first_row) * WORDS + word;
-                    // SAFETY: the words are in the row's line, of which this tile's results take a part of their own: a
-                    // panel begins below `inner` (asserted), so that all of its words are below `row_words`, which pads `inner`
-                    // to 32 values; and a part that begins in a line ends in it, because widths are 16 or 32 values.
+                    // SAFETY: the words are in the row's line, and each tile writes a part of its own: a
+                    // panel begins below `inner` (asserted), so that all of its words are below `row_words`,
+                    // which pads `inner` to 32 values; a part that begins in a line ends in it, because
+                    // widths are 16 or 32 values.
                     let line = unsafe { words.part(start, used) };
                     match (line.as_chunks_mut::<WORDS>().0, packed.as_chunks::<WORDS>().0) {
-                        // Of a size that the compiler knows.
+                        // The compiler knows the size of this copy.
                         ([line], [packed]) => *line = *packed,
                         _ => line.copy_from_slice(&packed[..used]),
                     }
@@ -185,7 +183,7 @@ impl Compute {
         out
     }
 
-    /// The same as `f32` rows in `out`.
+    /// Like `next_operand`, but writes `f32` rows to `out`.
     pub(crate) fn next_values(&self, x: &Operand, weight: &Matrix, step: Step, out: &mut [f32]) {
         let stream = size_of_val(out) > CACHED_BYTES;
         self.write_rows(x, weight, step.width(), out, |tile, out| {
@@ -203,7 +201,8 @@ impl Compute {
         // Chunks of about equal size.
         let chunks = blocks.div_ceil(per_chunk);
         let per_chunk = blocks.div_ceil(chunks.max(1)).max(1);
-        // Panels of the first chunk, then of the second: threads meet the same rows at the same time.
+        // All panels of the first chunk come first, then those of the second, so that threads read the same
+        // rows at the same time.
         let items = shrinking(chunks * weight.panels, self.threads.count());
         self.threads.for_each(items, |items| {
             let mut sums = Sums::of_tile();
@@ -242,8 +241,8 @@ impl Compute {
     }
 }
 
-/// Parts of `0..total` for `threads` threads that take one after the other: a share of what is left, so that there are few,
-/// and all threads end at about the same time.
+/// Splits `0..total` into ranges that `threads` threads take one after the other. Each is a share of the
+/// remaining work, so that there are few, and all threads end at about the same time.
 fn shrinking(total: usize, threads: usize) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -254,7 +253,7 @@ fn shrinking(total: usize, threads: usize) -> impl Iterator<Item = Range<usize>>
     })
 }
 
-/// Zeroes what no value is written to: from word `used` of each row on.
+/// Zeroes the padding: the words of each row from word `used` on.
 fn zero_padding(words: &mut [u32], (rows, block_rows): (usize, usize), (row_words, used): (usize, usize)) {
     let first_chunk = used / WORDS;
     for (index, block) in words.chunks_mut(block_rows * row_words).enumerate() {
@@ -270,7 +269,9 @@ mod tests {
         super::{
             matrix::{Order, WeightFormat},
             nibbles::{self, GROUP, Group},
+            simd::InstructionSet,
             stored::StoredMatrix,
+            threads::Threads,
         },
         *,
     };
@@ -290,7 +291,7 @@ mod tests {
         (0..len).map(|_| rng.random_range(-1.0..1.0)).collect()
     }
 
-    /// What `format` keeps of a row's values.
+    /// The values that `format` keeps of a row.
     fn kept(format: Format, row: &[f32]) -> Vec<f64> {
         let scale = row.iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
         let keep = |&value: &f32| match format {
@@ -301,7 +302,7 @@ mod tests {
         row.iter().map(keep).collect()
     }
 
-    /// What `format` keeps of a weight's row.
+    /// The values that `format` keeps of a weight's row.
     fn kept_of_weight(format: WeightFormat, row: &[f32]) -> Vec<f64> {
         let WeightFormat::AsRows(format) = format else {
             let padded = row.len().next_multiple_of(2 * GROUP);
@@ -321,13 +322,13 @@ mod tests {
         x.iter().flat_map(|x| weight.iter().map(move |row| dot(x, row))).collect()
     }
 
-    /// How far a sum may be off: by rounding to `f32` at each step, and for bytes by values close to the middle of two,
-    /// which may fall to either side.
+    /// The allowed error of a sum: from rounding to `f32` at each step, and for bytes from values near the
+    /// middle of two steps, which may round either way.
     fn tolerance(format: Format, depth: usize) -> f64 {
         if format == Format::Int8 { 2e-2 } else { 1e-6 + 1e-7 * depth as f64 }
     }
 
-    /// Every number of rows up to 130, each with a number of threads, an odd depth and an odd number of columns.
+    /// Threads, rows, depth and columns: for every number of rows up to 130, with odd depths and columns.
     fn every_number_of_rows(rng: &mut StdRng) -> Vec<(usize, usize, usize, usize)> {
         let mut odd = || 2 * rng.random_range(0..35) + 1;
         (1..=130).map(|rows| (1 + rows % 3, rows, odd(), odd())).collect()
@@ -445,7 +446,7 @@ mod tests {
                         assert!(error <= 10.0 * tolerance(left, depth), "{what}: off by {error}");
                     }
                     for format in [Format::F32, Format::Bf16] {
-                        // Whatever was in the memory before.
+                        // The memory still holds values of an earlier product.
                         let mut used = Words::default();
                         used.resize(rows * format.words(inner));
                         used.as_mut_slice().fill(u32::MAX);
@@ -483,10 +484,10 @@ mod tests {
                     .map(|(index, &byte)| f32::from(byte) * steps[index / depth])
                     .collect();
                 let weight = StoredMatrix::from_values(&values, depth).with_steps(steps.clone());
-                // Some rows of it and the rest, as parts.
+                // Some of its rows and the others, as two parts.
                 let parts = [weight.narrow(0..7), weight.narrow(7..columns)];
                 let matrix = Matrix::pack(&compute, &parts, Format::Int8, Order::Plain);
-                // Rows that are bytes themselves: their scale is 1.
+                // The rows consist of bytes, so their scale is 1.
                 let of_x = |index: usize| {
                     if index.is_multiple_of(depth) {
                         127.0

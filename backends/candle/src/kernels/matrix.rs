@@ -1,10 +1,10 @@
 //! Weights, packed once when a model is loaded.
 //!
-//! Input: parts of a weight. Output: panels of columns in a [`Format`]. What must hold: a panel
-//! that is not full is filled with columns of zeros.
+//! Input: the parts of a weight. Output: panels of columns in a [`Format`]. What must hold: a panel that is
+//! not full is padded with columns of zeros.
 
 use super::{
-    matmul::Compute,
+    compute::Compute,
     nibbles::{self, GROUP, Group, PanelGroups},
     pack::{self, Format, Words},
     pages::Pages,
@@ -13,15 +13,15 @@ use super::{
     tile::COLUMNS,
 };
 
-/// Gates of a panel of gates and what they gate.
+/// The number of gates in a panel of gates and their gated values.
 pub(crate) const GATES: usize = COLUMNS / 2;
 
-/// What a weight's values are converted to.
+/// The format to which a weight's values are converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WeightFormat {
-    /// As the rows that it is multiplied with.
+    /// The same format as the rows that it is multiplied with.
     AsRows(Format),
-    /// Four bits, in groups: [`nibbles`]. They meet rows of [`Format::Int8`].
+    /// Four bits, in groups ([`nibbles`]). They are multiplied with rows of [`Format::Int8`].
     Int4,
 }
 
@@ -32,7 +32,7 @@ impl From<Format> for WeightFormat {
 }
 
 impl WeightFormat {
-    /// What products read.
+    /// The format that products read.
     pub(crate) fn products(self) -> Format {
         match self {
             Self::AsRows(format) => format,
@@ -41,45 +41,46 @@ impl WeightFormat {
     }
 }
 
-/// A weight, packed: panels `[panel][word][COLUMNS]`, or `[panel][pair of words][COLUMNS]` of nibbles.
+/// A packed weight: panels `[panel][word][COLUMNS]`, or `[panel][pair of words][COLUMNS]` for nibbles.
 pub(crate) struct Matrix {
-    /// What products read.
+    /// The format that products read.
     pub(super) format: Format,
-    /// Columns of the weight.
+    /// The number of columns of the weight.
     pub(super) depth: usize,
-    /// Rows of the weight.
+    /// The number of rows of the weight.
     outputs: usize,
     pub(super) panels: usize,
     words: Pages,
-    /// Of nibbles, by panel and group of values; empty of other formats.
+    /// The groups of nibbles, by panel and range of values; empty for other formats.
     groups: Vec<PanelGroups>,
-    /// Of [`Format::Int8`], by panel and column: the scale of a column, and the sum of its bytes times the offset of
-    /// the rows' bytes, which is what that adds to a sum.
+    /// For [`Format::Int8`], by panel and column: the scale of the column, and the sum of its bytes times the
+    /// offset of the rows' bytes. A product subtracts the latter, which the offset added.
     pub(super) scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
-    /// What is added to each column's sums, by panel; empty if there is no bias.
+    /// The biases that products add to each column's sums, by panel; empty without a bias.
     pub(super) biases: Vec<[f32; COLUMNS]>,
 }
 
-/// How a weight is packed.
+/// How to pack a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packing {
-    /// What its values are converted to.
+    /// The format to which its values are converted.
     pub(crate) format: WeightFormat,
-    /// Which of its rows become which columns.
+    /// The columns that its rows become.
     pub(crate) order: Order,
 }
 
-/// How the rows of a weight become columns of panels.
+/// The order in which the rows of a weight become columns of panels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// As they come.
+    /// In the order of the rows.
     Plain,
-    /// The first half are gates, the second half what they gate: each panel has [`GATES`] of both.
+    /// The first half of the rows are gates, the second half the values that they gate. Each panel has
+    /// [`GATES`] columns of both.
     Gated,
 }
 
 impl Order {
-    /// The row of the weight that is column `column` of panel `panel`.
+    /// The index of the weight's row for the column `column` of panel `panel`; `None` for padding.
     fn row(self, outputs: usize, panel: usize, column: usize) -> Option<usize> {
         match self {
             Self::Plain => Some(panel * COLUMNS + column).filter(|&row| row < outputs),
@@ -102,7 +103,7 @@ impl Order {
 type Prepare<'a> = &'a (dyn Fn(&mut [f32]) + Sync);
 
 impl Matrix {
-    /// Packs the parts of a weight, which stand one below the other and have the same number of columns.
+    /// Packs the parts of a weight. They are stacked below each other and have the same number of columns.
     pub(crate) fn pack(
         compute: &Compute,
         parts: &[StoredMatrix],
@@ -113,7 +114,7 @@ impl Matrix {
         Self::pack_rows(compute, parts, Packing { format, order }, None)
     }
 
-    /// Adds `bias`, a value for each row of the weight, to all products with it.
+    /// Adds `bias`, a value for each row of the weight, to all products with this matrix.
     pub(crate) fn with_bias(mut self, bias: &[f32], order: Order) -> Self {
         assert!(bias.len() == self.outputs);
         let of_column = |panel, column| order.row(bias.len(), panel, column).map_or(0.0, |row| bias[row]);
@@ -122,7 +123,7 @@ impl Matrix {
         self
     }
 
-    /// The same of rows that `prepare` has changed.
+    /// Like [`Matrix::pack`], for rows that `prepare` changes first.
     pub(crate) fn pack_prepared(
         compute: &Compute,
         parts: &[StoredMatrix],
@@ -132,7 +133,8 @@ impl Matrix {
         Self::pack_rows(compute, parts, packing, Some(&prepare))
     }
 
-    /// Rows that are not prepared and whose steps are known become bytes by these, without an error.
+    /// Packs rows. If `prepare` does not change them and their steps are known, they become bytes without an
+    /// error.
     fn pack_rows(
         compute: &Compute,
         parts: &[StoredMatrix],
@@ -143,7 +145,7 @@ impl Matrix {
         assert!(parts.iter().all(|part| part.columns() == depth));
         let outputs = parts.iter().map(StoredMatrix::rows).sum();
         let keeps_steps = prepare.is_none() && format == WeightFormat::AsRows(Format::Int8);
-        // Writes a row, and says its step if it is to be kept.
+        // Writes a row, and returns its step if the row keeps it.
         let row = |mut row: usize, out: &mut [f32]| {
             for part in parts {
                 if row < part.rows() {
@@ -211,18 +213,18 @@ impl Matrix {
         Self { format: products, depth, outputs, panels, words, groups, scales, biases: Vec::new() }
     }
 
-    /// Rows of the weight.
+    /// The number of rows of the weight.
     pub(crate) fn outputs(&self) -> usize {
         self.outputs
     }
 
-    /// Columns of the weight, and the bytes that a product reads of it.
+    /// The number of columns of the weight, and the bytes that a product reads of it.
     #[cfg(any(test, feature = "benchmarks"))]
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.depth, size_of_val(self.words.as_slice()))
     }
 
-    /// A panel's words as products read them; `bytes` is where nibbles become bytes.
+    /// A panel's words in the form that products read. Nibbles are expanded to bytes in `bytes`.
     pub(super) fn panel<'a>(&'a self, set: InstructionSet, panel: usize, bytes: &'a mut Words) -> &'a [u32] {
         let stored = self.stored_panel(panel);
         if self.groups.is_empty() {
@@ -234,14 +236,15 @@ impl Matrix {
         bytes.as_slice()
     }
 
-    /// A panel's words as they are stored.
+    /// A panel's words in their stored form.
     pub(super) fn stored_panel(&self, panel: usize) -> &[u32] {
         let size = self.words.as_slice().len() / self.panels;
         &self.words.as_slice()[panel * size..(panel + 1) * size]
     }
 }
 
-/// The nibbles of a row as bytes of `words`, and its groups as those of a column; the sum of the bytes that its values will be.
+/// Writes the nibbles of a row as bytes of `words`, and its groups as a column's. Returns the sum of the row's
+/// expanded bytes.
 fn nibbles_of_row(
     set: InstructionSet,
     values: &[f32],
@@ -258,7 +261,7 @@ fn nibbles_of_row(
     for (panel, &group) in panel.iter_mut().zip(&groups) {
         panel.set(column, group);
     }
-    // Rows have nothing behind their values, so that it does not count what columns have there.
+    // A row ends with its last value, so the columns' padding does not count.
     let of_group = |(nibbles, group): (&[u8], &Group)| {
         nibbles.iter().map(|&nibble| i32::from(group.byte(nibble))).sum::<i32>()
     };

@@ -1,18 +1,26 @@
-//! Arithmetic on slices with the CPU's own vector instructions: all unsafe code but one call in `router/src/memory.rs`.
+//! Arithmetic on slices with the CPU's vector instructions. Except for one call in `router/src/memory.rs`,
+//! all unsafe code of the project is here.
 //!
-//! Each kernel has one generic body over [`simd::Simd`], compiled once for every [`InstructionSet`] and chosen at run
-//! time, and is held to a plain loop by the tests at the foot of its file.
+//! Each kernel has one generic body over [`simd::Simd`]. It is compiled for every [`InstructionSet`] and
+//! chosen at run time. Tests in the kernel's file compare it with a plain loop.
 //!
-//! What an unsafe block relies on is checked where safe code calls in, by assertions that release builds keep.
+//! Assertions that release builds keep check the assumptions of unsafe blocks where safe code calls in.
 //!
-//! | relied on | checked by |
+//! | assumption | checked by |
 //! |---|---|
-//! | the CPU has the instructions | [`InstructionSet`] has no public constructor but `available` and its name, and each target feature of a function is asked for there: AVX-512 means F, BW, DQ, VL, AVX2 and FMA |
-//! | packed operands are as long as a tile reads them | `tile::multiply` asserts lengths, rows, room for the sums, and the pair of formats; `Operand` and `Matrix` are made by `pack` only |
-//! | threads write disjoint parts | `Threads::for_each` gives each item once and returns after the last; an item is a pair of rows and panel, `Operand::split` hands out consecutive ranges and asserts that they end within the rows |
-//! | registers are loaded and stored within slices | whole registers come from `chunks_exact`, `as_chunks` or fixed arrays; that panels are whole registers is asserted at compile time |
-//! | streams go to aligned memory | `copy_rows` looks at each place's address |
-//! | memory is initialised | `Lines` and `Pages` are zeroed when they are made, and give slices no longer than that |
+//! | the CPU has the instructions | [`InstructionSet`] has no public constructors except `available` and the
+//! one by name, and `available` asks the CPU for each target feature of a function: AVX-512 means F, BW, DQ,
+//! VL, AVX2 and FMA |
+//! | packed operands are as long as a tile reads them | `tile::multiply` asserts lengths, rows, memory for
+//! the sums, and the pair of formats; only `pack` makes `Operand` and `Matrix` |
+//! | threads write disjoint parts | `Threads::for_each` hands out each item once and returns after the last
+//! one; an item is a pair of rows and panel; `Operand::split` hands out consecutive ranges and asserts that
+//! they end within the rows |
+//! | registers are loaded and stored within slices | whole registers come from `chunks_exact`, `as_chunks` or
+//! fixed arrays; a compile-time assertion checks that panels consist of whole registers |
+//! | streams go to aligned memory | `copy_rows` checks the address of each place |
+//! | memory is initialised | `Lines` and `Pages` are zeroed when they are made, and only hand out slices of
+//! that memory |
 
 #![expect(
     unsafe_code,
@@ -25,6 +33,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+pub(crate) mod compute;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub(crate) mod elementwise;

@@ -1,31 +1,33 @@
-//! Weights of four bits that are multiplied as bytes.
+//! Weights of four bits, which are multiplied as bytes.
 //!
-//! Along a row, [`GROUP`] values share a step and an offset, both whole multiples of the row's own step: a value is
-//! `scale · (nibble · multiplier − offset)`, and what stands in the parentheses is a byte. A panel of columns becomes a panel of
-//! bytes just before its tiles are computed, exactly, so that the products are those of bytes and no sum is cut into groups.
+//! Along a row, [`GROUP`] values share a step and an offset. Both are whole multiples of the row's own step:
+//! a value is `scale · (nibble · multiplier − offset)`, and the expression in parentheses fits a byte. A
+//! panel of nibbles is expanded exactly to a panel of bytes just before its tiles are computed. So the
+//! products are those of bytes, and no sum is split by groups.
 //!
-//! Input: rows of `f32`. Output: their nibbles and [`Group`]s, then panels of bytes. What must hold: a value is off by at most
-//! half a step of its group; a row that holds a value which is not finite has a scale that is not a number.
+//! Input: rows of `f32`. Output: their nibbles and [`Group`]s, then panels of bytes. What must hold: the
+//! error of a value is at most half a step of its group; the scale of a row with a value that is not finite
+//! is NaN.
 
 #[cfg(target_arch = "x86_64")]
 use super::pack::wide;
 use super::{simd::dispatch, tile::COLUMNS};
 
-/// Values that share a step: half of a padded row's unit.
+/// The number of values that share a step: half of the unit to which rows are padded.
 pub(crate) const GROUP: usize = 32;
-/// Words of four values in a group.
+/// The number of words of four values in a group.
 pub(crate) const GROUP_WORDS: usize = GROUP / 4;
-/// The largest multiplier: from nibble 0 to nibble 15, a group then reaches over all bytes.
+/// The largest multiplier. With it, the nibbles 0 to 15 of a group span all bytes.
 const MOST: f32 = 17.0;
-/// Steps between the least and the largest nibble.
+/// The number of steps between the smallest and the largest nibble.
 const STEPS: f32 = 15.0;
 
-/// What the values of a group have in common.
+/// The step and the offset of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Group {
-    /// Steps of the row in a step of the group: 1 to 17, or 0 where all values are zero.
+    /// The group's step as a multiple of the row's step: 1 to 17, or 0 if all values are zero.
     pub(crate) multiplier: u8,
-    /// What is subtracted, modulo 256.
+    /// The number that is subtracted, modulo 256.
     pub(crate) offset: u8,
 }
 
@@ -36,7 +38,7 @@ impl Group {
     }
 }
 
-/// The groups of a panel's columns, of the same values each.
+/// The groups of a panel's columns for the same range of values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PanelGroups {
     multipliers: [u8; COLUMNS],
@@ -44,7 +46,7 @@ pub(crate) struct PanelGroups {
 }
 
 impl PanelGroups {
-    /// Of columns without values.
+    /// The groups of columns without values.
     pub(crate) const EMPTY: Self = Self { multipliers: [0; COLUMNS], offsets: [0; COLUMNS] };
 
     /// Writes the group of a column.
@@ -55,8 +57,8 @@ impl PanelGroups {
 }
 
 dispatch! {
-    /// The nibbles of a row's values, one in each byte, the groups, and the factor by which bytes are to be multiplied.
-    /// `nibbles` and `groups` hold as much as the values need, or more: the rest is zeroed.
+    /// Writes a row's nibbles, one per byte, its groups, and the factor that turns its bytes into values.
+    /// `nibbles` and `groups` have at least as many elements as the values need; the others become zero.
     fn quantise(values: &[f32], nibbles: &mut [u8], groups: &mut [Group], scale: &mut f32) {
         let (mut largest, mut widest) = (0.0_f32, 0.0_f32);
         let mut finite = true;
@@ -84,7 +86,8 @@ dispatch! {
             let [low, high] = reach(steps);
             let finest = ((high - low) / STEPS).floor();
             let mut best = f32::INFINITY;
-            // The coarser step reaches both ends; the finer one cuts them off, which is better if only few values are there.
+            // The coarser step reaches both ends. The finer step cuts them off, which is better if only few
+            // values are near the ends.
             for multiplier in [finest.clamp(1.0, MOST), (finest + 1.0).min(MOST)] {
                 let middle = (STEPS * multiplier - low - high) / 2.0;
                 let offset = middle.round_ties_even().clamp(STEPS * multiplier - 127.0, 128.0);
@@ -108,7 +111,7 @@ dispatch! {
     }
 }
 
-/// The least and the largest of some values.
+/// The smallest and the largest of some values.
 #[inline(always)]
 fn reach(values: &[f32]) -> [f32; 2] {
     values
@@ -116,27 +119,29 @@ fn reach(values: &[f32]) -> [f32; 2] {
         .fold([f32::INFINITY, f32::NEG_INFINITY], |[low, high], value| [value.min(low), value.max(high)])
 }
 
-/// Two lines of nibbles, one in each byte, as one line: the second in the upper halves.
+/// Merges two lines of nibbles, one per byte, into one line. The second line takes the upper halves of the
+/// bytes.
 pub(crate) fn pair([first, second]: [&[u32; COLUMNS]; 2]) -> [u32; COLUMNS] {
     std::array::from_fn(|column| first[column] | second[column] << 4)
 }
 
 dispatch! {
-    /// A panel's bytes `[word][COLUMNS]` from its nibbles `[pair of words][COLUMNS]`, of which [`pair`] made each line.
+    /// Expands a panel of nibbles `[pair of words][COLUMNS]`, whose lines [`pair`] made, to bytes
+    /// `[word][COLUMNS]`.
     fn expand(nibbles: &[u32], groups: &[PanelGroups], panel: &mut [u32]) {
         let lines = nibbles.as_chunks::<COLUMNS>().0.as_chunks::<{ GROUP_WORDS / 2 }>().0;
         let panel = panel.as_chunks_mut::<COLUMNS>().0.as_chunks_mut::<GROUP_WORDS>().0;
         for ((lines, group), panel) in lines.iter().zip(groups).zip(panel) {
             #[cfg(target_arch = "x86_64")]
             if WIDE {
-                // SAFETY: `WIDE` bodies run only where `InstructionSet::available` found AVX-512.
+                // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
                 unsafe { wide::expand(lines, [&group.multipliers, &group.offsets], panel) };
                 continue;
             }
             for (line, panel) in lines.iter().zip(panel.as_chunks_mut::<2>().0) {
                 for column in 0..COLUMNS {
                     let (multiplier, offset) = (group.multipliers[column], group.offsets[column]);
-                    // No product of bytes is above 255, so that one does not reach into the next.
+                    // No product of bytes exceeds 255, so it does not carry into the next byte.
                     let less = u32::from(offset) * 0x0101_0101;
                     let multiplied = [line[column] & LOW, line[column] >> 4 & LOW].map(|four| four * u32::from(multiplier));
                     panel[0][column] = less_bytes(multiplied[0], less);
@@ -147,10 +152,10 @@ dispatch! {
     }
 }
 
-/// The lower half of each byte of a word.
+/// A mask for the lower half of each byte of a word.
 const LOW: u32 = 0x0f0f_0f0f;
 
-/// The differences of two words' bytes, modulo 256.
+/// Subtracts the bytes of two words, modulo 256.
 #[inline(always)]
 fn less_bytes(from: u32, less: u32) -> u32 {
     const TOP: u32 = 0x8080_8080;
@@ -162,7 +167,7 @@ mod tests {
     use super::{super::InstructionSet, *};
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
-    /// A row, of which some groups lie on one side of zero, far from it, or are zero.
+    /// A row in which some groups are zero or lie on one side of zero, far from it.
     fn row(rng: &mut StdRng, len: usize) -> Vec<f32> {
         let mut values = Vec::with_capacity(len);
         while values.len() < len {
@@ -203,7 +208,8 @@ mod tests {
                 {
                     assert!(nibbles.iter().all(|&nibble| nibble < 16));
                     let [low, high] = reach(values);
-                    // What reaches both ends may have a step that is larger by one of the row's, and the offset is rounded.
+                    // A step that reaches both ends may be larger by one step of the row, and the offset is
+                    // rounded.
                     let step = f32::from(group.multiplier) * scale;
                     assert!(
                         step <= (high - low) / STEPS + scale * 1.001,

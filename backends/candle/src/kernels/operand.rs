@@ -1,6 +1,6 @@
-//! Activations, packed for products: blocks of rows in a [`Format`], written row by row from many threads.
+//! Activations packed for products: blocks of rows in a [`Format`], which many threads write row by row.
 //!
-//! Input: rows of `f32`. Output: an [`Operand`]. What must hold: each row is written by one [`OperandRows`] only.
+//! Input: rows of `f32`. Output: an [`Operand`]. What must hold: only one [`OperandRows`] writes each row.
 
 use super::{
     pack::{self, Format, Words},
@@ -9,22 +9,22 @@ use super::{
 };
 use std::{cell::RefCell, marker::PhantomData, ops::Range};
 
-/// Rows, packed: blocks `[block][chunk][row][WORDS]` of equal height, but for the last.
+/// Packed rows in blocks `[block][chunk][row][WORDS]`. All blocks but the last have the same height.
 #[derive(Debug)]
 pub(crate) struct Operand {
     pub(super) format: Format,
     pub(super) rows: usize,
     pub(super) depth: usize,
-    /// Words of a row, padding included.
+    /// The length of a row in words, padding included.
     pub(super) row_words: usize,
     pub(super) block_rows: usize,
     pub(super) words: Words,
-    /// The scale of each row of [`Format::Int8`].
+    /// The scale of each row, for [`Format::Int8`].
     pub(super) scales: Vec<f32>,
 }
 
 impl Operand {
-    /// Rows of `depth` values whose content is unspecified, in the memory of `words`.
+    /// An operand with rows of `depth` values in the memory of `words`. The rows have unspecified content.
     pub(super) fn new(
         set: InstructionSet,
         format: Format,
@@ -39,7 +39,7 @@ impl Operand {
         Self { format, rows, depth, row_words, block_rows, words, scales }
     }
 
-    /// Rows that follow each other, as many as `counts` says each time, for as many threads.
+    /// Splits the rows into consecutive ranges with the lengths in `counts`, one for each thread.
     pub(super) fn split(
         &mut self,
         set: InstructionSet,
@@ -59,18 +59,18 @@ impl Operand {
         parts.collect()
     }
 
-    /// Takes the memory out; no rows are left.
+    /// Takes the memory out and leaves no rows.
     pub(crate) fn take_words(&mut self) -> Words {
         self.rows = 0;
         std::mem::take(&mut self.words)
     }
 
-    /// How many there are.
+    /// The number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// What its rows were converted to.
+    /// The format of the packed rows.
     #[cfg(any(test, feature = "benchmarks"))]
     pub(crate) fn format(&self) -> Format {
         self.format
@@ -83,7 +83,7 @@ impl Operand {
         self.padded_values().chunks(self.row_words).flat_map(|row| &row[..self.depth]).copied().collect()
     }
 
-    /// All values of `f32` or bfloat16, padding included, row after row.
+    /// All values of `f32` or bfloat16 rows, padding included, row after row.
     #[cfg(test)]
     pub(crate) fn padded_values(&self) -> Vec<f32> {
         let mut values = Vec::new();
@@ -101,7 +101,7 @@ impl Operand {
         values
     }
 
-    /// The first row, the number of rows and the words of some blocks.
+    /// The index of the first row, the number of rows and the words of each block in a range.
     pub(super) fn blocks(&self, range: Range<usize>) -> impl Iterator<Item = (usize, usize, &[u32])> {
         range.map(|block| {
             let first = block * self.block_rows;
@@ -111,22 +111,22 @@ impl Operand {
     }
 }
 
-/// Some rows of an operand, to be written in any order.
+/// Some rows of an operand, which can be written in any order.
 pub(crate) struct OperandRows<'a> {
     set: InstructionSet,
     format: Format,
-    /// Rows of the operand, and of its blocks.
+    /// The number of rows of the operand, and of its blocks.
     rows: (usize, usize),
     row_words: usize,
     range: Range<usize>,
     words: Shared<u32>,
-    /// Only of [`Format::Int8`].
+    /// The scales, for [`Format::Int8`] only.
     scales: Option<Shared<f32>>,
     operand: PhantomData<&'a mut Operand>,
 }
 
 impl OperandRows<'_> {
-    /// Converts `values` to the row `index` of these.
+    /// Packs `values` into the row `index` of these rows.
     pub(crate) fn write(&mut self, index: usize, values: &[f32]) {
         let row = self.range.start + index;
         assert!(row < self.range.end && self.format.words(values.len()) == self.row_words);
@@ -135,7 +135,8 @@ impl OperandRows<'_> {
             let mut scale = 1.0;
             pack::row(self.set, self.format, values, self.set.byte_offset(), words, &mut scale);
             if let Some(scales) = self.scales {
-                // SAFETY: there is a scale for each row of this format, and the row is this value's own, as asserted.
+                // SAFETY: this format has a scale for each row, and only this value writes the row, as
+                // asserted.
                 let of_row = unsafe { scales.part(row, 1) };
                 of_row[0] = scale;
             }
@@ -144,19 +145,20 @@ impl OperandRows<'_> {
             let in_block = block_rows.min(rows - first_row);
             let lines = first_row * self.row_words + (row - first_row) * WORDS;
             for (chunk, words) in words.chunks_exact(WORDS).enumerate() {
-                // SAFETY: the line is in the row's block, which `row_words`, whole lines, divide, and holds nothing but words of
-                // the row, which is this value's own.
+                // SAFETY: the line is in the row's block, which consists of whole rows of `row_words` words
+                // in whole lines. It holds only words of this row, which only this value writes.
                 unsafe { self.words.part(lines + chunk * in_block * WORDS, WORDS) }.copy_from_slice(words);
             }
         });
     }
 }
 
-/// Memory that threads write disjoint parts of.
+/// Memory of which threads write disjoint parts.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<T>(pub(super) *mut T);
 
-// SAFETY: memory is reached only through `part`, whose callers vouch that no two threads have the same part.
+// SAFETY: the memory is only accessed through `part`, whose callers guarantee that no two threads have the
+// same part.
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<T> {}
@@ -166,15 +168,15 @@ impl<T> Shared<T> {
     ///
     /// # Safety
     ///
-    /// They exist, and nobody else accesses them meanwhile.
+    /// The values exist, and nothing else accesses them at the same time.
     #[expect(clippy::mut_from_ref, reason = "the caller vouches for disjoint parts")]
     pub(super) unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds the same conditions.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
     }
 }
 
 thread_local! {
-    /// A row's words.
+    /// Holds a row's words before they are placed in a block.
     static SCRATCH: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }

@@ -1,8 +1,8 @@
-//! Operands of a product, laid out as the inner loop reads them: in words of four bytes.
+//! The operands of a product in the layout that the inner loop reads, made of words of four bytes.
 //!
-//! Blocks of rows: `[chunk][row][WORDS]`. Panels of columns: `[word][COLUMNS]`, from a matrix stored with its columns as
-//! rows (a weight `[out, in]`, or keys `[token, head_dim]`). Rows are padded with zeros to whole chunks, panels with
-//! columns of zeros.
+//! Blocks of rows: `[chunk][row][WORDS]`. Panels of columns: `[word][COLUMNS]`, made from a matrix that
+//! stores its columns as rows (a weight `[out, in]`, or keys `[token, head_dim]`). Rows are padded to whole
+//! chunks with zeros, panels with columns of zeros.
 
 use super::{
     lines::Lines,
@@ -14,7 +14,7 @@ use half::f16;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod wide;
 
-/// How a checkpoint stores a matrix's values.
+/// The type in which a checkpoint stores a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stored {
     /// 32-bit floating point.
@@ -35,7 +35,7 @@ impl Stored {
         }
     }
 
-    /// Bytes of a value.
+    /// The size of a value in bytes.
     pub(crate) fn size(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -44,20 +44,20 @@ impl Stored {
     }
 }
 
-/// What a word of a packed operand holds.
+/// The content of a word of a packed operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     /// One `f32`.
     F32,
     /// Two bfloat16 values, the first in the lower half.
     Bf16,
-    /// Four bytes: values divided by their row's scale and rounded; in blocks of rows,
+    /// Four bytes: values divided by their row's scale and rounded. In blocks of rows,
     /// [`InstructionSet::byte_offset`](super::InstructionSet::byte_offset) is added to each.
     Int8,
 }
 
 impl Format {
-    /// Values in a word.
+    /// The number of values in a word.
     pub(crate) fn per_word(self) -> usize {
         match self {
             Self::F32 => 1,
@@ -66,7 +66,8 @@ impl Format {
         }
     }
 
-    /// Values of a row of `depth` values after padding: the same for `f32` and bfloat16, which may meet.
+    /// The length of a row of `depth` values after padding, in values. It is the same for `f32` and bfloat16,
+    /// because they can be multiplied with each other.
     pub(crate) fn padded(self, depth: usize) -> usize {
         depth.next_multiple_of(match self {
             Self::F32 | Self::Bf16 => 2 * WORDS,
@@ -74,16 +75,16 @@ impl Format {
         })
     }
 
-    /// Words of a row of `depth` values after padding.
+    /// The length of a row of `depth` values after padding, in words.
     pub(crate) fn words(self, depth: usize) -> usize {
         self.padded(depth) / self.per_word()
     }
 }
 
-/// Packed values, in lines.
+/// Packed values in cache lines.
 pub(crate) type Words = Lines<u32>;
 
-/// The nearest bfloat16, of two equally near ones the even one; what is not a number stays so.
+/// Rounds to the nearest bfloat16, ties to even. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn round_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -97,15 +98,17 @@ fn pair(first: f32, second: f32) -> u32 {
     u32::from(round_to_bf16(first)) | u32::from(round_to_bf16(second)) << 16
 }
 
-/// The bits of the largest magnitude among `values`: ordered as magnitudes are, with what is not a number above infinity.
+/// The bits of the largest magnitude among `values`. The bits have the order of magnitudes, with NaN above
+/// infinity.
 #[inline(always)]
 fn largest(values: &[f32]) -> u32 {
     values.iter().fold(0, |largest, value| largest.max(value.abs().to_bits()))
 }
 
-/// A row's values as words of `format`, padded with zeros; `words` holds `format.words(values.len())`, or more.
-/// `scale` becomes the factor by which an [`Format::Int8`] row is to be multiplied; not a number if a value is not
-/// finite, so that it is not lost. `offset` is added to its bytes.
+/// Packs a row's values as words of `format`, padded with zeros. `words` has at least
+/// `format.words(values.len())` elements. For [`Format::Int8`], `scale` becomes the factor that turns bytes
+/// into values, or NaN if a value is not finite, so that the fault is not lost. `offset` is added to the
+/// bytes.
 pub(crate) fn row(
     set: InstructionSet,
     format: Format,
@@ -122,7 +125,7 @@ pub(crate) fn row(
             words[values.len()..].fill(0);
         }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a value of `InstructionSet` other than `Portable` comes from `available`, which asked the CPU.
+        // SAFETY: every `InstructionSet` except `Portable` comes from `available`, which checked the CPU.
         Format::Bf16 if set.has_bf16() => unsafe { wide::round(values, words) },
         Format::Bf16 => round(set, values, words),
         Format::Int8 => quantise(set, values, offset, words, scale),
@@ -162,7 +165,7 @@ dispatch! {
         let (values, words) = if WIDE {
             let (whole, rest) = values.as_chunks::<WORDS>();
             let (of_whole, of_rest) = words.split_at_mut(whole.len() * WORDS / 4);
-            // SAFETY: `WIDE` bodies run only where `InstructionSet::available` found AVX-512.
+            // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
             unsafe { wide::bytes(whole, inverse, offset, of_whole) };
             (rest, of_rest)
         } else {
@@ -179,7 +182,8 @@ dispatch! {
     }
 }
 
-/// A row of multiples of `step`, from -128 to 127 times, as the words of [`Format::Int8`] without an offset.
+/// Packs a row of multiples of `step`, with factors from -128 to 127, as words of [`Format::Int8`] without an
+/// offset.
 pub(crate) fn multiples(values: &[f32], step: f32, words: &mut [u32]) {
     words.fill(0);
     for (word, values) in words.iter_mut().zip(values.chunks(4)) {
@@ -191,18 +195,18 @@ pub(crate) fn multiples(values: &[f32], step: f32, words: &mut [u32]) {
     }
 }
 
-/// Two rows of equal length as words of [`Format::Bf16`] that hold a value of each.
+/// Packs two rows of equal length as words of [`Format::Bf16`]. Each word holds one value of each row.
 pub(crate) fn interleave(set: InstructionSet, first: &[f32], second: &[f32], words: &mut [u32]) {
     #[cfg(target_arch = "x86_64")]
     if set.has_bf16() {
-        // SAFETY: a value of `InstructionSet` other than `Portable` comes from `available`, which asked the CPU.
+        // SAFETY: every `InstructionSet` except `Portable` comes from `available`, which checked the CPU.
         return unsafe { wide::interleave(first, second, words) };
     }
     interleave_by_loops(set, first, second, words);
 }
 
 dispatch! {
-    /// [`interleave`].
+    /// [`interleave`] without special instructions.
     fn interleave_by_loops(first: &[f32], second: &[f32], words: &mut [u32]) {
         for ((word, &first), &second) in words.iter_mut().zip(first).zip(second) {
             *word = pair(first, second);
@@ -210,7 +214,7 @@ dispatch! {
     }
 }
 
-/// Values `[panel][row]` as a block of `rows` rows in `format`, `f32` or bfloat16.
+/// Packs values `[panel][row]` as a block of `rows` rows in `format`, which is `f32` or bfloat16.
 pub(crate) fn block(
     set: InstructionSet,
     format: Format,
@@ -218,7 +222,7 @@ pub(crate) fn block(
     words: &mut [u32],
 ) {
     if format == Format::Bf16 {
-        // A panel's words are a chunk's: rows stand in the same order.
+        // A panel has as many words as a chunk, and the rows are in the same order.
         row(set, format, values.as_flattened(), 0, words, &mut 1.0);
         return;
     }
@@ -234,7 +238,7 @@ pub(crate) fn block(
 
 const _: () = assert!(COLUMNS == 2 * WORDS);
 
-/// Copies a row's words to its place in a block of `rows` rows.
+/// Copies the words of the row `index` to its place in a block of `rows` rows.
 pub(crate) fn place(words: &[u32], block: &mut [u32], (index, rows): (usize, usize)) {
     let lines = block.chunks_exact_mut(rows * WORDS);
     for (line, words) in lines.zip(words.chunks_exact(WORDS)) {
@@ -242,7 +246,7 @@ pub(crate) fn place(words: &[u32], block: &mut [u32], (index, rows): (usize, usi
     }
 }
 
-/// Widens stored values to `f32`; `bytes` holds `out.len()` values.
+/// Widens stored values to `f32`. `bytes` holds `out.len()` values.
 pub(crate) fn widen(stored: Stored, bytes: &[u8], out: &mut [f32]) {
     match stored {
         Stored::F32 => widen_with::<4>(bytes, out, f32::from_le_bytes),
@@ -262,8 +266,8 @@ fn widen_with<const SIZE: usize>(bytes: &[u8], out: &mut [f32], convert: impl Fn
 }
 
 dispatch! {
-    /// Up to [`COLUMNS`] rows of words, `[row][words]`, as the columns of one panel `[words][COLUMNS]`; `words` is a
-    /// multiple of [`WORDS`].
+    /// Transposes up to [`COLUMNS`] rows of words, `[row][words]`, into one panel `[words][COLUMNS]`. `words`
+    /// is a multiple of [`WORDS`].
     fn panel(rows: &[u32], words: usize, panel: &mut [u32]) {
         let (lines, _) = panel.as_chunks_mut::<COLUMNS>();
         for (chunk, lines) in lines.as_chunks_mut::<WORDS>().0.iter_mut().enumerate() {
@@ -273,7 +277,7 @@ dispatch! {
             }
             #[cfg(target_arch = "x86_64")]
             if WIDE {
-                // SAFETY: `WIDE` bodies run only where `InstructionSet::available` found AVX-512.
+                // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
                 unsafe { wide::transpose(&square, lines) };
                 continue;
             }
@@ -309,7 +313,7 @@ mod tests {
         for &value in &values {
             assert_eq!(round_to_bf16(value), bf16::from_f32(value).to_bits(), "{value}");
         }
-        // A CPU's own conversion takes values below the range of full precision for zeros of their sign.
+        // The CPU's own conversion flushes subnormal values to zeros of the same sign.
         let flushed = |bits: u16| if bits & 0x7f80 == 0 { bits & 0x8000 } else { bits };
         for set in InstructionSet::available() {
             let (mut row_words, mut pairs) =

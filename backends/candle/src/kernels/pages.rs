@@ -1,8 +1,8 @@
-//! The memory of packed weights: zeroed pages, which the system gives when they are first written.
+//! The memory of packed weights: zeroed pages, which the system allocates at the first write.
 //!
-//! A vector would be zeroed by one thread, page after page, before the threads that pack write anything: a third of the
-//! time that a load takes. Here each thread gets the pages that it writes. Large pages are not asked for: where memory is
-//! scattered, the system takes longer to find them than everything else together.
+//! One thread would zero a vector, page after page, before the packing threads write anything. That takes a
+//! third of the time of loading. With a mapping, each thread allocates the pages that it writes. Large pages
+//! are not requested: if memory is fragmented, finding them takes longer than everything else together.
 
 use memmap2::MmapMut;
 use std::{
@@ -10,11 +10,11 @@ use std::{
     slice,
 };
 
-/// Words of memory, at least on cache lines of their own.
+/// Words of memory, aligned to a page.
 pub(crate) struct Pages(MmapMut);
 
 impl Pages {
-    /// So many words, all zero. Ends the process, as every allocation does, if the system has no memory.
+    /// `words` words, all zero. If the system has no memory, this ends the process, as every allocation does.
     pub(crate) fn zeroed(words: usize) -> Self {
         // A mapping cannot be empty.
         let Ok(pages) = MmapMut::map_anon((words * size_of::<u32>()).max(1)) else {
@@ -29,13 +29,14 @@ impl Pages {
 
     /// The words.
     pub(crate) fn as_slice(&self) -> &[u32] {
-        // SAFETY: a mapping begins on a page, so it is aligned; `len` words are in it; every pattern of bits is one.
+        // SAFETY: a mapping begins at a page, so it is aligned; it contains `len` words; every bit pattern is
+        // a valid word.
         unsafe { slice::from_raw_parts(self.0.as_ptr().cast(), self.len()) }
     }
 
     /// The words.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u32] {
-        // SAFETY: as above, and nobody else has the mapping.
+        // SAFETY: as above, and `self` has the mapping alone.
         unsafe { slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.len()) }
     }
 }

@@ -1,7 +1,9 @@
-//! The most that cores compute: multiplications and additions whose operands never leave the registers; and read.
+//! Measures the peak speed of the cores: multiplications and additions whose operands stay in registers, and
+//! reads from memory.
 //!
-//! Input: an instruction set and the format of a product's operands. Output: operations, or bytes, per second. What must hold: the
-//! loops use the instructions that the products' inner loops use, in enough chains to hide their latency.
+//! Input: an instruction set and the format of a product's operands. Output: operations, or bytes, per
+//! second. What must hold: the loops use the same instructions as the inner loops of products, in enough
+//! independent chains to hide their latency.
 
 #![expect(
     unsafe_code,
@@ -17,14 +19,15 @@ use std::{
     time::Instant,
 };
 
-/// Chains of operations that do not wait for each other.
+/// The number of chains of operations that do not depend on each other.
 const CHAINS: usize = if cfg!(target_arch = "aarch64") { 24 } else { 12 };
 const STEPS: usize = 1 << 20;
 const ROUNDS: usize = 8;
-/// Bytes of memory that a measurement of reading goes over: more than caches hold.
+/// The bytes that a measurement of reading covers: more than the caches hold.
 const READ_BYTES: usize = 512 << 20;
 
-/// Operations per second of this thread, the most of several rounds. Where the CPU has no instruction for the format, those of `f32`.
+/// Operations per second of this thread: the best of several rounds. If the CPU has no instruction for the
+/// format, the number for `f32`.
 pub(crate) fn operations_per_second(set: InstructionSet, format: Format) -> f64 {
     let (per_step, run) = chains(set, format);
     let round = |_| {
@@ -35,10 +38,10 @@ pub(crate) fn operations_per_second(set: InstructionSet, format: Format) -> f64 
     (0..ROUNDS).map(round).fold(0.0, f64::max)
 }
 
-/// Operations per second of all threads at once.
+/// Operations per second of all threads together.
 pub(crate) fn of_all_threads(set: InstructionSet, format: Format, threads: &Threads) -> f64 {
     let sum = Mutex::new(0.0);
-    // One item each: a thread that has one is busy until all are taken.
+    // One item per thread: a thread is busy with its item until all items are taken.
     threads.for_each(0..threads.count(), |_| {
         let one = operations_per_second(set, format);
         *sum.lock().unwrap_or_else(PoisonError::into_inner) += one;
@@ -46,7 +49,7 @@ pub(crate) fn of_all_threads(set: InstructionSet, format: Format, threads: &Thre
     sum.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes per second that all threads together read from memory, the most of several rounds.
+/// Bytes per second that all threads together read from memory: the best of several rounds.
 pub(crate) fn bytes_per_second(threads: &Threads) -> f64 {
     let values = vec![1_u64; READ_BYTES / size_of::<u64>()];
     let part = values.len().div_ceil(threads.count());
@@ -60,13 +63,14 @@ pub(crate) fn bytes_per_second(threads: &Threads) -> f64 {
     (0..ROUNDS).map(round).fold(0.0, f64::max)
 }
 
-/// The operations of one instruction, and a function that runs a number of steps, each of [`CHAINS`] instructions.
+/// The number of operations of one instruction, and a function that runs the given number of steps of
+/// [`CHAINS`] instructions.
 fn chains(set: InstructionSet, format: Format) -> (usize, fn(usize)) {
     match (set, format) {
         (InstructionSet::Portable, _) => (8, portable),
-        // An instruction multiplies 16 rows with 16 columns.
+        // One instruction multiplies 16 rows by 16 columns.
         #[cfg(target_arch = "x86_64")]
-        // SAFETY (all): a value of `InstructionSet` comes from `available`, which asked the CPU.
+        // SAFETY (all): every `InstructionSet` comes from `available`, which checked the CPU.
         (InstructionSet::Avx512Amx, Format::Bf16) => (256 * 64, |steps| unsafe { amx::bf16_chains(steps) }),
         #[cfg(target_arch = "x86_64")]
         (InstructionSet::Avx512Amx, Format::Int8) => (256 * 128, |steps| unsafe { amx::int8_chains(steps) }),
@@ -153,7 +157,8 @@ mod arm {
                 let mut sums = [vdupq_n_u32(0); CHAINS];
                 for _ in 0..steps {
                     for sum in &mut sums {
-                        // SAFETY: this function has the instruction; nothing but the first register changes.
+                        // SAFETY: this function is compiled for the instruction, which changes only its first
+                        // register.
                         unsafe {
                             asm!(
                                 $instruction,

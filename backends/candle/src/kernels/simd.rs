@@ -1,7 +1,8 @@
-//! Vector registers of each instruction set behind one trait, and the choice among them at run time.
+//! Hides the vector registers of each instruction set behind one trait, and chooses the instruction set at
+//! run time.
 //!
-//! A kernel is written once as an `#[inline(always)]` function over `S: Simd`; [`dispatch`] compiles it for every
-//! instruction set and calls the one it is given.
+//! A kernel is written once, as an `#[inline(always)]` function over `S: Simd`. [`dispatch`] compiles it for
+//! every instruction set and calls the requested version.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -12,53 +13,53 @@ use std::{f32::consts::LN_2, fmt, str::FromStr};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
-/// The vector instructions that a kernel uses. Outside this crate a value comes from [`InstructionSet::available`] or from
-/// its name only, so that this CPU has the instructions.
+/// The vector instructions that a kernel uses. Code outside this crate only gets a value from
+/// [`InstructionSet::available`] or by its name, so that this CPU has the instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstructionSet {
-    /// What every CPU of the target architecture has.
+    /// The instructions that every CPU of the target architecture has.
     #[non_exhaustive]
     Portable,
     /// AVX2 with FMA.
     #[cfg(target_arch = "x86_64")]
     #[non_exhaustive]
     Avx2,
-    /// AVX2 and its products of bytes (AVX-VNNI).
+    /// AVX2 with products of bytes (AVX-VNNI).
     #[cfg(target_arch = "x86_64")]
     #[non_exhaustive]
     Avx2Vnni,
-    /// AVX-512 F, BW, DQ and VL: what every server CPU with AVX-512 since 2017 has.
+    /// AVX-512 F, BW, DQ and VL, which every server CPU with AVX-512 has had since 2017.
     #[cfg(target_arch = "x86_64")]
     #[non_exhaustive]
     Avx512,
-    /// AVX-512 and its products of bytes (VNNI).
+    /// AVX-512 with products of bytes (VNNI).
     #[cfg(target_arch = "x86_64")]
     #[non_exhaustive]
     Avx512Vnni,
-    /// AVX-512 and its products of bytes and of bfloat16.
+    /// AVX-512 with products of bytes and of bfloat16.
     #[cfg(target_arch = "x86_64")]
     #[non_exhaustive]
     Avx512Bf16,
-    /// AVX-512 with both products, and those of whole tiles of bytes and of bfloat16 (AMX).
+    /// AVX-512 with products of bytes and of bfloat16, and with products of whole tiles of both (AMX).
     #[cfg(target_arch = "x86_64")]
     #[non_exhaustive]
     Avx512Amx,
-    /// NEON: fused multiplication of `f32`.
+    /// NEON, with fused multiplication and addition of `f32`.
     #[cfg(target_arch = "aarch64")]
     #[non_exhaustive]
     Neon,
-    /// NEON and its products of bytes.
+    /// NEON with products of bytes.
     #[cfg(target_arch = "aarch64")]
     #[non_exhaustive]
     NeonDotprod,
-    /// NEON and its products of small matrices of bytes and of bfloat16.
+    /// NEON with products of small matrices of bytes and of bfloat16.
     #[cfg(target_arch = "aarch64")]
     #[non_exhaustive]
     NeonI8mmBf16,
 }
 
 impl InstructionSet {
-    /// All that this CPU has, the best one last.
+    /// All instruction sets that this CPU has. The best one is last.
     #[must_use]
     pub fn available() -> Vec<Self> {
         let mut sets = vec![Self::Portable];
@@ -91,12 +92,13 @@ impl InstructionSet {
         sets
     }
 
-    /// The best that this CPU has.
+    /// The best instruction set that this CPU has.
     pub(crate) fn best() -> Self {
         Self::available().pop().unwrap_or(Self::Portable)
     }
 
-    /// Whether products of bfloat16 are instructions of their own, twice as fast as those of `f32` or faster.
+    /// Whether the CPU has instructions for products of bfloat16. They are at least twice as fast as those of
+    /// `f32`.
     pub(crate) fn has_bf16(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -107,7 +109,8 @@ impl InstructionSet {
         }
     }
 
-    /// What is added to a row's bytes: x86 multiplies unsigned bytes with the columns' signed ones, ARM signed with signed.
+    /// The number that is added to the bytes of a row. x86 multiplies unsigned bytes (rows) by signed bytes
+    /// (columns), ARM multiplies signed bytes.
     pub(crate) fn byte_offset(self) -> i32 {
         match self {
             #[cfg(target_arch = "aarch64")]
@@ -154,7 +157,8 @@ impl fmt::Display for InstructionSet {
 impl FromStr for InstructionSet {
     type Err = String;
 
-    /// The instruction set of that name, if this CPU has it; else the names of those it has.
+    /// The instruction set with this name, if this CPU has it. The error lists the names of the available
+    /// ones.
     fn from_str(name: &str) -> Result<Self, String> {
         let available = Self::available();
         available.iter().find(|set| set.to_string() == name).copied().ok_or_else(|| {
@@ -168,48 +172,48 @@ impl FromStr for InstructionSet {
 ///
 /// # Safety
 ///
-/// The methods may use instructions that only some CPUs have: call them only where the CPU has the instruction set.
-/// `load` and `store` access [`Simd::LANES`] values from `pointer` on, which need no alignment. What `stream` wrote must not
-/// be accessed before `fence`.
+/// The methods may use instructions that only some CPUs have, so the CPU must have the instruction set.
+/// `load` and `store` access [`Simd::LANES`] values from `pointer` on, without alignment. Memory that
+/// `stream` wrote must not be accessed before `fence`.
 pub(crate) trait Simd: Copy {
-    /// Values in a register.
+    /// The number of values in a register.
     const LANES: usize;
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(pointer: *const f32) -> Self;
     unsafe fn store(self, pointer: *mut f32);
-    /// Stores to memory whose lines, where the instruction set can, are not brought into the caches. It is aligned as a
+    /// A store that bypasses the caches if the instruction set can do that. `pointer` must be aligned to a
     /// register.
     #[inline(always)]
     unsafe fn stream(self, pointer: *mut f32) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds the same conditions.
         unsafe { self.store(pointer) }
     }
-    /// Orders what was streamed before what follows, for all threads.
+    /// Orders earlier calls of `stream` before all later accesses, for all threads.
     #[inline(always)]
     unsafe fn fence() {}
-    /// Of each of [`Simd::LANES`] words, the lower half as a bfloat16, widened.
+    /// The lower half of each of [`Simd::LANES`] words as a bfloat16, widened.
     unsafe fn low_halves(words: *const u32) -> Self;
-    /// Of each of [`Simd::LANES`] words, the upper half as a bfloat16, widened.
+    /// The upper half of each of [`Simd::LANES`] words as a bfloat16, widened.
     unsafe fn high_halves(words: *const u32) -> Self;
-    /// `self * factor + addend`, fused where the instruction set can.
+    /// `self * factor + addend`, fused if the instruction set can.
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self;
     unsafe fn add(self, other: Self) -> Self;
-    /// The larger of each two; where that of `self` is not a number, that of `other`.
+    /// The larger value of each lane. If the value in `self` is NaN, the value in `other`.
     unsafe fn max(self, other: Self) -> Self;
-    /// The first `count` of `self`, behind them those of `rest`.
+    /// The first `count` values of `self`, followed by the other lanes of `rest`.
     unsafe fn first(self, count: usize, rest: Self) -> Self;
-    /// 2ˣ as by [`exp2`], except that what is less than 2⁻¹²⁶ may not be zero yet.
+    /// 2ˣ as in [`exp2`], except that results below 2⁻¹²⁶ need not be zero.
     unsafe fn exp2(self) -> Self;
-    /// The largest value; none is not a number.
+    /// The largest value. The register must not contain NaN.
     unsafe fn largest(self) -> f32;
     /// The sum of all values.
     unsafe fn sum(self) -> f32;
 }
 
-/// The bits of a word's upper half.
+/// A mask for the bits of a word's upper half.
 pub(crate) const HIGH_HALF: u32 = 0xffff_0000;
 
-/// Four values, for the compiler to place in whatever registers there are.
+/// Four values. The compiler puts them in whatever registers the CPU has.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; 4]);
 
@@ -223,19 +227,19 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load(pointer: *const f32) -> Self {
-        // SAFETY: the caller vouches for four values at `pointer`; the array has the alignment of one value.
+        // SAFETY: the caller guarantees four values at `pointer`; the array has the alignment of one value.
         Self(unsafe { pointer.cast::<[f32; 4]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn store(self, pointer: *mut f32) {
-        // SAFETY: the caller vouches for room for four values at `pointer`.
+        // SAFETY: the caller guarantees memory for four values at `pointer`.
         unsafe { pointer.cast::<[f32; 4]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]
     unsafe fn low_halves(words: *const u32) -> Self {
-        // SAFETY: the caller vouches for four words; the array has the alignment of one.
+        // SAFETY: the caller guarantees four words; the array has the alignment of one.
         let words = unsafe { words.cast::<[u32; 4]>().read_unaligned() };
         Self(std::array::from_fn(|i| f32::from_bits(words[i] << 16)))
     }
@@ -285,16 +289,17 @@ impl Simd for Portable {
 
 /// Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
 pub(super) const ROUND: f32 = 12_582_912.0;
-/// The exponent below which [`exp2`] gives zero.
+/// The exponent below which [`exp2`] is zero.
 pub(super) const LOWEST: f32 = -126.0;
 
-/// The polynomial of degree 6 that is nearest to 2ʳ in relative terms for |r| ≤ 1/2, the highest power first.
+/// The polynomial of degree 6 with the smallest relative error from 2ʳ for |r| ≤ 1/2, highest power first.
 const POWER: [f32; 7] =
     [1.532_115_4e-4, 1.339_016_1e-3, 9.618_526e-3, 5.550_362e-2, 2.402_264_8e-1, LN_2, 1.0];
 
-/// 2ˣ to within 2 units in the last place for -126 ≤ x < 128; zero for less, meaningless for more.
+/// 2ˣ to within 2 units in the last place for -126 ≤ x < 128. Zero below that range, undefined above.
 ///
-/// x = n + r with |r| ≤ 1/2, then the polynomial [`POWER`] in r, scaled by 2ⁿ through the exponent's bits.
+/// x = n + r with |r| ≤ 1/2. The result is the polynomial [`POWER`] in r, scaled by 2ⁿ through the exponent's
+/// bits.
 #[inline(always)]
 pub(super) fn exp2<const FUSED: bool>(x: f32) -> f32 {
     let shifted = x + ROUND;
@@ -312,18 +317,18 @@ pub(super) fn mul_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Defines `pub(crate) fn name(set, args…)` that runs a body compiled for the instruction set `set`.
+/// Defines `pub(crate) fn name(set, args…)`, which runs a body compiled for the instruction set `set`.
 ///
-/// The body is safe code that the compiler vectorises with what the instruction set offers; `FUSED` tells it whether
-/// `f32::mul_add` is one instruction (else it is a slow library call), `WIDE` whether the instruction set is AVX-512.
-/// `S` are its registers, for what the compiler does not vectorise well by itself.
+/// The body is safe code that the compiler vectorises. `FUSED` says whether `f32::mul_add` is one
+/// instruction; otherwise it is a slow library call. `WIDE` says whether the instruction set is AVX-512. `S`
+/// is the register type, for code that the compiler does not vectorise well by itself.
 macro_rules! dispatch {
     ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
         $(#[$doc])*
         pub(crate) fn $name(set: $crate::kernels::InstructionSet, $($arg: $type),*) {
             #[inline(always)]
             fn body<S: $crate::kernels::simd::Simd, const FUSED: bool, const WIDE: bool>($($arg: $type),*) {
-                // Kernels take rows of a panel a register at a time.
+                // Kernels load rows of a panel in whole registers.
                 const { assert!($crate::kernels::tile::COLUMNS.is_multiple_of(S::LANES)) };
                 $body
             }
@@ -339,7 +344,8 @@ macro_rules! dispatch {
             }
             match set {
                 $crate::kernels::InstructionSet::Portable => body::<$crate::kernels::simd::Portable, false, false>($($arg),*),
-                // SAFETY: a value of `InstructionSet` other than `Portable` comes from `available`, which asked the CPU.
+                // SAFETY: every `InstructionSet` except `Portable` comes from `available`, which checked the
+                // CPU.
                 #[cfg(target_arch = "x86_64")]
                 $crate::kernels::InstructionSet::Avx2 | $crate::kernels::InstructionSet::Avx2Vnni => unsafe { avx2($($arg),*) },
                 // SAFETY: as above.

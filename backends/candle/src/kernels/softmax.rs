@@ -1,26 +1,28 @@
-//! The softmax of attention, which runs along the keys: a block of rows and some keys at a time.
+//! The softmax of attention. It runs along the keys, for a block of rows and some keys at a time.
 //!
-//! Input: sums of tiles, scores of rows with keys as `[panel][row]`. Output: the weights of the keys, relative to the largest score
-//! of the row so far, and by how much what was summed with earlier weights has to be scaled. What must hold: keys that a row does
-//! not see weigh nothing, and nothing of another row changes a row's bits.
+//! Input: the sums of tiles, which are scores of rows with keys as `[panel][row]`. Output: the weights of the
+//! keys, relative to the largest score of the row so far, and the factor by which sums with earlier weights
+//! must be scaled. What must hold: keys that are invisible to a row have weight zero; a row's bits do not
+//! depend on other rows.
 
 use super::{simd::dispatch, tile::COLUMNS};
 use std::ops::Range;
 
-/// What the softmaxes of some rows have seen so far.
+/// The state of the running softmaxes of some rows.
 pub(crate) struct RunningSoftmax<'a> {
     /// The largest exponent of each row.
     pub(crate) max: &'a mut [f32],
     /// The sum of each row's weights, Σ 2^(exponent - max).
     pub(crate) sum: &'a mut [f32],
-    /// By how much the last step scaled each row's sums before it.
+    /// The factor by which the last step scaled the earlier sums of each row.
     pub(crate) correction: &'a mut [f32],
 }
 
 dispatch! {
-    /// Takes scores into the running softmaxes of `visible.len()` rows and replaces each by its weight
-    /// 2^(score · factor - max): `scores` are `[panel][row]`, of which a row sees those in `visible`, counted in the panels'
-    /// order; the others become zero. A row that sees none stays as it was.
+    /// Takes scores into the running softmaxes of `visible.len()` rows, and replaces each score by its weight
+    /// 2^(score · factor - max). `scores` are `[panel][row]`. A row sees the scores in its range of
+    /// `visible`, counted in the panels' order; the others become zero. A row that sees no score keeps its
+    /// state.
     fn step(
         scores: &mut [[f32; COLUMNS]],
         visible: &[Range<usize>],
@@ -28,8 +30,8 @@ dispatch! {
         softmax: &mut RunningSoftmax<'_>,
     ) {
         let rows = visible.len();
-        // SAFETY (all below): `S` is one of the instruction set that this body is compiled for, which the CPU has; a row of
-        // scores is whole registers.
+        // SAFETY (all below): `S` is the register type of the instruction set that this body is compiled for,
+        // and the CPU has it. A row of scores consists of whole registers.
         for (row, visible) in visible.iter().enumerate() {
             let hidden = unsafe { S::splat(f32::NEG_INFINITY) };
             let mut largest = hidden;
@@ -80,7 +82,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// Adds to the scores of each row, `[panel][row]`, its biases, which are as many as a row has scores.
+    /// Adds biases to the scores `[panel][row]`. Each row has as many biases as scores.
     fn add_biases(scores: &mut [[f32; COLUMNS]], biases: &[&[f32]]) {
         for (panel, scores) in scores.chunks_exact_mut(biases.len()).enumerate() {
             for (scores, biases) in scores.iter_mut().zip(biases) {
@@ -93,7 +95,7 @@ dispatch! {
 }
 
 dispatch! {
-    /// `totals = totals · factor + x`, with a factor for each row.
+    /// `totals = totals · factor + x`, with one factor per row.
     fn scale_and_add(x: &[[f32; COLUMNS]], factors: &[f32], totals: &mut [[f32; COLUMNS]]) {
         for ((totals, x), &factor) in totals.iter_mut().zip(x).zip(factors) {
             // SAFETY: as in `step`.
@@ -107,7 +109,8 @@ dispatch! {
 }
 
 dispatch! {
-    /// `out = total · factor`, where `total` is every `rows`th of `totals`, of which the last may be longer than needed.
+    /// `out = total · factor`. The row's total is every `rows`th element of `totals`. The last one may be
+    /// longer than the rest of `out`.
     fn mean(totals: &[[f32; COLUMNS]], rows: usize, factor: f32, out: &mut [f32]) {
         for (total, out) in totals.iter().step_by(rows).zip(out.chunks_mut(COLUMNS)) {
             for (out, &total) in out.iter_mut().zip(total) {
@@ -126,18 +129,19 @@ mod tests {
         std::array::from_fn(|_| rng.random_range(-3.0..3.0))
     }
 
-    /// The weights of three steps of as many panels and what the softmaxes have in the end, from random scores.
+    /// Compares the weights of three steps, and the softmaxes' final state, with plain loops, for random
+    /// scores.
     fn weights_of_steps(set: InstructionSet, rng: &mut StdRng, rows: usize) -> Result<(), String> {
         let factor = rng.random_range(0.1..3.0_f32);
         let (mut max, mut sum, mut correction) =
             (vec![f32::NEG_INFINITY; rows], vec![0.0; rows], vec![f32::NAN; rows]);
-        // Of each row, the weights so far and the exponents they are of.
+        // For each row, the weights so far and their exponents.
         let (mut weights, mut exponents) = (vec![Vec::new(); rows], vec![Vec::new(); rows]);
         for _ in 0..3 {
             let panels = rng.random_range(1..5);
             let range = |_| {
                 let [a, b] = [(); 2].map(|()| rng.random_range(0..=32 * panels));
-                // Nothing, as beyond a window; a window; everything up to an end, as without one.
+                // Nothing, as beyond a window; a window; or everything up to an end, as without a window.
                 match rng.random_range(0..3) {
                     0 => a..a,
                     1 => a.min(b)..a.max(b),

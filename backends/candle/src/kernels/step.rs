@@ -1,4 +1,4 @@
-//! The step after a product in an MLP, on its sums.
+//! The step after a product in an MLP, applied to its sums.
 
 use super::{
     elementwise,
@@ -8,22 +8,23 @@ use super::{
 };
 use text_embeddings_backend_core::Activation;
 
-/// What follows a product in an MLP.
+/// The operation that follows a product in an MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// `activation(x)`
     Activate(Activation),
-    /// `activation(gate) ∘ up`, where the weight is packed in the order [`Gated`](super::matrix::Order::Gated).
+    /// `activation(gate) ∘ up`. The weight must be packed in the order
+    /// [`Gated`](super::matrix::Order::Gated).
     Gate(Activation),
 }
 
 impl Step {
-    /// Values that a row of products with `weight` becomes.
+    /// The number of values that the step makes of a row of products with `weight`.
     pub(crate) fn outputs(self, weight: &Matrix) -> usize {
         weight.outputs() * self.width() / COLUMNS
     }
 
-    /// Values that a panel's columns become.
+    /// The number of values that the step makes of a panel's columns.
     pub(super) fn width(self) -> usize {
         match self {
             Self::Activate(_) => COLUMNS,

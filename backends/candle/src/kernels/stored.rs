@@ -1,23 +1,25 @@
-//! Matrices as they are stored in a checkpoint, read into memory of this process.
+//! Matrices in their stored type, read from a checkpoint into memory of this process.
 //!
-//! Input: bytes of a file, or values. Output: rows, widened to `f32`. What must hold: nothing here refers to a file. A
-//! mapped file would end the process once somebody shortens it, and change the model once somebody overwrites it.
+//! Input: bytes of a file, or values. Output: rows, widened to `f32`. What must hold: nothing here refers to
+//! a file. With a mapped file, shortening the file would end the process, and overwriting it would change the
+//! model.
 
 use super::pack::{self, Stored};
 use std::{ops::Range, sync::Arc};
 
-/// A tensor `[rows, columns]`, row after row, as it is stored; of one dimension, a single row.
+/// A tensor `[rows, columns]` in its stored type, row after row. A tensor of one dimension is a single row.
 #[derive(Clone)]
 pub(crate) struct StoredMatrix {
     values: Arc<Vec<u8>>,
-    /// Its part of the values.
+    /// The range of `values` that belongs to this matrix.
     bytes: Range<usize>,
     stored: Stored,
     columns: usize,
     steps: Option<Steps>,
 }
 
-/// The steps of all rows, of which their values are multiples, from -128 to 127 times; and which row the first one here is.
+/// The steps of all rows, and the number of this matrix's first row. The values of a row are multiples of its
+/// step, with factors from -128 to 127.
 #[derive(Clone)]
 struct Steps {
     of_rows: Arc<Vec<f32>>,
@@ -25,18 +27,18 @@ struct Steps {
 }
 
 impl StoredMatrix {
-    /// The matrix of these bytes; their number must be a multiple of a row's.
+    /// The matrix of these bytes. Their number must be a multiple of a row's bytes.
     pub(crate) fn new(values: Vec<u8>, stored: Stored, columns: usize) -> Self {
         assert!(columns > 0 && values.len().is_multiple_of(columns * stored.size()));
         Self { bytes: 0..values.len(), values: Arc::new(values), stored, columns, steps: None }
     }
 
-    /// A matrix of values.
+    /// A matrix of `f32` values.
     pub(crate) fn from_values(values: &[f32], columns: usize) -> Self {
         Self::new(values.iter().flat_map(|value| value.to_le_bytes()).collect(), Stored::F32, columns)
     }
 
-    /// A matrix `[rows, columns]`; `fill` writes all values of a row.
+    /// A matrix `[rows, columns]`. `fill` writes all values of a row.
     pub(crate) fn from_rows([rows, columns]: [usize; 2], mut fill: impl FnMut(usize, &mut [f32])) -> Self {
         let mut values = vec![0.0; columns];
         let mut bytes = Vec::with_capacity(rows * columns * Stored::F32.size());
@@ -47,7 +49,7 @@ impl StoredMatrix {
         Self::new(bytes, Stored::F32, columns)
     }
 
-    /// Some of its rows.
+    /// Some of its rows. They share the memory.
     pub(crate) fn narrow(&self, rows: Range<usize>) -> Self {
         let size = self.row_size();
         let bytes = self.bytes.start + rows.start * size..self.bytes.start + rows.end * size;
@@ -56,7 +58,8 @@ impl StoredMatrix {
         Self { bytes, steps, ..self.clone() }
     }
 
-    /// The same of rows whose values are multiples of these steps, from -128 to 127 times.
+    /// The same matrix with known steps. The values of each row must be multiples of its step, with factors
+    /// from -128 to 127.
     pub(crate) fn with_steps(self, steps: Vec<f32>) -> Self {
         assert!(steps.len() == self.rows());
         Self { steps: Some(Steps { of_rows: Arc::new(steps), first: 0 }), ..self }
@@ -67,27 +70,27 @@ impl StoredMatrix {
         self.steps.as_ref().map(|steps| steps.of_rows[steps.first + row])
     }
 
-    /// Rows (outputs).
+    /// The number of rows (outputs).
     pub(crate) fn rows(&self) -> usize {
         self.bytes.len() / self.row_size()
     }
 
-    /// Columns (inputs).
+    /// The number of columns (inputs).
     pub(crate) fn columns(&self) -> usize {
         self.columns
     }
 
-    /// How the values are stored.
+    /// The stored type of the values.
     pub(crate) fn stored(&self) -> Stored {
         self.stored
     }
 
-    /// All values as they are stored, row after row.
+    /// All values in their stored form, row after row.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.values[self.bytes.clone()]
     }
 
-    /// One row, widened into `out`, which holds [`StoredMatrix::columns`] values.
+    /// Widens one row into `out`, which has [`StoredMatrix::columns`] values.
     pub(crate) fn widen_row(&self, row: usize, out: &mut [f32]) {
         let size = self.row_size();
         pack::widen(self.stored, &self.bytes()[row * size..(row + 1) * size], out);
@@ -100,7 +103,7 @@ impl StoredMatrix {
         out
     }
 
-    /// Bytes of a row.
+    /// The size of a row in bytes.
     fn row_size(&self) -> usize {
         self.columns * self.stored.size()
     }

@@ -1,6 +1,6 @@
-//! The compute threads of a backend: one fork and join per operation, unless it has a single item.
+//! The compute threads of a backend. An operation with more than one item is one fork and join.
 //!
-//! Pinned threads ([`Threads::start_pinned`]) have a CPU each, of those that this process may use.
+//! Each pinned thread ([`Threads::start_pinned`]) has its own CPU among those that this process may use.
 
 use core_affinity::CoreId;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -11,9 +11,9 @@ use std::{
 };
 use text_embeddings_backend_core::BackendError;
 
-/// A fixed number of threads that share an operation's items among themselves.
+/// A fixed number of threads that share the items of an operation.
 pub(crate) struct Threads {
-    /// `None` for a single thread: the caller's own.
+    /// `None` for a single thread: the caller's.
     pool: Option<ThreadPool>,
 }
 
@@ -28,20 +28,22 @@ impl Threads {
         Ok(Self { pool })
     }
 
-    /// The same, each thread on a CPU of its own; a single one, too, is then not the caller's.
+    /// Like [`Threads::start`], with each thread pinned to its own CPU. Even a single thread is then not the
+    /// caller's.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] if there are more threads than CPUs, or the operating system refuses.
+    /// [`BackendError::Load`] if there are more threads than CPUs, or if the operating system refuses a
+    /// thread.
     pub(crate) fn start_pinned(count: usize) -> Result<Self, BackendError> {
         let refused = || {
-            let reason = "this system does not keep a thread on a CPU: leave it out";
+            let reason = "this system cannot pin threads to CPUs: leave it out";
             BackendError::Load(format!("`--pin-threads` is not supported: {reason}"))
         };
         let cpus = core_affinity::get_core_ids().ok_or_else(refused)?;
         if count > cpus.len() {
             return Err(BackendError::Load(format!(
-                "`--pin-threads` wants a CPU for each of {count} compute threads, but this process may use {cpus}: give \
+                "`--pin-threads` needs a CPU for each of {count} compute threads, but this process may use {cpus}: give \
                  `--threads {cpus}`, or leave `--pin-threads` out",
                 cpus = cpus.len()
             )));
@@ -55,12 +57,13 @@ impl Threads {
         if pinned.contains(&false) { Err(refused()) } else { Ok(Self { pool: Some(pool) }) }
     }
 
-    /// How many there are.
+    /// The number of threads.
     pub(crate) fn count(&self) -> usize {
         self.pool.as_ref().map_or(1, ThreadPool::current_num_threads)
     }
 
-    /// Runs `operation` on one of the threads, so that its calls of [`Threads::for_each`] need not wake that one.
+    /// Runs `operation` on one of the threads, so that its calls of [`Threads::for_each`] need not wake that
+    /// thread.
     pub(crate) fn enter<R: Send>(&self, operation: impl FnOnce() -> R + Send) -> R {
         match &self.pool {
             Some(pool) => pool.install(operation),
@@ -68,7 +71,7 @@ impl Threads {
         }
     }
 
-    /// Calls `body` with every item, each once, from all threads; returns when all are done.
+    /// Calls `body` once with every item, from all threads. Returns when all items are done.
     pub(crate) fn for_each<T: Send>(
         &self,
         mut items: impl Iterator<Item = T> + Send,
@@ -80,14 +83,14 @@ impl Threads {
         };
         let Some(first) = items.next() else { return };
         let Some(second) = items.next() else {
-            // Nothing to share: waking the others, and waiting for them, would take longer than most items do.
+            // A single item: waking the other threads and waiting for them would take longer than most items.
             body(first);
             return;
         };
         let items = Mutex::new([first, second].into_iter().chain(items));
         pool.broadcast(|_| {
             loop {
-                // A thread that panicked in `body` did not hold the lock; its panic is raised by `broadcast`.
+                // A thread that panicked in `body` did not hold the lock. `broadcast` raises its panic again.
                 let item = items.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some(item) = item else { break };
                 body(item);
@@ -103,8 +106,8 @@ fn pool(count: usize) -> Result<ThreadPool, BackendError> {
         .map_err(|error| BackendError::Load(format!("cannot start {count} compute threads: {error}")))
 }
 
-/// `cpus` in the order in which threads get them: CPUs that share a core, and with it the units that multiply, only
-/// after every core has a thread. `core` names a CPU's core, where that is known.
+/// Orders `cpus` as threads get them. CPUs share a core's arithmetic units, so every core gets one thread
+/// before any gets a second. `core` names a CPU's core, if it is known.
 fn one_per_core_first(cpus: Vec<CoreId>, core: impl Fn(CoreId) -> Option<String>) -> Vec<CoreId> {
     let mut threads_of = HashMap::<String, usize>::new();
     let mut ranked: Vec<(usize, CoreId)> = Vec::with_capacity(cpus.len());
@@ -172,7 +175,7 @@ mod tests {
     #[test]
     fn cores_are_filled_before_a_cpu_is_taken_that_shares_one() {
         let table = [
-            // Each CPU's core.
+            // The core of each CPU.
             (vec!["0-1", "0-1", "2-3", "2-3"], vec![0, 2, 1, 3]),
             (vec!["0,2", "1,3", "0,2", "1,3"], vec![0, 1, 2, 3]),
             (vec!["", "", ""], vec![0, 1, 2]),

@@ -1,8 +1,8 @@
 //! The inner loop of every matrix product: a tile of up to [`MAX_ROWS`] × [`COLUMNS`] sums kept in registers.
 //!
-//! Input: a block of rows and a panel of columns, packed by `pack` into words of four bytes. Output: the sums of their
-//! products. What must hold: a sum depends on its own row and column only, not on how many rows share the tile, so that
-//! a token's result is the same to the last bit in every batch.
+//! Input: a block of rows and a panel of columns, which `pack` packed into words of four bytes. Output: the
+//! sums of their products. What must hold: a sum depends only on its own row and column, not on the number of
+//! rows in the tile. So a token's result is bit-identical in every batch.
 
 #[cfg(target_arch = "x86_64")]
 mod native;
@@ -24,14 +24,14 @@ use super::{
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
-/// Columns of a panel.
+/// The number of columns of a panel.
 pub(crate) const COLUMNS: usize = 32;
-/// Words of each row in a chunk: packed operands are padded with zeros to whole chunks.
+/// The number of words per row in a chunk. Packed operands are padded to whole chunks with zeros.
 pub(crate) const WORDS: usize = 16;
-/// The most rows of a tile in any instruction set.
+/// The most rows of a tile, over all instruction sets.
 pub(crate) const MAX_ROWS: usize = 32;
 
-/// Rows of a full tile whose rows are of `format`: as many as leave registers for a column's values.
+/// The number of rows of a full tile, for rows in `format`. It leaves registers free for a column's values.
 #[cfg_attr(
     not(target_arch = "x86_64"),
     expect(unused_variables, reason = "only AMX's tiles depend on the format")
@@ -50,43 +50,43 @@ pub(crate) fn rows(set: InstructionSet, format: Format) -> usize {
     }
 }
 
-/// What a tile's products are added to.
+/// The initial values of a tile's sums.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Start<'a> {
     /// Zeros.
     Zeros,
-    /// These, in every row. For bytes, whose sums are `i32`, zeros in their place.
+    /// These values, for every row. Sums of bytes are `i32` and start from zeros instead.
     Columns(&'a [f32; COLUMNS]),
-    /// The sums that are there: those of the words before these. The bits are then the same as of one call with all words.
+    /// The existing sums, from earlier words. The result has the same bits as one call with all words.
     Sums,
 }
 
-/// Where the rows' sums start in memory: one row after the other, or all at the same place.
+/// The place of the rows' initial sums in memory: one row after the other, or the same place for all rows.
 #[derive(Clone, Copy)]
 struct Origin {
     first: *const f32,
-    /// Values from one row's place to the next one's.
+    /// The distance between the places of two neighbouring rows, in values. Zero for the same place.
     stride: usize,
 }
 
 impl Origin {
-    /// Where a row's sums start.
+    /// The place of a row's initial sums.
     ///
     /// # Safety
     ///
-    /// [`COLUMNS`] values can be read from there on, for every row of the tile.
+    /// [`COLUMNS`] values can be read from there, for every row of the tile.
     #[inline(always)]
     unsafe fn row(self, row: usize) -> *const f32 {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds the same conditions.
         unsafe { self.first.add(row * self.stride) }
     }
 }
 
-/// One tile: `sums[row][column] = start + Σ a · b` over the words of a row.
+/// Computes one tile: `sums[row][column] = start + Σ a · b` over the words of a row.
 ///
-/// `a` is a block `[chunk][rows][WORDS]` in the format `formats.0`, `b` a panel `[word][COLUMNS]` in the format
-/// `formats.1`. The pairs of formats there are: equal ones, and `f32` rows with bfloat16 columns, of which a word then
-/// meets two of the rows' words.
+/// `a` is a block `[chunk][rows][WORDS]` in the format `formats.0`, `b` a panel `[word][COLUMNS]` in the
+/// format `formats.1`. The formats are equal, or `a` has `f32` and `b` has bfloat16. In the latter case, a
+/// word of `b` is multiplied with two words of `a`.
 pub(crate) fn multiply(
     set: InstructionSet,
     rows: usize,
@@ -96,7 +96,7 @@ pub(crate) fn multiply(
     ahead: Ahead,
     sums: &mut [[f32; COLUMNS]],
 ) {
-    // Of another pair, the function of `formats.0` would read more words of `b` than are checked below.
+    // For another pair, the function of `formats.0` would read more words of `b` than the check below covers.
     assert!(formats.0 == formats.1 || formats == (Format::F32, Format::Bf16));
     let chunks = a.len() / (rows * WORDS);
     let per_word = formats.1.per_word() / formats.0.per_word();
@@ -108,10 +108,12 @@ pub(crate) fn multiply(
         Start::Zeros | Start::Columns(_) => Origin { first: ZEROS.as_ptr(), stride: 0 },
         Start::Sums => Origin { first: to.cast_const(), stride: COLUMNS },
     };
-    // SAFETY: a value of `InstructionSet` comes from `available`, which asked the CPU; the sizes were just checked: there is a
-    // function for each number of rows up to `rows(set, …)` (else `function` panics), it reads `chunks · rows · WORDS`
-    // words of `a`, `chunks · WORDS / per_word` lines of `b` and `rows` rows from `start` on, and then writes `rows` rows of `sums`.
-    // `start` may be `sums` itself: every body reads a value there before it writes it. `ZEROS` are zeros as `i32`, too. `ahead` is only prefetched.
+    // SAFETY: every `InstructionSet` comes from `available`, which checked the CPU. The sizes were just
+    // checked: there is a function for each number of rows up to `rows(set, …)` (otherwise `function`
+    // panics); it reads `chunks · rows · WORDS` words of `a`, `chunks · WORDS / per_word` lines of `b` and
+    // `rows` rows from `start` on, and then writes `rows` rows of `sums`. `start` may be `sums` itself,
+    // because every body reads a value there before it writes it. `ZEROS` are zeros as `i32`, too. `ahead` is
+    // only prefetched.
     unsafe {
         match set {
             #[cfg(target_arch = "x86_64")]
@@ -123,28 +125,28 @@ pub(crate) fn multiply(
     }
 }
 
-/// Where sums start if there is nothing to add to; of bytes, whose sums are `i32`, too.
+/// The initial sums if there is nothing to add to. The bits are also zeros for bytes, whose sums are `i32`.
 pub(super) static ZEROS: [f32; COLUMNS] = [0.0; COLUMNS];
 
-/// Memory that is read soon: so much of it with each chunk comes into the caches. Only a hint, which ARM and AMX don't take.
+/// Memory that will be read soon. Each chunk prefetches a part of it. Only a hint, which ARM and AMX ignore.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead {
     from: *const u32,
-    /// Cache lines for each chunk.
+    /// The number of cache lines to prefetch per chunk.
     lines: usize,
 }
 
 impl Ahead {
-    /// None.
+    /// No memory to prefetch.
     pub(crate) const NOTHING: Self = Self { from: std::ptr::null(), lines: 0 };
 
-    /// The part of `words` that a tile of `chunks` chunks brings near, the one of `tiles` which has the number `tile`.
+    /// The part of `words` that the tile number `tile` of `tiles` prefetches, if it has `chunks` chunks.
     pub(crate) fn part(words: &[u32], (tile, tiles): (usize, usize), chunks: usize) -> Self {
         let lines = words.len().div_ceil(WORDS * tiles * chunks.max(1));
         Self { from: words.as_ptr().wrapping_add(tile * chunks * lines * WORDS), lines }
     }
 
-    /// Brings the next lines near.
+    /// Prefetches the next lines.
     #[inline(always)]
     fn step(&mut self) {
         for _ in 0..self.lines {
@@ -154,34 +156,34 @@ impl Ahead {
     }
 }
 
-/// Brings the line of any address near. Only a hint, which ARM does not take.
+/// Prefetches the cache line at any address. Only a hint, which ARM ignores.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "nothing is done there"))]
 pub(crate) fn bring_near<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every CPU of this architecture has the instruction; it reads nothing that the program sees.
+    // SAFETY: every CPU of this architecture has the instruction, and it has no visible effect.
     unsafe {
         _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
 }
 
-/// Brings the row `index` of `rows` near, if there is one: results of products went past the caches, and who reads them row by
-/// row would wait for the memory at each row's beginning.
+/// Prefetches the row `index` of `rows`, if it exists. Products write large results past the caches, so that
+/// a row-wise reader would wait for memory at the start of each row.
 pub(crate) fn bring_row_near(rows: &[f32], index: usize, width: usize) {
     for line in rows.chunks(width).nth(index).unwrap_or_default().chunks(WORDS) {
         bring_near(line.as_ptr());
     }
 }
 
-/// `(chunks, a, b, start, ahead, sums)`.
+/// A tile's body with the arguments `(chunks, a, b, start, ahead, sums)`.
 ///
 /// # Safety
 ///
-/// Of the function: the CPU has its instruction set; `a`, `b`, `start` and `sums` hold what [`multiply`] says, and of bytes
-/// `start` holds `i32`.
+/// The CPU has the function's instruction set. `a`, `b`, `start` and `sums` satisfy the conditions of
+/// [`multiply`]. For bytes, `start` holds `i32`.
 type Function = unsafe fn(usize, *const u32, *const u32, Origin, Ahead, *mut f32);
 
-/// A function for each number of rows.
+/// Lists a function for each number of rows.
 macro_rules! by_rows {
     ($name:ident: $($rows:literal)*) => {{
         const FUNCTIONS: &[Function] = &[$($name::<$rows>),*];
@@ -242,7 +244,7 @@ macro_rules! compiled {
             ahead: Ahead,
             sums: *mut f32,
         ) {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller upholds the same conditions.
             unsafe { $body::<ROWS $(, $simd, { $registers } $(, $pairs)?)?>(chunks, a, b, start, ahead, sums) }
         }
     )*};
@@ -275,10 +277,10 @@ compiled! {
     int8_avx512 = tile_int8();
 }
 
-// In the bodies below: plain loops over indices, because a closure would be a function of its own, without the
-// instruction set.
+// The bodies below use plain loops over indices. A closure would be compiled as a separate function, without
+// the instruction set.
 
-/// Rows of `f32`. With `PAIRS`, a word of a column holds the bfloat16 values that two words of a row meet.
+/// Rows of `f32`. With `PAIRS`, a word of a column holds two bfloat16 values, for two words of a row.
 #[expect(clippy::needless_range_loop, reason = "see above")]
 #[inline(always)]
 unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAIRS: bool>(
@@ -289,8 +291,8 @@ unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAI
     mut ahead: Ahead,
     to: *mut f32,
 ) {
-    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a`, and as many words in `b`, or half
-    // as many pairs.
+    // SAFETY: the caller guarantees the instruction set, `chunks` chunks from `a` on, and as many words in
+    // `b`, or half as many pairs.
     unsafe {
         let mut a = a.cast::<f32>();
         let mut sums = started::<ROWS, S, REGISTERS>(start);
@@ -322,7 +324,7 @@ unsafe fn tile_f32<const ROWS: usize, S: Simd, const REGISTERS: usize, const PAI
     }
 }
 
-/// Pairs of bfloat16 on both sides, widened here, for CPUs that cannot multiply them.
+/// Pairs of bfloat16 on both sides. They are widened here, for CPUs that cannot multiply them.
 #[expect(clippy::needless_range_loop, reason = "see above")]
 #[inline(always)]
 unsafe fn tile_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
@@ -333,7 +335,7 @@ unsafe fn tile_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
     mut ahead: Ahead,
     to: *mut f32,
 ) {
-    // SAFETY: the caller vouches for the instruction set and for `chunks` chunks behind `a` and `b`.
+    // SAFETY: the caller guarantees the instruction set, and `chunks` chunks from `a` and from `b` on.
     unsafe {
         let mut sums = started::<ROWS, S, REGISTERS>(start);
         for _ in 0..chunks {
@@ -357,7 +359,8 @@ unsafe fn tile_bf16<const ROWS: usize, S: Simd, const REGISTERS: usize>(
     }
 }
 
-/// Four bytes a word, unsigned in the rows and signed in the columns, for CPUs that cannot multiply them.
+/// Four bytes per word, unsigned in rows and signed in columns, for CPUs without an instruction for their
+/// products.
 #[inline(always)]
 unsafe fn tile_int8<const ROWS: usize>(
     chunks: usize,
@@ -369,13 +372,13 @@ unsafe fn tile_int8<const ROWS: usize>(
 ) {
     let mut sums = [[0_i32; COLUMNS]; ROWS];
     for (row, sums) in sums.iter_mut().enumerate() {
-        // SAFETY: the caller vouches for the values of each row at `start`.
+        // SAFETY: the caller guarantees the values of each row at `start`.
         *sums = unsafe { start.row(row).cast::<[i32; COLUMNS]>().read_unaligned() };
     }
     for _ in 0..chunks {
         ahead.step();
         for word in 0..WORDS {
-            // SAFETY: the caller vouches for `chunks` chunks behind `a` and `b`.
+            // SAFETY: the caller guarantees `chunks` chunks from `a` and from `b` on.
             let columns = unsafe { b.cast::<[u32; COLUMNS]>().read_unaligned() };
             for (row, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: as above.
@@ -392,17 +395,17 @@ unsafe fn tile_int8<const ROWS: usize>(
         // SAFETY: as above.
         a = unsafe { a.add(ROWS * WORDS) };
     }
-    // SAFETY: the caller vouches for the room of as many words.
+    // SAFETY: the caller guarantees memory for `ROWS` rows of sums.
     unsafe { to.cast::<[[i32; COLUMNS]; ROWS]>().write_unaligned(sums) }
 }
 
-/// The sums before the first product.
+/// The initial sums.
 #[expect(clippy::needless_range_loop, reason = "see above")]
 #[inline(always)]
 unsafe fn started<const ROWS: usize, S: Simd, const REGISTERS: usize>(
     start: Origin,
 ) -> [[S; REGISTERS]; ROWS] {
-    // SAFETY: the caller vouches for the instruction set and for the rows' values.
+    // SAFETY: the caller guarantees the instruction set and the rows' values.
     unsafe {
         let mut sums = [[S::splat(0.0); REGISTERS]; ROWS];
         for row in 0..ROWS {
@@ -421,7 +424,7 @@ unsafe fn store<const ROWS: usize, S: Simd, const REGISTERS: usize>(
 ) {
     for (row, sums) in sums.iter().enumerate() {
         for (r, &sum) in sums.iter().enumerate() {
-            // SAFETY: the caller vouches for the instruction set and for the room of `ROWS` rows.
+            // SAFETY: the caller guarantees the instruction set and memory for `ROWS` rows.
             unsafe { sum.store(to.add(row * COLUMNS + r * S::LANES)) }
         }
     }
@@ -443,7 +446,7 @@ mod tests {
         (Format::Int8, Format::Int8),
     ];
 
-    /// A random word and the values in it; bytes are signed, unless `unsigned`.
+    /// A random word and its values. Bytes are signed unless `unsigned` is true.
     fn word(rng: &mut StdRng, format: Format, unsigned: bool) -> (u32, Vec<f64>) {
         match format {
             Format::F32 => {
@@ -463,7 +466,7 @@ mod tests {
         }
     }
 
-    /// Operands packed for `set`, and their products' sums.
+    /// Operands packed for `set`, and the sums of their products.
     fn operands(
         rng: &mut StdRng,
         set: InstructionSet,

@@ -1,5 +1,5 @@
-//! BERT (transformers, `modeling_bert.py`), and RoBERTa, XLM-RoBERTa and CamemBERT, which differ from it in the first
-//! position and in their heads.
+//! BERT (transformers, `modeling_bert.py`). Also RoBERTa, XLM-RoBERTa and CamemBERT, which differ in the
+//! first position and in their heads.
 
 use super::{
     activation, classification, names, parse,
@@ -41,7 +41,7 @@ pub(super) fn roberta_plan(value: &Value) -> Result<Plan> {
     let config: Config = parse(value)?;
     let hidden = config.hidden_size;
     let dense = |name: &str| MatrixPart::new(name, [hidden, hidden]).into();
-    // The positions of the padding token and of those before it are never used.
+    // Positions up to the padding token's index are never used.
     let offset = usize::try_from(config.pad_token_id.unwrap_or(1) + 1).unwrap_or(0);
     let steps = vec![Step::Dense(dense("classifier.dense"), Activation::Tanh)];
     Ok(Plan {

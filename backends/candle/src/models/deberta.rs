@@ -1,5 +1,6 @@
-//! DeBERTa-v2 and DeBERTa-v3 (transformers, `modeling_deberta_v2.py`): BERT whose scores add those of queries and keys with
-//! relative positions, and, in the largest models, a convolution beside the first layer.
+//! DeBERTa-v2 and DeBERTa-v3 (transformers, `modeling_deberta_v2.py`): BERT with attention scores that
+//! include terms for relative positions. The largest models also have a convolution parallel to the first
+//! layer.
 
 use super::{
     activation, classification, names, parse,
@@ -8,12 +9,14 @@ use super::{
 };
 use crate::{
     operations::Result,
-    plan::{Convolution, Disentangled, Index, LogBuckets, MatrixPart, Norm, Plan, Reads, Step, Table},
+    plan::{
+        Convolution, Disentangled, Index, LogBuckets, MatrixPart, Norm, Plan, Position, Reads, Step, Table,
+    },
 };
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The fields of `config.json` that BERT's lacks.
+/// The fields of `config.json` that BERT does not have.
 #[derive(Debug, Deserialize)]
 struct Config {
     #[serde(default)]
@@ -34,7 +37,7 @@ struct Config {
     attention_head_size: Option<usize>,
 }
 
-/// The scores with positions: `"c2p|p2c"` or a list.
+/// The position terms of attention scores: `"c2p|p2c"` or a list.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Kinds {
@@ -79,10 +82,11 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         plan.embeddings.tables.retain(|table| !matches!(table.index, Index::Position { .. }));
     }
     let kinds = kinds(value, &config)?;
-    // Even where the scores with positions are absent.
+    // The divisor also counts position terms that are missing because `relative_attention` is off.
     let divisor = ((plan.heads.size * (1 + kinds.len())) as f32).sqrt();
     plan.views.iter_mut().for_each(|view| view.divisor = divisor);
     if config.relative_attention {
+        plan.views.iter_mut().for_each(|view| view.position = Position::Disentangled);
         let bucket = buckets(value, &config, body.max_position_embeddings)?;
         for (index, layer) in plan.layers.iter_mut().enumerate() {
             layer.attention.disentangled = Some(disentangled(&config, &body, index, (&kinds, bucket)));
@@ -101,7 +105,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     Ok(plan)
 }
 
-/// The scores with positions of a layer.
+/// The position terms of a layer's attention scores.
 fn disentangled(config: &Config, body: &Body, index: usize, scores: (&[&str], LogBuckets)) -> Disentangled {
     let (hidden, (kinds, bucket)) = (body.hidden_size, scores);
     let matrix = |kind, of_content: &str, of_position: &str| {
@@ -124,7 +128,7 @@ fn disentangled(config: &Config, body: &Body, index: usize, scores: (&[&str], Lo
     }
 }
 
-/// The scores with positions, each once.
+/// The position terms, each once.
 fn kinds(value: &Value, config: &Config) -> Result<Vec<&'static str>> {
     let names: Vec<String> = match &config.pos_att_type {
         None => Vec::new(),
@@ -137,13 +141,14 @@ fn kinds(value: &Value, config: &Config) -> Result<Vec<&'static str>> {
     }
 }
 
-/// The buckets of distances, for inputs of up to `positions` tokens.
+/// The buckets of distances, for inputs of at most `positions` tokens.
 fn buckets(value: &Value, config: &Config, positions: usize) -> Result<LogBuckets> {
     let positive = |it: Option<i64>| it.and_then(|it| usize::try_from(it).ok()).filter(|&it| it > 0);
     let most = positive(config.max_relative_positions).unwrap_or(positions);
     let buckets = positive(config.position_buckets);
-    // Half of the buckets are for single distances, the others for logarithms from there to `most - 1`.
+    // Half of the buckets hold a single distance each. The others grow logarithmically from there to `most -
+    // 1`.
     let are_too_many = buckets.is_some_and(|buckets| buckets < 2 || buckets / 2 + 1 >= most);
-    refuse(value, &[(are_too_many, "position_buckets that max_relative_positions leaves no distances for")])?;
+    refuse(value, &[(are_too_many, "position_buckets too large for max_relative_positions")])?;
     Ok(LogBuckets { span: buckets.unwrap_or(most), buckets, most })
 }

@@ -1,5 +1,5 @@
-//! The decoders in Llama's mould (transformers): pre-norm layers with rotary positions and a gated MLP. Architectures differ
-//! in data: a [`Family`] each.
+//! Decoders similar to Llama (transformers): pre-norm layers with rotary positions and a gated MLP. A
+//! [`Family`] describes the differences between architectures as data.
 
 use super::{activation, names, parse, rotary::rope_of, score_on_last_token, unsupported};
 use crate::{
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::BackendError;
 
-/// `config.json`, under the checkpoint's names.
+/// The fields of `config.json`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Config {
     pub(super) vocab_size: usize,
@@ -36,38 +36,39 @@ pub(super) struct Config {
     pad_token_id: Option<i64>,
 }
 
-/// Whose norms a decoder has.
+/// The architecture whose norms a decoder has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mould {
-    /// Norms of the inputs of attention and of the MLP.
+    /// Norms before attention and before the MLP.
     Llama,
-    /// The same, with one added to their weights; embeddings are multiplied by the root of their length.
+    /// Like Llama, with one added to the norms' weights. Embeddings are multiplied by the square root of
+    /// their length.
     Gemma,
-    /// As Gemma, and results are normalised before they are added.
+    /// Like Gemma, with further norms after attention and after the MLP.
     Gemma2,
 }
 
-/// What sets a family apart from the others.
+/// The properties in which a family of decoders differs from Llama.
 pub(super) struct Family {
     /// The activation's name in `config.json`.
     pub(super) activation: String,
-    /// Whether queries, keys and values have biases whatever `attention_bias` says.
+    /// Whether queries, keys and values have biases even if `attention_bias` is false.
     pub(super) query_bias: bool,
-    /// Whether the heads of queries and keys are normalised.
+    /// Whether each head of queries and keys is normalised.
     pub(super) head_norms: bool,
-    /// Whose norms it has.
+    /// The architecture whose norms it has.
     pub(super) mould: Mould,
-    /// Whether tokens see what is behind them.
+    /// Whether tokens also attend to later tokens.
     pub(super) bidirectional: bool,
-    /// Whether a layer sees a window only.
+    /// For each layer, whether it attends to a window only.
     pub(super) sliding: Vec<bool>,
     /// The window's mask.
     pub(super) window: Mask,
-    /// The base of rotary frequencies where `config.json` names none: in all layers, and in those with a window.
+    /// The rotary base if `config.json` names none: for all layers, then for layers with a window.
     pub(super) theta: [Option<f64>; 2],
-    /// What scores are divided by, squared: usually a head's size.
+    /// The square of the number by which attention scores are divided. The default is the head size.
     pub(super) divisor: Option<f32>,
-    /// The soft cap of scores.
+    /// The soft cap of attention scores.
     pub(super) soft_cap: Option<f32>,
 }
 
@@ -76,7 +77,7 @@ impl Family {
         self.mould != Mould::Llama
     }
 
-    /// Llama.
+    /// The properties of Llama.
     pub(super) fn llama(config: &Config, activation: &str) -> Self {
         Self {
             activation: activation.to_owned(),
@@ -120,7 +121,8 @@ impl Config {
         Heads { queries, keys: self.num_key_value_heads.unwrap_or(queries), size }
     }
 
-    /// Which layers see a window only: by `layer_types`, else by `rule`. None without a window.
+    /// For each layer, whether it attends to a window: by `layer_types`, or else by `rule`. Always false
+    /// without a window.
     pub(super) fn sliding(&self, rule: impl Fn(usize) -> bool) -> Vec<bool> {
         let is_sliding = |layer: usize| match &self.layer_types {
             Some(kinds) => kinds.get(layer).is_some_and(|kind| kind == "sliding_attention"),
@@ -129,7 +131,7 @@ impl Config {
         (0..self.num_hidden_layers).map(|layer| self.sliding_window.is_some() && is_sliding(layer)).collect()
     }
 
-    /// The window of causal models: a token's own and those before it.
+    /// The window of causal models: the token itself and the tokens before it.
     pub(super) fn causal_window(&self) -> Mask {
         Mask { before: self.sliding_window.map_or(usize::MAX, |window| window.saturating_sub(1)), after: 0 }
     }
@@ -159,7 +161,7 @@ pub(super) fn plan(value: &Value, config: &Config, family: &Family) -> Result<Pl
     let theta = value["rope_theta"].as_f64().or(family.theta[0]);
     let mut views = vec![view(full, &[&parameters["full_attention"], parameters, scaling], theta)?];
     if family.sliding.contains(&true) {
-        // A base of its own is that of windows alone, which are not scaled.
+        // If the family has a separate base for windows, that base applies only to them, without scaling.
         let of_windows: &[&Value] = match family.theta[1] {
             Some(_) => &[&parameters["sliding_attention"]],
             None => &[parameters, scaling],
@@ -174,7 +176,7 @@ pub(super) fn plan(value: &Value, config: &Config, family: &Family) -> Result<Pl
         hidden,
         vocabulary: config.vocab_size,
         longest_input: config.max_position_embeddings,
-        // Some configurations say -1 for none.
+        // Some configurations say -1 if there is no padding token.
         padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
         embeddings: Embeddings {
             tables: vec![Table {

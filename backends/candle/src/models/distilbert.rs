@@ -1,4 +1,4 @@
-//! DistilBERT (transformers, `modeling_distilbert.py`): BERT without token types, under other names.
+//! DistilBERT (transformers, `modeling_distilbert.py`): BERT with other names and without token types.
 
 use super::{
     activation, classification, names, parse,
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
 
-/// `config.json`, under the checkpoint's names.
+/// The fields of `config.json`.
 #[derive(Debug, Deserialize)]
 struct Config {
     vocab_size: usize,
@@ -37,7 +37,7 @@ const NAMES: Names = Names {
     mlp_norm: "output_layer_norm",
 };
 
-/// Not in the configuration.
+/// The epsilon of layer norms, which the configuration does not have.
 const EPSILON: f32 = 1e-12;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {

@@ -1,4 +1,4 @@
-//! ELECTRA (transformers, `modeling_electra.py`): BERT whose embeddings may be narrower than its layers.
+//! ELECTRA (transformers, `modeling_electra.py`): BERT with embeddings that may be narrower than its layers.
 
 use super::{
     classification, names, parse,

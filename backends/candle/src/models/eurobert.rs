@@ -1,4 +1,5 @@
-//! EuroBERT (transformers, `modeling_eurobert.py`): Llama's layers, each of which sees the whole text.
+//! EuroBERT (transformers, `modeling_eurobert.py`): Llama's layers, in which every token attends to the whole
+//! text.
 
 use super::{
     classification,
@@ -13,12 +14,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
 
-/// The fields of `config.json` that other architectures lack.
+/// The fields of `config.json` that other architectures do not have.
 #[derive(Debug, Deserialize)]
 struct Settings {
     hidden_act: String,
     classifier_pooling: Option<String>,
-    /// The same in the repositories' own code.
+    /// The name of the classifier's pooling in the repositories' own code.
     clf_pooling: Option<String>,
 }
 

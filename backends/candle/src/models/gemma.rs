@@ -1,4 +1,5 @@
-//! Gemma, Gemma 2 and Gemma 3 (transformers, `modeling_gemma*.py`): bge-reranker-v2-gemma's body, EmbeddingGemma.
+//! Gemma, Gemma 2 and Gemma 3 (transformers, `modeling_gemma*.py`), such as bge-reranker-v2-gemma and
+//! EmbeddingGemma.
 
 use super::decoder::{self, Config, Family, Mould};
 use super::parse;
@@ -6,7 +7,7 @@ use crate::{attention::Mask, operations::Result, plan::Plan};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Settings of Gemma's own.
+/// Settings that only Gemma has.
 #[derive(Debug, Deserialize)]
 struct Settings {
     hidden_activation: Option<String>,
@@ -16,11 +17,11 @@ struct Settings {
     rope_local_base_freq: Option<f64>,
 }
 
-/// Every sixth layer of Gemma 3 sees everything.
+/// In Gemma 3, every sixth layer attends to the whole text.
 const PATTERN: usize = 6;
 
 fn family(config: &Config, settings: &Settings) -> Family {
-    // `hidden_act` of the first models says "gelu" and means its approximation.
+    // The first models say "gelu" in `hidden_act` and mean its tanh approximation.
     let activation = settings.hidden_activation.as_deref().unwrap_or("gelu_pytorch_tanh");
     let bidirectional = config.use_bidirectional_attention == Some(true);
     Family {
@@ -39,7 +40,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     decoder::plan(value, &config, &family)
 }
 
-/// Gemma 2: every other layer, from the first on, sees a window.
+/// Gemma 2: every other layer, beginning with the first, attends to a window.
 pub(super) fn gemma2_plan(value: &Value) -> Result<Plan> {
     let config = Config::read(value)?;
     let (sliding, window) = (config.sliding(|layer| layer % 2 == 0), config.causal_window());
@@ -50,13 +51,13 @@ pub(super) fn gemma2_plan(value: &Value) -> Result<Plan> {
     )
 }
 
-/// Gemma 3, text only. Its windows have rotary frequencies of their own.
+/// Gemma 3, text only. Layers with a window have a rotary base of their own.
 pub(super) fn gemma3_plan(value: &Value) -> Result<Plan> {
     let (config, settings): (Config, Settings) = (Config::read(value)?, parse(value)?);
     let pattern = settings.sliding_window_pattern.unwrap_or(PATTERN).max(1);
     let sliding = config.sliding(|layer| (layer + 1) % pattern != 0);
     let family = family(&config, &settings);
-    // A bidirectional window has a half to each side.
+    // A bidirectional window has half of its size on each side.
     let half = config.sliding_window.unwrap_or(0) / 2;
     let window =
         if family.bidirectional { Mask { before: half, after: half } } else { config.causal_window() };

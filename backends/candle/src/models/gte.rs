@@ -1,5 +1,5 @@
-//! GTE (transformers, `modeling_gte.py`) and the remote code that it comes from (Alibaba-NLP/new-impl):
-//! gte-*-en-v1.5, gte-multilingual-base and its re-ranker, `stella_en_400M_v5`, Snowflake's arctic-embed-m-v2.0.
+//! GTE (transformers, `modeling_gte.py`) and the remote code behind it (Alibaba-NLP/new-impl): gte-*-en-v1.5,
+//! gte-multilingual-base and its re-ranker, `stella_en_400M_v5`, Snowflake's arctic-embed-m-v2.0.
 
 use super::{
     activation, head_size, parse,
@@ -16,8 +16,8 @@ use crate::{
 use serde_json::Value;
 use text_embeddings_backend_core::{Activation, BackendError};
 
-/// Files of the remote code also have switches between implementations of attention, some of them as strings.
-/// These change no result and are not read.
+/// Configurations of the remote code also choose between implementations of attention, sometimes by strings.
+/// The choice does not affect results, so these settings are not read.
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config: Config = parse(value)?;
     let norm_type = value["layer_norm_type"].as_str().unwrap_or("layer_norm");
@@ -64,8 +64,8 @@ fn layer(config: &Config, index: usize, activation: Activation) -> Layer {
     }
 }
 
-/// The remote code's `ntk` multiplies the base by the factor and divides the frequencies by a power of it,
-/// whatever a text's length.
+/// The remote code's `ntk` multiplies the base by the factor and divides the frequencies by a power of the
+/// factor, for texts of any length.
 fn rotation(value: &Value, size: usize) -> Result<Rope> {
     let scaling = &value["rope_scaling"];
     if scaling["type"] != "ntk" {
@@ -73,7 +73,7 @@ fn rotation(value: &Value, size: usize) -> Result<Rope> {
     }
     refuse(value, &[(!scaling["mixed_b"].is_null(), "mixed_b in rope_scaling")])?;
     let (Some(factor), Some(theta)) = (scaling["factor"].as_f64(), value["rope_theta"].as_f64()) else {
-        let message = "config.json: rope_scaling of type ntk needs its factor, and rope_theta";
+        let message = "config.json: rope_scaling of type ntk needs `factor` and `rope_theta`";
         return Err(BackendError::Load(message.to_owned()));
     };
     let plain = rope(&Value::Null, size, Some(theta * factor))?;

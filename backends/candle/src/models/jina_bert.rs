@@ -1,5 +1,5 @@
-//! Jina's BERT with `ALiBi` instead of position embeddings, in two kinds. One (remote code
-//! jina-bert-implementation) has gated MLPs: jina-embeddings-v2-* and jina-reranker-v1-*. The other
+//! Jina's BERT with `ALiBi` instead of position embeddings, in two kinds. The first (remote code
+//! jina-bert-implementation) has gated MLPs: jina-embeddings-v2-* and jina-reranker-v1-*. The second
 //! (jina-bert-v2-qk-post-norm) also normalises queries and keys: jina-embeddings-v2-base-code.
 
 use super::{
@@ -17,7 +17,7 @@ use text_embeddings_backend_core::Activation;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config: Config = parse(value)?;
-    // `hidden_act` plays no part.
+    // `hidden_act` has no effect.
     let activation = match value["feed_forward_type"].as_str().unwrap_or("original") {
         "geglu" => Activation::Gelu,
         "reglu" => Activation::Relu,
@@ -36,13 +36,13 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     })
 }
 
-/// The configurations of both kinds are alike but for the repository that their code comes from.
+/// Whether the model is of the second kind. The configurations differ only in the repository of the code.
 fn has_head_norms(value: &Value) -> bool {
     let places = [&value["_name_or_path"], &value["auto_map"]["AutoConfig"]];
     places.iter().any(|place| place.as_str().is_some_and(|place| place.contains("qk-post-norm")))
 }
 
-/// A layer's place and what its parts have in common.
+/// The index of a layer, and everything that its parts share.
 struct Place<'a> {
     config: &'a Config,
     index: usize,
@@ -70,7 +70,7 @@ impl Place<'_> {
         }
     }
 
-    /// An MLP whose gate is the given one of the two halves of its first matrix.
+    /// A gated MLP. The gate is half `gate_half` of its first matrix.
     fn mlp(&self, [first, last]: [&str; 2], gate_half: usize) -> Mlp {
         let (hidden, inner) = (self.config.hidden_size, self.config.intermediate_size);
         let both = self.part(first, [2 * inner, hidden]).biased(false);

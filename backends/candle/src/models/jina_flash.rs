@@ -1,5 +1,5 @@
-//! XLM-RoBERTa as Jina's flash implementation names its tensors: jina-reranker-v2-base-multilingual, and
-//! jina-embeddings-v3 with rotary positions and adapters (without these also in transformers,
+//! XLM-RoBERTa under the tensor names of Jina's flash implementation: jina-reranker-v2-base-multilingual, and
+//! jina-embeddings-v3 with rotary positions and adapters (transformers has it without adapters in
 //! `modeling_jina_embeddings_v3.py`).
 
 use super::{
@@ -18,7 +18,7 @@ use serde_json::Value;
 use std::num::NonZeroUsize;
 use text_embeddings_backend_core::{Activation, BackendError};
 
-/// The adapters of jina-embeddings-v3 and the server's choice among them.
+/// The adapters of jina-embeddings-v3, and the one that the server chose.
 #[derive(Debug, Deserialize)]
 struct Lora {
     #[serde(rename = "lora_adaptations")]
@@ -50,7 +50,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     };
     let layers = (0..config.num_hidden_layers).map(|index| layer(&config, index, activation)).collect();
     let mut plan = encoder(value, &config, "emb_ln", position, layers)?;
-    // The positions of the padding token and of those before it are never used.
+    // Positions up to the padding token's index are never used.
     let offset = usize::try_from(config.pad_token_id.unwrap_or(1) + 1).unwrap_or(0);
     if !is_rotary {
         plan.embeddings.tables.push(Table {
@@ -89,7 +89,7 @@ fn layer(config: &Config, index: usize, activation: Activation) -> Layer {
     }
 }
 
-/// Which adapter is added to the matrices, if they are stored with adapters.
+/// The adapter to add to the matrices, if the checkpoint has adapters.
 fn adapters(value: &Value) -> Result<Option<Adapters>> {
     if value["lora_adaptations"].is_null() || value["load_trained_adapters"] == false {
         return Ok(None);

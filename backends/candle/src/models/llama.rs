@@ -1,5 +1,5 @@
-//! Llama and Mistral (transformers, `modeling_llama.py`, `modeling_mistral.py`): e5-mistral, SFR-Embedding; and NVIDIA's
-//! bidirectional Llama (`llama_bidirec`: llama-nemotron-embed, llama-nemotron-rerank).
+//! Llama and Mistral (transformers, `modeling_llama.py`, `modeling_mistral.py`): e5-mistral, SFR-Embedding.
+//! Also NVIDIA's bidirectional Llama (`llama_bidirec`): llama-nemotron-embed, llama-nemotron-rerank.
 
 use super::{
     decoder::{self, Config, Family},
@@ -12,7 +12,7 @@ use crate::{
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Settings of the bidirectional one's head, and what all name.
+/// The activation, which all of them name, and the settings of the bidirectional model's head.
 #[derive(Debug, Deserialize)]
 struct Settings {
     hidden_act: String,
@@ -26,7 +26,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     decoder::plan(value, &config, &Family::llama(&config, &settings.hidden_act))
 }
 
-/// Mistral: all layers see a window, if there is one.
+/// Mistral. If there is a window, it applies to all layers.
 pub(super) fn mistral_plan(value: &Value) -> Result<Plan> {
     let (config, settings): (Config, Settings) = (Config::read(value)?, parse(value)?);
     let (sliding, window) = (config.sliding(|_| true), config.causal_window());

@@ -1,9 +1,11 @@
-//! The layer-wise `MiniCPM` of bge-reranker-v2-minicpm-layerwise (`FlagEmbedding`, `modeling_minicpm_reranker.py`): Llama's
-//! layers, and after each layer from `start_layer` on a head that scores.
+//! The layer-wise `MiniCPM` of bge-reranker-v2-minicpm-layerwise (`FlagEmbedding`,
+//! `modeling_minicpm_reranker.py`): Llama's layers, with a scoring head after each layer from `start_layer`
+//! on.
 //!
-//! `MiniCPM` multiplies what a block adds to the residual stream by `s = scale_depth / √layers`. Here the stream is kept
-//! divided by `s`, so that blocks add their results as they are: embeddings are multiplied by `scale_emb / s`, and norms,
-//! which divide the stream by its size, have their epsilon divided by `s²`. The states after the final norm are the same.
+//! `MiniCPM` multiplies each block's result by `s = scale_depth / √layers` before it adds it to the residual
+//! stream. Here the stream is divided by `s` instead, so that results are added unchanged: embeddings are
+//! multiplied by `scale_emb / s`, and the epsilon of norms, which divide the stream by its size, is divided
+//! by `s²`. The states after the final norm are the same.
 
 use super::{
     CUTOFF_LAYERS,
@@ -18,12 +20,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::BackendError;
 
-/// The architecture that has heads after its layers. `MiniCPM` itself and its embedding models are others.
+/// The architecture with heads after its layers. `MiniCPM` itself and its embedding models are not supported.
 const LAYER_WISE: &str = "LayerWiseMiniCPMForCausalLM";
-/// The layers after which the authors' card scores. Their code goes through all layers where it is told nothing.
+/// The layer after which the authors' model card scores. Without a setting, their code runs all layers.
 const RECOMMENDED: usize = 28;
 
-/// Settings of `MiniCPM`'s own.
+/// Settings that only `MiniCPM` has.
 #[derive(Debug, Deserialize)]
 struct Settings {
     hidden_act: String,
@@ -34,7 +36,7 @@ struct Settings {
     head_type: String,
 }
 
-/// The plan of the layers up to the cutoff (`cutoff_layers`) and of the head there.
+/// The plan of the layers up to the cutoff (`cutoff_layers`) and of the head after them.
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let names = value["architectures"].as_array();
     if !names.is_some_and(|names| names.iter().any(|name| name == LAYER_WISE)) {
@@ -71,7 +73,8 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     Ok(plan)
 }
 
-/// The number of layers to go through: the one asked for, else the authors' if the checkpoint has a head there, else all.
+/// The number of layers to run: `cutoff_layers`, or else the authors' number if the checkpoint has a head
+/// there, or else all.
 fn cutoff(value: &Value, first: usize, layers: usize) -> Result<usize> {
     if first == 0 || first > layers {
         return Err(unsupported(value, &format!("start_layer {first} of {layers} layers")));
@@ -82,7 +85,7 @@ fn cutoff(value: &Value, first: usize, layers: usize) -> Result<usize> {
         None => Ok(layers),
         Some(asked) => usize::try_from(asked).ok().filter(|asked| heads.contains(asked)).ok_or_else(|| {
             BackendError::Load(format!(
-                "{asked} layers are asked for, but this model scores after {first} to {layers} layers: choose one of these"
+                "{asked} layers were requested, but this model scores after {first} to {layers} layers: choose one of these"
             ))
         }),
     }

@@ -1,7 +1,7 @@
-//! The architectures, each in a file as a function from `config.json` to a [`Plan`], and how they are found.
+//! The supported architectures. Each has a function from `config.json` to a [`Plan`].
 //!
-//! What must hold: a setting that a plan does not carry out is refused by name, and an architecture that is not here is
-//! refused with the list of those that are, before anything else is looked at.
+//! What must hold: a setting that a plan does not implement is refused by name; an unknown architecture is
+//! refused with a list of the supported ones before anything else is checked.
 
 mod bert;
 mod deberta;
@@ -34,23 +34,23 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use text_embeddings_backend_core::{Activation, BackendError, Description};
 
-/// An architecture, or several that differ in names only.
+/// An architecture, or several that differ only in names.
 struct Architecture {
-    /// `model_type` in `config.json`, or a name of our own ([`name_of`]).
+    /// Values of `model_type` in `config.json`, or a name that [`name_of`] assigns.
     model_types: &'static [&'static str],
-    /// What the configuration says.
+    /// Makes the plan from the configuration.
     plan: fn(&Value) -> Result<Plan>,
 }
 
-/// The field that names the task whose adapter is added. `config.json` itself does not have it: the server adds
-/// it. Without it, no adapter is added.
+/// The field that names the task of the adapter to add. The server adds the field to `config.json`. Without
+/// it, no adapter is added.
 pub const LORA_TASK: &str = "lora_task";
 
-/// The field that says after how many layers a layer-wise re-ranker scores, in its authors' word. `config.json` itself
-/// does not have it: the server adds it. Without it, the authors' number applies.
+/// The number of layers after which a layer-wise re-ranker scores, under its authors' name for it. The server
+/// adds the field to `config.json`. Without it, the authors' number applies.
 pub const CUTOFF_LAYERS: &str = "cutoff_layers";
 
-/// All that are supported.
+/// All supported architectures.
 const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["bert"], plan: bert::plan },
     Architecture { model_types: &["roberta", "xlm-roberta", "camembert"], plan: bert::roberta_plan },
@@ -78,20 +78,21 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { model_types: &["jina_embeddings_v3", XLM_ROBERTA_FLASH], plan: jina_flash::plan },
 ];
 
-/// Re-rankers on architectures of their own that are not computed, and why.
+/// Re-rankers with architectures that are not supported, and the reason for each.
 const NOT_COMPUTED: [(&str, &str); 1] = [(
     "cost_wise_gemma",
-    "bge-reranker-v2.5-gemma2-lightweight merges neighbouring tokens on its way through the layers; choose \
+    "bge-reranker-v2.5-gemma2-lightweight merges neighbouring tokens between its layers; choose \
      bge-reranker-v2-gemma or bge-reranker-v2-m3",
 )];
 
-/// Jina's BERT with `ALiBi`, whose `model_type` is BERT's.
+/// The name for Jina's BERT with `ALiBi`, whose `model_type` is `bert`.
 const JINA_BERT: &str = "jina-bert";
 
-/// Jina's XLM-RoBERTa with names of its own, whose `model_type` is XLM-RoBERTa's or missing.
+/// The name for Jina's XLM-RoBERTa with tensor names of its own, whose `model_type` is `xlm-roberta` or
+/// missing.
 const XLM_ROBERTA_FLASH: &str = "xlm-roberta-flash";
 
-/// The name that an architecture is found by.
+/// The name by which [`ARCHITECTURES`] is searched.
 fn name_of(config: &Value) -> Option<&str> {
     let code = config["auto_map"]["AutoConfig"].as_str();
     match config["model_type"].as_str() {
@@ -134,24 +135,24 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
     let plan = (architecture.plan)(config)?;
     if let (None, false) = (plan.cutoff_layers, config[CUTOFF_LAYERS].is_null()) {
         return Err(BackendError::Load(
-            "a number of layers to score after is chosen, but this model scores after its last layer only: choose none"
+            "a number of layers was chosen, but this model only scores after its last layer: leave the setting out"
                 .to_owned(),
         ));
     }
     match config[LORA_TASK].as_str().filter(|_| plan.adapters.is_none()) {
         Some(task) => Err(BackendError::Load(format!(
-            "the task {task:?} is chosen, but this model has no adapters for tasks: choose none"
+            "the task {task:?} was chosen, but this model has no adapters for tasks: leave the setting out"
         ))),
         None => Ok(plan),
     }
 }
 
-/// Settings that count what a plan lists one by one.
+/// Settings that determine the lengths of lists in a plan.
 const COUNTS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_experts"];
-/// More than any model has.
+/// The largest value of these settings: more than any model has.
 const MOST_COUNTED: u64 = 10_000;
 
-/// Refuses a plan that would be larger than any checkpoint, before memory is taken for it.
+/// Refuses a plan that would be larger than any checkpoint, before it takes memory.
 fn refuse_countless(config: &Value) -> Result<()> {
     match COUNTS.iter().find(|name| config[**name].as_u64().is_some_and(|count| count > MOST_COUNTED)) {
         Some(name) => Err(BackendError::Load(format!(
@@ -162,7 +163,7 @@ fn refuse_countless(config: &Value) -> Result<()> {
     }
 }
 
-/// The facts that follow from `config.json` alone.
+/// The description of a model from its `config.json`.
 ///
 /// # Errors
 ///
@@ -179,13 +180,13 @@ pub fn describe(config: &Value) -> Result<Description> {
     })
 }
 
-/// The error of a setting that is not supported.
+/// The error for a setting that is not supported.
 fn unsupported(config: &Value, setting: &str) -> BackendError {
     let name = config["model_type"].as_str().unwrap_or("this architecture");
     BackendError::Load(format!("config.json: {setting} is not supported for {name}"))
 }
 
-/// Refuses the first setting that is set to what is not supported.
+/// Refuses the first setting that has an unsupported value. Each pair says whether it has, and names it.
 fn refuse(config: &Value, settings: &[(bool, &str)]) -> Result<()> {
     match settings.iter().find(|(is_set, _)| *is_set) {
         Some((_, setting)) => Err(unsupported(config, setting)),
@@ -193,7 +194,7 @@ fn refuse(config: &Value, settings: &[(bool, &str)]) -> Result<()> {
     }
 }
 
-/// Beginnings of the names of tensors ([`Plan::ignored`]).
+/// Prefixes of tensor names, for [`Plan::ignored`].
 fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
@@ -204,12 +205,12 @@ fn parse<T: DeserializeOwned>(config: &Value) -> Result<T> {
         .map_err(|error| BackendError::Load(format!("config.json: {error}")))
 }
 
-/// The activation function in `field`, called `name`.
+/// The activation function with the name `name`, which `field` contains.
 fn activation(config: &Value, field: &str, name: &str) -> Result<Activation> {
     Activation::from_config(name).ok_or_else(|| unsupported(config, &format!("{field} {name:?}")))
 }
 
-/// Values of a head of equal heads.
+/// The size of a head, for `heads` heads of equal size.
 fn head_size(hidden: usize, heads: usize) -> Result<usize> {
     if heads > 0 && hidden > 0 && hidden.is_multiple_of(heads) {
         return Ok(hidden / heads);
@@ -218,7 +219,7 @@ fn head_size(hidden: usize, heads: usize) -> Result<usize> {
     Err(BackendError::Load(message.to_owned()))
 }
 
-/// A classification head that ends in `LOGITS.weight` and `LOGITS.bias`.
+/// A classification head that ends in `LOGITS.weight` and `LOGITS.bias`, where `LOGITS` is the argument.
 fn classification(reads: Reads, steps: Vec<Step>, logits: &str, width: usize) -> Classification {
     Classification { reads, steps, logits: logits.to_owned(), logits_bias: true, width, divisor: 1.0 }
 }

@@ -1,4 +1,5 @@
-//! ModernBERT (transformers, `modeling_modernbert.py`): some layers see the whole text, the others a window.
+//! ModernBERT (transformers, `modeling_modernbert.py`): some layers attend to the whole text, the others to a
+//! window.
 
 use super::{activation, classification, head_size, names, parse, refuse, rotary::rope_of};
 use crate::{
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::num::NonZeroUsize;
 
-/// `config.json`, under the checkpoint's names.
+/// The fields of `config.json`.
 #[derive(Debug, Deserialize)]
 struct Config {
     vocab_size: usize,
@@ -27,7 +28,7 @@ struct Config {
     norm_bias: Option<bool>,
     attention_bias: Option<bool>,
     mlp_bias: Option<bool>,
-    /// Tokens of a window, the query's own among them.
+    /// The size of a window in tokens, including the query's own.
     local_attention: usize,
     layer_types: Option<Vec<String>>,
     global_attn_every_n_layers: Option<NonZeroUsize>,
@@ -58,7 +59,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         let mlp = |name, shape| part(name, shape, config.mlp_bias);
         let qkv = || attention("attn.Wqkv", [3 * hidden, hidden]);
         let gate_up = || mlp("mlp.Wi", [2 * inner, hidden]);
-        // The first layer's input is normalised already, by the embeddings' norm.
+        // The embeddings' norm has already normalised the input of the first layer.
         let input = (index > 0).then(|| norm(&name("attn_norm")));
         Layer {
             view,
@@ -109,7 +110,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     })
 }
 
-/// The head's dense layer and norm, once in front of the classes and once in front of the vocabulary.
+/// The head's dense layer and norm: once before the classifier, once before the vocabulary.
 fn tops(value: &Value, config: &Config, norm: impl Fn(&str) -> Norm) -> Result<(Classification, MaskedLm)> {
     let width = config.hidden_size;
     let pooling = config.classifier_pooling.as_deref().unwrap_or("cls");
@@ -141,7 +142,7 @@ fn views(value: &Value, config: &Config, size: usize) -> Result<Vec<View>> {
     let window = config.local_attention / 2;
     let masks = [Mask::FULL, Mask { before: window, after: window }];
     let global = value["global_rope_theta"].as_f64().unwrap_or(160_000.0);
-    // A base that is null is the global one.
+    // A base of null means the global base.
     let local = value.get("local_rope_theta").map_or(10_000.0, |theta| theta.as_f64().unwrap_or(global));
     let view = |((mask, kind), theta)| {
         let (own, theta) = (&value["rope_parameters"][kind], json!({ "rope_theta": theta }));

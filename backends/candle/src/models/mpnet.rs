@@ -1,4 +1,5 @@
-//! MPNet (transformers, `modeling_mpnet.py`): BERT without token types, whose scores have a bias by distance.
+//! MPNet (transformers, `modeling_mpnet.py`): BERT without token types, with a bias by distance on attention
+//! scores.
 
 use super::{
     classification, names, parse,
@@ -22,10 +23,10 @@ const NAMES: Names = Names {
     ..BERT
 };
 
-/// Positions 0 and 1 belong to padding, whatever `pad_token_id` is.
+/// The position of the first token. Positions 0 and 1 belong to padding, whatever `pad_token_id` is.
 const FIRST_POSITION: usize = 2;
 
-/// Buckets of distances.
+/// The number of buckets for distances.
 const BUCKETS: usize = 32;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {

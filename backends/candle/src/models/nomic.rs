@@ -1,5 +1,5 @@
 //! Nomic BERT (transformers, `modeling_nomic_bert.py`, and the remote code of nomic-ai/nomic-bert-2048):
-//! nomic-embed-text-v1 and v1.5, its v2-moe with experts, `CodeRankEmbed`, Snowflake's arctic-embed-m-long.
+//! nomic-embed-text-v1 and v1.5, v2-moe with experts, `CodeRankEmbed`, Snowflake's arctic-embed-m-long.
 
 use super::{
     activation, head_size, parse,
@@ -17,8 +17,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
 
-/// The remote code's names, which are GPT-2's, of fields that transformers calls otherwise. If a file has both, the
-/// first of the two counts.
+/// The remote code's field names, which come from GPT-2, with the names in transformers. If a file has both,
+/// the remote code's counts.
 const NAMES: [(&str, &str); 7] = [
     ("n_embd", "hidden_size"),
     ("n_inner", "intermediate_size"),
@@ -29,7 +29,7 @@ const NAMES: [(&str, &str); 7] = [
     ("activation_function", "hidden_act"),
 ];
 
-/// Settings that are off in every known model.
+/// Settings that every known model switches off.
 const OFF: [&str; 11] = [
     "prenorm",
     "parallel_block",
@@ -120,13 +120,14 @@ fn mlp(value: &Value, config: &Config, settings: &Settings, name: &str) -> Resul
             let activation = activation(value, "activation_function", plain)?;
             return Ok(Mlp::Plain { up: up("fc1").into(), down, activation });
         }
-        // transformers' own MLP is always gated.
+        // The MLP of transformers is always gated.
         None => activation(value, "hidden_act", &config.hidden_act)?,
     };
     Ok(Mlp::Gated { gate: up("fc12"), up: up("fc11"), down, activation })
 }
 
-/// The experts' matrices are stored one below the other, the second of each expert transposed.
+/// The checkpoint stores the experts' matrices one below the other. The second matrix of each expert is
+/// transposed.
 fn experts(value: &Value, config: &Config, settings: &Settings, name: &str) -> Result<Mlp> {
     let (hidden, inner, count) =
         (config.hidden_size, config.intermediate_size, settings.num_experts.unwrap_or(0));

@@ -1,4 +1,5 @@
-//! Parts of encoders that have BERT's tables and configuration, and layers with other tensors.
+//! Parts that several encoders share: those with BERT's tables and configuration, but other tensors in their
+//! layers.
 
 use super::{head_size, names, post_norm::Config, refuse, unsupported};
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
 
-/// Refuses the first of these settings that is neither absent nor null, false or 0.
+/// Refuses the first of these settings with a value other than null, false or 0.
 pub(super) fn refuse_set(config: &Value, settings: &[&str]) -> Result<()> {
     let is_set = |value: &Value| match value {
         Value::Null | Value::Bool(false) => false,
@@ -24,8 +25,8 @@ pub(super) fn refuse_set(config: &Value, settings: &[&str]) -> Result<()> {
     }
 }
 
-/// An encoder without heads: the sum of words' and token types' vectors, its norm, and layers. Every token sees
-/// all of its text.
+/// An encoder without heads: the sum of the word and token type embeddings, its norm, and layers. Every token
+/// attends to its whole text.
 pub(super) fn encoder(
     value: &Value,
     config: &Config,
@@ -73,7 +74,7 @@ pub(super) fn encoder(
     })
 }
 
-/// Attention whose queries, keys and values come from the three thirds of one matrix, without norms.
+/// Attention whose queries, keys and values are the three thirds of one matrix, without norms.
 pub(super) fn fused_attention(query_key_value: MatrixPart, output: MatrixPart) -> Attention {
     let [outputs, _] = query_key_value.shape;
     Attention {
@@ -85,7 +86,7 @@ pub(super) fn fused_attention(query_key_value: MatrixPart, output: MatrixPart) -
     }
 }
 
-/// A classification head on the first token: the matrix `dense` and a hyperbolic tangent, then `logits`.
+/// A classification head on the first token: the matrix `dense` with a tanh, then `logits`.
 pub(super) fn classification(dense: &str, logits: &str, hidden: usize) -> Classification {
     let dense = MatrixPart::new(dense, [hidden, hidden]);
     super::classification(Reads::First, vec![Step::Dense(dense.into(), Activation::Tanh)], logits, hidden)

@@ -1,8 +1,8 @@
-//! The body of BERT and of the encoders that differ from it in a few places: the sum of words', positions' and types'
-//! vectors, its norm, then layers whose norms follow their blocks.
+//! The body of BERT and of encoders that differ from it in a few places: the sum of word, position and type
+//! embeddings, its norm, then layers with norms after their blocks.
 //!
-//! Input: a configuration under BERT's names, and the names of a layer's tensors. Output: a plan without heads, which
-//! the architectures complete.
+//! Input: a configuration with BERT's names, and the names of a layer's tensors. Output: a plan without
+//! heads, which each architecture completes.
 
 use super::{activation, head_size, refuse};
 use crate::{
@@ -26,7 +26,7 @@ pub(super) struct Config {
     pub(super) num_hidden_layers: usize,
     pub(super) num_attention_heads: usize,
     pub(super) max_position_embeddings: usize,
-    /// Rows of the table of token types; 0 where there is none.
+    /// The number of token types; 0 without a table of token types.
     #[serde(default)]
     pub(super) type_vocab_size: usize,
     pub(super) layer_norm_eps: f32,
@@ -37,9 +37,9 @@ pub(super) struct Config {
     pub(super) pad_token_id: Option<i64>,
 }
 
-/// The names of a layer's tensors, each after the layer's own.
+/// The names of a layer's tensors, relative to the layer's name.
 pub(super) struct Names {
-    /// Layers are called `LAYERS.INDEX`.
+    /// The name of a layer is `LAYERS.INDEX`.
     pub(super) layers: &'static str,
     pub(super) query: &'static str,
     pub(super) key: &'static str,
@@ -51,7 +51,7 @@ pub(super) struct Names {
     pub(super) mlp_norm: &'static str,
 }
 
-/// BERT's.
+/// BERT's names.
 pub(super) const BERT: Names = Names {
     layers: "encoder.layer",
     query: "attention.self.query",
@@ -64,10 +64,10 @@ pub(super) const BERT: Names = Names {
     mlp_norm: "output.LayerNorm",
 };
 
-/// The table of words.
+/// The name of the table of word embeddings.
 pub(super) const WORDS: &str = "embeddings.word_embeddings.weight";
 
-/// All but the heads; the first token has the position `offset`.
+/// The plan without heads. `offset` is the position of the first token.
 pub(super) fn encoder(value: &Value, config: &Config, offset: usize, names: &Names) -> Result<Plan> {
     let position_type = config.position_embedding_type.as_deref().unwrap_or("absolute");
     refuse(

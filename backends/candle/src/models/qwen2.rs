@@ -1,5 +1,5 @@
-//! Qwen2 (transformers, `modeling_qwen2.py`): gte-Qwen2, whose vectors come from attention without a causal mask
-//! (`is_causal` false), jina-code-embeddings, mxbai-rerank-v2.
+//! Qwen2 (transformers, `modeling_qwen2.py`): jina-code-embeddings, mxbai-rerank-v2, and gte-Qwen2, which has
+//! no causal mask (`is_causal` false).
 
 use super::{
     decoder::{self, Config, Family},

@@ -1,6 +1,6 @@
-//! Qwen3 (transformers, `modeling_qwen3.py`): Qwen3-Reranker, Qwen3-Embedding, voyage-4-nano; and pplx-embed, which is
-//! Qwen3 without a causal mask and with vectors of whole numbers. With a projector of marked tokens' states:
-//! jina-reranker-v3 (`modeling.py` of its repository).
+//! Qwen3 (transformers, `modeling_qwen3.py`): Qwen3-Reranker, Qwen3-Embedding, voyage-4-nano. pplx-embed is
+//! Qwen3 without a causal mask and with vectors of whole numbers. jina-reranker-v3 (`modeling.py` of its
+//! repository) adds a projector for the states of marked tokens.
 
 use super::{
     decoder::{self, Config, Family},
@@ -15,12 +15,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
 
-/// jina-reranker-v3's architecture.
+/// The architecture of jina-reranker-v3.
 const JINA_RANKING: &str = "JinaForRanking";
-/// Values of a vector that its projector gives, whatever the size of a state.
+/// The length of the projector's vectors. It does not depend on the size of a state.
 const PROJECTED: usize = 512;
 
-/// Settings of Qwen's own.
+/// Settings that only Qwen has.
 #[derive(Debug, Deserialize)]
 pub(super) struct Settings {
     hidden_act: String,
@@ -35,7 +35,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let family = Family { head_norms: true, ..family(&config, &settings) };
     let mut plan = decoder::plan(value, &config, &family)?;
     if value["architectures"].as_array().is_some_and(|names| names.iter().any(|name| name == JINA_RANKING)) {
-        // jina-reranker-v3.5, whose prompt is another one.
+        // jina-reranker-v3.5 has a sliding window. Its prompt differs, so it is refused.
         refuse(
             value,
             &[(family.sliding.contains(&true), "a sliding window of a listwise re-ranker (JinaForRanking)")],
@@ -48,7 +48,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         ];
         plan.ignored.push("projector.".to_owned());
     }
-    // voyage-4-nano: its vectors are longer than its states.
+    // voyage-4-nano projects its states to longer vectors.
     if let (true, Some(outputs)) = (config.use_bidirectional_attention == Some(true), settings.num_labels) {
         let projection = MatrixPart::new("linear", [outputs, config.hidden_size]).biased(false);
         plan.vector_steps = vec![Step::Dense(projection.into(), Activation::Identity)];
@@ -63,7 +63,7 @@ pub(super) fn pplx_plan(value: &Value) -> Result<Plan> {
     Ok(Plan { quantised_vectors: true, ..decoder::plan(value, &config, &family)? })
 }
 
-/// What Qwen2 and Qwen3 have in common.
+/// The properties that Qwen2 and Qwen3 share.
 pub(super) fn family(config: &Config, settings: &Settings) -> Family {
     let first = settings.max_window_layers.unwrap_or(usize::MAX);
     let bidirectional = config.is_causal == Some(false) || config.use_bidirectional_attention == Some(true);

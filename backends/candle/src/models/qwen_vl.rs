@@ -1,6 +1,7 @@
-//! The language models of Qwen2-VL and Qwen3-VL (transformers, `modeling_qwen2_vl.py`, `modeling_qwen3_vl.py`), for texts
-//! alone: Qwen3-VL-Reranker, jina-reranker-m0. Images are not read, so that the three positions of a token (time, height,
-//! width) are equal and turn heads as one position does, and the tensors of the vision tower are left out.
+//! The language models of Qwen2-VL and Qwen3-VL (transformers, `modeling_qwen2_vl.py`,
+//! `modeling_qwen3_vl.py`), for texts only: Qwen3-VL-Reranker, jina-reranker-m0. There are no images. So the
+//! three positions of a token (time, height, width) are equal and rotate heads like a single position, and
+//! the tensors of the vision tower are left out.
 
 use super::{qwen2, qwen3};
 use crate::{
@@ -10,13 +11,13 @@ use crate::{
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
 
-/// What names of the language model's tensors begin with, in newer and in older checkpoints.
+/// Prefixes of the language model's tensor names, first those of newer checkpoints.
 const PREFIXES: &[&str] = &["model.language_model.", "language_model.model.", "model."];
-/// The vision tower.
+/// The prefix of the vision tower's tensors.
 const VISION: &str = "visual.";
-/// The settings that stand beside those of the language model.
+/// Settings next to `text_config` that also apply to the language model.
 const SHARED: [&str; 2] = ["tie_word_embeddings", "pad_token_id"];
-/// jina-reranker-m0, whose `model_type` is Qwen2-VL's.
+/// The architecture of jina-reranker-m0, whose `model_type` is Qwen2-VL's.
 const JINA_RANKING: &str = "JinaVLForRanking";
 
 /// Qwen3-VL.
@@ -25,7 +26,7 @@ pub(super) fn qwen3_plan(value: &Value) -> Result<Plan> {
     Ok(without_vision(qwen3::plan(&text)?))
 }
 
-/// Qwen2-VL, and jina-reranker-m0's head.
+/// Qwen2-VL, and the head of jina-reranker-m0.
 pub(super) fn qwen2_plan(value: &Value) -> Result<Plan> {
     let text = text_config(value);
     let plan = without_vision(qwen2::plan(&text)?);
@@ -46,7 +47,7 @@ pub(super) fn qwen2_plan(value: &Value) -> Result<Plan> {
     Ok(Plan { classification: Some(head), ..plan })
 }
 
-/// The settings of the language model: in `text_config`, in older files at the top.
+/// The settings of the language model. Older files have them at the top level, newer ones in `text_config`.
 fn text_config(value: &Value) -> Value {
     let mut text =
         if value["text_config"].is_object() { value["text_config"].clone() } else { value.clone() };
@@ -56,7 +57,7 @@ fn text_config(value: &Value) -> Value {
         }
     }
     for name in ["rope_scaling", "rope_parameters"] {
-        // Three equal positions are one.
+        // Three equal positions act as one.
         for kind in ["type", "rope_type"] {
             if text[name][kind] == "mrope" {
                 text[name][kind] = "default".into();

@@ -1,4 +1,4 @@
-//! Rotary positions as configurations spell them: `rope_theta` with `rope_scaling`, or `rope_parameters`.
+//! Reads rotary positions from configurations: `rope_theta` with `rope_scaling`, or `rope_parameters`.
 
 use super::unsupported;
 use crate::{
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::BackendError;
 
-/// `rope_scaling` or `rope_parameters`.
+/// The fields of `rope_scaling` or `rope_parameters`.
 #[derive(Debug, Default, Deserialize)]
 struct Parameters {
     rope_theta: Option<f64>,
@@ -30,21 +30,21 @@ struct Parameters {
     partial_rotary_factor: Option<f64>,
 }
 
-/// The rotation of heads of `size` values that the configuration asks for; `theta` where it names no base.
+/// The rotation for heads of `size` values. `theta` is the base if the configuration has none.
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] for a scaling that is not supported or incomplete, and without a base.
+/// [`BackendError::Load`] for a scaling that is incomplete or not supported, and if there is no base.
 pub(super) fn rope(config: &Value, size: usize, theta: Option<f64>) -> Result<Rope> {
     let theta = config["rope_theta"].as_f64().or(theta);
     rope_of(config, &[&config["rope_parameters"], &config["rope_scaling"]], size, theta)
 }
 
-/// The same by the first of these parameters that is there; `theta` where they name no base.
+/// Like [`rope`], with the first of `parameters` that has the setting. `theta` is the base if they have none.
 ///
 /// # Errors
 ///
-/// As [`rope`].
+/// As for [`rope`].
 pub(super) fn rope_of(
     config: &Value,
     parameters: &[&Value],
@@ -52,8 +52,7 @@ pub(super) fn rope_of(
     theta: Option<f64>,
 ) -> Result<Rope> {
     if size == 0 || !size.is_multiple_of(2) {
-        let message =
-            format!("config.json: heads of {size} values cannot be turned: their size must be even");
+        let message = format!("config.json: rotary positions need an even head size, not {size}");
         return Err(BackendError::Load(message));
     }
     let read = |value: &&&Value| -> Result<Parameters> {

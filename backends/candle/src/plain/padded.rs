@@ -321,8 +321,7 @@ impl PaddedAttention {
             gathered.push(group);
         }
         let keys = |group: &Group| group.pieces.iter().map(|piece| keys_of(piece, batch, places)).collect();
-        // DeBERTa's scores exist with full attention only: other plans need no room for them.
-        let positions = (scoring.mask == Mask::FULL).then(|| Positions {
+        let positions = scoring.disentangled.then(|| Positions {
             keys: groups.iter().map(keys).collect(),
             divisor: scoring.divisor,
             groups,
@@ -406,7 +405,8 @@ mod tests {
 
     fn groups_of(batch: &Batch, rows: impl Iterator<Item = usize>, limits: Limits) -> Vec<Group> {
         let spans = queries_at(batch, &rows.collect::<Vec<_>>());
-        let scoring = Scoring { mask: Mask::CAUSAL, divisor: 1.0, soft_cap: None, bias: None };
+        let scoring =
+            Scoring { mask: Mask::CAUSAL, divisor: 1.0, soft_cap: None, bias: None, disentangled: false };
         let rows = Rows { batch, places: &[], spans: &spans, angles: None, heads: HEADS, scoring };
         groups(pieces(&rows, limits), HEADS, limits)
     }

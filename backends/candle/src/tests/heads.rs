@@ -1,10 +1,10 @@
-//! Heads: what they give follows from the hidden states as their definition says, whatever else is in the batch.
+//! Tests of heads: their answers follow from the hidden states as defined, whatever else is in the batch.
 
 use super::{random_model::*, *};
 use candle_core::DType;
 use text_embeddings_backend_core::Pool;
 
-/// A text and what is wanted of it.
+/// A text and its wanted outputs.
 type Case = (Vec<u32>, Wanted);
 
 pub(super) fn embedding(pool: Pool, dense: Vec<DenseModule>) -> Head {
@@ -34,8 +34,8 @@ fn whole(backend: &mut dyn Backend, ids: &[u32]) -> Vec<f32> {
     answer(backend, BatchBuilder::new(Packing::SHARED), [&(ids.to_vec(), Wanted::WHOLE)]).remove(0)
 }
 
-/// Ragged and equal lengths, forks, texts that are prefixes of others, texts that come twice; of some their tokens are
-/// wanted.
+/// Texts of different and equal lengths, with forks, prefixes of other texts, and duplicates. Some want the
+/// vectors of their tokens.
 fn texts(rng: &mut StdRng, tokens_wanted: bool) -> Vec<Case> {
     let mut ids = |len: usize| -> Vec<u32> { (0..len).map(|_| rng.random_range(0..97)).collect() };
     let trunk = ids(41);
@@ -81,8 +81,8 @@ fn heads() -> Vec<(&'static str, LoadOptions, RandomModel)> {
     all
 }
 
-/// Alone on candle = in any batch, order and split, with or without prefix sharing, on any number of threads, with
-/// every instruction set.
+/// An answer alone on candle's operations equals the answer in any batch, order and split, with or without
+/// prefix sharing, on any number of threads, with every instruction set.
 #[test]
 fn an_answer_does_not_depend_on_company_order_sharing_threads_or_device() {
     let mut rng = StdRng::seed_from_u64(23);
@@ -119,8 +119,8 @@ fn an_answer_does_not_depend_on_company_order_sharing_threads_or_device() {
     }
 }
 
-/// The states of single tokens are the trunk's, which other tests hold to transformers; here, what heads make of them is
-/// computed a second time, in double precision.
+/// The states of single tokens come from the trunk, which other tests compare with transformers. This test
+/// recomputes in double precision what the heads make of them.
 #[test]
 fn every_head_follows_from_the_states_of_the_tokens() {
     let mut model = RandomModel::new(40, "model.", DType::F32);
@@ -206,7 +206,7 @@ fn a_conversion_to_one_label_scores_as_the_causal_model() {
         let causal = model.options(answers.clone());
         let row = |id: u32| &output[id as usize * HIDDEN..][..HIDDEN];
         let difference: Vec<f32> = row(yes).iter().zip(row(no)).map(|(yes, no)| yes - no).collect();
-        // The output embedding stays and is not used.
+        // The output embedding stays in the checkpoint and is not used.
         model.add("score.weight", &difference, &[1, HIDDEN]);
         check(&causal, &model.options(Head::Classification { labels: 1 }), &format!("{dtype:?}"));
     }
@@ -237,7 +237,7 @@ fn vectors_of_tokens_are_refused_by_a_model_that_scores() {
     assert_eq!(whole(backend.as_mut(), &[1, 2]).len(), 2);
 }
 
-/// Why the model does not load; empty if it does.
+/// The reason why the model does not load; empty if it loads.
 fn refusal(change: impl FnOnce(&mut RandomModel) -> Head) -> String {
     let mut model = RandomModel::new(46, "model.", DType::F32);
     let head = change(&mut model);
@@ -276,7 +276,7 @@ fn heads_that_are_not_there_or_not_right_are_refused_by_name() {
         (refusal(|_| Head::Classification { labels: 2 }), "no tensor `score.weight`"),
         (with_tensor("scores.bias", &[2], Head::Classification { labels: 2 }), "tensor `scores.bias`"),
         (with_tensor("lm_head.weight", &[VOCABULARY, HIDDEN], Head::Classification { labels: 2 }), ""),
-        // The head of another use of the model is left alone.
+        // The head for another use of the model is ignored.
         (with_tensor("lm_head.weight", &[VOCABULARY, HIDDEN], pooled(vec![])), ""),
         (with_tensor("other.weight", &[VOCABULARY, HIDDEN], pooled(vec![])), "tensor `other.weight`"),
         (refusal(|_| embedding(Pool::Splade, Vec::new())), "splade pooling gives no vector"),

@@ -1,9 +1,9 @@
-//! Embedding models and classifiers give what `sentence-transformers` and `transformers` give.
+//! Embedding models and classifiers give the values of `sentence-transformers` and `transformers`.
 
 use super::*;
 use text_embeddings_backend_core::Pool;
 
-/// A text and what the reference gives for it.
+/// A text and its reference values.
 struct Case {
     name: String,
     ids: Vec<u32>,
@@ -96,7 +96,8 @@ fn every_classifier_gives_the_logits_of_transformers() {
     }
 }
 
-/// A padding token at the end does not count: transformers 5.23 gives these logits for texts with and without.
+/// A padding token at the end does not count: transformers 5.23 gives the same logits for texts with and
+/// without it.
 #[test]
 fn a_classifier_reads_the_last_token_that_is_not_padding() {
     let (words, one) = ([-2.257_752_4, 0.199_491_59, 2.172_665], [-0.284_576_4, 2.155_493_7, 2.007_991]);
@@ -118,7 +119,7 @@ fn a_classifier_reads_the_last_token_that_is_not_padding() {
     check("seq-cls-3", Head::Classification { labels: 3 }, &cases, 6);
 }
 
-/// The conversion to one label scores as the checkpoint that it was made from.
+/// A checkpoint converted to one label scores like the original.
 #[test]
 fn a_converted_checkpoint_scores_as_the_causal_one() {
     let pairs: Vec<Vec<u32>> = super::cases("untied-f16").into_iter().map(|(_, ids, _)| ids).collect();

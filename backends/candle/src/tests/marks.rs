@@ -1,10 +1,10 @@
-//! A listwise re-ranker: the vectors of marked tokens give the reference's cosines, on every implementation of the
-//! operations, whatever else is in the batch and in the prefix cache.
+//! Tests of a listwise re-ranker: the vectors of marked tokens give the reference's cosines, with every
+//! implementation of the operations, whatever else is in the batch and in the prefix cache.
 
 use super::*;
 
-/// The share of the reference's root mean square by which cosines may be off in lower precisions. The fixture's weights are
-/// random and large; measured were 0.0092 and 0.0112.
+/// The allowed error of cosines in lower precisions, relative to the reference's root mean square. The
+/// fixture's weights are random and large. The measured errors were 0.0092 and 0.0112.
 const LOWER_PRECISIONS: [(DType, f64); 2] = [(DType::BFloat16, 0.02), (DType::Int8, 0.025)];
 
 fn folder() -> PathBuf {
@@ -28,8 +28,8 @@ fn options(prefix_cache_bytes: usize) -> LoadOptions {
     }
 }
 
-/// The prompts of requests that need only one, and the cosines of their documents. A prompt's marks are both of its kinds
-/// of mark, the query's last.
+/// The prompts of requests with a single prompt, and the cosines of their documents. A prompt's marks are of
+/// both kinds. The query's mark is the last.
 fn prompts() -> Vec<(Text, Vec<f64>)> {
     let tokenizer = json("rerankers/jina-reranker-v3/tokenizer.json");
     let marks: Vec<u64> = ["<|embed_token|>", "<|rerank_token|>"]
@@ -68,7 +68,7 @@ fn vectors(backend: &mut dyn Backend, texts: &[Text]) -> Vec<Vec<f32>> {
     outputs.into_iter().zip(texts).map(check).collect()
 }
 
-/// The cosines of the last vector and each of the others.
+/// The cosines of the last vector with each of the others.
 fn cosines(vectors: &[f32]) -> Vec<f64> {
     let rows: Vec<&[f32]> = vectors.chunks_exact(512).collect();
     let dot =
@@ -106,7 +106,8 @@ fn the_cosines_are_the_references() {
     }
 }
 
-/// Alone = in any batch and order, on one thread or two, with what earlier batches left in the prefix cache.
+/// A vector alone equals the vector in any batch and order, on one thread or two, with any content of the
+/// prefix cache.
 #[test]
 fn the_vectors_do_not_depend_on_the_prompts_company() {
     let mut rng = StdRng::seed_from_u64(3);
@@ -116,7 +117,7 @@ fn the_vectors_do_not_depend_on_the_prompts_company() {
     };
     let (mut one, mut two) = (start(1, 0), start(2, 1 << 20));
     let mut texts: Vec<Text> = prompts().into_iter().map(|(text, _)| text).collect();
-    // The same prompt with fewer marks, and one that ends early.
+    // The same prompt with fewer marks, and a prompt that ends early.
     let first = texts[0].clone();
     texts.push(Text { marks: first.marks[1..3].to_vec(), ..first.clone() });
     texts.push(Text { marks: vec![149], ids: first.ids[..150].to_vec(), ..first.clone() });

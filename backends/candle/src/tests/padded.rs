@@ -1,12 +1,12 @@
-//! Attention over padded groups is the obvious one, whatever the groups.
+//! Attention over padded groups equals plain attention, for any grouping.
 
 use super::shapes::Scored;
 use super::*;
 use crate::plain::padded::{Limits, PaddedAttention};
 use rand::seq::IndexedRandom;
 
-/// Texts of a few different tokens, so that they share prefixes of all lengths and some are prefixes of others; and in most cases
-/// one that is much longer than the others.
+/// Texts of a few different tokens, so that they share prefixes of all lengths and some are prefixes of
+/// others. In most cases one text is much longer than the others.
 pub(crate) fn forest(rng: &mut StdRng) -> Batch {
     let mut builder =
         BatchBuilder::new(if rng.random_bool(0.5) { Packing::SHARED } else { Packing::SEPARATE });
@@ -19,7 +19,7 @@ pub(crate) fn forest(rng: &mut StdRng) -> Batch {
     builder.build()
 }
 
-/// Limits that cut, separate and join, each of them or not.
+/// Random limits. Each of them may cut, separate or join groups.
 fn limits(rng: &mut StdRng) -> Limits {
     let Limits { queries, group, padding, masks } = Limits::GPU;
     Limits {
@@ -45,7 +45,7 @@ fn attention_over_padded_groups_equals_the_obvious_one() {
         asked.push(tokens - 1);
         asked.dedup();
         let spans = queries_at(&batch, &asked);
-        // As where some rows are known from earlier batches.
+        // Shuffled places, as if some rows came from earlier batches.
         let mut places: Vec<usize> = (0..tokens).collect();
         places.shuffle(&mut rng);
         let mut tensor = |rows: usize, columns: usize| {

@@ -1,4 +1,5 @@
-//! Whole models with a prefix cache: they answer as they do without one, whatever went before, and keep to their budget.
+//! Whole models with a prefix cache give the same answers as without it, whatever they computed before, and
+//! keep to their budget.
 
 use super::{random_model::*, *};
 use text_embeddings_backend_core::{Pool, Reused};
@@ -16,8 +17,8 @@ fn start(dtype: DType, set: InstructionSet) -> CpuOperations {
     CpuOperations::start(2, set, dtype).unwrap()
 }
 
-/// Texts of requests: one of a few instructions, one of a few queries, some of which begin alike, and any document. Of
-/// some nothing is to be kept, of some too much.
+/// Generates texts from one of a few instructions, one of a few queries, some of which share a prefix, and
+/// any document. Some texts have no reusable tokens, others too many.
 struct Requests {
     rng: StdRng,
     instructions: Vec<Vec<u32>>,
@@ -68,7 +69,8 @@ fn answer(backend: &mut dyn Backend, texts: &[Text]) -> (Vec<f32>, Reused) {
     )
 }
 
-/// Within what any company may change: what is known may come from a batch in which attention went over other segments.
+/// The scores may differ as much as between batches, because cached keys may come from a batch in which
+/// attention covered other segments.
 #[test]
 fn scores_over_time_are_those_without_a_cache() {
     let options = options("tied-bf16");
@@ -94,7 +96,7 @@ fn scores_over_time_are_those_without_a_cache() {
                 assert!(reused.texts <= texts.len() && (reused.texts == 0) == (reused.tokens == 0));
                 total += reused.tokens;
             }
-            // The smallest holds a few tokens, which may serve or not.
+            // The smallest cache holds a few tokens, which may or may not be reused.
             assert!(total > 0 || budget <= 3_000, "{dtype} {set}, {budget} bytes");
             assert!(total == 0 || budget > 0, "{dtype} {set}: {total} tokens out of nothing");
         }
@@ -138,9 +140,9 @@ fn the_same_request_again_computes_only_its_documents() {
     assert_eq!((reused.texts, reused.tokens), (0, 0));
     let kept = reused.bytes;
     assert!(kept > 0);
-    // The same bits: attention goes over the same segments in the same order.
+    // The bits are equal, because attention covers the same segments in the same order.
     assert_eq!(answer(backend.as_mut(), &first), (scores, Reused { texts: 2, tokens: 3, bytes: kept }));
-    // The last token of a text is computed in any case; what is not to be kept is not.
+    // The last token of a text is always computed. Tokens that must not be kept are computed again.
     assert_eq!(
         answer(backend.as_mut(), &[text(&[1, 2, 3], 0)]).1,
         Reused { texts: 1, tokens: 2, bytes: kept }

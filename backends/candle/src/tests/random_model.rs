@@ -1,8 +1,8 @@
 //! Small Qwen3 checkpoints with seeded random weights, written to a temporary folder.
 //!
-//! Input: a seed and how the tensors are stored. Output: files, and the weights as they were stored, for a test to
-//! compute with. What must hold: sizes are odd where they may be; the same seed gives the same weights, whatever the
-//! tensors are called.
+//! Input: a seed, and the storage type of tensors. Output: files, and the weights as they were stored, so
+//! that a test can compute with them. What must hold: sizes are odd where possible; the same seed gives the
+//! same weights, whatever the tensors are called.
 
 use super::*;
 use candle_core::DType;
@@ -17,12 +17,12 @@ pub(super) struct RandomModel {
     rng: StdRng,
     /// `config.json`.
     pub(super) config: serde_json::Value,
-    /// The files so far.
+    /// The files written so far.
     pub(super) weights: Vec<PathBuf>,
 }
 
 impl RandomModel {
-    /// A model without an output embedding, its tensors' names behind `prefix`.
+    /// A model without an output embedding. The names of its tensors begin with `prefix`.
     pub(super) fn new(seed: u64, prefix: &str, dtype: DType) -> Self {
         let (heads, keys, size, inner, layers) = (6, 3, 10, 70, 2);
         let config = serde_json::json!({
@@ -93,14 +93,14 @@ impl RandomModel {
         self.weights.push(path);
     }
 
-    /// Adds a random `score.weight` and gives its rows.
+    /// Adds a random `score.weight` and returns its rows.
     pub(super) fn add_score(&mut self, labels: usize) -> Vec<Vec<f32>> {
         let score = self.values(labels * HIDDEN, 0.0);
         self.add("score.weight", &score, &[labels, HIDDEN]);
         score.chunks(HIDDEN).map(<[f32]>::to_vec).collect()
     }
 
-    /// A dense module with random weights, which are given too, in a folder of its own.
+    /// Writes a dense module with random weights to a folder of its own. Returns the weights, too.
     pub(super) fn dense(
         &mut self,
         folder: &str,
@@ -120,7 +120,7 @@ impl RandomModel {
         (module, weight, offsets)
     }
 
-    /// How to load it with this head.
+    /// The options for loading it with this head.
     pub(super) fn options(&self, head: Head) -> LoadOptions {
         LoadOptions {
             backend: BackendKind::Candle,

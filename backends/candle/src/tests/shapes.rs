@@ -1,11 +1,12 @@
-//! Products and attention of random shapes and values against slow references, for as long as one likes: `make fuzz`.
+//! Compares products and attention with slow references, for random shapes and values, for as long as `make
+//! fuzz` asks.
 //!
-//! Every case follows from a number, which a failure names, so that it can be run again alone.
+//! Every case follows from a number. A failure shows the number, so that the case can be run again alone.
 
 use super::*;
 use crate::bias::{DistanceBias, DistanceRule};
 use crate::kernels::{
-    matmul::Compute,
+    compute::Compute,
     matrix::{Matrix, Order},
     operand::Operand,
     pack::{Words, round_to_bf16},
@@ -21,16 +22,17 @@ const FORMATS: [(Format, Format); 4] = [
     (Format::Int8, Format::Int8),
 ];
 
-/// The first cases, which every run of the tests sees.
+/// The first cases, which run with all other tests.
 #[test]
 fn the_first_random_shapes_equal_the_references() {
     (0..150).for_each(case);
 }
 
-/// `FUZZ_CASE`: this case alone. Else cases from `FUZZ_START` (default: by the clock) on for `FUZZ_SECONDS`.
+/// With `FUZZ_CASE`, runs this case alone. Otherwise runs cases from `FUZZ_START` (by default from the clock)
+/// for `FUZZ_SECONDS`.
 #[test]
 #[ignore = "runs until FUZZ_SECONDS are over: make fuzz"]
-#[expect(clippy::print_stderr, reason = "who fuzzes wants to know how far it came")]
+#[expect(clippy::print_stderr, reason = "shows the progress of fuzzing")]
 fn random_shapes_equal_the_references_for_a_long_time() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
     if let Some(only) = number("FUZZ_CASE") {
@@ -82,7 +84,7 @@ fn case(number: u64) {
     }
 }
 
-/// A size up to `most`: small ones, multiples of what the kernels count in, and their neighbours are the likely ones.
+/// A size of at most `most`. Small sizes, multiples of the kernels' units and their neighbours are likely.
 fn size(rng: &mut StdRng, most: usize) -> usize {
     let near = |rng: &mut StdRng, step: usize| {
         (rng.random_range(1..=most.div_ceil(step)) * step + rng.random_range(0..3)).saturating_sub(1)
@@ -116,7 +118,7 @@ fn spread(rng: &mut StdRng, rows: usize, columns: usize) -> Vec<f32> {
     (0..rows).flat_map(|_| row(rng)).collect()
 }
 
-/// What `format` keeps of a row's values, and by how much a value that lies between two bytes may be off.
+/// The values that `format` keeps of a row, each with the allowed error of a value between two bytes.
 fn kept(format: Format, row: &[f32]) -> Vec<(f64, f64)> {
     let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
     let step = f64::from(largest) / 127.0;
@@ -155,8 +157,8 @@ fn product_case(rng: &mut StdRng, compute: &Compute, number: u64) {
             magnitude += (a * b).abs();
             between += a_off * b.abs() + b_off * a.abs() + a_off * b_off;
         }
-        // Each step of the sum rounds to 24 bits, a scale of bytes too; what is below the smallest normal number may be
-        // taken for zero.
+        // Each step of the sum rounds to 24 bits, and so does a scale of bytes. Subnormal values may be
+        // flushed to zero.
         let allowed =
             (depth + 8) as f64 * (magnitude * 1.2e-7 + f64::from(f32::MIN_POSITIVE)) + 1.001 * between;
         assert!(
@@ -174,7 +176,8 @@ fn attention_case(rng: &mut StdRng, compute: Compute, number: u64) {
     let mut builder =
         BatchBuilder::new(if rng.random_bool(0.5) { Packing::SHARED } else { Packing::SEPARATE });
     for _ in 0..rng.random_range(1..8) {
-        // Few different tokens: texts share prefixes of all lengths, and some are prefixes of others.
+        // There are few different tokens, so that texts share prefixes of all lengths and some are prefixes
+        // of others.
         let kinds = rng.random_range(1..4);
         let length = size(rng, 150);
         let ids: Vec<u32> = (0..length).map(|_| rng.random_range(0..kinds)).collect();
@@ -190,7 +193,7 @@ fn attention_case(rng: &mut StdRng, compute: Compute, number: u64) {
     attention_is_near(rng, &[compute], (heads, &batch), &asked, &format!("FUZZ_CASE={number}"));
 }
 
-/// A random way to score: windows, soft caps and biases, each of them or not.
+/// A random scoring, with or without windows, soft caps and biases.
 pub(crate) struct Scored {
     mask: Mask,
     divisor: f32,
@@ -199,7 +202,7 @@ pub(crate) struct Scored {
 }
 
 impl Scored {
-    /// Of a batch that shares prefixes, nothing behind a query may count.
+    /// If the batch shares prefixes, no later token may count.
     pub(crate) fn random(rng: &mut StdRng, batch: &Batch, heads: Heads) -> Self {
         let is_shared = batch.segments().iter().any(|segment| segment.parent.is_some());
         let side = |rng: &mut StdRng| if rng.random_bool(0.5) { usize::MAX } else { rng.random_range(0..70) };
@@ -217,11 +220,11 @@ impl Scored {
 
     pub(crate) fn scoring(&self) -> Scoring<'_> {
         let &Self { mask, divisor, soft_cap, ref bias } = self;
-        Scoring { mask, divisor, soft_cap, bias: bias.as_ref() }
+        Scoring { mask, divisor, soft_cap, bias: bias.as_ref(), disentangled: false }
     }
 }
 
-/// Random queries for the rows `asked`, and random keys and values, against the reference.
+/// Compares attention with the reference, for random queries in the rows `asked` and random keys and values.
 fn attention_is_near(
     rng: &mut StdRng,
     computes: &[Compute],

@@ -1,4 +1,5 @@
-//! Products of rotated operands: those of the operands as they were, with less lost to bytes where few values are large.
+//! Products of rotated operands equal the products of the original operands, and bytes lose less if few
+//! values are large.
 
 use super::{shapes::in_memory, *};
 use crate::{
@@ -6,7 +7,7 @@ use crate::{
     operations::{Norm, NormKind, Operations, Part, Precision},
 };
 
-/// Rows of values around zero, of which one in two hundred, and one of each row, is `times` as large.
+/// Rows of values around zero. One value in two hundred, and one in each row, is `times` as large.
 fn with_outliers(rng: &mut StdRng, (rows, columns): (usize, usize), times: f32) -> Vec<f32> {
     let mut values: Vec<f32> = (0..rows * columns)
         .map(|_| rng.random_range(-1.0..1.0) * if rng.random_bool(0.005) { times } else { 1.0 })
@@ -27,7 +28,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().copied().map(f64::from).collect()
 }
 
-/// The root mean square of what `got` is off by, as a share of that of `expected`.
+/// The root mean square error of `got`, relative to the root mean square of `expected`.
 fn error(got: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(got.len(), expected.len());
     let off: f64 = got.iter().zip(expected).map(|(&got, expected)| (f64::from(got) - expected).powi(2)).sum();
@@ -38,7 +39,7 @@ fn part(values: &[f32], columns: usize) -> Part {
     Part { weight: in_memory(values, columns), bias: None }
 }
 
-/// What each kind of operand comes to in a product: of rows, of their norms, of gates.
+/// The product of each kind of operand: of rows, of their norms, of gates.
 fn products(
     operations: &mut CpuOperations,
     (x, depth): (&[f32], usize),
@@ -49,7 +50,7 @@ fn products(
     let matrix = operations.matrix(vec![part(weight, depth)], precision).unwrap();
     let x = operations.tensor(x, depth).unwrap();
     let norm = Norm { kind: NormKind::Rms, weight: vec![1.0; depth], bias: None, epsilon: 0.0 };
-    // By weights of one column, each a gate and what it gates.
+    // Multiplies with weights of one column, which serve as gates and as gated values.
     let one = operations.tensor(&[1.0], 1).unwrap();
     let one = operations.operand(&one, Precision::High).unwrap();
     let [gate, up] = [(); 2].map(|()| part(gates, 1));
@@ -70,10 +71,11 @@ fn rotated_operands_give_the_same_product_and_lose_less() {
     let odd: Vec<usize> = (0..6).map(|_| 2 * rng.random_range(0..300) + 1).collect();
     let even: Vec<usize> = (0..6).map(|_| 64 * rng.random_range(1..20)).collect();
     for depth in [3072, 70].into_iter().chain(odd).chain(even) {
-        // Enough products that one which happens to be near zero does not decide: the error is a share of all.
+        // There are so many products that one near zero does not decide: the error is relative to all of
+        // them.
         let (rows, outputs) = (rng.random_range(8..40), rng.random_range(100..170));
         let x = with_outliers(&mut rng, (rows, depth), 100.0);
-        // What they gate is themselves, so that the values are squares.
+        // The gates gate themselves, so that the values are squares.
         let gates = with_outliers(&mut rng, (1, depth), 10.0);
         let weight: Vec<f32> = (0..outputs * depth).map(|_| rng.random_range(-1.0..1.0)).collect();
         let normed = x.chunks_exact(depth).flat_map(|row| {

@@ -1,7 +1,7 @@
-//! The clock beside the operations: it changes no answer, and counts what the shapes ask for.
+//! The timed operations do not change any answer, and their counts follow from the shapes.
 
 use super::{random_model::*, *};
-use crate::cpu::timed::{ATTENTION, Log, Timed};
+use crate::cpu::timed::{ATTENTION, Log};
 
 #[test]
 fn a_clock_changes_nothing_and_counts_what_a_forward_pass_must_do() {
@@ -15,7 +15,7 @@ fn a_clock_changes_nothing_and_counts_what_a_forward_pass_must_do() {
     for dtype in [DType::Float32, DType::BFloat16, DType::Int8] {
         let start = || CpuOperations::start(2, InstructionSet::best(), dtype).unwrap();
         let log = Log::default();
-        let mut timed = load_on(Timed::new(start(), log.clone()), &options).unwrap();
+        let mut timed = load_on(start().timed(log.clone()), &options).unwrap();
         let mut plain = load_on(start(), &options).unwrap();
         for _ in 0..20 {
             let texts: Vec<Vec<u32>> = (0..rng.random_range(1..5))

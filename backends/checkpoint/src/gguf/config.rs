@@ -1,7 +1,7 @@
-//! A GGUF file's metadata as the content of a `config.json`.
+//! Translates a GGUF file's metadata into the content of a `config.json`.
 //!
-//! What must hold: what the metadata say and a configuration here would leave out is refused by name; so is a re-ranker
-//! whose head the converter left out, because its scores would mean nothing.
+//! What must hold: a metadata setting that the configuration here cannot express is refused by name. A
+//! re-ranker whose head the converter left out is refused as well, because its scores would mean nothing.
 
 use super::{
     File,
@@ -10,16 +10,16 @@ use super::{
 use crate::CheckpointError;
 use serde_json::{Map, Value, json};
 
-/// `pooling_type` of a re-ranker.
+/// The value of `pooling_type` for a re-ranker.
 const RANK: usize = 4;
-/// From this width on, no model of Qwen3 uses its token embedding as its output embedding.
+/// The smallest width at which models of Qwen3 no longer share the token embedding with the output embedding.
 const UNTIED_QWEN3: usize = 4096;
 
-/// The content of the `config.json` that the model of `file` would have.
+/// The content of the `config.json` that belongs to the model of `file`.
 ///
 /// # Errors
 ///
-/// [`CheckpointError`] naming the file and the metadata or the tensor that is missing or not supported.
+/// [`CheckpointError`] naming the file, and the metadata or tensor that is missing or not supported.
 pub fn config(file: &File) -> Result<Value, CheckpointError> {
     let architecture = Architecture::of(file)?;
     let reader = Reader { file, name: architecture.name };
@@ -45,7 +45,7 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
     Ok(config.into())
 }
 
-/// The class, and the labels of the head that the file has.
+/// Writes the class of the model, and the labels of the file's head.
 fn head(reader: &Reader<'_>, architecture: &Architecture, causal: bool, config: &mut Map<String, Value>) {
     let file = reader.file;
     let scores = file.shape("cls.output.weight").and_then(|shape| shape.first()).copied();
@@ -68,7 +68,7 @@ fn head(reader: &Reader<'_>, architecture: &Architecture, causal: bool, config: 
     }
 }
 
-/// Refuses a re-ranker without a head.
+/// Refuses a re-ranker whose head is missing.
 fn check_head(reader: &Reader<'_>, causal: bool) -> Result<(), CheckpointError> {
     let file = reader.file;
     let has = |name: &str| file.shape(name).is_some();
@@ -88,7 +88,7 @@ fn check_head(reader: &Reader<'_>, causal: bool) -> Result<(), CheckpointError> 
             left_out("it has `cls.output.weight` and no `cls.weight`")
         }
         (false, Some(RANK)) if !(causal && output) => {
-            left_out("its pooling type is that of a re-ranker, and it has no `cls.output.weight`")
+            left_out("its pooling type says re-ranker, but it has no `cls.output.weight`")
         }
         (false, None | Some(0)) if !causal && is_reranker => left_out("it has no `cls.output.weight`"),
         (false, _) if causal && is_reranker && !output => {
@@ -102,10 +102,10 @@ fn check_head(reader: &Reader<'_>, causal: bool) -> Result<(), CheckpointError> 
     }
 }
 
-/// Reads the metadata of an architecture.
+/// Reads the metadata of one architecture.
 struct Reader<'f> {
     file: &'f File,
-    /// The architecture, which their names begin with.
+    /// The architecture. The names of its metadata begin with it.
     name: &'static str,
 }
 
@@ -115,7 +115,7 @@ impl Reader<'_> {
     }
 
     fn missing(&self, name: &str) -> CheckpointError {
-        self.file.damaged(format!("its metadata have no number `{}`", self.key(name)))
+        self.file.damaged(format!("its metadata entry `{}` is missing or not a number", self.key(name)))
     }
 
     fn number(&self, name: &str) -> Result<usize, CheckpointError> {
@@ -130,7 +130,7 @@ impl Reader<'_> {
         self.file.metadata.number(&self.key("pooling_type"))
     }
 
-    /// Rows of a table.
+    /// The number of rows of the matrix `tensor`.
     fn rows(&self, tensor: &str) -> Result<usize, CheckpointError> {
         match self.file.shape(tensor) {
             Some([rows, _]) => Ok(*rows),
@@ -138,7 +138,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses rotary positions other than the plain ones of heads of this size.
+    /// Refuses every form of rotary positions except the plain one over all `head` values of a head.
     fn check_rotary(&self, head: usize) -> Result<(), CheckpointError> {
         let scaling = self.file.metadata.text(&self.key("rope.scaling.type"));
         if let Some(kind) = scaling.filter(|kind| *kind != "none") {
@@ -156,8 +156,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Refuses a number of the metadata that the shape of a matrix contradicts. The file's length bounds shapes, so it
-    /// bounds what memory is taken by these numbers, too.
+    /// Refuses a metadata number that contradicts the shape of a matrix. The file's length bounds the shapes,
+    /// so it also bounds the memory that depends on these numbers.
     fn check(&self, number: &str, tensor: &str, shape: [Option<usize>; 2]) -> Result<(), CheckpointError> {
         let Some(found) = self.file.shape(tensor) else {
             return Err(self.file.damaged(format!("it has no tensor `{tensor}`")));
@@ -173,7 +173,7 @@ impl Reader<'_> {
         )))
     }
 
-    /// What all architectures have.
+    /// The fields that all architectures have.
     fn sizes(&self) -> Result<Value, CheckpointError> {
         let hidden = self.number("embedding_length")?;
         let (layers, inner) = (self.number("block_count")?, self.number("feed_forward_length")?);
@@ -214,7 +214,7 @@ fn decoder(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
     let value = file.metadata.number(&reader.key("attention.value_length")).unwrap_or(head);
     if value != head {
         return Err(file.unsupported(format!(
-            "its heads have {head} values of keys and {value} of values, which is not supported"
+            "a head has {head} values in its keys and {value} in its values: different sizes are not supported"
         )));
     }
     reader.check_rotary(head)?;
@@ -242,7 +242,7 @@ fn decoder(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
             return Err(file.damaged(format!("`{}` cannot be {heads}", reader.key(number))));
         }
     }
-    // Without an output embedding, llama.cpp takes that of the tokens; the head of a re-ranker replaces both.
+    // Without an output embedding, llama.cpp uses the token embedding. A re-ranker's head replaces both.
     let tied = file.shape("output.weight").is_none() && answers(file).is_none();
     let theta = file.metadata.real(&reader.key("rope.freq_base")).unwrap_or(10_000.0);
     Ok(joined(

@@ -1,42 +1,42 @@
-//! The metadata of a GGUF file, read one after the other.
+//! Reads the metadata of a GGUF file in sequence.
 //!
-//! What must hold: no more bytes are read than the longest metadata have, and memory is taken for bytes that are there.
+//! What must hold: reading stops at [`LONGEST`], and memory is taken only for bytes that the file has.
 
 use crate::{CheckpointError, Source};
 
-/// The most bytes of all metadata and of what is said of the tensors. The largest vocabularies have 20 million.
+/// The most bytes of all metadata and tensor descriptions. The largest vocabularies take 20 million.
 const LONGEST: u64 = 128 << 20;
-/// The longest text, in bytes: templates have thousands.
+/// The longest text, in bytes. Templates have thousands.
 const LONGEST_TEXT: u64 = 16 << 20;
 /// The longest name, in bytes. The format allows 65535 for metadata and 64 for tensors.
 const LONGEST_NAME: u64 = 1024;
-/// Bytes that are read at once.
+/// The number of bytes read from the file at once.
 const CHUNK: u64 = 1 << 20;
 
-/// A value of the metadata.
+/// A metadata value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// A whole number of any width.
+    /// A whole number of any width. `u64` values beyond `i64` are clamped.
     Whole(i64),
-    /// A number of either width.
+    /// A floating-point number of 32 or 64 bits.
     Real(f64),
-    /// True or false.
+    /// A switch.
     Switch(bool),
     /// A text.
     Text(String),
     /// A list of texts.
     Texts(Vec<String>),
-    /// A list of numbers as they are stored.
+    /// A list of numbers in their stored form.
     Numbers {
-        /// Their type.
+        /// The type of the numbers.
         kind: Kind,
-        /// Their bytes.
+        /// The bytes of the numbers, one after the other.
         bytes: Vec<u8>,
     },
 }
 
 impl Value {
-    /// A list's numbers, if they are whole.
+    /// The numbers of a list, if they are whole.
     #[must_use]
     pub fn numbers(&self) -> Option<Vec<i64>> {
         let number = |value| match value {
@@ -46,7 +46,7 @@ impl Value {
         self.items()?.map(number).collect()
     }
 
-    /// A list's numbers.
+    /// The numbers of a list.
     #[must_use]
     pub fn reals(&self) -> Option<Vec<f64>> {
         let number = |value| match value {
@@ -67,7 +67,7 @@ impl Value {
     }
 }
 
-/// The types of numbers.
+/// The numeric types of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `u8`
@@ -94,7 +94,7 @@ pub enum Kind {
     F64,
 }
 
-/// The numbers of the types that are texts and lists.
+/// The format's numbers for the types text and list.
 const TEXT: u32 = 8;
 const LIST: u32 = 9;
 
@@ -125,14 +125,14 @@ impl Kind {
         }
     }
 
-    /// The number of these bytes, of which there are as many as the type has.
+    /// The number that `bytes` encode. `bytes` has exactly the length of the type.
     fn value(self, bytes: &[u8]) -> Value {
         let mut wide = [0; 8];
         wide[..bytes.len()].copy_from_slice(bytes);
         let bits = u64::from_le_bytes(wide);
         match self {
             Self::U8 | Self::U16 | Self::U32 | Self::I64 => Value::Whole(bits as i64),
-            // No count is as large as a number that does not fit.
+            // A number beyond `i64` becomes the largest one. It is then larger than any count in the file.
             Self::U64 => Value::Whole(i64::try_from(bits).unwrap_or(i64::MAX)),
             Self::I8 => Value::Whole((bits as i8).into()),
             Self::I16 => Value::Whole((bits as i16).into()),
@@ -144,13 +144,13 @@ impl Kind {
     }
 }
 
-/// Reads from a place on, some bytes ahead.
+/// Reads forward from a position of the file, through a buffer.
 pub(super) struct Reader<'s> {
     source: &'s Source,
-    /// Where the next byte is in the file.
+    /// The position in the file of the next byte to read.
     position: u64,
     ahead: Vec<u8>,
-    /// The bytes of `ahead` that were given out.
+    /// The number of bytes of `ahead` that were handed out.
     used: usize,
 }
 
@@ -202,7 +202,7 @@ impl<'s> Reader<'s> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// The number of `what`.
+    /// A count of `what`, at most `most`.
     pub(super) fn count(&mut self, what: &str, most: u64) -> Result<u64, CheckpointError> {
         let count = self.u64()?;
         if count > most {
@@ -216,16 +216,17 @@ impl<'s> Reader<'s> {
         if length > longest {
             return Err(self.damaged(format!("a text in its metadata claims to have {length} bytes")));
         }
-        // Tokens of byte-level vocabularies are UTF-8, too; what is not is no text of anybody.
+        // Tokens of byte-level vocabularies are UTF-8, too. Invalid bytes become replacement characters: no
+        // valid file has any.
         Ok(String::from_utf8_lossy(self.bytes(length)?).into_owned())
     }
 
-    /// The name of a value or tensor.
+    /// The name of a metadata value or a tensor.
     pub(super) fn name(&mut self) -> Result<String, CheckpointError> {
         self.text(LONGEST_NAME)
     }
 
-    /// The value of the metadata `name`.
+    /// The value of the metadata entry `name`.
     pub(super) fn value(&mut self, name: &str) -> Result<Value, CheckpointError> {
         match self.u32()? {
             TEXT => self.text(LONGEST_TEXT).map(Value::Text),

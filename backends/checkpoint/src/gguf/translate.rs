@@ -1,38 +1,39 @@
-//! llama.cpp's architectures: the names of their tensors, and what its converter changed.
+//! llama.cpp's architectures: the names of their tensors, and the changes that its converter made.
 //!
-//! A row of [`ARCHITECTURES`] is an architecture. What must hold: a tensor that its row does not name is an error, because
-//! leaving it out would change scores silently.
+//! Each row of [`ARCHITECTURES`] describes one architecture. What must hold: a tensor without an entry in its
+//! row is an error, because dropping it would silently change scores.
 
 use super::File;
 use crate::{CheckpointError, Source, Tensor, insert};
 use std::collections::BTreeMap;
 
-/// An architecture of llama.cpp that is supported.
+/// A supported architecture of llama.cpp.
 pub(super) struct Architecture {
     /// Its name in `general.architecture`.
     pub(super) name: &'static str,
     /// `model_type` in config.json.
     pub(super) model_type: &'static str,
-    /// What begins its class names in `transformers`.
+    /// The prefix of its class names in `transformers`.
     pub(super) class: &'static str,
     pub(super) body: Body,
-    /// What precedes a layer's number in the names of `transformers`.
+    /// The prefix of a layer's number in the tensor names of `transformers`.
     layers: &'static str,
-    /// The names of a layer's tensors: llama.cpp's, and those of `transformers`; without `.weight` and `.bias`.
+    /// The names of a layer's tensors, without `.weight` and `.bias`: llama.cpp's name, then the name in
+    /// `transformers`.
     layer: &'static [(&'static str, &'static str)],
-    /// The names of all other tensors.
+    /// The names of all other tensors, in the same form.
     others: &'static [(&'static str, &'static str)],
 }
 
-/// What kind of model an architecture is, which says what its configuration looks like.
+/// The kind of model, which decides the form of its configuration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Body {
     /// Causal, with RMS norms and rotary positions.
     Decoder {
-        /// Whether the rows of queries and keys are interleaved, for another form of rotary positions.
+        /// Whether the rows of queries and keys are interleaved, as another form of rotary positions needs.
         interleaved: bool,
     },
-    /// BERT, and RoBERTa without the positions before its first one.
+    /// BERT, and RoBERTa without the positions below its first one.
     Bert,
     /// BERT with rotary positions and a gated MLP.
     Nomic,
@@ -64,14 +65,15 @@ const BERT_OTHERS: &[(&str, &str)] = &[
     ("token_types", "embeddings.token_type_embeddings"),
     ("position_embd", "embeddings.position_embeddings"),
     ("token_embd_norm", "embeddings.LayerNorm"),
-    // A dense layer with tanh, and the scores: BERT's pooler and classifier. RoBERTa's head is the same by other names.
+    // BERT's pooler and classifier: a dense layer with tanh, then the scores. RoBERTa's head is the same
+    // under other names.
     ("cls", "pooler.dense"),
     (SCORES, "classifier"),
 ];
 
 /// The output embedding of a causal model.
 const OUTPUT: &str = "output";
-/// The head that gives scores.
+/// The head that computes scores.
 const SCORES: &str = "cls.output";
 
 pub(super) const ARCHITECTURES: [Architecture; 5] = [
@@ -144,7 +146,7 @@ pub(super) const ARCHITECTURES: [Architecture; 5] = [
 ];
 
 impl Architecture {
-    /// The row of a file's architecture.
+    /// The row of [`ARCHITECTURES`] for a file.
     pub(super) fn of(file: &File) -> Result<&'static Self, CheckpointError> {
         let name = file.architecture();
         ARCHITECTURES.iter().find(|architecture| architecture.name == name).ok_or_else(|| {
@@ -157,7 +159,8 @@ impl Architecture {
         })
     }
 
-    /// The name in `transformers` of the tensor that llama.cpp calls `name`.
+    /// The name in `transformers` of llama.cpp's tensor `name`; `None` if the architecture has no such
+    /// tensor.
     fn translate(&self, name: &str) -> Option<String> {
         let (stem, ending) =
             name.rsplit_once('.').filter(|(_, ending)| ["weight", "bias"].contains(ending))?;
@@ -172,14 +175,14 @@ impl Architecture {
     }
 }
 
-/// Whether a file's model is a kind of BERT, whose tokens see what is behind them.
+/// Whether a file's model is a kind of BERT, in which tokens also attend to later tokens.
 #[must_use]
 pub fn is_bidirectional(file: &File) -> bool {
     Architecture::of(file).is_ok_and(|architecture| !matches!(architecture.body, Body::Decoder { .. }))
 }
 
-/// The ids of the tokens that a re-ranker's head scores, if the head is two rows of the output embedding: its labels are
-/// tokens of the model.
+/// The ids of the answer tokens, if the re-ranker's head is two rows of the output embedding. Its labels are
+/// then tokens of the model.
 pub(super) fn answers(file: &File) -> Option<Vec<usize>> {
     let Body::Decoder { .. } = Architecture::of(file).ok()?.body else { return None };
     let labels = labels(file)?;
@@ -190,12 +193,12 @@ pub(super) fn answers(file: &File) -> Option<Vec<usize>> {
     labels.iter().map(|label| tokens.iter().position(|token| token == label)).collect()
 }
 
-/// The labels of the head that gives scores.
+/// The labels of the head that computes scores.
 pub(super) fn labels(file: &File) -> Option<&[String]> {
     file.metadata.texts(&format!("{}.classifier.output_labels", file.architecture()))
 }
 
-/// The tensors under the names that `transformers` gives them, with their values in its order.
+/// The tensors under their names in `transformers`, with their values in the order of `transformers`.
 pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
     let architecture = Architecture::of(file)?;
     let answers = answers(file);
@@ -207,7 +210,7 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
         let mut tensor = tensor.clone();
         let Some(mut translated) = architecture.translate(name) else {
             return Err(source.unsupported(format!(
-                "the tensor `{name}` is not part of the architecture {}: the model needs something that is not \
+                "the tensor `{name}` is not part of the architecture {}: the model uses a feature that is not \
                  supported",
                 architecture.name
             )));
@@ -220,7 +223,9 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
             };
             if let Some(heads) = heads {
                 if heads == 0 || tensor.shape().len() != 2 || tensor.rows() % (2 * heads) != 0 {
-                    return Err(source.damaged(format!("the tensor `{name}` is not of {heads} heads")));
+                    return Err(
+                        source.damaged(format!("the tensor `{name}` does not have rows for {heads} heads"))
+                    );
                 }
                 tensor = tensor.interleaved(heads);
             }

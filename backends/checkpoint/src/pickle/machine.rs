@@ -1,15 +1,16 @@
-//! The programs of pickles, as far as they make dictionaries of tensors.
+//! Runs the programs of pickles, but only as far as they build dictionaries of tensors.
 //!
-//! A pickle is a program for a machine with a stack. Python's machine calls whatever function the program names; this one
-//! knows four of `PyTorch`'s by name, makes values of them itself, and refuses all others with their names. What must hold:
-//! each instruction takes time and memory that its own bytes account for, so that the length of the program bounds both.
-//! Values are shared, never copied, and tuples are nested a few times at most.
+//! A pickle is a program for a stack machine. Python's machine calls every function that the program names.
+//! This machine knows four of `PyTorch`'s functions by name, builds their values itself, and refuses all
+//! other functions by name. What must hold: the time and memory of each instruction are proportional to its
+//! own bytes, so that the length of the program bounds both. Values are shared, never copied, and tuples are
+//! nested at most [`DEEPEST_TUPLE`] deep.
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
 /// The most values on the stack. Python's own writer puts at most 2000 there for one dictionary.
 const DEEPEST_STACK: usize = 1 << 16;
-/// How deep tuples may be nested: those of a tensor are, twice.
+/// The deepest nesting of tuples. A tensor needs two levels.
 const DEEPEST_TUPLE: usize = 8;
 
 /// A value of the program.
@@ -24,9 +25,9 @@ pub(super) enum Value {
     /// A class or function, as `module name`.
     Global(Rc<str>),
     Tuple(Rc<Tuple>),
-    /// Texts only: other items are dropped.
+    /// A list of texts. Other items are dropped.
     List(Rc<RefCell<Vec<Rc<str>>>>),
-    /// Tensors by name only: other items are dropped.
+    /// A dictionary of tensors by name. Other items are dropped.
     Dictionary(Rc<RefCell<Views>>),
     Storage(Rc<Storage>),
     Tensor(Rc<View>),
@@ -40,9 +41,9 @@ pub(super) struct Tuple {
     depth: usize,
 }
 
-/// Values that tensors share.
+/// Values that tensors share, as a contiguous run in the file.
 pub(super) struct Storage {
-    /// The class, which says the type.
+    /// The class. It determines the type.
     pub(super) class: Rc<str>,
     /// Its name in the file.
     pub(super) key: Rc<str>,
@@ -50,13 +51,13 @@ pub(super) struct Storage {
     pub(super) values: u64,
 }
 
-/// A tensor: some values of a storage.
+/// A tensor: a view of some values of a storage.
 pub(super) struct View {
     pub(super) storage: Rc<Storage>,
-    /// Where its first value is, in values.
+    /// The index of its first value in the storage.
     pub(super) offset: u64,
     pub(super) shape: Vec<usize>,
-    /// In values.
+    /// The distance of neighbours in each dimension, in values.
     pub(super) strides: Vec<usize>,
 }
 
@@ -65,7 +66,7 @@ impl Value {
     pub(super) fn into_tensors(self) -> Result<Views, String> {
         match self {
             Self::Dictionary(items) if !items.borrow().is_empty() => Ok(items.take()),
-            _ => Err("it holds no dictionary of tensors: save `model.state_dict()`".to_owned()),
+            _ => Err("it does not hold a dictionary of tensors: save `model.state_dict()`".to_owned()),
         }
     }
 }
@@ -82,7 +83,7 @@ impl<'p> Machine<'p> {
         Self { program, position: 0, stack: Vec::new(), memory: HashMap::new() }
     }
 
-    /// Where the next pickle begins.
+    /// The position where the next pickle begins.
     pub(super) fn position(&self) -> usize {
         self.position
     }
@@ -157,7 +158,7 @@ impl<'p> Machine<'p> {
                 let arguments = self.pop()?;
                 call(&self.pop()?, &arguments)?
             }
-            // The attributes of an object: a dictionary's have no part in its tensors.
+            // `BUILD` sets the attributes of an object. Those of a dictionary do not affect its tensors.
             b'b' => return self.pop().map(drop),
             b's' => {
                 let items = [self.pop()?, self.pop()?];
@@ -212,7 +213,7 @@ impl<'p> Machine<'p> {
         Ok(line)
     }
 
-    /// A number of any length; one of more than eight bytes is the magic number of an old file.
+    /// A number of any length. Only the magic number of old files has more than eight bytes.
     fn long(&mut self) -> Result<Value, String> {
         let [length] = self.bytes()?;
         let digits = self.slice(length.into())?;
@@ -229,7 +230,7 @@ impl<'p> Machine<'p> {
         self.stack.pop().ok_or_else(unbalanced)
     }
 
-    /// What is above the last mark, which goes.
+    /// The values above the last mark. Removes them and the mark.
     fn marked(&mut self) -> Result<Vec<Value>, String> {
         let mark =
             self.stack.iter().rposition(|value| matches!(value, Value::Mark)).ok_or_else(unbalanced)?;
@@ -248,7 +249,7 @@ impl<'p> Machine<'p> {
         self.memory.get(&place).cloned().ok_or_else(unbalanced)
     }
 
-    /// Puts keys and values, one after the other, into the dictionary on top of the stack.
+    /// Inserts alternating keys and values into the dictionary on top of the stack.
     fn set(&mut self, items: &[Value]) -> Result<(), String> {
         let Some(Value::Dictionary(dictionary)) = self.stack.last() else { return Err(unbalanced()) };
         let (pairs, []) = items.as_chunks::<2>() else { return Err(unbalanced()) };
@@ -272,7 +273,7 @@ impl<'p> Machine<'p> {
 }
 
 fn unbalanced() -> String {
-    "its pickle is no sound program".to_owned()
+    "its pickle is not a valid program".to_owned()
 }
 
 fn tuple(items: Vec<Value>) -> Result<Value, String> {
@@ -282,7 +283,7 @@ fn tuple(items: Vec<Value>) -> Result<Value, String> {
     };
     let depth = 1 + items.iter().map(depth_of).max().unwrap_or(0);
     if depth > DEEPEST_TUPLE {
-        return Err("its pickle nests tuples deeper than those of tensors are".to_owned());
+        return Err("its pickle nests tuples deeper than any tensor needs".to_owned());
     }
     Ok(Value::Tuple(Rc::new(Tuple { items, depth })))
 }
@@ -294,7 +295,7 @@ fn items(value: &Value) -> &[Value] {
     }
 }
 
-/// What a persistent name stands for: `('storage', class, key, device, values)`, in old files with a sixth item.
+/// The storage of a persistent id `('storage', class, key, device, values)`. Old files have a sixth item.
 fn storage(name: &Value) -> Result<Value, String> {
     match items(name) {
         [Value::Text(kind), Value::Global(class), Value::Text(key), _device, Value::Number(values)]
@@ -309,11 +310,11 @@ fn storage(name: &Value) -> Result<Value, String> {
             let (class, key, values) = (class.clone(), key.clone(), *values as u64);
             Ok(Value::Storage(Rc::new(Storage { class, key, values })))
         }
-        _ => Err("its pickle names an object outside of it that is not a tensor's storage".to_owned()),
+        _ => Err("its pickle refers to an external object that is not a tensor's storage".to_owned()),
     }
 }
 
-/// What one of the four functions gives.
+/// The result of one of the four functions.
 fn call(function: &Value, arguments: &Value) -> Result<Value, String> {
     let Value::Global(function) = function else { return Err(unbalanced()) };
     match (&**function, items(arguments)) {
@@ -331,7 +332,7 @@ fn call(function: &Value, arguments: &Value) -> Result<Value, String> {
         ("torch._utils _rebuild_parameter", [Value::Tensor(view), ..]) => Ok(Value::Tensor(view.clone())),
         ("torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_parameter", _) => Err(unbalanced()),
         (other, _) => Err(format!(
-            "its pickle calls `{}`, which only code could carry out, and this server runs none: save \
+            "its pickle calls `{}`, and this server does not run code from files: save \
              `model.state_dict()`, or better as safetensors",
             other.replace(' ', ".")
         )),

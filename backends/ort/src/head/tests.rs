@@ -7,7 +7,7 @@ fn embedding(pool: Pool) -> Head {
     Head::Embedding { pool, modules: Vec::new(), token_modules: Vec::new(), lexical: None }
 }
 
-/// Texts of random ids, of which each wants what `wanted` says of its index.
+/// Texts of random ids. `wanted` gives the wanted outputs for a text's index.
 fn batch(random: &mut StdRng, texts: usize, wanted: impl Fn(usize) -> Wanted) -> Batch {
     let mut builder = BatchBuilder::new(Packing::SEPARATE);
     for text in 0..texts {
@@ -18,7 +18,8 @@ fn batch(random: &mut StdRng, texts: usize, wanted: impl Fn(usize) -> Wanted) ->
     builder.build()
 }
 
-/// A value for each cell by the token's row in the batch, and NaN where there is padding, which nothing may read.
+/// A value for each cell by the token's row in the batch. Padding cells are NaN, because nothing may read
+/// them.
 fn cells(batch: &Batch, group: &Padded, width: usize, value: impl Fn(usize, usize) -> f32) -> Vec<f32> {
     let mut values = Vec::new();
     for &text in &group.texts {
@@ -45,7 +46,7 @@ fn read(
     outputs
 }
 
-/// A number for a row and a column that nothing else has.
+/// A number for a row and a column. Neighbouring cells never share it.
 fn state(row: usize, column: usize) -> f32 {
     ((row * 31 + column * 7) % 101) as f32 - 50.0
 }
@@ -107,7 +108,7 @@ fn logits_become_answers_or_sparse_weights() {
             .collect();
         assert_eq!(output.sparse, expected, "text {text}");
     }
-    // What is no number is told, not left out.
+    // NaN is reported, not left out.
     let broken = read(&mut head, &sparse, vocabulary, |_, column| if column == 4 { f32::NAN } else { -1.0 });
     assert!(broken.iter().all(Output::has_nan));
 }

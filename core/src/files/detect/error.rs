@@ -1,12 +1,12 @@
-//! Why the kind of a model is not clear: errors of the start-up, each with the flag that decides.
+//! Errors about a model's kind, at the start. Each names the flag that decides.
 
 use super::RequestedType;
 use text_embeddings_backend_core::Pool;
 
-/// A model whose kind is not clear, or not the one that the flags ask for.
+/// A model whose kind is unclear, or differs from what the flags ask for.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DetectError {
-    /// A causal language model without any hint.
+    /// A causal language model without any hint about its use.
     #[error(
         "nothing in the files of `{name}` says what it is: give `--model-type listwise-reranker` if it is a \
          generative re-ranker such as Qwen3-Reranker, or `--pooling last-token` (or mean, cls) if it is an \
@@ -27,7 +27,7 @@ pub enum DetectError {
         /// Its architecture.
         architecture: String,
     },
-    /// SPLADE is asked for, by flag or file, of a model without the head for it.
+    /// A flag or file asks for SPLADE, but the model does not have the head for it.
     #[error(
         "a SPLADE model needs a masked-language-model head (an architecture that ends in ForMaskedLM), but `{name}` is \
          {architecture}: leave `--pooling splade` out, or choose another model"
@@ -38,15 +38,15 @@ pub enum DetectError {
         /// Its architecture.
         architecture: String,
     },
-    /// A model that ranks in another way than by one forward pass for each pair.
+    /// A re-ranker that does not score pairs in single forward passes, and is not supported.
     #[error("`{name}` cannot be served as a re-ranker: {reason}")]
     Unserved {
         /// The model.
         name: String,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         reason: &'static str,
     },
-    /// A pooling module with modes that this server lacks.
+    /// A pooling module with modes that this server does not support.
     #[error(
         "the pooling of `{name}` is not exactly one of cls, mean and lasttoken in 1_Pooling/config.json: choose one \
          with `--pooling`, if the model works with it"
@@ -55,23 +55,23 @@ pub enum DetectError {
         /// The model.
         name: String,
     },
-    /// `--pooling` beside a `--model-type` that does not pool.
+    /// `--pooling` together with a `--model-type` that does not pool.
     #[error(
         "`--pooling {pooling}` makes no sense with `--model-type {model_type}`: leave one of the two out"
     )]
     PoolingWithoutEmbedding {
-        /// The kind asked for.
+        /// The requested kind.
         model_type: RequestedType,
-        /// The pooling asked for.
+        /// The requested pooling.
         pooling: Pool,
     },
-    /// `--model-type` asks for a classification head, and there is none.
+    /// `--model-type` asks for a classification head, but the model has none.
     #[error(
         "`--model-type {model_type}` needs a classification head, but `{name}` is {architecture}: leave the flag out, \
          or give `--model-type listwise-reranker` if it is a generative re-ranker"
     )]
     NoClassificationHead {
-        /// The kind asked for.
+        /// The requested kind.
         model_type: RequestedType,
         /// The model.
         name: String,

@@ -1,9 +1,9 @@
-//! A GGUF file's vocabulary as the content of a `tokenizer.json`.
+//! Translates a GGUF file's vocabulary into the content of a `tokenizer.json`.
 //!
-//! Input: the metadata under `tokenizer.ggml`. Output: the tokenizer that the file was converted from, as far as the file
-//! says: llama.cpp has three kinds of these (`gpt2`, `bert`, `t5`), and names the rules that cut a text into words. What
-//! must hold: a kind or a rule that is not known is refused by name, because wrong tokens give wrong scores without an
-//! error.
+//! Input: the metadata under `tokenizer.ggml`. Output: the tokenizer that the file was converted from, as far
+//! as the file describes it. llama.cpp has three kinds of tokenizers (`gpt2`, `bert`, `t5`), and names the
+//! rules that split a text into words. What must hold: an unknown kind or rule is refused by name, because
+//! wrong tokens silently give wrong scores.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
@@ -14,17 +14,17 @@ const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 const UNUSED: i64 = 5;
 
-/// What begins a word in vocabularies of llama.cpp.
+/// The character that begins a word in vocabularies of llama.cpp.
 const WORD: char = '\u{2581}';
 
-/// How a byte-level vocabulary cuts a text into words, by `tokenizer.ggml.pre`.
+/// The rule by which a byte-level vocabulary splits a text into words, from `tokenizer.ggml.pre`.
 struct Words {
     names: &'static [&'static str],
-    /// The rule; none for GPT-2's own.
+    /// The rule as a regular expression; `None` for GPT-2's own rule.
     pattern: Option<&'static str>,
-    /// Whether the text is brought into Unicode's composed form before.
+    /// Whether the text is first normalised to Unicode's composed form.
     is_composed: bool,
-    /// Whether a word that is a token is not made of merges.
+    /// Whether a word that is a token is taken whole, without merges.
     ignore_merges: bool,
 }
 
@@ -48,7 +48,7 @@ const WORDS: [Words; 3] = [
     Words { names: &["gpt-2", "roberta-bpe"], pattern: None, is_composed: false, ignore_merges: false },
 ];
 
-/// The content of a `tokenizer.json`, or why there is none.
+/// The content of a `tokenizer.json`, or the reason why it cannot be built.
 pub(super) fn build(file: &File) -> Result<Value, String> {
     let vocabulary = Vocabulary::read(file)?;
     match file.metadata.text("tokenizer.ggml.model") {
@@ -66,7 +66,8 @@ struct Vocabulary<'f> {
     metadata: &'f Metadata,
     tokens: &'f [String],
     kinds: Vec<i64>,
-    /// Whether tokens see what is behind them: such models read texts in a frame, pairs in one frame.
+    /// Whether tokens attend to later tokens. Such models read each text, or each pair, between special
+    /// tokens.
     is_bert: bool,
 }
 
@@ -81,9 +82,8 @@ impl<'f> Vocabulary<'f> {
             None => vec![1; tokens.len()],
         };
         if kinds.len() != tokens.len() || tokens.is_empty() {
-            return Err(
-                "its vocabulary has not one type (`tokenizer.ggml.token_type`) for each token".to_owned()
-            );
+            return Err("its vocabulary does not have one type (`tokenizer.ggml.token_type`) for each token"
+                .to_owned());
         }
         let rows = file.shape("token_embd.weight").and_then(|shape| shape.first()).copied();
         if rows.is_some_and(|rows| rows < tokens.len()) {
@@ -92,7 +92,8 @@ impl<'f> Vocabulary<'f> {
         Ok(Self { metadata, tokens, kinds, is_bert: gguf::is_bidirectional(file) })
     }
 
-    /// The id and text of the token that the metadata `tokenizer.ggml.NAME_token_id` name, else of the one of this text.
+    /// The id and text of the token whose id is in the metadata `tokenizer.ggml.NAME_token_id`, otherwise of
+    /// the token with the given text.
     fn special(&self, names: &[&str], text: &str) -> Result<(usize, &'f str), String> {
         let named =
             names.iter().find_map(|name| self.metadata.number(&format!("tokenizer.ggml.{name}_token_id")));
@@ -100,7 +101,7 @@ impl<'f> Vocabulary<'f> {
         let found = id.and_then(|id| Some((id, self.tokens.get(id)?.as_str())));
         found.ok_or_else(|| {
             format!(
-                "its vocabulary has no token {}, and `tokenizer.ggml.{}_token_id` names none",
+                "its vocabulary has no token {}, and `tokenizer.ggml.{}_token_id` does not name one either",
                 text, names[0]
             )
         })
@@ -110,7 +111,7 @@ impl<'f> Vocabulary<'f> {
         self.metadata.switch(&format!("tokenizer.ggml.{name}")).unwrap_or(default)
     }
 
-    /// The tokens that are found in a text before it is cut into words.
+    /// The tokens that are found in a text before it is split into words.
     fn added(&self) -> Value {
         let added = self.kinds.iter().zip(self.tokens).enumerate();
         let added = added.filter(|(_, (kind, _))| [CONTROL, USER_DEFINED].contains(*kind));
@@ -124,7 +125,7 @@ impl<'f> Vocabulary<'f> {
             .collect()
     }
 
-    /// Which token is at this id; `text` gives the tokenizer's spelling of it.
+    /// The vocabulary by token. `text` gives the tokenizer's spelling of a token.
     fn ids(&self, text: impl Fn(i64, &str) -> String) -> Result<Value, String> {
         let mut ids = serde_json::Map::new();
         for (id, (kind, token)) in self.kinds.iter().zip(self.tokens).enumerate() {
@@ -135,7 +136,7 @@ impl<'f> Vocabulary<'f> {
         Ok(ids.into())
     }
 
-    /// What is put around a text, and around a pair of texts.
+    /// The special tokens around a text, and around a pair of texts.
     fn frame(frame: &Frame<'_>) -> Value {
         let special = |token: &Option<(usize, &str)>, kind: usize| {
             token.map(|(_, text)| json!({ "SpecialToken": { "id": text, "type_id": kind } }))
@@ -154,14 +155,15 @@ impl<'f> Vocabulary<'f> {
         json!({ "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens })
     }
 
-    /// RoBERTa's frame, with two separators between the texts of a pair.
+    /// RoBERTa's special tokens, with two separators between the texts of a pair.
     fn roberta(&self) -> Result<Value, String> {
         let (before, after) =
             (self.special(&["bos", "cls"], "<s>")?, self.special(&["eos", "seperator"], "</s>")?);
         Ok(Self::frame(&Frame { before: Some(before), after: Some(after), between: Some(after), second: 0 }))
     }
 
-    /// The frame of a causal model: each text has the token before it and the token behind it that the file switches on.
+    /// The special tokens of a causal model: one before and one after each text, if the file switches them
+    /// on.
     fn causal(&self) -> Result<Value, String> {
         let token = |switch: &str, name: &str| {
             self.switch(switch, false).then(|| self.special(&[name], &format!("({name})"))).transpose()
@@ -170,7 +172,7 @@ impl<'f> Vocabulary<'f> {
         Ok(Self::frame(&Frame { before, after, between: before, second: 0 }))
     }
 
-    /// `gpt2`: pairs of bytes, with merges.
+    /// `gpt2`: byte-pair encoding with merges.
     fn byte_level(&self) -> Result<Value, String> {
         let name = self.metadata.text("tokenizer.ggml.pre").unwrap_or("(missing)");
         let Some(words) = WORDS.iter().find(|words| words.names.contains(&name)) else {
@@ -185,7 +187,7 @@ impl<'f> Vocabulary<'f> {
         let merges: Option<Vec<Value>> = merges
             .iter()
             .map(|merge| {
-                // The first character may be a space itself in no vocabulary: bytes are spelled as letters.
+                // No token begins with a space, because byte-level vocabularies spell bytes as letters.
                 let (left, right) =
                     merge.split_once(' ').filter(|(left, right)| !left.is_empty() && !right.is_empty())?;
                 Some(json!([left, right]))
@@ -219,8 +221,8 @@ impl<'f> Vocabulary<'f> {
         }))
     }
 
-    /// `bert`: the longest pieces of a word. llama.cpp marks the pieces that begin a word instead of those that go on, and
-    /// leaves names in brackets as they are.
+    /// `bert`: the longest pieces of a word. llama.cpp marks the pieces that begin a word, while BERT marks
+    /// the others. Names in brackets stay unchanged.
     fn word_piece(&self) -> Result<Value, String> {
         let is_name = |token: &str| token.starts_with('[') && token.ends_with(']');
         let spelled = |kind: i64, token: &str| match token.strip_prefix(WORD) {
@@ -231,7 +233,8 @@ impl<'f> Vocabulary<'f> {
         let (before, after) =
             (self.special(&["cls", "bos"], "[CLS]")?, self.special(&["seperator", "eos"], "[SEP]")?);
         let unknown = self.special(&["unknown"], "[UNK]")?;
-        // The file does not say whether texts are put into lower case; a vocabulary for such texts has no capitals.
+        // The file does not say whether texts are lower-cased. A vocabulary for lower-cased texts has no
+        // capitals.
         let plain =
             self.kinds.iter().zip(self.tokens).filter(|(kind, token)| **kind != CONTROL && !is_name(token));
         let lowercase = !plain.into_iter().any(|(_, token)| token.chars().any(char::is_uppercase));
@@ -253,15 +256,15 @@ impl<'f> Vocabulary<'f> {
         }))
     }
 
-    /// `t5`: the likeliest pieces (`SentencePiece`'s unigram model).
+    /// `t5`: the most likely pieces (`SentencePiece`'s unigram model).
     fn unigram(&self) -> Result<Value, String> {
         if !self.is_bert {
-            return Err("its vocabulary is \"t5\", which is supported for kinds of BERT only".to_owned());
+            return Err("its vocabulary is \"t5\", which is only supported for kinds of BERT".to_owned());
         }
         let scores = self.metadata.reals("tokenizer.ggml.scores").unwrap_or_default();
         if scores.len() != self.tokens.len() {
             return Err(
-                "its vocabulary has not one score (`tokenizer.ggml.scores`) for each token".to_owned()
+                "its vocabulary does not have one score (`tokenizer.ggml.scores`) for each token".to_owned()
             );
         }
         let unknown = self.special(&["unknown"], "<unk>")?;
@@ -293,11 +296,11 @@ impl<'f> Vocabulary<'f> {
     }
 }
 
-/// The tokens around texts.
+/// The special tokens around texts.
 struct Frame<'t> {
     before: Option<(usize, &'t str)>,
     after: Option<(usize, &'t str)>,
-    /// In a pair, what is before the second text.
+    /// The token before the second text of a pair.
     between: Option<(usize, &'t str)>,
     /// The token type of the second text.
     second: usize,

@@ -530,7 +530,7 @@ async fn no_name_of_a_hostile_hub_leads_out_of_the_cache() {
                 let index = r#"{"weight_map":{"w":"../../../../escaped.safetensors"}}"#;
                 r.files.insert("model.safetensors.index.json".to_owned(), index.into());
             },
-            "which is no weight file of this model",
+            "which is not a weight file of this model",
         ),
         // Nobody reads it.
         ("commit", |r| r.commit = Some("../../../../escaped".to_owned()), ""),

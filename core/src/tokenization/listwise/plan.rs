@@ -1,23 +1,24 @@
-//! How documents are shared out among prompts: the rule of jina-reranker-v3's own code (`rerank` in `modeling.py`).
+//! Distributes documents among prompts by the rule of jina-reranker-v3's own code (`rerank` in
+//! `modeling.py`).
 //!
-//! Input: lengths in tokens. Output: how many documents the next prompt holds, and what must go where that is too long.
-//! What must hold: a prompt holds at least one document.
+//! Input: lengths in tokens. Output: the number of documents in the next prompt, and the number to drop or
+//! cut if it is too long. What must hold: a prompt holds at least one document.
 
-/// What a prompt has room for.
+/// The capacity of a prompt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// The most documents.
+    /// The most documents of a prompt.
     pub(super) documents: usize,
-    /// The most tokens.
+    /// The most tokens of a prompt.
     pub(super) longest: usize,
     /// The most tokens of a document.
     pub(super) longest_document: usize,
 }
 
 impl Room {
-    /// How many of the documents of these lengths the next prompt holds; at least one of them. The room is what two
-    /// copies of the query leave, the template not counted. A prompt ends once a document of the greatest length might not
-    /// fit any more.
+    /// The number of the next documents, with these lengths, that the next prompt holds; at least one. Two
+    /// copies of the query take a part of the capacity; the template is not counted. A prompt ends when a
+    /// document of the greatest length might no longer fit.
     pub(super) fn documents_of(self, lengths: &[usize], query: usize) -> usize {
         let mut left = self.longest.saturating_sub(2 * query);
         let is_last = |(index, length): (usize, &usize)| {
@@ -28,8 +29,8 @@ impl Room {
     }
 }
 
-/// How many documents stay, at least one, if `excess` tokens are too many. The authors' code does not count the template, and
-/// its prompts may be a little longer than what the positions hold.
+/// The number of documents that stay, at least one, if the prompt has `excess` tokens too many. The authors'
+/// code does not count the template, so its prompts may be a little longer than the positions allow.
 pub(super) fn without(lengths: &[usize], excess: usize) -> usize {
     let mut gone = 0;
     let is_enough = |length: &usize| {
@@ -40,14 +41,15 @@ pub(super) fn without(lengths: &[usize], excess: usize) -> usize {
     last.max(1)
 }
 
-/// The tokens that are left of a query, which stands in the prompt twice, and of its only document.
+/// The tokens that remain of a query, which appears twice in the prompt, and of its only document.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     pub(super) query: usize,
     pub(super) document: usize,
 }
 
-/// Takes `excess` tokens from the document, and then from the query; none if both have not so many.
+/// Removes `excess` tokens from the document first, and then from the query. `None` if they do not have
+/// enough tokens.
 pub(super) fn cut(excess: usize, query: usize, document: usize) -> Option<Cut> {
     let of_document = excess.min(document);
     let of_query = (excess - of_document).div_ceil(2);

@@ -204,7 +204,7 @@ async fn compare_row(row: &Published, started: &Started, checks: &mut Checks) ->
     let (count, plural) = (row.items.len(), if row.items.len() == 1 { "" } else { "s" });
     checks.note("golden", &format!("{count} {what}{plural} from {}:", row.source))?;
     for item in &row.items {
-        let compared = row.compare(item, &started.service, &started.info.model.dtype).await;
+        let compared = row.compare(item, &started.service, &started.info.model.arithmetic).await;
         checks.check("golden", compared.and_then(|comparison| comparison.judge(&item.label())))?;
     }
     Ok(())
@@ -337,12 +337,12 @@ fn describe_start(started: &Started, is_reranker: bool) -> String {
         info.model.instruction_set.as_deref().map_or_else(String::new, |set| format!(" with {set}"));
     let check =
         if is_reranker { "two test pairs get different scores" } else { "two test texts are told apart" };
-    format!("{} on {compute_type}{instructions}; {check}", info.model.dtype)
+    format!("{} on {compute_type}{instructions}; {check}", info.model.arithmetic)
 }
 
 /// Scores the pairs and compares.
 async fn compare_pairs(goldens: &Goldens, started: &Started, checks: &mut Checks) -> anyhow::Result<()> {
-    let tolerance = golden::tolerances(&started.info.model.dtype)?.score;
+    let tolerance = golden::tolerances(&started.info.model.arithmetic)?.score;
     checks.note("golden", &format!("{} pairs from {}:", goldens.pairs.len(), goldens.source))?;
     let together =
         if goldens.together { scores(&started.service, &goldens.pairs).await? } else { Vec::new() };

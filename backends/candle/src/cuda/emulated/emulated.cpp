@@ -5,8 +5,9 @@
 #include "../kernels.cu"
 
 #include <setjmp.h>
-#include <stdio.h>
+#include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <mutex>
 #include <string>
@@ -81,12 +82,14 @@ void make_ready(unsigned first, unsigned end) {
     for (unsigned thread = first; thread < end; ++thread) fibers[thread]->state = READY;
 }
 
-// Whether all threads of the block came to their end.
-bool run_block(unsigned threads) {
+// Whether all threads of the block came to their end. In every other block the last warp goes first, so that a barrier that is
+// missing shows, whichever warp would have to wait.
+bool run_block(unsigned threads, bool is_backwards) {
     memset(__start_emulated_shared, 0xff, __stop_emulated_shared - __start_emulated_shared);
     make_ready(0, threads);
     for (;;) {
-        for (unsigned first = 0; first < threads; first += WARP) {
+        for (unsigned warp = 0; warp < threads; warp += WARP) {
+            const unsigned first = is_backwards ? threads - WARP - warp : warp;
             do {
                 for (unsigned thread = first; thread < first + WARP; ++thread) {
                     if (fibers[thread]->state == READY) resume(thread);
@@ -241,11 +244,29 @@ extern "C" __global__ int launch(const char* name, unsigned blocks, unsigned thr
     blockDim = {threads, 1, 1};
     for (unsigned block = 0; block < blocks; ++block) {
         blockIdx = {block, 0, 0};
-        if (!run_block(threads)) {
+        if (!run_block(threads, block % 2 == 1)) {
             // Fibers that wait have frames of this launch, and there are new ones for the next.
             fibers.clear();
             return 2;
         }
     }
     return 0;
+}
+
+// Memory whose end, rounded up to 16 bytes, is the end of what may be touched, as is the page before it. Whoever reads or
+// writes beyond ends the process. Null if there is none.
+extern "C" __global__ char* reserve(size_t bytes) {
+    const size_t page = sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
+    char* const all = static_cast<char*>(
+        mmap(nullptr, (pages + 2) * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (all == MAP_FAILED) return nullptr;
+    if (mprotect(all + page, pages * page, PROT_READ | PROT_WRITE) != 0) return nullptr;
+    memset(all + page, 0xff, pages * page);
+    return all + page + pages * page - (bytes + 15) / 16 * 16;
+}
+
+// Gives back what `reserve` gave for the same number of bytes.
+extern "C" __global__ void release(char* memory, size_t bytes) {
+    const size_t page = sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
+    munmap(memory + (bytes + 15) / 16 * 16 - (pages + 1) * page, (pages + 2) * page);
 }

@@ -1,7 +1,7 @@
-//! Packing with AVX-512: the CPU's own conversion to bfloat16 and to bytes, and transposed squares.
+//! Packing with AVX-512: the CPU's own conversions to bfloat16 and to bytes, and transposed squares.
 //!
-//! Input and output: as of the functions in `pack.rs` that call these. What must hold: the results are theirs, but for values
-//! below the range of full precision, which become zeros.
+//! Input and output: those of the functions in `pack.rs` that call these. What must hold: the results are
+//! identical, except that subnormal values become zeros.
 
 use super::super::nibbles::GROUP_WORDS;
 use super::{COLUMNS, ROUND, WORDS};
@@ -15,17 +15,17 @@ use std::arch::x86_64::{
 };
 use std::mem::transmute;
 
-/// Values that are rounded at a time.
+/// The number of values that are rounded at a time.
 const LANES: usize = 16;
 
-/// Sixteen values rounded to bfloat16, values too small for full precision to zero, as products take them.
+/// Sixteen values rounded to bfloat16. Subnormal values become zeros, as in products.
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn rounded(values: &[f32; LANES]) -> __m256i {
-    // SAFETY: the array holds a register's values. Both types are 256 bits of sixteen 16-bit values.
+    // SAFETY: the array holds a register's values. Both types have 256 bits, for sixteen 16-bit values.
     unsafe { transmute(_mm512_cvtneps_pbh(_mm512_loadu_ps(values.as_ptr()))) }
 }
 
-/// Up to sixteen values, with zeros behind them.
+/// Up to sixteen values, followed by zeros.
 fn padded(values: &[f32]) -> [f32; LANES] {
     let mut all = [0.0; LANES];
     all[..values.len()].copy_from_slice(values);
@@ -38,7 +38,7 @@ pub(super) fn round(values: &[f32], words: &mut [u32]) {
     let (chunks, rest) = values.as_chunks::<LANES>();
     let (full, tail) = words.split_at_mut(chunks.len() * LANES / 2);
     for (words, chunk) in full.as_chunks_mut::<{ LANES / 2 }>().0.iter_mut().zip(chunks) {
-        // SAFETY: there is room for eight words of two values.
+        // SAFETY: there is memory for eight words of two values.
         unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), rounded(chunk)) };
     }
     tail.fill(0);
@@ -51,7 +51,7 @@ pub(super) fn round(values: &[f32], words: &mut [u32]) {
     }
 }
 
-/// [`super::quantise`] of values in sixteens, whose bytes fill `words`.
+/// [`super::quantise`] for groups of sixteen values. Their bytes fill `words`.
 #[target_feature(enable = "avx512f")]
 pub(super) fn bytes(values: &[[f32; LANES]], inverse: f32, offset: i32, words: &mut [u32]) {
     let (inverse, round) = (_mm512_set1_ps(inverse), _mm512_set1_ps(ROUND));
@@ -59,12 +59,12 @@ pub(super) fn bytes(values: &[[f32; LANES]], inverse: f32, offset: i32, words: &
         // SAFETY: the array holds a register's values.
         let shifted = _mm512_fmadd_ps(unsafe { _mm512_loadu_ps(values.as_ptr()) }, inverse, round);
         let sum = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(offset));
-        // SAFETY: there is room for four words of four bytes, the low ones of each sum.
+        // SAFETY: there is memory for four words of four bytes: the low bytes of the sums.
         unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(sum)) };
     }
 }
 
-/// Words of two values.
+/// Words that hold one value of each slice.
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn interleaved(first: &[f32; LANES], second: &[f32; LANES]) -> __m512i {
     let (low, high) = (_mm512_cvtepu16_epi32(rounded(first)), _mm512_cvtepu16_epi32(rounded(second)));
@@ -79,7 +79,7 @@ pub(super) fn interleave(first: &[f32], second: &[f32], words: &mut [u32]) {
         if let (Ok(first), Ok(second), Ok(words)) =
             (first.try_into(), second.try_into(), <&mut [u32; LANES]>::try_from(&mut *words))
         {
-            // SAFETY: there is room for sixteen words.
+            // SAFETY: there is memory for sixteen words.
             unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), interleaved(first, second)) };
         } else {
             let mut all = [0; LANES];
@@ -92,22 +92,23 @@ pub(super) fn interleave(first: &[f32], second: &[f32], words: &mut [u32]) {
     }
 }
 
-/// `lines[k][column] = square[column][k]`, in two squares of 16 × 16.
+/// `lines[k][column] = square[column][k]`, as two squares of 16 × 16.
 #[target_feature(enable = "avx512f")]
 pub(super) fn transpose(square: &[[u32; WORDS]; COLUMNS], lines: &mut [[u32; COLUMNS]; WORDS]) {
     for half in 0..2 {
-        // SAFETY: a row of `square` is 16 values long.
+        // SAFETY: a row of `square` has 16 values.
         let mut rows: [__m512; 16] =
             std::array::from_fn(|i| unsafe { _mm512_loadu_ps(square[half * 16 + i].as_ptr().cast()) });
         transpose_rows(&mut rows);
         for (line, row) in lines.iter_mut().zip(rows) {
-            // SAFETY: a line is 32 values long, and `half` is 0 or 1.
+            // SAFETY: a line has 32 values, and `half` is 0 or 1.
             unsafe { _mm512_storeu_ps(line.as_mut_ptr().add(half * 16).cast(), row) };
         }
     }
 }
 
-/// [`expand`](super::super::nibbles::expand) of a group: `[multipliers, offsets]` of its columns.
+/// [`expand`](super::super::nibbles::expand) for one group. `[multipliers, offsets]` are those of its
+/// columns.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(in super::super) fn expand(
     lines: &[[u32; COLUMNS]; GROUP_WORDS / 2],
@@ -124,10 +125,10 @@ pub(in super::super) fn expand(
         let offset = _mm512_or_si512(offset, _mm512_slli_epi32::<8>(offset));
         let offset = _mm512_or_si512(offset, _mm512_slli_epi32::<16>(offset));
         for (line, panel) in lines.iter().zip(panel.as_chunks_mut::<2>().0) {
-            // SAFETY: a line is 32 words long, and `half` is 0 or 1.
+            // SAFETY: a line has 32 words, and `half` is 0 or 1.
             let nibbles = unsafe { _mm512_loadu_si512(line.as_ptr().add(half * LANES).cast()) };
             for (nibbles, line) in [nibbles, _mm512_srli_epi32::<4>(nibbles)].into_iter().zip(panel) {
-                // No product of bytes is above 255, so that two of them are one product of 16 bits.
+                // No product of bytes exceeds 255, so two of them fit one product of 16 bits.
                 let bytes = _mm512_mullo_epi16(_mm512_and_si512(nibbles, low), multiplier);
                 // SAFETY: as above.
                 unsafe {
@@ -141,7 +142,7 @@ pub(in super::super) fn expand(
     }
 }
 
-/// Swaps ever larger blocks across the diagonal: pairs of values, of pairs, then of quarters of a register.
+/// Swaps ever larger blocks across the diagonal: single values, pairs, then quarters of a register.
 #[target_feature(enable = "avx512f")]
 fn transpose_rows(rows: &mut [__m512; 16]) {
     let mut pairs = *rows;
@@ -158,7 +159,7 @@ fn transpose_rows(rows: &mut [__m512; 16]) {
             fours[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
         }
     }
-    // Row i + j now holds, in its quarter q, column 4 q + j of the rows i..i + 4.
+    // Quarter q of row i + j now holds the column 4 q + j of the rows i..i + 4.
     for j in 0..4 {
         let (a, b, c, d) = (fours[j], fours[4 + j], fours[8 + j], fours[12 + j]);
         let (low, high) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));

@@ -20,31 +20,31 @@ macro_rules! register {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($register);
 
-        // SAFETY (all methods): the trait's contract is the intrinsics' own.
+        // SAFETY (all methods): the trait's contract is the contract of the intrinsics.
         impl Simd for $name {
             const LANES: usize = $lanes;
 
             #[inline(always)]
             unsafe fn splat(value: f32) -> Self {
-                // SAFETY: the caller vouches for the instruction set.
+                // SAFETY: the caller guarantees the instruction set.
                 Self(unsafe { $splat(value) })
             }
 
             #[inline(always)]
             unsafe fn load(pointer: *const f32) -> Self {
-                // SAFETY: the caller vouches for the instruction set and for the values at `pointer`.
+                // SAFETY: the caller guarantees the instruction set and the values at `pointer`.
                 Self(unsafe { $load(pointer) })
             }
 
             #[inline(always)]
             unsafe fn store(self, pointer: *mut f32) {
-                // SAFETY: the caller vouches for the instruction set and for room at `pointer`.
+                // SAFETY: the caller guarantees the instruction set and memory at `pointer`.
                 unsafe { $store(pointer, self.0) }
             }
 
             #[inline(always)]
             unsafe fn stream(self, pointer: *mut f32) {
-                // SAFETY: the caller vouches for the instruction set and for aligned room at `pointer`.
+                // SAFETY: the caller guarantees the instruction set and aligned memory at `pointer`.
                 unsafe { $stream(pointer, self.0) }
             }
 
@@ -56,19 +56,19 @@ macro_rules! register {
 
             #[inline(always)]
             unsafe fn low_halves(words: *const u32) -> Self {
-                // SAFETY: the caller vouches for the instruction set and for the words.
+                // SAFETY: the caller guarantees the instruction set and the words.
                 Self(unsafe { $cast($shift::<16>($load_words(words.cast()))) })
             }
 
             #[inline(always)]
             unsafe fn high_halves(words: *const u32) -> Self {
-                // SAFETY: the caller vouches for the instruction set and for the words.
+                // SAFETY: the caller guarantees the instruction set and the words.
                 Self(unsafe { $cast($and($load_words(words.cast()), $splat_word(HIGH_HALF as i32))) })
             }
 
             #[inline(always)]
             unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
-                // SAFETY: the caller vouches for the instruction set.
+                // SAFETY: the caller guarantees the instruction set.
                 Self(unsafe { $fmadd(self.0, factor.0, addend.0) })
             }
 
@@ -159,7 +159,7 @@ register!(
 /// The CPU has the registers' instruction set.
 #[inline(always)]
 unsafe fn first_256(values: __m256, count: usize, rest: __m256) -> __m256 {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         let before = _mm256_cmpgt_epi32(_mm256_set1_epi32(count.min(8) as i32), lanes);
@@ -169,14 +169,14 @@ unsafe fn first_256(values: __m256, count: usize, rest: __m256) -> __m256 {
 
 #[inline(always)]
 unsafe fn first_512(values: __m512, count: usize, rest: __m512) -> __m512 {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe { _mm512_mask_blend_ps(((1_u32 << count.min(16)) - 1) as u16, rest, values) }
 }
 
-/// [`super::exp2`], step by step.
+/// [`super::exp2`], with intrinsics for each step.
 #[inline(always)]
 unsafe fn exp2_256(x: __m256) -> __m256 {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let round = _mm256_set1_ps(ROUND);
         let shifted = _mm256_add_ps(x, round);
@@ -192,10 +192,10 @@ unsafe fn exp2_256(x: __m256) -> __m256 {
     }
 }
 
-/// [`super::exp2`] by instructions that take x apart and put the power together.
+/// [`super::exp2`], with instructions that split x and assemble the power.
 #[inline(always)]
 unsafe fn exp2_512(x: __m512) -> __m512 {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let r = _mm512_reduce_ps::<0>(x);
         let [highest, rest @ ..] = POWER;
@@ -209,7 +209,7 @@ unsafe fn exp2_512(x: __m512) -> __m512 {
 
 #[inline(always)]
 unsafe fn largest_256(values: __m256) -> f32 {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let four = _mm_max_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps::<1>(values));
         let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
@@ -219,7 +219,7 @@ unsafe fn largest_256(values: __m256) -> f32 {
 
 #[inline(always)]
 unsafe fn sum_256(values: __m256) -> f32 {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let four = _mm_add_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps::<1>(values));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));

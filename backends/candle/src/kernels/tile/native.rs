@@ -1,4 +1,4 @@
-//! Tiles by instructions of x86 that multiply and add a whole word at once.
+//! Tiles by x86 instructions that multiply and add a whole word at once.
 
 use super::{Ahead, COLUMNS, Origin, WORDS};
 use std::arch::x86_64::{
@@ -21,8 +21,9 @@ macro_rules! tile {
             to: *mut f32,
         ) {
             const REGISTERS: usize = COLUMNS / $lanes;
-            // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, for `ROWS` rows
-            // from `start` on, and for room for as many at `to`, which may be the same: it is read before it is written.
+            // SAFETY: the caller guarantees the instruction set, `chunks` chunks from `a` and `b` on, `ROWS`
+            // rows from `start` on, and memory for as many rows at `to`. `to` may be the same memory: it is
+            // read before it is written.
             unsafe {
                 let mut sums = [[$load_sums(start.first.cast()); REGISTERS]; ROWS];
                 for row in 0..ROWS {

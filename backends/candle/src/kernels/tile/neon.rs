@@ -1,10 +1,11 @@
-//! Tiles on ARM: the sums of some rows and of half a panel's columns at a time.
+//! Tiles on ARM. They compute the sums of some rows and half of a panel's columns at a time.
 //!
-//! A register holds four words, and there are 32: 20 sums of 5 rows × 16 columns, 5 of the rows' words (an instruction takes
-//! its factor from any lane, so that a register serves four steps), the mask that takes bfloat16 values apart, and 6 through
-//! which the columns come. In four steps, 5 loads of rows and 16 of columns serve 80 multiplications: 0.26 each. Three rows
-//! and all 32 columns would take 0.36, and read the panel, which is larger than a first-level cache, 1.7 times as often.
-//! What multiplies pairs of rows ([`pairs`]) has 6.
+//! A register holds four words, and there are 32 registers: 20 for the sums of 5 rows × 16 columns, 5 for the
+//! rows' words (an instruction takes its factor from any lane, so that one register serves four steps), one
+//! for the mask that separates bfloat16 values, and 6 through which the columns pass. In four steps, 5 loads
+//! of rows and 16 of columns serve 80 multiplications: 0.26 loads each. Three rows and all 32 columns would
+//! take 0.36, and would read the panel, which is larger than a first-level cache, 1.7 times as often.
+//! Multiplication in pairs of rows ([`pairs`]) uses 6 rows.
 
 mod pairs;
 
@@ -23,22 +24,22 @@ use std::arch::{
 
 /// The most rows of a tile.
 const ROWS: usize = 6;
-/// Words of a register.
+/// The number of words in a register.
 const LANES: usize = 4;
-/// Registers of a row's sums.
+/// The number of registers for a row's sums.
 const REGISTERS: usize = 4;
-/// Columns whose sums are kept at a time.
+/// The number of columns whose sums are in registers at a time.
 const WIDTH: usize = LANES * REGISTERS;
 
-/// A register of four words, whatever is in them.
+/// A register of four words of any format.
 type Register = uint32x4_t;
 
-/// Rows of a full tile.
+/// The number of rows of a full tile.
 pub(super) fn rows(set: InstructionSet) -> usize {
     if set == InstructionSet::NeonI8mmBf16 { ROWS } else { 5 }
 }
 
-/// The function for each number of rows.
+/// The functions for each number of rows.
 pub(super) fn functions(set: InstructionSet, formats: (Format, Format)) -> &'static [Function] {
     use Format::{Bf16, F32, Int8};
     match (set, formats) {
@@ -63,13 +64,13 @@ macro_rules! compiled {
             _ahead: Ahead,
             sums: *mut f32,
         ) {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller upholds the same conditions.
             unsafe { $body::<ROWS, $step>(chunks, (a, b), start, sums) }
         }
     )*};
 }
 
-// Every CPU of this architecture has NEON itself.
+// Every CPU of this architecture has NEON.
 compiled! {
     f32 = by_lanes(F32);
     f32_by_bf16 = by_lanes(F32ByBf16);
@@ -83,20 +84,21 @@ compiled! {
     native_bf16 = by_pairs(NativeBf16);
 }
 
-/// How a register of columns and a lane of a row's words are multiplied and added.
+/// The way in which a register of columns and a lane of a row's words are multiplied and added.
 trait Lanes {
-    /// Halves of the words that are multiplied one after the other.
+    /// The number of halves of each word that are multiplied one after the other.
     const HALVES: usize = 1;
-    /// Words of a row that meet the same words of the columns, each another half of them.
+    /// The number of a row's words that are multiplied with the same words of the columns, each with another
+    /// half of them.
     const PER_LINE: usize = 1;
 
-    /// A row's words, or this half of them.
+    /// A row's words, or one half of them.
     #[inline(always)]
     fn factors(words: Register, _half: usize) -> Register {
         words
     }
 
-    /// The columns' words, or this half of them.
+    /// The columns' words, or one half of them.
     #[inline(always)]
     fn columns(words: Register, _half: usize) -> Register {
         words
@@ -112,16 +114,16 @@ trait Lanes {
 
 /// `f32` on both sides.
 struct F32;
-/// `f32` rows, pairs of bfloat16 in the columns.
+/// `f32` rows, and pairs of bfloat16 in the columns.
 struct F32ByBf16;
-/// Pairs of bfloat16 on both sides, widened here, for CPUs that cannot multiply them.
+/// Pairs of bfloat16 on both sides. They are widened here, for CPUs that cannot multiply them.
 struct Bf16;
-/// Signed bytes, for CPUs that cannot add their products in one instruction.
+/// Signed bytes, for CPUs without an instruction that adds their products.
 struct Int8;
-/// Signed bytes.
+/// Signed bytes, with the instruction that adds their products.
 struct Int8Dotprod;
 
-/// The lower (0) or the upper half of each word, a bfloat16, widened.
+/// The lower (0) or upper (1) half of each word as a bfloat16, widened.
 #[inline(always)]
 fn widened(words: Register, half: usize) -> Register {
     // SAFETY: every CPU of this architecture has NEON.
@@ -149,7 +151,7 @@ impl Lanes for F32ByBf16 {
 
     #[inline(always)]
     unsafe fn step<const LANE: i32>(sums: Register, columns: Register, factors: Register) -> Register {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds the same conditions.
         unsafe { F32::step::<LANE>(sums, columns, factors) }
     }
 }
@@ -169,7 +171,7 @@ impl Lanes for Bf16 {
 
     #[inline(always)]
     unsafe fn step<const LANE: i32>(sums: Register, columns: Register, factors: Register) -> Register {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds the same conditions.
         unsafe { F32::step::<LANE>(sums, columns, factors) }
     }
 }
@@ -181,7 +183,7 @@ impl Lanes for Int8 {
         unsafe {
             let columns = vreinterpretq_s8_u32(columns);
             let factor = vreinterpretq_s8_u32(vdupq_laneq_u32::<LANE>(factors));
-            // A product fits 16 bits, but not always the sum of two.
+            // A product fits 16 bits, but the sum of two may not.
             let low = vpaddlq_s16(vmull_s8(vget_low_s8(columns), vget_low_s8(factor)));
             let high = vpaddlq_s16(vmull_high_s8(columns, factor));
             vreinterpretq_u32_s32(vaddq_s32(vreinterpretq_s32_u32(sums), vpaddq_s32(low, high)))
@@ -192,8 +194,8 @@ impl Lanes for Int8 {
 impl Lanes for Int8Dotprod {
     #[inline(always)]
     unsafe fn step<const LANE: i32>(mut sums: Register, columns: Register, factors: Register) -> Register {
-        // SAFETY: the caller vouches for the instruction, which the standard library does not offer yet; nothing but the
-        // first register changes.
+        // SAFETY: the caller guarantees the instruction, which stable Rust has no function for yet. It
+        // changes only its first register.
         unsafe {
             asm!(
                 "sdot {sums:v}.4s, {columns:v}.16b, {factors:v}.4b[{lane}]",
@@ -208,7 +210,7 @@ impl Lanes for Int8Dotprod {
     }
 }
 
-/// All sums of a tile.
+/// Computes all sums of a tile.
 #[expect(clippy::needless_range_loop, reason = "plain loops, as in the other bodies")]
 #[inline(always)]
 unsafe fn by_lanes<const ROWS: usize, L: Lanes>(
@@ -217,8 +219,8 @@ unsafe fn by_lanes<const ROWS: usize, L: Lanes>(
     start: Origin,
     to: *mut f32,
 ) {
-    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a`, for the lines behind `b` that
-    // their words meet, for `ROWS` rows from `start` on, and for the room of as many.
+    // SAFETY: the caller guarantees the instruction set, `chunks` chunks from `a` on, the lines of `b` for
+    // their words, `ROWS` rows from `start` on, and memory for as many rows of sums.
     unsafe {
         for first in (0..COLUMNS).step_by(WIDTH) {
             let mut sums = [[vdupq_n_u32(0); REGISTERS]; ROWS];
@@ -247,7 +249,7 @@ unsafe fn by_lanes<const ROWS: usize, L: Lanes>(
     }
 }
 
-/// Four words of each row at `a`, and the lines at `lines` that they meet.
+/// Multiplies four words of each row at `a` with the lines at `lines` that belong to them.
 #[expect(clippy::needless_range_loop, reason = "plain loops, as in the other bodies")]
 #[inline(always)]
 unsafe fn quad<const ROWS: usize, L: Lanes>(
@@ -256,7 +258,7 @@ unsafe fn quad<const ROWS: usize, L: Lanes>(
     lines: *const u32,
     half: usize,
 ) {
-    // SAFETY: the caller vouches for the instruction set, the words and the lines.
+    // SAFETY: the caller guarantees the instruction set, the words and the lines.
     unsafe {
         let mut factors = [vdupq_n_u32(0); ROWS];
         for row in 0..ROWS {
@@ -269,7 +271,7 @@ unsafe fn quad<const ROWS: usize, L: Lanes>(
     }
 }
 
-/// One lane of the rows' words, and the line that it meets.
+/// Multiplies one lane of the rows' words with the line that belongs to it.
 #[expect(clippy::needless_range_loop, reason = "plain loops, as in the other bodies")]
 #[inline(always)]
 unsafe fn lane<const LANE: i32, const ROWS: usize, L: Lanes>(
@@ -280,7 +282,7 @@ unsafe fn lane<const LANE: i32, const ROWS: usize, L: Lanes>(
 ) {
     let (line, in_line) = (LANE as usize / L::PER_LINE, LANE as usize % L::PER_LINE);
     for r in 0..REGISTERS {
-        // SAFETY: the caller vouches for the instruction set and for the lines.
+        // SAFETY: the caller guarantees the instruction set and the lines.
         unsafe {
             let words = vld1q_u32(lines.add(line * COLUMNS + r * LANES));
             let columns = L::columns(words, half + in_line);

@@ -1,9 +1,9 @@
-//! Sums by ARM's instructions that multiply two rows by two columns, two words of each: four sums of eight or sixteen
-//! products, twice the work of an instruction on lanes.
+//! Sums by ARM's instructions that multiply two rows by two columns, with two words of each. One instruction
+//! computes four sums of eight or sixteen products: twice the work of an instruction on lanes.
 //!
-//! A register of a line holds a word of four columns, so that two lines are brought together for two registers of two
-//! columns: 8 such steps for 24 multiplications in a full tile. Each sum is of its own row and column; an odd last row
-//! keeps itself company.
+//! A register of a line holds a word of four columns. So two lines are combined into two registers of two
+//! columns each: 8 such steps for 24 multiplications in a full tile. Each sum belongs to one row and one
+//! column. An odd last row is paired with itself.
 
 use super::{LANES, REGISTERS, Register, WIDTH};
 use crate::kernels::tile::{COLUMNS, Origin, WORDS};
@@ -18,11 +18,12 @@ use std::arch::{
 /// The most pairs of rows.
 const PAIRS: usize = super::ROWS.div_ceil(2);
 
-/// How pairs of rows and of columns are multiplied and added.
+/// The way in which pairs of rows and of columns are multiplied and added.
 pub(super) trait Pairs {
-    /// Multiplies the two words of `rows`, those of a pair in a register, by those of four columns, at `line` and in the
-    /// next line, and adds to `sums`: of each pair those with the first two columns, then those with the others, the
-    /// first row's before the second's. The first `pairs` only.
+    /// Multiplies the two words of each row in `rows`, which holds a pair of rows per register, by the words
+    /// of four columns at `line` and in the next line. Adds the products to `sums`: for each pair first the
+    /// sums with the first two columns, then those with the other two, with the first row's sums before the
+    /// second's. Only uses the first `pairs` pairs.
     ///
     /// # Safety
     ///
@@ -37,12 +38,11 @@ pub(super) trait Pairs {
 
 /// Signed bytes.
 pub(super) struct Int8I8mm;
-/// Pairs of bfloat16. What is added is rounded to odd, not to the nearest, and what is below the smallest normal number is
-/// taken for zero.
+/// Pairs of bfloat16. Sums are rounded to odd, not to nearest, and subnormal values are flushed to zero.
 pub(super) struct NativeBf16;
 
-/// A step in one piece: left to itself, the compiler loads so far ahead that it runs out of registers. The standard library
-/// does not offer the instructions yet either.
+/// One step in a single piece of assembly. Otherwise the compiler loads so far ahead that it runs out of
+/// registers. Stable Rust has no functions for these instructions yet, either.
 macro_rules! step {
     ($instruction:literal, $values:literal, ($sums:ident, $rows:ident, $line:ident):
      $($pair:literal $left:ident $right:ident $row:ident),*) => {
@@ -82,8 +82,8 @@ macro_rules! pairs {
                 rows: &[Register; PAIRS],
                 line: *const u32,
             ) {
-                // SAFETY: the caller vouches for the instruction and for the words of both lines; nothing changes but
-                // the registers that are named.
+                // SAFETY: the caller guarantees the instruction and the words of both lines. Only the named
+                // registers change.
                 unsafe {
                     match pairs {
                         1 => step!($instruction, $values, (sums, rows, line): 0 a b x),
@@ -101,7 +101,7 @@ pairs! {
     NativeBf16 = "bfmmla", "8h";
 }
 
-/// All sums of a tile.
+/// Computes all sums of a tile.
 #[expect(clippy::needless_range_loop, reason = "plain loops, as in the other bodies")]
 #[inline(always)]
 pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
@@ -112,8 +112,8 @@ pub(super) unsafe fn by_pairs<const ROWS: usize, P: Pairs>(
 ) {
     let pairs = ROWS.div_ceil(2);
     let of_pair = |pair: usize| (2 * pair, (2 * pair + 1).min(ROWS - 1));
-    // SAFETY: the caller vouches for the instruction set, for `chunks` chunks behind `a` and `b`, for `ROWS` rows
-    // from `start` on, and for the room of as many.
+    // SAFETY: the caller guarantees the instruction set, `chunks` chunks from `a` and `b` on, `ROWS` rows
+    // from `start` on, and memory for as many rows of sums.
     unsafe {
         for first in (0..COLUMNS).step_by(WIDTH) {
             let mut sums = [[[vdupq_n_u32(0); 2]; PAIRS]; REGISTERS];

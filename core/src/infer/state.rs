@@ -1,0 +1,282 @@
+//! What the threads of an engine share: the queue behind its lock, and what the device does.
+//!
+//! Input: texts, announced and submitted. Output: what the device thread does next. What must hold: whoever waits is
+//! answered, also when the device hangs or is lost; once it is lost, every text that comes gets
+//! [`Error::DeviceLost`].
+
+use super::device::Work;
+use crate::{
+    error::Error,
+    queue::{BatchLimits, Entry, NextBatch, Queue, Turn},
+};
+use std::{
+    collections::{BTreeMap, VecDeque, btree_map},
+    ops::RangeInclusive,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+use text_embeddings_backend_core::{Packing, Text};
+use tokio::sync::watch;
+
+/// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch without them
+/// would compute their shared prefix a second time. It is a tenth of the last batch's forward pass, within bounds.
+pub(super) const ENCODING_GRACE: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_millis(100);
+/// How much less a batch counts for the speed of the last batches with each that comes after it.
+const FADING: f64 = 0.9;
+
+/// The engine's state, shared by all of its threads and by the tasks that submit texts.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) state: Mutex<State>,
+    /// Notified when a text is submitted or withdrawn, and when the engine closes.
+    pub(super) changed: Condvar,
+    /// Whether the last batch gave nothing but errors.
+    pub(super) unhealthy: AtomicBool,
+    /// Whether the device is lost. Changes only while `state` is locked, so that a text is either drained or refused.
+    pub(super) lost: watch::Sender<bool>,
+}
+
+/// What is behind the lock.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) queue: Queue,
+    pub(super) announced: AnnouncedTexts,
+    /// The halves of a batch that did not fit the device's memory. They are computed before what is in the queue.
+    pub(super) halves: VecDeque<Vec<Entry>>,
+    pub(super) closed: bool,
+    pub(super) last_inference: Duration,
+    /// The time that all finished batches took.
+    busy: Duration,
+    /// What the device computes now.
+    pub(super) computing: Option<Computing>,
+    /// Tokens of the last batches and how long they took: the older a batch, the less it counts.
+    pub(super) recent: (f64, f64),
+}
+
+/// A batch on the device.
+#[derive(Debug)]
+pub(super) struct Computing {
+    start: Instant,
+    /// Who waits for its texts, in its order; nobody any more once the device was found to hang.
+    entries: Vec<Entry>,
+}
+
+/// The texts that are announced and not in the queue yet.
+#[derive(Debug, Default)]
+pub(super) struct AnnouncedTexts {
+    pub(super) count: usize,
+    /// How many of each request, by its number, and when that came; no request without one.
+    requests: BTreeMap<u64, (usize, Instant)>,
+}
+
+impl AnnouncedTexts {
+    pub(super) fn add(&mut self, turn: &Turn) {
+        self.count += 1;
+        self.requests.entry(turn.number()).or_insert((0, turn.came())).0 += 1;
+    }
+
+    pub(super) fn remove(&mut self, turn: &Turn) {
+        self.count -= 1;
+        if let btree_map::Entry::Occupied(mut request) = self.requests.entry(turn.number()) {
+            request.get_mut().0 -= 1;
+            if request.get().0 == 0 {
+                request.remove();
+            }
+        }
+    }
+}
+
+/// What the device thread does next.
+pub(super) enum Next {
+    Compute,
+    Wait,
+    WaitAtMost(Duration),
+    End,
+}
+
+impl State {
+    /// When the earliest request came of which a text waits for a tokenizer or a batch.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        let announced = self.announced.requests.values().next().map(|(_, came)| *came);
+        announced.into_iter().chain(self.queue.first_turn().map(Turn::came)).min()
+    }
+
+    /// How long the device has computed, the batch at hand included.
+    pub(super) fn busy(&self) -> Duration {
+        self.busy + self.computing.as_ref().map_or(Duration::ZERO, |now| now.start.elapsed())
+    }
+
+    /// How long what waits now takes, by the speed of the last batches.
+    pub(super) fn backlog(&self) -> Duration {
+        let (tokens, seconds) = self.recent;
+        if tokens > 0.0 {
+            Duration::from_secs_f64(self.queue.tokens() as f64 * seconds / tokens)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// What the device thread does, as long as the device is there.
+    pub(super) fn next(&self, limits: BatchLimits) -> Next {
+        if !self.halves.is_empty() {
+            return Next::Compute;
+        }
+        let Some(oldest) = self.queue.oldest() else {
+            return if self.closed && self.announced.count == 0 { Next::End } else { Next::Wait };
+        };
+        let grace = (self.last_inference / 10).clamp(*ENCODING_GRACE.start(), *ENCODING_GRACE.end());
+        let grace = grace.saturating_sub(oldest.elapsed());
+        if self.announced.count == 0 || grace.is_zero() || self.queue.fills(limits) {
+            Next::Compute
+        } else {
+            Next::WaitAtMost(grace)
+        }
+    }
+
+    /// The texts to compute next; none if nobody waits for any of them.
+    fn take_work(&mut self, limits: BatchLimits, known: impl Fn(&Text) -> usize) -> Option<Work> {
+        while let Some(entries) = self.halves.pop_front() {
+            if let Some(batch) = awaited(entries, limits.packing) {
+                return Some(Work { batch, is_half: true });
+            }
+        }
+        let batch = self.queue.next_batch(limits, known)?;
+        Some(Work { batch, is_half: false })
+    }
+
+    /// Notes that the device begins to compute a batch.
+    pub(super) fn begin(&mut self, start: Instant, entries: Vec<Entry>) {
+        self.computing = Some(Computing { start, entries });
+    }
+
+    /// Notes that the device has computed a batch of this many tokens, and gives who waits for its texts.
+    pub(super) fn end(&mut self, inference: Duration, tokens: usize) -> Vec<Entry> {
+        self.last_inference = inference;
+        self.busy += inference;
+        let (before, seconds) = self.recent;
+        self.recent = (before * FADING + tokens as f64, seconds * FADING + inference.as_secs_f64());
+        self.computing.take().map(|computing| computing.entries).unwrap_or_default()
+    }
+
+    /// Takes out all texts that nobody will compute, those on the device first.
+    fn drain(&mut self) -> Vec<Entry> {
+        let computing = self.computing.as_mut().map(|computing| std::mem::take(&mut computing.entries));
+        let mut entries = computing.unwrap_or_default();
+        entries.extend(self.halves.drain(..).flatten());
+        entries.extend(self.queue.drain());
+        entries
+    }
+}
+
+/// A batch of those entries whose texts somebody waits for; none if nobody does.
+fn awaited(mut entries: Vec<Entry>, packing: Packing) -> Option<NextBatch> {
+    entries.retain(|entry| !entry.reply.is_closed());
+    (!entries.is_empty()).then(|| NextBatch::again(entries, packing))
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that runs under the lock leaves the state half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the device is lost.
+    pub(super) fn is_lost(&self) -> bool {
+        *self.lost.borrow()
+    }
+
+    /// Waits for the texts to compute next; none if the engine is dropped and nothing waits any more.
+    pub(super) fn wait_for_work(&self, limits: BatchLimits, known: impl Fn(&Text) -> usize) -> Option<Work> {
+        let mut state = self.lock();
+        loop {
+            state = match state.next(limits) {
+                Next::End => return None,
+                Next::Compute => match state.take_work(limits, &known) {
+                    // All that waited was abandoned.
+                    None => state,
+                    work => return work,
+                },
+                Next::Wait => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Next::WaitAtMost(time) => {
+                    self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Answers whoever waits for a batch that does not end, and for those behind it: nobody should wait for ever.
+    pub(super) fn give_up(&self, error: &Error) {
+        let waiting = self.lock().drain();
+        fail(waiting, error);
+    }
+
+    /// Notes that the device is lost, and answers whoever waits. Texts that come later are refused.
+    pub(super) fn lose(&self) {
+        let waiting = {
+            let mut state = self.lock();
+            self.lost.send_replace(true);
+            state.drain()
+        };
+        fail(waiting, &Error::DeviceLost);
+    }
+
+    /// How long the device has been computing the batch at hand.
+    pub(super) fn computes_for(&self) -> Option<Duration> {
+        self.lock().computing.as_ref().map(|computing| computing.start.elapsed())
+    }
+}
+
+/// Tells everyone the same. The last text first: who hears of the failure of a request's first text can count all that failed with it.
+pub(super) fn fail(entries: Vec<Entry>, error: &Error) {
+    for entry in entries.into_iter().rev() {
+        // A receiver that is gone wants no answer.
+        let _ = entry.reply.send(Err(error.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use text_embeddings_backend_core::Wanted;
+    use tokio::sync::oneshot;
+
+    fn announced_texts(count: usize) -> AnnouncedTexts {
+        AnnouncedTexts { count, ..AnnouncedTexts::default() }
+    }
+
+    #[test]
+    fn a_batch_waits_for_announced_texts_unless_it_is_full_or_waited_enough() {
+        let limits =
+            BatchLimits { packing: Packing::SHARED, max_batch_tokens: 4, max_batch_requests: Some(2) };
+        let now = Instant::now() + Duration::from_secs(5);
+        let long_ago = Instant::now().checked_sub(*ENCODING_GRACE.end()).unwrap();
+        for (texts, reusable, enqueued, announced, waits) in [
+            (vec![vec![1]], 0, now, 0, false),
+            (vec![vec![1]], 0, now, 1, true),
+            (vec![vec![1]], 0, long_ago, 1, false),
+            (vec![vec![1, 2, 3, 4]], 0, now, 1, false),
+            // Of a long query no more than this.
+            (vec![vec![1, 2, 3, 4, 5]], 2, now, 1, true),
+            (vec![vec![1, 2, 3, 4, 5]], 5, now, 1, true),
+            (vec![vec![1], vec![2]], 1, now, 1, false),
+        ] {
+            let mut state = State { announced: announced_texts(announced), ..State::default() };
+            for ids in &texts {
+                let (turn, (reply, _)) = (state.queue.turn(), oneshot::channel());
+                let text = Text { reusable, ..Text::new(&ids[..], Wanted::WHOLE) };
+                state.queue.push(Entry { text, turn, reply, enqueued });
+            }
+            match state.next(limits) {
+                Next::Compute => assert!(!waits, "{texts:?}"),
+                Next::WaitAtMost(time) => assert!(waits && time <= *ENCODING_GRACE.start(), "{texts:?}"),
+                Next::Wait | Next::End => unreachable!("texts wait"),
+            }
+        }
+        for (closed, announced, ends) in [(false, 0, false), (true, 1, false), (true, 0, true)] {
+            let state = State { announced: announced_texts(announced), closed, ..State::default() };
+            assert_eq!(matches!(state.next(limits), Next::End), ends);
+        }
+    }
+}
