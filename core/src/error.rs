@@ -174,7 +174,11 @@ impl Error {
             Self::Overloaded { .. } | Self::QueueTimeout { .. } | Self::DeadlineExceeded { .. } => {
                 Cause::Load
             }
-            Self::Tokenizer(_) | Self::Inference(_) | Self::MissingValues | Self::Unhealthy => Cause::Server,
+            Self::Tokenizer(_)
+            | Self::Inference(_)
+            | Self::MissingValues
+            | Self::Unhealthy
+            | Self::DeviceLost => Cause::Server,
         }
     }
 
