@@ -14,8 +14,8 @@ use crate::{args::DoorArgs, config::ConfigError};
 /// 256 MiB.
 const DEFAULT_CONNECTIONS: usize = 4096;
 pub(crate) const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
-/// Descriptors that connections cannot have: those of the log, model files, the runtime, the Hub, and of
-/// connections that are about to be refused or closed.
+/// Descriptors that connections cannot have: the log, model files, the runtime, the Hub, and connections that
+/// are about to be refused or closed need them.
 const SPARE_DESCRIPTORS: usize = 64;
 
 /// The limits for clients.

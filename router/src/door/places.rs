@@ -1,8 +1,8 @@
 //! The places for connections: their number, their owners, and who loses a place.
 //!
 //! Input: connections that come and go. Output: a [`ConnectionPlace`] for each, as long as there are any.
-//! What must hold: no more places are given than exist, apart from those of connections that are closing; a
-//! connection has its place until its task ends.
+//! What must hold: no more places are given than exist, except that closing connections may hold some in
+//! addition; a connection has its place until its task ends.
 
 use std::{
     collections::HashMap,
