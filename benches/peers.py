@@ -2,10 +2,10 @@
 """Measures this server and other software on the same work: `make peers`.
 
 Sets up `transformers`, `onnxruntime` and llama.cpp in a virtual environment, starts all systems, and asks one
-after the other, in rounds (A B C A B C …). A system that is not being asked is paused (SIGSTOP). Input:
-the binary, a bfloat16 model folder. Output: every single reading as JSON, from which `render.py` makes tables
-and charts. Invariants: all systems get the same requests and threads; the scores of each are compared with
-those of `transformers` in float32.
+after the other, in rounds (A B C A B C …). A system that is not being asked is paused (SIGSTOP). Input: the
+binary, a bfloat16 model folder. Output: every single reading as JSON, from which `render.py` makes tables and
+charts. Invariants: all systems get the same requests and threads; all scores are compared with
+`transformers`' in float32.
 
 It starts with the standard library alone, and restarts itself inside the environment that it makes."""
 
@@ -45,7 +45,7 @@ def started(system: System, arguments: argparse.Namespace, python: Path) -> tupl
         count = STARTS
     else:
         file = model_file(python, arguments.work / arguments.model.name, arguments.model, system.kind, system.detail)
-        extra = {"transformers": [system.detail], "openvino": [file, system.detail]}.get(system.kind, [file])
+        extra = {"transformers": [system.detail, "cpu"], "openvino": [file, system.detail]}.get(system.kind, [file])
         def start() -> Process:
             return Peer(python, SCRIPTS[system.kind], [arguments.model, *extra], arguments.threads)
         count = 1

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Re-ranks three documents with curl: first in the format of text-embeddings-inference, then in that of Cohere
-# and Jina.
+# Re-ranks three documents with curl: first in TEI's format, then in Cohere's and Jina's.
 #
 #   examples/rerank.sh http://127.0.0.1:8080
 #

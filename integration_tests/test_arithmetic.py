@@ -99,7 +99,7 @@ def test_an_instruction_set_that_the_cpu_lacks_is_refused(name):
 
 
 @pytest.mark.parametrize(("model", "stored"), [(MODEL, "bfloat16"), ("tied-f32-bare", "float32"), ("untied-f16", "float16")])
-def test_the_default_is_what_the_checkpoint_is_stored_in_if_the_cpu_multiplies_that(model, stored):
+def test_the_default_is_the_stored_type_if_the_cpu_multiplies_it(model, stored):
     native = AVAILABLE[-1] in INSTRUCTION_SETS_WITH_BFLOAT16
     expected = "bfloat16" if stored == "bfloat16" and native else "float32"
     with Server(model, environment={"DTYPE": None}) as server:

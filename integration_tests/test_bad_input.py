@@ -98,7 +98,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_bad_body_is_told_what_is_wrong(server: Server, name):
+def test_a_bad_body_gets_an_error_that_names_the_mistake(server: Server, name):
     path, data, (status, kind), words = BODIES[name]
     answer = server.post(path, data=data, headers={"content-type": "application/json"})
     check_error(answer, status, kind, *words)
@@ -203,13 +203,13 @@ def test_a_wrong_method(server: Server, method, path, allowed):
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "\xff"])
-def test_a_body_that_says_it_is_no_json(server: Server, media_type):
+def test_a_body_with_another_media_type(server: Server, media_type):
     headers = {"content-type": media_type.encode("latin-1")}
     check_error(server.post("/rerank", data=json.dumps(BODY), headers=headers), 415, "Validation", "application/json")
 
 
 @pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "Application/JSON", "application/problem+json", None])
-def test_a_body_that_says_it_is_json(server: Server, media_type):
+def test_a_body_with_a_media_type_for_json(server: Server, media_type):
     headers = {"content-type": media_type} if media_type else {}
     assert server.post("/rerank", data=json.dumps(BODY).encode(), headers=headers).status_code == 200
 

@@ -32,7 +32,7 @@ def test_a_text_longer_than_a_batch_is_computed_alone(small_batches, served):
         assert scores[index] == pytest.approx(score, abs=2e-5)
 
 
-def test_a_split_request_computes_once_what_its_texts_share(served):
+def test_a_split_request_computes_the_shared_prefix_once(served):
     server: Server = served(MODEL, "--threads", "1", "--max-batch-tokens", "400", "--max-input-length", "400")
     query = "Which of these planets, as they are seen in the evening, is known as the Red Planet?"
     before = server.metrics()

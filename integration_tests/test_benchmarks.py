@@ -16,6 +16,7 @@ BENCHES = Path(__file__).resolve().parent.parent / "benches"
 sys.path.append(str(BENCHES))  # at the end, so that installed packages of the same names come first
 import asked  # noqa: E402
 import charts  # noqa: E402
+import gpu  # noqa: E402
 import peer  # noqa: E402
 import render  # noqa: E402
 
@@ -28,7 +29,7 @@ def test_each_different_beginning_of_a_text_is_a_token_to_compute():
         assert sorted(asked.unique_depths(texts)) == sorted(map(len, beginnings))
 
 
-def test_what_is_kept_of_earlier_requests_is_not_to_compute(fixture_model):
+def test_the_kept_beginning_of_earlier_requests_is_not_computed_again(fixture_model):
     work = asked.Work(fixture_model)
     first = work.of({"query": "what is the capital of france?", "documents": ["Paris.", "Rome."]})
     again = work.of({"query": "what is the capital of france?", "documents": ["Paris.", "Rome."]})
@@ -169,7 +170,7 @@ def test_ticks_are_round_and_within():
         assert 4 <= len(charts.steps(high)) <= 11 and charts.steps(high)[-1] <= high * (1 + 1e-9)
 
 
-def test_the_documents_are_what_the_measurements_make_of_them():
+def test_the_documents_follow_from_the_measurements():
     """`python3 benches/render.py` writes them."""
     documents = {name: (render.FOLDER / name).read_text() for name in render.DOCUMENTS}
     for name, content in render.rendered(render.RESULTS, documents).items():
@@ -222,3 +223,34 @@ class TestRerankers:
         results = {"date": "d", "machine": "m", "threads": 2, "dtype": "bfloat16", "commit": "c", "rounds": 3}
         lines = speeds.table(results | {"rows": [{"base": base, "shape": found}]}).splitlines()
         assert lines[-1].startswith(f"| {shape.name} ") and "5000, 4000" in lines[-1]
+
+
+def gpu_reading(system: str, workload: str, seconds: float, scores: list[float], **other: object) -> dict:
+    return {"system": system, "workload": workload, "query": 2, "batch": 1, "again": False, "measured": True, "seconds": seconds,
+            "scores": scores} | other
+
+
+def test_the_table_of_a_gpu_has_the_fastest_batch_and_the_worst_score():
+    readings = [
+        gpu_reading(gpu.REFERENCE, "W1", 0.4, [0.5, 0.25]),
+        gpu_reading(gpu.REFERENCE, "W1", 0.2, [0.5, 0.25], batch=8),
+        gpu_reading(gpu.REFERENCE, "W1", 0.3, [0.5, 0.25], batch=8),
+        gpu_reading("server-bfloat16", "W1", 0.01, [0.5, 0.26]),
+        gpu_reading("server-bfloat16", "W1", 0.005, [0.5, 0.26], again=True),
+        # Not measured, yet its scores count.
+        gpu_reading("server-bfloat16", "W1", 9.0, [0.53, 0.25], measured=False),
+        gpu_reading("server-bfloat16", "W2", 0.0125, [0.1]),
+        gpu_reading("server-bfloat16", "W2", 0.0135, [0.1]),
+        gpu_reading("server-bfloat16", "W2", 0.5, [0.1]),
+    ]
+    load = {"pairs_per_second": 1.0, "computed_tokens_per_second": 123456}
+    systems = [
+        {"name": "server-bfloat16", "label": "ours", "ready_seconds": 1.25, "memory_mb": 2048, "load": load},
+        {"name": gpu.REFERENCE, "label": "theirs", "ready_seconds": 9.0, "memory_mb": None, "load": None},
+    ]
+    results = {"date": "2026-01-02", "card": "a card", "commit": "abc", "versions": {"torch": "2"}, "systems": systems, "readings": readings}
+    rows = gpu.table(results).splitlines()
+    assert rows[0].startswith("2026-01-02, a card; commit abc; torch 2. Medians of 7 requests")
+    assert rows[-2] == "| ours | 200 | 13.5 |  | 400 | 123,456 | 0.030 | 2.0 | 1.2 |"
+    assert rows[-1] == "| theirs | 8 |  |  |  |  | 0 |  | 9.0 |"
+    assert render.put(gpu.DOCUMENT.read_text(), "gpu", gpu.table(results)).count("| ours | 200 |") == 1

@@ -164,7 +164,7 @@ def test_memory_does_not_grow_with_the_documents(tmp_path):
         assert growth < 24 << 20, f"{flags}: {growth}"
 
 
-def test_a_reader_that_stops_reading_is_no_error(tmp_path):
+def test_a_reader_that_stops_reading_causes_no_error(tmp_path):
     path = write(tmp_path / "documents.txt", documents(3_000, seed=4), "txt")
     for flags in ("--unsorted", "--raw-scores"):
         command = [str(BINARY), "rerank", "--model-id", str(MODELS / MODEL), "--query", QUERY, "--documents", str(path)]

@@ -63,7 +63,7 @@ def requests_of(server: Server) -> int:
     return int(sum(value for name, value in server.metrics().items() if name.startswith("te_request_count{")))
 
 
-def test_bench_sends_exactly_what_it_was_told(tmp_path):
+def test_bench_sends_exactly_the_requests_of_its_flags(tmp_path):
     picture = tmp_path / "latency.svg"
     with Server(MODEL) as server:
         for warm_up, mode in ((5, ()), (0, ("--rate", 200))):

@@ -142,7 +142,7 @@ class TestKubernetes:
         ports = {port["name"] for port in manifests[pods]["spec"]["ports"]}
         assert {endpoint["port"] for endpoint in monitor["endpoints"]} <= ports
 
-    def test_the_autoscaler_reads_what_the_adapter_gives(self, manifests):
+    def test_the_autoscaler_reads_the_metrics_of_the_adapter(self, manifests):
         rules = yaml.safe_load((KUBERNETES / "adapter-rules.yaml").read_text())["rules"]
         given = {rule["name"]["as"] for rule in rules}
         scaled = manifests["HorizontalPodAutoscaler/text-embeddings-router"]["spec"]

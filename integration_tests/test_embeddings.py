@@ -262,7 +262,7 @@ class TestCompany:
         prefixes = [ids[:count] for count in (1, 2, 5, 17, len(ids))]
         expected = [embed(server, prefix)[0] for prefix in prefixes]
         check_same(embed(server, prefixes + prefixes[::-1]), expected + expected[::-1])
-        # `/embed_all` of the longest prefix gives each prefix's vector as that of its last token.
+        # `/embed_all` of the longest prefix gives each prefix's vector: the one of its last token.
         (every,) = server.post("/embed_all", {"inputs": ids}).json()
         scaled = [[value / length(row) for value in row] for row in every]
         check_same([scaled[len(prefix) - 1] for prefix in prefixes], expected)

@@ -106,7 +106,7 @@ class TestEmbed:
         answers = [client.call(client.embed.EmbedAll, request) for request in requests]
         for got in (answers, client.stream(client.embed.EmbedAllStream, requests)):
             rows = [[list(token.embeddings) for token in answer.token_embeddings] for answer in got]
-            # `check_same` is for vectors of length one; those of tokens are longer.
+            # `check_same` is for vectors of length one; token vectors are longer.
             assert [len(row) for row in rows] == [len(row) for row in expected]
             check_same(
                 [[v / 10 for v in token] for row in rows for token in row],

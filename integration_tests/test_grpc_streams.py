@@ -110,13 +110,13 @@ class TestStreams:
             wait_until(is_free, 30, "the permit is not released")
             wait_until(lambda: server.metrics()["te_queue_size"] == 0, 30, "the queue is not empty")
 
-    def test_many_short_messages_ahead_of_the_server_are_no_abuse(self, connected):
+    def test_many_short_messages_ahead_of_the_server_are_accepted(self, connected):
         """The HTTP/2 library ends connections with too many small unread frames; normal streams must not."""
         _, client = connected("embedding-last")
         requests = (messages.EmbedRequest(inputs="a") for _ in range(6000))
         assert sum(1 for _ in client.embed.EmbedStream(requests, timeout=ANSWER_LIMIT)) == 6000
 
-    def test_a_stream_that_never_ends_delays_nobody(self):
+    def test_a_stream_that_never_ends_does_not_delay_others(self):
         with Server("tied-bf16", *GRPC, "--max-concurrent-requests", "1") as server, Grpc(server) as client:
             done = threading.Event()
 

@@ -198,7 +198,7 @@ class TestMetrics:
         assert sorted(bounds) == pytest.approx([1e-5 * 1.5**k for k in range(1, 36)] + [float("inf")])
 
 
-def test_headers_say_what_a_request_cost(server: Server):
+def test_headers_have_the_cost_of_a_request(server: Server):
     names = ("compute-time", "compute-characters", "compute-tokens", "total-time", "tokenization-time", "queue-time", "inference-time")
     answers = [
         server.post("/rerank", {"query": "감독", "texts": ["a😀", ""]}),

@@ -1,5 +1,5 @@
-"""jina-reranker-v3, which reads all documents of a request in one prompt: its scores are those of the
-authors' code.
+"""jina-reranker-v3, which reads all documents of a request in one prompt. Its scores equal its authors'
+code's.
 
 `reference/fixtures/rerankers/jina-reranker-v3` is a small random model in the layout of the original;
 `jina-reranker-v3.expected.json` has the scores that the authors' code gives it
@@ -164,7 +164,7 @@ def test_its_prompt_is_for_no_other_model(tmp_path):
     assert "a sliding window of a listwise re-ranker (JinaForRanking) is not supported" in refusal(folder)
 
 
-def test_the_command_ranks_what_one_request_can_hold(serving):
+def test_the_command_ranks_as_many_documents_as_one_request_can_hold(serving):
     documents = FIRST["documents"][:6]
     ended = rerank(FOLDER, FIRST["query"], *documents, "--raw-scores", "--dtype", "float32", "--output", "jsonl")
     found = {line["index"]: line["score"] for line in ended.lines()}

@@ -1,5 +1,5 @@
-"""`--backend ort`: scores, vectors and sparse weights of ONNX files equal those of ONNX Runtime's own Python
-and of `transformers`.
+"""`--backend ort`: ONNX files give the same scores, vectors and sparse weights as in ONNX Runtime's own
+Python and in `transformers`.
 
 `onnx_models.py` writes the files while the tests run, from the small random models of
 `reference/fixtures/served`, whose expected values come from `transformers`; ids and token types are the
@@ -232,7 +232,7 @@ def test_answers_are_those_of_onnxruntime_and_of_transformers(serving, name, var
 
 
 @pytest.mark.parametrize(("name", "variant"), [("bert-embedding-mean", "plain"), ("bert-embedding-mean", "int8")])
-def test_a_text_has_the_same_vector_whatever_its_neighbours(serving, name, variant):
+def test_a_text_has_the_same_vector_with_any_neighbours(serving, name, variant):
     server, _ = serving(name, variant)
     alone = [server.post("/embed", {"inputs": text, "truncate": True}).json()[0] for text in TEXTS]
     for order in (TEXTS, TEXTS[::-1], TEXTS * 3):

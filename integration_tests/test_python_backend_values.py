@@ -1,4 +1,4 @@
-"""`--backend python` with PyTorch: its values are those of sentence-transformers.
+"""`--backend python` with PyTorch: its values equal sentence-transformers'.
 
 Input: PYTHON_BACKEND_PYTHON, an interpreter with torch and sentence-transformers (`make
 python-backend-test`). sentence-transformers computes the references in the same interpreter, text by text.
@@ -158,7 +158,7 @@ def test_weights_in_a_pickle(tmp_path: Path) -> None:
         close(embedded(server, TEXTS), expected)
 
 
-def test_lower_precision_is_what_was_asked_for() -> None:
+def test_lower_precision_is_the_requested_one() -> None:
     folder = MODELS / "embedding-mean-dense"
     exact = numpy.array(ask(VECTORS, folder=str(folder), texts=TEXTS))
     for dtype in ("bfloat16", "float16"):

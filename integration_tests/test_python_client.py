@@ -1,8 +1,8 @@
 """The Python package's module, from its source, with the development build of the server.
 
-Invariants: answers equal those of plain HTTP requests; every error has a type of its own and is one sentence;
-a busy server is asked again after the time that it names; the server ends with the program that started it,
-however that ends.
+Invariants: answers equal the answers to plain HTTP requests; every error has a type of its own and is one
+sentence; a busy server is asked again after the time that it names; the server ends with the program that
+started it, however that ends.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Re-rankers of every family, each with its authors' prompt: their scores are those of the authors' code.
+"""Re-rankers of every family, each with its authors' prompt: their scores equal the authors' code's.
 
 Each folder of `reference/fixtures/rerankers` is a small random model in the layout of its authors, and
 `NAME.expected.json` next to it has the scores of their code (reference/architectures/rerankers.py). All tests

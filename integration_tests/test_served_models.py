@@ -1,5 +1,5 @@
-"""TEI's models and cross-encoders of every architecture: scores, vectors and sparse vectors equal those of
-sentence-transformers.
+"""TEI's models and cross-encoders of every architecture: scores, vectors and sparse vectors equal
+sentence-transformers'.
 
 Each folder of `reference/fixtures/served` is a small random model in a layout of the Hub, and
 `NAME.expected.json` next to it has the values of transformers and sentence-transformers. All tests share one

@@ -126,7 +126,7 @@ OURS = re.compile(r"te_(tokenize|batch_tokens|prefix|truncated|queue_tokens|queu
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_moves_what_it_moves_in_tei(request, name):
+def test_a_request_changes_the_same_counters_as_in_tei(request, name):
     fixture, path, body, expected = REQUESTS[name]
     server = request.getfixturevalue(fixture)
 

@@ -6,7 +6,7 @@ request, and facts of TEI's answer. These are its status (absent: TEI closed the
 text of an error, the sizes of lists and the keys of objects in a success, and some headers. `text` is the
 beginning of TEI's text; the rest depends on the model, or on the order of a map. Where this server differs on
 purpose, `ours` has the differing fields and `why` the reason, which `docs/wire-compatibility.md` repeats. Ids
-and dimensions are those of this repository's model.
+and dimensions belong to this repository's model.
 """
 
 import json

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks what `router/src/features.rs` promises for the router's Cargo features: combinations that make no
+# Checks the promises of `router/src/features.rs` about the router's Cargo features: combinations that make no
 # sense end the build with the reason, and the others compile. Features for GPUs are not checked, because they
 # need a GPU toolkit.
 set -eu

@@ -1,10 +1,13 @@
 #!/bin/bash
-# nvcc for building candle-flash-attn in a tenth of the time: NVCC=$PWD/scripts/cuda-nvcc.sh cargo build -F candle-cuda
+# nvcc for building candle-flash-attn in a tenth of the time:
 #
-# It compiles the kernels that the server calls, without what it never asks of them (ALiBi, soft caps, dropout). In place of
-# the others, heads of more than 256 and paged keys, it compiles functions that end the process with the kernel's name.
-# FLASH_KEEP, a regular expression of names such as flash_fwd_hdim64_bf16_causal_sm80.cu, keeps fewer: for builds to try out.
-# Everything else goes to REAL_NVCC, or the nvcc of CUDA_HOME or PATH, as it is.
+#     NVCC=$PWD/scripts/cuda-nvcc.sh cargo build --release -F candle-cuda
+#
+# It compiles the kernels that the server calls, without options that the server never uses (ALiBi, soft caps,
+# dropout). The other kernels (heads of more than 256, paged keys) become functions that print the kernel's
+# name and end the process. FLASH_KEEP is a regular expression of file names such as
+# flash_fwd_hdim64_bf16_causal_sm80.cu; it chooses fewer kernels, for builds to try out. Every other file goes
+# unchanged to REAL_NVCC, or to the nvcc of CUDA_HOME or PATH.
 set -euo pipefail
 nvcc=${REAL_NVCC:-${CUDA_HOME:+$CUDA_HOME/bin/}nvcc}
 keep=${FLASH_KEEP:-'^flash_fwd_hdim(32|64|96|128|160|192|224|256)_'}
@@ -15,7 +18,7 @@ flash_fwd_*.cu) ;;
 *) exec "$nvcc" "$@" ;;
 esac
 if [[ $name =~ $keep ]]; then
-    # Not UNEVEN_K: it decides whether heads of 40 are right.
+    # UNEVEN_K stays: without it, heads of other sizes than 32, 64 and so on give wrong results.
     exec "$nvcc" -DFLASHATTENTION_DISABLE_ALIBI -DFLASHATTENTION_DISABLE_SOFTCAP -DFLASHATTENTION_DISABLE_DROPOUT "$@"
 fi
 output=

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Lays out a CUDA 13.0 toolkit from PyPI's packages, to build the `cuda` feature on a machine that has none, or no GPU:
+# Lays out a CUDA 13.0 toolkit from PyPI's packages, to build the `cuda` feature on a machine that has none,
+# or no GPU:
 #     eval "$(scripts/cuda-toolkit.sh FOLDER)"
 # prints what to export. Where a toolkit is installed, this is not needed.
 set -eu

@@ -1,8 +1,10 @@
 #!/bin/sh
-# Builds the last stage of Dockerfile without a registry of images, and runs the clients' tests against its server:
+# Builds the last stage of Dockerfile without a registry of images, and runs the clients' tests against its
+# server:
 #     scripts/image-check.sh target/release/text-embeddings-router
-# debootstrap makes the base, and the given binary is used; everything else is as in Dockerfile. Run it as root, with Debian's
-# packages buildah and debootstrap. The server runs as the image's user, with a read-only root file system.
+# debootstrap makes the base, and the given binary is used; everything else is as in Dockerfile. Run it as
+# root, with Debian's packages buildah and debootstrap. The server runs as the image's user, with a read-only
+# root file system.
 set -eu
 
 binary=$(realpath "$1")

@@ -158,8 +158,8 @@ impl Error {
         }
     }
 
-    /// Who can do something about this error. A model of another kind than the route wants is the client's mistake,
-    /// although clients see [`ErrorKind::Backend`] as in text-embeddings-inference.
+    /// Who can do something about this error. A model of another kind than the route wants is the client's
+    /// mistake, although clients see [`ErrorKind::Backend`] as in text-embeddings-inference.
     #[must_use]
     pub fn cause(&self) -> Cause {
         match self {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The interval between checks of the bounds. A text that doubles grows by some tens of megabytes in that
 /// time.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// The stack of the work in bytes, as large as that of a process's first thread, because parsers recurse
+/// The stack of the work in bytes, as large as the stack of a process's first thread, because parsers recurse
 /// deeply.
 const STACK: usize = 8 << 20;
 

@@ -58,7 +58,7 @@ PROMPTED = [
     case("query-empty", "", "query"),
     case("document-english", MARS, "document"),
 ]
-# Longer than the limit in the files of embedding-mean-dense, and shorter than that of embedding-last.
+# Longer than the limit in the files of embedding-mean-dense, and shorter than embedding-last's limit.
 LONG = [case(f"long-{direction}", repeat(RIVER, 5), direction=direction) for direction in ("right", "left")]
 LAST = ["embedding-last"]
 # The max_length of these cases is the length of their tokens plus this number; make_fixtures.py sets it.

@@ -54,7 +54,7 @@ def train() -> Tokenizer:
 
 
 def check(tokenizer: Tokenizer) -> None:
-    """Checks what the fixtures need: the size, the ids of the added tokens, the four answers."""
+    """Checks the needs of the fixtures: the size, the ids of the added tokens, the four answers."""
     added = [tokenizer.token_to_id(token) for token in SPECIAL + NOT_SPECIAL]
     assert added == list(range(PLAIN_SIZE, PLAIN_SIZE + len(added))), added
     for answer in ANSWERS:

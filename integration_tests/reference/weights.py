@@ -43,7 +43,7 @@ def tensor_shapes(config: dict) -> Shapes:
 
 
 def random_tensor(name: str, shape: tuple[int, ...], seed: int, gain: float) -> numpy.ndarray:
-    """Random values. Norms are 1 ± 5 %, but those of q and k 1.5 ± 5 %, so that attention is not uniform.
+    """Random values. Norms are 1 ± 5 %, but q's and k's are 1.5 ± 5 %, so that attention is not uniform.
     Embeddings are N(0, 0.02), other matrices N(0, 0.02 · gain)."""
     generator = numpy.random.Generator(numpy.random.PCG64([seed, zlib.crc32(name.encode())]))
     values = generator.standard_normal(shape, dtype=numpy.float32)

@@ -1,4 +1,4 @@
-"""Malicious model folders: the server says in one line what is wrong, and ends with exit code 1."""
+"""Malicious model folders: the server names the mistake in one line, and ends with exit code 1."""
 
 import json
 import os

@@ -16,7 +16,7 @@ MODEL = MODELS / "tied-bf16"
 UP = "../" * 6 + "escaped"
 LIMIT = 120
 
-# What the mirror does, and a part of the sentence with which the download ends (None: it succeeds).
+# The mirror's lie, and a part of the sentence with which the download ends (None: it succeeds).
 LIES = {
     "sha that leads up": ({"commit": UP}, "40 hexadecimal digits"),
     "sha that is absolute": ({"commit": "/tmp/escaped"}, "40 hexadecimal digits"),

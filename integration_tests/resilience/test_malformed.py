@@ -7,7 +7,7 @@ from target import read_answer
 GARBAGE = 100
 
 
-def test_bytes_that_are_no_request(target, bystander, record):
+def test_random_bytes_do_no_harm(target, bystander, record):
     aim = target()
     generator = random.Random(20)
     with bystander(aim) as others:

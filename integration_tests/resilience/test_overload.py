@@ -1,4 +1,4 @@
-"""More requests than the server can compute: it refuses at once what it cannot take, with a true reason, and
+"""More requests than the server can compute: it refuses further requests at once, with a true reason, and
 answers every request that it accepted."""
 
 import os
@@ -65,7 +65,7 @@ def until_idle(target) -> None:
     pytest.fail("the queue did not become empty")
 
 
-def test_a_long_query_of_many_texts_delays_nobody(target, bystander, record):
+def test_a_long_query_with_many_texts_does_not_delay_others(target, bystander, record):
     """The query is encoded once, its truncated part never, and texts waiting for that are in the gauge."""
     attacked = target("--tokenization-workers", "1")
     body = {"query": LONG_QUERY, "texts": [f"{number} Mars is red." for number in range(1000)], "truncate": True}
@@ -82,7 +82,7 @@ def test_a_long_query_of_many_texts_delays_nobody(target, bystander, record):
     record("a query of 1.9 MB with 1,000 texts", 1, len(others.lost), "it is encoded once, and small requests come first")
 
 
-def test_long_texts_delay_nobody(target, bystander, record):
+def test_long_texts_do_not_delay_others(target, bystander, record):
     attacked = target("--tokenization-workers", "1")
     body = {"query": "red", "texts": [LONG_QUERY], "truncate": True}
     with bystander(attacked) as others, ThreadPoolExecutor(10) as attack:
@@ -135,7 +135,7 @@ def test_a_requests_own_deadline_is_kept(target, record):
         answer = attacked.post("/rerank", {"query": "red", "texts": texts}, headers={"x-request-timeout": seconds})
         asked[answer.status_code] += 1
         if answer.status_code == 504:
-            assert f"the {float(seconds):g} s that the request allowed" in answer.text
+            assert f"the {float(seconds):g} s that the request set" in answer.text
     assert set(asked) <= {200, 504} and asked[200] >= 1 and asked[504] >= 1, asked
     until_idle(attacked)
     assert attacked.is_alive()

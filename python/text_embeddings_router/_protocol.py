@@ -105,7 +105,7 @@ def request_error(status: int, content: bytes, attempts: int) -> RequestError:
     try:
         body = json.loads(content)
         error = body["error"]
-        # On `/score` the error is nested, like that of the server that this route comes from.
+        # On `/score` the error is nested, as in vLLM, where this route comes from.
         kind, message = (error["type"], error["message"]) if isinstance(error, dict) else (body["error_type"], error)
         kind, message = str(kind), str(message)
     except (ValueError, KeyError, TypeError):

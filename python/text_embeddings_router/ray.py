@@ -94,7 +94,7 @@ def embed_dataset(
     **flags: FlagValue,
 ) -> ray.data.Dataset:
     """The dataset with `vector_column` (a list of float32) added: the vector of each row's text. Other
-    arguments are those of `rerank_dataset`."""
+    arguments are as in `rerank_dataset`."""
     settings = _Settings(model_id, cpus, tokens_per_request, dict(flags))
     options = {"text_column": text_column, "vector_column": vector_column, "normalize": normalize, "prompt_name": prompt_name}
     return _mapped(dataset, _Embedder, settings, replicas, gpus, options)

@@ -1,8 +1,8 @@
-//! Attention over a packed forest, as all devices understand it: heads, queries, and what a query sees of its ancestors'
-//! tokens and of its own segment's.
+//! Attention over a packed forest, as all devices understand it: heads, queries, and what a query sees of its
+//! ancestors' tokens and of its own segment's.
 //!
-//! One function for all models, per device: [`crate::cpu`] with packed tiles and a running softmax, and [`crate::plain`]
-//! in candle tensors. The oracle of both is `plain::reference`, slow and obvious.
+//! One function for all models, per device: [`crate::cpu`] with packed tiles and a running softmax, and
+//! [`crate::plain`] in candle tensors. The oracle of both is `plain::reference`, slow and obvious.
 
 use crate::bias::DistanceBias;
 use std::ops::Range;
@@ -19,7 +19,8 @@ pub(crate) struct Heads {
     pub(crate) size: usize,
 }
 
-/// The tokens that a query sees, by their positions in its text: from `before` in front of it up to `after` behind it.
+/// The tokens that a query sees, by their positions in its text: from `before` in front of it up to `after`
+/// behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mask {
     /// Tokens in front of the query's own.

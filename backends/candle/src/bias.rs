@@ -1,15 +1,16 @@
 //! Biases of attention's scores by the distance of query and key: ALiBi, and relative positions in buckets.
 //!
-//! Input: slopes, or a table of values by bucket. Output: for each head a line of values by distance, of which attention
-//! takes slices: the keys of a query lie at consecutive distances. What must hold: a line reaches as far as the longest text
-//! of the batch, and a panel of keys further.
+//! Input: slopes, or a table of values by bucket. Output: for each head a line of values by distance, of
+//! which attention takes slices: the keys of a query lie at consecutive distances. What must hold: a line
+//! reaches as far as the longest text of the batch, and a panel of keys further.
 
 /// Distances beyond the longest text that a line has values for: attention takes keys a panel at a time.
 const MARGIN: usize = 64;
 
 /// How a bias follows from a distance.
 pub(crate) enum DistanceRule {
-    /// `-slope · |distance|`, with a slope for each head (ALiBi, in its symmetric form for bidirectional models).
+    /// `-slope · |distance|`, with a slope for each head (ALiBi, in its symmetric form for bidirectional
+    /// models).
     Alibi(Vec<f32>),
     /// The value of the distance's bucket.
     Buckets {
@@ -47,7 +48,8 @@ pub(crate) struct DistanceBias {
 }
 
 impl DistanceBias {
-    /// The biases of this rule, for products of query and key that are divided by `divisor` once they are added.
+    /// The biases of this rule, for products of query and key that are divided by `divisor` once they are
+    /// added.
     pub(crate) fn new(rule: DistanceRule, divisor: f32) -> Self {
         Self { rule, divisor, lines: Vec::new(), reach: 0 }
     }
@@ -68,13 +70,15 @@ impl DistanceBias {
             .collect();
     }
 
-    /// For a query of `head` at `position`, what is added to the products with the `count` keys from position `first` on.
+    /// For a query of `head` at `position`, what is added to the products with the `count` keys from position
+    /// `first` on.
     pub(crate) fn of(&self, head: usize, position: usize, first: usize, count: usize) -> &[f32] {
         &self.lines[head][self.reach + first - position..][..count]
     }
 }
 
-/// The slopes of `heads` heads (Press et al. 2022, and its reference code for numbers that are not a power of two).
+/// The slopes of `heads` heads (Press et al. 2022, and its reference code for numbers that are not a power of
+/// two).
 pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
     let powers = |count: usize| {
         let base = (-8.0 / count as f64).exp2();
@@ -84,8 +88,9 @@ pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
     powers(whole).chain(powers(2 * whole).step_by(2)).take(heads).collect()
 }
 
-/// The bucket of a distance, key less query, as T5 and MPNet have it for bidirectional attention: half of the buckets for
-/// keys behind the query; of each half, the first half for single distances, the rest by logarithm up to 128.
+/// The bucket of a distance, key less query, as T5 and MPNet have it for bidirectional attention: half of the
+/// buckets for keys behind the query; of each half, the first half for single distances, the rest by
+/// logarithm up to 128.
 pub(crate) fn mpnet_bucket(distance: i64, buckets: usize) -> usize {
     const MAX_DISTANCE: f32 = 128.0;
     let half = buckets / 2;

@@ -1,8 +1,10 @@
-//! The operations on an NVIDIA GPU in 16 bits: fused kernels, flash attention, products that add to the residual stream.
+//! The operations on an NVIDIA GPU in 16 bits: fused kernels, flash attention, products that add to the
+//! residual stream.
 //!
-//! Input and output as [`Operations`] says. The residual stream is `f32`; operands, queries, keys and values have 16 bits; all
-//! sums are `f32`. What must hold: each kernel reads and writes its rows once (`kernels.cu`); nothing comes back to main memory
-//! but what an answer is made of. Rare operations, and attention that flash attention cannot express, are `plain`'s.
+//! Input and output as [`Operations`] says. The residual stream is `f32`; operands, queries, keys and values
+//! have 16 bits; all sums are `f32`. What must hold: each kernel reads and writes its rows once
+//! (`kernels.cu`); nothing comes back to main memory but what an answer is made of. Rare operations, and
+//! attention that flash attention cannot express, are `plain`'s.
 
 pub(crate) mod accelerator;
 #[cfg(feature = "cuda")]
@@ -130,7 +132,7 @@ impl<A: Accelerator> CudaOperations<A> {
     /// `x · weightᵀ` without its bias.
     fn product(&self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
         let (rows, _) = x.dims2().map_err(failed)?;
-        let out = self.empty(rows, weight.outputs()?, self.dtype)?;
+        let out = self.empty(rows, weight.weight.dim(0).map_err(failed)?, self.dtype)?;
         self.accelerator.multiply(x, &weight.weight, &out, false).map_err(failed)?;
         Ok(out)
     }
@@ -144,7 +146,8 @@ impl<A: Accelerator> CudaOperations<A> {
         self.launch_rows("add_bias", Some(x.dtype()), [rows, columns], &arguments)
     }
 
-    /// The first `heads` heads of each row of `x`, normalised and turned: written to the same places of `out`.
+    /// The first `heads` heads of each row of `x`, normalised and turned: written to the same places of
+    /// `out`.
     fn turn(
         &self,
         x: &Tensor,
@@ -221,7 +224,8 @@ impl<A: Accelerator> CudaOperations<A> {
     }
 }
 
-/// The different angles, and for each row the index of its own. Rows at the same position share the slices of a table.
+/// The different angles, and for each row the index of its own. Rows at the same position share the slices of
+/// a table.
 fn different<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
     let mut different: Vec<Angles<'a>> = Vec::new();
     let mut known: HashMap<*const f32, u32> = HashMap::new();

@@ -18,8 +18,8 @@ pub(crate) enum Chosen {
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if the build is for a device that this machine does not have: falling back to the CPU would
-/// be a hundred times slower without a word.
+/// [`BackendError::Load`] if the build is for a device that this machine does not have: falling back to the
+/// CPU would be a hundred times slower without a word.
 pub(crate) fn choose() -> Result<Chosen, BackendError> {
     let missing = |name: &str, error: candle_core::Error| {
         BackendError::Load(format!(
@@ -29,7 +29,7 @@ pub(crate) fn choose() -> Result<Chosen, BackendError> {
     if cfg!(feature = "cuda") {
         let device = Device::new_cuda(0).map_err(|error| missing("CUDA", error))?;
         #[cfg(feature = "cuda")]
-        crate::kernels::cuda::spare_the_driver(&device).map_err(|error| missing("CUDA", error))?;
+        crate::cuda::device::spare_the_driver(&device).map_err(|error| missing("CUDA", error))?;
         return Ok(Chosen::Candle(device));
     }
     if cfg!(feature = "metal") {

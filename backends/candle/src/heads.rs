@@ -1,8 +1,9 @@
 //! All that happens after the last hidden state: scores, vectors, sparse weights.
 //!
-//! Input: the hidden states, after the final norm, of the rows that [`LoadedHead::rows`] asks for. Output: the outputs that
-//! are wanted of each text. What must hold: a row is computed once, however many texts need it; scores are summed in double
-//! precision from `f32` weights, so that a generative re-ranker and its conversion to one label score the same.
+//! Input: the hidden states, after the final norm, of the rows that [`LoadedHead::rows`] asks for. Output:
+//! the outputs that are wanted of each text. What must hold: a row is computed once, however many texts need
+//! it; scores are summed in double precision from `f32` weights, so that a generative re-ranker and its
+//! conversion to one label score the same.
 
 mod splade;
 
@@ -23,8 +24,8 @@ use text_embeddings_backend_core::{
 
 /// A head with its weights.
 pub(crate) enum LoadedHead<O: Operations> {
-    /// The pooled state through steps, then its product with a vector for each class: the class's raw score. A generative
-    /// re-ranker is a classifier of one class, whose vector is the difference of two tokens'.
+    /// The pooled state through steps, then its product with a vector for each class: the class's raw score.
+    /// A generative re-ranker is a classifier of one class, whose vector is the difference of two tokens'.
     Scores {
         /// How states are pooled.
         pooling: Pooling,
@@ -45,7 +46,8 @@ pub(crate) enum LoadedHead<O: Operations> {
         token_steps: Steps<O>,
         /// What gives a token's weight, if the model has such a head.
         lexical: Option<Steps<O>>,
-        /// Whether values are rounded to whole numbers from -128 to 127 after a hyperbolic tangent (pplx-embed).
+        /// Whether values are rounded to whole numbers from -128 to 127 after a hyperbolic tangent
+        /// (pplx-embed).
         quantised: bool,
     },
     /// Weights of vocabulary entries.
@@ -287,7 +289,8 @@ impl States<'_> {
         rows.into_iter().flat_map(|row| self.of(row)).copied().collect()
     }
 
-    /// What `steps` make of the states that are pooled, and of that the mean, for the texts whose scores are wanted.
+    /// What `steps` make of the states that are pooled, and of that the mean, for the texts whose scores are
+    /// wanted.
     fn stepped_and_pooled<O: Operations>(
         &self,
         operations: &mut O,
@@ -305,7 +308,8 @@ impl States<'_> {
     }
 }
 
-/// For each text whose scores or vector are wanted, where in the ascending `rows` the rows that are pooled stand.
+/// For each text whose scores or vector are wanted, where in the ascending `rows` the rows that are pooled
+/// stand.
 fn places(rows: &[usize], batch: &Batch, pooling: Pooling) -> Vec<Vec<usize>> {
     let texts = batch.wanted().iter().enumerate().filter(|(_, wanted)| wanted.whole);
     let places = |text| pooling.rows(batch, text).into_iter().map(|row| place(rows, row)).collect();

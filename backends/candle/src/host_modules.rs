@@ -19,8 +19,8 @@ impl HostModules {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`](text_embeddings_backend_core::BackendError::Load) naming the file if a module does not take
-    /// what comes before it, or if its weights are missing or of another shape.
+    /// [`BackendError::Load`](text_embeddings_backend_core::BackendError::Load) naming the file if a module
+    /// does not take what comes before it, or if its weights are missing or of another shape.
     pub fn load(modules: &[Module], width: usize) -> Result<Self> {
         // Never another type: ONNX Runtime uses AMX on this thread, and `kernels/amx.rs` would not notice.
         let operations = CpuOperations::start(1, InstructionSet::best(), DType::Float32)?;

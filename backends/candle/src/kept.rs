@@ -1,4 +1,5 @@
-//! Keys and values that outlive their batch: the interface to whatever memory a device keeps them in, and main memory.
+//! Keys and values that outlive their batch: the interface to whatever memory a device keeps them in, and
+//! main memory.
 
 use crate::{kernels::pack::round_to_bf16, operations::Result};
 

@@ -1,8 +1,8 @@
 //! The candle backend: model files in, a [`Backend`] out.
 //!
-//! `models` describes architectures as data (`plan`); `transformer` loads and runs any of them in `operations`, which `cpu`
-//! computes with this crate's kernels and `plain` with candle; `heads` makes answers of hidden states; `load` reads
-//! checkpoints, `device` chooses.
+//! `models` describes architectures as data (`plan`); `transformer` loads and runs any of them in
+//! `operations`, which `cpu` computes with this crate's kernels and `plain` with candle; `heads` makes
+//! answers of hidden states; `load` reads checkpoints, `device` chooses.
 
 mod attention;
 #[cfg(feature = "benchmarks")]
@@ -105,8 +105,8 @@ impl<O: Operations> Backend for CandleBackend<O> {
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if a file, setting or weight is missing, broken or not supported, or if the model's answers
-/// are not numbers.
+/// [`BackendError::Load`] if a file, setting or weight is missing, broken or not supported, or if the model's
+/// answers are not numbers.
 pub fn load(options: &LoadOptions) -> Result<Loaded> {
     match device::choose()? {
         Chosen::Cpu => {
@@ -190,7 +190,8 @@ fn default_dtype(set: InstructionSet, options: &LoadOptions) -> Result<DType> {
     Ok(if native { DType::BFloat16 } else { DType::Float32 })
 }
 
-/// What a CPU computes in where float16 is asked for: bfloat16 if it multiplies it, else float32. Says so in the log.
+/// What a CPU computes in where float16 is asked for: bfloat16 if it multiplies it, else float32. Says so in
+/// the log.
 fn instead_of_float16(set: InstructionSet) -> DType {
     let dtype = if set.has_bf16() { DType::BFloat16 } else { DType::Float32 };
     tracing::info!(
@@ -226,8 +227,8 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     Ok(Box::new(backend))
 }
 
-/// Refuses a model whose first answer is not finite. That answer also waits for what loading has put into a GPU's queue, which another
-/// thread would not (`kernels/cuda.rs`).
+/// Refuses a model whose first answer is not finite. That answer also waits for what loading has put into a
+/// GPU's queue, which another thread would not (`cuda/device.rs`).
 fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
     if first_answer_is_finite(backend, &options.head)? {
         return Ok(());

@@ -1,9 +1,10 @@
 //! A checkpoint's tensors by name.
 //!
-//! Input: files in any format that `backends/checkpoint` reads. Output: [`Weight`]s, read when they are requested. Spellings end here: some checkpoints name
-//! their tensors `bert.encoder…`, some `encoder…`, and old ones write `gamma` for `weight`; models ask for
-//! `encoder….weight`. What must hold: a tensor that is missing, has another shape or a type that cannot be computed with,
-//! and one that no model asked for, is an error that names tensor and file.
+//! Input: files in any format that `backends/checkpoint` reads. Output: [`Weight`]s, read when they are
+//! requested. Spellings end here: some checkpoints name their tensors `bert.encoder…`, some `encoder…`, and
+//! old ones write `gamma` for `weight`; models ask for `encoder….weight`. What must hold: a tensor that is
+//! missing, has another shape or a type that cannot be computed with, and one that no model asked for, is an
+//! error that names tensor and file.
 
 mod adapters;
 mod quantised;
@@ -88,7 +89,8 @@ impl Checkpoint {
         Self { tensors, unused, adapters: None, scheme: None }
     }
 
-    /// The same tensors without the first of `prefixes` that their name begins with, and under their new spellings.
+    /// The same tensors without the first of `prefixes` that their name begins with, and under their new
+    /// spellings.
     ///
     /// # Errors
     ///
@@ -131,8 +133,8 @@ impl Checkpoint {
         Ok(self.tensor(name, &[size])?.row(0))
     }
 
-    /// Whether all matrices are stored in this type. llama.cpp's converter stores vectors as F32 whatever the matrices are,
-    /// and they are computed with as they are stored.
+    /// Whether all matrices are stored in this type. llama.cpp's converter stores vectors as F32 whatever the
+    /// matrices are, and they are computed with as they are stored.
     pub(crate) fn is_stored_as(&self, encoding: &Encoding) -> bool {
         self.tensors
             .values()
@@ -150,7 +152,8 @@ impl Checkpoint {
         self.tensor_rows(name, shape, 0..shape.iter().product::<usize>() / columns)
     }
 
-    /// Some rows of the tensor `name`, which must have this shape: of several dimensions, all but the last count rows.
+    /// Some rows of the tensor `name`, which must have this shape: of several dimensions, all but the last
+    /// count rows.
     ///
     /// # Errors
     ///
@@ -183,11 +186,13 @@ impl Checkpoint {
         weight(name, tensor, rows)
     }
 
-    /// Ends the loading: every tensor must have been asked for, but for those whose names begin with one of `ignored`.
+    /// Ends the loading: every tensor must have been asked for, but for those whose names begin with one of
+    /// `ignored`.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] naming a tensor that the model does not know: ignoring it would change scores silently.
+    /// [`BackendError::Load`] naming a tensor that the model does not know: ignoring it would change scores
+    /// silently.
     pub(crate) fn finish(self, ignored: &[String]) -> Result<(), BackendError> {
         let unused = self.unused.into_inner();
         match unused.iter().find(|name| !ignored.iter().any(|ignored| name.starts_with(ignored.as_str()))) {
@@ -199,8 +204,8 @@ impl Checkpoint {
         }
     }
 
-    /// The file and the name of a tensor that holds a value which is not a number, if there is one: the explanation
-    /// of a score that is none either. Reads everything; what cannot be read explains it too.
+    /// The file and the name of a tensor that holds a value which is not a number, if there is one: the
+    /// explanation of a score that is none either. Reads everything; what cannot be read explains it too.
     pub(crate) fn find_nan(&self) -> Option<(PathBuf, String)> {
         let has_nan = |(name, tensor): &(&String, &Tensor)| {
             let step = (SEARCHED / tensor.columns().max(1)).max(1);

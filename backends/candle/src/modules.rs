@@ -1,8 +1,8 @@
 //! Steps of a head: matrices with an activation, and norms, on a few vectors in main memory.
 //!
-//! Input: vectors, one after the other. Output: vectors, perhaps of another length. What must hold: the first step takes
-//! what the model gives, each other one what the one before it gives. Products are the device's; the few values of
-//! activations and norms are computed here.
+//! Input: vectors, one after the other. Output: vectors, perhaps of another length. What must hold: the first
+//! step takes what the model gives, each other one what the one before it gives. Products are the device's;
+//! the few values of activations and norms are computed here.
 
 use crate::{
     load::Checkpoint,
@@ -52,8 +52,8 @@ impl<O: Operations> Steps<O> {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] naming the file if a module does not take what comes before it, or if its weights are missing
-    /// or of another shape.
+    /// [`BackendError::Load`] naming the file if a module does not take what comes before it, or if its
+    /// weights are missing or of another shape.
     pub(crate) fn of_modules(modules: &[Module], width: usize, operations: &O) -> Result<Self> {
         let mut given = width;
         let mut steps = Vec::with_capacity(modules.len());

@@ -1,7 +1,8 @@
 //! The operations that models are written in, for every device.
 //!
-//! [`crate::transformer`] is generic over [`Operations`], so that models are written once. [`crate::cpu`] computes them
-//! with the kernels, [`crate::plain`] with candle on any candle device; the second is also the first's oracle in the tests.
+//! [`crate::transformer`] is generic over [`Operations`], so that models are written once. [`crate::cpu`]
+//! computes them with the kernels, [`crate::plain`] with candle on any candle device; the second is also the
+//! first's oracle in the tests.
 
 use crate::{
     attention::{Heads, QuerySpan, Scoring},
@@ -49,9 +50,9 @@ pub(crate) struct Part {
 pub(crate) enum Precision {
     /// Bytes.
     Low,
-    /// Bytes after a rotation that spreads a few large values over many: for activations of an MLP, of which a few are many
-    /// times larger than the rest, so that steps of one size which reach up to them would lose the rest. Both operands are
-    /// rotated alike, and their product stays what it was.
+    /// Bytes after a rotation that spreads a few large values over many: for activations of an MLP, of which
+    /// a few are many times larger than the rest, so that steps of one size which reach up to them would lose
+    /// the rest. Both operands are rotated alike, and their product stays what it was.
     Spread,
     /// More than bytes: where all that follows builds on the result.
     High,
@@ -86,7 +87,8 @@ pub(crate) struct Attention<'a, O: Operations + ?Sized> {
     pub(crate) disentangled: Option<&'a Disentangled<O>>,
 }
 
-/// What the model's forward pass is made of. Activations and norms are `f32`; products may convert their operands.
+/// What the model's forward pass is made of. Activations and norms are `f32`; products may convert their
+/// operands.
 pub(crate) trait Operations: Send {
     /// Activations `[rows, columns]`.
     type Tensor: Send;
@@ -126,8 +128,8 @@ pub(crate) trait Operations: Send {
     /// Runs `pass`, a forward pass, in whatever surroundings make its operations cheap.
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
 
-    /// For each row, the sum over `lookups` of the vector that its id names, times `scale`, and its norm, if there is one:
-    /// `[ids, columns]`. All tables have the same columns, and all lists the same length.
+    /// For each row, the sum over `lookups` of the vector that its id names, times `scale`, and its norm, if
+    /// there is one: `[ids, columns]`. All tables have the same columns, and all lists the same length.
     fn embed(
         &mut self,
         lookups: &[(&Self::Table, &[u32])],
@@ -195,8 +197,8 @@ pub(crate) trait Operations: Send {
     /// Makes ready, once for all layers of a kind, what only depends on where rows stand.
     fn rows<'a>(&mut self, rows: Rows<'a>) -> Result<Self::Rows<'a>>;
 
-    /// Normalises each key head of keys and values `[rows, 2 · key heads · size]`, if there is a norm, and turns it by the
-    /// row's angles, if positions are rotary.
+    /// Normalises each key head of keys and values `[rows, 2 · key heads · size]`, if there is a norm, and
+    /// turns it by the row's angles, if positions are rotary.
     fn turn_keys(
         &mut self,
         keys_values: &mut Self::Tensor,
@@ -204,7 +206,8 @@ pub(crate) trait Operations: Send {
         rows: &Self::Rows<'_>,
     ) -> Result<()>;
 
-    /// Copies some rows of keys and values, `[rows, columns]`, to be kept as exactly as attention takes them in.
+    /// Copies some rows of keys and values, `[rows, columns]`, to be kept as exactly as attention takes them
+    /// in.
     fn keep(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Kept>;
 
     /// Adds kept rows below those of `x`: of each, the keeper and its index there.
@@ -227,7 +230,8 @@ pub(crate) trait Operations: Send {
     /// Some rows of `x`, in that order.
     fn select(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Tensor>;
 
-    /// Adds to each of the `rows` of `sum` the next row of `x` times the next of `factors`. No row comes twice.
+    /// Adds to each of the `rows` of `sum` the next row of `x` times the next of `factors`. No row comes
+    /// twice.
     fn add_rows(
         &mut self,
         x: &Self::Tensor,
@@ -236,8 +240,8 @@ pub(crate) trait Operations: Send {
         sum: &mut Self::Tensor,
     ) -> Result<()>;
 
-    /// The mean of some rows of `x`, `[rows, columns]`, for each text, in main memory: `[texts, columns]`. Each text has at
-    /// least one row.
+    /// The mean of some rows of `x`, `[rows, columns]`, for each text, in main memory: `[texts, columns]`.
+    /// Each text has at least one row.
     fn means(&mut self, x: &Self::Tensor, columns: usize, texts: &[Vec<usize>]) -> Result<Vec<f32>> {
         let values = self.values(x)?;
         let state = |&row: &usize| &values[row * columns..][..columns];
@@ -245,12 +249,13 @@ pub(crate) trait Operations: Send {
     }
 }
 
-/// DeBERTa's extra scores: query with the key's position, and key with the query's position, by the bucket of their
-/// distance.
+/// DeBERTa's extra scores: query with the key's position, and key with the query's position, by the bucket of
+/// their distance.
 pub(crate) struct Disentangled<O: Operations + ?Sized> {
     /// The buckets of distances, query less key.
     pub(crate) buckets: Buckets,
-    /// For each head, the keys of all buckets' positions `[buckets, size]`; absent if the model lacks these scores.
+    /// For each head, the keys of all buckets' positions `[buckets, size]`; absent if the model lacks these
+    /// scores.
     pub(crate) position_keys: Option<Vec<O::Matrix>>,
     /// The same of queries.
     pub(crate) position_queries: Option<Vec<O::Matrix>>,

@@ -1,9 +1,9 @@
 //! One forward pass over a batch: which rows are computed, and which are known from earlier passes.
 //!
-//! Input: a batch, the rows that its answers need, and the [`PrefixCache`]. Output: keys and values of all of the batch's
-//! tokens in every layer, the known ones below the computed ones; and what of the computed ones is worth keeping, as
-//! [`Fresh`]. What must hold: a row that an answer needs is computed, and so is all that comes after it in its texts; the
-//! cache is only read, so that a pass that fails leaves it as it was.
+//! Input: a batch, the rows that its answers need, and the [`PrefixCache`]. Output: keys and values of all of
+//! the batch's tokens in every layer, the known ones below the computed ones; and what of the computed ones
+//! is worth keeping, as [`Fresh`]. What must hold: a row that an answer needs is computed, and so is all that
+//! comes after it in its texts; the cache is only read, so that a pass that fails leaves it as it was.
 
 use crate::{
     kept::Kept,
@@ -28,7 +28,8 @@ pub(crate) struct Pass<'a, K> {
 }
 
 impl<'a, K: Kept> Pass<'a, K> {
-    /// Finds what is known of `batch`. `needed` are the rows, ascending, whose hidden states the answers need.
+    /// Finds what is known of `batch`. `needed` are the rows, ascending, whose hidden states the answers
+    /// need.
     pub(crate) fn new(batch: &'a Batch, needed: &[usize], cache: &'a PrefixCache<K>) -> Self {
         let is_needed = |row: &usize| needed.binary_search(row).is_ok();
         let ids = batch.token_ids();
@@ -86,12 +87,14 @@ impl<'a, K: Kept> Pass<'a, K> {
         &self.computed
     }
 
-    /// For each row of the batch, where its keys and values stand: computed rows first, known rows after them.
+    /// For each row of the batch, where its keys and values stand: computed rows first, known rows after
+    /// them.
     pub(crate) fn places(&self) -> &[usize] {
         &self.places
     }
 
-    /// Takes from the next layer's keys and values, `[computed, values]`, what will be kept, and adds the known rows.
+    /// Takes from the next layer's keys and values, `[computed, values]`, what will be kept, and adds the
+    /// known rows.
     pub(crate) fn exchange<O: Operations<Kept = K>>(
         &mut self,
         operations: &mut O,

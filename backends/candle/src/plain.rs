@@ -1,8 +1,8 @@
 //! The operations in candle tensors, for the devices that candle drives.
 //!
-//! Activations are `f32`, and so is attention: scores of a tenth of its precision would be felt. Products take operands in `f32`
-//! or bfloat16 and round their results to the same. On candle's CPU device these operations are the oracle that the kernels are
-//! held to.
+//! Activations are `f32`, and so is attention: scores of a tenth of its precision would be felt. Products
+//! take operands in `f32` or bfloat16 and round their results to the same. On candle's CPU device these
+//! operations are the oracle that the kernels are held to.
 
 pub(crate) mod padded;
 pub(crate) mod positions;
@@ -42,11 +42,6 @@ pub(crate) struct TensorMatrix {
 }
 
 impl TensorMatrix {
-    /// Rows of the weight.
-    pub(crate) fn outputs(&self) -> Result<usize> {
-        self.weight.dim(0).map_err(failed)
-    }
-
     /// `x · weightᵀ + bias`, in the operands' own type.
     fn product(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         let product = x.matmul(&self.weight.t()?)?;
@@ -84,8 +79,8 @@ impl TensorOperations {
         Tensor::new(rows, &self.device).map_err(failed)
     }
 
-    /// Attention over the groups of `padded`: turned queries `[rows, heads · size]`, keys and values, and DeBERTa's positions, if
-    /// the model has these.
+    /// Attention over the groups of `padded`: turned queries `[rows, heads · size]`, keys and values, and
+    /// DeBERTa's positions, if the model has these.
     pub(crate) fn attend(
         &self,
         padded: &PaddedAttention,
@@ -156,10 +151,42 @@ impl TensorRows {
     }
 }
 
+/// CUDA's names of a lack of memory, after which a smaller batch may fit.
+const MEMORY_ERRORS: [&str; 2] = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"];
+
+/// CUDA's names of errors after which a process computes nothing more on the device (its documentation of
+/// `cudaError_enum`: "the process must be terminated and relaunched"), or the device is gone.
+const FATAL_ERRORS: [&str; 16] = [
+    "CUDA_ERROR_ASSERT",
+    "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+    "CUDA_ERROR_DEINITIALIZED",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE",
+    "CUDA_ERROR_ECC_UNCORRECTABLE",
+    "CUDA_ERROR_EXTERNAL_DEVICE",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "CUDA_ERROR_INVALID_PC",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+    "CUDA_ERROR_TENSOR_MEMORY_LEAK",
+];
+
 /// candle's errors, in the backend's terms.
 #[expect(clippy::needless_pass_by_value, reason = "the form that `map_err` takes")]
 pub(crate) fn failed(error: candle_core::Error) -> BackendError {
-    BackendError::Inference(error.to_string())
+    let message = error.to_string();
+    let is_one_of = |names: &[&str]| names.iter().any(|name| message.contains(name));
+    if is_one_of(&MEMORY_ERRORS) {
+        BackendError::OutOfMemory(message)
+    } else if is_one_of(&FATAL_ERRORS) {
+        BackendError::DeviceLost(message)
+    } else {
+        BackendError::Inference(message)
+    }
 }
 
 fn activate(x: &Tensor, activation: Activation) -> candle_core::Result<Tensor> {
@@ -397,5 +424,27 @@ impl Operations for TensorOperations {
         let scaled = factors.and_then(|factors| x.broadcast_mul(&factors)).map_err(failed)?;
         *sum = sum.index_add(&self.ids(rows)?, &scaled, 0).map_err(failed)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts are those of candle's errors around the driver's and cuBLAS'.
+    #[test]
+    fn cuda_s_errors_say_whether_a_smaller_batch_helps() {
+        let error = |text: &str| failed(candle_core::Error::Msg(text.to_owned()));
+        for text in [
+            "DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")",
+            "CublasError(CUBLAS_STATUS_ALLOC_FAILED)",
+        ] {
+            assert!(matches!(error(text), BackendError::OutOfMemory(_)), "{text}");
+        }
+        let text = "DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")";
+        assert!(matches!(error(text), BackendError::DeviceLost(_)), "{text}");
+        for text in ["DriverError(CUDA_ERROR_INVALID_VALUE, \"invalid argument\")", "shape mismatch"] {
+            assert!(matches!(error(text), BackendError::Inference(_)), "{text}");
+        }
     }
 }

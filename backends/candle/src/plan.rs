@@ -1,8 +1,8 @@
 //! A model as data: what `config.json` says, in the words of [`crate::transformer`], which loads and runs it.
 //!
-//! Input: written by `models/`, one function for each architecture. Output: tensors by name and shape, and how they are
-//! put together. What must hold: a plan names everything that the model computes, so that it can be checked without weights;
-//! whatever an architecture has that no plan can say is refused by name.
+//! Input: written by `models/`, one function for each architecture. Output: tensors by name and shape, and
+//! how they are put together. What must hold: a plan names everything that the model computes, so that it can
+//! be checked without weights; whatever an architecture has that no plan can say is refused by name.
 
 mod head;
 mod matrix;
@@ -21,8 +21,8 @@ use text_embeddings_backend_core::{Activation, Packing};
 pub(crate) struct Plan {
     /// What tensor names may begin with, which is left away; the longest first.
     pub(crate) prefixes: &'static [&'static str],
-    /// Beginnings of the names of tensors that may be in the checkpoint without being asked for: other heads than the one
-    /// served, buffers.
+    /// Beginnings of the names of tensors that may be in the checkpoint without being asked for: other heads
+    /// than the one served, buffers.
     pub(crate) ignored: Vec<String>,
     /// Values of a hidden state.
     pub(crate) hidden: usize,
@@ -63,8 +63,8 @@ pub(crate) struct Plan {
 }
 
 /// Adapters of low rank for several tasks (`LoRA`). A matrix `X.weight` is stored as
-/// `X.parametrizations.weight.original`. The product of the chosen task's slices of `….0.lora_A` and `….0.lora_B`
-/// is added to it when it is loaded.
+/// `X.parametrizations.weight.original`. The product of the chosen task's slices of `….0.lora_A` and
+/// `….0.lora_B` is added to it when it is loaded.
 #[derive(Debug, Clone)]
 pub(crate) struct Adapters {
     /// The number of tasks.
@@ -88,8 +88,8 @@ impl Plan {
         Packing { shares_prefixes: self.views.iter().all(is_causal) && !self.has_token_types() }
     }
 
-    /// Values that exist for a token at once, at most: the residual stream and its operand, a copy of each in the norms
-    /// between, queries, keys and values, the context, and what the MLP has inside.
+    /// Values that exist for a token at once, at most: the residual stream and its operand, a copy of each in
+    /// the norms between, queries, keys and values, the context, and what the MLP has inside.
     pub(crate) fn values_per_token(&self) -> usize {
         let Heads { queries, keys, size } = self.heads;
         let inner = self.layers.iter().map(|layer| layer.mlp.inner()).max().unwrap_or(0);
@@ -206,8 +206,8 @@ pub(crate) enum Position {
     Disentangled,
 }
 
-/// A convolution of the first hidden states over the positions of a text, with zeros in front of it and behind it. With the
-/// first layer's result `x`: `x = norm(x + activation(convolution))`.
+/// A convolution of the first hidden states over the positions of a text, with zeros in front of it and
+/// behind it. With the first layer's result `x`: `x = norm(x + activation(convolution))`.
 #[derive(Debug, Clone)]
 pub(crate) struct Convolution {
     /// The tensors are `NAME.weight`, `[hidden, hidden, taps]`, and `NAME.bias`.
@@ -220,7 +220,8 @@ pub(crate) struct Convolution {
     pub(crate) norm: Norm,
 }
 
-/// A transformer layer: attention, then an MLP, each with a residual. Norms that an architecture lacks are absent.
+/// A transformer layer: attention, then an MLP, each with a residual. Norms that an architecture lacks are
+/// absent.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     /// Its kind of attention, among the plan's views.

@@ -1,7 +1,7 @@
 //! Pooling: which tokens of a text its vector is made of, and how.
 //!
-//! Input: a batch. Output: the rows whose mean is a text's vector; it is the state itself where there is one. What must hold:
-//! what is not pooled is not computed (`rows`).
+//! Input: a batch. Output: the rows whose mean is a text's vector; it is the state itself where there is one.
+//! What must hold: what is not pooled is not computed (`rows`).
 
 use crate::operations::Result;
 use text_embeddings_backend_core::{BackendError, Batch, Pool};

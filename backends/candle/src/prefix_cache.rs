@@ -1,9 +1,11 @@
-//! Keys and values of prefixes that earlier batches computed, for later ones: a radix tree of token ids within a budget.
+//! Keys and values of prefixes that earlier batches computed, for later ones: a radix tree of token ids
+//! within a budget.
 //!
-//! Input: what a pass computed of prefixes ([`Fresh`]). Output: for each token whose whole prefix is here, its keys and
-//! values in every layer, as exact as attention takes them in. What must hold: `PrefixCache::bytes` counts all that
-//! nodes hold and never exceeds the budget; a prefix is stored once, however many others go on from it; what was not used
-//! for longest goes first, and never what a node in the tree goes on from.
+//! Input: what a pass computed of prefixes ([`Fresh`]). Output: for each token whose whole prefix is here,
+//! its keys and values in every layer, as exact as attention takes them in. What must hold:
+//! `PrefixCache::bytes` counts all that nodes hold and never exceeds the budget; a prefix is stored once,
+//! however many others go on from it; what was not used for longest goes first, and never what a node in the
+//! tree goes on from.
 
 use crate::{kept::Kept, operations::Result};
 use std::collections::HashMap;
@@ -103,14 +105,15 @@ impl<K: Kept> PrefixCache<K> {
         ids.iter().scan(Cursor::START, walk).count()
     }
 
-    /// Where the keys and values, in a layer, of the token before `cursor` are kept, which is not the start: the keeper and
-    /// the index of its row.
+    /// Where the keys and values, in a layer, of the token before `cursor` are kept, which is not the start:
+    /// the keeper and the index of its row.
     pub(crate) fn kept(&self, Cursor { node, tokens }: Cursor, layer: usize) -> Option<(&K, usize)> {
         let node = self.nodes.get(&node?)?;
         Some((&node.layers[layer], tokens - 1))
     }
 
-    /// Takes in what a pass over `batch` computed. What the pass used, or brings, makes nothing else of it go.
+    /// Takes in what a pass over `batch` computed. What the pass used, or brings, makes nothing else of it
+    /// go.
     pub(crate) fn keep(&mut self, batch: &Batch, fresh: &Fresh<K>) -> Reused {
         self.pass += 1;
         for node in fresh.known.iter().filter_map(|cursor| cursor.node) {
@@ -207,8 +210,9 @@ impl<K: Kept> PrefixCache<K> {
         Ok(Some(head))
     }
 
-    /// Throws out what was not used for longest until there is room for a node of so many tokens, and for what cutting
-    /// another in two takes. Gives the number of tokens that there is room for; what this pass used stays.
+    /// Throws out what was not used for longest until there is room for a node of so many tokens, and for
+    /// what cutting another in two takes. Gives the number of tokens that there is room for; what this pass
+    /// used stays.
     fn make_room(&mut self, tokens: usize) -> usize {
         let needed = self.node_bytes(0) + self.node_bytes(tokens);
         while self.bytes + needed > self.budget {
@@ -274,8 +278,8 @@ mod tests {
         })
     }
 
-    /// Runs a pass over `batch` whose answers need `needed`, and checks what it sees of the cache. Gives the prefixes
-    /// of the rows that were not computed, and those of the rows that were to be kept.
+    /// Runs a pass over `batch` whose answers need `needed`, and checks what it sees of the cache. Gives the
+    /// prefixes of the rows that were not computed, and those of the rows that were to be kept.
     fn pass(
         operations: &mut CpuOperations,
         cache: &mut Cache,

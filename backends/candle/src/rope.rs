@@ -1,8 +1,9 @@
 //! Rotary position embeddings: cosines and sines of every position's angles.
 //!
 //! Angles are formed in `f32`, position times inverse frequency, as the reference does (transformers,
-//! `modeling_rope_utils.py`): at large positions their rounding is part of the model's definition. Some scalings depend on
-//! the length of the text ([`Scaling::depends_on_length`]): then a token's state does, too, and prefixes cannot be shared.
+//! `modeling_rope_utils.py`): at large positions their rounding is part of the model's definition. Some
+//! scalings depend on the length of the text ([`Scaling::depends_on_length`]): then a token's state does,
+//! too, and prefixes cannot be shared.
 
 use std::{collections::BTreeMap, f64::consts::PI};
 

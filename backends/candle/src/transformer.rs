@@ -1,8 +1,8 @@
 //! Every model: a [`Plan`] with its weights, and the forward pass up to the last hidden states.
 //!
-//! Input: a packed batch. Output: the hidden states, after the final norm, of the rows that are asked for; in the last
-//! layer only these have queries, an output projection and an MLP. The head is `heads.rs`'s. What must hold: keys and values of
-//! every layer go through [`Pass::exchange`].
+//! Input: a packed batch. Output: the hidden states, after the final norm, of the rows that are asked for; in
+//! the last layer only these have queries, an output projection and an MLP. The head is `heads.rs`'s. What
+//! must hold: keys and values of every layer go through [`Pass::exchange`].
 
 mod convolution;
 mod layer;
@@ -62,8 +62,8 @@ impl Places {
     }
 }
 
-/// For each row of a batch, its position and its text's length. A row that several texts share has the length of the
-/// longest: models whose angles depend on the length share no rows.
+/// For each row of a batch, its position and its text's length. A row that several texts share has the length
+/// of the longest: models whose angles depend on the length share no rows.
 struct Positions {
     positions: Vec<usize>,
     lengths: Vec<usize>,
@@ -89,8 +89,8 @@ impl<O: Operations> Transformer<O> {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`](text_embeddings_backend_core::BackendError::Load) naming the tensor that is missing or not
-    /// supported.
+    /// [`BackendError::Load`](text_embeddings_backend_core::BackendError::Load) naming the tensor that is
+    /// missing or not supported.
     pub(crate) fn load(plan: &Plan, checkpoint: &Checkpoint, operations: &mut O) -> Result<Self> {
         let mut weights = Weights { checkpoint, operations };
         let tables = plan.embeddings.tables.iter().map(|table| Ok((weights.table(table)?, table.index)));
@@ -115,8 +115,8 @@ impl<O: Operations> Transformer<O> {
         Ok(Self { tables, scale, embedding_norm, projection, views, convolution, layers, norm, heads })
     }
 
-    /// The hidden states, after the final norm, of some rows of the batch: `[rows, hidden]`. `rows` is ascending, without
-    /// repetition and not empty, and of rows that the pass computes.
+    /// The hidden states, after the final norm, of some rows of the batch: `[rows, hidden]`. `rows` is
+    /// ascending, without repetition and not empty, and of rows that the pass computes.
     pub(crate) fn forward(
         &mut self,
         operations: &mut O,
@@ -235,7 +235,8 @@ impl LoadedView {
         Some(rows.iter().map(at).collect())
     }
 
-    /// The rows `at`, for operations. `batch` comes with the row of keys and values that belongs to each of its rows.
+    /// The rows `at`, for operations. `batch` comes with the row of keys and values that belongs to each of
+    /// its rows.
     fn rows<'a>(
         &'a self,
         (batch, places): (&'a Batch, &'a [usize]),

@@ -43,11 +43,12 @@ pub enum BackendError {
     /// The forward pass failed.
     #[error("inference failed: {0}")]
     Inference(String),
-    /// The device has too little free memory for the batch, or for the model while it is loaded; what the device said. It goes on
-    /// working: a smaller batch may fit.
+    /// The device has too little free memory for the batch, or for the model while it is loaded. The text is
+    /// the device's message. The device still works: a smaller batch may fit.
     #[error("out of memory on the device: {0}")]
     OutOfMemory(String),
-    /// The device is gone or broken, so that this process will compute nothing more on it; what the device said.
+    /// The device is gone or broken, so that this process cannot compute on it any more. The text is the
+    /// device's message.
     #[error("the device is lost: {0}")]
     DeviceLost(String),
 }

@@ -1,12 +1,12 @@
 """Computes batches for text-embeddings-router with PyTorch and sentence-transformers.
 
-The router starts this program. File descriptor 0 is a socket to the router; the router logs descriptors 1 and 2. Frames
-travel over the socket in both directions: the length of the header and the length of the payload (two little-endian u32),
-then the header (JSON, an object with `kind`), then the payload (arrays of little-endian 4-byte values). `frame.rs` lists the
-messages.
+The router starts this program. File descriptor 0 is a socket to the router; the router logs descriptors 1 and
+2. Frames travel over the socket in both directions: the length of the header and the length of the payload
+(two little-endian u32), then the header (JSON, an object with `kind`), then the payload (arrays of
+little-endian 4-byte values). `frame.rs` lists the messages.
 
-What must hold: the worker ends when the router ends; after a batch that fails, the worker answers `failed` and computes the
-next one; files of the model only run as code if the router allows it; nothing is downloaded.
+What must hold: the worker ends when the router ends; after a batch that fails, the worker answers `failed`
+and computes the next one; files of the model only run as code if the router allows it; nothing is downloaded.
 """
 
 import json
@@ -60,8 +60,8 @@ def main():
 
 
 def end_with_parent():
-    """Asks Linux to kill this process with the router. A worker that computes while it holds Python's lock would not notice that
-    its socket ended."""
+    """Asks Linux to kill this process with the router. A worker that computes while it holds Python's lock would
+    not notice that its socket ended."""
     if sys.platform == "linux":
         try:
             import ctypes
@@ -72,7 +72,7 @@ def end_with_parent():
 
 
 def listen(link, requests):
-    """Puts frames into the queue until the router is gone, then ends the process, even during a computation."""
+    """Puts frames into the queue until the router is gone, then ends the process, even while it computes."""
     try:
         while True:
             prefix = receive(link, LENGTHS.size)
@@ -253,7 +253,8 @@ class Model:
         return {name: matrix.to(self.device) for name, matrix in found.items()}
 
     def outputs(self, features):
-        """Scores or vectors `[texts, values]`. For embedding models also the vectors of tokens `[texts, width, values]`."""
+        """Scores or vectors `[texts, values]`. For embedding models also the vectors of tokens
+        `[texts, width, values]`."""
         mask = features["attention_mask"]
         shape = tuple(mask.shape)
         if self.task == "scores":
@@ -308,7 +309,7 @@ def imported():
 
 
 def refuse_code(folder):
-    """Refuses a folder with code. sentence-transformers would run the code of a local folder without asking."""
+    """Refuses a folder with code: sentence-transformers would run it without asking."""
     for module in entries(folder, "modules.json", []):
         refuse_class(module.get("type"), "modules.json", "sentence_transformers.")
         path = str(module.get("path") or "")

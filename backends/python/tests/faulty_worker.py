@@ -1,7 +1,7 @@
 """A worker with one fault or another. It replaces the Python interpreter.
 
-Its name says how it starts; the ids of a batch say how it answers. A right answer for a text is the sum of its ids and their
-number, and for a token its id.
+Its name decides how it starts, and the ids of a batch decide how it answers. The right answer for a text is the sum
+of its ids and their number, and for a token its id.
 """
 
 import json

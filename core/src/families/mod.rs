@@ -2,7 +2,7 @@
 //! of its authors.
 //!
 //! Input: the hints in a model's files. Output: its [`Family`], and the reason. What must hold: a family is
-//! only recognised by what its authors publish (a name or an architecture), because another family's prompt
+//! only recognised by a name or an architecture that its authors publish, because another family's prompt
 //! silently gives wrong scores; everything that is special about a family is in its row, and no other code
 //! asks for a family's name.
 

@@ -22,7 +22,7 @@ pub static ALL: &[&Family] = &[
     &JINA_RERANKER_V3,
 ];
 
-/// An empty row, from which families take what they do not set.
+/// An empty row with the defaults of all fields.
 const NONE: Family = Family {
     name: "",
     names: &[],
@@ -126,7 +126,7 @@ static QWEN3_RERANKER_EVALUATION: Family = Family {
 };
 
 /// mxbai-rerank-base-v2 and -large-v2 (mixedbread-ai/mxbai-rerank, `mxbai_rerank_v2.py`). The strings are
-/// encoded one by one. Query and document share 8192 tokens, of which the query may take three quarters.
+/// encoded one by one. Query and document share 8192 tokens. The query may take three quarters of them.
 static MXBAI_RERANK_V2: Family = Family {
     name: "mxbai-rerank-v2",
     names: &["mxbai-rerank-base-v2", "mxbai-rerank-large-v2"],

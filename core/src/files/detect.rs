@@ -11,7 +11,7 @@
 //!    jina-reranker-v1, makes a re-ranker;
 //! 4. a `SpladePooling` module makes a SPLADE model, a `Pooling` module or folder an embedding model;
 //! 5. a causal language model is a generative re-ranker if its chat template has query and document roles, if
-//!    its name is that of a known family, or if its config or its name says so; a few embedding models are
+//!    a known family has its name, or if its config or its name says so; a few embedding models are
 //!    known by their names;
 //! 6. a kind of BERT is an embedding model with CLS pooling, as in TEI;
 //! 7. everything else would be an embedding model with unknown pooling and is refused, because a wrong guess

@@ -270,7 +270,7 @@ pub enum FilesError {
         /// The preceding module if the position is wrong, with a space before it. Otherwise empty.
         after: String,
     },
-    /// The files are those of a re-ranker, but the flags ask for embeddings.
+    /// The files belong to a re-ranker, but the flags ask for embeddings.
     #[error(
         "modules.json names `LogitScore`, or a last Dense that gives `scores`, so this is a re-ranker and not an embedding \
          model: leave `--pooling` and `--model-type` out, or give `--model-type listwise-reranker` for the first"
@@ -396,7 +396,7 @@ pub enum FilesError {
         /// Its labels.
         labels: String,
     },
-    /// A directory, a pipe or a device in the place of a file.
+    /// The path is a directory, a pipe or a device, and not a file.
     #[error("{path} is {kind}, not a file: put the file itself there")]
     NotAFile {
         /// The path.

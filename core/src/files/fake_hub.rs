@@ -296,7 +296,7 @@ fn listing(repository: &Repository, revision: &str) -> Answer {
     Answer::new(200, body.to_string()).header("content-type", "application/json")
 }
 
-/// The content of a file, or what its fault turns it into.
+/// The content of a file, changed by its fault if it has one.
 fn content(repository: &mut Repository, file: &str) -> Answer {
     let body = repository.files[file].clone();
     let fault = match repository.faults.get_mut(file) {

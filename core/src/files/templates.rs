@@ -1,4 +1,4 @@
-//! Chooses a re-ranker's chat template among those of a repository.
+//! Chooses a re-ranker's chat template among the templates of a repository.
 //!
 //! Input: `chat_template.jinja`, `additional_chat_templates/*.jinja`, the templates in
 //! `tokenizer_config.json`, and the settings in `sentence_bert_config.json`. Output: a [`ChosenTemplate`].

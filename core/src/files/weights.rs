@@ -91,7 +91,7 @@ impl Selection {
     }
 }
 
-/// Whether a name is that of a GGUF file.
+/// Whether a name belongs to a GGUF file.
 pub(super) fn is_gguf(name: &str) -> bool {
     name.to_lowercase().ends_with(GGUF)
 }
@@ -108,12 +108,12 @@ pub(super) fn has_safetensors(has: impl Fn(&str) -> bool) -> bool {
     has(LAYOUTS[0].single) || has(LAYOUTS[0].index)
 }
 
-/// Whether a name is that of a weight file.
+/// Whether a name belongs to a weight file.
 pub(super) fn is_weights(name: &str) -> bool {
     is_gguf(name) || LAYOUTS.iter().any(|layout| name.ends_with(layout.ending))
 }
 
-/// Whether a name is that of an index of weight files.
+/// Whether a name belongs to an index of weight files.
 pub(super) fn is_index(name: &str) -> bool {
     LAYOUTS.iter().any(|layout| layout.index == name)
 }

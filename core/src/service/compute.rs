@@ -367,8 +367,8 @@ mod tests {
             let (service, request) = (fixture.service.clone(), request(&texts));
             tokio::spawn(async move { service.rerank(request).await })
         };
-        // The large request exceeds the limit and is admitted because it is alone. Others are refused until it
-        // ends.
+        // The large request exceeds the limit and is admitted because it is alone. Others are refused until
+        // it ends.
         let large = rerank(vec![&long, &long, &long]);
         while fixture.control.batch_sizes().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;

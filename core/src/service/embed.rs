@@ -61,7 +61,7 @@ pub struct EmbedEncoding {
     pub prompt_name: Option<String>,
 }
 
-/// Inputs of which each becomes one vector.
+/// Inputs that become one vector each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedRequest {
     /// The inputs. Must not be empty.
@@ -74,7 +74,7 @@ pub struct EmbedRequest {
     pub dimensions: Option<usize>,
 }
 
-/// Inputs of which each token becomes a vector.
+/// Inputs whose tokens become one vector each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedAllRequest {
     /// The inputs. Must not be empty.
@@ -109,7 +109,7 @@ pub struct EmbedOutputs {
     pub tokens: Option<Vec<Vec<f32>>>,
 }
 
-/// Inputs of which each becomes a sparse vector.
+/// Inputs that become one sparse vector each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbedSparseRequest {
     /// The inputs. Must not be empty.

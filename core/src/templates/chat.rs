@@ -1,8 +1,8 @@
 //! Jinja with the settings of `transformers` for chat templates (`utils/chat_template_utils.py`).
 //!
 //! Input: a template's source, then messages. Output: the rendered prompt, or [`TemplateError::Render`] with
-//! Jinja's message. What must hold: the result equals that of `transformers`, or is an error; templates are
-//! only rendered at the start, and only with the server's own texts. A template may come from anyone. Its
+//! Jinja's message. What must hold: the result equals the one of `transformers`, or is an error; templates
+//! are only rendered at the start, and only with the server's own texts. A template may come from anyone. Its
 //! steps, its output and its format widths are bounded here, its time and its memory in `learn.rs`.
 
 use super::TemplateError;

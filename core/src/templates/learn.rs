@@ -161,7 +161,7 @@ impl Form<'_> {
     }
 }
 
-/// The text of `rendered` in the place of the slot `wanted`. The other slots contain their sentinels.
+/// The text of `rendered` at the slot `wanted`. The other slots contain their sentinels.
 fn in_place_of<'a>(pieces: &[Piece], wanted: Slot, rendered: &'a str) -> Option<&'a str> {
     let place =
         pieces.iter().position(|piece| matches!(piece, Piece::Slot { slot, .. } if *slot == wanted))?;

@@ -3,8 +3,8 @@
 //! Input: jobs, each with the place of its request. Output: the jobs send their results themselves. What must
 //! hold: jobs run in the order in which texts are computed, so that a small request need not wait until a
 //! large one is encoded; a panic in a job does not end its thread, and drops everything that the job holds,
-//! so that the waiting side learns that no answer will come; the threads end with the [`Tokenization`], after the jobs
-//! that it accepted.
+//! so that the waiting side learns that no answer will come; the threads end with the [`Tokenization`], after
+//! the jobs that it accepted.
 
 use super::Encoder;
 use crate::{error::Error, queue::PATIENCE};
@@ -23,8 +23,8 @@ pub struct Tokenization {
     line: Arc<Line>,
 }
 
-/// A request's place in the order of waiting jobs. The rule is that of [`crate::queue`], with bytes instead
-/// of tokens.
+/// A request's place in the order of waiting jobs. The rule is the one of [`crate::queue`], with bytes
+/// instead of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Smaller requests go first until this many bytes have been taken.

@@ -40,7 +40,7 @@ pub struct TextOptions {
     pub parse_special_tokens: bool,
     /// The number of token ids that the model knows: the rows of its token embedding.
     pub vocabulary: usize,
-    /// Whether the tokens of a pair's second text have another type than those of the first.
+    /// Whether the tokens of a pair's second text have another type than the tokens of the first.
     pub has_token_types: bool,
     /// Whether an instruction for re-ranking is ignored. Otherwise it is refused.
     pub ignore_instruction: bool,

@@ -2,19 +2,20 @@
 
 There is no tokenizer: the ids are random. How to add an architecture:
 
-1. Weights: `tensors = random_weights(shapes, seed)` from a dict of name to shape, or a dict of your own. They are
-   float32.
+1. Weights: `tensors = random_weights(shapes, seed)` from a dict of name to shape, or a dict of your own.
+   They are float32.
 2. A reader: `reader(folder)` loads the written folder in float32 and returns `outputs(ids, types)`. `ids` is
    a list of ints, `types` a list of token types (all 0 unless the case is a pair). `outputs` returns tensors:
        "hidden"       [tokens, hidden]      last hidden states, after the final norm. Required.
        "logits"       [labels]              only for classifiers
        "vocabulary"   [tokens, vocabulary]  logits of a masked-LM head; becomes "splade"
        "embedding"    [values]              only if the vector is not cls, mean or last
-   If transformers has a class for the model, the reader is `native.pretrained(cls)`. Otherwise the reader computes
-   with `tensors = load_tensors(folder)`.
+   If transformers has a class for the model, the reader is `native.pretrained(cls)`. Otherwise the reader
+   computes with `tensors = load_tensors(folder)`.
 3. `Fixture(config, tensors, reader, source)` describes the folder. `config` is written unchanged.
-4. The module has `FIXTURES = {"name": function that returns a Fixture}`, and `MODULES` in `__main__.py` lists the
-   module. `python -m architectures NAME…` in the folder above makes the named fixtures, without names all.
+4. The module has `FIXTURES = {"name": function that returns a Fixture}`, and `MODULES` in `__main__.py` lists
+   the module. `python -m architectures NAME…` in the folder above makes the named fixtures; without names,
+   all.
 
 `write` stores the tensors, calls the reader on the folder, runs every case alone and unpadded, checks the
 results (see `check`), and writes `expected.json`:

@@ -38,7 +38,7 @@ AUTO_MAP = {"AutoConfig": "Alibaba-NLP/new-impl--configuration.NewConfig"} | {
 
 
 def config(**changes: object) -> dict:
-    """config.json like that of the en-v1.5 repositories."""
+    """config.json as in the en-v1.5 repositories."""
     base = {
         "architectures": ["NewModel"],
         "attention_probs_dropout_prob": 0.0,

@@ -40,7 +40,7 @@ def auto_map(place: str = "", heads: tuple[str, ...] = ("ForMaskedLM", "ForSeque
 
 
 def config(repository: str, **changes: object) -> dict:
-    """config.json like that of the jina-embeddings-v2 repositories."""
+    """config.json as in the jina-embeddings-v2 repositories."""
     base = {
         "_name_or_path": repository,
         "architectures": ["JinaBertForMaskedLM"],

@@ -11,9 +11,11 @@ jinaai/xlm-roberta-flash-implementation. Written from the formulas:
     logits = classifier.out_proj(tanh(classifier.dense(h[0])))
 
 With the task of index t in lora_adaptations, and s = lora_alpha / lora_rank, every matrix is
-    linear layers  original + s · lora_B[t] · lora_A[t]   lora_A [tasks, rank, inputs], lora_B [tasks, outputs, rank]
-    embeddings     original + s · lora_A[t] · lora_B[t]   lora_A [tasks, rows, rank], lora_B [tasks, rank, hidden]
-and without a task it is `original`. Biases and norms have no adapters.
+    linear layers  original + s · lora_B[t] · lora_A[t]
+    embeddings     original + s · lora_A[t] · lora_B[t]
+and without a task it is `original`. The shapes are lora_A [tasks, rank, inputs] and lora_B [tasks, outputs,
+rank] for linear layers, lora_A [tasks, rows, rank] and lora_B [tasks, rank, hidden] for embeddings. Biases
+and norms have no adapters.
 """
 
 from collections.abc import Callable

@@ -4,13 +4,17 @@ authors' code.
 Run `python -m architectures.listwise` in the folder above. Source: `modeling.py` of jinaai/jina-reranker-v3
 (JinaForRanking). This file is a second, slow and obvious version of it:
 
-1. `truncate`: a text with more tokens than its limit is cut to the limit and decoded. Its length is counted in tokens.
-2. `blocks`: documents are taken in order. Each block starts with room for max_length − 2 · query tokens. It ends after
-   125 documents, or when the room left after the lengths of its documents is at most the limit of a document.
-3. `prompt`: one string for a block; both marks are first removed from the texts. transformers' Qwen3 reads it.
-4. The normed states of the last layer at the marks go through the projector: Linear, ReLU, Linear, without biases.
-5. A block's weight is (1 + its best cosine) / 2. The query's vector is the weighted mean over the blocks (numpy.average),
-   and a document's score is its cosine with that vector.
+1. `truncate`: a text with more tokens than its limit is cut to the limit and decoded. Its length is counted
+   in tokens.
+2. `blocks`: documents are taken in order. Each block starts with room for max_length − 2 · query tokens. It
+   ends after 125 documents, or when the room left after the lengths of its documents is at most the limit of
+   a document.
+3. `prompt`: one string for a block; both marks are first removed from the texts. transformers' Qwen3 reads
+   it.
+4. The normed states of the last layer at the marks go through the projector: Linear, ReLU, Linear, without
+   biases.
+5. A block's weight is (1 + its best cosine) / 2. The query's vector is the weighted mean over the blocks
+   (numpy.average), and a document's score is its cosine with that vector.
 
 A row of `jina-reranker-v3.expected.json` has `query`, `documents`, `instruction`; the `limits` that differ
 from the authors' (max_length, max_query_length, max_doc_length, block_size); `prompts` (the ids of each

@@ -8,9 +8,10 @@ and s = scale_depth / √num_hidden_layers, even if fewer layers are computed:
     h = embed_tokens[id] · scale_emb
     h = h + s · o_proj(softmax(q·k / √head) · v)           q, k, v of r(h); q, k rotated; causal
     h = h + s · down_proj(silu(gate_proj(x)) · up_proj(x)) x = r(h)
-    score after layer c (start_layer … num_hidden_layers) = lm_head[c − start_layer].linear_head · norm(h of the last token)
+    score after layer c = lm_head[c − start_layer].linear_head · norm(h of the last token)
 
-With head_type "simple", the state is not divided by hidden_size / dim_model_base before the head.
+for c from start_layer to num_hidden_layers. With head_type "simple", the state is not divided by
+hidden_size / dim_model_base before the head.
 """
 
 import math

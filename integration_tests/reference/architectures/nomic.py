@@ -10,8 +10,8 @@ Source: `modeling_hf_nomic_bert.py` of nomic-ai/nomic-bert-2048 (NomicBertModel)
 
     mlp, swiglu:     fc2(fc11(x) · silu(fc12(x)))
     mlp, gelu:       fc2(gelu(fc1(x)))
-    mlp, experts:    Σ over the top k of p_e · gelu(x · w1_e^T) · w2_e, plus one shared bias; p = softmax over all
-                     experts, not normalised again. Layers with index % moe_every_n_layers == 1.
+    mlp, experts:    Σ over the top k of p_e · gelu(x · w1_e^T) · w2_e, plus one shared bias; p = softmax over
+                     all experts, not normalised again. Layers with index % moe_every_n_layers == 1.
 
 With rotary_scaling_factor s, a text of n > max_trained_positions tokens is rotated with the base
 rotary_emb_base · (s·n / max_trained_positions − (s − 1))^(head / (head − 2)).
@@ -36,7 +36,7 @@ AUTO_MAP = {
 
 
 def config(**changes: object) -> dict:
-    """config.json with the key names of Nomic's repositories, which are those of GPT-2."""
+    """config.json with the key names of Nomic's repositories, which come from GPT-2."""
     base = {
         "activation_function": "swiglu",
         "architectures": ["NomicBertModel"],

@@ -10,7 +10,7 @@ family's own), `ids` and `raw`. Rows of a layer-wise re-ranker also have `cutoff
 number of layers; `raw` is then the score after all layers. Each procedure is one function:
 
   mxbai    mixedbread-ai/mxbai-rerank, mxbai_rerank_v2.py: pieces are encoded one by one and joined
-  flag     FlagEmbedding, inference/reranker/decoder_only/base.py and layerwise.py: the same, after the first token
+  flag     FlagEmbedding, decoder_only/base.py and layerwise.py: the same, after the first token
   zerank   the vendor's format_pointwise_datapoints: strip, then one string
   ctxl     the card's format_prompts: one string
   nemotron the card's prompt_template, encoded with special tokens; NVIDIA's bidirectional Llama
@@ -233,7 +233,7 @@ def jina_m0(tools: Tools, slots: Slots) -> list[int]:
 
 @torch.no_grad()
 def logits_of(cls: type, true: str | int, false: str | None = None) -> Callable[[Path], Callable]:
-    """The logit of a token at the last position, minus that of another token if there is one."""
+    """The logit of a token at the last position, minus another token's logit if there is one."""
 
     def load(folder: Path) -> Callable[[list[int]], torch.Tensor]:
         model = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()

@@ -1,7 +1,7 @@
 //! The few things that a GPU does for [`super::CudaOperations`].
 //!
-//! All else is arithmetic on sizes and rows, which the tests run on the CPU: there the same kernels, compiled for the CPU,
-//! stand in for the device.
+//! All else is arithmetic on sizes and rows, which the tests run on the CPU: there the same kernels, compiled
+//! for the CPU, stand in for the device.
 
 use super::sequences::Sequences;
 use crate::attention::Heads;
@@ -77,8 +77,8 @@ pub(crate) trait Accelerator: Send + Sync + 'static {
     /// Those of the device, of this kernel or of any that was started before.
     fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
-    /// `x · weightᵀ`, `[rows, inputs]` and `[outputs, inputs]` of 16 bits, with sums in `f32`. It is written to `out`,
-    /// `[rows, outputs]`, of the same type or `f32`; with `adds` it is added to what is there.
+    /// `x · weightᵀ`, `[rows, inputs]` and `[outputs, inputs]` of 16 bits, with sums in `f32`. It is written
+    /// to `out`, `[rows, outputs]`, of the same type or `f32`; with `adds` it is added to what is there.
     fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()>;
 
     /// Whether [`Accelerator::flash`] takes these heads.

@@ -14,7 +14,9 @@ use candle_core::{
         CudaDType, WrapErr,
         cudarc::{
             cublas::{result::gemm_ex, sys},
-            driver::{CudaFunction, DevicePtr, LaunchConfig, PushKernelArg},
+            driver::{
+                CudaFunction, DevicePtr, LaunchConfig, PushKernelArg, result, sys::CUmemPool_attribute,
+            },
         },
     },
     op::BackpropOp,
@@ -50,7 +52,8 @@ enum Word {
 }
 
 impl Gpu {
-    /// The GPU behind a candle device, with flash attention if that is wanted and the build and the card have it.
+    /// The GPU behind a candle device, with flash attention if that is wanted and the build and the card have
+    /// it.
     ///
     /// # Errors
     ///
@@ -147,8 +150,9 @@ impl Accelerator for Gpu {
             block_dim: (int(threads)? as u32, 1, 1),
             shared_mem_bytes: 0,
         };
-        // SAFETY: the arguments are the kernel's, in type and order: the tests run the same launches on the kernels compiled
-        // for the CPU. All tensors are alive, and what frees them later goes into the same stream.
+        // SAFETY: the arguments are the kernel's, in type and order: the tests run the same launches on the
+        // kernels compiled for the CPU. All tensors are alive, and what frees them later goes into the same
+        // stream.
         unsafe { builder.launch(config) }.w()?;
         Ok(())
     }
@@ -160,8 +164,9 @@ impl Accelerator for Gpu {
         }
         let (one, beta) = (1.0_f32, if adds { 1.0_f32 } else { 0.0 });
         let [m, n, k] = [int(outputs)?, int(rows)?, int(inputs)?];
-        // cuBLAS counts by columns: out is `[outputs, rows]` there, the product of the weight and x as they lie.
-        // SAFETY: sizes and types were checked, the tensors are contiguous (`address`), and the scalars outlive the call.
+        // cuBLAS counts by columns: out is `[outputs, rows]` there, the product of the weight and x as they
+        // lie. SAFETY: sizes and types were checked, the tensors are contiguous (`address`), and the scalars
+        // outlive the call.
         unsafe {
             gemm_ex(
                 *self.cuda.cublas_handle().handle(),
@@ -229,5 +234,24 @@ impl Accelerator for Gpu {
             other => bail!("no kernel takes {other:?}"),
         };
         Ok(base + (layout.start_offset() * tensor.dtype().size_in_bytes()) as u64)
+    }
+}
+
+/// Switches off two features that cost a forward pass time without a benefit: events that order several
+/// streams, and the return of free memory to the system after each pass. The process keeps the memory of its
+/// largest pass.
+pub(crate) fn spare_the_driver(device: &Device) -> Result<()> {
+    let device = device.as_cuda_device()?;
+    // SAFETY: candle gives all tensors the same stream, within which it waits for no event. CUDA keeps a
+    // queue of that stream for each thread. The work that the loading thread queued is done before another
+    // thread computes, because the check that ends loading reads the result of a forward pass.
+    unsafe { device.disable_event_tracking() };
+    let mut all = u64::MAX;
+    // SAFETY: the device is the driver's own, its default pool lives as long as it, and this attribute is a
+    // `u64`.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(result::device::get(0).w()?).w()?;
+        let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        result::mem_pool::set_attribute(pool, threshold, (&raw mut all).cast()).w()
     }
 }

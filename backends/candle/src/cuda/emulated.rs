@@ -1,8 +1,8 @@
 //! The kernels of `kernels.cu`, compiled for the CPU by the machine's C++ compiler: for tests without a GPU.
 //!
-//! Input: a kernel's name, blocks, threads, arguments. Output: the memory that the arguments point to. What must hold: each
-//! launch has the arguments of its kernel, in number and kind. Undefined behaviour in a kernel, such as a misaligned wide
-//! access, ends the test's process by an illegal instruction.
+//! Input: a kernel's name, blocks, threads, arguments. Output: the memory that the arguments point to. What
+//! must hold: each launch has the arguments of its kernel, in number and kind. Undefined behaviour in a
+//! kernel, such as a misaligned wide access, ends the test's process by an illegal instruction.
 #![expect(unsafe_code, reason = "kernels are C functions")]
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -75,8 +75,8 @@ fn compile() -> Option<Kernels> {
             assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
         }
     }
-    // SAFETY: nothing runs when the library is loaded but constructors of empty vectors; the functions have these types in
-    // `emulated.cpp`, and the library stays as long as they do.
+    // SAFETY: nothing runs when the library is loaded but constructors of empty vectors; the functions have
+    // these types in `emulated.cpp`, and the library stays as long as they do.
     unsafe {
         let library = Library::new(&library).unwrap();
         let launch = *library.get(b"launch\0").unwrap();
@@ -87,7 +87,8 @@ fn compile() -> Option<Kernels> {
     }
 }
 
-/// Bytes that end where nothing may be touched, up to 15 bytes; they begin at a multiple of 16. All bits are set at first.
+/// Bytes that end where nothing may be touched, up to 15 bytes; they begin at a multiple of 16. All bits are
+/// set at first.
 pub(crate) struct Guarded {
     kernels: &'static Kernels,
     first: *mut u8,
@@ -150,7 +151,8 @@ impl Kernels {
             })
             .collect();
         let c_name = CString::new(name).unwrap();
-        // SAFETY: the arguments have the kernel's kinds, they are only read, and what they point to is the caller's word.
+        // SAFETY: the arguments have the kernel's kinds, they are only read, and what they point to is the
+        // caller's word.
         let result = unsafe {
             (self.launch)(c_name.as_ptr(), blocks as c_uint, threads as c_uint, pointers.as_mut_ptr())
         };

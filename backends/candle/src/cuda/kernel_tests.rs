@@ -1,5 +1,5 @@
-//! Each kernel of `kernels.cu`, compiled for the CPU, against its twin: random inputs, sizes around each boundary, all block
-//! sizes, misaligned rows, null arguments.
+//! Each kernel of `kernels.cu`, compiled for the CPU, against its twin: random inputs, sizes around each
+//! boundary, all block sizes, misaligned rows, null arguments.
 
 #![expect(unsafe_code, reason = "kernels read and write memory that has margins")]
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
@@ -75,8 +75,8 @@ impl Stored for f16 {
     }
 }
 
-/// Values behind a margin, which no kernel may change and which spoils every sum that takes it in. Behind them is memory that
-/// nobody may touch.
+/// Values behind a margin, which no kernel may change and which spoils every sum that takes it in. Behind
+/// them is memory that nobody may touch.
 struct Memory<V> {
     guarded: Guarded,
     count: usize,
@@ -224,7 +224,8 @@ fn for_cases(seed: u64, columns: &[usize], test: impl Fn(&mut Case)) {
     }
 }
 
-/// Values of a kernel equal its twin's up to the rounding of sums, which may round a stored value to its neighbour.
+/// Values of a kernel equal its twin's up to the rounding of sums, which may round a stored value to its
+/// neighbour.
 fn assert_same<S: Stored>(got: &[S], expected: &[f32], what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let mut neighbours = 0;
@@ -622,7 +623,7 @@ fn values_that_are_not_finite_are_found() {
     });
 }
 
-/// The conversions of the emulated types are those of crate `half`, for all their values and those between.
+/// The emulated types convert as crate `half` does: all their values, and values between them.
 #[test]
 fn emulated_types_round_to_even() {
     let Some(kernels) = kernels() else { return };
@@ -652,7 +653,7 @@ fn emulated_types_round_to_even() {
     }
 }
 
-/// What the emulator refuses, it must see.
+/// The emulator sees an argument of the wrong kind.
 #[test]
 #[should_panic(expected = "argument 2 of add_bias_f32 is i, not Float(1.0)")]
 fn arguments_of_another_kind_are_refused() {

@@ -1,33 +1,35 @@
 // The fused kernels around cuBLAS and flash attention.
 //
-// Input and output: matrices in row-major order, of `T` (suffix `_bf16` or `_f16`) or `float`. All sums and functions are
-// float32; a value is rounded to `T` once, when it is stored. Each row is read once and written once (see "kept" below).
-// `twins.rs` says in plain Rust what each kernel computes. The tests compile this very file for the CPU (`emulated/`).
+// Input and output: matrices in row-major order, of `T` (suffix `_bf16` or `_f16`) or `float`. All sums and
+// functions are float32; a value is rounded to `T` once, when it is stored. Each row is read once and written
+// once, where "per_row" below does not say otherwise. `twins.rs` has each kernel in plain Rust. The tests
+// compile this very file for the CPU (`emulated/`).
 //
-// Launch: blocks and threads have one dimension, and no kernel takes dynamic shared memory. The number of threads of a block
-// must be a multiple of 32, at most 1,024. Every number of blocks and threads gives the same result up to rounding in sums,
-// because each kernel loops over what is left; rounding depends on the number of threads only. These are fast:
+// Launch: blocks and threads have one dimension, and no kernel takes dynamic shared memory. The number of
+// threads of a block must be a multiple of 32, at most 1,024. Every number of blocks and threads gives the
+// same result up to rounding in sums, because each kernel loops over the rest of its rows and columns.
+// Rounding depends on the number of threads only. These shapes are fast:
 //
-// | kernel                                                     | blocks                         | threads             |
-// |------------------------------------------------------------|--------------------------------|---------------------|
-// | norm, add_norm, norm_columns, embed, activate, gate (inner),| rows                           | per_row(columns)    |
-// |   add_bias                                                 |                                |                     |
-// | turn_heads                                                 | rows                           | per_row(heads·size/2)|
-// | gather_rows, gather_addresses                              | count                          | per_row(bytes / 2)  |
-// | mean_rows                                                  | texts · ceil(columns / 32)     | 256                 |
-// | not_finite                                                 | ceil(count / (64 · 256))       | 256                 |
+// | kernel                                       | blocks                      | threads                |
+// |----------------------------------------------|-----------------------------|------------------------|
+// | norm, add_norm, norm_columns, embed,         | rows                        | per_row(columns)       |
+// |   activate, gate (inner columns), add_bias   |                             |                        |
+// | turn_heads                                   | rows                        | per_row(heads·size/2)  |
+// | gather_rows, gather_addresses                | count                       | per_row(bytes / 2)     |
+// | mean_rows                                    | texts · ceil(columns / 32)  | 256                    |
+// | not_finite                                   | ceil(count / (64 · 256))    | 256                    |
 //
-// per_row(n) = min(1024, 32 · ceil(n / 256)): eight values per thread. A norm keeps 16 values of its row in registers per
-// thread and reads the rest again for each sum, so rows are read once up to 16 · threads columns (16,384 with 1,024) if all
-// accesses are wide.
+// per_row(n) = min(1024, 32 · ceil(n / 256)): eight values per thread. A norm keeps 16 values of its row in
+// registers per thread and reads the rest again for each sum, so rows are read once up to 16 · threads
+// columns (16,384 with 1,024) if all accesses are wide.
 //
 // Bytes that a row moves, with c columns, T of 2 bytes; weights and angles stay in the cache:
-//   norm 4c + 2c (+ 4c in_place); add_norm 2c + 8c (float x: 12c); norm_columns 4c; embed: its tables' rows + 4c;
-//   activate 4c; gate 6·inner; add_bias 4c (float: 8c); turn_heads 4·heads·size; gather_* 2·bytes;
+//   norm 4c + 2c (+ 4c in_place); add_norm 2c + 8c (float x: 12c); norm_columns 4c; embed: its tables' rows
+//   + 4c; activate 4c; gate 6·inner; add_bias 4c (float: 8c); turn_heads 4·heads·size; gather_* 2·bytes;
 //   mean_rows 4c for each row it averages; not_finite 2 per value.
 //
-// Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values; all else takes the
-// same code one value at a time.
+// Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values; all
+// else takes the same code one value at a time.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -148,8 +150,8 @@ struct Norm {
     int kind;
 };
 
-// `read(column, values)` gives COUNT values of the row; `write(column, values)` takes what they become. A thread writes only
-// columns that nobody reads after it, so the two may be the same memory.
+// `read(column, values)` gives COUNT values of the row; `write(column, values)` takes the new values. A
+// thread writes only columns that nobody reads after it, so the two may be the same memory.
 template <int COUNT, class Read, class Write>
 __device__ inline void norm_row(const Norm& norm, Read read, Write write) {
     constexpr int GROUPS = COUNT == 1 ? 2 : KEPT / COUNT;
@@ -303,8 +305,9 @@ __device__ void embed_rows(const Lookup<E> (&lookups)[3], float scale, float* ou
     });
 }
 
-// Of one row: its heads, normalised if there is a weight, turned if there are angles. A group of lanes has a head: lane i its
-// i-th COUNT pairs, and then those 32 groups further. The first are kept in registers, the rest is read again.
+// Of one row: its heads, normalised if there is a weight, turned if there are angles. A group of lanes has a
+// head: lane i its i-th COUNT pairs, and then those 32 groups further. The first are kept in registers, the
+// rest is read again.
 template <int COUNT, class T>
 __device__ inline void turn_row(const T* x, T* out, const float* __restrict__ weight,
                                 const float* __restrict__ cosines, const float* __restrict__ sines, int heads,
@@ -400,7 +403,7 @@ __device__ inline float activated(float x, int activation) {
         case 1: return x / (1.0f + expf(-x));
         case 2: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
         case 3: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-        // Not `fmaxf`, which gives a number for what is not a number.
+        // `fmaxf` would turn NaN into a number.
         case 4: return x < 0.0f ? 0.0f : x;
         case 5: return tanhf(x);
         case 6: return 1.0f / (1.0f + expf(-x));
@@ -506,50 +509,56 @@ __device__ void find_not_finite(const T* x, int* flag, int count) {
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(1024)
 
-// Kernels of values that are stored as T, or as `float` where x is the residual stream.
-#define KERNELS_OF_16_BITS(SUFFIX, T)                                                                                  \
-    /* out = norm(x). Either of out and in_place may be null; in_place may be x. */                                    \
-    KERNEL norm_##SUFFIX(const float* x, const float* weight, const float* bias, T* out, float* in_place, int rows,    \
-                         int columns, float epsilon, int kind) {                                                       \
-        norm_rows(x, out, in_place, rows, Norm{weight, bias, columns, epsilon, kind});                                 \
-    }                                                                                                                  \
-    /* The first `columns` of each row of `stride`, in place. */                                                       \
-    KERNEL norm_columns_##SUFFIX(T* x, const float* weight, const float* bias, int rows, int columns, int stride,      \
-                                 float epsilon, int kind) {                                                            \
-        norm_first_columns(x, rows, stride, Norm{weight, bias, columns, epsilon, kind});                               \
-    }                                                                                                                  \
-    /* The first `heads` heads of each row: RMS norm (weight [size], null: none), then (a, b) -> (a cos - b sin,       \
-       b cos + a sin) for its halves, with cosines and sines [angles, size / 2] (null: none) and for each row the      \
-       index of its angles. out may be x. */                                                                           \
-    KERNEL turn_heads_##SUFFIX(const T* x, T* out, const float* weight, const float* cosines, const float* sines,      \
-                               const unsigned* of_rows, int rows, int heads, int size, int stride, float epsilon) {    \
-        turn_rows(x, out, weight, cosines, sines, of_rows, rows, heads, size, stride, epsilon);                        \
-    }                                                                                                                  \
-    /* out = activation(x + bias); bias may be null, out may be x. */                                                  \
-    KERNEL activate_##SUFFIX(const T* x, const float* bias, T* out, int rows, int columns, int activation) {           \
-        activate_rows(x, bias, out, rows, columns, activation);                                                        \
-    }                                                                                                                  \
-    /* x [rows, 2 inner], the gate first: out [rows, inner] = activation(gate + bias) * (up + bias). */                \
-    KERNEL gate_##SUFFIX(const T* x, const float* bias, T* out, int rows, int inner, int activation) {                 \
-        gate_rows(x, bias, out, rows, inner, activation);                                                              \
-    }                                                                                                                  \
-    /* flag = 1 if a value is not finite. */                                                                           \
+// Kernels of values that are stored as T.
+//
+// norm: out = norm(x). Either of out and in_place may be null; in_place may be x.
+// norm_columns: norms the first `columns` of each row of `stride` in place.
+// turn_heads: for the first `heads` heads of each row: RMS norm (weight [size]; null: none), then
+//   (a, b) -> (a cos - b sin, b cos + a sin) for the halves, with cosines and sines [angles, size / 2] (null:
+//   none) and for each row the index of its angles. out may be x.
+// activate: out = activation(x + bias); bias may be null, out may be x.
+// gate: x [rows, 2 inner] has the gate first; out [rows, inner] = activation(gate + bias) * (up + bias).
+// not_finite: sets flag to 1 if a value is not finite.
+#define KERNELS_OF_16_BITS(SUFFIX, T)                                                                        \
+    KERNEL norm_##SUFFIX(const float* x, const float* weight, const float* bias, T* out, float* in_place,    \
+                         int rows, int columns, float epsilon, int kind) {                                   \
+        norm_rows(x, out, in_place, rows, Norm{weight, bias, columns, epsilon, kind});                       \
+    }                                                                                                        \
+    KERNEL norm_columns_##SUFFIX(T* x, const float* weight, const float* bias, int rows, int columns,        \
+                                 int stride, float epsilon, int kind) {                                      \
+        norm_first_columns(x, rows, stride, Norm{weight, bias, columns, epsilon, kind});                     \
+    }                                                                                                        \
+    KERNEL turn_heads_##SUFFIX(const T* x, T* out, const float* weight, const float* cosines,                \
+                               const float* sines, const unsigned* of_rows, int rows, int heads, int size,   \
+                               int stride, float epsilon) {                                                  \
+        turn_rows(x, out, weight, cosines, sines, of_rows, rows, heads, size, stride, epsilon);              \
+    }                                                                                                        \
+    KERNEL activate_##SUFFIX(const T* x, const float* bias, T* out, int rows, int columns, int activation) { \
+        activate_rows(x, bias, out, rows, columns, activation);                                              \
+    }                                                                                                        \
+    KERNEL gate_##SUFFIX(const T* x, const float* bias, T* out, int rows, int inner, int activation) {       \
+        gate_rows(x, bias, out, rows, inner, activation);                                                    \
+    }                                                                                                        \
     KERNEL not_finite_##SUFFIX(const T* x, int* flag, int count) { find_not_finite(x, flag, count); }
 
-#define KERNELS_OF_ALL(SUFFIX, T)                                                                                      \
-    /* sum += norm(x) */                                                                                               \
-    KERNEL add_norm_##SUFFIX(const T* x, const float* weight, const float* bias, float* sum, int rows, int columns,    \
-                             float epsilon, int kind) {                                                                \
-        add_norm_rows(x, sum, rows, Norm{weight, bias, columns, epsilon, kind});                                       \
-    }                                                                                                                  \
-    /* x += bias */                                                                                                    \
-    KERNEL add_bias_##SUFFIX(T* x, const float* bias, int rows, int columns) { add_bias_rows(x, bias, rows, columns); }\
-    /* out = norm(scale * the sum of up to three looked-up vectors); a table or its ids may be null. */                \
-    KERNEL embed_##SUFFIX(const T* a, const unsigned* a_ids, const T* b, const unsigned* b_ids, const T* c,            \
-                          const unsigned* c_ids, float scale, const float* weight, const float* bias, float* out,      \
-                          int rows, int columns, float epsilon, int kind) {                                            \
-        const Lookup<T> lookups[3] = {{a, a_ids}, {b, b_ids}, {c, c_ids}};                                             \
-        embed_rows(lookups, scale, out, rows, Norm{weight, bias, columns, epsilon, kind});                             \
+// Kernels of values that are stored as T, which may be `float`.
+//
+// add_norm: sum += norm(x).
+// add_bias: x += bias.
+// embed: out = norm(scale * the sum of up to three looked-up vectors); a table and its ids may be null.
+#define KERNELS_OF_ALL(SUFFIX, T)                                                                            \
+    KERNEL add_norm_##SUFFIX(const T* x, const float* weight, const float* bias, float* sum, int rows,       \
+                             int columns, float epsilon, int kind) {                                         \
+        add_norm_rows(x, sum, rows, Norm{weight, bias, columns, epsilon, kind});                             \
+    }                                                                                                        \
+    KERNEL add_bias_##SUFFIX(T* x, const float* bias, int rows, int columns) {                               \
+        add_bias_rows(x, bias, rows, columns);                                                               \
+    }                                                                                                        \
+    KERNEL embed_##SUFFIX(const T* a, const unsigned* a_ids, const T* b, const unsigned* b_ids, const T* c,  \
+                          const unsigned* c_ids, float scale, const float* weight, const float* bias,        \
+                          float* out, int rows, int columns, float epsilon, int kind) {                      \
+        const Lookup<T> lookups[3] = {{a, a_ids}, {b, b_ids}, {c, c_ids}};                                   \
+        embed_rows(lookups, scale, out, rows, Norm{weight, bias, columns, epsilon, kind});                   \
     }
 
 KERNELS_OF_16_BITS(bf16, __nv_bfloat16)
@@ -572,8 +581,8 @@ KERNEL gather_addresses(const long long* addresses, char* out, int count, int by
     });
 }
 
-// out[t] = the mean of x[rows[starts[t]..starts[t + 1]]]. A block has 32 columns of a text at a time: a warp reads every
-// warps-th row, and the first warp adds up what they have.
+// out[t] = the mean of x[rows[starts[t]..starts[t + 1]]]. A block has 32 columns of a text at a time: a warp
+// reads every warps-th row, and the first warp adds up their sums.
 KERNEL mean_rows(const float* x, const unsigned* starts, const unsigned* rows, float* out, int texts, int columns) {
     __shared__ float sums[MOST_THREADS];
     const int warps = blockDim.x / WARP, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;

@@ -1,8 +1,10 @@
-//! The forest of a batch as flash attention takes it: sequences of queries, each with its own sequence of keys.
+//! The forest of a batch as flash attention takes it: sequences of queries, each with its own sequence of
+//! keys.
 //!
-//! Input: queries in spans, and what they see. Output: each span is a sequence. Its keys are the tokens of its text up to the
-//! last one that its last query sees, gathered in the order of their positions; the first ones that no query sees are left
-//! out. What must hold: flash attention aligns masks at the end, so the last query of a masked span is at the position of the last key.
+//! Input: queries in spans, and what they see. Output: each span is a sequence. Its keys are the tokens of
+//! its text up to the last one that its last query sees, gathered in the order of their positions; the first
+//! ones that no query sees are left out. What must hold: flash attention aligns masks at the end, so the last
+//! query of a masked span is at the position of the last key.
 
 use crate::{
     attention::{Mask, QuerySpan},
@@ -40,7 +42,8 @@ struct HostSequences {
     most_keys: usize,
 }
 
-/// The keys of a span, as positions in its text: absent if the alignment at the end cannot say which of them a query sees.
+/// The keys of a span, as positions in its text: absent if the alignment at the end cannot say which of them
+/// a query sees.
 fn keys_of(span: &QuerySpan, mask: Mask, batch: &Batch) -> Option<Range<usize>> {
     let segment = &batch.segments()[span.segment];
     let tokens = segment.position + segment.rows.len();
@@ -79,8 +82,8 @@ impl HostSequences {
 }
 
 impl Sequences {
-    /// The sequences of these queries; absent where flash attention cannot say what they see: with biases, soft caps or
-    /// scores of a layer's own, or if a query sees keys behind its span and not all of them.
+    /// The sequences of these queries; absent where flash attention cannot say what they see: with biases,
+    /// soft caps or scores of a layer's own, or if a query sees keys behind its span and not all of them.
     pub(crate) fn new(rows: &Rows<'_>, device: &Device) -> Result<Option<Self>> {
         let scoring = rows.scoring;
         if scoring.bias.is_some() || scoring.soft_cap.is_some() || scoring.disentangled {

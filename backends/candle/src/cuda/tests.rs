@@ -18,7 +18,8 @@ use rand::{
 };
 use stand_in::flash;
 
-/// Flash attention over the sequences equals the obvious attention over the forest, or the sequences say that it cannot.
+/// Flash attention over the sequences equals the obvious attention over the forest, or the sequences say that
+/// it cannot.
 #[test]
 fn sequences_say_which_keys_each_query_sees() {
     let mut rng = StdRng::seed_from_u64(61);

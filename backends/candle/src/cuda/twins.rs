@@ -1,9 +1,9 @@
-//! What each kernel of `kernels.cu` computes, in plain Rust: the versions for tensors in main memory, and the oracle of the
-//! kernels' tests.
+//! The kernels of `kernels.cu` in plain Rust: the oracle of the kernels' tests.
 //!
-//! Input: slices of `f32` in row-major order. A value that the kernel reads as bfloat16 or half precision is already rounded
-//! to it. Output: the same, in `f32`. Where the kernel stores `T`, the twin takes a [`Round`] to it. What must hold: one
-//! rounding per stored value; sums in `f64`, so that a twin is at least as exact as its kernel.
+//! Input: slices of `f32` in row-major order. A value that the kernel reads as bfloat16 or half precision is
+//! already rounded to it. Output: the same, in `f32`. Where the kernel stores `T`, the twin takes a [`Round`]
+//! to it. What must hold: one rounding per stored value; sums in `f64`, so that a twin is at least as exact
+//! as its kernel.
 
 use crate::operations::{Norm, NormKind};
 use candle_core::cpu::erf::erf_f64;
@@ -44,7 +44,7 @@ pub(crate) fn activation_number(activation: Activation) -> i32 {
     }
 }
 
-/// The number by which kernels know a kind of norm; 0 is none.
+/// The number by which kernels know a kind of norm; 0 means no norm.
 pub(crate) fn norm_number(kind: Option<NormKind>) -> i32 {
     match kind {
         None => 0,
@@ -90,8 +90,8 @@ fn normed_row(row: &[f32], norm: &HostNorm<'_>) -> Vec<f32> {
     row.iter().enumerate().map(normed).collect()
 }
 
-/// `norm_T`: the norm of each row of `x`, `[rows, columns]`; without a norm, the values themselves. The kernel's
-/// `in_place` is the same with [`to_f32`].
+/// `norm_T`: the norm of each row of `x`, `[rows, columns]`; without a norm, the values themselves. The
+/// kernel's `in_place` is the same with [`to_f32`].
 pub(crate) fn norm(x: &[f32], columns: usize, norm: Option<&HostNorm<'_>>, round: Round) -> Vec<f32> {
     let Some(norm) = norm else {
         return x.iter().copied().map(round).collect();
@@ -99,15 +99,16 @@ pub(crate) fn norm(x: &[f32], columns: usize, norm: Option<&HostNorm<'_>>, round
     x.chunks_exact(columns).flat_map(|row| normed_row(row, norm)).map(round).collect()
 }
 
-/// `add_norm_T`, `add_norm_f32`: adds the norm of each row of `x`, `[rows, columns]`, to `sum`, which stays `f32`.
+/// `add_norm_T`, `add_norm_f32`: adds the norm of each row of `x`, `[rows, columns]`, to `sum`, which stays
+/// `f32`.
 pub(crate) fn add_norm(x: &[f32], columns: usize, norm: Option<&HostNorm<'_>>, sum: &mut [f32]) {
     for (sum, value) in sum.iter_mut().zip(self::norm(x, columns, norm, to_f32)) {
         *sum += value;
     }
 }
 
-/// `norm_columns_T`: replaces the first columns of each row of `x`, `[rows, stride]`, by their norm. The norm's weight says
-/// how many.
+/// `norm_columns_T`: replaces the first columns of each row of `x`, `[rows, stride]`, by their norm. The
+/// norm's weight says how many.
 pub(crate) fn norm_columns(x: &mut [f32], stride: usize, norm: &HostNorm<'_>, round: Round) {
     for row in x.chunks_exact_mut(stride) {
         let first = &mut row[..norm.weight.len()];
@@ -138,9 +139,10 @@ pub(crate) struct Turns<'a> {
     pub(crate) of_rows: &'a [u32],
 }
 
-/// `turn_heads_T`: for each of the first heads of each row of `x`, `[rows, stride]`: its root-mean-square norm (`[size]`;
-/// absent: none), then its rotation by the row's angles (absent: none). A head's halves `(a, b)` become
-/// `(a cos - b sin, b cos + a sin)`. They are written to the same places of `out`, whose other columns stay as they are.
+/// `turn_heads_T`: for each of the first heads of each row of `x`, `[rows, stride]`: its root-mean-square
+/// norm (`[size]`; absent: none), then its rotation by the row's angles (absent: none). A head's halves `(a,
+/// b)` become `(a cos - b sin, b cos + a sin)`. They are written to the same places of `out`, whose other
+/// columns stay as they are.
 pub(crate) fn turn_heads(
     x: &[f32],
     out: &mut [f32],
@@ -187,8 +189,8 @@ pub(crate) fn activate(
     x.iter().enumerate().map(value).collect()
 }
 
-/// `gate_T`: `activation(gate + bias[..inner]) * (up + bias[inner..])`, `[rows, inner]`, of `x`, `[rows, 2 · inner]`, which
-/// has each row's gate before its `up`.
+/// `gate_T`: `activation(gate + bias[..inner]) * (up + bias[inner..])`, `[rows, inner]`, of `x`, `[rows, 2 ·
+/// inner]`, which has each row's gate before its `up`.
 pub(crate) fn gate(
     x: &[f32],
     inner: usize,
@@ -214,8 +216,8 @@ pub(crate) fn add_bias(x: &mut [f32], bias: &[f32], round: Round) {
     }
 }
 
-/// `embed_E`: for each row the sum of one row per table (`[ids, columns]`, with the row's id in it), times `scale`, then the
-/// norm, in `f32`. The kernel takes one to three lookups, each with an id for every row.
+/// `embed_E`: for each row the sum of one row per table (`[ids, columns]`, with the row's id in it), times
+/// `scale`, then the norm, in `f32`. The kernel takes one to three lookups, each with an id for every row.
 pub(crate) fn embed(
     lookups: &[(&[f32], &[u32])],
     columns: usize,
@@ -234,13 +236,15 @@ pub(crate) fn embed(
     self::norm(&sums, columns, norm, to_f32)
 }
 
-/// `gather_rows`: row `rows[i]` of `x`, `[…, columns]`, as row `i`. `gather_addresses` does the same with addresses of rows.
+/// `gather_rows`: row `rows[i]` of `x`, `[…, columns]`, as row `i`. `gather_addresses` does the same with
+/// addresses of rows.
 pub(crate) fn gather_rows<V: Copy>(x: &[V], columns: usize, rows: &[u32]) -> Vec<V> {
     rows.iter().flat_map(|&row| &x[row as usize * columns..][..columns]).copied().collect()
 }
 
-/// `mean_rows`: for each text the mean of the rows of `x`, `[…, columns]`, that `rows[starts[text]..starts[text + 1]]` names.
-/// `starts` has one more element than there are texts. The mean of no rows is zero.
+/// `mean_rows`: for each text the mean of the rows of `x`, `[…, columns]`, that
+/// `rows[starts[text]..starts[text + 1]]` names. `starts` has one more element than there are texts. The mean
+/// of no rows is zero.
 pub(crate) fn mean_rows(x: &[f32], columns: usize, starts: &[u32], rows: &[u32]) -> Vec<f32> {
     let mut out = Vec::with_capacity((starts.len() - 1) * columns);
     for bounds in starts.windows(2) {

@@ -1,7 +1,7 @@
 //! SPLADE: for each vocabulary entry the largest `log(1 + max(logit, 0))` over a text's tokens.
 //!
-//! Input: the hidden states of all tokens. Output: the entries above zero. What must hold: logits exist for a few tokens at a
-//! time, because each token has one for every entry of the vocabulary.
+//! Input: the hidden states of all tokens. Output: the entries above zero. What must hold: logits exist for a
+//! few tokens at a time, because each token has one for every entry of the vocabulary.
 
 use super::place;
 use crate::{

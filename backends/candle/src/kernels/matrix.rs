@@ -243,8 +243,8 @@ impl Matrix {
     }
 }
 
-/// Writes the nibbles of a row as bytes of `words`, and its groups as a column's. Returns the sum of the row's
-/// expanded bytes.
+/// Writes the nibbles of a row as bytes of `words`, and its groups as a column's. Returns the sum of the
+/// row's expanded bytes.
 fn nibbles_of_row(
     set: InstructionSet,
     values: &[f32],

@@ -24,7 +24,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "vector instructions, memory from the system, a GPU's driver; every block says why it is sound"
+    reason = "vector instructions, memory from the system; every block says why it is sound"
 )]
 #![expect(
     clippy::inline_always,
@@ -34,8 +34,6 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 pub(crate) mod compute;
-#[cfg(feature = "cuda")]
-pub(crate) mod cuda;
 pub(crate) mod elementwise;
 pub(crate) mod lines;
 pub(crate) mod matmul;

@@ -153,7 +153,7 @@ impl OperandRows<'_> {
     }
 }
 
-/// Memory of which threads write disjoint parts.
+/// Memory whose disjoint parts different threads write.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<T>(pub(super) *mut T);
 

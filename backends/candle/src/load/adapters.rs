@@ -32,7 +32,8 @@ impl Checkpoint {
         }
         let original = self.tensor(&stored("original"), shape)?;
         let &Adapters { tasks, task, rank, scale } = adapters;
-        // Of a linear layer the first factor is B, of a table of vectors A: it has as many rows as the matrix.
+        // Of a linear layer the first factor is B, of a table of vectors A: it has as many rows as the
+        // matrix.
         let mut factors = ["0.lora_B", "0.lora_A"].map(stored);
         if !self.has_shape(&factors[0], &[tasks, rows, rank]) {
             factors.reverse();

@@ -1,11 +1,11 @@
 //! Matrices of checkpoints that come quantised: `quantization_config` of config.json.
 //!
-//! Input: a matrix's usual name, `NAME.weight`. Output: its values, widened when the matrix is requested. What must hold: the
-//! values are those that the method's own code computes with, in `f32`; a scheme, a shape or a type that is not known is an error
-//! that names it, never another value.
+//! Input: a matrix's usual name, `NAME.weight`. Output: its values, widened when the matrix is requested.
+//! What must hold: the values are those that the method's own code computes with, in `f32`; a scheme, a shape
+//! or a type that is not known is an error that names it, never another value.
 //!
-//! Sources: `compressed_tensors` (`pack_to_int32`), `AutoAWQ` (`packing_utils.py`), `AutoGPTQ` (`qlinear_cuda.py`), and of FP8
-//! transformers (`finegrained_fp8.py`).
+//! Sources: `compressed_tensors` (`pack_to_int32`), `AutoAWQ` (`packing_utils.py`), `AutoGPTQ`
+//! (`qlinear_cuda.py`), and of FP8 transformers (`finegrained_fp8.py`).
 
 use super::{Checkpoint, Scheme, Weight, failed};
 use text_embeddings_backend_core::BackendError;
@@ -16,7 +16,8 @@ const AWQ_ORDER: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// Bits of a packed word.
 const WORD: u32 = 32;
 
-/// Words of packed values `[rows, columns]` of these bits, some of which stand next to each other in one word.
+/// Words of packed values `[rows, columns]` of these bits, some of which stand next to each other in one
+/// word.
 struct Packed {
     words: Vec<u32>,
     columns: usize,
@@ -63,7 +64,8 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] naming a tensor that is missing, or has another shape or type than the scheme needs.
+    /// [`BackendError::Load`] naming a tensor that is missing, or has another shape or type than the scheme
+    /// needs.
     pub(super) fn quantised(&self, name: &str, shape: &[usize]) -> Result<Option<Weight>, BackendError> {
         let (Some(scheme), Some(base), &[outputs, inputs]) =
             (self.scheme, name.strip_suffix(".weight"), shape)

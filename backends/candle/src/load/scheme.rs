@@ -1,7 +1,7 @@
 //! How a checkpoint is quantised, by `quantization_config` of config.json.
 //!
-//! Input: the content of config.json. Output: a [`Scheme`]. What must hold: a method, or a setting of it, that is not known is an
-//! error that names it.
+//! Input: the content of config.json. Output: a [`Scheme`]. What must hold: a method, or a setting of it,
+//! that is not known is an error that names it.
 
 use serde_json::Value;
 use std::fmt;

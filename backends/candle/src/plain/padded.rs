@@ -1,9 +1,10 @@
 //! Attention in candle tensors, in a handful of operations however many texts there are.
 //!
-//! Input: turned and scaled queries `[rows, heads · size]`, keys and values side by side `[tokens, 2 · key heads · size]`.
-//! Output: `[rows, heads · size]`. Queries that see about as many keys form a group: its queries, and the keys and values that
-//! they see, are gathered into tensors of one shape. What must hold: what pads a group is either masked or read by
-//! nobody, and all that follows from where rows stand is on the device before the first layer ([`PaddedAttention::new`]).
+//! Input: turned and scaled queries `[rows, heads · size]`, keys and values side by side `[tokens, 2 · key
+//! heads · size]`. Output: `[rows, heads · size]`. Queries that see about as many keys form a group: its
+//! queries, and the keys and values that they see, are gathered into tensors of one shape. What must hold:
+//! what pads a group is either masked or read by nobody, and all that follows from where rows stand is on the
+//! device before the first layer ([`PaddedAttention::new`]).
 
 use crate::{
     attention::{Heads, Mask},
@@ -19,12 +20,13 @@ use text_embeddings_backend_core::Batch;
 /// What groups are limited to, in values of a tensor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// The most queries of a piece: longer runs are cut, which spares them keys that only the last of them see.
+    /// The most queries of a piece: longer runs are cut, which spares them keys that only the last of them
+    /// see.
     pub(crate) queries: usize,
     /// The most values that a group computes.
     pub(crate) group: usize,
-    /// How many values padding may add to a group beside as many as it would have without: computing these takes less time than
-    /// launching another group's kernels.
+    /// How many values padding may add to a group beside as many as it would have without: computing these
+    /// takes less time than launching another group's kernels.
     pub(crate) padding: usize,
     /// The most values of masks that are kept from layer to layer.
     pub(crate) masks: usize,
@@ -146,7 +148,8 @@ fn numbers(values: Vec<u32>, device: &Device) -> Result<Tensor> {
     Tensor::from_vec(values, count, device)
 }
 
-/// A group on the device. A head of a row is a row of its own here: the gathered tensors' last dimension is a head's size.
+/// A group on the device. A head of a row is a row of its own here: the gathered tensors' last dimension is a
+/// head's size.
 struct Gathered {
     shape: Shape,
     /// Heads of the queries' rows: of each `[piece, query head, query]`.
@@ -157,7 +160,8 @@ struct Gathered {
     seen: [Tensor; 2],
     /// What is added to scores by distance, likewise with keys.
     bias: Option<Tensor>,
-    /// See [`Gathered::mask`]. Absent where it is made in each layer, because all of them would take too much memory.
+    /// See [`Gathered::mask`]. Absent where it is made in each layer, because all of them would take too much
+    /// memory.
     mask: Option<Tensor>,
     /// Scores `s` become `cap · tanh(s / cap)`.
     soft_cap: Option<f64>,
@@ -228,8 +232,9 @@ impl Gathered {
         })
     }
 
-    /// Zero where a query sees a key, else minus infinity: `[piece · query head · query, keys]`; with biases, where there are
-    /// any. Of the scores' own shape, because a sum of tensors of two shapes takes several times as long.
+    /// Zero where a query sees a key, else minus infinity: `[piece · query head · query, keys]`; with biases,
+    /// where there are any. Of the scores' own shape, because a sum of tensors of two shapes takes several
+    /// times as long.
     fn mask(&self) -> Result<Tensor> {
         let [first, last] = &self.seen;
         let keys = Tensor::arange(0, self.shape.keys as u32, last.device())?.unsqueeze(0)?;
@@ -242,7 +247,8 @@ impl Gathered {
         }
     }
 
-    /// Of heads `[row · head, size]` to those of this group, `[piece · query head · query, size]`. `added` is added to scores.
+    /// Of heads `[row · head, size]` to those of this group, `[piece · query head · query, size]`. `added` is
+    /// added to scores.
     fn attention(
         &self,
         queries: &Tensor,

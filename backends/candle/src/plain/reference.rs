@@ -49,7 +49,8 @@ pub(crate) fn attention(
     Tensor::cat(&out, 0)
 }
 
-/// `[rows, heads · size]` as `[query heads, rows, size]`; a key head is repeated for the query heads that share it.
+/// `[rows, heads · size]` as `[query heads, rows, size]`; a key head is repeated for the query heads that
+/// share it.
 fn by_head(x: &Tensor, count: usize, heads: Heads) -> Result<Tensor> {
     let repeats = heads.queries / count;
     let rows = x.dim(0)?;
@@ -58,7 +59,8 @@ fn by_head(x: &Tensor, count: usize, heads: Heads) -> Result<Tensor> {
     x.reshape((heads.queries, rows, heads.size))?.contiguous()
 }
 
-/// Minus infinity where the query at `position + row` does not see a key, else the bias: `[heads, count, keys]`.
+/// Minus infinity where the query at `position + row` does not see a key, else the bias: `[heads, count,
+/// keys]`.
 fn added(
     scoring: &Scoring<'_>,
     position: usize,

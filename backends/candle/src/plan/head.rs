@@ -31,8 +31,9 @@ pub(crate) enum Reads {
     EachToken,
     /// The last token's.
     Last,
-    /// That of the last token which is not padding: where the tokenizer ends each text with the padding token, a
-    /// classifier was trained on the token before (transformers, `GenericForSequenceClassification`).
+    /// That of the last token which is not padding: where the tokenizer ends each text with the padding
+    /// token, a classifier was trained on the token before (transformers,
+    /// `GenericForSequenceClassification`).
     LastUnpadded,
 }
 
@@ -45,7 +46,8 @@ pub(crate) enum Step {
     Norm(Norm),
 }
 
-/// A masked-language-model head: dense, activation, norm, then the product with each vocabulary entry's vector.
+/// A masked-language-model head: dense, activation, norm, then the product with each vocabulary entry's
+/// vector.
 #[derive(Debug, Clone)]
 pub(crate) struct MaskedLm {
     /// What hidden states go through first.

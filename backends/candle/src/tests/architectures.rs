@@ -165,8 +165,8 @@ impl Tolerance {
 /// scores. Vectors stayed below 0.09 and 0.13.
 const LOWER_PRECISIONS: [(DType, f32); 2] = [(DType::BFloat16, 0.2), (DType::Int8, 0.4)];
 
-/// The same for the GPU's path, with flash attention and without. bfloat16 differs from float16 in the kernels alone, so the
-/// second and the third are used for one output of a fixture.
+/// The same for the GPU's path, with flash attention and without. bfloat16 differs from float16 in the
+/// kernels alone, so the second and the third are used for one output of a fixture.
 const GPU_PRECISIONS: [(&str, candle_core::DType, bool, f32); 3] = [
     ("GPU float16", candle_core::DType::F16, true, 0.03),
     ("GPU float16 without flash attention", candle_core::DType::F16, false, 0.03),

@@ -120,7 +120,7 @@ fn an_answer_does_not_depend_on_company_order_sharing_threads_or_device() {
 }
 
 /// The states of single tokens come from the trunk, which other tests compare with transformers. This test
-/// recomputes in double precision what the heads make of them.
+/// recomputes the heads' results in double precision.
 #[test]
 fn every_head_follows_from_the_states_of_the_tokens() {
     let mut model = RandomModel::new(40, "model.", DType::F32);

@@ -1,8 +1,8 @@
 //! A convolution of the first hidden states, beside the first layer (DeBERTa-v2 xlarge).
 //!
-//! Input: the first hidden states. Output: for each row of the first layer's result what is added to it. A window of a row's
-//! neighbours is one vector in main memory, which a matrix multiplies: this happens once in a forward pass. What must hold: a
-//! window has nothing of other texts, and texts share no rows.
+//! Input: the first hidden states. Output: for each row of the first layer's result what is added to it. A
+//! window of a row's neighbours is one vector in main memory, which a matrix multiplies: this happens once in
+//! a forward pass. What must hold: a window has nothing of other texts, and texts share no rows.
 
 use super::Weights;
 use crate::{
@@ -42,7 +42,8 @@ impl<O: Operations> Convolution<O> {
         Ok(Self { step, taps, norm: weights.norm(norm)? })
     }
 
-    /// For each of `rows` of the batch, ascending: `[rows, hidden]`. `hidden` `[computed, hidden]` are the first hidden states.
+    /// For each of `rows` of the batch, ascending: `[rows, hidden]`. `hidden` `[computed, hidden]` are the
+    /// first hidden states.
     pub(super) fn forward(
         &self,
         operations: &mut O,

@@ -97,8 +97,8 @@ struct Precisions {
 impl Precisions {
     fn of(layer: &plan::Layer, index: usize) -> Self {
         match (index, &layer.mlp_norms.sum) {
-            // The norm on the residual stream itself keeps a few columns large in every layer, and the errors of the first
-            // layer no larger than those of the others.
+            // The norm on the residual stream itself keeps a few columns large in every layer, and the errors
+            // of the first layer no larger than those of the others.
             (_, Some(_)) => {
                 Self { input: Precision::Spread, context: Precision::Low, inner: Precision::Spread }
             }
@@ -147,8 +147,8 @@ impl<O: Operations> Layer<O> {
         self.attention_norms.input.is_none().then_some(self.precisions.input)
     }
 
-    /// `[computed, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those. With `next`, what
-    /// [`Layer::takes_stream`] says of the next layer, the result may come with its operand.
+    /// `[computed, hidden]` to `[rows, hidden]`: all rows if `wanted` is absent, else those. With `next`,
+    /// what [`Layer::takes_stream`] says of the next layer, the result may come with its operand.
     pub(super) fn forward<'r>(
         &self,
         operations: &mut O,

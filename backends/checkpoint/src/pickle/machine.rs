@@ -158,7 +158,8 @@ impl<'p> Machine<'p> {
                 let arguments = self.pop()?;
                 call(&self.pop()?, &arguments)?
             }
-            // `BUILD` sets the attributes of an object. Those of a dictionary do not affect its tensors.
+            // `BUILD` sets the attributes of an object. The attributes of a dictionary do not affect its
+            // tensors.
             b'b' => return self.pop().map(drop),
             b's' => {
                 let items = [self.pop()?, self.pop()?];

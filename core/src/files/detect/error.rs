@@ -3,7 +3,7 @@
 use super::RequestedType;
 use text_embeddings_backend_core::Pool;
 
-/// A model whose kind is unclear, or differs from what the flags ask for.
+/// A model whose kind is unclear, or differs from the kind that the flags name.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DetectError {
     /// A causal language model without any hint about its use.

@@ -1,7 +1,8 @@
 // Runs the kernels of kernels.cu on the CPU.
 //
-// Input: a kernel's name, the shape of its launch, and the addresses of its arguments, as the driver takes them. What must
-// hold: all threads of a warp take part in each shuffle, and all threads of a block in each barrier, or the launch fails.
+// Input: a kernel's name, the shape of its launch, and the addresses of its arguments, as the driver takes
+// them. What must hold: all threads of a warp take part in each shuffle, and all threads of a block in each
+// barrier, or the launch fails.
 #include "../kernels.cu"
 
 #include <setjmp.h>
@@ -82,8 +83,8 @@ void make_ready(unsigned first, unsigned end) {
     for (unsigned thread = first; thread < end; ++thread) fibers[thread]->state = READY;
 }
 
-// Whether all threads of the block came to their end. In every other block the last warp goes first, so that a barrier that is
-// missing shows, whichever warp would have to wait.
+// Whether all threads of the block came to their end. In every other block the last warp goes first, so that
+// a barrier that is missing shows, whichever warp would have to wait.
 bool run_block(unsigned threads, bool is_backwards) {
     memset(__start_emulated_shared, 0xff, __stop_emulated_shared - __start_emulated_shared);
     make_ready(0, threads);
@@ -226,13 +227,15 @@ __half __float2half_rn(float value) {
     return {static_cast<unsigned short>(sign | (places + ((exponent + 13) << 10)))};
 }
 
-// The types of a kernel's arguments, such as "*b f i" for (__nv_bfloat16*, float, int); null if there is no such kernel.
+// The types of a kernel's arguments, such as "*b f i" for (__nv_bfloat16*, float, int); null if there is no
+// such kernel.
 extern "C" __global__ const char* signature(const char* name) {
     const Kernel* const kernel = find(name);
     return kernel == nullptr ? nullptr : kernel->signature.c_str();
 }
 
-// Zero if the kernel ran, 1 if there is none of this name or the shape is wrong, 2 if threads waited for each other in vain.
+// Zero if the kernel ran, 1 if there is none of this name or the shape is wrong, 2 if threads waited for each
+// other in vain.
 extern "C" __global__ int launch(const char* name, unsigned blocks, unsigned threads, void** given) {
     const std::lock_guard<std::mutex> lock(one_launch_at_a_time);
     const Kernel* const kernel = find(name);
@@ -253,8 +256,8 @@ extern "C" __global__ int launch(const char* name, unsigned blocks, unsigned thr
     return 0;
 }
 
-// Memory whose end, rounded up to 16 bytes, is the end of what may be touched, as is the page before it. Whoever reads or
-// writes beyond ends the process. Null if there is none.
+// Memory whose end, rounded up to 16 bytes, is the end of what may be touched, as is the page before it.
+// Whoever reads or writes beyond ends the process. Null if there is none.
 extern "C" __global__ char* reserve(size_t bytes) {
     const size_t page = sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page;
     char* const all = static_cast<char*>(

@@ -1,7 +1,7 @@
 // What kernels.cu uses of CUDA C++, for a compiler of the CPU. `emulated.cpp` runs the kernels.
 //
-// The threads of a block are fibers: one runs until it waits for its warp or its block, then the next. Blocks run one after
-// another, and so do launches.
+// The threads of a block are fibers: one runs until it waits for its warp or its block, then the next. Blocks
+// run one after another, and so do launches.
 #pragma once
 
 #include <math.h>

@@ -1,4 +1,5 @@
-//! A GPU's stand-in: the kernels compiled for the CPU, and slow, obvious versions of cuBLAS and flash attention.
+//! A GPU's stand-in: the kernels compiled for the CPU, and slow, obvious versions of cuBLAS and flash
+//! attention.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use crate::{
@@ -17,8 +18,8 @@ pub(crate) struct StandIn {
     has_flash: bool,
 }
 
-/// The GPU's operations with operands of `dtype`, with flash attention or without; absent on a machine that cannot compile
-/// the kernels.
+/// The GPU's operations with operands of `dtype`, with flash attention or without; absent on a machine that
+/// cannot compile the kernels.
 pub(crate) fn gpu(dtype: DType, has_flash: bool) -> Option<CudaOperations<StandIn>> {
     kernels().map(|_| CudaOperations::new(StandIn { has_flash }, dtype))
 }
@@ -79,8 +80,8 @@ impl Accelerator for StandIn {
     }
 }
 
-/// Flash attention as its authors define it: in a sequence of `q` queries and `k` keys, query `i` is at the position of key
-/// `i + k - q`.
+/// Flash attention as its authors define it: in a sequence of `q` queries and `k` keys, query `i` is at the
+/// position of key `i + k - q`.
 pub(super) fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
     let host = |x: &Tensor| x.to_dtype(DType::F32)?.to_vec3::<f32>();
     let (queries, keys, values) = (host(turned.queries)?, host(turned.keys)?, host(turned.values)?);

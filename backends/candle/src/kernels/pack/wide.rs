@@ -107,7 +107,7 @@ pub(super) fn transpose(square: &[[u32; WORDS]; COLUMNS], lines: &mut [[u32; COL
     }
 }
 
-/// [`expand`](super::super::nibbles::expand) for one group. `[multipliers, offsets]` are those of its
+/// [`expand`](super::super::nibbles::expand) for one group. `[multipliers, offsets]` belong to its
 /// columns.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(in super::super) fn expand(
