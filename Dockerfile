@@ -24,7 +24,9 @@ RUN cargo chef cook --release --locked --recipe-path recipe.json --package text-
 
 FROM dependencies AS build
 COPY . .
-RUN cargo build --release --locked --package text-embeddings-router \
+# The commit, for the log and `/info`.
+ARG REVISION=unknown
+RUN GIT_SHA="${REVISION}" cargo build --release --locked --package text-embeddings-router \
     && install -D --strip target/release/text-embeddings-router /image/usr/local/bin/text-embeddings-router \
     # The user of the image below must be able to write this folder.
     && install -d --owner 65532 --group 65532 /image/data

@@ -66,7 +66,7 @@ def test_every_instruction_set_of_the_cpu_can_be_chosen(name):
         with Server(MODEL, *flags, environment={"INSTRUCTION_SET": name}) as server:
             info = server.get("/info").json()
             assert (info["instruction_set"], info["threads"], info["model_dtype"]) == (name, 3, dtype)
-            assert f"computed in {dtype} by candle" in server.log() and f"on 3 threads with {name};" in server.log()
+            assert f"computed in {dtype} by candle" in server.log() and f"on cpu, 3 threads with {name};" in server.log()
             off = errors(server, 8)
             assert max(off) <= tolerance, off
 

@@ -124,13 +124,13 @@ def test_an_odd_body_is_served(server: Server, name):
 
 
 def test_more_inputs_than_allowed(server: Server, served):
-    check_error(server.post("/rerank", BODY | {"texts": ["a"] * 1001}), *VALIDATION, "batch size 1001 > maximum allowed batch size 1000")
+    check_error(server.post("/rerank", BODY | {"texts": ["a"] * 1001}), *VALIDATION, "batch size 1001 > maximum allowed batch size 1000; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum")
     pairs = {"inputs": [["q", "a"]] * 33}
-    check_error(server.post("/predict", pairs), *VALIDATION, "batch size 33 > maximum allowed batch size 32")
+    check_error(server.post("/predict", pairs), *VALIDATION, "batch size 33 > maximum allowed batch size 32; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum")
     check_error(server.post("/tokenize", {"inputs": ["a"] * 33}), *VALIDATION, "33")
     check_error(server.post("/decode", {"ids": [[1]] * 33}), *VALIDATION, "33")
     small = served("tied-bf16", "--max-client-batch-size", "4")
-    check_error(small.post("/rerank", BODY | {"texts": ["a"] * 5}), *VALIDATION, "batch size 5 > maximum allowed batch size 4")
+    check_error(small.post("/rerank", BODY | {"texts": ["a"] * 5}), *VALIDATION, "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum")
     assert len(small.rerank("q", ["a"] * 4)) == 4
 
 

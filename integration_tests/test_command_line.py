@@ -164,6 +164,58 @@ def test_memory_does_not_grow_with_the_documents(tmp_path):
         assert growth < 24 << 20, f"{flags}: {growth}"
 
 
+def test_each_answer_comes_while_standard_input_pauses():
+    command = [str(BINARY), "rerank", "--model-id", str(MODELS / MODEL), "--query", QUERY, "--documents", "-"]
+    process = subprocess.Popen(
+        [*command, "--output", "jsonl", "--unsorted"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables()
+    )
+    # Each answer is read before the next line is sent: this ends only if no answer waits for more documents.
+    for index, lines in enumerate((["a"], ["bread"], ["mars is red"])):
+        process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+        process.stdin.flush()
+        row = json.loads(process.stdout.readline())
+        assert (row["index"], row["text"]) == (index, lines[0]), row
+    process.stdin.close()
+    assert process.stdout.read() == b"" and process.wait(60) == 0
+    process.stdout.close()
+
+
+def test_lines_of_json_on_standard_input_are_not_scored_as_text():
+    lines = '{"text": "mars is red"}\n{"text": "bread"}\n'
+    rows = rerank(MODEL, QUERY, "--documents", "-", "--output", "jsonl", stdin=lines).lines()
+    assert sorted(row["text"] for row in rows) == ["bread", "mars is red"]
+    rows = rerank(MODEL, QUERY, "--documents", "-", "--field", "body", "--output", "jsonl", stdin='{"body": "a"}\n').lines()
+    assert [row["text"] for row in rows] == ["a"]
+    for stdin, words in (
+        ('{"body": "a"}\n', ["standard input, line 1", "no field `text`, but `body`", "--field"]),
+        ('[{"text": "a"}]\n', ["standard input, line 1", "a list of JSON objects", "--format txt"]),
+        ('{\n"text": "a"\n}\n', ["standard input, line 1", "several lines", "--format txt"]),
+    ):
+        line = rerank(MODEL, QUERY, "--documents", "-", stdin=stdin).refusal()
+        assert all(word in line for word in words), line
+
+
+def test_progress_counts_the_documents(tmp_path):
+    import os
+    import pty
+
+    path = write(tmp_path / "documents.txt", ["word " * 300] * 60, "txt")
+    ours, its = pty.openpty()
+    command = [str(BINARY), "rerank", "--model-id", str(MODELS / MODEL), "--query", QUERY, "--documents", str(path), "--threads", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=its, env=variables({"TERM": "xterm-256color"}))
+    os.close(its)
+    written = b""
+    try:
+        while part := os.read(ours, 65536):
+            written += part
+    except OSError:
+        pass
+    os.close(ours)
+    assert process.wait(120) == 0
+    # A machine that is fast enough needs no bar.
+    assert not written.strip() or "documents scored" in written.decode(), written
+
+
 def test_a_reader_that_stops_reading_causes_no_error(tmp_path):
     path = write(tmp_path / "documents.txt", documents(3_000, seed=4), "txt")
     for flags in ("--unsorted", "--raw-scores"):
@@ -205,7 +257,7 @@ def test_input_that_cannot_be_ranked_is_refused_in_one_line(tmp_path):
     assert "--query" in rerank(MODEL, "  ", "a").refusal(2)
     assert "no such directory" in run("rerank", "--model-id", "./nowhere", "--query", "x", "a").refusal()
     embedding = rerank("embedding-last", QUERY, "a")
-    assert embedding.code == 1 and "is no re-ranker, but embedding" in embedding.err.splitlines()[-1]
+    assert embedding.code == 1 and "is not a re-ranker, but embedding" in embedding.err.splitlines()[-1]
     wrong = run("rerank", "--model-id", MODELS / MODEL, "a")
     assert wrong.code == 2 and "--query" in wrong.err
 

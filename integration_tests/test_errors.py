@@ -109,7 +109,7 @@ def test_an_endless_stream_of_texts_is_cut_off(connected):
             yield messages.RerankStreamRequest(query="q", text=text)
 
     code, message = client.failure(client.rerank.RerankStream, texts("a"))
-    assert (code, message) == ("INVALID_ARGUMENT", "batch size 5 > maximum allowed batch size 4")
+    assert (code, message) == ("INVALID_ARGUMENT", "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum")
     assert sent < 100_000
     code, _ = client.failure(client.rerank.RerankStream, texts("a" * 9000))
     assert code in ("OUT_OF_RANGE", "RESOURCE_EXHAUSTED")

@@ -136,7 +136,7 @@ def test_a_file_answers_like_the_safetensors_it_was_made_from(case, tmp_path):
     assert info["model_type"] == kind and info["weights"].startswith("file.gguf (GGUF: ")
     assert f"of {info['weights']}, on" in log
     if recipe.rerank:
-        assert "that of the family qwen3-reranker: the built-in one is used" in log
+        assert "belongs to the family qwen3-reranker: the server uses its built-in prompt" in log
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
@@ -237,7 +237,7 @@ REFUSED = {
         recipes(metadata={"qwen3.attention.causal": False}),
         "`qwen3.attention.causal` is false",
     ),
-    "an unknown pooling": (recipes(metadata={"qwen3.pooling_type": 9}), "`qwen3.pooling_type` is none of"),
+    "an unknown pooling": (recipes(metadata={"qwen3.pooling_type": 9}), "`qwen3.pooling_type` must be 0"),
     "a re-ranker without its head": (
         recipes(rerank=True, without=("cls.output.weight",)),
         "its head was left out",

@@ -1,5 +1,6 @@
 """The server's process: its description of itself, its metrics and its end."""
 
+import json
 import re
 import signal
 import socket
@@ -9,7 +10,7 @@ import time
 import pytest
 import requests
 from reference_data import CASES, PROMPT
-from server import BINARY, LISTEN, Background, Server, run, variables, wait_until
+from server import BINARY, LISTEN, ROOT, Background, Server, run, variables, wait_until
 
 LONG = CASES["over-default-limit"]["document"]
 SLOW = [f"{number} {LONG}" for number in range(8)]
@@ -122,7 +123,7 @@ class TestMetrics:
         answer = server.post(path, body)
         after = server.metrics()
         # The test cannot predict times, nor the number of batches that compute a request.
-        unforeseen = re.compile(r"_duration_sum|_bucket|te_batch_next_tokens|te_batch_next_size_count|te_rerank_score_sum|te_device_busy_seconds")
+        unforeseen = re.compile(r"^process_|_duration_sum|_bucket|te_batch_next_tokens|te_batch_next_size_count|te_rerank_score_sum|te_device_busy_seconds")
         names = (name for name in after if not unforeseen.search(name))
         return answer, {name: delta for name in names if (delta := after[name] - before.get(name, 0))}
 
@@ -185,12 +186,29 @@ class TestMetrics:
         series = {name.split("{")[0] for name in counted.metrics()}
         described = set(re.findall(r"^# HELP (\S+) \S", text, re.M))
         typed = dict(re.findall(r"^# TYPE (\S+) (\S+)", text, re.M))
-        assert described == set(typed) and all(name.startswith("te_") for name in described)
+        assert described == set(typed) and all(name.startswith(("te_", "process_")) for name in described)
         assert len(typed) > 10 and {name if name in typed else name.rsplit("_", 1)[0] for name in series} == set(typed)
         assert typed["te_queue_size"] == "gauge" and typed["te_request_count"] == "counter"
         assert typed["te_request_duration"] == "histogram"
         second = int(re.search(r"metrics are served on port (\d+)", counted.log())[1])
-        assert counted.metrics(second) == counted.metrics()
+
+
+        def own(metrics):
+            return {name: value for name, value in metrics.items() if not name.startswith("process_")}
+
+        assert own(counted.metrics(second)) == own(counted.metrics())
+
+    def test_the_build_and_the_process_are_there_and_every_counter_from_the_start(self):
+        with Server("tied-bf16") as server:
+            metrics = server.metrics()
+            types = dict(re.findall(r"^# TYPE (\S+) (\S+)", server.get("/metrics").text, re.M))
+        (build,) = [name for name in metrics if name.startswith("te_build_info")]
+        assert 'version="0.1.0"' in build and "commit=" in build and metrics[build] == 1
+        assert metrics["process_resident_memory_bytes"] > 1e6 and metrics["process_start_time_seconds"] > 1e9
+        counters = {name for name, kind in types.items() if kind == "counter" and name.startswith("te_")}
+        page = (ROOT / "docs/telemetry.md").read_text(encoding="utf-8")
+        assert counters == set(re.findall(r"^\| `(te_\w+)[{`].*\| counter \|", page, re.M))
+        assert metrics['te_request_failure{err="overloaded"}'] == metrics['te_request_success{method="single"}'] == 0
 
     def test_the_buckets_of_durations_are_teis(self, counted):
         name = re.compile(r'te_request_duration_bucket\{le="([^"]+)"\}')
@@ -279,15 +297,36 @@ def test_secrets_are_not_in_the_log(way):
     with Server("tied-bf16", *flags, environment=environment) as server:
         for key in ("s3cret-key", "s3cret-guess"):
             server.post("/rerank", {"query": "q", "texts": ["a"]}, headers={"Authorization": f"Bearer {key}"})
-        assert "Args {" in server.log()
+        assert "text-embeddings-router 0.1.0 --model-id" in server.log() and "--api-key" in server.log()
         assert "s3cret" not in server.log()
 
 
 def test_the_log_is_json_when_asked():
     with Server("tied-bf16", "--json-output") as server:
-        server.rerank("q", ["a"])
+        given = server.post("/rerank", {"query": "q", "texts": ["a", "b"]}, headers={"X-Request-Id": "mine"})
+        mistaken = server.post("/rerank", {"query": "q"})
+        lines = [json.loads(line) for line in server.log().splitlines()]
+    assert given.headers["x-request-id"] == "mine"
+    (success,) = [line for line in lines if line["message"] == "Success"]
+    assert success["span"] == {"name": "request", "request_id": "mine", "route": "/rerank"}, success
+    assert (success["level"], success["task"], success["status"], success["texts"]) == ("INFO", "rerank", 200, 2)
+    assert success["tokens"] == int(given.headers["x-compute-tokens"])
+    assert all(isinstance(success[f"{step}_ms"], float) for step in ("total", "tokenization", "queue", "inference"))
+    (failure,) = [line for line in lines if line.get("kind") == "Validation"]
+    assert failure["span"]["request_id"] == mistaken.headers["x-request-id"] and failure["level"] != "ERROR"
+
+
+def test_the_first_and_the_last_line_of_the_start_say_what_runs():
+    with Server("tied-bf16", "--threads", "1", environment={"DTYPE": "float32"}) as server:
         lines = server.log().splitlines()
-        assert len(lines) > 3 and all(line.startswith("{") and line.endswith("}") for line in lines), lines
+        first, ready = lines[0], next(line for line in lines if "Ready" in line)
+        assert re.search(r"text-embeddings-router \d\S+ (\(commit \w+\) )?--model-id \S+tied-bf16 ", first), first
+        assert "--dtype float32 (DTYPE)" in first and "--threads 1" in first and "--revision" not in first, first
+        assert re.search(r"Ready: listening on \S+:\d+; text-embeddings-router \d\S+ .*serves \S+tied-bf16 in float32 on cpu, 1 threads", ready)
+        assert re.search(r", \d+ MB loaded$", ready), ready
+        assert not [line for line in lines if " WARN " in line], lines
+        told = [line for line in lines if "--max-input-length" in line]
+        assert len(told) == 1 and " INFO " in told[0], lines
 
 
 def test_a_log_outside_a_terminal_has_no_colours():

@@ -38,7 +38,7 @@ class TestTexts:
         expect(page.page.locator("#problem")).to_have_text("Write a query first.")
         page.fill(QUERY, "\n".join(["a"] * 1001), instruction="")
         page.button("Run").click()
-        expect(page.page.locator("#problem")).to_have_text("The server refused this: batch size 1001 > maximum allowed batch size 1000.")
+        expect(page.page.locator("#problem")).to_have_text("The server refused this: batch size 1001 > maximum allowed batch size 1000; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum.")
         page.fill(QUERY, LINES)
         page.run()
         expect(page.page.locator("#problem")).to_be_hidden()

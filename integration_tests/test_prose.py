@@ -41,6 +41,7 @@ def test_a_shape_is_found(name, sentence, rule):
     [
         "The error says what is wrong, and what to do.",
         "What does it cost?",
+        'Asked "What is it?", it answers.',
         "So many texts wait that a request is refused.",
         "There are none.",
         "Ten files, none of which is large.",

@@ -42,6 +42,31 @@ def test_a_worker_that_hangs_is_killed_before_the_device_counts_as_hung(tmp_path
         assert server.get("/health").status_code == 200
 
 
+def test_a_batch_that_does_not_fit_is_computed_in_halves(tmp_path: Path) -> None:
+    right, small = faulty(tmp_path, "right"), faulty(tmp_path, "small")
+    texts = ["a b c d"] * 3
+    with faulty_server(right) as server:
+        expected = embedded(server, texts)
+    # This worker's device takes two texts of one length at a time. On a busy machine the texts of a request
+    # may come too late for one batch. Then they are sent again.
+    with faulty_server(small) as server:
+        for _ in range(20):
+            assert embedded(server, texts) == expected
+            if "te_batch_out_of_memory" in server.get("/metrics").text:
+                break
+        assert "te_batch_out_of_memory 1\n" in server.get("/metrics").text
+        log = server.log()
+        assert log.count("the batch is computed again in two halves") == 1 and "2 GiB are missing" in log, log
+        assert server.get("/health").status_code == 200
+        for _ in range(20):
+            answer = server.post("/embed", {"inputs": texts * 3})
+            if answer.status_code != 200:
+                break
+        error = "out of memory on the device: lower `--max-batch-tokens`"
+        assert answer.status_code == 424 and error in answer.json()["error"], answer.text
+        assert embedded(server, texts) == expected
+
+
 def test_a_worker_that_cannot_start_again_makes_the_server_unhealthy(tmp_path: Path) -> None:
     python = faulty(tmp_path, "once")
     with faulty_server(python) as server:

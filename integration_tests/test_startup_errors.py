@@ -199,6 +199,7 @@ def test_a_port_in_use_is_refused_before_the_model_is_read(flag):
         ("a b", ["--model-id a b", "owner/name"]),
         ("", ["--model-id", "owner/name"]),
         ("Qwen/Qwen3-Reranker-0.6B", ["HF_HUB_OFFLINE", "Qwen/Qwen3-Reranker-0.6B"]),
+        ("Qwen3-Reranker-0.6B", ["HF_HUB_OFFLINE", "did you mean `Qwen/Qwen3-Reranker-0.6B`?"]),
     ],
 )
 def test_a_model_id_that_names_nothing_is_refused(tmp_path, model, expected):
@@ -227,6 +228,9 @@ def test_a_wrong_command_line_names_the_flag(flags, expected):
     assert BINARY.name in ended.stderr or "--help" in ended.stderr
 
 
-def test_a_variable_sets_its_flag():
-    assert "--otlp-endpoint" in refusal("tied-bf16", environment={"OTLP_ENDPOINT": "https://localhost:4317"})
+def test_a_variable_counts_as_its_flag_and_is_named_if_it_is_wrong():
+    line = refusal("tied-bf16", environment={"MAX_INPUT_LENGTH": "40961"})
+    assert "--max-input-length 40961" in line and line.endswith("`--max-input-length` comes from the variable MAX_INPUT_LENGTH")
+    ended = run("--model-id", "m", environment={"MAX_BATCH_TOKENS": "0"})
+    assert ended.returncode == 2 and "must be at least 1" in ended.stderr and "the variable MAX_BATCH_TOKENS" in ended.stderr
     assert "LOG_LEVEL" in refusal("tied-bf16", environment={"LOG_LEVEL": "loud"})

@@ -185,7 +185,7 @@ def test_families_labels_and_buckets_are_teis(embedder, classifier):
             found = {label: values for label, values in labels[name].items() if label != "le"}
             assert set(found) == set(expected), name
             for label, values in found.items():
-                ours = {"unhealthy", "dropped", "missing_values"} if label == "err" else set()
+                ours = {"unhealthy", "dropped", "missing_values", "queue_timeout"} if label == "err" else set()
                 assert set(values) <= expected[label] | ours, name
             if edges:
                 assert labels[name]["le"] == [*edges, "+Inf"], name

@@ -12,7 +12,7 @@ folder=$(realpath -m "$1")
 checkout=$folder/git/checkouts/cutlass-$(echo "$commit" | cut -c1-16)
 if ! test -d "$checkout/include"; then
     # `cargo info` outside of a project fetches the crate; cargo checks it against the registry's checksum.
-    (cd / && cargo info --quiet candle-flash-attn@0.9.1) >&2
+    (cd / && cargo info --quiet candle-flash-attn@0.9.1) > /dev/null
     source=$(find "${CARGO_HOME:-$HOME/.cargo}/registry/src" -path '*/candle-flash-attn-0.9.1/cutlass/include' -prune | head -n 1)
     test -n "$source" || { echo "cargo has fetched no candle-flash-attn 0.9.1 with cutlass/include" >&2; exit 1; }
     mkdir -p "$checkout"

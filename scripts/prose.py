@@ -52,7 +52,7 @@ ASKING = re.compile(
 def is_headless(match: re.Match[str]) -> bool:
     """Whether this "what" stands for a noun: not in a question, not in "says what is missing"."""
     before, after = match.string[: match.start()].rstrip(), match.string[match.end() :]
-    end = re.search(r"[.?!:](?:\s|$)", after)
+    end = re.search(r"[.?!:][\"”)]*(?:[\s,]|$)", after)
     # A question; or one of a list of subjects: "models: which there are, what each needs".
     if (end and end.group().startswith("?")) or before.endswith((",", ":")):
         return False

@@ -25,7 +25,9 @@ pub enum Error {
     #[error("Input validation error: {0}")]
     Validation(String),
     /// The request has more inputs than are allowed.
-    #[error("batch size {got} > maximum allowed batch size {max}")]
+    #[error(
+        "batch size {got} > maximum allowed batch size {max}; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum"
+    )]
     BatchTooLarge {
         /// The number of inputs.
         got: usize,

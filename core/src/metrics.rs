@@ -69,6 +69,8 @@ pub const PREFIX_CACHE_TOKENS: &str = "te_prefix_cache_tokens";
 pub const PREFIX_CACHE_BYTES: &str = "te_prefix_cache_bytes";
 /// Inputs from which tokens were cut.
 pub const TRUNCATED_INPUTS: &str = "te_truncated_inputs";
+/// The build: its version and commit, in labels.
+pub const BUILD_INFO: &str = "te_build_info";
 /// Scores of re-ranked texts.
 pub const RERANK_SCORE: &str = "te_rerank_score";
 
@@ -251,6 +253,10 @@ pub const ALL: &[Metric] = &[
     ),
     gauge(PREFIX_CACHE_BYTES, "Bytes that the prefix cache holds."),
     counter(TRUNCATED_INPUTS, "Texts and pairs from which tokens were cut because they were too long."),
+    gauge(
+        BUILD_INFO,
+        "Always 1: the version and, if it is known, the commit of this server are in its labels.",
+    ),
     probabilities(
         RERANK_SCORE,
         "Scores of re-ranked texts as probabilities, also where raw scores were asked for.",

@@ -1,15 +1,15 @@
-//! The texts that wait for the device, and the batches that they leave in.
+//! The texts that wait for the device, and the batches they leave in.
 //!
-//! Input: encoded texts, each with the channel for its answer. Output: packed batches within a budget. What
-//! must hold: every text whose receiver still waits leaves once, after the earlier texts of its request; an
-//! abandoned text is never computed; when metrics are read, `te_queue_size` is the number of texts that still
-//! have a receiver, including texts that a tokenizer has not encoded yet. A plain struct: no runtime, no
-//! lock, and no clock except the count of tokens that have left.
+//! Input: encoded texts with the channel that awaits their answer. Output: packed batches within a budget.
+//! What must hold: every text whose receiver still waits leaves once, after the earlier ones of its request;
+//! a text that nobody waits for is never computed; when metrics are read, `te_queue_size` is the number of
+//! texts that somebody waits for, with those that a tokenizer has not encoded yet. A plain struct: no
+//! runtime, no lock, no clock but the tokens that have left.
 //!
-//! Texts leave in the order of their requests' [`Turn`]s. A small request need not wait for the end of a
-//! large one that came just before it, and a large one is not put off for ever. Every batch begins with the
-//! first text of the request whose turn it is. Once `PATIENCE` times a request's own tokens have left since
-//! it arrived, no new arrival is put before it.
+//! The order is that of the requests' [`Turn`]s: a small request need not wait for the end of a large one
+//! that came just before it, and a large one is not put off for ever. Every batch begins with the first text
+//! of the request whose turn it is. Once `PATIENCE` times a request's own tokens have left since it arrived,
+//! nothing that arrives is put before it any more.
 
 use crate::{
     error::Error,
@@ -29,29 +29,29 @@ use std::{
 use text_embeddings_backend_core::{Batch, BatchBuilder, Output, Packing, Text};
 use tokio::sync::oneshot;
 
-/// A request may be overtaken by smaller new ones until this many times its own tokens have left the queue.
-/// With 1, every request waits behind the backlog as soon as there is one. With more than 8, hardly any
-/// answer comes sooner, and large requests wait longer (simulated: short pairs among requests of 32 and of 8
-/// long texts, at half and four fifths of the load that the device can bear).
+/// How many times a request's own tokens leave the queue before smaller ones that arrive no longer come
+/// before it. With 1, every request waits behind the backlog as soon as there is one; with more than 8,
+/// hardly any answer comes sooner, and large requests wait longer (simulated: short pairs among requests of
+/// 32 and of 8 long texts, at half and four fifths of the load that the device can bear).
 pub(crate) const PATIENCE: u64 = 8;
 
 /// A request's place in the order in which texts are computed. Its texts share it.
 #[derive(Debug)]
 pub struct Turn {
-    /// The number of requests that came before it.
+    /// How many requests came before it.
     number: u64,
-    /// The number of tokens that had left the queue when it came.
+    /// The tokens that had left the queue when it came.
     arrived: u64,
-    /// The tokens of its submitted texts.
+    /// The tokens of its texts, as far as they are known.
     tokens: AtomicU64,
     /// When it came.
     came: Instant,
-    /// Whether one of its texts has left the queue.
+    /// Whether a text of it has left the queue.
     begun: AtomicBool,
 }
 
 impl Turn {
-    /// The number of requests that came before it.
+    /// How many requests came before it.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -61,25 +61,25 @@ impl Turn {
         self.came
     }
 
-    /// Whether one of the request's texts has left the queue to be computed.
+    /// Whether a text of the request has left the queue to be computed.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Small requests that arrive before this many tokens have left the queue may overtake it.
+    /// Small requests that arrive until this many tokens have left the queue may come before it.
     fn due(&self) -> u64 {
         self.arrived + PATIENCE * self.tokens.load(Ordering::Relaxed)
     }
 }
 
-/// The result for one text.
+/// The result of one text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// The outputs that were requested. No value is NaN.
+    /// The outputs that were wanted of it. No value is NaN.
     pub output: Output,
-    /// The time from joining the queue to the start of the forward pass.
+    /// From joining the queue to the start of the forward pass.
     pub queue: Duration,
-    /// The time of the whole batch's forward pass.
+    /// The forward pass of the whole batch.
     pub inference: Duration,
 }
 
@@ -90,21 +90,21 @@ pub struct Entry {
     pub text: Text,
     /// The place of its request.
     pub turn: Arc<Turn>,
-    /// The channel for the answer. If its receiver is gone, the text is skipped.
+    /// Where the answer goes. If its receiver is gone, the text is skipped.
     pub reply: oneshot::Sender<Result<Outcome, Error>>,
     /// When it joined the queue.
     pub enqueued: Instant,
 }
 
-/// How texts are packed into a batch, and the batch's limits.
+/// How texts are packed into a batch, and how much it may hold.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLimits {
-    /// Whether texts of a batch share prefixes, which the backend decides.
+    /// Whether texts of a batch share prefixes, as the backend asks for.
     pub packing: Packing,
-    /// Unique tokens per batch. A shared prefix counts once; tokens that the backend has cached for the first
-    /// text do not count. A text that is longer than this is a batch of its own.
+    /// Tokens of a batch, a prefix that several of its texts share counted once, and that of its first text
+    /// which the backend knows not at all. A text that is longer on its own is a batch of its own.
     pub max_batch_tokens: usize,
-    /// Texts per batch; unlimited if absent.
+    /// Texts of a batch; any number if absent.
     pub max_batch_requests: Option<usize>,
 }
 
@@ -118,7 +118,7 @@ pub struct NextBatch {
 }
 
 impl NextBatch {
-    /// A batch of texts that have already left the queue.
+    /// A batch of texts that have left the queue before.
     pub(crate) fn again(entries: Vec<Entry>, packing: Packing) -> Self {
         let mut builder = BatchBuilder::new(packing);
         for entry in &entries {
@@ -131,20 +131,20 @@ impl NextBatch {
 /// The queue.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// The waiting texts, by the number of their request. A request without a text has no entry.
+    /// The texts that wait, by the number of their request; no request without a text.
     requests: BTreeMap<u64, VecDeque<Entry>>,
-    /// The number of waiting texts. Abandoned texts count until they are thrown out.
+    /// How many they are, those included that nobody waits for any more but that are not thrown out yet.
     texts: usize,
-    /// The waiting texts' tokens, without regard to shared prefixes.
+    /// Their tokens, each text's counted in full.
     tokens: usize,
-    /// The number of requests that ever came.
+    /// Requests that ever came.
     arrivals: u64,
-    /// The number of tokens that ever left.
+    /// Tokens that ever left.
     left: u64,
 }
 
 impl Queue {
-    /// The place of a request that arrives now.
+    /// The place of a request that comes now.
     pub fn turn(&mut self) -> Arc<Turn> {
         self.arrivals += 1;
         let (number, arrived) = (self.arrivals, self.left);
@@ -157,7 +157,7 @@ impl Queue {
         })
     }
 
-    /// Appends a text to the texts of its request. `entry.text.ids` must not be empty.
+    /// Appends a text to those of its request. `entry.ids` must not be empty.
     pub fn push(&mut self, entry: Entry) {
         let tokens = entry.text.ids.len();
         self.texts += 1;
@@ -166,9 +166,9 @@ impl Queue {
         self.requests.entry(entry.turn.number).or_default().push_back(entry);
     }
 
-    /// Takes texts that fit into a batch, request by request in the order of their turns; `None` if no text
-    /// has a receiver. If a request's next text does not fit, texts of later requests still may. `known`
-    /// gives the number of a text's first tokens that the backend need not compute.
+    /// Takes as many texts as fit into a batch, of each request in turn; none if nobody waits. Where a
+    /// request's next text does not fit, those of later requests may. `known` says how many of a text's first
+    /// tokens need no computing.
     pub fn next_batch(
         &mut self,
         mut limits: BatchLimits,
@@ -185,9 +185,8 @@ impl Queue {
                 self.tokens -= entry.text.ids.len();
                 if !entry.reply.is_closed() {
                     if entries.is_empty() {
-                        // Known tokens of the first text are free: otherwise a long query, which all of a
-                        // request's texts share, would leave hardly any room for them. Only the first text's
-                        // tokens are free, because known tokens take memory, too.
+                        // Else a long query, which all of a request's texts share, would leave hardly any
+                        // room for them. Of one text only: what is known takes memory, too.
                         let budget = limits.max_batch_tokens;
                         limits.max_batch_tokens = budget.saturating_add(known(&entry.text));
                     }
@@ -210,7 +209,7 @@ impl Queue {
         Some(NextBatch { batch: builder.build(), entries })
     }
 
-    /// The numbers of the waiting requests, in the order of their turns.
+    /// The numbers of the requests that wait, in the order of their turns.
     fn order(&self) -> Vec<u64> {
         let turns = self.requests.values().filter_map(|waiting| waiting.front());
         let mut order: Vec<(u64, u64)> = turns.map(|entry| (entry.turn.due(), entry.turn.number)).collect();
@@ -218,8 +217,8 @@ impl Queue {
         order.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Whether the waiting texts fill a batch. The tokens that a text may share with others of its request do
-    /// not count, since most of these texts find them cached. At worst, a full batch is called one with room.
+    /// Whether what waits fills a batch. What a text shares with others of its request does not count, as
+    /// most of them find it known: at worst a batch that is full already is called one with room.
     #[must_use]
     pub fn fills(&self, limits: BatchLimits) -> bool {
         let shared = |text: &Text| if limits.packing.shares_prefixes { text.reusable } else { 0 };
@@ -232,33 +231,33 @@ impl Queue {
             })
     }
 
-    /// When the longest-waiting text joined the queue.
+    /// When the text joined that waits for longest.
     #[must_use]
     pub fn oldest(&self) -> Option<Instant> {
         self.requests.values().filter_map(|waiting| Some(waiting.front()?.enqueued)).min()
     }
 
-    /// The tokens of the waiting texts.
+    /// The tokens of the texts that wait.
     #[must_use]
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Takes out all texts. They will not be computed.
+    /// Takes all texts out, which are not going to be computed.
     pub(crate) fn drain(&mut self) -> Vec<Entry> {
         (self.texts, self.tokens) = (0, 0);
         std::mem::take(&mut self.requests).into_values().flatten().collect()
     }
 
-    /// The earliest request that has a waiting text.
+    /// The earliest request of which a text waits.
     #[must_use]
     pub(crate) fn first_turn(&self) -> Option<&Turn> {
         let (_, waiting) = self.requests.first_key_value()?;
         waiting.front().map(|entry| &*entry.turn)
     }
 
-    /// Throws out abandoned texts, then sets the gauges to the texts that are left plus the `announced` texts
-    /// that are not encoded yet. Called just before the metrics are read.
+    /// Throws out the texts that nobody waits for, and sets the gauges to what is left and to the `announced`
+    /// texts that are not encoded yet: for the moment at which they are read.
     pub fn publish(&mut self, announced: usize) {
         self.requests.retain(|_, waiting| {
             waiting.retain(|entry| !entry.reply.is_closed());
@@ -272,8 +271,8 @@ impl Queue {
     }
 }
 
-/// Whether a batch that is being built takes one more text. An empty batch takes any text; otherwise a long
-/// text would block the queue for ever.
+/// Whether a batch that is being built takes one more text. An empty one takes any, or a long text would
+/// block the queue for ever.
 fn fits(builder: &BatchBuilder, ids: &[u32], limits: BatchLimits) -> bool {
     builder.texts() == 0
         || (limits.max_batch_requests.is_none_or(|most| builder.texts() < most)
@@ -296,17 +295,17 @@ mod tests {
         (Entry { text: Text::new(ids, wanted(ids)), turn: turn.clone(), reply, enqueued }, receiver)
     }
 
-    /// An output that differs between texts.
+    /// Something that differs between texts.
     fn wanted(ids: &[u32]) -> Wanted {
         if ids.len().is_multiple_of(2) { Wanted::TOKENS } else { Wanted::WHOLE }
     }
 
-    /// A backend that knows no tokens.
+    /// A backend that keeps nothing.
     fn nothing(_text: &Text) -> usize {
         0
     }
 
-    /// A backend that knows the first token of some texts, or the first two.
+    /// One that keeps the first token of some texts, or the first two.
     fn known(text: &Text) -> usize {
         (text.ids[0] as usize).min(text.ids.len() - 1)
     }
@@ -382,7 +381,7 @@ mod tests {
         }
     }
 
-    /// Takes a batch and checks it against `waiting`; false if no batch came.
+    /// Takes a batch and holds it to what `waiting` says must come; false if none came.
     fn check_next(
         queue: &mut Queue,
         waiting: &mut VecDeque<(Vec<u32>, Instant)>,
@@ -469,17 +468,17 @@ mod tests {
         assert_eq!((&nothing[BATCH_NEXT_SIZE], &nothing[PREFIX_SHARED_TOKENS]), (&vec![1.0], &vec![0.0]));
     }
 
-    /// A request of a test.
+    /// A request of the tests.
     struct Request {
         turn: Arc<Turn>,
-        /// The token counts of its texts that have not left and still have a receiver, first to last.
+        /// Its texts that have not left and that somebody waits for: their tokens, first to last.
         waiting: VecDeque<usize>,
-        /// `None` if the client went away.
+        /// `None` stands for a client that went away.
         receivers: Option<Vec<Receiver>>,
     }
 
     impl Request {
-        /// A request of texts with these lengths. No two of its texts share a token.
+        /// A request of texts of these lengths, none of which shares a token with another's.
         fn join(queue: &mut Queue, lengths: &[usize]) -> Self {
             let turn = queue.turn();
             let first = turn.number as u32 * 1000;
@@ -493,8 +492,7 @@ mod tests {
         }
     }
 
-    /// Takes a batch and records which texts left; returns the request number of each of its texts, in its
-    /// order.
+    /// Takes a batch and notes what left; gives the requests of its texts in its order.
     fn take(queue: &mut Queue, requests: &mut [Request], limits: BatchLimits) -> Vec<u64> {
         let Some(next) = queue.next_batch(limits, nothing) else { return Vec::new() };
         let numbers: Vec<u64> = next.entries.iter().map(|entry| entry.turn.number).collect();
@@ -509,7 +507,7 @@ mod tests {
         numbers
     }
 
-    /// The number of the waiting request whose turn it is.
+    /// The request of those that still wait whose turn it is.
     fn first_in_turn(requests: &[Request]) -> Option<u64> {
         let waiting = requests.iter().filter(|request| !request.waiting.is_empty());
         waiting.map(|request| (request.turn.due(), request.turn.number)).min().map(|(_, number)| number)
@@ -522,9 +520,9 @@ mod tests {
             let limits =
                 limits(rng.random_range(1..40), rng.random_bool(0.3).then(|| rng.random_range(1..6)));
             let (mut queue, mut requests) = (Queue::default(), Vec::<Request>::new());
-            // By request, once its patience has ended: the number of batches within which it must have left.
+            // For each request that let enough pass: after how many batches it must have left.
             let mut promised: BTreeMap<u64, usize> = BTreeMap::new();
-            // In the first 100 steps, more may arrive than leaves.
+            // At times more arrives than leaves.
             for step in 0..150 {
                 for _ in 0..if step < 100 { rng.random_range(0..4) } else { 0 } {
                     let texts = if rng.random_bool(0.1) { rng.random_range(1..20) } else { 1 };
@@ -562,16 +560,16 @@ mod tests {
         let (mut queue, limits) = (Queue::default(), limits(100, None));
         let mut requests = vec![Request::join(&mut queue, &[90; 10])];
         assert_eq!(take(&mut queue, &mut requests, limits), [1]);
-        // The small request comes first. The large one's next text does not fit next to it and waits.
+        // It comes first, and what does not fit beside it waits.
         requests.push(Request::join(&mut queue, &[20]));
         assert_eq!(take(&mut queue, &mut requests, limits), [2]);
         requests.push(Request::join(&mut queue, &[5]));
         assert_eq!(take(&mut queue, &mut requests, limits), [3, 1]);
-        // A larger request gets the room that is left.
+        // A larger one has the room that is left.
         requests.push(Request::join(&mut queue, &[9; 200]));
         assert_eq!(take(&mut queue, &mut requests, limits), [1, 4]);
-        // An endless series of small requests, none of which leaves room for a text of the large one, comes
-        // first until `PATIENCE` times its tokens have left.
+        // Small ones without end, beside which its texts do not fit, come first until `PATIENCE` times its
+        // tokens left.
         let mut left = 0;
         while requests[0].waiting.len() == 7 {
             left = queue.left;

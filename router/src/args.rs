@@ -1,56 +1,67 @@
 //! The command line: every flag with its variable, default and help text, and nothing else.
 //!
-//! Input: the process's arguments and environment. Output: [`Args`], where a flag whose default depends on the model
-//! or on other flags is still an `Option`. What must hold: every flag has a variable of the same name in capitals;
-//! no secret appears in `Debug` or in the help; what a flag means together with others is `config`'s business.
+//! Input: the process's arguments and environment. Output: [`Args`], where a flag whose default depends on
+//! the model or on other flags is still an `Option`. What must hold: every flag has a variable of the same
+//! name in capitals; no secret appears in `Debug` or in the help; the meaning of flags together is decided in
+//! `config`.
+//!
+//! `-h` shows the first paragraph of each doc comment, `--help` and `docs/cli.md` show all of it.
 
 mod door;
+mod environment;
+mod given;
+mod model;
+mod values;
 
-use std::{env, ffi::OsString, net::IpAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{num::NonZeroUsize, time::Duration};
 
 use clap::{
-    Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches, Id, Parser,
-    builder::BoolishValueParser, parser::ValueSource,
+    ArgMatches, CommandFactory, FromArgMatches, Parser, builder::BoolishValueParser, parser::ValueSource,
 };
-use text_embeddings_backend::{BackendKind, InstructionSet, is_built_in, not_built_in};
-use text_embeddings_backend_core::{DType, Pool};
-use text_embeddings_core::{
-    families::{self, Family, ScoreRule},
-    files::RequestedType,
-    tokenization::NamedAnswer,
-};
+use text_embeddings_backend_core::Pool;
 
+use self::environment::set_aside_container_name;
 use crate::{secret::Secret, telemetry::collector::Endpoint};
 
-pub(crate) use self::door::DoorArgs;
+pub(crate) use self::{
+    door::DoorArgs,
+    environment::{parse_hostname, set_aside_service_links},
+    given::{Given, refused_variable},
+    model::{ChatTemplate, HubArgs, ModelArgs},
+    values::{at_least_one, port, seconds, whole},
+};
 
-/// The model that is served where none is named, as in text-embeddings-inference.
+/// The model that is served without `--model-id`, as in text-embeddings-inference.
 pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
 
-/// Serves text embedding, re-ranking and classification models over HTTP and gRPC, in the place of
+/// Serves text embedding, re-ranking and classification models over HTTP and gRPC, as a replacement for
 /// text-embeddings-inference.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "text-embeddings-router", version)]
 pub(crate) struct Args {
-    /// The model to serve: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`, the path of a local directory or of a weight file
-    /// (`.gguf`, `.safetensors`, `.bin`), or `demo`, a tiny model that this binary carries to show itself.
+    /// The model to serve: a Hub id, a local path, or `demo`.
+    ///
+    /// A Hub id is such as `Qwen/Qwen3-Reranker-0.6B`. A path is one of a directory or of a weight file
+    /// (`.gguf`, `.safetensors`, `.bin`). `demo` is a tiny model that this binary carries, to try the server.
     #[arg(long, env, default_value = DEFAULT_MODEL_ID, help_heading = "Model")]
     pub(crate) model_id: String,
 
-    /// How the model is got, prompted and computed.
+    /// How the model is fetched, prompted and computed.
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// How an embedding model pools: `cls`, `mean`, `splade` or `last-token` [default: by its files, else `cls` for a kind of BERT].
-    #[arg(long, env, value_parser = parse_pool, help_heading = "Model")]
+    /// How an embedding model pools: `cls`, `mean`, `splade` or `last-token` [default: by its files, else
+    /// `cls` for a BERT-like model].
+    #[arg(long, env, value_parser = values::pool, help_heading = "Model")]
     pub(crate) pooling: Option<Pool>,
 
-    /// The folder of an embedding model's dense module, in the place of the one that modules.json names.
+    /// The folder of an embedding model's dense module, instead of the one that modules.json names.
     #[arg(long, env, help_heading = "Model")]
     pub(crate) dense_path: Option<String>,
 
-    /// The task whose adapter is added to the weights of a model with adapters for tasks, such as `retrieval.query` of
-    /// jina-embeddings-v3 [default: no adapter].
+    /// The task whose adapter is added to the weights [default: no adapter].
+    ///
+    /// For models with adapters for tasks, such as jina-embeddings-v3 with `retrieval.query`.
     #[arg(long, env, help_heading = "Model")]
     pub(crate) lora_task: Option<String>,
 
@@ -58,41 +69,62 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Model")]
     pub(crate) served_model_name: Option<String>,
 
-    /// Which of an embedding model's prompts is put before texts where a request names none [default: by its files].
+    /// The name of the prompt that is put before a text if its request names none [default: by the model's
+    /// files].
+    ///
+    /// For embedding models.
     #[arg(long, env, conflicts_with = "default_prompt", help_heading = "Prompt")]
     pub(crate) default_prompt_name: Option<String>,
 
-    /// The prompt put before embedded texts where a request names none.
+    /// The prompt that is put before an embedded text if its request names none.
     #[arg(long, env, help_heading = "Prompt")]
     pub(crate) default_prompt: Option<String>,
 
-    /// The requests that may be in flight at once; more are refused with status 429.
-    #[arg(long, env, default_value = "512", help_heading = "Limits")]
+    /// The most requests in flight at once; more are refused with status 429.
+    #[arg(
+        long, env, default_value = "512", value_parser = at_least_one::<NonZeroUsize>,
+        help_heading = "Limits"
+    )]
     pub(crate) max_concurrent_requests: NonZeroUsize,
 
-    /// The inputs of one client request [default: 32].
-    #[arg(long, env, help_heading = "Limits")]
+    /// The most inputs of one client request [default: 32].
+    #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
     pub(crate) max_client_batch_size: Option<NonZeroUsize>,
 
-    /// The texts of one re-rank request [default: `--max-client-batch-size` if that is given, else 1000].
-    #[arg(long, env, help_heading = "Limits")]
+    /// The most texts of one re-rank request [default: `--max-client-batch-size` if that is given, else
+    /// 1000].
+    #[arg(long, env, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Limits")]
     pub(crate) max_rerank_texts: Option<NonZeroUsize>,
 
-    /// The bytes of one request's body; more is refused with status 413.
-    #[arg(long, env, default_value = "2000000", help_heading = "Limits")]
+    /// The most bytes of one request's body; more are refused with status 413.
+    #[arg(
+        long, env, default_value = "2000000", value_parser = at_least_one::<NonZeroUsize>,
+        help_heading = "Limits"
+    )]
     pub(crate) payload_limit: NonZeroUsize,
 
-    /// The tokens of all requests in flight; more are refused with status 429. A larger request is taken while no other is there.
-    #[arg(long, env, default_value = "33554432", help_heading = "Limits")]
+    /// The most tokens of all requests in flight; more are refused with status 429.
+    ///
+    /// A request with more tokens than that is accepted while there is no other.
+    #[arg(
+        long, env, default_value = "33554432", value_parser = at_least_one::<NonZeroUsize>,
+        help_heading = "Limits"
+    )]
     pub(crate) max_queue_tokens: NonZeroUsize,
 
-    /// The seconds, such as `0.5`, that a request may wait before it is begun; then it is refused with status 429 and not computed
-    /// [default: any number].
+    /// The most seconds, such as `0.5`, that a request may wait in the queue [default: no limit].
+    ///
+    /// A request that waits longer is refused with status 429 and is not computed.
     #[arg(long, env, value_parser = seconds, value_name = "SECONDS", help_heading = "Limits")]
     pub(crate) queue_timeout: Option<Duration>,
 
-    /// The seconds that one batch may take; then the device counts as hung, `/health` says 503, and what waits fails. 0: any number.
-    #[arg(long, env, default_value = "600", value_name = "SECONDS", help_heading = "Limits")]
+    /// The most seconds that one batch may take; 0: no limit.
+    ///
+    /// After that the device counts as hung: `/health` says 503, and waiting requests fail.
+    #[arg(
+        long, env, default_value = "600", value_parser = whole::<u32>, value_name = "SECONDS",
+        help_heading = "Limits"
+    )]
     pub(crate) device_timeout: u32,
 
     /// The address to listen on: an IPv4 or IPv6 address, or `localhost`.
@@ -100,15 +132,18 @@ pub(crate) struct Args {
     pub(crate) hostname: String,
 
     /// The port to listen on.
-    #[arg(long, short, env, default_value = "3000", help_heading = "Network")]
+    #[arg(long, short, env, default_value = "3000", value_parser = port, help_heading = "Network")]
     pub(crate) port: u16,
 
-    /// The port to serve gRPC on, beside HTTP [default: gRPC is not served].
-    #[cfg_attr(all(feature = "http", feature = "grpc"), arg(long, env, help_heading = "Network"))]
+    /// The port for gRPC, in addition to HTTP [default: gRPC is not served].
+    #[cfg_attr(
+        all(feature = "http", feature = "grpc"),
+        arg(long, env, value_parser = port, help_heading = "Network")
+    )]
     #[cfg_attr(not(all(feature = "http", feature = "grpc")), arg(skip))]
     pub(crate) grpc_port: Option<u16>,
 
-    /// The key that clients must send as `Authorization: Bearer KEY` [default: no key is wanted].
+    /// The key that clients must send as `Authorization: Bearer KEY` [default: no key is required].
     #[arg(long, env, hide_env_values = true, help_heading = "Network")]
     pub(crate) api_key: Option<Secret>,
 
@@ -116,37 +151,42 @@ pub(crate) struct Args {
     #[arg(long, env, help_heading = "Network")]
     pub(crate) cors_allow_origin: Vec<String>,
 
-    /// How clients connect, and what each of them may take.
+    /// How clients connect, and the limits on each of them.
     #[command(flatten)]
     pub(crate) door: DoorArgs,
 
-    /// The port to listen on in the place of `--port`, as Vertex AI asks for it.
-    #[arg(long, env, help_heading = "Hosting platforms")]
+    /// The port to listen on instead of `--port`; Vertex AI sets the variable.
+    #[arg(long, env, value_parser = port, help_heading = "Hosting platforms")]
     pub(crate) aip_http_port: Option<u16>,
 
-    /// A further path of `POST /vertex`, as Vertex AI asks for it; `/predict` is then no longer our own.
+    /// A further path of `POST /vertex`; Vertex AI sets the variable.
+    ///
+    /// If it is `/predict`, that path no longer has this server's own meaning.
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) aip_predict_route: Option<String>,
 
-    /// A further path of `GET /health`, as Vertex AI asks for it.
+    /// A further path of `GET /health`; Vertex AI sets the variable.
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) aip_health_route: Option<String>,
 
-    /// The Hub's name of the task: with `sentence-similarity`, `POST /` and `/invocations` of an embedding model are `/similarity`; others
-    /// have no effect.
+    /// The Hub's name of the task.
+    ///
+    /// With `sentence-similarity`, `POST /` and `/invocations` of an embedding model are `/similarity`. Other
+    /// tasks have no effect.
     #[arg(long, env, help_heading = "Hosting platforms")]
     pub(crate) task: Option<String>,
 
-    /// Write the log as JSON; the variable `LOG_LEVEL` (default `info`) says how much of it.
+    /// Write the log as JSON; the variable `LOG_LEVEL` (default `info`) sets its level.
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Telemetry")]
     pub(crate) json_output: bool,
 
-    /// Leave the spans, which hold a request's costs, out of the log.
+    /// Leave the spans, which hold a request's id and route, out of the log.
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Telemetry")]
     pub(crate) disable_spans: bool,
 
-    /// The collector that traces are sent to in OTLP over gRPC, such as `http://localhost:4317`; a user name and a
-    /// password in it are sent as credentials [default: no traces].
+    /// The collector of traces, by OTLP over gRPC, such as `http://localhost:4317` [default: no traces].
+    ///
+    /// A user name and a password in the address are sent as credentials.
     #[arg(long, env, hide_env_values = true, help_heading = "Telemetry")]
     pub(crate) otlp_endpoint: Option<Endpoint>,
 
@@ -154,25 +194,36 @@ pub(crate) struct Args {
     #[arg(long, env, default_value = "text-embeddings-inference.server", help_heading = "Telemetry")]
     pub(crate) otlp_service_name: String,
 
-    /// The second port that serves the metrics, beside `/metrics` on the first [default: 9000].
-    #[arg(long, env, help_heading = "Telemetry")]
+    /// A second port for the metrics, which are also at `/metrics` of the first [default: 9000].
+    #[arg(long, env, value_parser = port, help_heading = "Telemetry")]
     pub(crate) prometheus_port: Option<u16>,
 
-    /// The seconds after SIGTERM or SIGINT that the server goes on serving while `/health/ready` says 503: time for load
-    /// balancers to send requests elsewhere.
-    #[arg(long, env, default_value = "0", value_name = "SECONDS", help_heading = "Network")]
+    /// The seconds after SIGTERM or SIGINT during which the server still serves, but is not ready.
+    ///
+    /// `/health/ready` says 503 in that time, so that load balancers send requests elsewhere.
+    #[arg(
+        long, env, default_value = "0", value_parser = whole::<u32>, value_name = "SECONDS",
+        help_heading = "Network"
+    )]
     pub(crate) shutdown_delay: u32,
 
-    /// The seconds that requests in flight may then take before they are dropped; new connections are refused.
-    #[arg(long, env, default_value = "25", value_name = "SECONDS", help_heading = "Network")]
+    /// The seconds that requests in flight may then take before they are dropped.
+    ///
+    /// New connections are refused in that time.
+    #[arg(
+        long, env, default_value = "25", value_parser = whole::<u32>, value_name = "SECONDS",
+        help_heading = "Network"
+    )]
     pub(crate) drain_timeout: u32,
 
-    /// Stop, as on SIGTERM, when standard input ends: for a program that starts the server as its child and keeps a pipe to
-    /// it open, so that the server ends with the program however that ends.
+    /// Stop, as on SIGTERM, when standard input ends.
+    ///
+    /// For a program that starts the server as its child and keeps a pipe to it open: the server then ends
+    /// with the program, however the program ends.
     #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Network")]
     pub(crate) stop_with_stdin: bool,
 
-    /// The value of the variable `HOSTNAME` where it was set aside (see [`set_aside_container_name`]).
+    /// The value of the variable `HOSTNAME` if it was set aside (see `environment`).
     #[arg(skip)]
     pub(crate) ignored_hostname: Option<String>,
 
@@ -181,173 +232,8 @@ pub(crate) struct Args {
     pub(crate) ignored_variables: Vec<String>,
 }
 
-/// How a model is got, prompted and computed, whatever it is then used for.
-#[derive(Debug, Clone, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "switches that do not exclude each other")]
-pub(crate) struct ModelArgs {
-    /// How its files are got.
-    #[command(flatten)]
-    pub(crate) hub: HubArgs,
-
-    /// The kind of the model: `embedding`, `classifier`, `reranker` or `listwise-reranker` [default: by its files].
-    #[arg(long, env, help_heading = "Model")]
-    pub(crate) model_type: Option<RequestedType>,
-
-    /// The interpreter of `--backend python`, which has PyTorch and sentence-transformers [default: that of the virtual
-    /// environment which `VIRTUAL_ENV` names, else `python3`].
-    #[arg(long, env, help_heading = "Model", value_name = "PATH")]
-    pub(crate) python: Option<PathBuf>,
-
-    /// The arithmetic: `float32` (exact), `float16`, `bfloat16`, `int8` or `int4`, the last two not with `--backend python`. A CPU
-    /// computes in bfloat16 instead of `float16` if it multiplies that, else in float32 [default: bfloat16 if the checkpoint is
-    /// stored in it, this CPU multiplies it and `candle` computes, else float32].
-    #[arg(long, env, value_parser = parse_dtype, help_heading = "Model")]
-    pub(crate) dtype: Option<DType>,
-
-    /// The CPU's vector instructions to compute with: `portable`, `avx2`, `avx2+vnni`, `avx512`, `avx512+vnni`,
-    /// `avx512+vnni+bf16` or `avx512+vnni+bf16+amx`; on ARM `portable`, `neon`, `neon+dotprod` or `neon+i8mm+bf16`
-    /// [default: the best that this CPU has].
-    #[arg(long, env, help_heading = "Model")]
-    pub(crate) instruction_set: Option<InstructionSet>,
-
-    /// What "relevant" means where a request says nothing [default: the model's own instruction].
-    #[arg(long, env, help_heading = "Prompt")]
-    pub(crate) default_instruction: Option<String>,
-
-    /// The prompt of a re-ranker: the name of a family (`docs/rerankers.md` lists them), whose answers and scores apply,
-    /// too; `builtin` for Qwen3-Reranker's; or the path of a Jinja file [default: the model's own template if it has query
-    /// and document roles, else that of its family].
-    #[arg(long, env, value_parser = parse_chat_template, help_heading = "Prompt")]
-    pub(crate) chat_template: Option<ChatTemplate>,
-
-    /// The layers that a layer-wise re-ranker goes through before it scores, fewer of which are faster and less exact: 8 to 40
-    /// of bge-reranker-v2-minicpm-layerwise [default: 28, as its authors' card, or all if the model has no score there].
-    #[arg(long, env, help_heading = "Model", value_name = "LAYERS")]
-    pub(crate) cutoff_layers: Option<NonZeroUsize>,
-
-    /// Leave a request's instruction out where the model's prompt has no place for one, rather than refuse it.
-    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
-    pub(crate) ignore_instruction: bool,
-
-    /// The token whose logit is a generative re-ranker's raw score: its text, or its number as `id:9454` [default: by
-    /// `1_LogitScore/config.json`, else by the model's family].
-    #[arg(long, env, help_heading = "Score")]
-    pub(crate) rerank_true_token: Option<NamedAnswer>,
-
-    /// The token whose logit is taken from it [default: none where `--rerank-true-token` is given].
-    #[arg(long, env, requires = "rerank_true_token", help_heading = "Score")]
-    pub(crate) rerank_false_token: Option<NamedAnswer>,
-
-    /// What a re-ranker's score is of its raw one, x, where a request does not ask for raw scores: `sigmoid`, `sigmoid(x/5)`,
-    /// `sigmoid(x-2.65)`, `(x+1)/2` or `identity` [default: by the model's family, else `sigmoid`].
-    #[arg(long, env, help_heading = "Score")]
-    pub(crate) rerank_activation: Option<ScoreRule>,
-
-    /// Let control tokens such as `<|im_end|>` in a client's text take effect; only for comparisons with other
-    /// servers, because a document can then answer for the model.
-    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Prompt")]
-    pub(crate) parse_special_tokens: bool,
-
-    /// The longest input in tokens, prompt included [default: by the model's files; 8192 for generative re-rankers,
-    /// 32768 for jina-reranker-v3, whose prompts hold many documents].
-    #[arg(long, env, help_heading = "Limits")]
-    pub(crate) max_input_length: Option<NonZeroUsize>,
-
-    /// Cut inputs that are too long where a request says nothing, rather than refuse them.
-    #[arg(
-        long, env, action = ArgAction::Set, num_args = 0..=1, default_value = "true", default_missing_value = "true",
-        value_parser = BoolishValueParser::new(), help_heading = "Limits"
-    )]
-    pub(crate) auto_truncate: bool,
-
-    /// The tokens of one forward pass, a prefix that several texts share counted once. Longer inputs are computed alone;
-    /// where this is given and `--max-input-length` is not, they are cut to it [default: 16384; on the CPU, with a
-    /// prefix cache, at most 256 for each of `--threads`].
-    #[arg(long, env, help_heading = "Limits")]
-    pub(crate) max_batch_tokens: Option<NonZeroUsize>,
-
-    /// The texts of one forward pass [default: no limit].
-    #[arg(long, env, help_heading = "Limits")]
-    pub(crate) max_batch_requests: Option<NonZeroUsize>,
-
-    /// The bytes of memory for what was computed of texts' beginnings (template, instruction, query, prompt), so that later
-    /// requests which begin alike need not compute it again; 0 for none. On the CPU only.
-    #[arg(long, env, default_value = "268435456", help_heading = "Limits")]
-    pub(crate) prefix_cache_bytes: usize,
-
-    /// The threads that tokenize [default: the cores less one, 1 to 64].
-    #[arg(long, env, help_heading = "Threads")]
-    pub(crate) tokenization_workers: Option<NonZeroUsize>,
-
-    /// The threads that compute [default: all cores].
-    #[arg(long, env, help_heading = "Threads")]
-    pub(crate) threads: Option<NonZeroUsize>,
-
-    /// Keep each thread that computes on a CPU of its own, of those that this process may use: steadier times where
-    /// nothing else runs on them, and worse ones where something does.
-    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Threads")]
-    pub(crate) pin_threads: bool,
-}
-
-/// How a model's files are got.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct HubArgs {
-    /// The branch, tag, commit or `refs/pr/N` of the model on the Hub.
-    #[arg(long, env, default_value = "main", help_heading = "Model")]
-    pub(crate) revision: String,
-
-    /// The GGUF file of the model, where it has several, or other weights, too. `--model-id` may name it as well:
-    /// `owner/name:FILE.gguf`.
-    #[arg(long, env, help_heading = "Model")]
-    pub(crate) gguf_file: Option<String>,
-
-    /// The token for gated and private models on the Hub [default: the Hub client's own].
-    #[arg(long, env, hide_env_values = true, help_heading = "Model")]
-    pub(crate) hf_token: Option<Secret>,
-
-    /// The old name of `--hf-token`, which takes over its value.
-    #[arg(long, env, hide = true, hide_env_values = true)]
-    pub(crate) hf_api_token: Option<Secret>,
-
-    /// The folder for downloaded models [default: the Hub client's own].
-    #[arg(long, env, help_heading = "Model")]
-    pub(crate) huggingface_hub_cache: Option<PathBuf>,
-
-    /// What reads the weights and computes: `candle` (this server's own models and kernels), `ort` (ONNX Runtime, for
-    /// models in ONNX; a build with the feature `ort`) or `python` (sentence-transformers, for models that the others do
-    /// not have; a build with the feature `python`).
-    #[arg(long, env, value_parser = parse_backend, default_value = "candle", help_heading = "Model")]
-    pub(crate) backend: BackendKind,
-
-    /// The ONNX file that `--backend ort` reads, such as `model_int8.onnx`, below the model's folder or its folder `onnx`
-    /// [default: onnx/model.onnx, else model.onnx, else the only one].
-    #[arg(long, env, help_heading = "Model", value_name = "NAME")]
-    pub(crate) onnx_file: Option<String>,
-
-    /// Let `--backend python` run the Python files of the model, with all that this user may do: read them first, and give
-    /// a `--revision` that is a commit, so that they stay as they are.
-    #[arg(long, env, value_parser = BoolishValueParser::new(), help_heading = "Model")]
-    pub(crate) trust_remote_code: bool,
-}
-
-impl HubArgs {
-    /// The Hub's token, by either name. An empty variable is no token, as for the Hub's own clients.
-    pub(crate) fn token(&self) -> Option<&Secret> {
-        [&self.hf_token, &self.hf_api_token].into_iter().flatten().find(|token| !token.expose().is_empty())
-    }
-}
-
-/// Where a generative re-ranker's prompt comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ChatTemplate {
-    /// That of a family.
-    Builtin(&'static Family),
-    /// A Jinja file with the roles system, query and document.
-    File(PathBuf),
-}
-
 impl Args {
-    /// What [`crate::commands::command_line`] found, where it is no other command's.
+    /// The server's arguments in what [`crate::commands::command_line`] matched.
     ///
     /// # Errors
     ///
@@ -360,8 +246,8 @@ impl Args {
         Ok(args)
     }
 
-    /// What a command that serves nobody starts a model with: the flags about serving have their defaults, whatever
-    /// the variables say.
+    /// The arguments with which a command that does not serve starts a model: the flags about serving have
+    /// their defaults, whatever their variables say.
     ///
     /// # Errors
     ///
@@ -371,47 +257,8 @@ impl Args {
         let matches = command.try_get_matches_from([String::new(), format!("--model-id={model_id}")])?;
         Ok(Self { model, ..Self::from_arg_matches(&matches)? })
     }
-}
 
-/// Takes variables of ports off the flags where they hold a service link, and gives their names. Kubernetes tells each pod
-/// of every service in such a variable: of a service `prometheus`, it is `PROMETHEUS_PORT=tcp://10.0.0.1:9090`.
-pub(crate) fn set_aside_service_links(mut command: Command) -> (Command, Vec<String>) {
-    let is_link = |argument: &Arg| {
-        let value = argument.get_env().and_then(|variable| env::var(variable).ok());
-        let scheme = value.as_deref().and_then(|value| value.split_once("://")).map(|(scheme, _)| scheme);
-        matches!(scheme, Some("tcp" | "udp" | "sctp"))
-    };
-    let links = command.get_arguments().filter(|argument| argument.get_id().as_str().ends_with("port"));
-    let links: Vec<(Id, OsString)> = links
-        .filter(|argument| is_link(argument))
-        .filter_map(|argument| Some((argument.get_id().clone(), argument.get_env()?.to_owned())))
-        .collect();
-    for (id, _) in &links {
-        command = command.mut_arg(id, |argument| argument.env(None::<&'static str>));
-    }
-    (command, links.into_iter().map(|(_, variable)| variable.to_string_lossy().into_owned()).collect())
-}
-
-/// Every container runtime sets `HOSTNAME` to the container's name, which is no wish to listen on one address only:
-/// the variable counts where it holds an address or `localhost`. The flag always counts.
-fn set_aside_container_name(args: &mut Args) {
-    if parse_hostname(&args.hostname).is_none() {
-        args.ignored_hostname = Some(std::mem::replace(&mut args.hostname, "0.0.0.0".to_owned()));
-    }
-}
-
-/// The addresses that a hostname stands for, the preferred one first: `localhost` may lack IPv4 or IPv6.
-pub(crate) fn parse_hostname(hostname: &str) -> Option<Vec<IpAddr>> {
-    use std::net::{Ipv4Addr, Ipv6Addr};
-    if hostname.eq_ignore_ascii_case("localhost") {
-        return Some(vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
-    }
-    let unbracketed = hostname.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(hostname);
-    unbracketed.parse().ok().map(|address| vec![address])
-}
-
-impl Args {
-    /// The bytes that bodies, texts, tokens and answers take if every limit on them is reached.
+    /// The bytes of bodies, texts, tokens and answers if every limit on them is reached.
     pub(crate) fn most_bytes_of_requests(&self) -> u64 {
         let unread = self.door.max_unread_bytes.map_or(crate::door::DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
         let texts = self.max_concurrent_requests.get().saturating_mul(self.payload_limit.get());
@@ -420,44 +267,17 @@ impl Args {
     }
 }
 
-/// A time in seconds, more than none and less than a year.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 3.2e7);
-    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.filter(|time| !time.is_zero())
-        .ok_or_else(|| "must be a number of seconds above 0, such as `2.5`".to_owned())
-}
-
-fn parse_dtype(text: &str) -> Result<DType, String> {
-    let found = DType::ALL.into_iter().find(|dtype| dtype.to_string() == text);
-    found.ok_or_else(|| "expected float32, float16, bfloat16, int8 or int4".to_owned())
-}
-
-fn parse_backend(text: &str) -> Result<BackendKind, String> {
-    let found = BackendKind::ALL.into_iter().find(|backend| backend.as_str() == text);
-    let backend = found.ok_or("expected candle, ort or python")?;
-    if is_built_in(backend) { Ok(backend) } else { Err(not_built_in(backend)) }
-}
-
-fn parse_pool(text: &str) -> Result<Pool, String> {
-    let all = [Pool::Cls, Pool::Mean, Pool::Splade, Pool::LastToken];
-    let found = all.into_iter().find(|pool| pool.to_string() == text);
-    found.ok_or_else(|| "expected cls, mean, splade or last-token".to_owned())
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "clap wants a parser that can fail")]
-fn parse_chat_template(text: &str) -> Result<ChatTemplate, String> {
-    Ok(families::by_name(text).map_or_else(|_| ChatTemplate::File(text.into()), ChatTemplate::Builtin))
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use std::ffi::OsString;
+    use text_embeddings_backend::{BackendKind, is_built_in};
+    use text_embeddings_backend_core::DType;
+    use text_embeddings_core::{families, files::RequestedType};
 
     impl Args {
-        /// What a server has that is started with `arguments`, the program's name first.
+        /// The arguments of a server that is started with `arguments`, the program's name first.
         pub(crate) fn try_from(
             arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
         ) -> Result<Self, clap::Error> {
@@ -596,17 +416,6 @@ mod tests {
                 Some(expected)
             );
         }
-    }
-
-    #[test]
-    fn a_containers_name_in_the_variable_is_set_aside() {
-        let mut args = parse("--hostname 3f2a9c").unwrap();
-        assert_eq!(args.hostname, "3f2a9c");
-        set_aside_container_name(&mut args);
-        assert_eq!((args.hostname.as_str(), args.ignored_hostname.as_deref()), ("0.0.0.0", Some("3f2a9c")));
-        let mut args = parse("--hostname 127.0.0.1").unwrap();
-        set_aside_container_name(&mut args);
-        assert_eq!((args.hostname.as_str(), args.ignored_hostname), ("127.0.0.1", None));
     }
 
     #[test]

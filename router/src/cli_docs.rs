@@ -6,33 +6,37 @@ use std::fmt::Write;
 
 use clap::{Arg, Command};
 
-use crate::{commands::command_line, testing::check_document};
+use crate::{
+    commands::{VARIABLES, command_line},
+    testing::check_document,
+};
 
 const HEAD: &str = "# Command line
 
-Made from the flags by `make docs`; a test fails when it is stale. What the commands are for, and how to use them:
+Made from the flags by `make docs`; a test fails when it is stale. How to use the commands:
 [command-line.md](command-line.md).
 
 ```
-text-embeddings-router --model-id <MODEL_ID> [OPTIONS]
+text-embeddings-router [serve] --model-id <MODEL_ID> [OPTIONS]
 text-embeddings-router <COMMAND>
 ```
 
-Without a command it serves, with the flags that follow; [the commands](#commands) have their own. A flag given on the command line wins over
-its variable. A switch without a value takes `true` or `false` in its variable.
+Without a command, or with `serve`, it serves, with the flags that follow; [the commands](#commands) have their own. A
+flag on the command line wins over [its variable](#variables). A switch without a value takes `true` or `false` in its
+variable. `text-embeddings-router -h` shows the flags that a first start may need.
 ";
 
-const VARIABLES: &str = "
-## Variables without a flag
+const VARIABLES_HEAD: &str = "
+## Variables
 
-| variable | meaning |
+All variables that the server and its commands read. The flag has the meaning of its variable.
+
+| variable | flag, or meaning |
 |---|---|
-| `LOG_LEVEL` | How much is logged: `error`, `warn`, `info` (default), `debug`, `trace` or `off`, or a list such as `warn,text_embeddings_core=debug` |
-| `HF_HOME`, `HF_ENDPOINT`, `HF_HUB_OFFLINE` | The Hub client's own: its folder, its server, and whether it must do without one |
-| `OTEL_…` | OpenTelemetry's own, such as `OTEL_TRACES_SAMPLER`, `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_EXPORTER_OTLP_HEADERS`; they take effect where `--otlp-endpoint` is given |
 ";
 
-/// The page: a table for each group of the server's flags, in the order of the help, and one for each command.
+/// The page: a table for each group of the server's flags, in the order of the help, and one for each
+/// command.
 fn page(command: &Command) -> String {
     let shown = || command.get_arguments().filter(|argument| argument.get_help_heading().is_some());
     let mut headings: Vec<&str> = Vec::new();
@@ -48,7 +52,7 @@ fn page(command: &Command) -> String {
             page.push_str(&row(argument));
         }
     }
-    page.push_str(VARIABLES);
+    page.push_str(&variables(command));
     page.push_str("\n## Commands\n");
     for subcommand in command.get_subcommands() {
         page.push_str(&section(subcommand, command));
@@ -57,6 +61,24 @@ fn page(command: &Command) -> String {
 }
 
 const TABLE: &str = "| flag | variable | default | meaning |\n|---|---|---|---|\n";
+
+/// The table of all variables: those of flags in alphabetical order, then the others.
+fn variables(command: &Command) -> String {
+    let flags = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let mut rows: Vec<String> = flags
+        .filter_map(|argument| {
+            let (variable, long) = (argument.get_env()?.to_str().unwrap(), argument.get_long()?);
+            Some(format!("| `{variable}` | `--{long}` |\n"))
+        })
+        .collect();
+    rows.sort();
+    let others = VARIABLES.iter().map(|(name, meaning)| {
+        let names: Vec<_> = name.split(", ").map(|name| format!("`{name}`")).collect();
+        format!("| {} | {meaning} |\n", names.join(", "))
+    });
+    rows.extend(others);
+    format!("{VARIABLES_HEAD}{}", rows.concat())
+}
 
 /// A command's part of the page.
 fn section(subcommand: &Command, server: &Command) -> String {
@@ -93,8 +115,9 @@ fn row(argument: &Arg) -> String {
     };
     let variable =
         argument.get_env().map_or_else(String::new, |name| format!("`{}`", name.to_str().unwrap()));
-    let help = argument.get_help().unwrap().to_string();
-    // A default that depends on something stands in the help itself.
+    let help = argument.get_long_help().or(argument.get_help()).unwrap().to_string();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    // A default that depends on something is in the help text.
     let (meaning, depends) = match help.split_once(" [default: ") {
         Some((meaning, rest)) => {
             let (default, rest) = rest.split_once(']').unwrap();
@@ -118,7 +141,7 @@ fn the_page_that_is_checked_in_is_that_of_the_flags() {
 fn every_flag_that_is_not_hidden_has_its_row() {
     let command = command_line();
     let page = page(&command);
-    let page = page.split_once("## Commands").unwrap().0;
+    let page = page.split_once("## Variables").unwrap().0;
     for argument in command.get_arguments() {
         let id = argument.get_id().as_str();
         let row = format!("| `--{}", id.replace('_', "-"));

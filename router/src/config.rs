@@ -1,73 +1,55 @@
-//! From flags, and what the model's files say, to the configuration in force: every default that depends on
-//! something and every cross-check is here.
+//! From the flags and the model's files to the configuration in force: every default that depends on
+//! something, and every check of one flag against another.
 //!
-//! Input: [`Args`] and, for [`Config`], the [`ModelLimits`]. Output: [`ServerConfig`], which needs no model and is
-//! checked before anything is loaded, and [`Config`]. What must hold: pure functions of their input (cores aside); a
-//! setting that is not served is an error that names it; whatever was changed for the user is said in
-//! [`Config::notices`].
+//! Input: [`Args`] and, for [`Config`], the [`ModelLimits`]. Output: [`ServerConfig`], which needs no model
+//! and is checked before anything is loaded, and [`Config`]. What must hold: pure functions of their input
+//! (cores aside); a setting that is not served is an error that names it; [`Config::notices`] tells whatever
+//! was changed for the user.
 
 mod error;
+mod limits;
+mod model;
 
-use std::{
-    net::SocketAddr,
-    num::{NonZeroU32, NonZeroUsize},
-    thread,
-    time::Duration,
+use std::{net::SocketAddr, time::Duration};
+
+pub(crate) use self::{
+    error::ConfigError,
+    model::{Config, ModelLimits},
 };
-
-use text_embeddings_backend::{BackendKind, InstructionSet, ON_CPU};
-use text_embeddings_backend_core::{DType, ModelType};
-use text_embeddings_core::{
-    families::{Limits, ScoreRule},
-    tokenization::{NamedAnswer, TextLimits},
-};
-
-pub(crate) use self::error::ConfigError;
 use crate::{
-    args::{Args, ChatTemplate, parse_hostname},
+    args::{Args, parse_hostname},
     telemetry::collector::{Collector, Endpoint},
 };
 
-/// TEI's, for devices that compute so many in a moment. Without `--max-batch-tokens`, no longer input is taken either
-/// unless it is asked for.
-const DEFAULT_MAX_BATCH_TOKENS: usize = 16_384;
-/// The longest prompt of a listwise re-ranker on the CPU: some minutes of two threads at 0.6B parameters, during which nothing
-/// else is computed. Its authors' own, 131,072, would take longer than a batch may (`--device-timeout`).
-const DEFAULT_LIST_TOKENS: usize = 32_768;
-/// On the CPU, the default is this for each thread that computes. All that arrives waits for the forward pass that runs:
-/// at about 200 tokens a second and thread (0.6B parameters, bfloat16) these take 1.3 s, where 16,384 on two threads take
-/// 40 s. Twice as many are up to 4 % faster, half as many up to 6 % slower (`docs/performance-details.md` has the readings).
-const CPU_BATCH_TOKENS_PER_THREAD: usize = 256;
-const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
-const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
+/// TEI's default.
 const DEFAULT_PROMETHEUS_PORT: u16 = 9000;
 
-/// Where to listen and for whom. Needs no model.
+/// Where to listen, and for which clients. Needs no model.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerConfig {
     /// The addresses to try in turn.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// The same for gRPC beside HTTP; none if it is not wanted.
+    /// The same for gRPC in addition to HTTP; absent without `--grpc-port`.
     pub(crate) grpc_addresses: Option<Vec<SocketAddr>>,
-    /// Where traces are sent; none are where there is no collector.
+    /// The collector of traces; absent if none are sent.
     pub(crate) collector: Option<Collector>,
-    /// The second port for metrics; none where the first port serves them already.
+    /// The second port for metrics; absent if it would be the first port, which serves them anyway.
     pub(crate) prometheus: Option<PrometheusPort>,
     /// The most bytes of a body.
     pub(crate) payload_limit: usize,
-    /// Whether all routes but probes want the key.
+    /// Whether all routes except probes require the key.
     pub(crate) key_everywhere: bool,
-    /// How it ends.
+    /// How the server ends.
     pub(crate) shutdown: Shutdown,
-    /// What only HTTP is told.
+    /// Settings of HTTP alone.
     #[cfg(feature = "http")]
     pub(crate) http: crate::http::HttpSettings,
 }
 
-/// How the server ends once it is asked to.
+/// How the server ends after it is told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shutdown {
-    /// How long it goes on serving, not ready any more.
+    /// How long it still serves while it is not ready.
     pub(crate) delay: Duration,
     /// How long requests in flight may then take.
     pub(crate) drain: Duration,
@@ -78,12 +60,12 @@ pub(crate) struct Shutdown {
 pub(crate) struct PrometheusPort {
     /// The port.
     pub(crate) port: u16,
-    /// Whether the user asked for it: then it must be free.
+    /// Whether the user gave it: then it must be free.
     pub(crate) explicit: bool,
 }
 
 impl ServerConfig {
-    /// Checks the flags that need no model, also those that are not supported.
+    /// Checks the flags that need no model, including those that are not supported.
     ///
     /// # Errors
     ///
@@ -98,7 +80,7 @@ impl ServerConfig {
         let addresses = parse_hostname(&args.hostname).ok_or_else(|| ConfigError::Value {
             flag: "--hostname",
             value: args.hostname.clone(),
-            problem: "is no address: give an IPv4 or IPv6 address, or `localhost`".to_owned(),
+            problem: "is not an address: give an IPv4 or IPv6 address, or `localhost`".to_owned(),
         })?;
         let at = |port| addresses.iter().map(|address| SocketAddr::new(*address, port)).collect();
         let listen = args.aip_http_port.unwrap_or(args.port);
@@ -124,7 +106,7 @@ impl ServerConfig {
     }
 }
 
-/// Whether the first port, which is `listen`, serves the metrics where `port` was meant to. Only HTTP does.
+/// Whether the first port, `listen`, is also the `port` of the metrics and serves them. Only HTTP does.
 fn served_on(listen: u16, port: u16) -> bool {
     cfg!(feature = "http") && port == listen && listen != 0
 }
@@ -137,280 +119,15 @@ fn collector(endpoint: &Endpoint) -> Result<Option<Collector>, ConfigError> {
     })
 }
 
-/// What the model's files say about limits.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ModelLimits {
-    /// The detected kind.
-    pub(crate) model_type: ModelType,
-    /// `max_seq_length` of `sentence_bert_config.json`.
-    pub(crate) max_seq_length: Option<usize>,
-    /// The tokens that the model's positions allow.
-    pub(crate) longest_input: Option<usize>,
-    /// What the family of a re-ranker recommends; absent where the positions decide.
-    pub(crate) recommended: Option<Limits>,
-}
-
-/// How the model is served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "switches that do not exclude each other")]
-pub(crate) struct Config {
-    /// The model, as the user named it.
-    pub(crate) model_id: String,
-    /// Its name in answers.
-    pub(crate) served_model_name: String,
-    /// Its kind.
-    pub(crate) model_type: ModelType,
-    /// The backend that computes.
-    pub(crate) backend: BackendKind,
-    /// The arithmetic; none stands for the backend's choice.
-    pub(crate) dtype: Option<DType>,
-    /// The CPU's vector instructions; none stands for the best.
-    pub(crate) instruction_set: Option<InstructionSet>,
-    /// The folder of the one dense module; none stands for those of modules.json.
-    pub(crate) dense_path: Option<String>,
-    /// The task whose adapter is added to the weights.
-    pub(crate) lora_task: Option<String>,
-    /// The layers of a layer-wise re-ranker to go through; none stands for its authors' choice.
-    pub(crate) cutoff_layers: Option<usize>,
-    /// What is put before embedded texts where a request names no prompt.
-    pub(crate) default_prompt: Option<String>,
-    /// The name of that prompt; with neither, it is the model's own default.
-    pub(crate) default_prompt_name: Option<String>,
-    /// The instruction of requests without one; none stands for the model's own.
-    pub(crate) default_instruction: Option<String>,
-    /// The prompt's source; none stands for the model's own template or the built-in one.
-    pub(crate) chat_template: Option<ChatTemplate>,
-    /// Whether control tokens in a client's text take effect.
-    pub(crate) parse_special_tokens: bool,
-    /// Whether a request's instruction is left out where the prompt has no place for one.
-    pub(crate) ignore_instruction: bool,
-    /// The token whose logit is a generative re-ranker's raw score; none stands for the files' or the family's.
-    pub(crate) rerank_true_token: Option<NamedAnswer>,
-    /// The token whose logit is taken from it.
-    pub(crate) rerank_false_token: Option<NamedAnswer>,
-    /// What scores are of raw ones; none stands for the family's rule.
-    pub(crate) rerank_activation: Option<ScoreRule>,
-    /// The longest input in tokens, prompt included.
-    pub(crate) max_input_length: usize,
-    /// The longest texts of a re-ranker's prompt.
-    pub(crate) text_limits: TextLimits,
-    /// The tokens of a forward pass; a longer input has one of its own.
-    pub(crate) max_batch_tokens: usize,
-    /// The texts of a forward pass.
-    pub(crate) max_batch_requests: Option<usize>,
-    /// The requests in flight.
-    pub(crate) max_concurrent_requests: usize,
-    /// Their tokens.
-    pub(crate) max_queue_tokens: usize,
-    /// How long a request waits before it is begun.
-    pub(crate) queue_timeout: Option<Duration>,
-    /// How long a batch takes before the device counts as hung.
-    pub(crate) device_timeout: Option<Duration>,
-    /// The inputs of a request, except for re-ranking.
-    pub(crate) max_client_batch_size: usize,
-    /// The texts of a re-rank request.
-    pub(crate) max_rerank_texts: usize,
-    /// Whether too long inputs are cut where a request does not say.
-    pub(crate) auto_truncate: bool,
-    /// Threads that tokenize.
-    pub(crate) tokenization_workers: usize,
-    /// Threads that compute.
-    pub(crate) threads: usize,
-    /// Whether each of them is kept on a CPU of its own.
-    pub(crate) pin_threads: bool,
-    /// The most bytes kept of prefixes.
-    pub(crate) prefix_cache_bytes: usize,
-    /// What was changed for the user, a sentence each; to be logged.
-    pub(crate) notices: Vec<String>,
-}
-
-impl Config {
-    /// Joins the flags with what the model's files say.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] for flags that do not go with the kind of model, or limits that contradict each other.
-    pub(crate) fn resolve(args: &Args, limits: &ModelLimits) -> Result<Self, ConfigError> {
-        refuse_other_kinds(args, limits.model_type)?;
-        let mut notices = Vec::new();
-        if args.model.parse_special_tokens {
-            notices.push(
-                "control tokens in the texts of clients take effect (`--parse-special-tokens`): a document can speak in \
-                 the template's name, and so decide its own score"
-                    .to_owned(),
-            );
-        }
-        if let Some(name) = &args.ignored_hostname {
-            notices.push(format!(
-                "the variable HOSTNAME holds a name ({name}), not an address: listening on 0.0.0.0"
-            ));
-        }
-        let longest = longest_input(args, limits, &mut notices)?;
-        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let or = |given: Option<NonZeroUsize>, default| given.map_or(default, NonZeroUsize::get);
-        let threads = or(args.model.threads, cores);
-        let default_budget = default_budget(ON_CPU, threads, args.model.prefix_cache_bytes);
-        let is_list = limits.recommended.is_some_and(|of| of.document.is_some());
-        let (max_input_length, max_batch_tokens) =
-            fit_into_batch(args, (longest, is_list), default_budget, &mut notices)?;
-        Ok(Self {
-            model_id: args.model_id.clone(),
-            served_model_name: args.served_model_name.clone().unwrap_or_else(|| args.model_id.clone()),
-            model_type: limits.model_type,
-            backend: args.model.hub.backend,
-            dtype: args.model.dtype,
-            instruction_set: args.model.instruction_set,
-            dense_path: not_empty(args.dense_path.as_ref()),
-            lora_task: not_empty(args.lora_task.as_ref()),
-            cutoff_layers: args.model.cutoff_layers.map(NonZeroUsize::get),
-            default_prompt: args.default_prompt.clone(),
-            default_prompt_name: not_empty(args.default_prompt_name.as_ref()),
-            default_instruction: args.model.default_instruction.clone(),
-            chat_template: args.model.chat_template.clone(),
-            parse_special_tokens: args.model.parse_special_tokens,
-            ignore_instruction: args.model.ignore_instruction,
-            rerank_true_token: args.model.rerank_true_token.clone(),
-            rerank_false_token: args.model.rerank_false_token.clone(),
-            rerank_activation: args.model.rerank_activation,
-            max_input_length,
-            text_limits: TextLimits {
-                // Whoever says how long a prompt may be means all of it.
-                texts: limits
-                    .recommended
-                    .and_then(|of| of.texts)
-                    .filter(|_| args.model.max_input_length.is_none()),
-                query: limits.recommended.and_then(|of| of.query),
-                document: limits.recommended.and_then(|of| of.document),
-            },
-            max_batch_tokens,
-            max_batch_requests: args.model.max_batch_requests.map(NonZeroUsize::get),
-            max_concurrent_requests: args.max_concurrent_requests.get(),
-            max_queue_tokens: args.max_queue_tokens.get(),
-            queue_timeout: args.queue_timeout,
-            device_timeout: NonZeroU32::new(args.device_timeout)
-                .map(|seconds| Duration::from_secs(seconds.get().into())),
-            max_client_batch_size: or(args.max_client_batch_size, DEFAULT_MAX_CLIENT_BATCH_SIZE),
-            // Who limits a request's inputs the way TEI knows means re-ranking too.
-            max_rerank_texts: or(
-                args.max_rerank_texts.or(args.max_client_batch_size),
-                DEFAULT_MAX_RERANK_TEXTS,
-            ),
-            auto_truncate: args.model.auto_truncate,
-            tokenization_workers: or(args.model.tokenization_workers, cores.saturating_sub(1).clamp(1, 64)),
-            threads,
-            pin_threads: args.model.pin_threads,
-            prefix_cache_bytes: args.model.prefix_cache_bytes,
-            notices,
-        })
-    }
-}
-
-/// Flags that mean nothing for this kind of model. An empty value, as a chart may set a variable, is none.
-fn refuse_other_kinds(args: &Args, model_type: ModelType) -> Result<(), ConfigError> {
-    let is_reranker = matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker);
-    let is_embedding = matches!(model_type, ModelType::Embedding(_));
-    let is_set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
-    let is_generative = model_type == ModelType::ListwiseReranker;
-    let (rerankers, embeddings) = ("re-rankers", "embedding models");
-    let generative = "generative re-rankers";
-    let misplaced = [
-        ("--default-instruction", rerankers, !is_reranker && is_set(&args.model.default_instruction)),
-        ("--chat-template", rerankers, !is_reranker && args.model.chat_template.is_some()),
-        ("--rerank-activation", rerankers, !is_reranker && args.model.rerank_activation.is_some()),
-        ("--cutoff-layers", rerankers, !is_reranker && args.model.cutoff_layers.is_some()),
-        ("--rerank-true-token", generative, !is_generative && args.model.rerank_true_token.is_some()),
-        ("--default-prompt", embeddings, !is_embedding && is_set(&args.default_prompt)),
-        ("--default-prompt-name", embeddings, !is_embedding && is_set(&args.default_prompt_name)),
-        ("--dense-path", embeddings, !is_embedding && is_set(&args.dense_path)),
-        ("--lora-task", embeddings, !is_embedding && is_set(&args.lora_task)),
-    ];
-    match misplaced.into_iter().find(|(_, _, misplaced)| *misplaced) {
-        Some((flag, of, _)) => {
-            Err(ConfigError::OtherKind { flag, of, model_id: args.model_id.clone(), model_type })
-        }
-        None => Ok(()),
-    }
-}
-
-fn not_empty(value: Option<&String>) -> Option<String> {
-    value.filter(|value| !value.is_empty()).cloned()
-}
-
-/// The longest input by flag, files or kind of model; never more than the positions allow.
-fn longest_input(args: &Args, limits: &ModelLimits, notices: &mut Vec<String>) -> Result<usize, ConfigError> {
-    let positions = limits.longest_input.unwrap_or(usize::MAX);
-    if let Some(asked) = args.model.max_input_length.map(NonZeroUsize::get) {
-        return if asked <= positions {
-            Ok(asked)
-        } else {
-            Err(ConfigError::BeyondPositions { asked, positions })
-        };
-    }
-    let longest = match (limits.max_seq_length, limits.recommended) {
-        (Some(length), _) => length,
-        (None, Some(recommended)) => return Ok(recommended.prompt.min(positions)),
-        (None, None) => positions,
-    };
-    if longest > positions {
-        notices.push(format!(
-            "max_seq_length {longest} is more than the {positions} tokens that the model's positions allow, which are the \
-             longest input"
-        ));
-    }
-    Ok(longest.min(positions))
-}
-
-/// The token budget where none is given. Without a prefix cache every batch computes the beginning that its texts share
-/// anew, so that small batches would cost more than they give.
-fn default_budget(on_cpu: bool, threads: usize, prefix_cache_bytes: usize) -> usize {
-    if on_cpu && prefix_cache_bytes > 0 {
-        threads.saturating_mul(CPU_BATCH_TOKENS_PER_THREAD).min(DEFAULT_MAX_BATCH_TOKENS)
-    } else {
-        DEFAULT_MAX_BATCH_TOKENS
-    }
-}
-
-/// The longest input and the token budget. A budget that is given bounds the inputs, too, unless `--max-input-length`
-/// does: what is longer than a batch and accepted is computed alone. The prompts of a listwise re-ranker (`is_list`) may be
-/// longer, because how many documents one holds decides their scores.
-fn fit_into_batch(
-    args: &Args,
-    (longest, is_list): (usize, bool),
-    default_budget: usize,
-    notices: &mut Vec<String>,
-) -> Result<(usize, usize), ConfigError> {
-    let explicit = args.model.max_batch_tokens.map(NonZeroUsize::get);
-    let may_cut = args.model.auto_truncate;
-    let most = match explicit {
-        _ if args.model.max_input_length.is_some() => longest,
-        Some(budget) if budget < longest && !may_cut => {
-            return Err(ConfigError::BudgetTooSmall { budget, longest });
-        }
-        Some(budget) => budget,
-        None if is_list && ON_CPU => DEFAULT_LIST_TOKENS,
-        None if may_cut => DEFAULT_MAX_BATCH_TOKENS,
-        None => longest,
-    };
-    if most < longest {
-        notices.push(if is_list {
-            format!(
-                "documents of a request that need more than {most} tokens are read in several prompts, although the model takes \
-                 {longest}: `--max-input-length` sets another length"
-            )
-        } else {
-            format!(
-                "inputs longer than `--max-batch-tokens` {most} are cut to it, although the model takes {longest} tokens"
-            )
-        });
-    }
-    Ok((longest.min(most), explicit.unwrap_or(default_budget)))
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::limits::default_budget;
     use super::*;
-    use text_embeddings_backend_core::Pool;
+    use std::{num::NonZeroUsize, thread};
+    use text_embeddings_backend::ON_CPU;
+    use text_embeddings_backend_core::{ModelType, Pool};
+    use text_embeddings_core::families::Limits;
 
     const QWEN: ModelLimits = ModelLimits {
         model_type: ModelType::ListwiseReranker,
@@ -433,7 +150,7 @@ mod tests {
         let recommended = Limits { prompt: 131_072, document: Some(2048), ..Limits::DEFAULT };
         let limits = ModelLimits { longest_input: Some(131_072), recommended: Some(recommended), ..QWEN };
         for (flags, longest, notices) in [
-            ("", if ON_CPU { 32_768 } else { 16_384 }, 1),
+            ("", if ON_CPU { 32_768 } else { 16_384 }, 0),
             ("--max-input-length 131072", 131_072, 0),
             ("--max-input-length 999", 999, 0),
             ("--max-batch-tokens 4096", 4096, 1),
@@ -454,7 +171,7 @@ mod tests {
             ("--prefix-cache-bytes 0", None, None, (8192, 16_384), 0),
             ("", Some(1000), Some(40_960), (1000, 512), 0),
             ("", Some(1000), Some(512), (512, 512), 1),
-            ("", Some(30_000), Some(40_960), (16_384, 512), 1),
+            ("", Some(30_000), Some(40_960), (16_384, 512), 0),
             ("--parse-special-tokens", None, Some(512), (512, 512), 1),
             ("--auto-truncate false", Some(30_000), Some(40_960), (30_000, 512), 0),
             ("--max-input-length 40960", None, Some(40_960), (40_960, 512), 0),
@@ -478,6 +195,41 @@ mod tests {
             let config = Config::resolve(&args(&format!("--threads 2 {flags}")), &limits).unwrap();
             assert_eq!((config.max_input_length, config.max_batch_tokens), expected, "{flags} {limits:?}");
             assert_eq!(config.notices.len(), notices, "{:?}", config.notices);
+        }
+    }
+
+    #[test]
+    fn one_sentence_tells_what_bounds_the_longest_input() {
+        let embedding =
+            ModelLimits { model_type: ModelType::Embedding(Pool::Mean), recommended: None, ..QWEN };
+        for (flags, max_seq_length, limits, expected) in [
+            ("", None, QWEN, "8192 tokens (as recommended for this kind of re-ranker); longer ones are cut"),
+            ("", None, embedding, "16384 tokens (the default bound, although the model takes 40960)"),
+            ("", Some(512), embedding, "512 tokens (max_seq_length in the model's files)"),
+            ("", Some(50_000), embedding, "16384 tokens (the default bound, although the model takes 40960)"),
+            (
+                "--auto-truncate false",
+                None,
+                embedding,
+                "40960 tokens (all that the model's positions allow); longer ones \
+                                                        are refused",
+            ),
+            ("--max-input-length 7", None, QWEN, "7 tokens (by `--max-input-length`); longer ones are cut"),
+            (
+                "--max-batch-tokens 99",
+                None,
+                embedding,
+                "99 tokens (by `--max-batch-tokens`, although the model takes",
+            ),
+        ] {
+            let config = Config::resolve(&args(flags), &ModelLimits { max_seq_length, ..limits }).unwrap();
+            let told = &config.longest_input;
+            assert!(told.starts_with(&format!("Longest input: {expected}")), "{flags}: {told}");
+            let is_open = told.ends_with("; `--max-input-length` sets another length");
+            assert_eq!(is_open, !flags.contains("--max-input-length"), "{told}");
+            // Only a flag that was given is a reason to warn.
+            let is_warned = config.notices.iter().any(|notice| notice.contains("--max-batch-tokens"));
+            assert_eq!(is_warned, flags.contains("--max-batch-tokens"), "{:?}", config.notices);
         }
     }
 
@@ -632,7 +384,7 @@ mod tests {
             ),
             (
                 "--hostname 300.1.1.1",
-                "`--hostname 300.1.1.1` is no address: give an IPv4 or IPv6 address, or `localhost`",
+                "`--hostname 300.1.1.1` is not an address: give an IPv4 or IPv6 address, or `localhost`",
             ),
             (
                 "--cors-allow-origin example.org",

@@ -32,14 +32,18 @@ pub(crate) fn headers(cost: &Cost, compute_type: &'static str) -> Vec<(HeaderNam
 
 /// Logs a success of `route`.
 pub(crate) fn log(route: &'static str, cost: &Cost) {
-    let span = tracing::info_span!(
-        "request",
-        route,
+    let milliseconds = |time: Duration| time.as_micros() as f64 / 1e3;
+    // The span of the request has its path, which for `/` or `/vertex` does not tell the task.
+    tracing::info!(
+        task = route,
+        status = 200,
+        texts = cost.texts,
         tokens = cost.tokens,
-        total_time = ?cost.total,
-        tokenization_time = ?cost.tokenization,
-        queue_time = ?cost.queue,
-        inference_time = ?cost.inference,
+        truncated = cost.truncated,
+        total_ms = milliseconds(cost.total),
+        tokenization_ms = milliseconds(cost.tokenization),
+        queue_ms = milliseconds(cost.queue),
+        inference_ms = milliseconds(cost.inference),
+        "Success"
     );
-    span.in_scope(|| tracing::info!("Success"));
 }

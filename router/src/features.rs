@@ -1,4 +1,4 @@
-//! What the Cargo features of this build mean, under the names of text-embeddings-inference.
+//! The meaning of this build's Cargo features, which have the names of text-embeddings-inference.
 //!
 //! Input: the features, and the variable `USE_FLASH_ATTENTION`. Output: lines for the log, and whether flash attention may be
 //! used. What must hold: a feature that cannot be true ends the build with the reason; one that changes nothing, or less than
@@ -29,7 +29,7 @@ struct Features {
     idle: Option<&'static str>,
 }
 
-/// What the log should say of this build.
+/// Sentences for the log about this build.
 pub(crate) fn notices() -> Vec<String> {
     let features = Features {
         cuda: cfg!(feature = "cuda"),

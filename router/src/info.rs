@@ -1,6 +1,6 @@
-//! What is served, and within which limits, as both transports tell it.
+//! The model that is served, and its limits, as both transports describe them.
 //!
-//! Input: the configuration, and what start-up learned of the model. Output: [`Info`], which a transport puts into its
+//! Input: the configuration, and the details of the model. Output: [`Info`], which a transport puts into its
 //! own form.
 
 use std::fmt;
@@ -13,12 +13,12 @@ use crate::{
     startup::reranker::{Prompt, Resolved},
 };
 
-/// The answer to who asks what this server is.
+/// The answer to requests about the server itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Info {
     /// How the model is served.
     pub(crate) config: Config,
-    /// What the model's files say.
+    /// The details of the model.
     pub(crate) model: ModelDetails,
     /// This server's version.
     pub(crate) version: &'static str,
@@ -28,10 +28,10 @@ pub(crate) struct Info {
     pub(crate) docker_label: Option<&'static str>,
 }
 
-/// What start-up learns of the model beside its [`Config`].
+/// The details of the model that are not in its [`Config`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ModelDetails {
-    /// The commit on the Hub; none for a local folder.
+    /// The commit on the Hub; absent for a local folder.
     pub(crate) sha: Option<String>,
     /// What `model_dtype` says, in TEI's words: `float16` where the flag asks for it, else the arithmetic.
     pub(crate) dtype: String,
@@ -41,43 +41,43 @@ pub(crate) struct ModelDetails {
     pub(crate) backend: &'static str,
     /// The files that the weights come from, their format, and the types that they store.
     pub(crate) weights: String,
-    /// The CPU's vector instructions in use; none where it does not compute.
+    /// The CPU's vector instructions in use; absent if another device computes.
     pub(crate) instruction_set: Option<String>,
-    /// The most bytes kept of prefixes; 0 where none are.
+    /// The most bytes of the prefix cache; 0 without one.
     pub(crate) prefix_cache_bytes: usize,
     /// The classes in order; for a generative re-ranker `["yes"]`.
     pub(crate) labels: Vec<String>,
-    /// The instruction in force where a request has none.
+    /// The instruction of requests without one.
     pub(crate) default_instruction: Option<String>,
-    /// What sentence-transformers applies to a re-ranker's raw score, such as `identity`.
+    /// The function that sentence-transformers applies to a re-ranker's raw score, such as `identity`.
     pub(crate) score_activation: Option<String>,
-    /// What decides a re-ranker's scores.
+    /// The settings that decide a re-ranker's scores.
     pub(crate) reranker: Option<RerankerDetails>,
 }
 
-/// What decides a re-ranker's scores, each with what says so.
+/// The settings that decide a re-ranker's scores, each with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RerankerDetails {
-    /// The family, if it is of one.
+    /// The family, if it belongs to one.
     pub(crate) family: Option<String>,
-    /// What says that it is of this family.
+    /// The reason why it belongs to this family.
     pub(crate) family_reason: Option<String>,
     /// Where the prompt comes from.
     pub(crate) prompt: String,
     /// A generative re-ranker's answers, and where they come from.
     pub(crate) answers: Option<String>,
-    /// Layers gone through before a layer-wise re-ranker scores; none for other models.
+    /// The number of layers after which a layer-wise re-ranker scores; absent for other models.
     pub(crate) cutoff_layers: Option<usize>,
     /// Whether a document's score depends on the other documents of its request.
     pub(crate) scores_depend_on_request: bool,
-    /// What scores are of raw ones, such as `sigmoid(x/5)`.
+    /// How scores follow from raw scores, such as `sigmoid(x/5)`.
     pub(crate) score: String,
-    /// What says so.
+    /// The source of that rule.
     pub(crate) score_reason: String,
 }
 
 impl RerankerDetails {
-    /// The words for what start-up resolved.
+    /// The details in words.
     pub(crate) fn new(resolved: &Resolved, tokenizer: &Tokenizer) -> Self {
         let (family, family_reason) =
             resolved.family.as_ref().map(|(family, reason)| (family.name.to_owned(), reason.clone())).unzip();
@@ -122,18 +122,18 @@ impl fmt::Display for RerankerDetails {
 }
 
 impl Info {
-    /// The answer for a model served as `config` says.
+    /// The answer for a model with this configuration.
     pub(crate) fn new(config: Config, model: ModelDetails) -> Self {
         Self {
             config,
             model,
             version: env!("CARGO_PKG_VERSION"),
-            sha: option_env!("GIT_SHA"),
+            sha: COMMIT,
             docker_label: option_env!("DOCKER_LABEL"),
         }
     }
 
-    /// The kind of model in a word: with `listwise-reranker` for what TEI calls a re-ranker too.
+    /// The kind of model in a word. TEI calls a `listwise-reranker` a re-ranker, too.
     pub(crate) fn model_kind(&self) -> &'static str {
         match self.config.model_type {
             ModelType::Embedding(_) => "embedding",
@@ -142,6 +142,15 @@ impl Info {
             ModelType::ListwiseReranker => "listwise-reranker",
         }
     }
+}
+
+/// The commit that this program was built from, if the build knew it.
+pub(crate) const COMMIT: Option<&str> = option_env!("ROUTER_COMMIT");
+
+/// The program with its version, and with the commit if the build knew it.
+pub(crate) fn program() -> String {
+    let commit = COMMIT.map(|commit| format!(" (commit {})", &commit[..commit.len().min(12)]));
+    format!("text-embeddings-router {}{}", env!("CARGO_PKG_VERSION"), commit.unwrap_or_default())
 }
 
 /// A way of pooling as TEI's answers name it: as on the command line, but for `last_token`.

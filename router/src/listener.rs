@@ -1,7 +1,8 @@
-//! The server's ports and its Unix socket: taken at the start, opened when the model is ready.
+//! The server's ports and its Unix socket: reserved at the start, opened when the model is ready.
 //!
-//! Input: the addresses to try, or a path. Output: a [`Reserved`] port or a [`ReservedPath`], then a listener. What must hold: a port in use fails
-//! before the model is loaded; until [`Reserved::listen`] clients are refused rather than left waiting.
+//! Input: the addresses to try, or a path. Output: a [`Reserved`] port or a [`ReservedPath`], then a
+//! listener. What must hold: a port in use fails before the model is loaded; until [`Reserved::listen`]
+//! clients are refused instead of left waiting.
 
 use std::{
     io::ErrorKind,
@@ -15,19 +16,20 @@ use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket};
 /// Connections that the system holds until they are accepted.
 const BACKLOG: u32 = 1024;
 
-/// A port that is taken but not open.
+/// A port that is reserved but not open.
 pub(crate) struct Reserved {
     socket: TcpSocket,
     address: SocketAddr,
     flag: &'static str,
 }
 
-/// Takes the first of `addresses` that the machine has. One that it has but cannot give ends the search: a client
-/// that tries the same addresses would reach whoever holds it. `flag` is the one that names another port.
+/// Reserves the first of `addresses` that the machine has. An address that it has but that is in use ends the
+/// search: otherwise a client that tries the same addresses would reach the other process. `flag` is the flag
+/// for another port.
 ///
 /// # Errors
 ///
-/// If none of them can be taken.
+/// If none of them can be reserved.
 pub(crate) fn reserve(addresses: &[SocketAddr], flag: &'static str) -> anyhow::Result<Reserved> {
     let mut lacking = None;
     for &address in addresses {
@@ -44,18 +46,23 @@ pub(crate) fn reserve(addresses: &[SocketAddr], flag: &'static str) -> anyhow::R
 
 fn bind(address: SocketAddr, flag: &'static str) -> std::io::Result<Reserved> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A server that was just stopped leaves its port in a state that only this flag lets pass.
+    // The port of a server that just stopped can be bound only with this option.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(Reserved { address: socket.local_addr()?, socket, flag })
 }
 
 fn advise(error: &std::io::Error, address: SocketAddr, flag: &str) -> anyhow::Error {
+    if error.kind() == ErrorKind::PermissionDenied {
+        return anyhow::anyhow!(
+            "cannot listen on {address} ({error}): a port below 1024 needs root or CAP_NET_BIND_SERVICE; give another `{flag}`"
+        );
+    }
     anyhow::anyhow!("cannot listen on {address} ({error}): give a free `{flag}`, or another `--hostname`")
 }
 
 impl Reserved {
-    /// The address taken.
+    /// The reserved address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -83,18 +90,18 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // A file that somebody else removed needs no removing.
+        // Another process may have removed the file.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A Unix socket that is taken but not open.
+/// A Unix socket that is reserved but not open.
 pub(crate) struct ReservedPath {
     socket: UnixSocket,
     file: SocketFile,
 }
 
-/// Takes the path of `--uds-path`. The file that a server left which was killed is replaced.
+/// Reserves the path of `--uds-path`. A file that a killed server left is replaced.
 ///
 /// # Errors
 ///
@@ -184,6 +191,17 @@ mod tests {
                 "{message}"
             );
         }
+    }
+
+    #[test]
+    fn a_port_that_needs_permission_says_which() {
+        let message =
+            advise(&ErrorKind::PermissionDenied.into(), addresses(&["0.0.0.0:80"])[0], "--port").to_string();
+        let expected = "a port below 1024 needs root or CAP_NET_BIND_SERVICE; give another `--port`";
+        assert!(
+            message.starts_with("cannot listen on 0.0.0.0:80 (") && message.ends_with(expected),
+            "{message}"
+        );
     }
 
     #[tokio::test]

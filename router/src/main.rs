@@ -1,8 +1,8 @@
-//! The process: arguments, then a command, or a server's log, runtime, start-up, serving, and orderly end.
+//! The process: arguments, then a command, or a server's log, runtime, start, serving and orderly end.
 //!
-//! What must hold: a server that cannot start, or a command that fails, says why in one line on standard error and exits
-//! with 1; SIGTERM and SIGINT end a server with 0 after the requests in flight, a second signal at once; a lost device ends
-//! it with 1 after the requests in flight.
+//! What must hold: a server that cannot start, or a command that fails, tells why in one line on standard
+//! error and exits with 1; SIGTERM and SIGINT end a server with 0 after the requests in flight, a second
+//! signal ends it at once; a lost device ends it with 1 after the requests in flight.
 
 mod args;
 mod auth;
@@ -41,7 +41,7 @@ use std::{
 use anyhow::Context;
 
 use crate::{
-    args::Args,
+    args::{Args, Given},
     auth::Keys,
     commands::Invocation,
     config::{ServerConfig, Shutdown},
@@ -56,26 +56,27 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    let ended = match Invocation::from_process() {
-        Invocation::Serve(args) => run(*args),
-        Invocation::Run(command) => command.run().map(|()| ExitCode::SUCCESS),
+    let (ended, given) = match Invocation::from_process() {
+        Invocation::Serve(args, given) => (run(*args, &given), given),
+        Invocation::Run(command, given) => (command.run().map(|()| ExitCode::SUCCESS), given),
     };
     match ended {
         Ok(code) => code,
-        // Whoever read the results has enough of them, as `head` does.
+        // The reader of the results closed the pipe because it has enough of them, as `head` does.
         Err(error) if commands::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let line = format!("{error:#}").replace('\n', " ");
-            // There is nobody left to tell if even this fails.
+            let line = given.explained(&format!("{error:#}").replace('\n', " "));
+            // If even this cannot be written, there is no other place to report it.
             let _ = writeln!(io::stderr(), "Error: {}", Escaped(&line));
             ExitCode::from(if error.is::<commands::Usage>() { 2 } else { 1 })
         }
     }
 }
 
-fn run(args: Args) -> anyhow::Result<ExitCode> {
+fn run(args: Args, given: &Given) -> anyhow::Result<ExitCode> {
     let server = ServerConfig::resolve(&args)?;
     telemetry::logging::start(args.json_output, args.disable_spans)?;
+    tracing::info!("{} {given}", info::program());
     let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
     let traces = {
         let _on_runtime = runtime.enter();
@@ -83,14 +84,14 @@ fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let ended = runtime.block_on(start_and_serve(args, server, traces.clone()));
     traces.finish();
-    // A model that is still loading, or a batch that is still computed, must not hold the process back.
+    // A model that still loads, or a batch that is still computed, must not hold the process back.
     runtime.shutdown_background();
     ended.map(ExitCode::from)
 }
 
-/// Takes the ports first, so that one in use is known before a model is loaded, and listens once the model is ready.
+/// Reserves the ports first, so that a port in use is an error before a model is loaded, and opens them when
+/// the model is ready.
 async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> anyhow::Result<Ended> {
-    tracing::info!("{args:?}");
     for notice in features::notices() {
         tracing::info!("{notice}");
     }
@@ -111,11 +112,11 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         Parent::watch(args.stop_with_stdin).context("the system gives no thread to watch standard input")?;
     tokio::spawn(reload::watch(keys.clone(), ports.certificate.clone()));
     let started = tokio::select! {
-        started = tokio::spawn(async move { startup::start(&args).await }) => started.context("start-up broke off")??,
+        started = tokio::spawn(async move { startup::start(&args).await }) => started.context("the start broke off")??,
         () = signals.clone().received(1) => return Ok(Ended::Asked),
         () = parent.clone().gone() => return Ok(Ended::Asked),
     };
-    let Started { service, info, compute_type } = started;
+    let Started { service, info, compute_type, summary } = started;
     metrics.watch(service.gauges(), info.config.max_input_length);
     memory::give_back().context("the system gives no thread to look after memory")?;
     let Shutdown { delay, drain } = server.shutdown;
@@ -137,7 +138,7 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     let stop = Stop::on(asked, delay);
     let server = Arc::new(server);
     let state = AppState { service, info: Arc::new(info), server, keys, metrics, traces, compute_type, stop };
-    let listeners = ports.listen()?;
+    let listeners = ports.listen(&summary)?;
     tokio::select! {
         served = serve::serve(state, listeners, &door, drain) => served.context("the listener failed"),
         () = signals.received(2) => {
@@ -147,7 +148,7 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     }
 }
 
-/// Where the server will listen, taken and not open.
+/// The server's ports, reserved but not open.
 struct Ports {
     first: Reserved,
     second: Option<Reserved>,
@@ -166,8 +167,8 @@ impl Ports {
         Ok(Self { first, second, socket, certificate })
     }
 
-    /// Opens all of them, and says so.
-    fn listen(self) -> anyhow::Result<Listeners> {
+    /// Opens all of them, and logs it with the `summary` of the model.
+    fn listen(self, summary: &str) -> anyhow::Result<Listeners> {
         let Self { first, second, socket, certificate } = self;
         let (tls, at) = (if certificate.is_some() { " with TLS" } else { "" }, first.address());
         let mut ready = format!("Ready: listening on {at}");
@@ -187,7 +188,7 @@ impl Ports {
         if let Some((_, file)) = &socket {
             write!(ready, ", and on {}", file.path().display())?;
         }
-        tracing::info!("{ready}");
+        tracing::info!("{ready}; {} serves {summary}", info::program());
         let socket = socket.map(|(listener, file)| Listener::Unix(listener, file));
         Ok(Listeners { first, second, socket })
     }

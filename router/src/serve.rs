@@ -6,11 +6,13 @@
 
 use std::{convert::Infallible, future::Future, io, process::ExitCode, sync::Arc, time::Duration};
 
+use axum::{Router, middleware};
 use tokio::sync::watch;
 
 use crate::{
     door::{Door, Listener},
     state::AppState,
+    telemetry::requests,
 };
 
 // What is served on `--port`, and what on `--grpc-port`, which only a build with both transports has.
@@ -141,7 +143,8 @@ pub(crate) async fn serve(
         stop.clone().due().await;
         tokio::time::sleep(drain).await;
     };
-    let (app, second_app) = (first::app(state.clone())?, second::app(state.clone())?);
+    let identified = |app: Router| app.layer(middleware::from_fn(requests::identified));
+    let (app, second_app) = (identified(first::app(state.clone())?), identified(second::app(state.clone())?));
     let open = async |listener, speech, app| {
         if let Some(listener) = listener {
             door.open(listener, speech, app, stop.clone()).await;

@@ -1,7 +1,8 @@
-//! From arguments to a service that is ready: files, kind, configuration, encoder, weights, self-check, engine.
+//! From arguments to a service that is ready: files, kind, configuration, encoder, weights, self-check,
+//! engine.
 //!
-//! Input: [`Args`]. Output: [`Started`]. What must hold: whatever would make every answer wrong or the same is found
-//! here, and keeps the server from starting with a sentence that names the file or flag.
+//! Input: [`Args`]. Output: [`Started`]. What must hold: a cause that would make every answer wrong, or all
+//! answers the same, is found here. It ends the start with a sentence that names the file or flag.
 
 pub(crate) mod backend;
 mod check;
@@ -10,6 +11,7 @@ mod parts;
 mod prompts;
 mod python;
 pub(crate) mod reranker;
+mod suggestion;
 
 use std::{fmt, num::NonZeroUsize, time::Instant};
 
@@ -34,14 +36,16 @@ use crate::{
     secret::Secret,
 };
 
-/// What serving needs of start-up.
+/// The result of the start.
 pub(crate) struct Started {
-    /// What answers requests.
+    /// The engine with the model, which answers requests.
     pub(crate) service: Service,
-    /// What `GET /info` says.
+    /// The answer of `GET /info`.
     pub(crate) info: Info,
     /// The device that computes: `cpu`, `cuda` or `metal`.
     pub(crate) compute_type: &'static str,
+    /// Model, arithmetic, device and memory in a few words, for the log.
+    pub(crate) summary: String,
 }
 
 /// Loads the model that `args` names, checks it and starts the engine.
@@ -50,8 +54,7 @@ pub(crate) struct Started {
 ///
 /// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
-    backend::check(&args.model)?;
-    python::check(args)?;
+    backend::check(args)?;
     let mut steps = Steps::start();
     let source =
         ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
@@ -59,6 +62,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("files");
     let (config, reason) = resolve(args, &folder)?;
     tracing::info!("Served as {}: {reason}", config.model_type);
+    tracing::info!("{}", config.longest_input);
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
@@ -67,44 +71,18 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("tokenizer");
     let available = memory::Available::read();
     if let Some(available) = available {
-        available.check_weights(memory::weights(&folder), config.dtype)?;
+        available.check_weights(memory::weights(&folder), config.dtype, config.backend)?;
     }
     let mut loaded = load_weights(args, &config, &folder, &encoder, head)?;
     steps.done("weights");
     model.dimensions = check::model(loaded.backend.as_mut(), &encoder, config.model_type, &model)?;
     steps.done("check");
     let weights = backend::source(&folder);
-    let computer = match &loaded.instruction_set {
-        Some(set) => {
-            let pinned = if config.pin_threads { "pinned " } else { "" };
-            format!("{} {pinned}threads with {set}", config.threads)
-        }
-        None if loaded.device == "cpu" => format!("{} threads", config.threads),
-        None => loaded.device.to_owned(),
-    };
-    tracing::info!(
-        "Loaded in {steps}: {}, {}, computed in {} by {}{} of {weights}, on {computer}; at most {} MB of prefixes are kept",
-        config.model_id,
-        config.model_type,
-        loaded.dtype,
-        loaded.kind,
-        loaded.library.as_deref().map(|library| format!(" ({library})")).unwrap_or_default(),
-        loaded.prefix_cache_bytes >> 20
-    );
-    if loaded.device == "cpu"
-        && let (Some(available), Some(held)) = (available, memory::held())
-    {
-        let longest_batch = config.max_batch_tokens.max(config.max_input_length);
-        let plan = memory::Plan {
-            loaded: held,
-            batch: loaded.backend.batch_bytes(longest_batch) as u64,
-            prefixes: loaded.prefix_cache_bytes as u64,
-            requests: args.most_bytes_of_requests(),
-        };
-        plan.check(available)?;
-        tracing::info!("Memory: {plan}; {available}");
-    }
+    tracing::info!("Loaded in {steps}: {}", described(&config, &loaded, &weights));
+    let memory = memory::planned(available, args, &config, &loaded)?;
     log_answers(&config, &model, score_activation.as_deref(), reranker.as_ref());
+    let held = memory.map_or_else(String::new, |plan| format!(", {} loaded", memory::megabytes(plan.loaded)));
+    let summary = format!("{} in {} on {}{held}", config.model_id, loaded.dtype, computer(&config, &loaded));
     let details = ModelDetails {
         sha: folder.revision_sha.clone(),
         // A client that reads `float16` off TEI reads it here too, whatever a CPU computes in instead.
@@ -119,16 +97,9 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
         score_activation,
         reranker,
     };
-    let limits = EngineLimits {
-        max_batch_tokens: config.max_batch_tokens,
-        max_batch_requests: config.max_batch_requests,
-        max_concurrent_requests: config.max_concurrent_requests,
-        max_queue_tokens: config.max_queue_tokens,
-        device_timeout: config.device_timeout,
-    };
     let service = Service::new(
         Tokenization::start(encoder, config.tokenization_workers)?,
-        Engine::start(loaded.backend, limits)?,
+        Engine::start(loaded.backend, engine_limits(&config))?,
         ServiceConfig {
             model_type: config.model_type,
             model,
@@ -138,10 +109,44 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
             queue_timeout: config.queue_timeout,
         },
     );
-    Ok(Started { service, info: Info::new(config, details), compute_type: loaded.device })
+    Ok(Started { service, info: Info::new(config, details), compute_type: loaded.device, summary })
 }
 
-/// Loads the model with the backend that is asked for.
+fn engine_limits(config: &Config) -> EngineLimits {
+    EngineLimits {
+        max_batch_tokens: config.max_batch_tokens,
+        max_batch_requests: config.max_batch_requests,
+        max_concurrent_requests: config.max_concurrent_requests,
+        max_queue_tokens: config.max_queue_tokens,
+        device_timeout: config.device_timeout,
+    }
+}
+
+/// The loaded model in words: kind, arithmetic, backend, weight files, device and prefix cache.
+fn described(config: &Config, loaded: &Loaded, weights: &str) -> String {
+    format!(
+        "{}, {}, computed in {} by {}{} from {weights}, on {}; prefix cache of at most {} MB",
+        config.model_id,
+        config.model_type,
+        loaded.dtype,
+        loaded.kind,
+        loaded.library.as_deref().map(|library| format!(" ({library})")).unwrap_or_default(),
+        computer(config, loaded),
+        loaded.prefix_cache_bytes >> 20
+    )
+}
+
+/// The device that computes, for a CPU with its threads and instructions.
+fn computer(config: &Config, loaded: &Loaded) -> String {
+    let pinned = if config.pin_threads { "pinned " } else { "" };
+    match &loaded.instruction_set {
+        Some(set) => format!("{}, {} {pinned}threads with {set}", loaded.device, config.threads),
+        None if loaded.device == "cpu" => format!("cpu, {} threads", config.threads),
+        None => loaded.device.to_owned(),
+    }
+}
+
+/// Loads the weights with the backend of `--backend`.
 fn load_weights(
     args: &Args,
     config: &Config,
@@ -169,7 +174,8 @@ fn load_weights(
     })
 }
 
-/// An error of the default model's files, for which the user may not have asked.
+/// The error, and if the model is the default one, how to choose another: the user may not have meant this
+/// model.
 fn named(error: anyhow::Error, model_id: &str) -> anyhow::Error {
     if model_id != DEFAULT_MODEL_ID {
         return error;
@@ -180,10 +186,10 @@ fn named(error: anyhow::Error, model_id: &str) -> anyhow::Error {
     )
 }
 
-/// How long each step of start-up took, to be shown.
+/// The time of each step of the start, for the log.
 struct Steps {
     start: Instant,
-    /// What was done, and when.
+    /// The name of each step, and when it ended.
     done: Vec<(&'static str, Instant)>,
 }
 
@@ -210,17 +216,21 @@ impl fmt::Display for Steps {
     }
 }
 
-/// Fetches and reads a model. One that no backend serves, or not with these choices, is refused before its weights are
-/// fetched.
+/// Fetches and reads a model. A model that the backend does not serve, or not with these choices, is refused
+/// before its weights are fetched.
 pub(crate) async fn load(source: &ModelSource, choices: Choices) -> anyhow::Result<ModelFolder> {
     let options = HubOptions::from_environment();
     let backend = source.reader.backend;
     let describe = move |config: &Value| choices.describe(config, backend);
-    files::load(source, &options, &describe).await.map_err(backend::with_advice)
+    let loaded = files::load(source, &options, &describe).await.map_err(backend::with_advice);
+    loaded.map_err(|error| match suggestion::hub_id(&source.model_id) {
+        Some(meant) => anyhow::anyhow!("{error:#}; did you mean `{meant}`?"),
+        None => error,
+    })
 }
 
-/// The flags that choose among the weights of a model: which flag with which value sets which field of `config.json`, from
-/// which the backend reads it.
+/// The flags that choose among the weights of a model. Each sets a field of `config.json`, where the backend
+/// reads it: the flag with its value, the field, and the field's value.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Choices(Vec<(String, &'static str, Value)>);
 
@@ -236,15 +246,11 @@ impl Choices {
         Self(task.into_iter().chain(layers).collect())
     }
 
-    /// What follows from `config.json`. Where only a choice is wrong, the error names its flag.
+    /// The backend's description of `config.json` with the choices. If only a choice is wrong, the error
+    /// names its flag.
     fn describe(&self, config: &Value, backend: BackendKind) -> Result<Description, BackendError> {
         let mut config = config.clone();
         let mut described = text_embeddings_backend::describe(&config, backend)?;
-        if let (Some((flag, ..)), true) = (self.0.first(), backend != BackendKind::Candle) {
-            return Err(BackendError::Load(format!(
-                "`{flag}` is for `--backend candle`, but `--backend {backend}` is chosen: leave it out"
-            )));
-        }
         for (flag, field, value) in &self.0 {
             config[*field] = value.clone();
             described = text_embeddings_backend::describe(&config, backend).map_err(|error| match error {
@@ -265,7 +271,7 @@ impl Choices {
     }
 }
 
-/// Where the model of this name is fetched.
+/// The model of this name, and where it is fetched from.
 pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
     ModelSource {
         model_id: model_id.to_owned(),
@@ -277,7 +283,7 @@ pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
     }
 }
 
-/// The kind of the model with what says so, and the configuration that follows from it.
+/// The configuration of the model, and the reason why it is of its kind.
 pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Config, String)> {
     let flags = KindFlags { model_type: args.model.model_type, pooling: args.pooling };
     let (model_type, reason) = files::detect(&ModelFacts::from(folder), &flags)?;
@@ -295,7 +301,7 @@ pub(crate) fn tokenizer(folder: &ModelFolder) -> anyhow::Result<Tokenizer> {
     load_tokenizer(&folder.tokenizer).with_context(|| folder.tokenizer.display().to_string())
 }
 
-/// Says what the answers look like, where that depends on the model.
+/// Logs the form of the answers, as far as it depends on the model.
 fn log_answers(
     config: &Config,
     model: &ServedModel,
@@ -365,14 +371,6 @@ mod tests {
                 .unwrap_err()
                 .to_string();
             assert!(message.contains(&format!("`{flag} {value}`: ")) && message.contains(part), "{message}");
-        }
-        for backend in [BackendKind::Ort, BackendKind::Python] {
-            let message =
-                choices(&["--lora-task", known]).describe(&with_adapters, backend).unwrap_err().to_string();
-            assert!(
-                message.starts_with(&format!("`--lora-task {known}` is for `--backend candle`")),
-                "{message}"
-            );
         }
         let layer_wise = config_of("minicpm-layerwise");
         for (flags, layers) in [(&[][..], 6), (&["--cutoff-layers", "2"], 2), (&["--cutoff-layers", "5"], 5)]

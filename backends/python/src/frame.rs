@@ -116,6 +116,9 @@ pub(crate) enum Reply {
         batch: u64,
         /// One sentence.
         reason: String,
+        /// Whether the device's memory did not suffice.
+        #[serde(default)]
+        out_of_memory: bool,
     },
 }
 

@@ -202,6 +202,7 @@ impl Backend for PythonBackend {
             let tokens = group.texts.iter().any(|&text| batch.wanted()[text].tokens);
             match worker.compute(&group, tokens, until) {
                 Ok(values) => deal(batch, &group, &values, facts.token_width, &mut texts),
+                Err(BatchError::OutOfMemory(reason)) => return Err(BackendError::OutOfMemory(reason)),
                 Err(BatchError::Failed(reason)) => return Err(failed(reason)),
                 Err(BatchError::Broken(reason)) => {
                     self.supervisor.start_again();

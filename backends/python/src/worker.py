@@ -126,7 +126,7 @@ def compute(link, model, header, payload):
         answer, values = model.compute(header, payload)
     except BaseException as error:
         out_of_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
-        send(link, {"kind": "failed", "batch": number, "reason": told(error)})
+        send(link, {"kind": "failed", "batch": number, "reason": told(error), "out_of_memory": out_of_memory})
         if out_of_memory and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         elif model.device == "cuda":

@@ -29,6 +29,8 @@ pub(crate) struct Worker {
 /// The reason why a batch has no values.
 #[derive(Debug)]
 pub(crate) enum BatchError {
+    /// The device has too little memory for the batch. The worker continues.
+    OutOfMemory(String),
     /// The model failed on the batch. The worker continues.
     Failed(String),
     /// The worker is unusable.
@@ -122,7 +124,7 @@ impl Worker {
             .and_then(|()| answer(&mut link, &self.facts, batch, texts, if tokens { count } else { 0 }));
         match answer {
             Ok(Ok(values)) => Ok(values),
-            Ok(Err(reason)) => Err(BatchError::Failed(reason)),
+            Ok(Err(error)) => Err(error),
             Err(FrameError::Late) => Err(BatchError::Broken(
                 "the Python worker did not finish the batch in time and was killed".to_owned(),
             )),
@@ -147,12 +149,15 @@ pub(crate) fn answer(
     batch: u64,
     texts: usize,
     tokens: usize,
-) -> Result<Result<Values, String>, FrameError> {
+) -> Result<Result<Values, BatchError>, FrameError> {
     let expected = [[texts, facts.width], if tokens == 0 { [0, 0] } else { [tokens, facts.token_width] }];
     let [count, most] = expected.map(|[rows, columns]| rows.saturating_mul(columns));
     let (reply, mut values) = frame::read(from, count.saturating_add(most))?;
     match reply {
-        Reply::Failed { batch: number, reason } if number == batch => Ok(Err(frame::told(&reason))),
+        Reply::Failed { batch: number, reason, out_of_memory } if number == batch => {
+            let failed = if out_of_memory { BatchError::OutOfMemory } else { BatchError::Failed };
+            Ok(Err(failed(frame::told(&reason))))
+        }
         Reply::Values { batch: number, whole, tokens } if number == batch => {
             let got = values.len();
             if [whole, tokens] != expected || got != count + most {

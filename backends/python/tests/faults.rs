@@ -140,7 +140,9 @@ fn a_worker_that_is_only_odd_is_kept() {
     let mut backend = faulty.backend(LIMITS);
     // An exception of the model fails the batch but does not end the worker.
     let message = one(backend.as_mut(), &[108]).unwrap_err().to_string();
-    assert_eq!(message, "inference failed: no memory [31m");
+    assert_eq!(message, "inference failed: no way [31m");
+    let error = one(backend.as_mut(), &[114]).unwrap_err();
+    assert!(matches!(&error, BackendError::OutOfMemory(reason) if reason == "2 GiB are missing"), "{error}");
     // The worker's output goes into the log.
     assert_eq!(one(backend.as_mut(), &[109]).unwrap(), [109.0, 1.0]);
     // The engine handles values that are not numbers.

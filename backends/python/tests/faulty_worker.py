@@ -64,7 +64,11 @@ def answer(header, payload):
     if 107 in seen:
         whole[0] = math.nan
     if 108 in seen:
-        send(frame({"kind": "failed", "batch": header["batch"], "reason": "no\nmemory\x1b[31m"}))
+        send(frame({"kind": "failed", "batch": header["batch"], "reason": "no\nway\x1b[31m"}))
+        return
+    if MODE == "small" and count > 2 or 114 in seen:
+        failed = {"kind": "failed", "batch": header["batch"], "reason": "2 GiB are missing", "out_of_memory": True}
+        send(frame(failed))
         return
     if 109 in seen:
         print("a line on standard output")

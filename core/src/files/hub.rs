@@ -1,12 +1,12 @@
-//! Gets a model to local disk.
+//! Fetches a model to local disk.
 //!
-//! Input: [`ModelSource`], what the user asked for, and [`HubOptions`], how to reach the Hub. Output: [`LocalModel`],
-//! a folder with all files that this server reads of the model, and no others. What must hold:
-//! - a directory is used as it is; of the Hub's cache only a complete snapshot is used;
+//! Input: the [`ModelSource`] that the user asked for, and the [`HubOptions`] to reach the Hub. Output:
+//! [`LocalModel`], a folder with all files of the model that this server reads. What must hold:
+//! - a directory is used as it is; a snapshot of the Hub's cache is used only if it is complete;
 //! - no file is used before all of it has arrived (`hub/transfer.rs`);
 //! - nothing that the Hub sends becomes a path before it is checked (`hub/names.rs`);
-//! - weights come last and the cache's record of the revision (`refs/…`) after them, so an interrupted download never
-//!   looks complete.
+//! - weights come last and the cache's record of the revision (`refs/…`) after them, so an interrupted
+//!   download never looks complete.
 
 mod cache;
 mod client;
@@ -40,14 +40,15 @@ use super::weights::{Selection, Shards, missing_shard, select, select_local, sha
 pub struct LocalModel {
     /// Its folder.
     pub root: PathBuf,
-    /// The commit of the Hub's repository; none for a local directory.
+    /// The commit of the Hub's repository; absent for a local directory.
     pub revision_sha: Option<String>,
-    /// Which of its files hold the weights; none where the folder decides.
+    /// The files with the weights; absent if the folder decides.
     pub(super) weights: Option<Selection>,
 }
 
-/// Gets the model that `source` names: a local directory as it is, else from the Hub into its cache. If the Hub cannot
-/// be reached, a complete copy in the cache is used instead, with a warning.
+/// Fetches the model that `source` names: a local directory is used as it is, another model comes from the
+/// Hub into its cache. If the Hub cannot be reached, a complete copy in the cache is used instead, with a
+/// warning.
 ///
 /// # Errors
 ///
@@ -88,7 +89,7 @@ pub async fn fetch(
     }
 }
 
-/// The file that `model_id` is, as weights.
+/// The weights, if `model_id` is a file.
 fn named_file(model_id: &str, file: String, reader: &Reader) -> Result<Selection, FilesError> {
     let selection = Selection::named(&file);
     match (reader.backend, &selection, &reader.gguf_file) {
@@ -106,7 +107,7 @@ struct Hub<'a> {
     source: &'a ModelSource,
     /// The Hub's name of the model.
     model_id: &'a str,
-    /// Who reads which of its files.
+    /// The backend that reads its files.
     reader: Reader,
     options: &'a HubOptions,
     client: Client,
@@ -124,7 +125,7 @@ impl<'a> Hub<'a> {
         Ok(Self { source, model_id, reader, options, client, cache: Cache::new(root, model_id) })
     }
 
-    /// Downloads what is wanted of the listing and not yet in the cache: small files first, weights last.
+    /// Downloads the files that are needed and not yet in the cache: small files first, weights last.
     async fn download(&self, listing: &Listing, describe: &Describe) -> Result<LocalModel, FilesError> {
         let place = format!("the repository {} at {}", self.model_id, listing.sha);
         let has = |file: &str| listing.files.contains(file);
@@ -263,7 +264,7 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// The words for the model or a file of it in messages.
+    /// The words for the model, or for one of its files, in messages.
     fn what(&self, file: Option<&str>) -> String {
         let model_id = self.model_id;
         file.map_or_else(
@@ -272,7 +273,7 @@ impl<'a> Hub<'a> {
         )
     }
 
-    /// The complete copy in the cache, or what is missing of it.
+    /// The complete copy in the cache, or the reason why it is not complete.
     fn cached(&self) -> Result<LocalModel, String> {
         let revision = &self.source.revision;
         let sha = self.cache.recorded(revision);

@@ -1,18 +1,21 @@
-//! The device thread: takes batch after batch, has the backend compute it, and answers each text.
+//! The device thread: takes batch after batch, has the backend compute it, and has each text answered.
 //!
-//! Input: the shared state and the backend. Output: each text's outcome or error. What must hold: each text
-//! that leaves the queue is answered exactly once; a failed batch fails its own texts and no others. If a
-//! batch of several texts does not fit the device's memory, it is computed again in two halves, each of them
-//! once. When the device is lost, the thread ends.
+//! Input: the shared state and the backend. Output: each text's outcome or error. What must hold: a text that
+//! leaves the queue is answered once; a failed batch fails its own texts and no others. A batch of several
+//! texts that does not fit the device's memory is computed again in two halves, each once. When the device is
+//! lost, the thread ends.
 
-use super::state::{Shared, fail};
+use super::{
+    answers::{Answers, Sender},
+    state::Shared,
+};
 use crate::{
     error::Error,
     metrics::{
         BATCH_OUT_OF_MEMORY, BATCH_TOKENS_COMPUTED, PREFIX_CACHE_BYTES, PREFIX_CACHE_HITS,
         PREFIX_CACHE_TOKENS, count, count_many, set,
     },
-    queue::{BatchLimits, Entry, NextBatch, Outcome},
+    queue::{BatchLimits, Entry, NextBatch},
 };
 use std::{
     any::Any,
@@ -26,31 +29,31 @@ use text_embeddings_backend_core::{Backend, BackendError, Batch, Output, Predict
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) batch: NextBatch,
-    /// Whether the batch is half of one that did not fit the device's memory. A half is not cut in two again.
+    /// Whether it is half of a batch that did not fit the device's memory. It is not halved again.
     pub(super) is_half: bool,
 }
 
 /// Why a batch has no predictions.
 #[derive(Debug)]
 enum Failure {
-    /// The batch did not fit the device's memory; the device's own message.
+    /// The device has too little memory for the batch, in the device's words.
     OutOfMemory(String),
-    /// The device is lost and computes nothing any more; the device's own message.
+    /// The device computes nothing any more, in the device's words.
     Lost(String),
     Other(Error),
 }
 
 impl Shared {
     /// Computes batch after batch, until the engine is dropped and nothing waits, or the device is lost.
-    pub(super) fn run(&self, backend: &mut dyn Backend, limits: BatchLimits) {
+    pub(super) fn run(&self, backend: &mut dyn Backend, limits: BatchLimits, sender: &Sender) {
         while !self.is_lost()
             && let Some(work) = self.wait_for_work(limits, |text| backend.known_tokens(text))
         {
-            self.compute(backend, work);
+            self.compute(backend, work, sender);
         }
     }
 
-    fn compute(&self, backend: &mut dyn Backend, work: Work) {
+    fn compute(&self, backend: &mut dyn Backend, work: Work, sender: &Sender) {
         let Work { batch: NextBatch { batch, entries }, is_half } = work;
         let start = Instant::now();
         let (texts, unique_tokens) = (entries.len(), batch.token_ids().len());
@@ -60,24 +63,19 @@ impl Shared {
         let inference = start.elapsed();
         let is_halved = texts > 1 && !is_half && matches!(result, Err(Failure::OutOfMemory(_)));
         if !is_halved {
-            // Broken weights give answers, but no answer is a number. The probe finds out whether the text
-            // was to blame.
+            // Broken weights give answers, but none that is a number. If it was the text, the probe finds
+            // out.
             let is_useless = result.as_ref().is_ok_and(|found| found.texts.iter().all(Output::has_nan));
             self.unhealthy.store(result.is_err() || is_useless, Ordering::Release);
         }
-        let entries = self.lock().end(inference, tokens);
-        match result {
+        let (entries, has_work) = {
+            let mut state = self.lock();
+            (state.end(inference, tokens), state.has_work())
+        };
+        let outputs = match result {
             Ok(predictions) => {
                 observe(&batch, predictions.reused);
-                // Answers the last text first: a client that sees its first text fail can then count all the
-                // failures.
-                for (entry, output) in entries.into_iter().zip(predictions.texts).rev() {
-                    let queue = start.saturating_duration_since(entry.enqueued);
-                    let is_nan = output.has_nan();
-                    let outcome = Outcome { output, queue, inference };
-                    // A receiver that is gone wants no answer.
-                    let _ = entry.reply.send(if is_nan { Err(Error::MissingValues) } else { Ok(outcome) });
-                }
+                Ok(predictions.texts)
             }
             Err(Failure::OutOfMemory(reason)) => {
                 count(BATCH_OUT_OF_MEMORY);
@@ -89,31 +87,34 @@ impl Shared {
                         "the device ran out of memory: the batch is computed again in two halves"
                     );
                     self.lock().halves.extend(halves(entries));
-                } else {
-                    let error = Error::Inference(format!(
-                        "out of memory on the device: lower `--max-batch-tokens`, or `--max-input-length` if one text \
-                         alone is too long (texts: {texts}, tokens: {unique_tokens})"
-                    ));
-                    tracing::error!(texts, tokens = unique_tokens, %reason, "a batch failed: {error}");
-                    fail(entries, &error);
+                    return;
                 }
+                tracing::error!(texts, tokens = unique_tokens, %reason, "a batch failed: out of memory");
+                Err(Error::Inference(format!(
+                    "out of memory on the device: lower `--max-batch-tokens`, or `--max-input-length` if one text \
+                     alone is too long (texts: {texts}, tokens: {unique_tokens})"
+                )))
             }
             Err(Failure::Lost(reason)) => {
                 tracing::error!(
                     "the device is lost: {reason}: requests are refused from now on, and the process ends"
                 );
                 self.lose();
-                fail(entries, &Error::DeviceLost);
+                Err(Error::DeviceLost)
             }
             Err(Failure::Other(error)) => {
                 tracing::error!(texts, %error, "a batch failed");
-                fail(entries, &error);
+                Err(error)
             }
-        }
+        };
+        let answers = Answers { entries, outputs, start, inference };
+        // Waking the waiting tasks takes as long as forming a batch. Without a next batch, another thread
+        // would only make the answers later.
+        if has_work { sender.send(answers) } else { answers.send() }
     }
 }
 
-/// Counts the tokens that a batch computed, and those that it took from the prefix cache.
+/// Counts the tokens that a batch computed, and those that it found in the cache.
 fn observe(batch: &Batch, reused: Reused) {
     count_many(BATCH_TOKENS_COMPUTED, batch.token_ids().len() - reused.tokens);
     count_many(PREFIX_CACHE_HITS, reused.texts);
@@ -121,7 +122,7 @@ fn observe(batch: &Batch, reused: Reused) {
     set(PREFIX_CACHE_BYTES, reused.bytes);
 }
 
-/// Runs the forward pass. Every other failure in it, panics included, becomes an [`Error::Inference`].
+/// Runs the forward pass; whatever else goes wrong in it, a panic included, is an [`Error::Inference`].
 fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Failure> {
     let texts = batch.leaves().len();
     let failed = |reason| Err(Failure::Other(Error::Inference(reason)));
@@ -137,14 +138,14 @@ fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Fail
     }
 }
 
-/// Cuts a batch of at least two texts so that each side has about half of its tokens. The order stays.
+/// Cuts a batch of at least two texts where nearly half of its tokens are on each side. The order stays.
 fn halves(mut entries: Vec<Entry>) -> [Vec<Entry>; 2] {
     let lengths: Vec<usize> = entries.iter().map(|entry| entry.text.ids.len()).collect();
     let second = entries.split_off(middle(&lengths).min(entries.len()));
     [entries, second]
 }
 
-/// The number of texts in the first half of a batch whose texts have these lengths.
+/// The number of texts in the first half of a batch with texts of these lengths.
 fn middle(lengths: &[usize]) -> usize {
     let total: usize = lengths.iter().sum();
     let mut before = 0;
@@ -157,7 +158,7 @@ fn middle(lengths: &[usize]) -> usize {
     cuts.min_by_key(|(_, distance)| *distance).map_or(0, |(texts, _)| texts)
 }
 
-/// The message of a panic.
+/// The text a thread panicked with.
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text")
@@ -170,6 +171,7 @@ mod tests {
     use crate::{
         infer::testing::{Control, FAIL, score},
         metrics::testing::recorded,
+        queue::Outcome,
     };
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use text_embeddings_backend_core::{BatchBuilder, Packing, Text, Wanted};
@@ -192,10 +194,10 @@ mod tests {
         (shared, answers)
     }
 
-    /// Computes all waiting texts in this thread, so that a test sees the metrics.
+    /// Computes all that waits, in this thread, so that a test sees the metrics.
     fn run(shared: &Shared, control: &Control, max_batch_tokens: usize) {
         let limits = BatchLimits { packing: Packing::SHARED, max_batch_tokens, max_batch_requests: None };
-        shared.run(control.backend().as_mut(), limits);
+        shared.run(control.backend().as_mut(), limits, &Sender::without_thread());
     }
 
     fn raw(mut answer: Answer) -> Result<Vec<f32>, Error> {
@@ -239,7 +241,7 @@ mod tests {
         assert_eq!(answers[2..], [Ok(vec![score(&[16, 17])]), Ok(vec![score(&[18, 19])])]);
         assert_eq!(control.batch_sizes(), [4, 2, 2]);
         assert!(!shared.unhealthy.load(Ordering::Acquire), "the last batch gave answers");
-        // In the other order, the last batch would fail, and a health probe would decide.
+        // The other way round the last batch fails, and a health probe decides.
         let (shared, answers) = waiting(&[vec![16, 17], vec![18, 19], vec![10, 11, 12], vec![13, 14, 15]]);
         run(&shared, &control, 10);
         assert_eq!(

@@ -1,10 +1,10 @@
-//! The state that the threads of an engine share: the queue behind its lock, and the device's current work.
+//! The state that an engine's threads share: the queue behind its lock, and the state of the device.
 //!
-//! Input: announced and submitted texts. Output: the next step of the device thread. What must hold: every
-//! waiting text is answered, even when the device hangs or is lost; once the device is lost, every new text
-//! gets [`Error::DeviceLost`].
+//! Input: texts, announced and submitted. Output: what the device thread does next. What must hold: whoever
+//! waits is answered, also when the device hangs or is lost; once it is lost, every text that comes gets
+//! [`Error::DeviceLost`].
 
-use super::device::Work;
+use super::{answers::fail, device::Work};
 use crate::{
     error::Error,
     queue::{BatchLimits, Entry, NextBatch, Queue, Turn},
@@ -18,12 +18,12 @@ use std::{
 use text_embeddings_backend_core::{Packing, Text};
 use tokio::sync::watch;
 
-/// How long a text waits at most, on an idle device, for texts that a tokenizer still encodes: a batch
+/// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch
 /// without them would compute their shared prefix a second time. It is a tenth of the last batch's forward
-/// pass, within these bounds.
+/// pass, within bounds.
 pub(super) const ENCODING_GRACE: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_millis(100);
-/// Each new batch multiplies the weight of all earlier ones by this, in the speed of the last batches.
+/// How much less a batch counts for the speed of the last batches with each that comes after it.
 const FADING: f64 = 0.9;
 
 /// The engine's state, shared by all of its threads and by the tasks that submit texts.
@@ -32,10 +32,10 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     /// Notified when a text is submitted or withdrawn, and when the engine closes.
     pub(super) changed: Condvar,
-    /// Whether the last batch failed, or gave no number.
+    /// Whether the last batch gave nothing but errors.
     pub(super) unhealthy: AtomicBool,
-    /// Whether the device is lost. Changes only while `state` is locked, so that every text is either drained
-    /// or refused.
+    /// Whether the device is lost. Changes only while `state` is locked, so that a text is either drained or
+    /// refused.
     pub(super) lost: watch::Sender<bool>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct State {
     busy: Duration,
     /// The batch on the device.
     pub(super) computing: Option<Computing>,
-    /// Tokens of the last batches, and the seconds that they took. Older batches count less.
+    /// Tokens of the last batches and how long they took: the older a batch, the less it counts.
     pub(super) recent: (f64, f64),
 }
 
@@ -61,16 +61,15 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Computing {
     start: Instant,
-    /// The entries of its texts, in its order; empty once the device was found to hang.
+    /// Who waits for its texts, in its order; nobody any more once the device was found to hang.
     entries: Vec<Entry>,
 }
 
-/// The texts that are announced but not yet in the queue.
+/// The texts that are announced and not in the queue yet.
 #[derive(Debug, Default)]
 pub(super) struct AnnouncedTexts {
     pub(super) count: usize,
-    /// By request number: how many of its texts are announced, and when it arrived. A request without
-    /// announced texts has no entry.
+    /// How many of each request, by its number, and when that came; no request without one.
     requests: BTreeMap<u64, (usize, Instant)>,
 }
 
@@ -100,18 +99,18 @@ pub(super) enum Next {
 }
 
 impl State {
-    /// The arrival of the earliest request that has a text waiting for a tokenizer or a batch.
+    /// When the earliest request came of which a text waits for a tokenizer or a batch.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let announced = self.announced.requests.values().next().map(|(_, came)| *came);
         announced.into_iter().chain(self.queue.first_turn().map(Turn::came)).min()
     }
 
-    /// The time that the device has computed, including the current batch.
+    /// How long the device has computed, the batch at hand included.
     pub(super) fn busy(&self) -> Duration {
         self.busy + self.computing.as_ref().map_or(Duration::ZERO, |now| now.start.elapsed())
     }
 
-    /// How long the waiting texts will take, at the speed of the last batches.
+    /// How long what waits now takes, by the speed of the last batches.
     pub(super) fn backlog(&self) -> Duration {
         let (tokens, seconds) = self.recent;
         if tokens > 0.0 {
@@ -121,7 +120,7 @@ impl State {
         }
     }
 
-    /// The next step of the device thread, unless the device is lost.
+    /// The next step of the device thread, while the device is there.
     pub(super) fn next(&self, limits: BatchLimits) -> Next {
         if !self.halves.is_empty() {
             return Next::Compute;
@@ -138,7 +137,7 @@ impl State {
         }
     }
 
-    /// The next texts to compute; `None` if every waiting text was abandoned.
+    /// The texts to compute next; none if nobody waits for any of them.
     fn take_work(&mut self, limits: BatchLimits, known: impl Fn(&Text) -> usize) -> Option<Work> {
         while let Some(entries) = self.halves.pop_front() {
             if let Some(batch) = awaited(entries, limits.packing) {
@@ -149,12 +148,17 @@ impl State {
         Some(Work { batch, is_half: false })
     }
 
-    /// Records that the device begins to compute a batch.
+    /// Notes that the device begins to compute a batch.
     pub(super) fn begin(&mut self, start: Instant, entries: Vec<Entry>) {
         self.computing = Some(Computing { start, entries });
     }
 
-    /// Records that the device has computed a batch of `tokens` tokens, and returns the entries to answer.
+    /// Whether texts wait to be computed.
+    pub(super) fn has_work(&self) -> bool {
+        !self.halves.is_empty() || self.queue.oldest().is_some()
+    }
+
+    /// Notes that the device has computed a batch of this many tokens, and gives who waits for its texts.
     pub(super) fn end(&mut self, inference: Duration, tokens: usize) -> Vec<Entry> {
         self.last_inference = inference;
         self.busy += inference;
@@ -163,7 +167,7 @@ impl State {
         self.computing.take().map(|computing| computing.entries).unwrap_or_default()
     }
 
-    /// Takes out all texts that will not be computed. The texts on the device come first.
+    /// Takes out all texts that nobody will compute, those on the device first.
     fn drain(&mut self) -> Vec<Entry> {
         let computing = self.computing.as_mut().map(|computing| std::mem::take(&mut computing.entries));
         let mut entries = computing.unwrap_or_default();
@@ -173,7 +177,7 @@ impl State {
     }
 }
 
-/// A batch of the entries that still have a receiver; `None` if no entry has one.
+/// A batch of those entries whose texts somebody waits for; none if nobody does.
 fn awaited(mut entries: Vec<Entry>, packing: Packing) -> Option<NextBatch> {
     entries.retain(|entry| !entry.reply.is_closed());
     (!entries.is_empty()).then(|| NextBatch::again(entries, packing))
@@ -181,7 +185,7 @@ fn awaited(mut entries: Vec<Entry>, packing: Packing) -> Option<NextBatch> {
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Code under the lock never leaves the state half changed.
+        // Nothing that runs under the lock leaves the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,14 +194,14 @@ impl Shared {
         *self.lost.borrow()
     }
 
-    /// Waits for the next texts to compute; `None` if the engine is dropped and nothing waits any more.
+    /// Waits for the texts to compute next; none if the engine is dropped and nothing waits any more.
     pub(super) fn wait_for_work(&self, limits: BatchLimits, known: impl Fn(&Text) -> usize) -> Option<Work> {
         let mut state = self.lock();
         loop {
             state = match state.next(limits) {
                 Next::End => return None,
                 Next::Compute => match state.take_work(limits, &known) {
-                    // All waiting texts were abandoned.
+                    // All that waited was abandoned.
                     None => state,
                     work => return work,
                 },
@@ -209,13 +213,14 @@ impl Shared {
         }
     }
 
-    /// Answers every text of a batch that does not end, and every text that waits behind it, with `error`.
+    /// Answers whoever waits for a batch that does not end, and for those behind it: nobody should wait for
+    /// ever.
     pub(super) fn give_up(&self, error: &Error) {
         let waiting = self.lock().drain();
         fail(waiting, error);
     }
 
-    /// Records that the device is lost, and answers all waiting texts. Later texts are refused.
+    /// Notes that the device is lost, and answers whoever waits. Texts that come later are refused.
     pub(super) fn lose(&self) {
         let waiting = {
             let mut state = self.lock();
@@ -225,18 +230,9 @@ impl Shared {
         fail(waiting, &Error::DeviceLost);
     }
 
-    /// How long the device has computed the current batch.
+    /// How long the device has been computing the batch at hand.
     pub(super) fn computes_for(&self) -> Option<Duration> {
         self.lock().computing.as_ref().map(|computing| computing.start.elapsed())
-    }
-}
-
-/// Answers all entries with `error`, the last one first: whoever sees a request's first text fail can then
-/// count all failed texts.
-pub(super) fn fail(entries: Vec<Entry>, error: &Error) {
-    for entry in entries.into_iter().rev() {
-        // A receiver that is gone wants no answer.
-        let _ = entry.reply.send(Err(error.clone()));
     }
 }
 
@@ -262,7 +258,7 @@ mod tests {
             (vec![vec![1]], 0, now, 1, true),
             (vec![vec![1]], 0, long_ago, 1, false),
             (vec![vec![1, 2, 3, 4]], 0, now, 1, false),
-            // A text's reusable tokens do not count towards a full batch.
+            // Of a long query no more than this.
             (vec![vec![1, 2, 3, 4, 5]], 2, now, 1, true),
             (vec![vec![1, 2, 3, 4, 5]], 5, now, 1, true),
             (vec![vec![1], vec![2]], 1, now, 1, false),

@@ -1,8 +1,7 @@
-//! A thread that notices when the device hangs.
+//! A thread that notices when the device does not come back.
 //!
 //! Input: the engine's state, and how long a batch may take. Output: whether the device hangs. What must
-//! hold: every text that waits for a hung device gets an error; when the device works again, so does the
-//! server.
+//! hold: whoever waits for a device that hangs gets an error; when the device comes back, so does the server.
 
 use super::Shared;
 use crate::error::Error;
@@ -17,10 +16,10 @@ use std::{
     time::Duration,
 };
 
-/// How often the thread looks: a tenth of the time that a batch may take, within these bounds.
+/// How often the thread looks: a tenth of what a batch may take, within bounds.
 const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
 
-/// The thread's handle. The thread ends when the handle is dropped.
+/// The thread. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     hung: Arc<AtomicBool>,
@@ -28,11 +27,11 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts to watch the device of an engine whose batches may take at most `most`.
+    /// Starts to watch the device of an engine, whose batches may take so long.
     ///
     /// # Errors
     ///
-    /// [`Error::Inference`] if the system cannot start a thread.
+    /// [`Error::Inference`] if the system gives no thread.
     pub(super) fn start(shared: &Arc<Shared>, most: Duration) -> Result<Self, Error> {
         let hung = Arc::new(AtomicBool::new(false));
         let (end, ended) = mpsc::channel();
@@ -65,7 +64,7 @@ fn look(shared: &Weak<Shared>, hung: &AtomicBool, most: Duration) {
                 "the device has computed one batch for {seconds:.1} s, longer than `--device-timeout`"
             ));
             if !was_hung {
-                tracing::error!("{error}: the server is unhealthy until this batch ends");
+                tracing::error!("{error}: the server is unhealthy until it ends");
             }
             shared.give_up(&error);
         }

@@ -1,7 +1,8 @@
 //! `download`: fetches a model for use without the network.
 //!
-//! Input: a Hub id. Output: the path of the model's folder on standard output, alone on its line, once all files are
-//! there and whole. What must hold: what it leaves is what the server starts from, because the same code fetches it.
+//! Input: a Hub id. Output: the path of the model's folder on standard output, alone on its line, when all
+//! files are complete. What must hold: the server can start from that folder, because the same code fetches
+//! it.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -25,14 +26,14 @@ pub(crate) struct DownloadArgs {
     #[arg(env = "MODEL_ID")]
     model: String,
 
-    /// How it is got.
+    /// How it is fetched.
     #[command(flatten)]
     hub: HubArgs,
 }
 
 /// Downloads.
 pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
-    // A terminal has bars; elsewhere the log says how far it is.
+    // A terminal shows bars; elsewhere the log shows the progress.
     let level = if io::stderr().is_terminal() { "warn" } else { "info" };
     let source = startup::source(&args.model, &args.hub);
     let folder = block_on(level, startup::load(&source, startup::Choices::default()))?;

@@ -1,7 +1,7 @@
-//! `completions` and `man`: what clap knows of the command line, for a shell and for `man`.
+//! `completions` and `man`: the command line as clap describes it, for a shell and for `man`.
 //!
-//! Input: the shell, or a command's name. Output: a script, or a page in roff, on standard output. What must hold:
-//! they tell what this very binary takes, because they are made from its flags.
+//! Input: the shell, or a command's name. Output: a script, or a page in roff, on standard output. What must
+//! hold: they describe this binary's own flags, because they are made from them.
 
 use std::io::{self, Write};
 
@@ -27,7 +27,7 @@ pub(crate) struct CompletionsArgs {
 #[command(after_help = "Example:
   text-embeddings-router man rerank | man -l -")]
 pub(crate) struct ManArgs {
-    /// The command whose page is wanted [default: the server's].
+    /// The command to print the page of [default: the server].
     command: Option<String>,
 }
 
@@ -37,8 +37,8 @@ pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command_line(), NAME, &mut script);
     let script = String::from_utf8(script)?;
-    // For bash, clap_complete 4.6 takes a hyphen in the program's name for a step down to a subcommand in one of the two
-    // places that must agree, so that nothing would be completed behind a command.
+    // For bash, clap_complete 4.6 writes a hyphen in the program's name as a subcommand in one of two places
+    // that must agree, so that nothing would be completed after a command.
     let (wrong, right) = (NAME.replace('-', "__subcmd__"), NAME.replace('-', "__"));
     print(script.replace(&wrong, &right).as_bytes())
 }

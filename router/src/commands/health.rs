@@ -1,7 +1,7 @@
-//! `health`: asks a running server whether it should be sent requests, for containers that have no curl.
+//! `health`: asks a running server whether it is ready for requests, for containers that have no curl.
 //!
-//! Input: the server's address. Output: nothing, and exit code 0; else one line that says why not, and exit code 1.
-//! What must hold: it ends within [`LIMIT`], so that a server that hangs is found too.
+//! Input: the server's address. Output: nothing, and exit code 0; else one line with the reason, and exit
+//! code 1. What must hold: it ends within [`LIMIT`], so that a server that hangs is found too.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -10,8 +10,9 @@ use clap::Args;
 use reqwest::Client;
 
 use super::block_on;
+use crate::args::port;
 
-/// How long the server may take.
+/// The time that the server has to answer.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The arguments of `health`.
@@ -24,7 +25,7 @@ Asks `/health/ready`, and prints nothing if the server is ready. Exit codes: 0 r
 5 seconds, 2 wrong arguments.")]
 pub(crate) struct HealthArgs {
     /// The port of a server on this machine.
-    #[arg(long, env, default_value = "3000")]
+    #[arg(long, env, default_value = "3000", value_parser = port)]
     port: u16,
 
     /// The server's address, such as `http://localhost:3000` [default: `--port` of this machine].
@@ -32,21 +33,21 @@ pub(crate) struct HealthArgs {
     #[arg(long)]
     url: Option<String>,
 
-    /// The server's certificate, as the server has it: `--port` is then asked over TLS. The certificate is not checked.
+    /// The server's certificate file: with it, `--port` is asked over TLS. The certificate is not checked.
     #[arg(long, env, value_name = "PATH")]
     tls_cert: Option<PathBuf>,
 }
 
-/// Asks.
+/// Asks the server.
 pub(super) fn run(args: &HealthArgs) -> anyhow::Result<()> {
     let speaks_tls = args.url.is_none() && args.tls_cert.is_some();
     let scheme = if speaks_tls { "https" } else { "http" };
     let server = args.url.clone().unwrap_or_else(|| format!("{scheme}://127.0.0.1:{}", args.port));
     let address = format!("{}/health/ready", server.trim_end_matches('/'));
     block_on("warn", async {
-        // A proxy for the world outside must not be asked for a server on this machine.
+        // A proxy for other machines cannot reach a server on this one.
         let client = Client::builder().timeout(LIMIT).no_proxy();
-        // The certificate names the world's name of this machine, and nothing secret is said.
+        // The certificate is for this machine's public name, and the request holds no secret.
         let client = client.danger_accept_invalid_certs(speaks_tls);
         let client = client.build().context("cannot make a request")?;
         let answer = client.get(&address).send().await.map_err(reqwest::Error::without_url);

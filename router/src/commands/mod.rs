@@ -1,8 +1,9 @@
-//! What the binary does beside serving: a subcommand each, with a file or a folder of its own.
+//! The commands in addition to serving: each is a subcommand with a file or a folder of its own.
 //!
-//! Input: the process's arguments and environment. Output: results on standard output, logs and progress on standard
-//! error. What must hold: without a subcommand the command line is the server's; a command fails with one line and exit
-//! code 1, and with 2 where its arguments are wrong; scores are those of the server, because they come from its engine.
+//! Input: the process's arguments and environment. Output: results on standard output, logs and progress on
+//! standard error. What must hold: without a subcommand, or with `serve`, the command line is the server's; a
+//! command fails with one line and exit code 1, and with 2 if its arguments are wrong; scores are the
+//! server's, because they come from its engine.
 
 mod bench;
 mod download;
@@ -16,52 +17,116 @@ use std::{ffi::OsString, io};
 
 use anyhow::Context;
 use clap::{
-    Command, CommandFactory, FromArgMatches, Subcommand,
+    Arg, Command, CommandFactory, FromArgMatches, Subcommand,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use text_embeddings_core::files::DEMO_MODEL_ID;
 
 use crate::{
-    args::{Args, ModelArgs, set_aside_service_links},
+    args::{Args, Given, ModelArgs, refused_variable, set_aside_service_links},
     config::ServerConfig,
     startup::{self, Started},
     telemetry::logging,
 };
 
-/// What the process was started for.
+/// The word that may stand for no command, as other servers have it.
+const SERVE: &str = "serve";
+
+/// The flags that `-h` shows: those that a first start may need.
+const SHORT_HELP: [&str; 16] = [
+    "model_id",
+    "revision",
+    "huggingface_hub_cache",
+    "dtype",
+    "backend",
+    "pooling",
+    "default_instruction",
+    "max_input_length",
+    "max_batch_tokens",
+    "max_client_batch_size",
+    "auto_truncate",
+    "threads",
+    "hostname",
+    "port",
+    "grpc_port",
+    "api_key",
+];
+
+/// The widest help in columns. Longer lines are hard to read, whatever the terminal shows.
+const WIDEST_HELP: usize = 110;
+
+/// Variables without a flag, with their meaning.
+pub(crate) const VARIABLES: [(&str, &str); 15] = [
+    (
+        "LOG_LEVEL",
+        "How much is logged: `error`, `warn`, `info` (default), `debug`, `trace` or `off`, or a list such as \
+         `warn,text_embeddings_core=debug`",
+    ),
+    (
+        "HF_HOME",
+        "The folder of the Hub's files and token [default: `huggingface` in XDG_CACHE_HOME, else in ~/.cache]",
+    ),
+    (
+        "HF_HUB_CACHE",
+        "The folder for downloaded models without `--huggingface-hub-cache` [default: `hub` in HF_HOME]",
+    ),
+    ("HF_TOKEN_PATH", "The file with the Hub's token [default: `token` in HF_HOME]"),
+    ("HF_ENDPOINT", "The Hub's address [default: https://huggingface.co]"),
+    ("HF_HUB_OFFLINE", "`1`: use only models that were downloaded before"),
+    ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "`1`: send the token to the Hub only if `--hf-token` gives it"),
+    ("HF_HUB_USER_AGENT_ORIGIN", "A text that is added to the user agent in requests to the Hub"),
+    ("HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY", "The proxy for downloads"),
+    ("OTEL_…", "OpenTelemetry's own, such as OTEL_TRACES_SAMPLER; they take effect with `--otlp-endpoint`"),
+    (
+        "ORT_DYLIB_PATH",
+        "The library of ONNX Runtime for `--backend ort` [default: one that an installed package brings]",
+    ),
+    (
+        "VIRTUAL_ENV",
+        "The virtual environment where `--backend python` and `ort` look for interpreter and library",
+    ),
+    (
+        "USE_FLASH_ATTENTION",
+        "Anything but `True`: no flash attention on CUDA, as in text-embeddings-inference",
+    ),
+    ("TMPDIR", "The folder of temporary files, such as those of `rerank --documents -` [default: /tmp]"),
+    ("NO_COLOR", "Any value: tables without colours"),
+];
+
+/// The purpose of the process.
 pub(crate) enum Invocation {
     /// To serve.
-    Serve(Box<Args>),
+    Serve(Box<Args>, Given),
     /// Something else.
-    Run(Box<Task>),
+    Run(Box<Task>, Given),
 }
 
 /// A subcommand with its arguments.
 #[derive(Debug, Subcommand)]
 #[command(subcommand_help_heading = "Commands")]
 pub(crate) enum Task {
-    /// Score documents against a query and put the best first, without a server.
+    /// Score documents for a query and put the best first, without a server.
     Rerank(Box<rerank::RerankArgs>),
     /// Fetch a model for use without the network, and print where it is.
     Download(download::DownloadArgs),
     /// Put a running server under load and print how fast it answers.
     Bench(Box<bench::BenchArgs>),
-    /// Check a model: its files, kind, prompt and tokens, and its scores against published ones.
+    /// Check a model: its files, kind, prompt and tokens; compare its scores with published ones.
     Verify(Box<verify::VerifyArgs>),
-    /// Say whether a running server is ready, by the exit code: for containers without curl.
+    /// Tell by the exit code whether a running server is ready: for containers without curl.
     Health(health::HealthArgs),
-    /// Print a script for a shell, with which it completes commands and flags.
+    /// Print the script with which a shell completes commands and flags.
     Completions(generated::CompletionsArgs),
-    /// Print the manual page, or that of a command, in roff.
+    /// Print the manual page of the server or of a command, in roff.
     Man(generated::ManArgs),
 }
 
 impl Task {
-    /// Does what was asked for.
+    /// Runs the command.
     ///
     /// # Errors
     ///
-    /// Whatever keeps it from being done; [`Usage`] where the arguments do.
+    /// Whatever keeps it from succeeding; [`Usage`] if its arguments do.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Rerank(args) => rerank::run(*args),
@@ -75,14 +140,14 @@ impl Task {
     }
 }
 
-/// Arguments that contradict each other or the files they name, which clap cannot know.
+/// Arguments that contradict each other or the files they name, which clap cannot see.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}; `text-embeddings-router {1} --help` lists what there is")]
+#[error("{0}; `text-embeddings-router {1} --help` lists the arguments")]
 pub(crate) struct Usage(String, &'static str);
 
 impl Invocation {
-    /// Reads the process's own arguments and environment. For `--help`, `--version` and wrong arguments it prints what
-    /// clap has to say and ends the process.
+    /// Reads the process's own arguments and environment. For `--help`, `--version` and wrong arguments it
+    /// prints clap's message and ends the process.
     pub(crate) fn from_process() -> Self {
         Self::try_from(&std::env::args_os().collect::<Vec<_>>()).unwrap_or_else(|error| error.exit())
     }
@@ -91,20 +156,29 @@ impl Invocation {
     ///
     /// # Errors
     ///
-    /// clap's, for what is unknown, missing or malformed.
+    /// clap's, for an argument that is unknown, missing or malformed.
     fn try_from(arguments: &[OsString]) -> Result<Self, clap::Error> {
+        let mut arguments = arguments.to_vec();
+        if arguments.get(1).is_some_and(|word| word == SERVE) {
+            arguments.remove(1);
+        }
         let (mut command, ignored_variables) = set_aside_service_links(command_line());
         let is_command = |name: &OsString| command.get_subcommands().any(|c| *name == *c.get_name());
-        if arguments.get(1).is_some_and(is_command) {
+        let is_task = arguments.get(1).is_some_and(is_command);
+        let complete = command.clone();
+        if is_task {
             // A variable that is meant for the server must not keep a command from running.
             command = command.mut_args(|argument| argument.env(None::<&'static str>));
         }
-        let matches = command.try_get_matches_from(arguments).map_err(point_at_demonstration)?;
-        if matches.subcommand_name().is_none() {
+        let matches = command.try_get_matches_from(&arguments);
+        let matches = matches.map_err(|error| with_tips(error, &complete, &arguments))?;
+        let Some((name, of_task)) = matches.subcommand() else {
+            let given = Given::new(&complete, &matches);
             let args = Args { ignored_variables, ..Args::from_matches(&matches)? };
-            return Ok(Self::Serve(Box::new(args)));
-        }
-        Ok(Self::Run(Box::new(Task::from_arg_matches(&matches)?)))
+            return Ok(Self::Serve(Box::new(args), given));
+        };
+        let given = complete.find_subcommand(name).map(|task| Given::new(task, of_task)).unwrap_or_default();
+        Ok(Self::Run(Box::new(Task::from_arg_matches(&matches)?), given))
     }
 }
 
@@ -118,25 +192,63 @@ pub(crate) fn command_line() -> Command {
         .arg_required_else_help(false)
         .args_conflicts_with_subcommands(true)
         .subcommand_negates_reqs(true)
+        .max_term_width(WIDEST_HELP)
         .override_usage(
-            "text-embeddings-router [--model-id <MODEL_ID>] [OPTIONS]\n       text-embeddings-router <COMMAND>",
+            "text-embeddings-router [serve] [--model-id <MODEL_ID>] [OPTIONS]\n       text-embeddings-router <COMMAND>",
         )
+        .after_help("`--help` lists all flags and variables; docs/cli.md has the same as a page.")
+        .after_long_help(variables())
+        .mut_args(in_help)
+        .mut_subcommands(|task| {
+            let is_shared = |argument: &Arg| argument.get_help_heading().is_some();
+            task.max_term_width(WIDEST_HELP).mut_args(|argument| {
+                if is_shared(&argument) { in_help(argument) } else { argument }
+            })
+        })
 }
 
-/// Someone who names no model may just want to see it work.
-fn point_at_demonstration(mut error: clap::Error) -> clap::Error {
-    let missing = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::Strings(names)) if error.kind() == ErrorKind::MissingRequiredArgument => names,
-        _ => return error,
-    };
-    if missing.iter().any(|name| name.starts_with("--model-id")) {
-        let advice = format!("to try it without a download, give `--model-id {DEMO_MODEL_ID}`");
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+/// Leaves all but the first flags out of `-h`. A negative number is taken for a value, so that clap's error
+/// is about that.
+fn in_help(argument: Arg) -> Arg {
+    let is_first = SHORT_HELP.contains(&argument.get_id().as_str());
+    let takes_values = argument.get_action().takes_values();
+    argument.hide_short_help(!is_first).allow_negative_numbers(takes_values)
+}
+
+/// The end of `--help`.
+fn variables() -> String {
+    let lines = VARIABLES.map(|(name, meaning)| format!("  {name}\n          {meaning}"));
+    format!("Variables without a flag:\n{}", lines.join("\n\n"))
+}
+
+/// clap's error with a tip.
+fn with_tips(mut error: clap::Error, command: &Command, arguments: &[OsString]) -> clap::Error {
+    let variable = refused_variable(&error, command, arguments);
+    let variable = variable.map(|variable| format!("the value comes from the variable {variable}"));
+    if let Some(tip) = missing(&error).or(variable) {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
 }
 
-/// Whether the error is that nobody reads standard output any more.
+/// The tip for a missing argument.
+fn missing(error: &clap::Error) -> Option<String> {
+    let names = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(names)) if error.kind() == ErrorKind::MissingRequiredArgument => names,
+        _ => return None,
+    };
+    let is_missing = |start: &str| names.iter().any(|name| name.starts_with(start));
+    if is_missing("--model-id") {
+        // Someone who names no model may just want to see it work.
+        return Some(format!("to try it without a download, give `--model-id {DEMO_MODEL_ID}`"));
+    }
+    is_missing("<DOCUMENT>").then(|| {
+        "give documents as arguments, or a file of them with `--documents FILE` (`-` for standard input)"
+            .to_owned()
+    })
+}
+
+/// Whether the error is that the reader of standard output went away.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
@@ -149,12 +261,12 @@ async fn start_engine(model_id: &str, model: ModelArgs) -> anyhow::Result<Starte
     startup::start(&args).await
 }
 
-/// Starts a command's log and the threads for its asynchronous work, and does that.
+/// Starts a command's log and the threads for its asynchronous work, and runs it.
 fn block_on<T>(level: &str, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     logging::start_on_stderr(level)?;
     let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
     let ended = runtime.block_on(work);
-    // A batch that nobody waits for any more must not hold the process back.
+    // A batch whose result is no longer needed must not hold the process back.
     runtime.shutdown_background();
     ended
 }
@@ -183,12 +295,37 @@ mod tests {
     }
 
     #[test]
+    fn the_short_help_has_the_first_flags_and_the_long_one_all_and_the_variables() {
+        let shown = |flag| parse(&format!("router {flag}")).err().unwrap().to_string();
+        let (short, long) = (shown("-h"), shown("--help"));
+        assert!(short.lines().count() < 100 && long.lines().count() > 300, "{short}");
+        for line in short.lines().chain(long.lines()) {
+            // A default may be one word that no line holds.
+            assert!(line.chars().count() <= WIDEST_HELP || !line.trim().contains(' '), "{line}");
+        }
+        for id in SHORT_HELP {
+            let flag = format!("--{}", id.replace('_', "-"));
+            assert!(short.contains(&flag) && long.contains(&flag), "{flag}");
+        }
+        assert!(!short.contains("--otlp-endpoint") && long.contains("--otlp-endpoint"));
+        assert!(VARIABLES.iter().all(|(name, _)| long.contains(&format!("\n  {name}\n"))), "{long}");
+        let rerank = shown("rerank -h");
+        assert!(rerank.contains("--top-n") && !rerank.contains("--rerank-activation"), "{rerank}");
+    }
+
+    #[test]
     fn without_a_command_it_is_the_server() {
-        let Invocation::Serve(args) = parse("router --model-id m --port 80").unwrap() else { unreachable!() };
-        assert_eq!((args.model_id.as_str(), args.port), ("m", 80));
-        let Invocation::Serve(args) = parse("router").unwrap() else { unreachable!() };
+        for start in ["router", "router serve"] {
+            let Ok(Invocation::Serve(args, given)) = parse(&format!("{start} --model-id m --port 80")) else {
+                unreachable!()
+            };
+            assert_eq!((args.model_id.as_str(), args.port), ("m", 80));
+            assert_eq!(given.to_string(), "--model-id m --port 80");
+        }
+        let Invocation::Serve(args, _) = parse("router").unwrap() else { unreachable!() };
         assert_eq!(args.model_id, "BAAI/bge-large-en-v1.5");
-        let Invocation::Run(task) = parse("router rerank --model-id m -q x a b --dtype int8").unwrap() else {
+        let Invocation::Run(task, _) = parse("router rerank --model-id m -q x a b --dtype int8").unwrap()
+        else {
             unreachable!()
         };
         assert!(matches!(*task, Task::Rerank(_)));
@@ -196,7 +333,9 @@ mod tests {
             ("router rerank --query x a", "--model-id demo"),
             ("router --port 80 rerank", "rerank"),
             ("router --model-id m stray", "stray"),
-            ("router rerank --model-id m --query x", "DOCUMENT"),
+            ("router rerank --model-id m --query x", "`--documents FILE`"),
+            ("router --payload-limit -1", "a whole number from 1"),
+            ("router --max-batch-tokens 0", "must be at least 1"),
             ("router rerank --model-id m --query x --documents f a", "--documents"),
             ("router rerank --model-id m --query x a --port 80", "--port"),
             ("router rerank --model-id m --query x a --unsorted --top-n 2", "--top-n"),

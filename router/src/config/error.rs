@@ -1,4 +1,4 @@
-//! Flags that cannot be served: errors of the start-up, each with what to give instead.
+//! Flags that cannot be served: errors of the start, each with what to give instead.
 
 use text_embeddings_backend_core::ModelType;
 
@@ -12,13 +12,13 @@ pub(crate) enum ConfigError {
         flag: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong with it and what to give instead.
+        /// The problem, and what to give instead.
         problem: String,
     },
-    /// A key that is there but empty: it would look like protection and be none.
+    /// A key that is given but empty: it would look like protection, and would not be.
     #[error("`--api-key` is empty: give a key, or leave the flag and the variable API_KEY out")]
     EmptyKey,
-    /// Routes that are to want a key, of which there is none.
+    /// Routes that shall require a key, but no key is given.
     #[error("`--api-key-everywhere` needs a key: give `--api-key` or `--api-key-file`")]
     NoKey,
     /// A flag that is about another kind of model.

@@ -54,7 +54,7 @@ mod tests {
             (
                 Error::BatchTooLarge { got: 33, max: 32 },
                 Code::InvalidArgument,
-                "batch size 33 > maximum allowed batch size 32",
+                "batch size 33 > maximum allowed batch size 32; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
             ),
             (
                 Error::TooLong { got: 9, max: 8 },

@@ -226,7 +226,11 @@ mod tests {
                 Code::InvalidArgument,
                 "`query` cannot be empty",
             ),
-            (message(&["a"; 9]), Code::InvalidArgument, "batch size 9 > maximum allowed batch size 8"),
+            (
+                message(&["a"; 9]),
+                Code::InvalidArgument,
+                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
+            ),
             (
                 uncut,
                 Code::InvalidArgument,
@@ -290,7 +294,11 @@ mod tests {
                 Code::InvalidArgument,
                 "`truncation_direction` must be the same in every message of the stream: that of message 2 differs",
             ),
-            (vec![part("a"); 9], Code::InvalidArgument, "batch size 9 > maximum allowed batch size 8"),
+            (
+                vec![part("a"); 9],
+                Code::InvalidArgument,
+                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
+            ),
             (
                 vec![part(&"a".repeat(50_000)); 2],
                 Code::OutOfRange,
@@ -309,7 +317,7 @@ mod tests {
         let server = Server::start().await;
         let endless = futures_util::stream::repeat(part("a"));
         let answer = RerankClient::new(server.channel.clone()).rerank_stream(endless).await;
-        let expected = "batch size 9 > maximum allowed batch size 8".to_owned();
+        let expected = "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum".to_owned();
         assert_eq!(refusal(answer), (Code::InvalidArgument, expected));
     }
 }

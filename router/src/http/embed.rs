@@ -344,6 +344,7 @@ mod tests {
                 let answer = server.post(path, &format!(r#"{{"inputs":{inputs}}}"#), &[]).await;
                 assert_eq!(answer.status, 422, "{path} {inputs}");
                 let body: Value = serde_json::from_str(&answer.body).unwrap();
+                let message = message.replace("expected u32", "expected a whole number from 0");
                 let start = format!("invalid request: `inputs{place}`: {message} at line 1 column ");
                 assert!(body["error"].as_str().unwrap().starts_with(&start), "{path} {}", answer.body);
                 assert_eq!(body["error_type"], "Validation");
@@ -358,15 +359,15 @@ mod tests {
             ("{}", "missing field `inputs` at line 1 column 2"),
             (
                 r#"{"inputs":"a","dimensions":-1}"#,
-                "`dimensions`: invalid value: integer `-1`, expected usize at line 1 column 29",
+                "`dimensions`: invalid value: integer `-1`, expected a whole number from 0 at line 1 column 29",
             ),
             (
                 r#"{"inputs":"a","dimensions":1e3}"#,
-                "`dimensions`: invalid type: floating point `1000.0`, expected usize at line 1 column 30",
+                "`dimensions`: invalid type: floating point `1000.0`, expected a whole number from 0 at line 1 column 30",
             ),
             (
                 r#"{"inputs":"a","dimensions":18446744073709551616}"#,
-                "`dimensions`: invalid type: floating point `1.8446744073709552e+19`, expected usize at line 1 column 47",
+                "`dimensions`: invalid type: floating point `1.8446744073709552e+19`, expected a whole number from 0 at line 1 column 47",
             ),
             (
                 r#"{"inputs":"a","normalize":null}"#,
@@ -457,7 +458,7 @@ mod tests {
             (
                 json!({"inputs": vec!["a"; 5]}),
                 422,
-                "batch size 5 > maximum allowed batch size 4",
+                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

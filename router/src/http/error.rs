@@ -235,7 +235,7 @@ mod tests {
             (
                 Error::BatchTooLarge { got: 33, max: 32 },
                 422,
-                "batch size 33 > maximum allowed batch size 32",
+                "batch size 33 > maximum allowed batch size 32; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

@@ -37,6 +37,8 @@ const MAX_DISCARDED: usize = 64 << 20;
 const MAX_RESERVED: usize = 64 << 10;
 /// The longest message in characters. The parser's messages repeat a client's text in full.
 const MAX_MESSAGE: usize = 400;
+/// What the parser calls `usize` and `u32`.
+const WHOLE_NUMBER: &str = "expected a whole number from 0";
 
 /// The body's bytes, at most `--payload-limit` of them.
 pub(crate) struct RawBody(Vec<u8>);
@@ -374,6 +376,8 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
 
 /// Keeps the start, which names the field, and the end, which names the position.
 fn shorten(message: &str) -> String {
+    // The parser's names of types are Rust's.
+    let message = &message.replace("expected usize", WHOLE_NUMBER).replace("expected u32", WHOLE_NUMBER);
     let length = message.chars().count();
     if length <= MAX_MESSAGE {
         return message.to_owned();

@@ -235,7 +235,7 @@ mod tests {
             (
                 r#"{"input":"a","dimensions":-1}"#,
                 422,
-                "invalid request: `dimensions`: invalid value: integer `-1`, expected usize at line 1 column 28",
+                "invalid request: `dimensions`: invalid value: integer `-1`, expected a whole number from 0 at line 1 column 28",
                 "Validation",
             ),
             ("[]", 422, "the request body is not a JSON object", "Validation"),
@@ -304,7 +304,7 @@ mod tests {
             (
                 json!({"input": vec!["a"; 5]}),
                 422,
-                "batch size 5 > maximum allowed batch size 4",
+                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

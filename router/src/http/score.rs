@@ -256,7 +256,7 @@ mod tests {
             (
                 json!({"queries": "q", "documents": vec!["a"; 9]}),
                 422,
-                "batch size 9 > maximum allowed batch size 8",
+                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

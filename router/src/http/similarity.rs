@@ -203,7 +203,7 @@ mod tests {
             (
                 json!({"source_sentence": "a", "sentences": vec!["a"; 4]}),
                 422,
-                "batch size 5 > maximum allowed batch size 4",
+                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

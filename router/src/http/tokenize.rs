@@ -115,7 +115,7 @@ mod tests {
             (
                 r#"{"inputs":["a","a","a","a","a"]}"#,
                 422,
-                r#"{"error":"batch size 5 > maximum allowed batch size 4","error_type":"Validation"}"#,
+                r#"{"error":"batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum","error_type":"Validation"}"#,
             ),
             (
                 r#"{"inputs":3}"#,

@@ -310,7 +310,7 @@ mod tests {
             (
                 json!([good, good, {"inputs": vec![["q", "a"]; 5]}]),
                 422,
-                "batch size 5 > maximum allowed batch size 4 (in `instances[2]`)",
+                "batch size 5 > maximum allowed batch size 4; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum (in `instances[2]`)",
                 "Validation",
             ),
             (

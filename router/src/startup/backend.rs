@@ -1,7 +1,8 @@
-//! The choice of the backend: what the flags ask for, and what another backend would serve.
+//! The choice of the backend: by the flags, and the advice to choose another for a model that this one does
+//! not serve.
 //!
-//! Input: the flags. Output: the [`Reader`] of the model's files, and sentences. What must hold: no other backend than the
-//! one that is asked for, and no flag of another one, is taken silently.
+//! Input: the flags. Output: the [`Reader`] of the model's files, and sentences. What must hold: the backend
+//! is the one that `--backend` names; a flag that it does not obey is an error.
 
 use std::path::Path;
 
@@ -9,9 +10,9 @@ use anyhow::{anyhow, ensure};
 use text_embeddings_backend::{BackendKind, is_built_in};
 use text_embeddings_core::files::{FilesError, ModelFolder, Reader};
 
-use crate::args::{HubArgs, ModelArgs};
+use crate::args::{Args, HubArgs};
 
-/// Who will read the files of a model.
+/// The backend that will read a model's files.
 pub(crate) fn reader(hub: &HubArgs) -> Reader {
     Reader {
         backend: hub.backend,
@@ -21,29 +22,39 @@ pub(crate) fn reader(hub: &HubArgs) -> Reader {
     }
 }
 
-/// Refuses flags that the chosen backend does not know.
+/// Refuses flags that the chosen backend does not obey.
 ///
 /// # Errors
 ///
-/// A sentence that names the flag and the backend that it is for.
-pub(super) fn check(model: &ModelArgs) -> anyhow::Result<()> {
-    let HubArgs { backend, onnx_file, .. } = &model.hub;
-    let given = [
-        ("--onnx-file", onnx_file.is_some(), BackendKind::Ort),
-        ("--cutoff-layers", model.cutoff_layers.is_some(), BackendKind::Candle),
-        ("--instruction-set", model.instruction_set.is_some(), BackendKind::Candle),
-        ("--pin-threads", model.pin_threads, BackendKind::Candle),
+/// A sentence that names the flag and the backends that obey it.
+pub(super) fn check(args: &Args) -> anyhow::Result<()> {
+    use BackendKind::{Candle, Ort, Python};
+    let is_set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
+    let (model, hub) = (&args.model, &args.model.hub);
+    let flags: [(&str, bool, &[BackendKind]); 8] = [
+        ("--onnx-file", hub.onnx_file.is_some(), &[Ort]),
+        ("--python", model.python.is_some(), &[Python]),
+        ("--trust-remote-code", hub.trust_remote_code, &[Python]),
+        ("--dense-path", is_set(&args.dense_path), &[Candle, Ort]),
+        ("--lora-task", is_set(&args.lora_task), &[Candle]),
+        ("--cutoff-layers", model.cutoff_layers.is_some(), &[Candle]),
+        ("--instruction-set", model.instruction_set.is_some(), &[Candle]),
+        ("--pin-threads", model.pin_threads, &[Candle]),
     ];
-    for (flag, is_given, of) in given {
+    let backend = hub.backend;
+    for (flag, is_given, obeying) in flags {
+        let named =
+            || obeying.iter().map(|kind| format!("`--backend {kind}`")).collect::<Vec<_>>().join(" or ");
         ensure!(
-            !is_given || *backend == of,
-            "`{flag}` is for `--backend {of}`, but `--backend {backend}` is chosen: leave it out"
+            !is_given || obeying.contains(&backend),
+            "`{flag}` is for {}, but `--backend {backend}` is chosen: leave it out",
+            named()
         );
     }
     Ok(())
 }
 
-/// The error of a model's files, with the other backends that would serve the model.
+/// The error about a model's files, with the other backends that would serve the model.
 pub(super) fn with_advice(error: FilesError) -> anyhow::Error {
     let FilesError::Architecture { reason, has_onnx } = error else { return error.into() };
     match advice(has_onnx, is_built_in) {
@@ -60,7 +71,7 @@ fn advice(has_onnx: bool, is_built_in: impl Fn(BackendKind) -> bool) -> Option<S
     (!advice.is_empty()).then(|| advice.join("; "))
 }
 
-/// The files that the weights come from, and what they store, in a few words.
+/// The weight files and the types that they store, in a few words.
 pub(super) fn source(folder: &ModelFolder) -> String {
     let stored = folder.stored.as_ref().map_or_else(String::new, |stored| format!(" ({stored})"));
     let name = |path: &Path| path.strip_prefix(&folder.root).unwrap_or(path).display().to_string();
@@ -75,39 +86,38 @@ pub(super) fn source(folder: &ModelFolder) -> String {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::args::Args;
-
-    fn model(flags: &str) -> ModelArgs {
-        let start = ["text-embeddings-router", "--model-id", "m"];
-        Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap().model
-    }
 
     #[test]
     fn a_flag_of_another_backend_is_refused() {
-        for (flags, expected) in [
-            ("", ""),
-            ("--cutoff-layers 3 --instruction-set portable --pin-threads", ""),
-            ("--backend candle", ""),
-            (
-                "--onnx-file model.onnx",
-                "`--onnx-file` is for `--backend ort`, but `--backend candle` is chosen",
-            ),
+        use BackendKind::{Candle, Ort, Python};
+        for (flags, obeying) in [
+            ("", &BackendKind::ALL[..]),
+            ("--dense-path=", &BackendKind::ALL),
+            ("--onnx-file model.onnx", &[Ort]),
+            ("--python python3", &[Python]),
+            ("--trust-remote-code", &[Python]),
+            ("--dense-path 2_Dense", &[Candle, Ort]),
+            ("--lora-task retrieval.query", &[Candle]),
+            ("--cutoff-layers 3", &[Candle]),
+            ("--instruction-set portable", &[Candle]),
+            ("--pin-threads", &[Candle]),
         ] {
-            let message = check(&model(flags)).err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(message.starts_with(expected) && message.is_empty() == expected.is_empty(), "{message}");
-        }
-        for (flags, flag) in [
-            ("--cutoff-layers 3", "--cutoff-layers"),
-            ("--instruction-set portable", "--instruction-set"),
-            ("--pin-threads", "--pin-threads"),
-        ] {
-            for backend in [BackendKind::Ort, BackendKind::Python] {
-                let mut model = model(flags);
-                model.hub.backend = backend;
-                let message = check(&model).unwrap_err().to_string();
-                let expected =
-                    format!("`{flag}` is for `--backend candle`, but `--backend {backend}` is chosen");
-                assert!(message.starts_with(&expected), "{message}");
+            for backend in BackendKind::ALL {
+                let start = ["text-embeddings-router", "--model-id", "m"];
+                let mut args = Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap();
+                args.model.hub.backend = backend;
+                let message = check(&args).err().map(|error| error.to_string());
+                assert_eq!(message.is_none(), obeying.contains(&backend), "{flags} {backend}");
+                let Some(message) = message else { continue };
+                let flag = flags.split_whitespace().next().unwrap();
+                assert!(
+                    message.starts_with(&format!("`{flag}` is for `--backend {}`", obeying[0])),
+                    "{message}"
+                );
+                assert!(
+                    message.ends_with(&format!("but `--backend {backend}` is chosen: leave it out")),
+                    "{message}"
+                );
             }
         }
     }

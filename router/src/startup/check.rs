@@ -1,7 +1,8 @@
-//! The self-check of the start: does the loaded model tell texts apart?
+//! The self-check of the start: whether the loaded model gives different texts different answers.
 //!
-//! Input: the backend and the encoder that will serve. Output: the length of an embedding model's vectors, or the reason
-//! not to serve. What must hold: a model whose every answer would be the same, or no number, does not serve.
+//! Input: the backend and the encoder that will serve. Output: the length of an embedding model's vectors, or
+//! the reason not to serve. What must hold: a model whose answers would all be the same, or not be numbers,
+//! is not served.
 
 use anyhow::ensure;
 use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
@@ -14,8 +15,8 @@ use text_embeddings_core::{
     },
 };
 
-/// Raw scores that are closer than this are the same: far above the rounding of one prompt scored twice, far below
-/// the distance of any two prompts' scores by a model that reads them.
+/// Raw scores that are closer than this count as the same. It is far above the rounding of one prompt scored
+/// twice, and far below the difference of two prompts' scores by a model that reads them.
 const SAME_SCORE: f32 = 1e-5;
 
 const PAIRS: [[&str; 2]; 2] = [
@@ -23,7 +24,7 @@ const PAIRS: [[&str; 2]; 2] = [
     ["How does gravity work?", "Bread is baked from flour, water, yeast and salt."],
 ];
 
-/// Runs the model on two inputs of its kind. Gives the length of an embedding model's vectors, else zero.
+/// Runs the model on two inputs of its kind. Returns the length of an embedding model's vectors, else zero.
 pub(super) fn model(
     backend: &mut dyn Backend,
     encoder: &Encoder,
@@ -46,7 +47,8 @@ pub(super) fn model(
     }
 }
 
-/// Two different pairs must get two different scores: a server that gives every text 0.7310586 is worse than none.
+/// Two different pairs must get two different scores: a server that gives every text 0.7310586 is worse than
+/// no server.
 fn reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
     let logits = compute(backend, encoder, PAIRS.map(pair), Wanted::WHOLE)?.map(|output| output.whole);
     let scores: Vec<f32> =
@@ -104,12 +106,12 @@ fn classifier(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()
     Ok(())
 }
 
-/// Two different texts must get two different vectors. Gives their length.
+/// Two different texts must get two different vectors. Returns their length.
 fn embedding(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<usize> {
     let [first, second] = compute(backend, encoder, texts(model), Wanted::WHOLE)?.map(|output| output.whole);
     ensure!(
         first.iter().chain(&second).all(|value| value.is_finite()),
-        "the vectors of two test texts hold values that are no numbers: the checkpoint's weights are broken; download \
+        "the vectors of two test texts hold values that are not numbers: the checkpoint's weights are broken; download \
          it again"
     );
     let largest = first.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));

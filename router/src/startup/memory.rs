@@ -1,8 +1,9 @@
-//! How much memory the server takes at most, and how much there is.
+//! The most memory that the server takes, and the memory that it may use.
 //!
-//! Input: the loaded model and the limits on requests. Output: a [`Plan`], for the log, or an error. What must hold: a
-//! model whose largest batch cannot fit is refused at start, not killed under load. What clients can fill is told, and
-//! only warned of: hardly any server meets all its limits at once.
+//! Input: the loaded model and the limits on requests. Output: a [`Plan`], for the log, or an error. What
+//! must hold: a model whose largest batch cannot fit is refused at the start instead of being killed under
+//! load. The memory that requests can take is only a reason for a warning, because hardly any server reaches
+//! all its limits at once.
 
 use std::{
     fmt, fs,
@@ -10,32 +11,35 @@ use std::{
 };
 
 use anyhow::ensure;
-use text_embeddings_backend_core::DType;
+use text_embeddings_backend::Loaded;
+use text_embeddings_backend_core::{BackendKind, DType};
 use text_embeddings_core::files::ModelFolder;
+
+use crate::{args::Args, config::Config};
 
 /// Memory that a process may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Available {
     bytes: u64,
-    /// What sets it.
+    /// The words for where the limit comes from.
     source: &'static str,
 }
 
-/// What the server holds at most, in bytes.
+/// The most memory that the server takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// What the process holds once the model is loaded.
+    /// The memory of the process once the model is loaded.
     pub(super) loaded: u64,
     /// The activations of the largest batch.
     pub(super) batch: u64,
-    /// Kept prefixes.
+    /// The prefix cache.
     pub(super) prefixes: u64,
-    /// Bodies, texts, tokens and answers of clients, if every limit on them is reached.
+    /// Bodies, texts, tokens and answers of clients if every limit on them is reached.
     pub(super) requests: u64,
 }
 
 impl Available {
-    /// The container's limit if there is one, else the machine's memory; none where neither can be read.
+    /// The container's limit if there is one, else the machine's memory; absent if neither can be read.
     pub(super) fn read() -> Option<Self> {
         let machine = meminfo(&fs::read_to_string("/proc/meminfo").ok()?)?;
         let machine = Self { bytes: machine, source: "this machine has" };
@@ -47,13 +51,18 @@ impl Available {
         Some(limit.filter(|limit| limit.bytes < machine.bytes).unwrap_or(machine))
     }
 
-    /// Refuses weights that cannot fit whatever else there is, before they are read. `stored` is their size as they
-    /// are read.
+    /// Refuses weights that cannot fit even alone, before they are read. `stored` is their size in bytes as
+    /// they are read.
     ///
     /// # Errors
     ///
     /// A sentence with both sizes and what to do.
-    pub(super) fn check_weights(self, stored: u64, dtype: Option<DType>) -> anyhow::Result<()> {
+    pub(super) fn check_weights(
+        self,
+        stored: u64,
+        dtype: Option<DType>,
+        backend: BackendKind,
+    ) -> anyhow::Result<()> {
         // 32 or 16 bits for each weight.
         let least = match dtype {
             Some(DType::Int8) => stored / 4,
@@ -66,10 +75,11 @@ impl Available {
             "the model's weights take at least {} and {}: choose a smaller model{}",
             megabytes(least),
             self,
-            match dtype {
-                Some(DType::Int4) => "",
-                Some(DType::Int8) => ", or `--dtype int4`",
-                _ => ", or `--dtype int8` or `int4`",
+            match (backend, dtype) {
+                (BackendKind::Ort, _) => ", or another file by `--onnx-file`",
+                (BackendKind::Python, _) | (BackendKind::Candle, Some(DType::Int4)) => "",
+                (BackendKind::Candle, Some(DType::Int8)) => ", or `--dtype int4`",
+                (BackendKind::Candle, _) => ", or `--dtype int8` or `int4`",
             }
         );
         Ok(())
@@ -77,21 +87,29 @@ impl Available {
 }
 
 impl Plan {
-    /// Refuses what cannot fit.
+    /// Refuses a plan that cannot fit.
     ///
     /// # Errors
     ///
     /// A sentence with the sizes and the flags that make them smaller.
-    pub(super) fn check(&self, available: Available) -> anyhow::Result<()> {
+    pub(super) fn check(&self, available: Available, backend: BackendKind) -> anyhow::Result<()> {
+        let advice = match backend {
+            BackendKind::Candle => {
+                "`--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose `--dtype int8` or `int4`"
+            }
+            BackendKind::Ort => {
+                "`--max-batch-tokens` or `--max-input-length`, name a smaller file by `--onnx-file`"
+            }
+            BackendKind::Python => "`--max-batch-tokens` or `--max-input-length`",
+        };
         let certain = self.loaded + self.batch + self.prefixes;
         ensure!(
             certain <= available.bytes,
-            "{self} are more than {available}: lower `--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, \
-             choose `--dtype int8` or `int4`, or give it more memory"
+            "there is too little memory ({self}; {available}): lower {advice}, or give it more memory"
         );
         if certain + self.requests > available.bytes {
             tracing::warn!(
-                "Clients can send so much at once that memory runs out: with {} for their requests the server takes {}, and \
+                "Clients can send enough at once to use up the memory: with {} for their requests the server takes {}, but \
                  {available}; lower `--max-concurrent-requests`, `--payload-limit` or `--max-queue-tokens`",
                 megabytes(self.requests),
                 megabytes(certain + self.requests)
@@ -115,8 +133,33 @@ impl fmt::Display for Available {
     }
 }
 
-/// The memory of this process that no file backs, in bytes; none where that cannot be read.
-pub(super) fn held() -> Option<u64> {
+/// Plans the memory of a loaded model on the CPU, and logs the plan; absent on other devices, and if the
+/// memory in use cannot be read.
+///
+/// # Errors
+///
+/// As [`Plan::check`].
+pub(super) fn planned(
+    available: Option<Available>,
+    args: &Args,
+    config: &Config,
+    loaded: &Loaded,
+) -> anyhow::Result<Option<Plan>> {
+    let (Some(available), Some(held), "cpu") = (available, held(), loaded.device) else { return Ok(None) };
+    let longest_batch = config.max_batch_tokens.max(config.max_input_length);
+    let plan = Plan {
+        loaded: held,
+        batch: loaded.backend.batch_bytes(longest_batch) as u64,
+        prefixes: loaded.prefix_cache_bytes as u64,
+        requests: args.most_bytes_of_requests(),
+    };
+    plan.check(available, config.backend)?;
+    tracing::info!("Memory: {plan}; {available}");
+    Ok(Some(plan))
+}
+
+/// The bytes of memory that this process holds and no file backs; absent if they cannot be read.
+fn held() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let field = |name: &str| {
         let line = status.lines().find(|line| line.starts_with(name))?;
@@ -125,13 +168,14 @@ pub(super) fn held() -> Option<u64> {
     Some((field("RssAnon:")? + field("RssShmem:").unwrap_or(0)) * 1024)
 }
 
-/// The size of a model's weights as they are read, in bytes; that of their files where only another library reads them.
+/// The bytes of a model's weights as they are read; if only another library reads them, the bytes of their
+/// files.
 pub(super) fn weights(folder: &ModelFolder) -> u64 {
     let files = || folder.weights.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum();
     folder.stored.as_ref().map_or_else(files, |stored| stored.bytes)
 }
 
-/// Where the limits of these control groups, of version 2 or 1, are written, those of the groups around them included.
+/// The files with the limits of these control groups and of the groups around them, in version 2 or 1.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -154,13 +198,14 @@ fn limit_files(groups: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The bytes of memory of a machine, from its `/proc/meminfo`.
+/// A machine's memory in bytes, from the text of its `/proc/meminfo`.
 fn meminfo(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-fn megabytes(bytes: u64) -> String {
+/// The bytes in words.
+pub(super) fn megabytes(bytes: u64) -> String {
     format!("{} MB", bytes.div_ceil(1_000_000))
 }
 
@@ -169,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_control_groups_limit_may_be_its_own_or_that_of_a_group_around_it() {
+    fn the_limits_of_a_control_group_and_of_the_groups_around_it_count() {
         let files =
             |groups| limit_files(groups).iter().map(|file| file.display().to_string()).collect::<Vec<_>>();
         assert_eq!(
@@ -189,15 +234,44 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_fit_is_refused_with_its_sizes() {
+    fn a_model_that_cannot_fit_is_refused_with_its_sizes() {
         let available = |bytes| Available { bytes, source: "this container may use" };
         let plan = Plan { loaded: 700_000_000, batch: 100_000_000, prefixes: 200_000_000, requests: 1 };
-        assert!(plan.check(available(1_000_000_000)).is_ok(), "and a warning");
-        let message = plan.check(available(999_999_999)).map_err(|error| error.to_string());
-        let wanted = "700 MB loaded, at most 100 MB for a batch and 200 MB of prefixes are more than this container may \
-            use 1000 MB: lower `--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose \
-            `--dtype int8` or `int4`, or give it more memory";
-        assert_eq!(message, Err(wanted.to_owned()));
+        assert!(plan.check(available(1_000_000_000), BackendKind::Candle).is_ok(), "and a warning");
+        for (backend, advice) in [
+            (
+                BackendKind::Candle,
+                "lower `--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose `--dtype int8` or \
+                 `int4`, or give it more memory",
+            ),
+            (
+                BackendKind::Ort,
+                "lower `--max-batch-tokens` or `--max-input-length`, name a smaller file by `--onnx-file`, or give it \
+                 more memory",
+            ),
+            (
+                BackendKind::Python,
+                "lower `--max-batch-tokens` or `--max-input-length`, or give it more memory",
+            ),
+        ] {
+            let message = plan.check(available(999_999_999), backend).map_err(|error| error.to_string());
+            let sizes = "there is too little memory (700 MB loaded, at most 100 MB for a batch and 200 MB of \
+                prefixes; this container may use 1000 MB)";
+            assert_eq!(message, Err(format!("{sizes}: {advice}")));
+        }
+        for (backend, dtype, advice) in [
+            (BackendKind::Candle, None, "choose a smaller model, or `--dtype int8` or `int4`"),
+            (BackendKind::Candle, Some(DType::Int8), "choose a smaller model, or `--dtype int4`"),
+            (BackendKind::Ort, None, "choose a smaller model, or another file by `--onnx-file`"),
+            (BackendKind::Python, None, "choose a smaller model"),
+        ] {
+            let message =
+                available(1).check_weights(1 << 30, dtype, backend).map_err(|error| error.to_string());
+            assert!(
+                message.is_err_and(|message| message.ends_with(&format!(": {advice}"))),
+                "{backend} {dtype:?}"
+            );
+        }
         for (stored, dtype, fits) in [
             (1000, Some(DType::Float32), true),
             (1001, Some(DType::Float32), false),
@@ -208,7 +282,11 @@ mod tests {
             (8000, Some(DType::Int4), true),
             (8008, Some(DType::Int4), false),
         ] {
-            assert_eq!(available(1000).check_weights(stored, dtype).is_ok(), fits, "{stored} {dtype:?}");
+            assert_eq!(
+                available(1000).check_weights(stored, dtype, BackendKind::Candle).is_ok(),
+                fits,
+                "{stored} {dtype:?}"
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Encoder, head and answers of a model, by its kind.
 //!
-//! Input: the configuration and the model's files. Output: [`Parts`]. What must hold: a tokenizer, template or module that
-//! would give wrong answers is refused by name.
+//! Input: the configuration and the model's files. Output: [`Parts`]. What must hold: a tokenizer, template
+//! or module that would give wrong answers is an error that names it.
 
 use anyhow::Context;
 use text_embeddings_backend::{Activation, BackendKind, Head, ModelType, Pool};
@@ -19,19 +19,19 @@ use super::{
 };
 use crate::{config::Config, info::RerankerDetails};
 
-/// The tokens of XLM-RoBERTa that stand for no part of a text; for a tokenizer that does not name its own.
+/// XLM-RoBERTa's tokens that represent no part of a text, for a tokenizer that does not name its own.
 const EMPTY_TOKENS: [&str; 4] = ["<s>", "</s>", "<pad>", "<unk>"];
 
-/// Everything that serving a model takes, except for its weights.
+/// Everything that serving a model needs, except for its weights.
 pub(super) struct Parts {
     pub(super) encoder: Encoder,
     pub(super) head: Head,
     pub(super) model: ServedModel,
     /// The instruction of requests without one; absent where the model takes none.
     pub(super) default_instruction: Option<String>,
-    /// What sentence-transformers applies to a re-ranker's raw score.
+    /// The function that sentence-transformers applies to a re-ranker's raw score.
     pub(super) score_activation: Option<String>,
-    /// What decides a re-ranker's scores, and why.
+    /// The settings that decide a re-ranker's scores, each with its source.
     pub(super) reranker: Option<RerankerDetails>,
 }
 
@@ -42,7 +42,7 @@ impl Parts {
     }
 }
 
-/// Reads the parts off the model's files.
+/// Reads the parts from the model's files.
 pub(super) fn parts(config: &Config, folder: &ModelFolder) -> anyhow::Result<Parts> {
     let tokenizer = tokenizer(folder)?;
     match config.model_type {
@@ -120,7 +120,7 @@ fn embedding(
     Ok(Parts::new(encoder, head, model))
 }
 
-/// Whether the checkpoint has a head that only its family's own architecture names.
+/// Whether the checkpoint has a head that only the architecture of its family describes.
 fn has_family_head(folder: &ModelFolder) -> bool {
     let facts = ModelFacts::from(folder);
     let named = facts.architectures.iter().any(|name| name.ends_with("Classification"));
@@ -128,8 +128,8 @@ fn has_family_head(folder: &ModelFolder) -> bool {
     !named && family.is_some_and(|(family, _)| family.kind() == ModelType::Reranker)
 }
 
-/// A re-ranker reads a prompt where it has a template, else the pair as its tokenizer joins it. A generative one has no
-/// head but its answers.
+/// A re-ranker with a template reads a prompt; another reads the pair as its tokenizer joins it. The head of
+/// a generative re-ranker is its answers.
 fn reranker(
     config: &Config,
     folder: &ModelFolder,
@@ -177,8 +177,8 @@ fn reranker(
     Ok(Parts { default_instruction, score_activation, reranker: Some(details), ..parts })
 }
 
-/// The function in a word, such as `identity`; one that has no word here by the name in the files. By the rule of
-/// sentence-transformers it is the sigmoid where the files name none.
+/// The function in a word, such as `identity`, or by its name in the files if it is not known here. As in
+/// sentence-transformers, it is the sigmoid if the files name none.
 fn score_activation(folder: &ModelFolder, model: &ServedModel) -> Option<String> {
     if model.labels.len() != 1 {
         return None;
@@ -188,7 +188,7 @@ fn score_activation(folder: &ModelFolder, model: &ServedModel) -> Option<String>
     known.map(|activation| activation.to_string()).or_else(|| named.map(str::to_owned))
 }
 
-/// How prompts are encoded, but for the instruction.
+/// How prompts are encoded, except for the instruction.
 fn encoder_options(config: &Config) -> EncoderOptions {
     EncoderOptions {
         default_instruction: None,

@@ -1,7 +1,7 @@
-//! What stands before the texts of an embedding model.
+//! The prompts before the texts of an embedding model.
 //!
-//! Input: flags and the model's files. Output: [`Prompts`]. What must hold: a flag goes before the model's files, and a
-//! name that the files lack is an error that lists those they have.
+//! Input: flags and the model's files. Output: [`Prompts`]. What must hold: a flag takes precedence over the
+//! model's files; a name that the files lack is an error that lists the names they have.
 
 use text_embeddings_core::{
     files::{ModelFacts, ModelFolder},
@@ -10,7 +10,7 @@ use text_embeddings_core::{
 
 use crate::config::Config;
 
-/// The prompts of an embedding model. The one of requests that name none: by flag, else the model's own default.
+/// The prompts of an embedding model. The default is the flag's, else the model's own.
 pub(super) fn prompts(config: &Config, folder: &ModelFolder) -> anyhow::Result<Prompts> {
     let mut prompts = Prompts { named: folder.prompts.clone(), default: String::new() };
     if let Some(embedder) =

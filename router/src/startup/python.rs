@@ -1,8 +1,8 @@
-//! What the Python backend is told of a model, and which flags it does not know.
+//! The options of the Python backend's worker.
 //!
-//! Input: flags, files, and the encoder that will serve. Output: [`PythonOptions`]. What must hold: without `--backend python`
-//! no flag of it is taken silently, and with it no flag that the worker would not obey; the ids of this server are compared
-//! with those of the model's own tokenizer.
+//! Input: flags, files, and the encoder that will serve. Output: [`PythonOptions`]. What must hold: a flag
+//! that the worker would not obey is an error; the worker compares the ids of this server with the ids of the
+//! model's own tokenizer.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use text_embeddings_core::tokenization::{
 
 use crate::{args::Args, config::Config};
 
-/// The interpreter where neither `--python` nor a virtual environment names one.
+/// The interpreter if neither `--python` nor a virtual environment names one.
 const INTERPRETER: &str = "python3";
 /// Texts of several scripts, with spaces and punctuation that tokenizers treat in different ways.
 const TEXTS: [&str; 3] = [
@@ -25,39 +25,11 @@ const TEXTS: [&str; 3] = [
     " Gravity  pulls\ttwo bodies together. 정원에 꽃이 핀다. 北京是中国的首都。",
 ];
 
-/// Refuses flags that the chosen backend does not know.
+/// The options of the worker; absent for another backend.
 ///
 /// # Errors
 ///
-/// A sentence that names the flag.
-pub(super) fn check(args: &Args) -> anyhow::Result<()> {
-    if args.model.hub.backend == BackendKind::Python {
-        let is_given = args.dense_path.as_ref().is_some_and(|path| !path.is_empty());
-        ensure!(
-            !is_given,
-            "`--dense-path` is for `--backend candle`, but `--backend python` is chosen: leave it out"
-        );
-        return Ok(());
-    }
-    let given = [
-        ("--python", args.model.python.is_some()),
-        ("--trust-remote-code", args.model.hub.trust_remote_code),
-    ];
-    for (flag, is_given) in given {
-        ensure!(
-            !is_given,
-            "`{flag}` is for `--backend python`, but `--backend {}` is chosen: leave it out",
-            args.model.hub.backend
-        );
-    }
-    Ok(())
-}
-
-/// What the worker is told; none for another backend.
-///
-/// # Errors
-///
-/// A sentence, if `--pooling` is given where the model's files decide.
+/// A sentence, if `--pooling` is given although the model's files decide.
 pub(super) fn options(
     args: &Args,
     config: &Config,
@@ -93,13 +65,13 @@ pub(super) fn options(
     }))
 }
 
-/// `--python`, else that of the virtual environment, else the first on the path.
+/// The interpreter of `--python`, else of the virtual environment, else the first on the path.
 fn interpreter(given: Option<&Path>, environment: Option<PathBuf>) -> PathBuf {
     let of_environment = environment.map(|folder| folder.join("bin/python"));
     given.map(Path::to_owned).or(of_environment).unwrap_or_else(|| INTERPRETER.into())
 }
 
-/// Texts and pairs with their ids; none where a template comes around them, which no tokenizer knows.
+/// Texts and pairs with their ids; empty if there is a template around them, which tokenizers do not know.
 fn probes(encoder: &Encoder) -> Vec<Probe> {
     if !matches!(encoder, Encoder::Text(_)) {
         return Vec::new();
@@ -111,7 +83,7 @@ fn probes(encoder: &Encoder) -> Vec<Probe> {
     let pair = (vec![TEXTS[0].to_owned(), TEXTS[2].to_owned()], Input::Pair(pair));
     let mut probes = Vec::new();
     for (texts, input) in texts.into_iter().chain([pair]) {
-        // Where the longest input is shorter than a probe, there is nothing to compare.
+        // A probe that is longer than the longest input cannot be compared.
         if let Ok(encoded) = encoder.encode(&input, truncation, None) {
             probes.push(Probe { texts, ids: encoded.ids, second: encoded.second });
         }
@@ -121,29 +93,10 @@ fn probes(encoder: &Encoder) -> Vec<Probe> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
 
     #[test]
-    fn a_flag_of_another_backend_is_refused() {
-        for (backend, flags, expected) in [
-            (BackendKind::Candle, "", ""),
-            (BackendKind::Candle, "--dense-path 2_Dense", ""),
-            (BackendKind::Candle, "--python python3", "`--python` is for `--backend python`"),
-            (BackendKind::Ort, "--trust-remote-code", "`--trust-remote-code` is for `--backend python`"),
-            (BackendKind::Python, "--trust-remote-code --python x/bin/python", ""),
-            (BackendKind::Python, "--dense-path 2_Dense", "`--dense-path` is for `--backend candle`"),
-        ] {
-            let start = ["text-embeddings-router", "--model-id", "m"];
-            let mut args = Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap();
-            args.model.hub.backend = backend;
-            let message = check(&args).err().map(|error| error.to_string()).unwrap_or_default();
-            assert!(message.starts_with(expected) && message.is_empty() == expected.is_empty(), "{message}");
-        }
-    }
-
-    #[test]
-    fn the_interpreter_is_the_one_that_is_named_or_that_of_the_environment() {
+    fn the_interpreter_is_the_named_one_or_that_of_the_environment() {
         let environment = || Some(PathBuf::from("/e"));
         assert_eq!(interpreter(Some(Path::new("p")), environment()), Path::new("p"));
         assert_eq!(interpreter(None, environment()), Path::new("/e/bin/python"));

@@ -1,8 +1,8 @@
-//! A re-ranker's prompt, answers and score: which apply, and why.
+//! A re-ranker's prompt, answers and score, and the source of each.
 //!
-//! Input: flags, the model's files and its tokenizer. Output: [`Resolved`]. What must hold: the first that applies is
-//! taken of flags, the repository's files and the family that the model belongs to; where nothing says what a model
-//! reads, or two sources contradict each other, it is refused, because wrong scores come without an error.
+//! Input: flags, the model's files and its tokenizer. Output: [`Resolved`]. What must hold: flags take
+//! precedence over the repository's files, and these over the model's family; a model is refused if its
+//! prompt is not known or two sources contradict each other, because wrong scores come without an error.
 
 use std::{fs, path::Path};
 
@@ -21,22 +21,22 @@ use crate::{
     config::Config,
 };
 
-/// What to do about a model whose prompt is not known.
+/// The remedy for a model whose prompt is not known.
 const REMEDY: &str = "give the model's own prompt with `--chat-template FILE`, or the name of its family with \
                       `--chat-template NAME`";
 
-/// All that a re-ranker's family, files and flags decide.
+/// The decisions by a re-ranker's family, files and flags.
 #[derive(Debug)]
 pub(crate) struct Resolved {
-    /// The family, and what says so.
+    /// The family, and the reason for it.
     pub(crate) family: Option<(&'static Family, String)>,
     /// The prompt, and where it comes from.
     pub(crate) prompt: (Prompt, String),
     /// A generative re-ranker's answers, and where they come from.
     pub(crate) answers: Option<(AnswerTokens, String)>,
-    /// Layers gone through before a layer-wise re-ranker scores.
+    /// The number of layers after which a layer-wise re-ranker scores.
     pub(crate) cutoff_layers: Option<usize>,
-    /// From raw scores to those between 0 and 1, and what says so.
+    /// The rule from raw scores to scores, and its source.
     pub(crate) score: (ScoreRule, String),
 }
 
@@ -65,11 +65,12 @@ pub(crate) fn limits(args: &Args, folder: &ModelFolder, model_type: ModelType) -
     }
 }
 
-/// Resolves all.
+/// Decides prompt, answers and score.
 ///
 /// # Errors
 ///
-/// If a prompt does not fit, if a re-ranker's prompt is not known, or if files and family contradict each other.
+/// If a prompt does not fit, if a re-ranker's prompt is not known, or if files and family contradict each
+/// other.
 pub(crate) fn resolve(
     config: &Config,
     folder: &ModelFolder,
@@ -90,7 +91,7 @@ pub(crate) fn resolve(
             }),
         };
     }
-    // A fine-tuned model with other answers than its family's has another score, too.
+    // A fine-tuned model with other answers than its family has another score, too.
     let agrees = family.as_ref().map_or(Ok(true), |(family, _)| agrees(family, folder, tokenizer))?;
     let prompt = match own {
         Some(own) => Some(own),
@@ -109,7 +110,7 @@ pub(crate) fn resolve(
     })
 }
 
-/// A listwise re-ranker: its architecture decides, and nothing of it can be another.
+/// The decisions for a listwise re-ranker: its architecture makes all of them.
 fn listwise(
     config: &Config,
     folder: &ModelFolder,
@@ -154,7 +155,7 @@ fn listwise(
     }))
 }
 
-/// The family that a flag, the model's architecture or its name says.
+/// The family by flag, by the model's architecture or by its name.
 fn named_family(flag: Option<&ChatTemplate>, facts: &ModelFacts) -> Option<(&'static Family, String)> {
     match flag {
         Some(ChatTemplate::Builtin(family)) => Some((*family, "`--chat-template` names it".to_owned())),
@@ -162,16 +163,16 @@ fn named_family(flag: Option<&ChatTemplate>, facts: &ModelFacts) -> Option<(&'st
     }
 }
 
-/// The family of a re-ranker of this architecture whose name says nothing.
+/// The family of a re-ranker with this architecture if its name does not tell.
 fn unnamed_family(facts: &ModelFacts, folder: &ModelFolder, kind: ModelType) -> Option<&'static Family> {
     let is_known =
         !folder.ends_in_scores && matches!(kind, ModelType::Reranker | ModelType::ListwiseReranker);
     let family = facts.evidence().unnamed_family().filter(|_| is_known)?;
-    // A generative re-ranker that sees what is behind a token is none of a causal family.
+    // A generative re-ranker that also sees later tokens does not belong to a causal family.
     (family.answers.is_none() || folder.description.is_causal).then_some(family)
 }
 
-/// The family whose prompt a template writes.
+/// The family with the same prompt as a template.
 fn family_by_prompt(template: &PromptTemplate, facts: &ModelFacts) -> Option<(&'static Family, String)> {
     let families = text_embeddings_core::families::ALL.iter();
     let mut fitting = families.filter(|family| {
@@ -181,7 +182,7 @@ fn family_by_prompt(template: &PromptTemplate, facts: &ModelFacts) -> Option<(&'
     Some((found, "its chat template writes this family's prompt".to_owned()))
 }
 
-/// The prompt of a file that the user names, or of the repository.
+/// The prompt in a file that the user names, or in the repository.
 fn own_prompt(config: &Config, folder: &ModelFolder) -> anyhow::Result<Option<(PromptTemplate, String)>> {
     match (&config.chat_template, &folder.chat_template) {
         (Some(ChatTemplate::File(path)), _) => {
@@ -196,7 +197,7 @@ fn own_prompt(config: &Config, folder: &ModelFolder) -> anyhow::Result<Option<(P
     }
 }
 
-/// The prompt of the model's family; absent where the tokenizer joins query and document.
+/// The prompt of the model's family; absent if the tokenizer joins query and document.
 fn family_prompt(
     config: &Config,
     folder: &ModelFolder,
@@ -222,7 +223,7 @@ fn family_prompt(
     let name = family.name;
     ensure!(
         agrees || is_chosen,
-        "1_LogitScore/config.json names other answers than those of the family {name} ({}), so the family's prompt \
+        "1_LogitScore/config.json names other answers than the family {name} ({}), so the family's prompt \
          would be wrong, and the repository has no chat template with the roles query and document: {REMEDY}",
         described(family.answers),
     );
@@ -242,7 +243,7 @@ fn described(answers: Option<Answers>) -> String {
     }
 }
 
-/// Whether a family's answers are those of `1_LogitScore/config.json`, if there is one.
+/// Whether a family has the answers of `1_LogitScore/config.json`, if there is one.
 fn agrees(family: &Family, folder: &ModelFolder, tokenizer: &Tokenizer) -> anyhow::Result<bool> {
     let Some(named) = folder.logit_score else { return Ok(true) };
     let named = answer_tokens(tokenizer, AnswerSource::LogitScore(named))?;
@@ -307,8 +308,9 @@ fn template_file(path: &Path) -> anyhow::Result<PromptTemplate> {
     PromptTemplate::from_chat_template(&source, &MessageStyle::plain()).with_context(advice)
 }
 
-/// The instruction of requests without one: by flag, by the repository's default prompt, by the template, by the family.
-/// Absent where the template has a form of its own for such requests, or no place for an instruction.
+/// The instruction of requests without one: by flag, else by the repository's default prompt, the template or
+/// the family. Absent if the template has a form of its own for such requests, or no place for an
+/// instruction.
 pub(crate) fn default_instruction(
     config: &Config,
     folder: &ModelFolder,

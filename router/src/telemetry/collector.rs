@@ -1,7 +1,7 @@
-//! Where traces are sent: an address that may hold a password.
+//! The collector of traces: an address that may hold a password.
 //!
-//! Input: the value of `--otlp-endpoint`. Output: a [`Collector`]. What must hold: a user name and a password in the
-//! address are sent as credentials and shown to nobody, not even in the error about the address.
+//! Input: the value of `--otlp-endpoint`. Output: a [`Collector`]. What must hold: a user name and a password
+//! in the address are sent as credentials and never shown, not even in the error about the address.
 
 use std::{convert::Infallible, fmt, str::FromStr};
 
@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::secret::Secret;
 
-/// The value of `--otlp-endpoint`, whose `Debug` and `Display` leave out what stands before an `@`.
+/// The value of `--otlp-endpoint`. Its `Debug` and `Display` hide everything before an `@`.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint(String);
 
@@ -47,24 +47,24 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// `http://`, the credentials if there are any, and what comes after them.
+    /// `http://`, the credentials if there are any, and the rest.
     fn parts(&self) -> (&str, Option<&str>, &str) {
         let start = self.0.find("://").map_or(0, |at| at + "://".len());
         let (scheme, rest) = self.0.split_at(start);
-        // Whatever comes before the last `@` could be part of a password that was not escaped.
+        // Everything before the last `@` could be part of a password that was not escaped.
         match rest.rsplit_once('@') {
             Some((credentials, rest)) => (scheme, Some(credentials), rest),
             None => (scheme, None, rest),
         }
     }
 
-    /// The collector that is meant; none if the value is empty, as a variable may be.
+    /// The collector; absent if the value is empty, as a variable may be.
     ///
     /// # Errors
     ///
-    /// What is wrong with the address, and what to give instead.
+    /// The problem of the address, and what to give instead.
     pub(crate) fn resolve(&self) -> Result<Option<Collector>, &'static str> {
-        const ADVICE: &str = "is no address of a collector: give one such as `http://localhost:4317`";
+        const ADVICE: &str = "is not an address of a collector: give one such as `http://localhost:4317`";
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -122,11 +122,11 @@ mod tests {
         for (text, problem) in [
             ("https://a:4317", "encryption"),
             ("https://me:secret@a:4317", "encryption"),
-            ("grpc://a:4317", "no address"),
-            ("http://", "no address"),
-            ("http://a b", "no address"),
-            ("http://a:4317/v1/traces", "no address"),
-            ("http://me:secret@", "no address"),
+            ("grpc://a:4317", "not an address"),
+            ("http://", "not an address"),
+            ("http://a b", "not an address"),
+            ("http://a:4317/v1/traces", "not an address"),
+            ("http://me:secret@", "not an address"),
         ] {
             let message = text.parse::<Endpoint>().unwrap().resolve().unwrap_err();
             assert!(message.contains(problem) && message.contains("http://"), "{text}: {message}");

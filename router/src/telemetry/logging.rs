@@ -1,8 +1,9 @@
-//! The log: a server's on standard output, as text or as JSON; a command's on standard error. Filtered by `LOG_LEVEL`.
+//! The log: of a server on standard output, as text or as JSON; of a command on standard error. Filtered by
+//! `LOG_LEVEL`.
 //!
-//! Input: `--json-output`, `--disable-spans` and the variable `LOG_LEVEL` (default `info`, for a command `warn`).
-//! Output: the process's subscriber. What must hold: a filter that cannot be parsed is an error, never another level; an
-//! event is one line, whatever a client put into it.
+//! Input: `--json-output`, `--disable-spans` and the variable `LOG_LEVEL` (default `info`, for a command
+//! `warn`). Output: the process's subscriber. What must hold: a filter that cannot be parsed is an error,
+//! never another level; an event is one line, whatever text of a client is in it.
 
 use anyhow::Context;
 use std::{
@@ -25,7 +26,7 @@ const VARIABLE: &str = "LOG_LEVEL";
 ///
 /// # Errors
 ///
-/// If `LOG_LEVEL` is no filter, or a log was started before.
+/// If `LOG_LEVEL` is not a filter, or a log was started before.
 pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<()> {
     let filter = parse_filter(env::var(VARIABLE).ok().as_deref(), "info")?;
     let layer: Box<dyn Layer<Registry> + Send + Sync> = if json_output {
@@ -37,8 +38,8 @@ pub(crate) fn start(json_output: bool, disable_spans: bool) -> anyhow::Result<()
             .with_writer(io::stdout)
             .boxed()
     };
-    // Without the hint, every record that a library logs at any level is made and only then dropped: the tokenizer
-    // logs each word.
+    // Without the hint, each record of a library would be created at any level and only then dropped: the
+    // tokenizer logs each word.
     let level = filter.max_level_hint().unwrap_or(LevelFilter::TRACE);
     let spans = filter_fn(move |meta| !(disable_spans && meta.is_span())).with_max_level_hint(level);
     let layer = layer.with_filter(filter).with_filter(spans);
@@ -58,8 +59,8 @@ pub(crate) fn start_on_stderr(default: &str) -> anyhow::Result<()> {
     tracing_subscriber::registry().with(layer).try_init().context("the log cannot start")
 }
 
-/// How fields are written as text: control characters escaped, so that no client can forge a line of the log or send
-/// commands to the terminal that shows it.
+/// Writes fields as text with escaped control characters, so that no client can forge a line of the log or
+/// control the terminal that shows it.
 fn fields() -> impl for<'writer> FormatFields<'writer> + 'static {
     let write =
         |writer: &mut fmt::format::Writer<'_>, field: &tracing::field::Field, value: &dyn text::Debug| {
@@ -91,7 +92,9 @@ impl text::Display for Escaped<'_> {
 fn parse_filter(level: Option<&str>, default: &str) -> anyhow::Result<EnvFilter> {
     let level = level.filter(|level| !level.is_empty()).unwrap_or(default);
     let advice = || {
-        format!("the variable {VARIABLE}=`{level}` is no log filter: give error, warn, info, debug or trace")
+        format!(
+            "the variable {VARIABLE}=`{level}` is not a log filter: give error, warn, info, debug or trace"
+        )
     };
     // On its own, any word would be taken for the name of a module.
     if !level.contains(['=', ',']) {

@@ -1,9 +1,11 @@
 //! The Prometheus side of the metrics: buckets, the recorder and the second port that serves them.
 //!
-//! Input: the metrics that `text_embeddings_core::metrics` names. Output: their text form, on `GET /metrics` of the
-//! first port and on every path of the second. What must hold: buckets are TEI's, edge for edge and digit for digit,
-//! because rules name them and fleets add them up: durations 10 µs times 1.5, times 1.5, …, 35 times; lengths and sizes
-//! powers of two, lengths up to the longest input. The queue's gauges are what waits at the moment they are read.
+//! Input: the metrics that `text_embeddings_core::metrics` names, and the process's own. Output: their text
+//! form, on `GET /metrics` of the first port and on every path of the second. What must hold: buckets are
+//! TEI's, edge for edge and digit for digit, because rules name them and fleets add them up: durations 10 µs
+//! times 1.5, times 1.5, …, 35 times; lengths and sizes powers of two, lengths up to the longest input. The
+//! queue's gauges are current whenever they are read. Every counter is there from the start, because a rate
+//! cannot see a counter's first step.
 
 use std::{
     io,
@@ -24,7 +26,10 @@ use axum::{
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use text_embeddings_core::{
     infer::EngineGauges,
-    metrics::{ALL, Kind, Metric, Observed, REQUEST_INPUT_LENGTH},
+    metrics::{
+        ALL, BUILD_INFO, Kind, Metric, Observed, REQUEST_FAILURE, REQUEST_INPUT_LENGTH, REQUESTS,
+        TOKENIZER_REQUESTS,
+    },
 };
 use tokio::net::TcpListener;
 
@@ -32,30 +37,33 @@ use crate::{
     auth::Keys,
     config::PrometheusPort,
     door::{Door, Speech},
+    info,
     serve::Stop,
 };
 
-/// What a scraper without the key is told.
+/// The answer for a scraper without the key.
 const UNAUTHORIZED: &str = "the metrics of this server want its key as `Authorization: Bearer KEY`\n";
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// How often observations that nobody scraped are folded into their buckets.
+/// How often observations are added to their buckets if nobody scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
 /// The number of buckets of a duration.
 const DURATIONS: usize = 35;
 
-/// A re-ranker is sure of most texts: where its scores crowd, near 0 and 1, the steps are small.
+/// The buckets of probabilities. Most scores of a re-ranker are near 0 and 1, so the steps are small there.
 const PROBABILITIES: [f64; 15] =
     [0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0];
 
-/// The metrics of the process, to be read. Cheap to clone.
+/// Reads the metrics of the process. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     recorded: PrometheusHandle,
-    /// None as long as the model loads.
+    /// Processor time, memory, threads and descriptors of the process.
+    process: metrics_process::Collector,
+    /// Empty while the model loads.
     served: Arc<OnceLock<Served>>,
 }
 
-/// What is known once the model is loaded.
+/// The part that is known when the model is loaded.
 struct Served {
     engine: EngineGauges,
     /// The tokens of the longest input.
@@ -65,10 +73,10 @@ struct Served {
 impl Metrics {
     /// The metrics of a recorder.
     pub(crate) fn new(recorded: PrometheusHandle) -> Self {
-        Self { recorded, served: Arc::default() }
+        Self { recorded, process: metrics_process::Collector::default(), served: Arc::default() }
     }
 
-    /// Tells what waits and what the device does, from when there is an engine, and how long inputs can be, in tokens.
+    /// Adds the gauges of the engine, and the tokens of the longest input, when the model is loaded.
     pub(crate) fn watch(&self, engine: EngineGauges, longest_input: usize) {
         // A second engine in one process would be a mistake that only costs two gauges.
         let _ = self.served.set(Served { engine, longest_input });
@@ -76,6 +84,7 @@ impl Metrics {
 
     /// The metrics in Prometheus' text form.
     pub(crate) fn text(&self) -> String {
+        self.process.collect();
         let Some(Served { engine, longest_input }) = self.served.get() else {
             return self.recorded.render();
         };
@@ -94,26 +103,28 @@ impl Metrics {
     }
 }
 
-/// Says that this metric, which the recorder takes for a gauge, is a counter.
+/// Gives this metric, which the recorder takes for a gauge, the type of a counter.
 fn as_counter(text: &str, Metric { name, .. }: &Metric) -> String {
     text.replace(&format!("# TYPE {name} gauge"), &format!("# TYPE {name} counter"))
 }
 
-/// Whether a line is a bucket for longer inputs than there are. The buckets are cumulative, so that leaving it out loses
-/// nothing; the recorder has it because it starts before the longest input is known.
+/// Whether a line is a bucket for inputs that are longer than the longest. The buckets are cumulative, so
+/// that leaving it out loses nothing; the recorder has it because it starts before the longest input is
+/// known.
 fn is_beyond(line: &str, longest_input: usize) -> bool {
     let rest = line.strip_prefix(REQUEST_INPUT_LENGTH).and_then(|rest| rest.strip_prefix("_bucket{le=\""));
     let edge = rest.and_then(|rest| rest.split('"').next());
     edge.and_then(|edge| edge.parse::<usize>().ok()).is_some_and(|edge| edge > longest_input)
 }
 
-/// A recorder that has its buckets, but is not yet the process's.
+/// A recorder with its buckets, which is not installed.
 ///
 /// # Errors
 ///
 /// Only if a metric had no buckets.
 pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
-    // Each is the one before times 1.5: powers of 1.5 would differ in the last digits, and so in their names.
+    // Each edge is the one before times 1.5: powers of 1.5 would differ in the last digits, and so in their
+    // names.
     let durations: Vec<f64> = successors(Some(1e-5 * 1.5), |edge| Some(edge * 1.5)).take(DURATIONS).collect();
     let amounts = |power: i32| -> Vec<f64> { (0..=power).map(|k| 2.0_f64.powi(k)).collect() };
     ALL.iter().try_fold(PrometheusBuilder::new(), |builder, metric| {
@@ -127,8 +138,8 @@ pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
     })
 }
 
-/// Makes the process count: installs the recorder, describes every metric and keeps the recorder in order. Wants a
-/// tokio runtime.
+/// Installs the recorder, describes every metric, sets all counters to zero, and keeps the recorder in order.
+/// Needs a tokio runtime.
 ///
 /// # Errors
 ///
@@ -136,7 +147,10 @@ pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
 pub(crate) fn start() -> anyhow::Result<Metrics> {
     let handle = builder()?.install_recorder().context("the metrics cannot start")?;
     text_embeddings_core::metrics::describe();
-    let upkeep = handle.clone();
+    set_to_zero();
+    let metrics = Metrics::new(handle.clone());
+    metrics.process.describe();
+    let upkeep = handle;
     tokio::spawn(async move {
         let mut interval = tokio::time::interval(UPKEEP);
         loop {
@@ -144,23 +158,63 @@ pub(crate) fn start() -> anyhow::Result<Metrics> {
             upkeep.run_upkeep();
         }
     });
-    Ok(Metrics::new(handle))
+    Ok(metrics)
 }
 
-/// Through what, and with which keys, the second port is reached.
+/// The values of the label `method`.
+const METHODS: [&str; 2] = ["single", "batch"];
+/// The values of the label `err`.
+const FAILURES: [&str; 10] = [
+    "overloaded",
+    "validation",
+    "batch_size",
+    "tokenization",
+    "inference",
+    "model_type",
+    "missing_values",
+    "queue_timeout",
+    "unhealthy",
+    "dropped",
+];
+
+/// Registers every counter and gauge with all values of its labels, and the build.
+fn set_to_zero() {
+    let by_method = [REQUESTS.count, REQUESTS.success, TOKENIZER_REQUESTS.count, TOKENIZER_REQUESTS.success];
+    for metric in ALL {
+        let (name, labels): (_, (_, &[&'static str])) = match metric.name {
+            BUILD_INFO => continue,
+            REQUEST_FAILURE => (metric.name, ("err", &FAILURES)),
+            name if by_method.contains(&name) => (name, ("method", &METHODS)),
+            name => (name, ("", &[])),
+        };
+        let (label, values) = labels;
+        match metric.kind {
+            Kind::Counter if values.is_empty() => metrics::counter!(name).absolute(0),
+            Kind::Counter => {
+                values.iter().for_each(|value| metrics::counter!(name, label => *value).absolute(0))
+            }
+            Kind::CounterOfSeconds | Kind::Gauge => metrics::gauge!(name).set(0.0),
+            Kind::Histogram(_) => {}
+        }
+    }
+    let commit = info::COMMIT.unwrap_or_default();
+    metrics::gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "commit" => commit).set(1.0);
+}
+
+/// The access to the second port.
 pub(crate) struct Entrance {
     /// The door of all ports.
     pub(crate) door: Door,
-    /// The keys, if the metrics want one.
+    /// The keys, if the metrics require one.
     pub(crate) keys: Keys,
 }
 
-/// Opens the second port and serves the metrics there until the process ends. A port in use is an error if the user
-/// asked for it; with the default port it is only logged, because several servers may share a machine.
+/// Opens the second port and serves the metrics there until the process ends. A port in use is an error if
+/// the user gave it; the default port in use is only logged, because several servers may share a machine.
 ///
 /// # Errors
 ///
-/// If the port that the user asked for cannot be opened.
+/// If the port that the user gave cannot be opened.
 pub(crate) async fn listen(
     port: PrometheusPort,
     address: std::net::IpAddr,

@@ -1,8 +1,9 @@
-//! What the process says about itself: the log, the metrics and the traces.
+//! The log, the metrics and the traces of the process.
 
 pub(crate) mod collector;
 pub(crate) mod logging;
 pub(crate) mod metrics;
 #[cfg(test)]
 pub(crate) mod receiver;
+pub(crate) mod requests;
 pub(crate) mod traces;

@@ -1,4 +1,4 @@
-//! A collector for tests: it keeps what it gets.
+//! A collector for tests, which keeps the spans that it receives.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 

@@ -1,8 +1,9 @@
 //! Traces: a span for each request, sent to a collector in OTLP over gRPC.
 //!
-//! Input: a [`Collector`], and for each request its headers or metadata. Output: spans that continue the caller's trace
-//! (`traceparent`, `tracestate`). What must hold: each request that was begun ends as one span, also if its client goes
-//! away; a collector that is down costs spans and one line of the log, never time of a request.
+//! Input: a [`Collector`], and for each request its headers or metadata. Output: spans that continue the
+//! caller's trace (`traceparent`, `tracestate`). What must hold: each request that was begun becomes one
+//! span, also if its client goes away; a collector that is down costs spans and one line of the log, but
+//! never delays a request.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -28,27 +29,27 @@ use tonic::metadata::MetadataMap;
 
 use super::collector::Collector;
 
-/// How long the last spans may take when the server ends.
+/// The time to send the last spans when the server ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// The process's traces; without a collector there are none. Cheap to clone.
+/// Sends the process's traces, if there is a collector. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Traces {
     sent: Option<(SdkTracerProvider, SdkTracer)>,
 }
 
-/// The span of a request that is not answered yet. Dropped, it ends as one whose client went away.
+/// The span of a request that is not answered yet. If it is dropped, the span says that the client went away.
 #[derive(Debug)]
 pub(crate) struct RequestSpan {
     span: Option<Span>,
 }
 
 impl Traces {
-    /// Starts to send to `collector`, if there is one, as the service `service_name`. Wants a tokio runtime.
+    /// Starts to send to `collector`, if there is one, as the service `service_name`. Needs a tokio runtime.
     ///
     /// # Errors
     ///
-    /// If the exporter does not take the address.
+    /// If the exporter refuses the address.
     pub(crate) fn start(collector: Option<&Collector>, service_name: &str) -> anyhow::Result<Self> {
         let Some(Collector { address, authorization }) = collector else { return Ok(Self::default()) };
         let mut headers = HeaderMap::new();
@@ -75,7 +76,8 @@ impl Traces {
         Ok(Self { sent: Some((provider, tracer)) })
     }
 
-    /// Begins the span of a request that came with `headers`, over gRPC its metadata. None if traces are not sent.
+    /// Begins the span of a request with these `headers`, over gRPC its metadata. Absent if traces are not
+    /// sent.
     pub(crate) fn begin(
         &self,
         name: impl FnOnce() -> String,
@@ -88,15 +90,15 @@ impl Traces {
         Some(RequestSpan { span: Some(builder.start_with_context(tracer, &parent)) })
     }
 
-    /// Sends what is left, for a short time at most. Not to be called on the runtime, which it would block.
+    /// Sends the remaining spans, for at most [`FLUSH`]. It blocks, so it must not be called on the runtime.
     pub(crate) fn finish(&self) {
         if let Some((provider, _)) = &self.sent {
-            // `Reported` has said what went wrong, and there is nobody left to mend it.
+            // `Reported` has logged the failure, and the process ends anyway.
             let _ = provider.shutdown_with_timeout(FLUSH);
         }
     }
 
-    /// Sends what there is, for tests.
+    /// Sends the spans so far, for tests.
     #[cfg(test)]
     pub(crate) fn flush(&self) {
         if let Some((provider, _)) = &self.sent {
@@ -113,7 +115,7 @@ impl RequestSpan {
         }
     }
 
-    /// Adds what the request cost.
+    /// Adds the cost of the request.
     pub(crate) fn set_cost(&mut self, cost: &Cost) {
         let amounts =
             [("te.texts", cost.texts), ("te.tokens", cost.tokens), ("te.truncated", cost.truncated)];
@@ -130,7 +132,7 @@ impl RequestSpan {
         }
     }
 
-    /// Says what kind of failure the answer is. Only one that is the server's fault makes the span an error.
+    /// Adds the kind of failure. Only a failure of the server makes the span an error.
     pub(crate) fn set_failure(&mut self, kind: impl Into<Value>, is_fault: bool, message: &str) {
         self.set("error.type", kind);
         if let (Some(span), true) = (&mut self.span, is_fault) {
@@ -140,7 +142,7 @@ impl RequestSpan {
 
     /// Ends the span: the request is answered.
     pub(crate) fn end(mut self) {
-        // The span itself ends where it is dropped.
+        // A span ends when it is dropped.
         self.span = None;
     }
 }
@@ -164,7 +166,7 @@ impl Extractor for Headers<'_> {
     }
 }
 
-/// An exporter that says in the log when the collector goes away, and when it is back: once each.
+/// An exporter that logs when the collector goes away, and when it is back: once each.
 #[derive(Debug)]
 struct Reported {
     exporter: opentelemetry_otlp::SpanExporter,

@@ -1,4 +1,4 @@
-//! A model's folder in the cache that Python's `huggingface_hub` shares.
+//! A model's folder in the cache, which is shared with Python's `huggingface_hub`.
 //!
 //! ```text
 //! models--OWNER--NAME/refs/REVISION              the commit of a revision
@@ -6,8 +6,8 @@
 //! .locks/models--OWNER--NAME/ETAG.lock           held while a blob is written
 //! ```
 //!
-//! Input: names that `names.rs` has checked. Output: paths below the cache. What must hold: nothing that is there is
-//! overwritten except a symbolic link of a snapshot and the record of a revision; a symbolic link points to a blob of
+//! Input: names that `names.rs` has checked. Output: paths below the cache. What must hold: only a symbolic
+//! link of a snapshot and the record of a revision are ever overwritten; a symbolic link points to a blob of
 //! the same model.
 
 use std::fs::{self, File, TryLockError};
@@ -18,8 +18,8 @@ use super::super::error::FilesError;
 use super::super::reading;
 use super::names::{is_commit, stays_below};
 
-/// How the names of this server's unfinished downloads end. Other programs write theirs in other orders, so those cannot
-/// be continued.
+/// The suffix of this server's unfinished downloads. Other programs write the parts of a file in another
+/// order, so their downloads cannot be continued.
 const UNFINISHED: &str = ".router.incomplete";
 /// The longest record of a revision, in bytes. A commit has 40.
 const LONGEST_RECORD: u64 = 1024;
@@ -75,7 +75,7 @@ impl Cache {
         fs::create_dir_all(&blobs).map_err(|error| FilesError::io(blobs, error))
     }
 
-    /// The lock of a content; none while another process has it.
+    /// The lock of a content; absent while another process has it.
     pub(super) fn try_lock(&self, name: &str) -> Result<Option<Lock>, FilesError> {
         let folder = self.root.join(".locks").join(&self.name);
         let path = folder.join(format!("{name}.lock"));
@@ -87,7 +87,7 @@ impl Cache {
         match file.try_lock() {
             Ok(()) => Ok(Some(Lock { _file: Some(file) })),
             Err(TryLockError::WouldBlock) => Ok(None),
-            // Some network file systems have no locks. Python's library goes on there, too.
+            // Some network file systems have no locks. Python's library continues without one, too.
             Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
                 Ok(Some(Lock { _file: None }))
             }
@@ -153,13 +153,13 @@ impl Cache {
         write().map_err(|error| FilesError::io(path.clone(), error))
     }
 
-    /// Removes what interrupted downloads of this model left, once it is complete.
+    /// Removes the files of interrupted downloads, when the model is complete.
     pub(super) fn clean(&self) {
         for entry in fs::read_dir(self.blobs()).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Some(blob) = name.strip_suffix(UNFINISHED) else { continue };
             if let Ok(Some(_lock)) = self.try_lock(blob) {
-                // What stays is only space on the disk.
+                // A file that cannot be removed only costs space on the disk.
                 drop(fs::remove_file(entry.path()));
             }
         }

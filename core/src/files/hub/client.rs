@@ -1,7 +1,8 @@
-//! Requests to the Hub: the list of a revision's files, what it says of a file, and a file's content.
+//! Requests to the Hub: the list of a revision's files, the metadata of a file, and its content.
 //!
-//! Input: [`HubOptions`] and the token. Output: answers of status 2xx, read no further than asked. What must hold: every
-//! wait ends ([`HubOptions::patience`]); an answer is bounded before it is kept; the token goes to the Hub's own host only.
+//! Input: [`HubOptions`] and the token. Output: answers of status 2xx, read only as far as the caller asks.
+//! What must hold: every wait ends ([`HubOptions::patience`]); an answer is bounded before it is kept; the
+//! token is sent to the Hub's own host only.
 
 use std::time::{Duration, Instant};
 
@@ -20,30 +21,31 @@ use super::names::{blob_name, is_commit};
 const PUBLIC: &str = "https://huggingface.co";
 /// The longest list of a revision's files, in bytes: several hundred thousand names.
 const LONGEST_LISTING: usize = 32 << 20;
-/// The most redirections of a request for what the Hub says of a file.
+/// The most redirections of a request for a file's metadata.
 const MOST_REDIRECTIONS: usize = 10;
-/// The fewest bytes that must come in each [`HubOptions::patience`]: 2 KiB a second.
+/// The fewest bytes that must arrive in each [`HubOptions::patience`]: 2 KiB a second.
 const FEWEST_BYTES: usize = 64 << 10;
 
 /// Why a request has no answer of status 2xx.
 pub(super) enum Failure {
-    /// The Hub cannot be reached, or has an error of its own. Another attempt may succeed.
+    /// The Hub cannot be reached, or failed itself. Another attempt may succeed.
     Unreachable(String),
-    /// It refuses: the status, and its `X-Error-Code`.
+    /// The Hub refuses: the status, and its `X-Error-Code`.
     Refused(StatusCode, Option<String>),
-    /// Its answer is none of the Hub's.
+    /// The answer does not look like the Hub's.
     Strange(String),
 }
 
-/// What a revision of a repository holds.
+/// The files of a revision of a repository.
 pub(super) struct Listing {
     /// Its commit.
     pub(super) sha: String,
-    /// Its files. They are not checked; [`super::names::stays_below`] does that where one is fetched.
+    /// Its files. The names are not checked here; [`super::names::stays_below`] does that before one is
+    /// fetched.
     pub(super) files: std::collections::BTreeSet<String>,
 }
 
-/// What the Hub says of a file.
+/// The Hub's metadata of a file.
 pub(super) struct Metadata {
     /// The name of its content in the cache.
     pub(super) blob: String,
@@ -65,22 +67,23 @@ pub(super) struct Client {
 impl Client {
     /// # Errors
     ///
-    /// A sentence, where the endpoint is no URL or the token cannot be sent.
+    /// A sentence, if the endpoint is not a URL or the token cannot be sent.
     pub(super) fn new(model_id: &str, token: Option<&str>, options: &HubOptions) -> Result<Self, String> {
         let endpoint = options.endpoint.as_deref().unwrap_or(PUBLIC).trim_end_matches('/').to_owned();
-        let url = Url::parse(&endpoint).map_err(|error| format!("`{endpoint}` is no URL ({error})"))?;
+        let url = Url::parse(&endpoint).map_err(|error| format!("`{endpoint}` is not a URL ({error})"))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("`{endpoint}` does not begin with https:// or http://"));
         }
         let build = |policy| {
             let builder = reqwest::Client::builder().redirect(policy).connect_timeout(options.patience);
-            builder.user_agent(&options.user_agent).build().map_err(|error| causes(&error))
+            builder.user_agent(&options.user_agent).build().map_err(|error| cause(&error))
         };
         let token = match token {
             None => None,
             Some(token) => {
                 let value = HeaderValue::from_str(&format!("Bearer {token}"));
-                let mut value = value.map_err(|_| "the token has characters that no token has".to_owned())?;
+                let mut value =
+                    value.map_err(|_| "the token has characters that a token cannot have".to_owned())?;
                 value.set_sensitive(true);
                 Some(value)
             }
@@ -100,7 +103,7 @@ impl Client {
         &self.endpoint
     }
 
-    /// Asks which commit a revision is and which files it has.
+    /// Fetches the commit of a revision, and the list of its files.
     pub(super) async fn listing(&self, revision: &str) -> Result<Listing, Failure> {
         #[derive(Deserialize)]
         struct Answer {
@@ -135,8 +138,8 @@ impl Client {
         Ok(Listing { sha, files: siblings.into_iter().map(|sibling| sibling.rfilename).collect() })
     }
 
-    /// Asks what a file is. The Hub's answer to that is often a redirection, which is followed only where it says nothing
-    /// of the file.
+    /// Fetches the metadata of a file. The Hub's answer is often a redirection, which is followed only if it
+    /// has no metadata itself.
     pub(super) async fn metadata(&self, sha: &str, file: &str) -> Result<Metadata, Failure> {
         const LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");
         const LINKED_SIZE: HeaderName = HeaderName::from_static("x-linked-size");
@@ -153,7 +156,8 @@ impl Client {
             let etag = text(headers, &LINKED_ETAG).or_else(|| text(headers, &ETAG));
             if response.status().is_redirection() {
                 let location = text(headers, &LOCATION).unwrap_or_default();
-                // A model that was renamed is at another path of the same host; large files are elsewhere.
+                // A model that was renamed is at another path of the same host; large files are on other
+                // hosts.
                 let is_relative = Url::parse(location).is_err() && !location.starts_with("//");
                 if etag.is_none() || is_relative {
                     let next = url.join(location).ok().filter(|next| *next != url);
@@ -177,8 +181,8 @@ impl Client {
         Err(Failure::Strange("it redirects without end".to_owned()))
     }
 
-    /// Asks for a file's content from the byte `from` on. Gives it with the byte at which it really starts: 0 where the
-    /// server does not send parts.
+    /// Fetches a file's content from the byte `from` on. Returns it with the byte at which it really starts:
+    /// 0 if the server does not send parts.
     pub(super) async fn content(&self, sha: &str, file: &str, from: u64) -> Result<(Body, u64), Failure> {
         let url = self.file_url(sha, file)?;
         let request = || {
@@ -204,7 +208,7 @@ impl Client {
         self.url(&[], ["resolve", sha].into_iter().chain(file.split('/')))
     }
 
-    /// ENDPOINT/BEFORE/MODEL/PARTS; each part is one of the path, whatever its characters.
+    /// ENDPOINT/BEFORE/MODEL/PARTS. Each part is one segment of the path, whatever its characters.
     fn url<'a>(&self, before: &[&str], parts: impl Iterator<Item = &'a str>) -> Result<Url, Failure> {
         let mut url = Url::parse(&self.endpoint).map_err(|error| Failure::Strange(error.to_string()))?;
         url.path_segments_mut()
@@ -223,7 +227,7 @@ impl Client {
         }
     }
 
-    /// Sends a request, again where the connection or the server fails for the moment.
+    /// Sends a request, and sends it again if the connection or the server fails temporarily.
     async fn send(&self, request: impl Fn() -> RequestBuilder) -> Result<Response, Failure> {
         let HubOptions { attempts, pause, patience, .. } = self.options;
         let mut attempt = 1;
@@ -232,7 +236,7 @@ impl Client {
                 Err(_) => return Err(Failure::Unreachable(format!("no answer in {patience:?}"))),
                 Ok(Ok(response)) if !is_momentary(response.status()) => return Ok(response),
                 Ok(Ok(response)) => Failure::Unreachable(format!("it answers {}", response.status())),
-                Ok(Err(error)) => Failure::Unreachable(causes(&error.without_url())),
+                Ok(Err(error)) => Failure::Unreachable(cause(&error.without_url())),
             };
             if attempt >= attempts {
                 return Err(failure);
@@ -247,28 +251,28 @@ impl Client {
     }
 }
 
-/// The content of an answer, which ends by itself or with an error.
+/// The content of an answer. Reading it ends, at the end or with an error.
 pub(super) struct Body {
     response: Response,
     patience: Duration,
-    /// Since when [`Self::bytes`] are counted.
+    /// The time since which [`Self::bytes`] are counted.
     since: Instant,
     bytes: usize,
 }
 
 impl Body {
-    /// Its length in bytes, as announced.
+    /// The announced length in bytes.
     pub(super) fn length(&self) -> Option<u64> {
         text(self.response.headers(), &CONTENT_LENGTH)?.parse().ok()
     }
 
-    /// The next bytes; none at the end. An error where the connection breaks off, stands still, or is so slow that the
-    /// download would hardly end.
+    /// The next bytes; absent at the end. An error if the connection breaks off, stalls, or is so slow that
+    /// the download would hardly end.
     pub(super) async fn next(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>, String> {
         let patience = self.patience;
         let chunk = tokio::time::timeout(patience, self.response.chunk()).await;
         let chunk = chunk.map_err(|_| format!("no byte came in {patience:?}"))?;
-        let chunk = chunk.map_err(|error| causes(&error.without_url()))?;
+        let chunk = chunk.map_err(|error| cause(&error.without_url()))?;
         self.bytes += chunk.as_deref().map_or(0, <[u8]>::len);
         if chunk.is_some() && self.since.elapsed() > patience {
             if self.bytes < FEWEST_BYTES {
@@ -289,7 +293,7 @@ fn accepted(response: Response) -> Result<Response, Failure> {
     Err(Failure::Refused(response.status(), code))
 }
 
-/// Whether another attempt may be answered otherwise.
+/// Whether another attempt may succeed.
 fn is_momentary(status: StatusCode) -> bool {
     status.is_server_error() || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
 }
@@ -298,16 +302,14 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// An error with its causes, which `reqwest` keeps apart from its own words.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let words = inner.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        cause = inner.source();
+/// The innermost cause of an error, which says what happened: the outer ones only repeat that a request
+/// failed.
+fn cause(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(inner) = innermost.source() {
+        innermost = inner;
     }
-    text
+    // The resolver's words for every kind of failure.
+    let words = innermost.to_string();
+    words.strip_prefix("failed to lookup address information: ").unwrap_or(&words).to_owned()
 }

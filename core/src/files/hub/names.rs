@@ -1,7 +1,8 @@
-//! Checks of the names that the Hub sends, before any becomes a part of a path.
+//! Checks of the names that the Hub sends, before they become parts of paths.
 //!
-//! Input: commits, `ETags` and file names out of answers and files of the Hub, and the revision that the user gives. Output:
-//! whether each may be a path below the cache. What must hold: no name that passes leads out of the folder it is joined to.
+//! Input: commits, `ETags` and file names from answers and files of the Hub, and the revision that the user
+//! gives. Output: whether each may be a path below the cache. What must hold: no name that passes leads out
+//! of the folder to which it is joined.
 
 /// The longest part of a path, in bytes, on the file systems of Linux and macOS.
 const LONGEST_PART: usize = 255;
@@ -15,16 +16,16 @@ pub(super) fn is_commit(revision: &str) -> bool {
     revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The name that a file gets among the cache's blobs, as `huggingface_hub` makes it from an `ETag` header: without `W/`
-/// and quotes. None where the rest is not letters, digits and `-`.
+/// The name of a file among the cache's blobs, made from an `ETag` header as in `huggingface_hub`: without
+/// `W/` and quotes. Absent if the rest has other characters than letters, digits and `-`.
 pub(super) fn blob_name(etag: &str) -> Option<&str> {
     let name = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     (is_plain && (1..=LONGEST_ETAG).contains(&name.len())).then_some(name)
 }
 
-/// Whether this is a file name, or a revision, that stays below the folder it is joined to: parts between `/` that are
-/// not empty, `.` or `..`, without control characters and backslashes.
+/// Whether a file name or a revision stays below the folder to which it is joined: its parts between `/` are
+/// not empty, `.` or `..`, and have no control characters and backslashes.
 pub(in super::super) fn stays_below(name: &str) -> bool {
     let is_part = |part: &str| {
         !matches!(part, "" | "." | "..")

@@ -465,7 +465,7 @@ async fn a_directory_is_used_as_it_is_and_other_paths_are_refused() {
     }
 }
 
-/// What is in a folder and below, by path, without the cache that is in it.
+/// The files of a folder and below, by path, without the cache that is in it.
 fn everything(root: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![root.to_owned()];
@@ -663,7 +663,7 @@ async fn what_was_in_the_cache_before_is_not_overwritten() {
     assert_eq!(std::fs::read_to_string(&blob).unwrap(), "mine");
 }
 
-/// What is fetched of a repository with these files instead of model.safetensors, or the error.
+/// The files that are fetched of a repository with these files instead of model.safetensors, or the error.
 async fn fetched(
     without: &[&str],
     with: &[&str],

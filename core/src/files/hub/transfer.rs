@@ -1,8 +1,9 @@
 //! Downloads one file into the cache.
 //!
-//! Input: a commit and a file name. Output: its path in the snapshot. What must hold: the content gets its name among the
-//! blobs only when all of it is on the disk; no more is kept than was announced or than such a file may have; a download
-//! that breaks off continues where it was, one that is refused leaves nothing.
+//! Input: a commit and a file name. Output: its path in the snapshot. What must hold: the content gets its
+//! name among the blobs only when it is completely on the disk; at most the announced bytes are kept, and at
+//! most the limit for such a file; a download that breaks off is continued, and one that is refused leaves no
+//! file.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,25 +18,25 @@ use super::cache::Lock;
 use super::client::{Body, Failure, Metadata};
 use super::names::stays_below;
 
-/// How often the lock of another process is tried.
+/// The time between attempts to get a lock that another process holds.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
-/// How often a message says that this one waits.
+/// The time between messages that this process waits.
 const LOCK_MESSAGE: Duration = Duration::from_secs(30);
 
-/// The most that a file may have.
+/// The largest size of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Bound {
-    /// Weights: bytes that the Hub announces, and at most so many.
+    /// Weights: the bytes that the Hub announces, at most this number.
     Weights(u64),
-    /// Any other file: bytes by its name.
+    /// Any other file: a limit by its name.
     Small,
 }
 
-/// Why a file did not arrive.
+/// The reason why a file did not arrive.
 enum Transfer {
-    /// The connection broke off; worth another attempt.
+    /// The connection broke off; another attempt may succeed.
     Broken(String),
-    /// The Hub or the disk refuses; another attempt would fare no better.
+    /// The Hub or the disk refuses; another attempt would fail, too.
     Refused(FilesError),
 }
 
@@ -45,7 +46,7 @@ impl From<FilesError> for Transfer {
     }
 }
 
-/// A content that is on its way to the disk.
+/// A content that is being downloaded.
 struct Unfinished {
     file: File,
     path: PathBuf,
@@ -54,8 +55,8 @@ struct Unfinished {
 }
 
 impl Hub<'_> {
-    /// Downloads a file that is not yet in the cache, again and again if the transfer breaks off. Gives its path, and its
-    /// length in bytes.
+    /// Downloads a file that is not yet in the cache, with several attempts if the transfer breaks off.
+    /// Returns its path.
     pub(super) async fn file(&self, sha: &str, file: &str, bound: Bound) -> Result<PathBuf, FilesError> {
         if !stays_below(file) {
             return Err(FilesError::HubName { name: file.to_owned() });
@@ -111,7 +112,7 @@ impl Hub<'_> {
         }
     }
 
-    /// Writes what the Hub sends, at most `most` bytes.
+    /// Writes the content that the Hub sends, at most `most` bytes.
     async fn receive(
         &self,
         sha: &str,
@@ -131,7 +132,7 @@ impl Hub<'_> {
         let mut progress = TransferProgress::new(file, length.unwrap_or_default());
         let copied = copy(&mut body, most, unfinished, &mut progress).await;
         if length.is_some_and(|length| unfinished.length != length) && body.length().is_none() {
-            // What came of an answer without a length may be somebody else's page: it is not continued.
+            // An answer without a length may be another server's page: it is not continued.
             let arrived = unfinished.length;
             unfinished.start_at(0)?;
             copied?;
@@ -149,8 +150,8 @@ impl Hub<'_> {
         }
     }
 
-    /// As [`Self::transfer`]; the content may come from another server, whose refusals are not about the model: the
-    /// address it was given may have expired.
+    /// As [`Self::transfer`]. The content may come from another server, whose refusals are not about the
+    /// model: its address may have expired.
     fn transfer_of_content(&self, file: &str, failure: Failure) -> Transfer {
         match failure {
             Failure::Refused(status, _) => Transfer::Broken(format!("the Hub answers {status}")),
@@ -159,7 +160,7 @@ impl Hub<'_> {
     }
 }
 
-/// Writes what comes, at most `most` bytes.
+/// Writes a body, at most `most` bytes.
 async fn copy(
     body: &mut Body,
     most: u64,
@@ -178,7 +179,7 @@ async fn copy(
     Ok(())
 }
 
-/// The most bytes that a file of this announced length may have, or why it is refused.
+/// The most bytes of a file with this announced length, or the reason why it is refused.
 fn most(file: &str, bound: Bound, announced: Option<u64>) -> Result<u64, FilesError> {
     let refused = |reason: String| FilesError::HubLength { file: file.to_owned(), reason };
     match (bound, announced) {
@@ -197,7 +198,7 @@ fn most(file: &str, bound: Bound, announced: Option<u64>) -> Result<u64, FilesEr
     }
 }
 
-/// Whether the content is in the cache; an error where it is of another length.
+/// Whether the content is in the cache; an error if it has another length.
 fn is_there(blob: &Path, announced: Option<u64>) -> Result<bool, FilesError> {
     if !blob.exists() {
         return Ok(false);
@@ -212,7 +213,7 @@ fn is_there(blob: &Path, announced: Option<u64>) -> Result<bool, FilesError> {
     }
 }
 
-/// Refuses an answer whose own length is another than that of the file, such as a page with a form to log in.
+/// Refuses an answer whose length is not the file's, such as a login page.
 fn check_announced(body: &Body, start: u64, length: Option<u64>) -> Result<(), Transfer> {
     match (body.length(), length) {
         (Some(rest), Some(length)) if start + rest != length => {
@@ -223,7 +224,7 @@ fn check_announced(body: &Body, start: u64, length: Option<u64>) -> Result<(), T
 }
 
 impl Unfinished {
-    /// Opens a new content, or one that a broken transfer left.
+    /// Opens a new content, or the beginning that a broken transfer left.
     fn open(path: PathBuf, announced: Option<u64>) -> Result<Self, FilesError> {
         let failed = |error| FilesError::io(path.clone(), error);
         let mut options = File::options();
@@ -236,7 +237,7 @@ impl Unfinished {
         let file = file.map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         let mut unfinished = Self { file, path: path.clone(), length };
-        // Without a length there is no way to tell what is missing.
+        // Without a length, the missing part is not known.
         if announced.is_none_or(|announced| length > announced) {
             unfinished.start_at(0)?;
         }
@@ -257,7 +258,7 @@ impl Unfinished {
         Ok(())
     }
 
-    /// Gives a whole content its name, keeps the beginning of one that broke off, and removes one that is refused.
+    /// Names a complete content, keeps the beginning of one that broke off, and removes one that is refused.
     fn end(
         self,
         received: Result<(), Transfer>,
@@ -275,7 +276,7 @@ impl Unfinished {
                 Err(Transfer::Broken(format!("{length} of {announced} bytes arrived")))
             }
             Err(Transfer::Refused(error)) => {
-                // The error says what to do; what cannot be removed is only space on the disk.
+                // A file that cannot be removed only costs space; the error says what to do.
                 drop(fs::remove_file(&path));
                 Err(Transfer::Refused(error))
             }

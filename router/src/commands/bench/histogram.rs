@@ -1,8 +1,8 @@
 //! A histogram of latencies as SVG.
 //!
-//! Input: sorted latencies and percentiles to mark. Output: a picture of a logarithmic axis, where a tail can be seen beside
-//! the bulk; it follows the viewer's preference for light or dark. What must hold: every latency is in one bar; each bar
-//! says its bounds and its number when it is pointed at.
+//! Input: sorted latencies and percentiles to mark. Output: a picture with a logarithmic axis, which shows a
+//! tail as well as the bulk, and follows the viewer's preference for light or dark. What must hold: every
+//! latency is in one bar; a bar shows its bounds and its number under the pointer.
 
 use std::{fmt::Write, time::Duration};
 

@@ -1,8 +1,8 @@
 //! The load itself: requests, one after the other from each client, or due at fixed times.
 //!
-//! Input: a [`Load`]. Output: a [`Measured`]. What must hold: with a rate, a latency counts from when its request was
-//! due, and every request that was due is sent, however late, so that a server that stalls cannot hide it; no more
-//! requests are in flight than clients.
+//! Input: a [`Load`]. Output: a [`Measured`]. What must hold: with a rate, a latency counts from when its
+//! request was due, and every request that was due is sent, however late, so that a server that stalls cannot
+//! hide it; no more requests are in flight than clients.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use crate::secret::Secret;
 /// When to stop.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Limit {
-    /// After so many requests.
+    /// After this number of requests.
     Requests(u64),
     /// When no more requests begin, or are due.
     Duration(Duration),
@@ -41,14 +41,14 @@ pub(super) struct Load {
     pub(super) timeout: Duration,
 }
 
-/// What came of it.
+/// The measurements.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
-    /// What was sent, in words.
+    /// The workload in words.
     pub(super) what: String,
     /// The clients.
     pub(super) concurrency: usize,
-    /// Requests per second that were due; none in a closed loop.
+    /// Requests per second that were due; absent in a closed loop.
     pub(super) rate: Option<f64>,
     /// From the first request to the last answer.
     pub(super) elapsed: Duration,
@@ -56,18 +56,18 @@ pub(super) struct Measured {
     pub(super) latencies: Vec<Duration>,
     /// Pairs that were scored.
     pub(super) pairs: u64,
-    /// Tokens of these; none if the server does not say.
+    /// Tokens of these; absent if the server does not report them.
     pub(super) tokens: Option<u64>,
-    /// What went wrong, by status or in a word, and how often.
+    /// The number of failures by status, or by a word for others.
     pub(super) errors: BTreeMap<String, u64>,
     /// Requests that were sent late, because no client was free.
     pub(super) late: u64,
 }
 
-/// A request this late had no free client.
+/// A request that is this late had no free client.
 const LATE: Duration = Duration::from_millis(20);
 
-/// What the clients share.
+/// State that the clients share.
 struct Shared {
     load: Load,
     client: Client,
@@ -82,14 +82,14 @@ struct Answer {
     tokens: Option<u64>,
 }
 
-/// Why there is none: its class, and what the first of a class says.
+/// A failure: its class, and the message of the first of its class.
 struct Failure {
     class: String,
     detail: String,
 }
 
 impl Load {
-    /// What will happen, in a sentence.
+    /// The plan in a sentence.
     pub(super) fn describe(&self) -> String {
         let until = match self.limit {
             Limit::Requests(requests) => format!("{requests} requests"),
@@ -121,7 +121,7 @@ impl Load {
         let interrupted = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {
-                // Whoever is tired of waiting gets what was measured so far.
+                // On ctrl-c, the measurements so far are reported.
                 if tokio::signal::ctrl_c().await.is_ok() {
                     shared.stop.store(true, Ordering::Relaxed);
                 }

@@ -1,8 +1,8 @@
-//! `bench`: puts a running server under load and says how fast it answered.
+//! `bench`: puts a running server under load and reports how fast it answers.
 //!
-//! Input: the server's address, what to send and how. Output: rates, percentiles of the latency and errors, as text or
-//! JSON, and a histogram as SVG. What must hold: every request that was sent is counted once; what failed counts in no
-//! rate and no latency; warm-up counts in nothing.
+//! Input: the server's address, the workload and its rate. Output: rates, percentiles of the latency and
+//! errors, as text or JSON, and a histogram as SVG. What must hold: every request that was sent is counted
+//! once; a failed request counts in no rate and no latency; requests of the warm-up are not counted.
 
 mod histogram;
 mod load;
@@ -21,7 +21,10 @@ use anyhow::{Context, ensure};
 use clap::Args;
 
 use super::{Usage, block_on};
-use crate::secret::Secret;
+use crate::{
+    args::{at_least_one, seconds, whole},
+    secret::Secret,
+};
 use load::{Limit, Load};
 use report::Report;
 use workload::Workload;
@@ -34,12 +37,12 @@ use workload::Workload;
   text-embeddings-router bench --url http://localhost:3000 --rate 20 --concurrency 64 --histogram latency.svg
 
 What is measured:
-  Without --rate (closed loop), each of the clients sends its next request when it has the answer to the last. That
-  shows how much the server can do; its latencies are those of a server that is never asked for more.
+  Without --rate (closed loop), each client sends its next request when it has the answer to the last one. That
+  shows how much the server can do, with latencies at that load.
   With --rate (open loop), requests are due at fixed times, whether or not earlier ones are answered, and a latency
-  counts from when its request was due. That shows what users see at that load, waiting included.
-A pair is a query with a text. Tokens are those that the server's x-compute-tokens header counts. Every generated
-request has a query of its own, so that little is shared between requests.")]
+  counts from the time when its request was due. That shows the latency of users at that rate, waiting included.
+A pair is a query with a text. Tokens are counted by the server's header x-compute-tokens. Every generated request has
+a query of its own, so that requests share little.")]
 pub(crate) struct BenchArgs {
     /// The server's address, such as `http://localhost:3000`.
     #[arg(long)]
@@ -49,55 +52,60 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value = "/rerank")]
     route: String,
 
-    /// The key that the server wants.
+    /// The server's key.
     #[arg(long, env, hide_env_values = true)]
     api_key: Option<Secret>,
 
-    /// The requests that are in flight at most.
-    #[arg(long, short, default_value = "8", help_heading = "Load")]
+    /// The most requests in flight.
+    #[arg(
+        long, short, default_value = "8", value_parser = at_least_one::<NonZeroUsize>, help_heading = "Load"
+    )]
     concurrency: NonZeroUsize,
 
-    /// How long to send, in seconds [default: 10, unless `--requests` is given].
+    /// The seconds during which requests are sent [default: 10, unless `--requests` is given].
     #[arg(long, value_parser = seconds, conflicts_with = "requests", help_heading = "Load")]
     duration: Option<Duration>,
 
-    /// How many requests to send, warm-up aside.
-    #[arg(long, help_heading = "Load")]
+    /// The number of requests, without the warm-up.
+    #[arg(long, value_parser = at_least_one::<NonZeroUsize>, help_heading = "Load")]
     requests: Option<NonZeroUsize>,
 
-    /// The requests per second that are due [default: each when an earlier one is answered].
+    /// The requests per second that are due [default: a request is due when an earlier one is answered].
     #[arg(long, value_parser = rate, help_heading = "Load")]
     rate: Option<f64>,
 
-    /// The requests sent before, which count in nothing [default: as many as `--concurrency`].
-    #[arg(long, help_heading = "Load")]
+    /// The number of requests that are sent first and not counted [default: as `--concurrency`].
+    #[arg(long, value_parser = whole::<usize>, help_heading = "Load")]
     warm_up: Option<usize>,
 
-    /// How long a request may take, in seconds, before it counts as failed.
+    /// The seconds after which a request counts as failed.
     #[arg(long, default_value = "60", value_parser = seconds, help_heading = "Load")]
     timeout: Duration,
 
-    /// The texts of a generated request.
-    #[arg(long, default_value = "10", help_heading = "Requests")]
+    /// The number of texts of a generated request.
+    #[arg(long, default_value = "10", value_parser = at_least_one::<NonZeroUsize>, help_heading = "Requests")]
     texts: NonZeroUsize,
 
-    /// The words of a text.
-    #[arg(long, default_value = "100", help_heading = "Requests")]
+    /// The number of words of a text.
+    #[arg(long, default_value = "100", value_parser = whole::<usize>, help_heading = "Requests")]
     words: usize,
 
-    /// The words of a query.
-    #[arg(long, default_value = "10", help_heading = "Requests")]
+    /// The number of words of a query.
+    #[arg(long, default_value = "10", value_parser = at_least_one::<NonZeroUsize>, help_heading = "Requests")]
     query_words: NonZeroUsize,
 
-    /// The number that the random words depend on.
+    /// The seed of the random words.
     #[arg(long, default_value = "1", help_heading = "Requests")]
     seed: u64,
 
     /// A file with bodies to send in turn: a JSON object, an array of them, or one on each line.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["texts", "words", "query_words", "seed"], help_heading = "Requests")]
+    #[arg(
+        long, value_name = "FILE", conflicts_with_all = ["texts", "words", "query_words", "seed"],
+        help_heading = "Requests"
+    )]
     workload: Option<PathBuf>,
 
-    /// How results are written.
+    /// The format of the results.
     #[arg(long, short, default_value = "text", help_heading = "Results")]
     output: Output,
 
@@ -115,12 +123,6 @@ enum Output {
 }
 
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "expected seconds, such as 10 or 0.5".to_owned())?;
-    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero());
-    duration.ok_or_else(|| "expected more than 0 seconds".to_owned())
-}
 
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
@@ -176,16 +178,16 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where requests go.
+/// The address that requests are sent to.
 fn endpoint(url: &str, route: &str) -> anyhow::Result<String> {
     let is_address = url.starts_with("http://") || url.starts_with("https://");
     if !is_address || reqwest::Url::parse(url).is_err() {
         return Err(
-            Usage(format!("`--url {url}` is no address such as http://localhost:3000"), "bench").into()
+            Usage(format!("`--url {url}` is not an address such as http://localhost:3000"), "bench").into()
         );
     }
     if !route.starts_with('/') {
-        return Err(Usage(format!("`--route {route}` is no route such as /rerank"), "bench").into());
+        return Err(Usage(format!("`--route {route}` is not a route such as /rerank"), "bench").into());
     }
     Ok(format!("{}{route}", url.trim_end_matches('/')))
 }

@@ -1,7 +1,7 @@
-//! What a load came to: rates, percentiles, errors.
+//! The results of a load: rates, percentiles, errors.
 //!
-//! Input: a [`Measured`]. Output: text, JSON, a histogram. What must hold: a percentile is a latency that was measured:
-//! the least that so many of all are not above.
+//! Input: a [`Measured`]. Output: text, JSON, a histogram. What must hold: a percentile is a latency that was
+//! measured: the smallest one with at least that share of all latencies at or below it.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{histogram, load::Measured};
 
-/// What is said of the latencies: the name and the share of each percentile.
+/// The percentiles of the latencies: the name and the share of each.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
 
 /// A load's results.
@@ -48,7 +48,7 @@ impl Report {
         self.measured.latencies.len()
     }
 
-    /// What went wrong, in words.
+    /// The errors in words.
     pub(super) fn errors(&self) -> String {
         let errors: Vec<_> =
             self.measured.errors.iter().map(|(class, times)| format!("{class} ({times} times)")).collect();

@@ -1,7 +1,7 @@
 //! The bodies that a load is made of.
 //!
-//! Input: a route and sizes, or a file. Output: a body for each request's number, and how many pairs it holds. What must
-//! hold: the same number and seed give the same body.
+//! Input: a route and sizes, or a file. Output: a body for each request's number, and how many pairs it
+//! holds. What must hold: the same number and seed give the same body.
 
 use std::{fs, path::Path};
 
@@ -90,7 +90,7 @@ const WORDS: [&str; 64] = [
     "mountain",
 ];
 
-/// What is sent.
+/// The bodies that are sent.
 pub(super) enum Workload {
     /// Random words.
     Generated { route: String, texts: usize, words: usize, query_words: usize, seed: u64 },

@@ -1,8 +1,8 @@
-//! Documents out of arguments, files and standard input, one after the other, and again by their place.
+//! Documents from arguments, files and standard input: read in order, and later again by their place.
 //!
-//! Input: a [`Source`]. Output: [`Document`]s in their order from [`Documents`], and later the text at a place from
-//! [`Texts`]. What must hold: memory does not grow with the number of documents; a document that cannot be read is an
-//! error that names the file, the line and what to do, never left out.
+//! Input: a [`Source`]. Output: [`Document`]s in their order from [`Documents`], and later the text at a
+//! place from [`Texts`]. What must hold: memory does not grow with the number of documents; a document that
+//! cannot be read is never skipped, but an error that names the file, the line and what to do.
 
 use std::{
     fs::File,
@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 
 use super::format::{Format, Parser};
 
-/// Where documents come from.
+/// The source of documents.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     /// The command line.
@@ -23,7 +23,7 @@ pub(super) enum Source {
     File {
         /// Its path.
         path: PathBuf,
-        /// What is in it.
+        /// How it is read.
         format: Format,
         /// The field or column with the text.
         field: String,
@@ -33,41 +33,41 @@ pub(super) enum Source {
 /// A document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Document {
-    /// Its number: from 0, in a file that of its line or record, so that lines without one are counted too.
+    /// Its number from 0. In a file it is the number of its line or record, so that blank lines count.
     pub(super) index: u32,
-    /// Where it begins, for [`Texts`].
+    /// Its place in the source, for [`Texts`].
     pub(super) place: u64,
     /// Its text.
     pub(super) text: String,
 }
 
-/// Reads documents one after the other.
+/// Reads documents in order.
 pub(super) enum Documents {
-    /// Out of memory.
+    /// From memory.
     Arguments { texts: Vec<String>, next: usize },
-    /// Out of a stream.
+    /// From a stream.
     Stream { parser: Parser, texts: TextSource, length: Option<u64> },
 }
 
-/// What the texts of a stream can be read from again.
+/// The file from which the texts of a stream can be read again.
 pub(super) enum TextSource {
     /// The file itself.
     File(File),
-    /// A temporary copy of what can be read only once; none if nobody wants it.
+    /// A temporary copy of a stream that can be read only once; absent if its texts are not needed again.
     Copy(Option<File>),
 }
 
 /// Reads the texts of documents again, in any order.
 pub(super) enum Texts {
-    /// Out of memory.
+    /// From memory.
     Arguments(Vec<String>),
-    /// Out of a file.
+    /// From a file.
     File { file: File, again: Box<dyn Fn(File, u64) -> anyhow::Result<String> + Send> },
 }
 
 impl Documents {
-    /// Opens a source. `again` says whether texts will be wanted a second time: what can be read only once is then
-    /// copied to a temporary file on the way.
+    /// Opens a source. With `again`, texts can be read a second time: a stream that can be read only once is
+    /// copied to a temporary file while it is read.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Documents {
         }
     }
 
-    /// How many bytes, or documents, there are in all, if that is known.
+    /// The bytes of the file, or the number of arguments; absent for a stream of unknown length.
     pub(super) fn length(&self) -> Option<u64> {
         match self {
             Self::Arguments { texts, .. } => Some(texts.len() as u64),
@@ -124,19 +124,19 @@ impl Documents {
         }
     }
 
-    /// The words for the document with this number in messages.
-    pub(super) fn describe(&self, index: u32) -> String {
-        match self {
-            Self::Arguments { .. } => format!("document {}", u64::from(index) + 1),
-            Self::Stream { parser, .. } => parser.describe(index),
-        }
+    /// The words for single documents in messages.
+    pub(super) fn names(&self) -> Names {
+        Names(match self {
+            Self::Arguments { .. } => "document".to_owned(),
+            Self::Stream { parser, .. } => parser.unit(),
+        })
     }
 
-    /// The means to read texts again, once all documents were read.
+    /// Reads texts again, after all documents were read.
     ///
     /// # Errors
     ///
-    /// If nothing was kept to read them from.
+    /// If the stream was opened without `again`.
     pub(super) fn into_texts(self) -> anyhow::Result<Texts> {
         match self {
             Self::Arguments { texts, .. } => Ok(Texts::Arguments(texts)),
@@ -151,12 +151,22 @@ impl Documents {
     }
 }
 
+/// The words for the documents of a source in messages.
+pub(super) struct Names(String);
+
+impl Names {
+    /// The words for the document with this number, such as `` `a.txt`, line 3 ``.
+    pub(super) fn describe(&self, index: u32) -> String {
+        format!("{} {}", self.0, u64::from(index) + 1)
+    }
+}
+
 impl Texts {
     /// The text of the document at this place.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or was changed meanwhile.
+    /// If the file cannot be read, or was changed in the meantime.
     pub(super) fn at(&mut self, place: u64) -> anyhow::Result<String> {
         match self {
             Self::Arguments(texts) => Ok(texts[place as usize].clone()),
@@ -176,7 +186,7 @@ fn name(path: &Path) -> String {
     if path == Path::new("-") { "standard input".to_owned() } else { format!("`{}`", path.display()) }
 }
 
-/// A stream, and the temporary file that will hold a copy of all that is read of it.
+/// A buffered stream, and with `wanted` a temporary file that receives a copy of everything that is read.
 fn copied(
     stream: impl Read + Send + 'static,
     wanted: bool,
@@ -189,7 +199,7 @@ fn copied(
     Ok((Box::new(BufReader::with_capacity(BUFFER, Tee { stream, copy })), Some(file)))
 }
 
-/// A reader that writes down what passes through it.
+/// A reader that copies everything that passes through it.
 struct Tee<R> {
     stream: R,
     copy: BufWriter<File>,
@@ -219,7 +229,7 @@ mod tests {
         std::fs::write(&path, content).unwrap();
         let documents = Documents::open(&Source::File { path, format, field: field.to_owned() }, true)?;
         let from_file = read_all(documents)?;
-        // What can be read once only gives the same, out of its copy.
+        // A stream that can be read only once gives the same from its copy.
         let (stream, copy) = copied(io::Cursor::new(content.to_vec()), true).unwrap();
         let parser = Parser::new(stream, format, field, "x".to_owned())?;
         let documents = Documents::Stream { parser, texts: TextSource::Copy(copy), length: None };
@@ -242,7 +252,7 @@ mod tests {
     #[test]
     fn every_format_is_read() {
         type Case = (&'static str, Format, &'static str, &'static [(u32, &'static str)]);
-        let table: [Case; 14] = [
+        let table: [Case; 20] = [
             ("", Format::Txt, "text", &[]),
             ("a\nb", Format::Txt, "text", &[(0, "a"), (1, "b")]),
             ("a\r\n\r\n b \n\n", Format::Txt, "text", &[(0, "a"), (2, " b ")]),
@@ -262,6 +272,12 @@ mod tests {
             ("id\ttext\n1\tsay \"a\n2\t\"b, c\n", Format::Tsv, "text", &[(0, "say \"a"), (1, "\"b, c")]),
             ("한 줄\n", Format::Txt, "text", &[(0, "한 줄")]),
             ("{\"text\":\"\\ud55c\"}", Format::Jsonl, "text", &[(0, "한")]),
+            ("a\n{\"text\":\"b\"}\n", Format::ByFirstLine, "text", &[(0, "a"), (1, "{\"text\":\"b\"}")]),
+            ("\n{\"text\":\"a\"}\n{\"text\":\"b\"}", Format::ByFirstLine, "text", &[(1, "a"), (2, "b")]),
+            ("\u{feff}{\"t\":\"a\"}\n", Format::ByFirstLine, "t", &[(0, "a")]),
+            ("{curly} braces\n", Format::ByFirstLine, "text", &[(0, "{curly} braces")]),
+            ("[1] a note\n[2]\n", Format::ByFirstLine, "text", &[(0, "[1] a note"), (1, "[2]")]),
+            ("a", Format::ByFirstLine, "text", &[(0, "a")]),
         ];
         for (content, format, field, expected) in table {
             let got = read(content.as_bytes(), format, field).unwrap();
@@ -297,21 +313,30 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_with_its_line() {
+    fn a_document_that_cannot_be_read_is_named_with_its_line() {
         let long = format!("a\n{}\n", "x".repeat(17 << 20));
         let unclosed = format!("text\nfine\n\"{}", "never closed\n".repeat(2 << 20));
-        let table: [(&[u8], Format, &[&str]); 12] = [
+        let table: [(&[u8], Format, &[&str]); 17] = [
             (b"a\nb\xff\n", Format::Txt, &["line 2", "byte 2 is not UTF-8", "iconv"]),
             (b"\xff\xfea\0", Format::Txt, &["line 1", "byte 1 is not UTF-8"]),
             (long.as_bytes(), Format::Txt, &["line 2", "longer than 16 MiB"]),
             (b"{\"text\":\"a\"}\n{\"text\":", Format::Jsonl, &["line 2", "is not JSON"]),
-            (b"[1]\n", Format::Jsonl, &["line 1", "is no JSON object"]),
+            (b"[1]\n", Format::Jsonl, &["line 1", "is not a JSON object"]),
             (
                 b"\n{\"a\":1,\"b\":2}\n",
                 Format::Jsonl,
                 &["line 2", "no field `text`, but `a`, `b`", "--field"],
             ),
-            (b"{\"text\":[]}\n", Format::Jsonl, &["line 1", "`text` is no string"]),
+            (b"{\"text\":[]}\n", Format::Jsonl, &["line 1", "`text` is not a string"]),
+            (b"\n{\"a\":1}\n", Format::ByFirstLine, &["line 2", "no field `text`, but `a`", "--field"]),
+            (b"{\"text\":\"a\"}\nb\n", Format::ByFirstLine, &["line 2", "is not JSON"]),
+            (
+                b"[{\"text\":\"a\"}]\n",
+                Format::ByFirstLine,
+                &["line 1", "a list of JSON objects", "--format txt"],
+            ),
+            (b" {\n\"text\": \"a\"}\n", Format::ByFirstLine, &["line 1", "several lines", "--format txt"]),
+            (b"[\n", Format::ByFirstLine, &["line 1", "several lines", "--format txt"]),
             (b"", Format::Csv, &["is empty", "columns"]),
             (b"id,body\n1,2\n", Format::Csv, &["no column `text`, but `id`, `body`", "--field"]),
             (b"id,text\n1,a\n2,b,c\n", Format::Csv, &["line 3", "has 3 values where the header has 2"]),
@@ -326,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_is_named() {
+    fn a_path_that_is_not_a_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         for (path, expected) in [("nowhere.txt", "nowhere.txt` cannot be read"), (".", "is a folder")] {
             let path = folder.path().join(path);

@@ -1,8 +1,9 @@
 //! The formats of document files.
 //!
-//! Input: a stream of bytes, its [`Format`] and the name of the field with the text. Output: [`Document`]s. What must
-//! hold: a byte order mark and carriage returns at the ends of lines are no text; what is not UTF-8, not JSON, without
-//! the field or endless is an error with the line; blank lines are no documents, but count.
+//! Input: a stream of bytes, its [`Format`] and the name of the field with the text. Output: [`Document`]s.
+//! What must hold: a byte order mark and carriage returns at the ends of lines do not belong to the text; a
+//! line that is not UTF-8, not JSON, without the field or endless is an error that names it; blank lines are
+//! not documents, but count.
 
 use std::{
     fs::File,
@@ -20,12 +21,12 @@ use serde_json::Value;
 
 use super::documents::Document;
 
-/// The longest line or record in bytes. Far more than any model takes, and little enough to be read whole.
+/// The longest line or record in bytes: far more than any model takes, and small enough to be kept in memory.
 const LONGEST: u64 = 16 << 20;
 
 const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
-/// What is in a file.
+/// How a file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
     /// A document on each line.
@@ -36,13 +37,16 @@ pub(super) enum Format {
     Csv,
     /// Tab-separated values with a header, without quoting.
     Tsv,
+    /// A JSON object on each line if the first line is one, else a document on each line.
+    #[value(skip)]
+    ByFirstLine,
 }
 
 impl Format {
-    /// The format that a file's name promises; plain text for standard input.
+    /// The format by a file's name; for standard input, by its first line.
     pub(super) fn of(path: &Path) -> Option<Self> {
         if path == Path::new("-") {
-            return Some(Self::Txt);
+            return Some(Self::ByFirstLine);
         }
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "txt" => Some(Self::Txt),
@@ -54,7 +58,7 @@ impl Format {
     }
 }
 
-/// Takes documents off a stream.
+/// Reads documents from a stream.
 pub(super) struct Parser {
     name: String,
     format: Format,
@@ -62,21 +66,43 @@ pub(super) struct Parser {
 }
 
 enum Kind {
-    Lines { stream: Box<dyn BufRead + Send>, field: Option<String>, place: u64, line: u64, buffer: Vec<u8> },
+    Lines(Lines),
     Records { records: Box<Records>, column: usize },
+}
+
+/// Lines of text or of JSON.
+struct Lines {
+    stream: Box<dyn BufRead + Send>,
+    content: Content,
+    /// The byte at which the next line begins.
+    place: u64,
+    /// The number of lines so far.
+    line: u64,
+    buffer: Vec<u8>,
+}
+
+/// The content of a line.
+#[derive(Debug, Clone)]
+enum Content {
+    /// A document.
+    Text,
+    /// A JSON object with the text in this field.
+    Json(String),
+    /// By the first line: either; the field is for JSON.
+    Unknown(String),
 }
 
 /// Records of separated values.
 struct Records {
     reader: csv::Reader<Bounded>,
-    /// What stood before the first byte that the reader sees.
+    /// The bytes before the first one that the reader sees.
     offset: u64,
     left: Arc<AtomicU64>,
     next: u64,
     record: ByteRecord,
 }
 
-/// A stream that ends with an error when a record is longer than any should be.
+/// A stream that ends with an error if a record is too long.
 struct Bounded {
     stream: Box<dyn BufRead + Send>,
     left: Arc<AtomicU64>,
@@ -97,7 +123,7 @@ impl Read for Bounded {
 const TOO_LONG: &str = "is longer than 16 MiB: check `--format`, and that every quoted value is closed";
 
 impl Parser {
-    /// Starts at the beginning of a stream, and reads the header where the format has one.
+    /// Starts at the beginning of a stream, and reads the header if the format has one.
     ///
     /// # Errors
     ///
@@ -111,10 +137,9 @@ impl Parser {
         let place = skip_byte_order_mark(&mut stream)
             .with_context(|| format!("{name} cannot be read: check the path and its permissions"))?;
         let kind = match format {
-            Format::Txt => Kind::Lines { stream, field: None, place, line: 0, buffer: Vec::new() },
-            Format::Jsonl => {
-                Kind::Lines { stream, field: Some(field.to_owned()), place, line: 0, buffer: Vec::new() }
-            }
+            Format::Txt => Kind::Lines(Lines::new(stream, Content::Text, place)),
+            Format::Jsonl => Kind::Lines(Lines::new(stream, Content::Json(field.to_owned()), place)),
+            Format::ByFirstLine => Kind::Lines(Lines::new(stream, Content::Unknown(field.to_owned()), place)),
             Format::Csv | Format::Tsv => {
                 let mut records = Records::new(stream, format, place);
                 let column = records.column(field, &name)?;
@@ -127,50 +152,27 @@ impl Parser {
     /// The next document; none at the end.
     pub(super) fn next(&mut self) -> anyhow::Result<Option<Document>> {
         match &mut self.kind {
-            Kind::Lines { stream, field, place, line, buffer } => loop {
-                let begin = *place;
-                buffer.clear();
-                let read = (&mut *stream).take(LONGEST + 1).read_until(b'\n', buffer);
-                let read = read.with_context(|| format!("{} cannot be read", self.name))? as u64;
-                if read == 0 {
-                    return Ok(None);
-                }
-                *place += read;
-                *line += 1;
-                let at = || format!("{}, line {line}", self.name);
-                ensure!(read <= LONGEST, "{} {TOO_LONG}", at());
-                let text = utf8(trim_end(buffer)).with_context(at)?;
-                if !text.trim().is_empty() {
-                    let text = match field {
-                        None => text.to_owned(),
-                        Some(field) => json_text(text, field).with_context(at)?,
-                    };
-                    let index = index_of(*line - 1).with_context(at)?;
-                    return Ok(Some(Document { index, place: begin, text }));
-                }
-            },
+            Kind::Lines(lines) => lines.next(&self.name),
             Kind::Records { records, column } => records.next(*column, &self.name),
         }
     }
 
-    /// The words for the document with this number in messages.
-    pub(super) fn describe(&self, index: u32) -> String {
-        let what = match self.kind {
-            Kind::Lines { .. } => "line",
+    /// The words for a document in messages, without its number.
+    pub(super) fn unit(&self) -> String {
+        let unit = match self.kind {
+            Kind::Lines(_) => "line",
             Kind::Records { .. } => "record",
         };
-        format!("{}, {what} {}", self.name, u64::from(index) + 1)
+        format!("{}, {unit}", self.name)
     }
 
-    /// What takes a single document's text off the file that it was read from.
+    /// A function that reads the text of a single document again, from a file at its place.
     pub(super) fn into_reader(self) -> Box<dyn Fn(File, u64) -> anyhow::Result<String> + Send> {
         let Self { name, format, kind } = self;
         Box::new(move |file, place| {
             let stream: Box<dyn BufRead + Send> = Box::new(BufReader::new(file));
             let kind = match &kind {
-                Kind::Lines { field, .. } => {
-                    Kind::Lines { stream, field: field.clone(), place, line: 0, buffer: Vec::new() }
-                }
+                Kind::Lines(lines) => Kind::Lines(Lines::new(stream, lines.content.clone(), place)),
                 Kind::Records { column, .. } => {
                     Kind::Records { records: Box::new(Records::new(stream, format, place)), column: *column }
                 }
@@ -180,6 +182,59 @@ impl Parser {
             Ok(document.with_context(|| format!("{name} was changed while it was read"))?.text)
         })
     }
+}
+
+impl Lines {
+    fn new(stream: Box<dyn BufRead + Send>, content: Content, place: u64) -> Self {
+        Self { stream, content, place, line: 0, buffer: Vec::new() }
+    }
+
+    /// The document of the next line that is not blank; absent at the end.
+    fn next(&mut self, name: &str) -> anyhow::Result<Option<Document>> {
+        loop {
+            let begin = self.place;
+            self.buffer.clear();
+            let read = (&mut self.stream).take(LONGEST + 1).read_until(b'\n', &mut self.buffer);
+            let read = read.with_context(|| format!("{name} cannot be read"))? as u64;
+            if read == 0 {
+                return Ok(None);
+            }
+            self.place += read;
+            self.line += 1;
+            let line = self.line;
+            let at = || format!("{name}, line {line}");
+            ensure!(read <= LONGEST, "{} {TOO_LONG}", at());
+            let text = utf8(trim_end(&self.buffer)).with_context(at)?;
+            if text.trim().is_empty() {
+                continue;
+            }
+            if let Content::Unknown(field) = &self.content {
+                self.content = content_by(text, field).with_context(at)?;
+            }
+            let text = match &self.content {
+                Content::Json(field) => json_text(text, field).with_context(at)?,
+                Content::Text | Content::Unknown(_) => text.to_owned(),
+            };
+            let index = index_of(line - 1).with_context(at)?;
+            return Ok(Some(Document { index, place: begin, text }));
+        }
+    }
+}
+
+/// The content of lines that begin with `line`. JSON in another form than one object per line is refused,
+/// because it would be scored as plain text.
+fn content_by(line: &str, field: &str) -> anyhow::Result<Content> {
+    const REMEDY: &str =
+        "put an object such as {\"text\": \"…\"} on each line, or give `--format txt` if this is text";
+    let trimmed = line.trim();
+    ensure!(!matches!(trimmed, "{" | "[" | "[{"), "begins JSON over several lines: {REMEDY}");
+    Ok(match serde_json::from_str(trimmed) {
+        Ok(Value::Object(_)) => Content::Json(field.to_owned()),
+        Ok(Value::Array(list)) if list.iter().any(Value::is_object) => {
+            bail!("is a list of JSON objects: {REMEDY}")
+        }
+        _ => Content::Text,
+    })
 }
 
 impl Records {
@@ -208,7 +263,7 @@ impl Records {
         })
     }
 
-    /// Reads the header; the place of a column in it.
+    /// Reads the header. Returns the place of a column in it.
     fn column(&mut self, field: &str, name: &str) -> anyhow::Result<usize> {
         ensure!(self.read(name)?, "{name} is empty: its first line must name the columns");
         let columns: Vec<_> = self.record.iter().map(String::from_utf8_lossy).collect();
@@ -235,13 +290,17 @@ impl Records {
     }
 }
 
-/// The number of a document as it is kept: four bytes, because there may be many.
+/// The number of a document in four bytes, because one is kept for each document.
 fn index_of(number: u64) -> anyhow::Result<u32> {
     u32::try_from(number).map_err(|_| anyhow!("there are more than 4294967296 documents: split the file"))
 }
 
-/// Skips the mark that some editors begin a file with. Gives its length.
+/// Skips the mark with which some editors begin a file. Returns its length.
 fn skip_byte_order_mark(stream: &mut Box<dyn BufRead + Send>) -> io::Result<u64> {
+    // A pipe may pause after its first bytes: more are read only if they can belong to the mark.
+    if stream.fill_buf()?.first() != BYTE_ORDER_MARK.first() {
+        return Ok(0);
+    }
     let mut start = Vec::new();
     stream.take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut start)?;
     if start == BYTE_ORDER_MARK {
@@ -271,11 +330,11 @@ fn json_text(line: &str, field: &str) -> anyhow::Result<String> {
         anyhow!("is not JSON ({error}): each line must be an object such as {{\"{field}\": \"…\"}}")
     })?;
     let Value::Object(mut object) = value else {
-        bail!("is no JSON object: each line must be one such as {{\"{field}\": \"…\"}}");
+        bail!("is not a JSON object: each line must be one such as {{\"{field}\": \"…\"}}");
     };
     match object.remove(field) {
         Some(Value::String(text)) => Ok(text),
-        Some(_) => bail!("the field `{field}` is no string: choose another with `--field`"),
+        Some(_) => bail!("the field `{field}` is not a string: choose another with `--field`"),
         None => {
             let known = list(object.keys().map(String::as_str));
             bail!("has no field `{field}`, but {known}: choose one with `--field`")

@@ -1,8 +1,9 @@
-//! `rerank`: scores documents against a query, without a server.
+//! `rerank`: scores documents for a query, without a server.
 //!
-//! Input: a query, and documents as arguments or in a file. Output: documents with scores, the best first, or with
-//! `--unsorted` as they came. What must hold: the scores are the server's for the same pairs; memory does not grow with
-//! the documents but for 16 bytes each, and with `--top-n` or `--unsorted` not at all; the device always has work waiting.
+//! Input: a query, and documents as arguments or in a file. Output: documents with scores, the best first;
+//! with `--unsorted` in the order of the documents, each as soon as it is scored. What must hold: the scores
+//! are the server's for the same pairs; memory grows by 16 bytes with each document, and with `--top-n` or
+//! `--unsorted` not at all; while there are documents, the device never waits for them.
 
 mod documents;
 mod format;
@@ -23,7 +24,7 @@ use text_embeddings_backend_core::ModelType;
 use text_embeddings_core::service::RerankRequest;
 
 use super::{Usage, block_on, screen::Screen, start_engine};
-use crate::args::ModelArgs;
+use crate::args::{ModelArgs, at_least_one};
 use documents::{Documents, Source};
 use order::{Ranking, Scored};
 use output::{Row, Writer};
@@ -34,6 +35,8 @@ use progress::Progress;
 #[command(after_help = "Examples:
   text-embeddings-router rerank --model-id Qwen/Qwen3-Reranker-0.6B --query 'red planet' 'Mars is red.' 'Bread is baked.'
   text-embeddings-router rerank --model-id ./model --query 'red planet' --documents planets.jsonl --top-n 10
+  tail -f titles.txt | text-embeddings-router rerank --model-id ./model --query 'red planet' \\
+      --documents - --output jsonl --unsorted
   zcat planets.csv.gz | text-embeddings-router rerank --model-id ./model --query 'red planet' \\
       --documents - --format csv --field body --output jsonl --unsorted > scores.jsonl
 
@@ -45,15 +48,15 @@ pub(crate) struct RerankArgs {
     #[arg(long, env, help_heading = "Model")]
     model_id: String,
 
-    /// How the model is got, prompted and computed.
+    /// How the model is fetched, prompted and computed.
     #[command(flatten)]
     model: ModelArgs,
 
-    /// What is looked for.
+    /// The query: what the documents should be about.
     #[arg(long, short)]
     query: String,
 
-    /// What makes a document relevant [default: the model's own instruction].
+    /// The meaning of "relevant" [default: the model's own instruction].
     #[arg(long)]
     instruction: Option<String>,
 
@@ -61,11 +64,14 @@ pub(crate) struct RerankArgs {
     #[arg(conflicts_with = "documents", required_unless_present = "documents", value_name = "DOCUMENT")]
     texts: Vec<String>,
 
-    /// A file with the documents; `-` for standard input. Blank lines are left out, but count in `index`.
+    /// A file with the documents; `-` for standard input.
+    ///
+    /// Blank lines are skipped, but count in `index`.
     #[arg(long, short, value_name = "FILE")]
     documents: Option<PathBuf>,
 
-    /// What is in the file [default: by its name; txt for standard input].
+    /// How the file is read [default: by its name; for standard input jsonl if its first line is a JSON
+    /// object, else txt].
     #[arg(long)]
     format: Option<format::Format>,
 
@@ -73,19 +79,19 @@ pub(crate) struct RerankArgs {
     #[arg(long)]
     field: Option<String>,
 
-    /// Only the best so many. Then memory does not grow with the documents.
-    #[arg(long, short = 'n')]
+    /// Show only the best N documents; memory then does not grow with the documents.
+    #[arg(long, short = 'n', value_name = "N", value_parser = at_least_one::<NonZeroUsize>)]
     top_n: Option<NonZeroUsize>,
 
-    /// Scores before the sigmoid.
+    /// Show raw scores: those before the sigmoid.
     #[arg(long)]
     raw_scores: bool,
 
-    /// How results are written, on a terminal and elsewhere.
+    /// The format of the results, on a terminal and elsewhere.
     #[arg(long, short, default_value = "table")]
     output: output::Format,
 
-    /// Write results in the order of the documents, as soon as they are there; for jsonl and csv.
+    /// Write each result as soon as it is there, in the order of the documents; for jsonl and csv.
     #[arg(long, conflicts_with = "top_n")]
     unsorted: bool,
 }
@@ -97,7 +103,7 @@ pub(super) fn run(args: RerankArgs) -> anyhow::Result<()> {
         return Err(usage("`--unsorted` needs `--output jsonl` or `--output csv`"));
     }
     if args.query.trim().is_empty() {
-        return Err(usage("`--query` is empty: give what is looked for"));
+        return Err(usage("`--query` is empty: give what the documents should be about"));
     }
     block_on("warn", rank(args, source))
 }
@@ -114,9 +120,14 @@ fn source(args: &RerankArgs) -> anyhow::Result<Source> {
         }
         return Ok(Source::Arguments(args.texts.clone()));
     };
-    let Some(format) = args.format.or_else(|| format::Format::of(path)) else {
+    // Plain text has no fields: `--field` says that standard input is JSON.
+    let by_name = || match format::Format::of(path) {
+        Some(format::Format::ByFirstLine) if args.field.is_some() => Some(format::Format::Jsonl),
+        format => format,
+    };
+    let Some(format) = args.format.or_else(by_name) else {
         let path = path.display();
-        return Err(usage(&format!("the name of `{path}` does not say what is in it: give `--format`")));
+        return Err(usage(&format!("the name of `{path}` does not tell its format: give `--format`")));
     };
     let field = args.field.clone().unwrap_or_else(|| "text".to_owned());
     if args.field.is_some() && format == format::Format::Txt {
@@ -128,12 +139,12 @@ fn source(args: &RerankArgs) -> anyhow::Result<Source> {
 }
 
 async fn rank(args: RerankArgs, source: Source) -> anyhow::Result<()> {
-    let mut documents = Documents::open(&source, !args.unsorted)?;
+    let documents = Documents::open(&source, !args.unsorted)?;
     let service = start_engine(&args.model_id, args.model.clone()).await?.service;
     let model_type = service.config().model_type;
     ensure!(
         matches!(model_type, ModelType::Reranker | ModelType::ListwiseReranker),
-        "`{}` is no re-ranker, but {model_type}: give another model, or say what it is with `--model-type`",
+        "`{}` is not a re-ranker, but {model_type}: give another model, or its kind with `--model-type`",
         args.model_id
     );
     let request = RerankRequest {
@@ -150,7 +161,7 @@ async fn rank(args: RerankArgs, source: Source) -> anyhow::Result<()> {
     let out = BufWriter::new(io::stdout().lock());
     if args.unsorted {
         let mut writer = Writer::new(out, args.output, Screen::of_stdout(), 0, 0)?;
-        let count = score::each(&service, &request, &mut documents, &mut progress, |scored| {
+        let scored = score::each(&service, &request, documents, &mut progress, |scored| {
             for (Scored { index, raw, .. }, text) in scored {
                 let (score, probability, text) =
                     (score(raw), rule.probability(raw), text.unwrap_or_default());
@@ -158,18 +169,18 @@ async fn rank(args: RerankArgs, source: Source) -> anyhow::Result<()> {
             }
             Ok(writer.flush()?)
         });
-        let count = count.await?;
-        ensure_some(count, &args)?;
+        ensure_some(scored.await?.0, &args)?;
         return Ok(writer.finish()?);
     }
     let mut ranking = Ranking::new(args.top_n.map(NonZeroUsize::get));
-    let count = score::each(&service, &request, &mut documents, &mut progress, |scored| {
+    let scored = score::each(&service, &request, documents, &mut progress, |scored| {
         for (scored, _) in scored {
             ranking.push(scored);
         }
         Ok(())
     });
-    ensure_some(count.await?, &args)?;
+    let (count, documents) = scored.await?;
+    ensure_some(count, &args)?;
     let ranks = ranking.into_sorted();
     let largest = ranks.iter().map(|scored| scored.index).max().unwrap_or_default();
     let mut writer = Writer::new(out, args.output, Screen::of_stdout(), ranks.len(), largest)?;

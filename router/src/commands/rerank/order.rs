@@ -1,12 +1,12 @@
 //! The order of scored documents, the best first.
 //!
-//! Input: scores one after the other. Output: all of them, or the best so many, in the order of the server's answers:
-//! by raw score, equal ones as they came. What must hold: 16 bytes for a document that is kept; with a limit, no more
-//! than so many are.
+//! Input: scores in the order of the documents. Output: all of them, or the best `limit`, in the order of the
+//! server's answers: by raw score, equal ones in the order of the documents. What must hold: a kept document
+//! takes 16 bytes, and at most `limit` are kept.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
-/// A document's score, and where its text is.
+/// A document's score, and the place of its text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scored {
     /// Its place in the source.
@@ -20,7 +20,7 @@ pub(super) struct Scored {
 const _: () = assert!(size_of::<Scored>() == 16);
 
 impl Ord for Scored {
-    /// What comes earlier is less.
+    /// A better document is less, so that it is sorted first.
     fn cmp(&self, other: &Self) -> Ordering {
         other.raw.total_cmp(&self.raw).then(self.index.cmp(&other.index))
     }
@@ -45,7 +45,7 @@ impl Eq for Scored {}
 pub(super) enum Ranking {
     /// All of them.
     All(Vec<Scored>),
-    /// The best so many; the worst of them is the heap's greatest.
+    /// The best, at most this many. The worst of them is the heap's greatest.
     Best(BinaryHeap<Scored>, usize),
 }
 
@@ -55,7 +55,7 @@ impl Ranking {
         limit.map_or_else(|| Self::All(Vec::new()), |limit| Self::Best(BinaryHeap::new(), limit))
     }
 
-    /// Takes a document in, and lets go of the worst if there are too many.
+    /// Adds a document, and drops the worst if there are too many.
     pub(super) fn push(&mut self, scored: Scored) {
         match self {
             Self::All(all) => all.push(scored),

@@ -1,7 +1,8 @@
 //! Results on standard output: as a table, as JSON, as lines of JSON, as comma-separated values.
 //!
-//! Input: [`Row`]s, the best first or as they come. Output: bytes. What must hold: a table cannot be wider than its
-//! terminal, nor do anything to it, whatever a text holds; the other formats hold every text as it is.
+//! Input: [`Row`]s, the best first or in the order of the documents. Output: bytes. What must hold: a table
+//! is never wider than its terminal, and no text can control the terminal; the other formats hold every text
+//! unchanged.
 
 use std::io::{self, Write};
 
@@ -10,10 +11,10 @@ use serde::Serialize;
 
 use crate::commands::screen::Screen;
 
-/// How results are written.
+/// The format of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
-    /// For people: rank, score with a bar, index, text in the width of the terminal.
+    /// For people: rank, score with a bar, index, and the text cut to the width of the terminal.
     Table,
     /// An array of objects.
     Json,
@@ -26,7 +27,7 @@ pub(super) enum Format {
 /// A document with its score.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Row {
-    /// Its place in the order, from 1; none where results come unsorted.
+    /// Its place in the order, from 1; absent for unsorted results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rank: Option<usize>,
     /// Its number in the source.
@@ -57,7 +58,7 @@ const BAR: usize = 10;
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
 impl<W: Write> Writer<W> {
-    /// Begins the output. `rows` and `largest`, the number of rows and the largest index, are for a table's columns.
+    /// Begins the output. The number of `rows` and the `largest` index set the width of a table's columns.
     pub(super) fn new(
         mut out: W,
         format: Format,
@@ -113,7 +114,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Hands over what was written so far.
+    /// Flushes the rows so far.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Json(out, _) | Self::Jsonl(out) | Self::Table { out, .. } => out.flush(),
@@ -126,7 +127,7 @@ fn digits(number: &impl ToString) -> usize {
     number.to_string().len()
 }
 
-/// Four digits behind the point; probabilities too small for that in powers of ten.
+/// Four decimal places; scores that are too small for that in scientific notation.
 fn score(score: f32) -> String {
     if score != 0.0 && score.abs() < 0.00005 { format!("{score:.1e}") } else { format!("{score:.4}") }
 }
@@ -137,9 +138,10 @@ fn bar(probability: f32) -> String {
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 
-/// A text on one line without anything that a terminal would act on, cut to its room.
+/// A text on one line without control characters, cut to `room` columns.
 fn shown(text: &str, room: Option<usize>) -> String {
-    // A character is a column at least, or joins one: what is far behind the last column need not be looked at.
+    // A character takes at least a column, or joins one: characters far beyond the last column need not be
+    // read.
     let far = room.map_or(usize::MAX, |room| room.saturating_mul(8));
     let plain: String = text.chars().take(far).map(|c| if is_harmless(c) { c } else { ' ' }).collect();
     let words: Vec<_> = plain.split_whitespace().collect();
@@ -147,7 +149,7 @@ fn shown(text: &str, room: Option<usize>) -> String {
     room.map_or_else(|| line.clone(), |room| truncate_str(&line, room, "…").into_owned())
 }
 
-/// No control character, and none that turns the direction of the line around.
+/// Whether a character is not a control character, and does not reverse the direction of the line.
 fn is_harmless(character: char) -> bool {
     !character.is_control()
         && !matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -222,7 +224,7 @@ mod tests {
                 row.text.clone_from(text);
                 let table = written(Format::Table, Screen { width: Some(width), colours: false }, &[row]);
                 let line = table.lines().nth(1).unwrap();
-                // What stands before the text takes 35 columns and is not cut.
+                // The columns before the text take 35 and are not cut.
                 assert!(measure_text_width(line) <= width.max(35), "{width}: {line}");
                 assert!(!line.chars().any(|c| c.is_control() || c == '\u{202e}'), "{line:?}");
             }

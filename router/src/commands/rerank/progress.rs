@@ -1,7 +1,8 @@
-//! How far a long ranking is, on standard error, where that is a terminal.
+//! The progress of a long ranking, on standard error if that is a terminal.
 //!
-//! Input: how much was done after each chunk. Output: a bar with rate and remaining time, or without a known end a count.
-//! What must hold: nothing is shown for work that is done within a second, nor where nobody looks.
+//! Input: the scored documents of each chunk. Output: a bar with the number of documents, their rate and the
+//! remaining time; without a known end, no remaining time. What must hold: nothing is shown for work that
+//! ends within a second, nor where standard error is not a terminal.
 
 use std::{
     io::{self, IsTerminal},
@@ -10,7 +11,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Work that is done sooner needs no bar.
+/// Work that ends sooner needs no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The progress of a ranking.
@@ -22,7 +23,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// For so many bytes or documents, if that is known. `wanted`: whether there is room for it.
+    /// Of `length` bytes or documents; absent if that is not known. `wanted`: whether a bar may be shown.
     pub(super) fn new(length: Option<u64>, wanted: bool) -> Self {
         let bar = (wanted && io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::hidden());
@@ -38,7 +39,7 @@ impl Progress {
         Self { bar, started: Instant::now(), documents: 0, is_shown: false }
     }
 
-    /// So many documents more were scored, which makes so many bytes or documents in all.
+    /// Adds `documents` scored; `position` is the total so far, in the unit of the length.
     pub(super) fn advance(&mut self, documents: usize, position: u64) {
         self.documents += documents as u64;
         let Some(bar) = &self.bar else { return };
@@ -48,11 +49,11 @@ impl Progress {
             self.is_shown = true;
         }
         let rate = self.documents as f64 / elapsed.as_secs_f64().max(1e-3);
-        bar.set_message(format!("{} documents, {rate:.0}/s", self.documents));
+        bar.set_message(format!("{} documents scored, {rate:.1}/s", self.documents));
         bar.set_position(position);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,8 +1,9 @@
-//! Golden scores: what others measured for a model, to compare with.
+//! Golden scores: scores that others measured for a model, to compare with.
 //!
-//! Input: the table in `golden.json`, or a user's file. Output: [`Golden`]s with a raw score and how far ours may be from
-//! it. What must hold: a score is compared in log-odds, where a difference means the same near 0, near 1 and between;
-//! the tolerance is the arithmetic's, plus what the source is uncertain about, plus what its rounding leaves open.
+//! Input: the table in `golden.json`, or a user's file. Output: [`Golden`]s with a raw score and the
+//! tolerance for ours. What must hold: a score is compared in log-odds, where a difference means the same
+//! near 0, near 1 and between; the tolerance is the sum of the arithmetic's, the source's uncertainty and the
+//! source's rounding.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -16,20 +17,20 @@ const PUBLISHED: &str = include_str!("golden.json");
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Golden {
-    /// What makes the document relevant; the model's default if absent.
+    /// The instruction; absent: the model's default.
     pub(super) instruction: Option<String>,
-    /// What is looked for.
+    /// The query.
     pub(super) query: String,
-    /// What may meet it.
+    /// The document.
     pub(super) document: String,
     /// Its score before the sigmoid.
     raw: Option<f64>,
     /// Its score as a probability, if not `raw`.
     score: Option<f64>,
-    /// How far `score` may be from what was measured, because it was rounded.
+    /// The most by which rounding changed `score`.
     #[serde(default)]
     rounding: f64,
-    /// How far ours may be in raw score, in the place of the arithmetic's tolerance.
+    /// The tolerance of the raw score, instead of the arithmetic's.
     tolerance: Option<f64>,
 }
 
@@ -38,9 +39,9 @@ pub(super) struct Golden {
 pub(super) struct Expected {
     /// The published score.
     pub(super) raw: f64,
-    /// The least that passes.
+    /// The smallest raw score that passes.
     pub(super) least: f64,
-    /// The greatest that passes.
+    /// The greatest raw score that passes.
     pub(super) greatest: f64,
 }
 
@@ -56,7 +57,7 @@ pub(super) struct Goldens {
     uncertainty: f64,
 }
 
-/// How far numbers in an arithmetic may be from exact ones.
+/// The greatest differences of an arithmetic from exact numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(super) struct Tolerances {
     /// For a raw score.
@@ -86,12 +87,12 @@ fn table() -> anyhow::Result<Published> {
     serde_json::from_str(PUBLISHED).context("the table of published scores")
 }
 
-/// How far numbers in this arithmetic may be from exact ones.
+/// The tolerances of this arithmetic.
 pub(super) fn tolerances(dtype: &str) -> anyhow::Result<Tolerances> {
     table()?.tolerances.get(dtype).copied().with_context(|| format!("no tolerance is known for {dtype}"))
 }
 
-/// What is published for the model of this name.
+/// The published scores of the model with this name.
 pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
     let models = table()?
         .models
@@ -100,7 +101,8 @@ pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
     let is_qwen = QWEN3_RERANKER.names.iter().any(|part| name.to_lowercase().contains(part));
     let all = models.map(|Model { source, uncertainty, together, mut goldens, .. }| {
         for golden in &mut goldens {
-            // Qwen's were measured with it, whatever the model's files or flags say.
+            // Qwen's scores were measured with Qwen's own instruction, whatever the model's files or flags
+            // say.
             if golden.instruction.is_none() && is_qwen {
                 golden.instruction = QWEN3_RERANKER.default_instruction.map(str::to_owned);
             }
@@ -110,7 +112,7 @@ pub(super) fn published(name: &str) -> anyhow::Result<Vec<Goldens>> {
     Ok(all.collect())
 }
 
-/// What a user's file holds: an array of pairs.
+/// The pairs of a user's file, which is an array.
 ///
 /// # Errors
 ///
@@ -120,9 +122,11 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Goldens> {
     let content =
         fs::read_to_string(path).with_context(|| format!("{name} cannot be read: check the path"))?;
     let goldens: Vec<Golden> = serde_json::from_str(&content).map_err(|error| {
-        anyhow!("{name} is no array of objects with query, document, and raw or score ({error}): correct it")
+        anyhow!(
+            "{name} is not an array of objects with query, document, and raw or score ({error}): correct it"
+        )
     })?;
-    ensure!(!goldens.is_empty(), "{name} holds no pair: give at least one");
+    ensure!(!goldens.is_empty(), "{name} has no pair: give at least one");
     for (number, golden) in goldens.iter().enumerate() {
         golden.bounds(0.0).with_context(|| format!("{name}, pair {}", number + 1))?;
     }
@@ -130,7 +134,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Goldens> {
 }
 
 impl Goldens {
-    /// What passes for one of its pairs, where the arithmetic's tolerance is this.
+    /// The raw scores that pass for one of the pairs, with this tolerance of the arithmetic.
     pub(super) fn expected(&self, golden: &Golden, tolerance: f64) -> anyhow::Result<Expected> {
         golden.bounds(golden.tolerance.unwrap_or(tolerance) + self.uncertainty)
     }
@@ -211,7 +215,7 @@ mod tests {
         let path = folder.path().join("golden.json");
         for (content, expected) in [
             (r#"[{"query":"q","document":"d","raw":1.5,"tolerance":0.5}]"#, ""),
-            ("[]", "holds no pair"),
+            ("[]", "has no pair"),
             ("{}", "no array"),
             (r#"[{"query":"q","raw":1}]"#, "document"),
             (r#"[{"query":"q","document":"d","raw":1,"colour":"red"}]"#, "colour"),

@@ -1,8 +1,8 @@
 //! `verify`: checks a model step by step, and its scores or vectors against published ones.
 //!
-//! Input: a model folder or Hub id. Output: a line for each check. What must hold: the steps are those of a server's
-//! start, by the same code; a check that fails is a line and exit code 1, and what does not depend on it is still
-//! checked; what was not compared is said to be so.
+//! Input: a model folder or Hub id. Output: a line for each check. What must hold: the steps are the steps of
+//! a server's start, by the same code; a failed check is a line and exit code 1, and later checks that do not
+//! depend on it still run; a comparison that was not made has a line, too.
 
 mod golden;
 mod published;
@@ -46,9 +46,9 @@ use published::{Item, Published, raw_score};
   text-embeddings-router verify ./model --golden pairs.json --verbose
   text-embeddings-router verify ./model --as sentence-transformers/all-MiniLM-L6-v2
 
-The file of --golden is an array of objects with query, document and raw (or score), and as you like instruction and
+The file of --golden is an array of objects with query, document and raw (or score), and optionally instruction and
 tolerance (in raw score). A raw score passes within 0.001 of the golden one in float32, 0.25 in bfloat16, 1.0 in int8 and
-2.5 in int4, plus what the source's own arithmetic and rounding leave open.
+2.5 in int4, plus the uncertainty of the source's own arithmetic and rounding.
 
 Exit codes: 0 all checks pass, 1 one fails, 2 wrong arguments.")]
 pub(crate) struct VerifyArgs {
@@ -56,16 +56,16 @@ pub(crate) struct VerifyArgs {
     #[arg(env = "MODEL_ID")]
     model: String,
 
-    /// How it is got, prompted and computed.
+    /// How it is fetched, prompted and computed.
     #[command(flatten)]
     how: ModelArgs,
 
-    /// A file with pairs and scores to compare with, in the place of the published ones.
+    /// A file with pairs and scores to compare with, instead of the published ones.
     #[arg(long, value_name = "FILE")]
     golden: Option<PathBuf>,
 
-    /// The model whose published values to compare with, by its Hub id, where the folder has another name [default: the
-    /// model's own name].
+    /// The Hub id of the model whose published values to compare with, if the folder has another name
+    /// [default: the model's own name].
     #[arg(long = "as", value_name = "MODEL", conflicts_with = "golden")]
     published_as: Option<String>,
 
@@ -82,7 +82,7 @@ struct Checks {
 }
 
 impl Checks {
-    /// Writes the line of a check. Gives its value if it passed.
+    /// Writes the line of a check. Returns its value if it passed.
     fn check<T>(&mut self, name: &str, found: anyhow::Result<(T, String)>) -> anyhow::Result<Option<T>> {
         self.done += 1;
         match found {
@@ -98,7 +98,7 @@ impl Checks {
         }
     }
 
-    /// Writes a line about what is not checked.
+    /// Writes a line without a check.
     fn note(&self, name: &str, text: &str) -> io::Result<()> {
         self.line("2", "-", name, text)
     }
@@ -124,7 +124,10 @@ pub(super) fn run(args: VerifyArgs) -> anyhow::Result<()> {
 }
 
 fn unknown_model(name: &str) -> Usage {
-    Usage(format!("nothing is published for `--as {name}`: give the Hub id of a known model"), "verify")
+    Usage(
+        format!("there are no published values for `--as {name}`: give the Hub id of a known model"),
+        "verify",
+    )
 }
 
 async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -> anyhow::Result<()> {
@@ -135,7 +138,7 @@ async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -
         Ok((folder, text))
     });
     let Some(folder) = checks.check("files", folder)? else { return Ok(()) };
-    // Published vectors are those of bare texts; other kinds of models have no prompts.
+    // Published vectors are for texts without a prompt; other kinds of models have no prompts.
     let default_prompt = Some(String::new());
     let served = args::Args { default_prompt, ..args::Args::offline(&args.model, args.how.clone())? };
     ServerConfig::resolve(&served)?;
@@ -160,7 +163,7 @@ async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -
     compare(given, &name, config.model_type, &started, checks).await
 }
 
-/// Compares with the pairs that are given, else with what is published for the model of this name.
+/// Compares with the given pairs, else with the published values of the model with this name.
 async fn compare(
     given: Option<Goldens>,
     name: &str,
@@ -198,7 +201,7 @@ async fn compare(
     Ok(())
 }
 
-/// Computes what a row of the table holds and compares.
+/// Computes the items of a row of the table and compares.
 async fn compare_row(row: &Published, started: &Started, checks: &mut Checks) -> anyhow::Result<()> {
     let what = if matches!(row.items.first(), Some(Item::Pair { .. })) { "pair" } else { "text" };
     let (count, plural) = (row.items.len(), if row.items.len() == 1 { "" } else { "s" });
@@ -223,7 +226,7 @@ fn describe_files(folder: &ModelFolder) -> anyhow::Result<String> {
     ))
 }
 
-/// Where a re-ranker's prompt, answers and score come from, and what they are.
+/// Checks a re-ranker's prompt, answers and score, and shows where they come from.
 fn check_reranker(
     config: &Config,
     folder: &ModelFolder,
@@ -258,7 +261,7 @@ fn check_reranker(
     )?)
 }
 
-/// What the prompt is, and the ids of its control tokens.
+/// Checks the prompt and the ids of its control tokens.
 fn check_prompt(
     resolved: &Resolved,
     config: &Config,

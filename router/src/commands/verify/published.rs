@@ -1,9 +1,9 @@
 //! Scores and vectors that others published for models other than the generative re-rankers of `golden.json`.
 //!
-//! Input: the table in `published.json`, compiled in, and a running [`Service`]. Output: a [`Comparison`] for each pair
-//! or text of the rows that are about a model. What must hold: a row is found by the last part of the model's Hub id in
-//! any case; a score goes through the activation of its reference before it is compared; the tolerance is that of the
-//! reference's arithmetic, and ours is added where it is not float32.
+//! Input: the table in `published.json`, compiled in, and a running [`Service`]. Output: a [`Comparison`] for
+//! each pair or text of the rows that are about a model. What must hold: a row is found by the last part of
+//! the model's Hub id in any case; a score goes through the activation of its reference before it is
+//! compared; the tolerance is the reference's, plus ours unless we compute in float32.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ const STEEPEST: f64 = 0.25;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    /// Who published the numbers, by the name that rows use.
+    /// The sources of the numbers, by the names that rows use.
     sources: BTreeMap<String, String>,
     /// The query and documents that most re-rankers were measured with.
     planets: Planets,
@@ -43,7 +43,7 @@ struct Planets {
     documents: [String; 4],
 }
 
-/// What one source published about a model.
+/// The values that one source published for a model.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
@@ -94,7 +94,7 @@ enum Measured {
 pub(super) struct Published {
     /// Who published them.
     pub(super) source: String,
-    /// What is compared, a line each.
+    /// The inputs to compare, a line each.
     pub(super) items: Vec<Item>,
     arithmetic: Arithmetic,
     tolerance: Option<f64>,
@@ -111,7 +111,7 @@ pub(super) enum Item {
     Sparse { text: String, entries: Vec<(u32, f64)> },
 }
 
-/// Published numbers beside ours.
+/// Published numbers and ours.
 #[derive(Debug, PartialEq)]
 pub(super) struct Comparison {
     expected: Vec<f64>,
@@ -137,7 +137,7 @@ fn is_about(row: &Row, name: &str) -> bool {
     row.models.iter().any(|id| short(id).eq_ignore_ascii_case(short(name)))
 }
 
-/// The rows about the model of this name, where it is served as this kind.
+/// The rows about the model with this name, as far as they are about this kind of model.
 pub(super) fn published(name: &str, kind: ModelType) -> anyhow::Result<Vec<Published>> {
     let Table { sources, planets, rows } = table()?;
     let rows = rows.into_iter().filter(|row| is_about(row, name) && fits(&row.measured, kind));
@@ -192,7 +192,7 @@ fn items(measured: Measured, planets: &Planets) -> Vec<Item> {
 }
 
 impl Published {
-    /// Computes one of the inputs with a model served in the arithmetic `dtype` and puts the numbers side by side.
+    /// Computes one of the inputs with a model served in the arithmetic `dtype`, and returns both numbers.
     ///
     /// # Errors
     ///
@@ -234,7 +234,7 @@ impl Published {
         Ok(Comparison { expected, got, allowed })
     }
 
-    /// How far our numbers may be from the published ones.
+    /// The greatest difference of our numbers from the published ones.
     fn allowed(&self, item: &Item, dtype: &str) -> anyhow::Result<f64> {
         let ours = golden::tolerances(dtype)?;
         let reference = self.tolerance.unwrap_or_else(|| self.arithmetic.tolerance(item));
@@ -292,7 +292,7 @@ impl Item {
 }
 
 impl Comparison {
-    /// Whether the numbers are close enough, with a line that shows them; `label` says of what they are.
+    /// Whether the numbers are close enough, with a line that shows them; `label` names their input.
     pub(super) fn judge(&self, label: &str) -> anyhow::Result<((), String)> {
         let differences = self.expected.iter().zip(&self.got).map(|(a, b)| (a - b).abs());
         // NaN is not within any tolerance: `max` would drop it.

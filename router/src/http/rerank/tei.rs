@@ -215,7 +215,7 @@ mod tests {
             (
                 json!({"query": "q", "texts": vec!["a"; 9]}),
                 422,
-                "batch size 9 > maximum allowed batch size 8",
+                "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum",
                 "Validation",
             ),
             (

@@ -485,7 +485,7 @@ async fn each_error_is_said_in_the_words_of_its_dialect() {
                 (
                     json!({"query": "q", field: vec!["a"; 9]}),
                     422,
-                    "batch size 9 > maximum allowed batch size 8".to_owned(),
+                    "batch size 9 > maximum allowed batch size 8; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum".to_owned(),
                     "Validation",
                 ),
                 (

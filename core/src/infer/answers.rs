@@ -1,0 +1,93 @@
+//! The answers of a batch, and the thread that sends them while the device computes the next batch.
+//!
+//! Input: the entries of a batch with their outputs or its error. Output: none. Must hold: every entry is
+//! answered once, also if the thread no longer runs; the thread ends after the device thread.
+
+use crate::{
+    error::Error,
+    queue::{Entry, Outcome},
+};
+use std::{
+    sync::mpsc::{self, SendError, SyncSender},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+use text_embeddings_backend_core::Output;
+
+/// The batches that may wait while the thread sends another one's answers. More would only take memory.
+const WAITING: usize = 1;
+
+/// The result of a batch.
+#[derive(Debug)]
+pub(super) struct Answers {
+    /// Who waits for its texts, in its order.
+    pub(super) entries: Vec<Entry>,
+    /// The output of each text, or the batch's error.
+    pub(super) outputs: Result<Vec<Output>, Error>,
+    /// The begin of the forward pass, and its duration.
+    pub(super) start: Instant,
+    pub(super) inference: Duration,
+}
+
+impl Answers {
+    /// Answers each text, the last one first. When a request hears that its first text failed, it can then
+    /// count the others that failed with it.
+    pub(super) fn send(self) {
+        let Self { entries, outputs, start, inference } = self;
+        let outputs = match outputs {
+            Ok(outputs) => outputs,
+            Err(error) => return fail(entries, &error),
+        };
+        for (entry, output) in entries.into_iter().zip(outputs).rev() {
+            let queue = start.saturating_duration_since(entry.enqueued);
+            let outcome = if output.has_nan() {
+                Err(Error::MissingValues)
+            } else {
+                Ok(Outcome { output, queue, inference })
+            };
+            // A receiver that is gone wants no answer.
+            let _ = entry.reply.send(outcome);
+        }
+    }
+}
+
+/// The way to the thread that sends answers. Once this is dropped, the thread sends the rest and ends.
+#[derive(Debug)]
+pub(super) struct Sender(SyncSender<Answers>);
+
+impl Sender {
+    /// Has the thread send the answers of a batch. Waits while it is two batches behind.
+    pub(super) fn send(&self, answers: Answers) {
+        if let Err(SendError(answers)) = self.0.send(answers) {
+            answers.send();
+        }
+    }
+
+    /// One without a thread, for tests that compute in a thread of their own.
+    #[cfg(test)]
+    pub(super) fn without_thread() -> Self {
+        Self(mpsc::sync_channel(WAITING).0)
+    }
+}
+
+/// Starts the thread.
+///
+/// # Errors
+///
+/// [`Error::Inference`] if the system gives no thread.
+pub(super) fn start() -> Result<(Sender, JoinHandle<()>), Error> {
+    let (sender, receiver) = mpsc::sync_channel::<Answers>(WAITING);
+    let thread = thread::Builder::new()
+        .name("answers".to_owned())
+        .spawn(move || receiver.into_iter().for_each(Answers::send))
+        .map_err(|error| Error::Inference(format!("the thread that sends answers did not start: {error}")))?;
+    Ok((Sender(sender), thread))
+}
+
+/// Gives all texts the same error, the last text first.
+pub(super) fn fail(entries: Vec<Entry>, error: &Error) {
+    for entry in entries.into_iter().rev() {
+        // A receiver that is gone wants no answer.
+        let _ = entry.reply.send(Err(error.clone()));
+    }
+}

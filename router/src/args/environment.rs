@@ -1,0 +1,71 @@
+//! Variables of the environment that a container platform sets for other purposes than this server's flags.
+//!
+//! Input: the command line before it is parsed, or the parsed [`Args`]. Output: the same without those
+//! variables, and their names, for the log. What must hold: a flag on the command line is never set aside.
+
+use std::{env, ffi::OsString, net::IpAddr};
+
+use clap::{Arg, Command, Id};
+
+use super::Args;
+
+/// Ignores the variables of ports that hold a service link. Gives their names. Kubernetes describes each
+/// service to each pod in such a variable: for a service `prometheus`, it sets
+/// `PROMETHEUS_PORT=tcp://10.0.0.1:9090`.
+pub(crate) fn set_aside_service_links(mut command: Command) -> (Command, Vec<String>) {
+    let is_link = |argument: &Arg| {
+        let value = argument.get_env().and_then(|variable| env::var(variable).ok());
+        let scheme = value.as_deref().and_then(|value| value.split_once("://")).map(|(scheme, _)| scheme);
+        matches!(scheme, Some("tcp" | "udp" | "sctp"))
+    };
+    let links = command.get_arguments().filter(|argument| argument.get_id().as_str().ends_with("port"));
+    let links: Vec<(Id, OsString)> = links
+        .filter(|argument| is_link(argument))
+        .filter_map(|argument| Some((argument.get_id().clone(), argument.get_env()?.to_owned())))
+        .collect();
+    for (id, _) in &links {
+        command = command.mut_arg(id, |argument| argument.env(None::<&'static str>));
+    }
+    (command, links.into_iter().map(|(_, variable)| variable.to_string_lossy().into_owned()).collect())
+}
+
+/// Every container runtime sets `HOSTNAME` to the container's name, which does not mean that the server
+/// should listen on that address only. The variable counts if it holds an address or `localhost`. The flag
+/// always counts.
+pub(super) fn set_aside_container_name(args: &mut Args) {
+    if parse_hostname(&args.hostname).is_none() {
+        args.ignored_hostname = Some(std::mem::replace(&mut args.hostname, "0.0.0.0".to_owned()));
+    }
+}
+
+/// The addresses of a hostname, the preferred one first: for `localhost` both, because a machine may lack
+/// IPv4 or IPv6.
+pub(crate) fn parse_hostname(hostname: &str) -> Option<Vec<IpAddr>> {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    if hostname.eq_ignore_ascii_case("localhost") {
+        return Some(vec![IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
+    }
+    let unbracketed = hostname.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(hostname);
+    unbracketed.parse().ok().map(|address| vec![address])
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+
+    #[test]
+    fn a_containers_name_in_the_variable_is_set_aside() {
+        let args = |hostname| Args::try_from(["router", "--hostname", hostname]).unwrap();
+        let mut container = args("3f2a9c");
+        assert_eq!(container.hostname, "3f2a9c");
+        set_aside_container_name(&mut container);
+        assert_eq!(
+            (container.hostname.as_str(), container.ignored_hostname.as_deref()),
+            ("0.0.0.0", Some("3f2a9c"))
+        );
+        let mut address = args("127.0.0.1");
+        set_aside_container_name(&mut address);
+        assert_eq!((address.hostname.as_str(), address.ignored_hostname), ("127.0.0.1", None));
+    }
+}

@@ -1,0 +1,168 @@
+//! The flags that the user gave, by the command line or by a variable: for the log's first line, and for
+//! errors.
+//!
+//! Input: what clap matched. Output: [`Given`]. What must hold: no secret is shown; an error about a flag
+//! that came from a variable names the variable, because the user does not see the flag anywhere.
+
+use std::{env, ffi::OsString, fmt};
+
+use clap::{
+    Arg, ArgMatches, Command,
+    error::{ContextKind, ContextValue},
+    parser::ValueSource,
+};
+
+/// The flags that were given a value other than their default, in the order of the help.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Given(Vec<Flag>);
+
+/// A flag with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Flag {
+    /// Its name, with the hyphens.
+    name: String,
+    /// Its value as it was given; absent for a switch, and for a secret.
+    value: Option<String>,
+    /// The variable that set it; absent if the command line did.
+    variable: Option<String>,
+}
+
+impl Given {
+    /// The flags of `command` that `matches` found.
+    pub(crate) fn new(command: &Command, matches: &ArgMatches) -> Self {
+        Self(command.get_arguments().filter_map(|argument| Flag::new(argument, matches)).collect())
+    }
+
+    /// The message of an error, with the variables that set the flags which it names.
+    pub(crate) fn explained(&self, message: &str) -> String {
+        let mut explained = message.to_owned();
+        for Flag { name, variable, .. } in &self.0 {
+            if let Some(variable) = variable.as_ref().filter(|_| names(message, name)) {
+                explained += &format!("; `{name}` comes from the variable {variable}");
+            }
+        }
+        explained
+    }
+}
+
+impl Flag {
+    fn new(argument: &Arg, matches: &ArgMatches) -> Option<Self> {
+        let id = argument.get_id().as_str();
+        let source = matches.value_source(id)?;
+        if source == ValueSource::DefaultValue {
+            return None;
+        }
+        let name = format!("--{}", argument.get_long()?);
+        let variable = argument.get_env().filter(|_| source == ValueSource::EnvVariable);
+        let variable = variable.map(|variable| variable.to_string_lossy().into_owned());
+        let values: Vec<_> = matches.get_raw(id).into_iter().flatten().collect();
+        if values == argument.get_default_values().iter().map(|value| value.as_os_str()).collect::<Vec<_>>() {
+            return None;
+        }
+        let text = values.iter().map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",");
+        if !argument.get_action().takes_values() {
+            return matches.get_flag(id).then_some(Self { name, value: None, variable });
+        }
+        let value = Some(text).filter(|_| !argument.is_hide_env_values_set());
+        Some(Self { name, value, variable })
+    }
+}
+
+impl fmt::Display for Given {
+    /// `--model-id demo --port 80 --api-key … (API_KEY)`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, Flag { name, value, variable }) in self.0.iter().enumerate() {
+            write!(formatter, "{}{name}", if place > 0 { " " } else { "" })?;
+            if let Some(value) = value {
+                let is_plain = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c == '"');
+                if is_plain { write!(formatter, " {value}") } else { write!(formatter, " {value:?}") }?;
+            }
+            if let Some(variable) = variable {
+                write!(formatter, " ({variable})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a message names a flag, and not only a longer one that begins alike.
+fn names(message: &str, flag: &str) -> bool {
+    message.match_indices(flag).any(|(at, _)| {
+        !message[at + flag.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-')
+    })
+}
+
+/// The variable whose value clap refuses in this error about `arguments`; absent if the command line gave the
+/// value.
+pub(crate) fn refused_variable(
+    error: &clap::Error,
+    command: &Command,
+    arguments: &[OsString],
+) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    // The flag is shown with the name of its value: `--port <PORT>`.
+    let flag = text(ContextKind::InvalidArg)?.split_whitespace().next()?;
+    let of = |command: &Command| {
+        let mut arguments = command.get_arguments();
+        let argument = arguments.find(|argument| argument.get_long() == flag.strip_prefix("--"))?;
+        Some((argument.get_env()?.to_str()?.to_owned(), argument.get_short()))
+    };
+    let (variable, short) = of(command).or_else(|| command.get_subcommands().find_map(of))?;
+    let is_flag = |given: &str| {
+        given.split('=').next() == Some(flag)
+            || short.is_some_and(|short| given.starts_with(&format!("-{short}")))
+    };
+    let is_given = arguments.iter().any(|given| is_flag(&given.to_string_lossy()));
+    let value = text(ContextKind::InvalidValue).unwrap_or_default();
+    (!is_given && env::var(&variable).is_ok_and(|held| held == value)).then_some(variable)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use crate::commands::command_line;
+
+    fn given(flags: &str) -> Given {
+        let command = command_line();
+        let arguments = ["router"].into_iter().chain(flags.split_whitespace());
+        let matches = command.clone().try_get_matches_from(arguments).unwrap();
+        Given::new(&command, &matches)
+    }
+
+    #[test]
+    fn only_flags_that_differ_from_their_defaults_are_shown_and_no_secret() {
+        assert_eq!(given("").to_string(), "");
+        let flags = "--model-id demo --dtype int8 --json-output --port 3000 --payload-limit 7 --cors-allow-origin a \
+                     --cors-allow-origin b --api-key s3cret --default-prompt=";
+        assert_eq!(
+            given(flags).to_string(),
+            "--model-id demo --dtype int8 --default-prompt \"\" --payload-limit 7 --api-key --cors-allow-origin a,b \
+             --json-output"
+        );
+    }
+
+    #[test]
+    fn an_error_about_a_flag_names_the_variable_that_set_it() {
+        let flag = |name: &str, variable: Option<&str>| Flag {
+            name: name.to_owned(),
+            value: None,
+            variable: variable.map(str::to_owned),
+        };
+        let given = Given(vec![
+            flag("--dtype", Some("DTYPE")),
+            flag("--port", None),
+            flag("--default-prompt", Some("DEFAULT_PROMPT")),
+        ]);
+        for (message, expected) in [
+            ("`--dtype int2` is odd", "`--dtype int2` is odd; `--dtype` comes from the variable DTYPE"),
+            ("`--port 80` is taken", "`--port 80` is taken"),
+            ("`--default-prompt-name` is odd", "`--default-prompt-name` is odd"),
+        ] {
+            assert_eq!(given.explained(message), expected);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Parsers of values: from a flag's text to a number, a time or a name.
+//!
+//! Input: the text of a flag or of its variable. Output: the value, or the end of a sentence that begins with
+//! the flag and its value. What must hold: a value that is refused comes with what to give instead.
+
+use std::{num::NonZeroU64, time::Duration};
+
+use text_embeddings_backend::{BackendKind, is_built_in, not_built_in};
+use text_embeddings_backend_core::{DType, Pool};
+use text_embeddings_core::families;
+
+use super::ChatTemplate;
+
+/// A whole number from 1, for flags of the `NonZero` types.
+pub(crate) fn at_least_one<T: TryFrom<NonZeroU64>>(text: &str) -> Result<T, String> {
+    let number: u64 = text.trim().parse().map_err(|_| "must be a whole number from 1".to_owned())?;
+    let number = NonZeroU64::new(number).ok_or("must be at least 1")?;
+    T::try_from(number).map_err(|_| "is too large".to_owned())
+}
+
+/// A whole number from 0.
+pub(crate) fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let number: u64 = text.trim().parse().map_err(|_| "must be a whole number from 0".to_owned())?;
+    T::try_from(number).map_err(|_| "is too large".to_owned())
+}
+
+/// The number of a port.
+pub(crate) fn port(text: &str) -> Result<u16, String> {
+    text.trim().parse().map_err(|_| "must be a whole number from 0 to 65535".to_owned())
+}
+
+/// A time in seconds, above zero and less than a year.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim().parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds < 3.2e7);
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.filter(|time| !time.is_zero())
+        .ok_or_else(|| "must be a number of seconds above 0, such as `2.5`".to_owned())
+}
+
+pub(super) fn dtype(text: &str) -> Result<DType, String> {
+    let found = DType::ALL.into_iter().find(|dtype| dtype.to_string() == text);
+    found.ok_or_else(|| "expected float32, float16, bfloat16, int8 or int4".to_owned())
+}
+
+pub(super) fn backend(text: &str) -> Result<BackendKind, String> {
+    let found = BackendKind::ALL.into_iter().find(|backend| backend.as_str() == text);
+    let backend = found.ok_or("expected candle, ort or python")?;
+    if is_built_in(backend) { Ok(backend) } else { Err(not_built_in(backend)) }
+}
+
+pub(super) fn pool(text: &str) -> Result<Pool, String> {
+    let all = [Pool::Cls, Pool::Mean, Pool::Splade, Pool::LastToken];
+    let found = all.into_iter().find(|pool| pool.to_string() == text);
+    found.ok_or_else(|| "expected cls, mean, splade or last-token".to_owned())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "clap wants a parser that can fail")]
+pub(super) fn chat_template(text: &str) -> Result<ChatTemplate, String> {
+    Ok(families::by_name(text).map_or_else(|_| ChatTemplate::File(text.into()), ChatTemplate::Builtin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::{NonZeroU32, NonZeroUsize};
+
+    #[test]
+    fn a_number_that_is_refused_comes_with_the_numbers_that_are_taken() {
+        assert_eq!(at_least_one::<NonZeroUsize>(" 7 ").map(NonZeroUsize::get), Ok(7));
+        for (text, expected) in [
+            ("0", "must be at least 1"),
+            ("", "must be a whole number from 1"),
+            ("-1", "must be a whole number from 1"),
+            ("1.5", "must be a whole number from 1"),
+            ("1e3", "must be a whole number from 1"),
+            ("4294967296", "is too large"),
+        ] {
+            assert_eq!(at_least_one::<NonZeroU32>(text), Err(expected.to_owned()), "{text}");
+        }
+        assert_eq!((whole("0"), whole::<u32>("x")), (Ok(0), Err("must be a whole number from 0".to_owned())));
+        assert_eq!(whole::<u32>("4294967296"), Err("is too large".to_owned()));
+        let message = "must be a whole number from 0 to 65535".to_owned();
+        assert_eq!((port("80"), port("65536"), port("tcp")), (Ok(80), Err(message.clone()), Err(message)));
+    }
+}

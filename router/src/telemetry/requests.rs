@@ -1,0 +1,125 @@
+//! The id of each request: in every line of the log about it, and in its answer.
+//!
+//! Input: a request over either transport. Output: its answer with `x-request-id`, computed within a span of
+//! the log that holds id and route. What must hold: the client's own id is used if it is a short printable
+//! text, because it ends up in logs and headers; every other request gets a random one.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::Request,
+    http::{HeaderName, HeaderValue, header::CONTENT_TYPE},
+    middleware::Next,
+    response::Response,
+};
+use http_body::{Frame, SizeHint};
+use tracing::{Instrument, Span};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest id in bytes that is taken from a client.
+const LONGEST_ID: usize = 128;
+/// The longest route in bytes that is shown.
+const LONGEST_ROUTE: usize = 100;
+
+/// Answers a request within its span, and gives the answer the request's id.
+pub(crate) async fn identified(request: Request, next: Next) -> Response {
+    let id = id(request.headers().get(&REQUEST_ID));
+    let is_grpc = request
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    let route = route(&request);
+    let span = tracing::info_span!("request", request_id = id.to_str().unwrap_or_default(), route);
+    let mut response = next.run(request).instrument(span.clone()).await;
+    response.headers_mut().insert(REQUEST_ID, id);
+    // The messages of a stream are computed while the answer is sent.
+    if is_grpc { response.map(|body| Body::new(Within { body, span })) } else { response }
+}
+
+/// The client's id if it may be used, else a random one.
+fn id(given: Option<&HeaderValue>) -> HeaderValue {
+    let may_be_used = |id: &&HeaderValue| {
+        (1..=LONGEST_ID).contains(&id.len()) && id.as_bytes().iter().all(|byte| (0x21..=0x7e).contains(byte))
+    };
+    given.filter(may_be_used).cloned().unwrap_or_else(|| {
+        let random = format!("{:032x}", rand::random::<u128>());
+        HeaderValue::try_from(random).unwrap_or_else(|_| HeaderValue::from_static("-"))
+    })
+}
+
+/// The path, which is the route of a request that has one: no route has a parameter.
+fn route(request: &Request) -> String {
+    request.uri().path().chars().take(LONGEST_ROUTE).collect()
+}
+
+/// A body whose lines of the log belong to a span.
+struct Within {
+    body: Body,
+    span: Span,
+}
+
+impl http_body::Body for Within {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let Self { body, span } = &mut *self;
+        let _entered = span.enter();
+        Pin::new(body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+    use super::*;
+    use axum::{Router, middleware, routing::get};
+    use tower_service::Service;
+
+    #[test]
+    fn an_id_is_the_clients_if_it_is_short_and_printable() {
+        for (given, is_used) in [
+            ("a", true),
+            ("7f3c-…", false),
+            ("{\"a\":1}", true),
+            ("two words", false),
+            ("", false),
+            (&"x".repeat(128), true),
+            (&"x".repeat(129), false),
+        ] {
+            let given = HeaderValue::from_bytes(given.as_bytes()).unwrap();
+            assert_eq!(id(Some(&given)) == given, is_used, "{given:?}");
+        }
+        let random = id(None);
+        assert!(random.len() == 32 && random != id(None), "{random:?}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_the_id_of_its_request_whatever_its_route() {
+        let mut app: Router =
+            Router::new().route("/a", get(async || "a")).layer(middleware::from_fn(identified));
+        for path in ["/a", "/nowhere"] {
+            let request =
+                Request::builder().uri(path).header("x-request-id", "mine").body(Body::empty()).unwrap();
+            let answer = app.call(request).await.unwrap();
+            assert_eq!(answer.headers()["x-request-id"], "mine", "{path}");
+        }
+        let answer = app.call(Request::new(Body::empty())).await.unwrap();
+        assert_eq!(answer.headers()["x-request-id"].len(), 32);
+    }
+}
