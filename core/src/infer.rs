@@ -1,7 +1,7 @@
 //! The engine: permits, the queue behind its lock, and the one thread that owns the backend.
 //!
 //! Input: texts as token ids, each with a channel for the answer. Output: each text's values and timings on
-//! that channel. What must hold: everything submitted is answered, also if the engine is dropped meanwhile; a
+//! that channel. What must hold: everything submitted is answered, even if the engine is dropped meanwhile; a
 //! failed batch fails its own texts and no others; the backend is called from one thread only.
 
 mod admission;
@@ -29,30 +29,31 @@ use text_embeddings_backend_core::{Backend, Text, Wanted};
 use tokio::sync::oneshot;
 use watchdog::Watchdog;
 
-/// How long a health probe may take, what waits before it in the queue included.
+/// How long a health probe may take, including its time in the queue.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest time after which a client is told to come back, in seconds.
+/// The longest delay that a refused client is told to wait before it retries, in seconds.
 const MAX_RETRY_AFTER: f64 = 600.0;
 /// The text of a health probe: every vocabulary has this id.
 const PROBE: [u32; 1] = [0];
 
-/// How much the engine takes at once.
+/// The bounds on a batch, on the requests in flight and on the device's time.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineLimits {
-    /// Unique tokens of a batch (`--max-batch-tokens`).
+    /// Unique tokens per batch (`--max-batch-tokens`).
     pub max_batch_tokens: usize,
-    /// Texts of a batch; any number if absent (`--max-batch-requests`).
+    /// Texts per batch; unlimited if absent (`--max-batch-requests`).
     pub max_batch_requests: Option<usize>,
     /// Requests that may be in flight at once (`--max-concurrent-requests`).
     pub max_concurrent_requests: usize,
-    /// Their tokens, all of them together (`--max-queue-tokens`). A request that has more is taken while no
-    /// other is there.
+    /// Tokens of all requests in flight (`--max-queue-tokens`). A request with more tokens is accepted while
+    /// no other request is in flight.
     pub max_queue_tokens: usize,
-    /// How long a batch may take before the device counts as hung (`--device-timeout`); for ever if absent.
+    /// How long a batch may take before the device counts as hung (`--device-timeout`); unlimited if absent.
     pub device_timeout: Option<Duration>,
 }
 
-/// The device thread, its queue and the permits. Dropping it waits until what was submitted is answered.
+/// The device thread, its queue and the permits. Dropping the engine waits until every submitted text is
+/// answered.
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -60,24 +61,24 @@ pub struct Engine {
     device: Option<JoinHandle<()>>,
     /// The thread that sends answers while the device computes. It ends after the device thread.
     answers: Option<JoinHandle<()>>,
-    /// Ends its thread when dropped.
+    /// Its thread ends when it is dropped.
     watchdog: Option<Watchdog>,
 }
 
-/// A text that will be submitted soon, which the device thread waits for a moment if it is idle.
+/// A text that will be submitted soon. An idle device thread waits for it for a moment.
 #[derive(Debug)]
 pub struct Announced {
     shared: Arc<Shared>,
     turn: Arc<Turn>,
 }
 
-/// The engine as the metrics see it. It keeps no engine alive.
+/// The engine as the metrics see it. It does not keep the engine alive.
 #[derive(Debug, Clone)]
 pub struct EngineGauges(Arc<Shared>);
 
 impl EngineGauges {
-    /// Sets the metrics of what waits now and of what the device did until now; for whoever is about to read
-    /// them.
+    /// Sets the metrics of the waiting texts and of the device's work so far. Call it just before the metrics
+    /// are read.
     pub fn publish(&self) {
         let mut state = self.0.lock();
         let announced = state.announced.count;
@@ -93,7 +94,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Inference`] if the system gives no thread.
+    /// [`Error::Inference`] if the system cannot start a thread.
     pub fn start(mut backend: Box<dyn Backend>, limits: EngineLimits) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
         let EngineLimits { max_batch_tokens, max_batch_requests, device_timeout, .. } = limits;
@@ -109,8 +110,7 @@ impl Engine {
                 move || {
                     shared.run(backend.as_mut(), limits, &sender);
                     if shared.is_lost() {
-                        // To free the memory of a device that is gone may fail or hang; the process ends
-                        // anyway.
+                        // Freeing the memory of a lost device may fail or hang; the process ends anyway.
                         std::mem::forget(backend);
                     }
                 }
@@ -119,7 +119,7 @@ impl Engine {
         Ok(Self { shared, admission, device: Some(device), answers: Some(answers), watchdog })
     }
 
-    /// One permit for a whole request of at most so many tokens.
+    /// A permit for a whole request of at most `tokens` tokens.
     ///
     /// # Errors
     ///
@@ -131,24 +131,24 @@ impl Engine {
         self.admission.try_acquire(tokens).ok_or_else(|| Error::Overloaded { retry_after: retry_after() })
     }
 
-    /// The same, and waits for one if too much is in flight: first come, first served.
+    /// Like [`Engine::try_acquire`], but waits while too much is in flight: first come, first served.
     ///
     /// # Errors
     ///
-    /// [`Error::Unhealthy`] if there never will be one, or while the device hangs; [`Error::DeviceLost`] once
-    /// it is lost.
+    /// [`Error::Unhealthy`] if no permit will ever be free, or while the device hangs; [`Error::DeviceLost`]
+    /// once it is lost.
     pub async fn acquire(&self, tokens: usize) -> Result<Permit, Error> {
         self.check_device()?;
         self.admission.acquire(tokens).await.ok_or(Error::Unhealthy)
     }
 
-    /// In how many seconds what waits now will be computed, by the speed of the last batches.
+    /// How many seconds the device needs for everything that waits now, at the speed of the last batches.
     #[must_use]
     pub fn retry_after(&self) -> u64 {
         self.shared.lock().backlog().as_secs_f64().ceil().clamp(1.0, MAX_RETRY_AFTER) as u64
     }
 
-    /// Refuses requests that the device will not compute, or not soon.
+    /// Refuses requests while the device hangs, and after it is lost.
     fn check_device(&self) -> Result<(), Error> {
         if self.shared.is_lost() {
             Err(Error::DeviceLost)
@@ -163,19 +163,19 @@ impl Engine {
         self.watchdog.as_ref().is_some_and(Watchdog::is_barking)
     }
 
-    /// What the metrics need of the engine.
+    /// A handle on the engine for the metrics.
     #[must_use]
     pub fn gauges(&self) -> EngineGauges {
         EngineGauges(Arc::clone(&self.shared))
     }
 
-    /// The place, among those that wait, of a request that comes now.
+    /// The place in the queue's order of a request that arrives now.
     #[must_use]
     pub fn turn(&self) -> Arc<Turn> {
         self.shared.lock().queue.turn()
     }
 
-    /// Announces a text of the request with this place, whose tokens are not known yet.
+    /// Announces a text of the request `turn`, before the text's tokens are known.
     #[must_use]
     pub fn announce(&self, turn: &Arc<Turn>) -> Announced {
         self.shared.lock().announced.add(turn);
@@ -184,18 +184,18 @@ impl Engine {
 
     /// Completes when the device is lost. Waiting texts are answered at the same time.
     pub async fn device_lost(&self) {
-        // The sender lives as long as `self`, so that this ends only when the device is lost.
+        // The sender lives as long as `self`, so this ends only when the device is lost.
         let _ = self.shared.lost.subscribe().wait_for(|lost| *lost).await;
     }
 
-    /// Whether the device is lost: nothing is computed any more.
+    /// Whether the device is lost. A lost device computes nothing any more.
     #[must_use]
     pub fn is_device_lost(&self) -> bool {
         self.shared.is_lost()
     }
 
-    /// Whether the device thread runs, does not hang and the last batch gave a number; otherwise, whether a
-    /// probe of one token gives one within a few seconds.
+    /// Whether the device thread runs, does not hang, and the last batch gave a number. If only the last
+    /// condition fails, a probe of one token decides: it must give a number within a few seconds.
     pub async fn healthy(&self) -> bool {
         if self.device.as_ref().is_none_or(JoinHandle::is_finished) || self.check_device().is_err() {
             return false;
@@ -224,8 +224,8 @@ impl Drop for Engine {
 
 impl Announced {
     /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is
-    /// formed, the text is skipped. A text without tokens is answered with [`Error::EmptyInput`], and every
-    /// text with [`Error::DeviceLost`] once the device is lost.
+    /// formed, the text is skipped. A text without tokens is answered with [`Error::EmptyInput`]. Once the
+    /// device is lost, every text is answered with [`Error::DeviceLost`].
     pub fn submit(self, text: Text, reply: oneshot::Sender<Result<Outcome, Error>>) {
         if text.ids.is_empty() {
             // A receiver that is gone wants no answer.
@@ -290,7 +290,7 @@ mod tests {
         answer
     }
 
-    /// An engine whose backend holds a first batch, the text 9, so that what is submitted meanwhile waits
+    /// An engine whose backend holds a first batch, the text 9, so that texts submitted meanwhile wait
     /// together.
     fn busy(control: &Control, max_batch_tokens: usize) -> (Engine, Answer) {
         let engine = Engine::start(control.backend(), limits(max_batch_tokens)).unwrap();
@@ -382,7 +382,7 @@ mod tests {
         }
         assert!(engine.healthy().await);
         assert_eq!(control.batch_sizes(), [1, 2, 1, 1], "no probe was needed");
-        // A text that does not fit alone makes the engine ask for one token, which fits.
+        // After a text that does not fit on its own, the engine probes with one token, which fits.
         assert!(submit(&engine, &[10, 11, 12]).await.unwrap().is_err());
         assert!(engine.healthy().await);
         assert_eq!(control.batch_sizes(), [1, 2, 1, 1, 1, 1]);
@@ -452,7 +452,8 @@ mod tests {
         for answer in large.into_iter().chain([small]) {
             raw(answer).unwrap();
         }
-        // The small one and the large one's next text; else it would have come with the last.
+        // The small text shares a batch with the large request's next text. Without turns, it would have come
+        // last.
         assert_eq!(control.batch_sizes(), [1, 2, 1, 1, 1]);
     }
 
@@ -460,9 +461,9 @@ mod tests {
     fn what_is_known_of_a_request_leaves_its_texts_all_the_room() {
         let control = Control::default();
         let (engine, blocker) = busy(&control, 4);
-        // Texts of five tokens. Of eight of them four tokens are known, so that their last ones fill two
-        // batches; the two of which nothing is known, first because they are fewer, have batches of their
-        // own.
+        // Texts of five tokens. The backend knows four tokens of each of the first eight texts, so their last
+        // tokens fill two batches. It knows nothing of the other two texts, which come first because their
+        // request is smaller; each of them is a batch of its own.
         let (known, unknown) = (engine.turn(), engine.turn());
         let texts = (10..18).map(|id| (&known, [KNOWN, KNOWN, KNOWN, KNOWN, id]));
         let texts = texts.chain((10..12).map(|id| (&unknown, [9, 9, 9, 9, id])));

@@ -1,15 +1,15 @@
-//! The texts that wait for the device, and the batches they leave in.
+//! The texts that wait for the device, and the batches that they leave in.
 //!
-//! Input: encoded texts with the channel that awaits their answer. Output: packed batches within a budget.
-//! What must hold: every text whose receiver still waits leaves once, after the earlier ones of its request;
-//! a text that nobody waits for is never computed; when metrics are read, `te_queue_size` is the number of
-//! texts that somebody waits for, with those that a tokenizer has not encoded yet. A plain struct: no
-//! runtime, no lock, no clock but the tokens that have left.
+//! Input: encoded texts, each with the channel for its answer. Output: packed batches within a budget. What
+//! must hold: every text whose receiver still waits leaves once, after the earlier texts of its request; an
+//! abandoned text is never computed; when metrics are read, `te_queue_size` is the number of texts that still
+//! have a receiver, including texts that a tokenizer has not encoded yet. A plain struct: no runtime, no
+//! lock, and no clock except the count of tokens that have left.
 //!
-//! The order is that of the requests' [`Turn`]s: a small request need not wait for the end of a large one
-//! that came just before it, and a large one is not put off for ever. Every batch begins with the first text
-//! of the request whose turn it is. Once `PATIENCE` times a request's own tokens have left since it arrived,
-//! nothing that arrives is put before it any more.
+//! Texts leave in the order of their requests' [`Turn`]s. A small request need not wait for the end of a
+//! large one that came just before it, and a large one is not put off for ever. Every batch begins with the
+//! first text of the request whose turn it is. Once `PATIENCE` times a request's own tokens have left since
+//! it arrived, no new arrival is put before it.
 
 use crate::{
     error::Error,
@@ -29,29 +29,29 @@ use std::{
 use text_embeddings_backend_core::{Batch, BatchBuilder, Output, Packing, Text};
 use tokio::sync::oneshot;
 
-/// How many times a request's own tokens leave the queue before smaller ones that arrive no longer come
-/// before it. With 1, every request waits behind the backlog as soon as there is one; with more than 8,
-/// hardly any answer comes sooner, and large requests wait longer (simulated: short pairs among requests of
-/// 32 and of 8 long texts, at half and four fifths of the load that the device can bear).
+/// A request may be overtaken by smaller new ones until this many times its own tokens have left the queue.
+/// With 1, every request waits behind the backlog as soon as there is one. With more than 8, hardly any
+/// answer comes sooner, and large requests wait longer (simulated: short pairs among requests of 32 and of 8
+/// long texts, at half and four fifths of the load that the device can bear).
 pub(crate) const PATIENCE: u64 = 8;
 
 /// A request's place in the order in which texts are computed. Its texts share it.
 #[derive(Debug)]
 pub struct Turn {
-    /// How many requests came before it.
+    /// The number of requests that came before it.
     number: u64,
-    /// The tokens that had left the queue when it came.
+    /// The number of tokens that had left the queue when it came.
     arrived: u64,
-    /// The tokens of its texts, as far as they are known.
+    /// The tokens of its submitted texts.
     tokens: AtomicU64,
     /// When it came.
     came: Instant,
-    /// Whether a text of it has left the queue.
+    /// Whether one of its texts has left the queue.
     begun: AtomicBool,
 }
 
 impl Turn {
-    /// How many requests came before it.
+    /// The number of requests that came before it.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -61,12 +61,12 @@ impl Turn {
         self.came
     }
 
-    /// Whether a text of the request has left the queue to be computed.
+    /// Whether one of the request's texts has left the queue to be computed.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Small requests that arrive until this many tokens have left the queue may come before it.
+    /// Small requests that arrive before this many tokens have left the queue may overtake it.
     fn due(&self) -> u64 {
         self.arrived + PATIENCE * self.tokens.load(Ordering::Relaxed)
     }
@@ -75,11 +75,11 @@ impl Turn {
 /// The result of one text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// The outputs that were wanted of it. No value is NaN.
+    /// The outputs that were requested. No value is NaN.
     pub output: Output,
-    /// From joining the queue to the start of the forward pass.
+    /// The time from joining the queue to the start of the forward pass.
     pub queue: Duration,
-    /// The forward pass of the whole batch.
+    /// The time of the whole batch's forward pass.
     pub inference: Duration,
 }
 
@@ -90,21 +90,21 @@ pub struct Entry {
     pub text: Text,
     /// The place of its request.
     pub turn: Arc<Turn>,
-    /// Where the answer goes. If its receiver is gone, the text is skipped.
+    /// The channel for the answer. If its receiver is gone, the text is skipped.
     pub reply: oneshot::Sender<Result<Outcome, Error>>,
     /// When it joined the queue.
     pub enqueued: Instant,
 }
 
-/// How texts are packed into a batch, and how much it may hold.
+/// How texts are packed into a batch, and the batch's limits.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLimits {
-    /// Whether texts of a batch share prefixes, as the backend asks for.
+    /// Whether texts of a batch share prefixes, which the backend decides.
     pub packing: Packing,
-    /// Tokens of a batch, a prefix that several of its texts share counted once, and that of its first text
-    /// which the backend knows not at all. A text that is longer on its own is a batch of its own.
+    /// Unique tokens per batch. A shared prefix counts once; tokens that the backend has cached for the first
+    /// text do not count. A text that is longer than this is a batch of its own.
     pub max_batch_tokens: usize,
-    /// Texts of a batch; any number if absent.
+    /// Texts per batch; unlimited if absent.
     pub max_batch_requests: Option<usize>,
 }
 
@@ -118,7 +118,7 @@ pub struct NextBatch {
 }
 
 impl NextBatch {
-    /// A batch of texts that have left the queue before.
+    /// A batch of texts that have already left the queue.
     pub(crate) fn again(entries: Vec<Entry>, packing: Packing) -> Self {
         let mut builder = BatchBuilder::new(packing);
         for entry in &entries {
@@ -131,20 +131,20 @@ impl NextBatch {
 /// The queue.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// The texts that wait, by the number of their request; no request without a text.
+    /// The waiting texts, by the number of their request. A request without a text has no entry.
     requests: BTreeMap<u64, VecDeque<Entry>>,
-    /// How many they are, those included that nobody waits for any more but that are not thrown out yet.
+    /// The number of waiting texts. Abandoned texts count until they are thrown out.
     texts: usize,
-    /// Their tokens, each text's counted in full.
+    /// The waiting texts' tokens, without regard to shared prefixes.
     tokens: usize,
-    /// Requests that ever came.
+    /// The number of requests that ever came.
     arrivals: u64,
-    /// Tokens that ever left.
+    /// The number of tokens that ever left.
     left: u64,
 }
 
 impl Queue {
-    /// The place of a request that comes now.
+    /// The place of a request that arrives now.
     pub fn turn(&mut self) -> Arc<Turn> {
         self.arrivals += 1;
         let (number, arrived) = (self.arrivals, self.left);
@@ -157,7 +157,7 @@ impl Queue {
         })
     }
 
-    /// Appends a text to those of its request. `entry.ids` must not be empty.
+    /// Appends a text to the texts of its request. `entry.text.ids` must not be empty.
     pub fn push(&mut self, entry: Entry) {
         let tokens = entry.text.ids.len();
         self.texts += 1;
@@ -166,9 +166,9 @@ impl Queue {
         self.requests.entry(entry.turn.number).or_default().push_back(entry);
     }
 
-    /// Takes as many texts as fit into a batch, of each request in turn; none if nobody waits. Where a
-    /// request's next text does not fit, those of later requests may. `known` says how many of a text's first
-    /// tokens need no computing.
+    /// Takes texts that fit into a batch, request by request in the order of their turns; `None` if no text
+    /// has a receiver. If a request's next text does not fit, texts of later requests still may. `known`
+    /// gives the number of a text's first tokens that the backend need not compute.
     pub fn next_batch(
         &mut self,
         mut limits: BatchLimits,
@@ -185,8 +185,9 @@ impl Queue {
                 self.tokens -= entry.text.ids.len();
                 if !entry.reply.is_closed() {
                     if entries.is_empty() {
-                        // Else a long query, which all of a request's texts share, would leave hardly any
-                        // room for them. Of one text only: what is known takes memory, too.
+                        // Known tokens of the first text are free: otherwise a long query, which all of a
+                        // request's texts share, would leave hardly any room for them. Only the first text's
+                        // tokens are free, because known tokens take memory, too.
                         let budget = limits.max_batch_tokens;
                         limits.max_batch_tokens = budget.saturating_add(known(&entry.text));
                     }
@@ -209,7 +210,7 @@ impl Queue {
         Some(NextBatch { batch: builder.build(), entries })
     }
 
-    /// The numbers of the requests that wait, in the order of their turns.
+    /// The numbers of the waiting requests, in the order of their turns.
     fn order(&self) -> Vec<u64> {
         let turns = self.requests.values().filter_map(|waiting| waiting.front());
         let mut order: Vec<(u64, u64)> = turns.map(|entry| (entry.turn.due(), entry.turn.number)).collect();
@@ -217,8 +218,8 @@ impl Queue {
         order.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Whether what waits fills a batch. What a text shares with others of its request does not count, as
-    /// most of them find it known: at worst a batch that is full already is called one with room.
+    /// Whether the waiting texts fill a batch. The tokens that a text may share with others of its request do
+    /// not count, since most of these texts find them cached. At worst, a full batch is called one with room.
     #[must_use]
     pub fn fills(&self, limits: BatchLimits) -> bool {
         let shared = |text: &Text| if limits.packing.shares_prefixes { text.reusable } else { 0 };
@@ -231,33 +232,33 @@ impl Queue {
             })
     }
 
-    /// When the text joined that waits for longest.
+    /// When the longest-waiting text joined the queue.
     #[must_use]
     pub fn oldest(&self) -> Option<Instant> {
         self.requests.values().filter_map(|waiting| Some(waiting.front()?.enqueued)).min()
     }
 
-    /// The tokens of the texts that wait.
+    /// The tokens of the waiting texts.
     #[must_use]
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Takes all texts out, which are not going to be computed.
+    /// Takes out all texts. They will not be computed.
     pub(crate) fn drain(&mut self) -> Vec<Entry> {
         (self.texts, self.tokens) = (0, 0);
         std::mem::take(&mut self.requests).into_values().flatten().collect()
     }
 
-    /// The earliest request of which a text waits.
+    /// The earliest request that has a waiting text.
     #[must_use]
     pub(crate) fn first_turn(&self) -> Option<&Turn> {
         let (_, waiting) = self.requests.first_key_value()?;
         waiting.front().map(|entry| &*entry.turn)
     }
 
-    /// Throws out the texts that nobody waits for, and sets the gauges to what is left and to the `announced`
-    /// texts that are not encoded yet: for the moment at which they are read.
+    /// Throws out abandoned texts, then sets the gauges to the texts that are left plus the `announced` texts
+    /// that are not encoded yet. Called just before the metrics are read.
     pub fn publish(&mut self, announced: usize) {
         self.requests.retain(|_, waiting| {
             waiting.retain(|entry| !entry.reply.is_closed());
@@ -271,8 +272,8 @@ impl Queue {
     }
 }
 
-/// Whether a batch that is being built takes one more text. An empty one takes any, or a long text would
-/// block the queue for ever.
+/// Whether a batch that is being built takes one more text. An empty batch takes any text; otherwise a long
+/// text would block the queue for ever.
 fn fits(builder: &BatchBuilder, ids: &[u32], limits: BatchLimits) -> bool {
     builder.texts() == 0
         || (limits.max_batch_requests.is_none_or(|most| builder.texts() < most)
@@ -295,17 +296,17 @@ mod tests {
         (Entry { text: Text::new(ids, wanted(ids)), turn: turn.clone(), reply, enqueued }, receiver)
     }
 
-    /// Something that differs between texts.
+    /// An output that differs between texts.
     fn wanted(ids: &[u32]) -> Wanted {
         if ids.len().is_multiple_of(2) { Wanted::TOKENS } else { Wanted::WHOLE }
     }
 
-    /// A backend that keeps nothing.
+    /// A backend that knows no tokens.
     fn nothing(_text: &Text) -> usize {
         0
     }
 
-    /// One that keeps the first token of some texts, or the first two.
+    /// A backend that knows the first token of some texts, or the first two.
     fn known(text: &Text) -> usize {
         (text.ids[0] as usize).min(text.ids.len() - 1)
     }
@@ -381,7 +382,7 @@ mod tests {
         }
     }
 
-    /// Takes a batch and holds it to what `waiting` says must come; false if none came.
+    /// Takes a batch and checks it against `waiting`; false if no batch came.
     fn check_next(
         queue: &mut Queue,
         waiting: &mut VecDeque<(Vec<u32>, Instant)>,
@@ -468,17 +469,17 @@ mod tests {
         assert_eq!((&nothing[BATCH_NEXT_SIZE], &nothing[PREFIX_SHARED_TOKENS]), (&vec![1.0], &vec![0.0]));
     }
 
-    /// A request of the tests.
+    /// A request of a test.
     struct Request {
         turn: Arc<Turn>,
-        /// Its texts that have not left and that somebody waits for: their tokens, first to last.
+        /// The token counts of its texts that have not left and still have a receiver, first to last.
         waiting: VecDeque<usize>,
-        /// `None` stands for a client that went away.
+        /// `None` if the client went away.
         receivers: Option<Vec<Receiver>>,
     }
 
     impl Request {
-        /// A request of texts of these lengths, none of which shares a token with another's.
+        /// A request of texts with these lengths. No two of its texts share a token.
         fn join(queue: &mut Queue, lengths: &[usize]) -> Self {
             let turn = queue.turn();
             let first = turn.number as u32 * 1000;
@@ -492,7 +493,8 @@ mod tests {
         }
     }
 
-    /// Takes a batch and notes what left; gives the requests of its texts in its order.
+    /// Takes a batch and records which texts left; returns the request number of each of its texts, in its
+    /// order.
     fn take(queue: &mut Queue, requests: &mut [Request], limits: BatchLimits) -> Vec<u64> {
         let Some(next) = queue.next_batch(limits, nothing) else { return Vec::new() };
         let numbers: Vec<u64> = next.entries.iter().map(|entry| entry.turn.number).collect();
@@ -507,7 +509,7 @@ mod tests {
         numbers
     }
 
-    /// The request of those that still wait whose turn it is.
+    /// The number of the waiting request whose turn it is.
     fn first_in_turn(requests: &[Request]) -> Option<u64> {
         let waiting = requests.iter().filter(|request| !request.waiting.is_empty());
         waiting.map(|request| (request.turn.due(), request.turn.number)).min().map(|(_, number)| number)
@@ -520,9 +522,9 @@ mod tests {
             let limits =
                 limits(rng.random_range(1..40), rng.random_bool(0.3).then(|| rng.random_range(1..6)));
             let (mut queue, mut requests) = (Queue::default(), Vec::<Request>::new());
-            // For each request that let enough pass: after how many batches it must have left.
+            // By request, once its patience has ended: the number of batches within which it must have left.
             let mut promised: BTreeMap<u64, usize> = BTreeMap::new();
-            // At times more arrives than leaves.
+            // In the first 100 steps, more may arrive than leaves.
             for step in 0..150 {
                 for _ in 0..if step < 100 { rng.random_range(0..4) } else { 0 } {
                     let texts = if rng.random_bool(0.1) { rng.random_range(1..20) } else { 1 };
@@ -560,16 +562,16 @@ mod tests {
         let (mut queue, limits) = (Queue::default(), limits(100, None));
         let mut requests = vec![Request::join(&mut queue, &[90; 10])];
         assert_eq!(take(&mut queue, &mut requests, limits), [1]);
-        // It comes first, and what does not fit beside it waits.
+        // The small request comes first. The large one's next text does not fit next to it and waits.
         requests.push(Request::join(&mut queue, &[20]));
         assert_eq!(take(&mut queue, &mut requests, limits), [2]);
         requests.push(Request::join(&mut queue, &[5]));
         assert_eq!(take(&mut queue, &mut requests, limits), [3, 1]);
-        // A larger one has the room that is left.
+        // A larger request gets the room that is left.
         requests.push(Request::join(&mut queue, &[9; 200]));
         assert_eq!(take(&mut queue, &mut requests, limits), [1, 4]);
-        // Small ones without end, beside which its texts do not fit, come first until `PATIENCE` times its
-        // tokens left.
+        // An endless series of small requests, none of which leaves room for a text of the large one, comes
+        // first until `PATIENCE` times its tokens have left.
         let mut left = 0;
         while requests[0].waiting.len() == 7 {
             left = queue.left;

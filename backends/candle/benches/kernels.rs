@@ -1,4 +1,4 @@
-//! How fast each kernel is; see the module it calls.
+//! The speed of each kernel; see the module that it calls.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     text_embeddings_backend_candle::benchmarks::run()

@@ -1,4 +1,4 @@
-//! Where the time of a forward pass goes; see the module it calls.
+//! The time of each operation in a forward pass; see the module that it calls.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     text_embeddings_backend_candle::benchmarks::roofline::run()

@@ -1,7 +1,9 @@
-//! A forward pass of a small model over a fixed batch, on one thread, for `scripts/instruction_counts.py` to count.
+//! A forward pass of a small model over a fixed batch, on one thread. `scripts/instruction_counts.py` counts
+//! its instructions.
 //!
-//! Input: a model folder with one `model.safetensors`, a `dtype` and an instruction set. Output: nothing, unless
-//! something fails. What must hold: the same instructions run in [`counted`] each time, whatever else the machine does.
+//! Input: a model folder with one `model.safetensors`, a `dtype` and an instruction set. Output: nothing,
+//! unless something fails. What must hold: the same instructions run in [`counted`] each time, whatever else
+//! the machine does.
 
 use std::{error::Error, fs, path::Path};
 use text_embeddings_backend_candle::load;
@@ -10,7 +12,7 @@ use text_embeddings_backend_core::{
     Text, Wanted,
 };
 
-/// What is counted: a function of its own, which the counter finds by its name.
+/// The part that is counted. It is a function of its own, because the counter finds it by its name.
 #[inline(never)]
 fn counted(backend: &mut dyn Backend, batch: &Batch) -> Result<(), BackendError> {
     backend.predict(batch).map(|_| ())
@@ -38,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         flash_attention: true,
     })?;
     let batch = batch();
-    // The first pass fills buffers that later ones use again.
+    // The first pass fills buffers that later passes reuse.
     loaded.backend.predict(&batch)?;
     counted(loaded.backend.as_mut(), &batch)?;
     Ok(())

@@ -1,8 +1,9 @@
-//! How fast each kernel is beside what the CPU can do at all: GFLOP/s (GOP/s for bytes) and the share of the peak, which
-//! the same process measures.
+//! The speed of each kernel: GFLOP/s (GOP/s for bytes), and the share of the CPU's peak, which the same
+//! process measures.
 //!
-//! Input: `cargo bench` with criterion's flags, and the variables `INSTRUCTION_SET` (default: the best) and `THREADS`
-//! (default: 1). Output: criterion's times, and a line of our own for each kernel. `docs/performance-details.md` says how to read it.
+//! Input: `cargo bench` with criterion's flags, and the variables `INSTRUCTION_SET` (default: the best) and
+//! `THREADS` (default: 1). Output: criterion's times, and a line of our own for each kernel.
+//! `docs/performance-details.md` says how to read it.
 
 pub mod machine;
 pub mod roofline;
@@ -41,22 +42,22 @@ use text_embeddings_backend_core::{Activation, BatchBuilder, Packing, Text, Want
 const HIDDEN: usize = 1024;
 const INNER: usize = 3072;
 const HEADS: Heads = Heads { queries: 16, keys: 8, size: 128 };
-/// Operations that an exponential counts as: those of its polynomial and of what goes before and after.
+/// The operations that an exponential counts as: its polynomial, and the steps before and after it.
 const EXPONENTIAL: usize = 18;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// What `INSTRUCTION_SET` names, else the best.
+/// The instruction set that `INSTRUCTION_SET` names, else the best.
 fn instruction_set() -> Result<InstructionSet, Box<dyn Error>> {
     Ok(env::var("INSTRUCTION_SET").map_or(Ok(InstructionSet::best()), |name| name.parse())?)
 }
 
-/// What all measurements share.
+/// The state that all measurements share.
 struct Bench {
     criterion: Criterion<WallTime>,
     compute: Compute,
     rng: StdRng,
-    /// Operations per second of all threads, for each format that was asked for.
+    /// Operations per second of all threads, for each format that was measured.
     peaks: Vec<(Format, f64)>,
 }
 
@@ -87,7 +88,7 @@ impl Bench {
         peak
     }
 
-    /// Measures `body`, which takes `operations` of a format.
+    /// Measures `body`, which takes `operations` operations of a format.
     fn run(
         &mut self,
         name: &str,
@@ -110,7 +111,7 @@ impl Bench {
         });
         group.finish();
         times.sort_by(f64::total_cmp);
-        // None where a filter leaves this one out.
+        // There is no time if a filter leaves this measurement out.
         if let Some(median) = times.get(times.len() / 2) {
             let rate = operations as f64 / median;
             writeln!(
@@ -125,7 +126,7 @@ impl Bench {
     }
 }
 
-/// The scores of a block of rows, taken into a softmax again and again.
+/// The scores of a block of rows, which a softmax takes in again and again.
 struct Softmax {
     scores: Vec<[f32; 32]>,
     weights: Vec<[f32; 32]>,
@@ -152,7 +153,7 @@ impl Softmax {
     }
 }
 
-/// Measures every kernel, or those that criterion's flags name.
+/// Measures every kernel, or only the kernels that criterion's flags name.
 ///
 /// # Errors
 ///
@@ -203,12 +204,12 @@ fn products(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// Attention of all tokens: of one text, and of eight texts with a prefix in common.
+/// Attention of all tokens: of one text, and of eight texts with a common prefix.
 fn attentions(bench: &mut Bench) -> Outcome {
     for (what, shared, own, texts) in [("1 text of 1024", 0, 1024, 1), ("8 texts of 90+128", 90, 128, 8)] {
         let mut builder = BatchBuilder::new(Packing::SHARED);
         for text in 0..texts {
-            // The first token after the prefix tells the texts apart.
+            // The first token after the prefix differs between texts.
             let ids: Vec<u32> = (0..shared).chain(1000 * (text + 1)..1000 * (text + 1) + own).collect();
             builder.push(&Text::new(ids, Wanted::WHOLE));
         }
@@ -261,7 +262,7 @@ fn norms(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
-/// A step of the softmax, and gates with what they gate; on one thread.
+/// A step of the softmax, and gates multiplied with their values; on one thread.
 fn steps(bench: &mut Bench) -> Outcome {
     let mut softmax = Softmax::new();
     // Maximum, exponent, exponential, sum.

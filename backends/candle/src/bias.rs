@@ -90,7 +90,7 @@ pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
 
 /// The bucket of a distance, key position minus query position, as in T5 and MPNet for bidirectional
 /// attention. One half of the buckets is for keys behind the query. In each half, the first half of the
-/// buckets hold one distance each, and the rest grow logarithmically up to 128.
+/// buckets hold one distance each; the other buckets grow logarithmically, up to distance 128.
 pub(crate) fn mpnet_bucket(distance: i64, buckets: usize) -> usize {
     const MAX_DISTANCE: f32 = 128.0;
     let half = buckets / 2;

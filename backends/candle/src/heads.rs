@@ -79,7 +79,8 @@ impl<O: Operations> LoadedHead<O> {
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] naming a tensor that is missing, of another shape, not supported, or all zeros.
+    /// [`BackendError::Load`] naming the tensor or the head that is missing, of another shape, not supported,
+    /// or all zeros.
     pub(crate) fn load(
         head: &Head,
         plan: &Plan,

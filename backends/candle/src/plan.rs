@@ -92,8 +92,7 @@ impl Plan {
     }
 
     /// The most values that exist for a token at once: the residual stream and its operand, a copy of each
-    /// for the norms between attention and the MLP, queries, keys, values, the context, and the MLP's inner
-    /// values.
+    /// for the norms between blocks, queries, keys, values, the context, and the MLP's inner values.
     pub(crate) fn values_per_token(&self) -> usize {
         let Heads { queries, keys, size } = self.heads;
         let inner = self.layers.iter().map(|layer| layer.mlp.inner()).max().unwrap_or(0);

@@ -70,7 +70,7 @@ pub(crate) struct PrefixCache<K> {
     bytes: usize,
     shape: TokenShape,
     nodes: HashMap<usize, Node<K>>,
-    /// The node that continues a node, or the start, with a token.
+    /// By a node (`None` for the start) and the next token: the child that begins with this token.
     edges: HashMap<(Option<usize>, u32), usize>,
     next: usize,
     pass: u64,

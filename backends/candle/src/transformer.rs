@@ -151,8 +151,7 @@ impl<O: Operations> Transformer<O> {
         let mut stream = Stream { hidden, operand: None };
         for (index, layer) in self.layers.iter().enumerate() {
             let wanted = wanted.as_ref().filter(|_| index + 1 == self.layers.len());
-            // If the result of a convolution is added to this layer's result, the sum is the next layer's
-            // operand.
+            // A layer whose result is added to a convolution gives no operand: the next layer takes the sum.
             let next =
                 self.layers.get(index + 1).filter(|_| convolved.is_none()).and_then(Layer::takes_stream);
             stream = layer.forward(operations, stream, pass, (&all_rows[layer.view], wanted), next)?;

@@ -1,8 +1,9 @@
-//! Who may come in: permits for requests and for their tokens.
+//! Admission: permits for requests and for their tokens.
 //!
-//! Input: how many tokens a request has at most. Output: a [`Permit`], or the refusal. What must hold: a
-//! permit is taken before a request costs memory or work; its tokens are given back when they turn out to be
-//! fewer, all of it when it is dropped; a request that nothing else is in flight with is never refused.
+//! Input: the most tokens that a request may have. Output: a [`Permit`], or a refusal. What must hold: a
+//! permit is taken before a request costs memory or work; surplus tokens are given back when the request's
+//! real number of tokens is known, and the rest when the permit is dropped; a request is never refused while
+//! no other is in flight.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,7 +16,7 @@ pub(super) struct Admission {
     max_tokens: u32,
 }
 
-/// The right of one request to be in flight; given back when dropped.
+/// The right of one request to be in flight. Dropping it gives it back.
 #[derive(Debug)]
 pub struct Permit {
     _request: OwnedSemaphorePermit,
@@ -23,7 +24,7 @@ pub struct Permit {
 }
 
 impl Admission {
-    /// Permits for so many requests, of so many tokens together.
+    /// Permits for at most `requests` requests, which have at most `tokens` tokens together.
     pub(super) fn new(requests: usize, tokens: usize) -> Self {
         let max_tokens = u32::try_from(tokens.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         Self {
@@ -33,28 +34,30 @@ impl Admission {
         }
     }
 
-    /// A permit for a request of at most so many tokens; none if too much is in flight.
+    /// A permit for a request of at most `tokens` tokens; `None` if too much is in flight.
     pub(super) fn try_acquire(&self, tokens: usize) -> Option<Permit> {
         let request = Arc::clone(&self.requests).try_acquire_owned().ok()?;
         let tokens = Arc::clone(&self.tokens).try_acquire_many_owned(self.share(tokens)).ok()?;
         Some(Permit { _request: request, tokens })
     }
 
-    /// The same, and waits: first come, first served. None if there never will be one.
+    /// Like [`Admission::try_acquire`], but waits: first come, first served. `None` if no permit will ever be
+    /// free.
     pub(super) async fn acquire(&self, tokens: usize) -> Option<Permit> {
         let request = Arc::clone(&self.requests).acquire_owned().await.ok()?;
         let tokens = Arc::clone(&self.tokens).acquire_many_owned(self.share(tokens)).await.ok()?;
         Some(Permit { _request: request, tokens })
     }
 
-    /// What a request takes of the tokens: one that is larger than all of them takes all.
+    /// The tokens that a request takes from the semaphore. A request that is larger than the semaphore takes
+    /// all of them.
     fn share(&self, tokens: usize) -> u32 {
         u32::try_from(tokens).unwrap_or(u32::MAX).min(self.max_tokens)
     }
 }
 
 impl Permit {
-    /// Gives back what the request turned out not to need: it has so many tokens.
+    /// Gives back the tokens that the request turned out not to need: it has only `tokens`.
     pub fn settle(&mut self, tokens: usize) {
         let spare = self.tokens.num_permits().saturating_sub(tokens);
         drop(self.tokens.split(spare));
@@ -80,7 +83,7 @@ mod tests {
         let third = admission.try_acquire(7).unwrap();
         let (fourth, ()) = tokio::join!(admission.acquire(4), async { drop((second, third)) });
         drop(fourth);
-        // Larger than all there are: alone, or not at all.
+        // A request larger than all tokens is admitted alone or not at all.
         let large = admission.try_acquire(usize::MAX).unwrap();
         assert!(admission.try_acquire(1).is_none());
         drop(large);

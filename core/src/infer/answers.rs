@@ -1,7 +1,8 @@
 //! The answers of a batch, and the thread that sends them while the device computes the next batch.
 //!
-//! Input: the entries of a batch with their outputs or its error. Output: none. Must hold: every entry is
-//! answered once, also if the thread no longer runs; the thread ends after the device thread.
+//! Input: the entries of a batch, with their outputs or the batch's error. Output: none. What must hold:
+//! every entry is answered exactly once, even if the thread no longer runs; the thread ends after the device
+//! thread.
 
 use crate::{
     error::Error,
@@ -14,24 +15,25 @@ use std::{
 };
 use text_embeddings_backend_core::Output;
 
-/// The batches that may wait while the thread sends another one's answers. More would only take memory.
+/// The number of batches that may wait while the thread sends another batch's answers. More would only take
+/// memory.
 const WAITING: usize = 1;
 
 /// The result of a batch.
 #[derive(Debug)]
 pub(super) struct Answers {
-    /// Who waits for its texts, in its order.
+    /// The entries of the batch's texts, in its order.
     pub(super) entries: Vec<Entry>,
     /// The output of each text, or the batch's error.
     pub(super) outputs: Result<Vec<Output>, Error>,
-    /// The begin of the forward pass, and its duration.
+    /// The start of the forward pass, and then its duration.
     pub(super) start: Instant,
     pub(super) inference: Duration,
 }
 
 impl Answers {
-    /// Answers each text, the last one first. When a request hears that its first text failed, it can then
-    /// count the others that failed with it.
+    /// Answers each text, the last one first: whoever sees a request's first text fail can then count all
+    /// failed texts.
     pub(super) fn send(self) {
         let Self { entries, outputs, start, inference } = self;
         let outputs = match outputs {
@@ -51,19 +53,19 @@ impl Answers {
     }
 }
 
-/// The way to the thread that sends answers. Once this is dropped, the thread sends the rest and ends.
+/// The channel to the thread that sends answers. When it is dropped, the thread sends the rest and ends.
 #[derive(Debug)]
 pub(super) struct Sender(SyncSender<Answers>);
 
 impl Sender {
-    /// Has the thread send the answers of a batch. Waits while it is two batches behind.
+    /// Hands the answers of a batch to the thread. Waits while the thread is two batches behind.
     pub(super) fn send(&self, answers: Answers) {
         if let Err(SendError(answers)) = self.0.send(answers) {
             answers.send();
         }
     }
 
-    /// One without a thread, for tests that compute in a thread of their own.
+    /// A channel without a thread, for tests that compute in a thread of their own.
     #[cfg(test)]
     pub(super) fn without_thread() -> Self {
         Self(mpsc::sync_channel(WAITING).0)
@@ -74,7 +76,7 @@ impl Sender {
 ///
 /// # Errors
 ///
-/// [`Error::Inference`] if the system gives no thread.
+/// [`Error::Inference`] if the system cannot start the thread.
 pub(super) fn start() -> Result<(Sender, JoinHandle<()>), Error> {
     let (sender, receiver) = mpsc::sync_channel::<Answers>(WAITING);
     let thread = thread::Builder::new()

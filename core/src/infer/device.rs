@@ -1,9 +1,9 @@
 //! The device thread: takes batch after batch, has the backend compute it, and has each text answered.
 //!
-//! Input: the shared state and the backend. Output: each text's outcome or error. What must hold: a text that
-//! leaves the queue is answered once; a failed batch fails its own texts and no others. A batch of several
-//! texts that does not fit the device's memory is computed again in two halves, each once. When the device is
-//! lost, the thread ends.
+//! Input: the shared state and the backend. Output: each text's outcome or error. What must hold: each text
+//! that leaves the queue is answered exactly once; a failed batch fails its own texts and no others. If a
+//! batch of several texts does not fit the device's memory, it is computed again in two halves, each of them
+//! once. When the device is lost, the thread ends.
 
 use super::{
     answers::{Answers, Sender},
@@ -36,9 +36,9 @@ pub(super) struct Work {
 /// Why a batch has no predictions.
 #[derive(Debug)]
 enum Failure {
-    /// The device has too little memory for the batch, in the device's words.
+    /// The device has too little memory for the batch. Holds the device's own message.
     OutOfMemory(String),
-    /// The device computes nothing any more, in the device's words.
+    /// The device computes nothing any more. Holds the device's own message.
     Lost(String),
     Other(Error),
 }
@@ -63,8 +63,8 @@ impl Shared {
         let inference = start.elapsed();
         let is_halved = texts > 1 && !is_half && matches!(result, Err(Failure::OutOfMemory(_)));
         if !is_halved {
-            // Broken weights give answers, but none that is a number. If it was the text, the probe finds
-            // out.
+            // Broken weights give answers, but no answer is a number. The probe finds out whether the text
+            // was to blame.
             let is_useless = result.as_ref().is_ok_and(|found| found.texts.iter().all(Output::has_nan));
             self.unhealthy.store(result.is_err() || is_useless, Ordering::Release);
         }
@@ -108,8 +108,8 @@ impl Shared {
             }
         };
         let answers = Answers { entries, outputs, start, inference };
-        // Waking the waiting tasks takes as long as forming a batch. Without a next batch, another thread
-        // would only make the answers later.
+        // Waking the waiting tasks takes as long as forming a batch. If no batch comes next, another thread
+        // would only delay the answers.
         if has_work { sender.send(answers) } else { answers.send() }
     }
 }
@@ -122,7 +122,7 @@ fn observe(batch: &Batch, reused: Reused) {
     set(PREFIX_CACHE_BYTES, reused.bytes);
 }
 
-/// Runs the forward pass; whatever else goes wrong in it, a panic included, is an [`Error::Inference`].
+/// Runs the forward pass. Every other failure in it, panics included, becomes an [`Error::Inference`].
 fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Failure> {
     let texts = batch.leaves().len();
     let failed = |reason| Err(Failure::Other(Error::Inference(reason)));
@@ -138,14 +138,14 @@ fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Fail
     }
 }
 
-/// Cuts a batch of at least two texts where nearly half of its tokens are on each side. The order stays.
+/// Cuts a batch of at least two texts so that each side has about half of its tokens. The order stays.
 fn halves(mut entries: Vec<Entry>) -> [Vec<Entry>; 2] {
     let lengths: Vec<usize> = entries.iter().map(|entry| entry.text.ids.len()).collect();
     let second = entries.split_off(middle(&lengths).min(entries.len()));
     [entries, second]
 }
 
-/// The number of texts in the first half of a batch with texts of these lengths.
+/// The number of texts in the first half of a batch whose texts have these lengths.
 fn middle(lengths: &[usize]) -> usize {
     let total: usize = lengths.iter().sum();
     let mut before = 0;
@@ -158,7 +158,7 @@ fn middle(lengths: &[usize]) -> usize {
     cuts.min_by_key(|(_, distance)| *distance).map_or(0, |(texts, _)| texts)
 }
 
-/// The text a thread panicked with.
+/// The message of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text")
@@ -194,7 +194,7 @@ mod tests {
         (shared, answers)
     }
 
-    /// Computes all that waits, in this thread, so that a test sees the metrics.
+    /// Computes all waiting texts in this thread, so that a test sees the metrics.
     fn run(shared: &Shared, control: &Control, max_batch_tokens: usize) {
         let limits = BatchLimits { packing: Packing::SHARED, max_batch_tokens, max_batch_requests: None };
         shared.run(control.backend().as_mut(), limits, &Sender::without_thread());
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(answers[2..], [Ok(vec![score(&[16, 17])]), Ok(vec![score(&[18, 19])])]);
         assert_eq!(control.batch_sizes(), [4, 2, 2]);
         assert!(!shared.unhealthy.load(Ordering::Acquire), "the last batch gave answers");
-        // The other way round the last batch fails, and a health probe decides.
+        // In the other order, the last batch would fail, and a health probe would decide.
         let (shared, answers) = waiting(&[vec![16, 17], vec![18, 19], vec![10, 11, 12], vec![13, 14, 15]]);
         run(&shared, &control, 10);
         assert_eq!(

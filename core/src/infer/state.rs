@@ -1,8 +1,8 @@
 //! The state that an engine's threads share: the queue behind its lock, and the state of the device.
 //!
-//! Input: texts, announced and submitted. Output: what the device thread does next. What must hold: whoever
-//! waits is answered, also when the device hangs or is lost; once it is lost, every text that comes gets
-//! [`Error::DeviceLost`].
+//! Input: announced and submitted texts. Output: the next step of the device thread. What must hold: every
+//! waiting text is answered, even when the device hangs or is lost; once the device is lost, every new text
+//! gets [`Error::DeviceLost`].
 
 use super::{answers::fail, device::Work};
 use crate::{
@@ -18,12 +18,12 @@ use std::{
 use text_embeddings_backend_core::{Packing, Text};
 use tokio::sync::watch;
 
-/// How long a text waits at most, on an idle device, for those that a tokenizer still works on: a batch
+/// How long a text waits at most, on an idle device, for texts that a tokenizer still encodes: a batch
 /// without them would compute their shared prefix a second time. It is a tenth of the last batch's forward
-/// pass, within bounds.
+/// pass, within these bounds.
 pub(super) const ENCODING_GRACE: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_millis(100);
-/// How much less a batch counts for the speed of the last batches with each that comes after it.
+/// Each new batch multiplies the weight of all earlier ones by this, in the speed of the last batches.
 const FADING: f64 = 0.9;
 
 /// The engine's state, shared by all of its threads and by the tasks that submit texts.
@@ -32,10 +32,10 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     /// Notified when a text is submitted or withdrawn, and when the engine closes.
     pub(super) changed: Condvar,
-    /// Whether the last batch gave nothing but errors.
+    /// Whether the last batch failed, or gave no number.
     pub(super) unhealthy: AtomicBool,
-    /// Whether the device is lost. Changes only while `state` is locked, so that a text is either drained or
-    /// refused.
+    /// Whether the device is lost. Changes only while `state` is locked, so that every text is either drained
+    /// or refused.
     pub(super) lost: watch::Sender<bool>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct State {
     busy: Duration,
     /// The batch on the device.
     pub(super) computing: Option<Computing>,
-    /// Tokens of the last batches and how long they took: the older a batch, the less it counts.
+    /// Tokens of the last batches, and the seconds that they took. Older batches count less.
     pub(super) recent: (f64, f64),
 }
 
@@ -61,15 +61,16 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Computing {
     start: Instant,
-    /// Who waits for its texts, in its order; nobody any more once the device was found to hang.
+    /// The entries of its texts, in its order; empty once the device was found to hang.
     entries: Vec<Entry>,
 }
 
-/// The texts that are announced and not in the queue yet.
+/// The texts that are announced but not yet in the queue.
 #[derive(Debug, Default)]
 pub(super) struct AnnouncedTexts {
     pub(super) count: usize,
-    /// How many of each request, by its number, and when that came; no request without one.
+    /// By request number: how many of its texts are announced, and when it arrived. A request without
+    /// announced texts has no entry.
     requests: BTreeMap<u64, (usize, Instant)>,
 }
 
@@ -99,18 +100,18 @@ pub(super) enum Next {
 }
 
 impl State {
-    /// When the earliest request came of which a text waits for a tokenizer or a batch.
+    /// The arrival of the earliest request that has a text waiting for a tokenizer or a batch.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let announced = self.announced.requests.values().next().map(|(_, came)| *came);
         announced.into_iter().chain(self.queue.first_turn().map(Turn::came)).min()
     }
 
-    /// How long the device has computed, the batch at hand included.
+    /// The time that the device has computed, including the current batch.
     pub(super) fn busy(&self) -> Duration {
         self.busy + self.computing.as_ref().map_or(Duration::ZERO, |now| now.start.elapsed())
     }
 
-    /// How long what waits now takes, by the speed of the last batches.
+    /// How long the waiting texts will take, at the speed of the last batches.
     pub(super) fn backlog(&self) -> Duration {
         let (tokens, seconds) = self.recent;
         if tokens > 0.0 {
@@ -120,7 +121,7 @@ impl State {
         }
     }
 
-    /// The next step of the device thread, while the device is there.
+    /// The next step of the device thread, unless the device is lost.
     pub(super) fn next(&self, limits: BatchLimits) -> Next {
         if !self.halves.is_empty() {
             return Next::Compute;
@@ -137,7 +138,7 @@ impl State {
         }
     }
 
-    /// The texts to compute next; none if nobody waits for any of them.
+    /// The next texts to compute; `None` if every waiting text was abandoned.
     fn take_work(&mut self, limits: BatchLimits, known: impl Fn(&Text) -> usize) -> Option<Work> {
         while let Some(entries) = self.halves.pop_front() {
             if let Some(batch) = awaited(entries, limits.packing) {
@@ -148,7 +149,7 @@ impl State {
         Some(Work { batch, is_half: false })
     }
 
-    /// Notes that the device begins to compute a batch.
+    /// Records that the device begins to compute a batch.
     pub(super) fn begin(&mut self, start: Instant, entries: Vec<Entry>) {
         self.computing = Some(Computing { start, entries });
     }
@@ -158,7 +159,7 @@ impl State {
         !self.halves.is_empty() || self.queue.oldest().is_some()
     }
 
-    /// Notes that the device has computed a batch of this many tokens, and gives who waits for its texts.
+    /// Records that the device has computed a batch of `tokens` tokens, and returns the entries to answer.
     pub(super) fn end(&mut self, inference: Duration, tokens: usize) -> Vec<Entry> {
         self.last_inference = inference;
         self.busy += inference;
@@ -167,7 +168,7 @@ impl State {
         self.computing.take().map(|computing| computing.entries).unwrap_or_default()
     }
 
-    /// Takes out all texts that nobody will compute, those on the device first.
+    /// Takes out all texts that will not be computed. The texts on the device come first.
     fn drain(&mut self) -> Vec<Entry> {
         let computing = self.computing.as_mut().map(|computing| std::mem::take(&mut computing.entries));
         let mut entries = computing.unwrap_or_default();
@@ -177,7 +178,7 @@ impl State {
     }
 }
 
-/// A batch of those entries whose texts somebody waits for; none if nobody does.
+/// A batch of the entries that still have a receiver; `None` if no entry has one.
 fn awaited(mut entries: Vec<Entry>, packing: Packing) -> Option<NextBatch> {
     entries.retain(|entry| !entry.reply.is_closed());
     (!entries.is_empty()).then(|| NextBatch::again(entries, packing))
@@ -185,7 +186,7 @@ fn awaited(mut entries: Vec<Entry>, packing: Packing) -> Option<NextBatch> {
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that runs under the lock leaves the state half changed.
+        // Code under the lock never leaves the state half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -194,14 +195,14 @@ impl Shared {
         *self.lost.borrow()
     }
 
-    /// Waits for the texts to compute next; none if the engine is dropped and nothing waits any more.
+    /// Waits for the next texts to compute; `None` if the engine is dropped and nothing waits any more.
     pub(super) fn wait_for_work(&self, limits: BatchLimits, known: impl Fn(&Text) -> usize) -> Option<Work> {
         let mut state = self.lock();
         loop {
             state = match state.next(limits) {
                 Next::End => return None,
                 Next::Compute => match state.take_work(limits, &known) {
-                    // All that waited was abandoned.
+                    // All waiting texts were abandoned.
                     None => state,
                     work => return work,
                 },
@@ -213,14 +214,13 @@ impl Shared {
         }
     }
 
-    /// Answers whoever waits for a batch that does not end, and for those behind it: nobody should wait for
-    /// ever.
+    /// Answers every text of a batch that does not end, and every text that waits behind it, with `error`.
     pub(super) fn give_up(&self, error: &Error) {
         let waiting = self.lock().drain();
         fail(waiting, error);
     }
 
-    /// Notes that the device is lost, and answers whoever waits. Texts that come later are refused.
+    /// Records that the device is lost, and answers all waiting texts. Later texts are refused.
     pub(super) fn lose(&self) {
         let waiting = {
             let mut state = self.lock();
@@ -230,7 +230,7 @@ impl Shared {
         fail(waiting, &Error::DeviceLost);
     }
 
-    /// How long the device has been computing the batch at hand.
+    /// How long the device has computed the current batch.
     pub(super) fn computes_for(&self) -> Option<Duration> {
         self.lock().computing.as_ref().map(|computing| computing.start.elapsed())
     }
@@ -258,7 +258,7 @@ mod tests {
             (vec![vec![1]], 0, now, 1, true),
             (vec![vec![1]], 0, long_ago, 1, false),
             (vec![vec![1, 2, 3, 4]], 0, now, 1, false),
-            // Of a long query no more than this.
+            // A text's reusable tokens do not count towards a full batch.
             (vec![vec![1, 2, 3, 4, 5]], 2, now, 1, true),
             (vec![vec![1, 2, 3, 4, 5]], 5, now, 1, true),
             (vec![vec![1], vec![2]], 1, now, 1, false),

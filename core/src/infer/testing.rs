@@ -1,9 +1,9 @@
 //! A backend for tests of the engine: it scores a text by a hash of its ids and fails on request.
 //!
 //! Input: batches; tokens [`FAIL`], [`PANIC`], [`NAN`] and [`BREAK`] misbehave; [`Control`] can let the
-//! device run out of memory or be lost. Output: [`values`] of each text, or of the text up to each of its
-//! tokens where these are wanted, so that an answer can be checked without knowing which batch it came from.
-//! What must hold: as for every backend, a text's values depend on its own tokens only.
+//! device run out of memory or lose it. Output: [`values`] of each text, or of the text up to each of its
+//! tokens if these outputs are wanted. They let a test check an answer without knowing which batch it came
+//! from. What must hold: a text's values depend on its own tokens only, as for every backend.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -24,7 +24,7 @@ pub(crate) const NAN: u32 = 3;
 /// A batch that holds this token gets no rows at all.
 pub(crate) const BREAK: u32 = 4;
 
-/// What a text begins with of this token is known.
+/// The backend knows the run of this token that a text begins with.
 pub(crate) const KNOWN: u32 = 5;
 
 /// The raw score of a text, between -4 and 4: FNV-1a of its ids.
@@ -36,7 +36,7 @@ pub(crate) fn score(ids: &[u32]) -> f32 {
     (hash >> 8) as f32 / (1 << 24) as f32 * 8.0 - 4.0
 }
 
-/// What the backend says of a text: so many values, the first of them its [`score`].
+/// The backend's values for a text: `width` values, the first of them its [`score`].
 pub(crate) fn values(ids: &[u32], width: usize) -> Vec<f32> {
     let further = |place: usize| score(&[ids, &vec![u32::MAX; place][..]].concat());
     (0..width).map(further).collect()
@@ -51,18 +51,18 @@ pub(crate) fn sparse(ids: &[u32]) -> Vec<SparseValue> {
     counts.into_iter().map(|(index, count)| SparseValue { index, value: count as f32 }).collect()
 }
 
-/// What a test does to its backend while the engine owns it.
+/// A test's handle on its backend, which the engine owns.
 #[derive(Clone, Default)]
 pub(crate) struct Control(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Default)]
 struct State {
-    /// The batches that are let through before all others are held; none are held if absent.
+    /// The number of batches that pass before all others are held; no batch is held if absent.
     held_after: Option<usize>,
     failing: bool,
-    /// Whether every value is NaN, as of broken weights.
+    /// Whether every value is NaN, as with broken weights.
     nan: bool,
-    /// The unique tokens of the largest batch that fits the device's memory; any number if absent.
+    /// The unique tokens of the largest batch that fits the device's memory; unlimited if absent.
     room: Option<usize>,
     /// Whether the device is lost.
     lost: bool,
@@ -70,12 +70,12 @@ struct State {
 }
 
 impl Control {
-    /// The backend under this control.
+    /// The backend that this handle controls.
     pub(crate) fn backend(&self) -> Box<dyn Backend> {
         self.backend_of_width(1)
     }
 
-    /// A backend that gives rows of so many values.
+    /// A backend that gives rows of `width` values.
     pub(crate) fn backend_of_width(&self, width: usize) -> Box<dyn Backend> {
         Box::new(HashBackend { control: self.clone(), width })
     }
@@ -85,42 +85,42 @@ impl Control {
         self.hold_after(0);
     }
 
-    /// Holds every batch but this number of first ones until `release`.
+    /// Holds every batch after the first `batches` ones until `release`.
     pub(crate) fn hold_after(&self, batches: usize) {
         self.change(|state| state.held_after = Some(batches));
     }
 
-    /// Lets batches through.
+    /// Lets all batches pass.
     pub(crate) fn release(&self) {
         self.change(|state| state.held_after = None);
     }
 
-    /// Whether every batch fails.
+    /// Sets whether every batch fails.
     pub(crate) fn fail_all(&self, failing: bool) {
         self.change(|state| state.failing = failing);
     }
 
-    /// Whether every value is NaN.
+    /// Sets whether every value is NaN.
     pub(crate) fn answer_nan(&self, nan: bool) {
         self.change(|state| state.nan = nan);
     }
 
-    /// From now on a batch of more unique tokens does not fit the device's memory.
+    /// From now on, a batch of more than `tokens` unique tokens does not fit the device's memory.
     pub(crate) fn leave_room_for(&self, tokens: usize) {
         self.change(|state| state.room = Some(tokens));
     }
 
-    /// From the next batch on the device is lost.
+    /// The device is lost from the next batch on.
     pub(crate) fn lose_device(&self) {
         self.change(|state| state.lost = true);
     }
 
-    /// The sizes of the batches that the backend got so far, held ones included.
+    /// The sizes of the batches that the backend has received so far, including held ones.
     pub(crate) fn batch_sizes(&self) -> Vec<usize> {
         self.0.0.lock().unwrap().batch_sizes.clone()
     }
 
-    /// Blocks until the backend got so many batches.
+    /// Blocks until the backend has received `count` batches.
     pub(crate) fn wait_for_batches(&self, count: usize) {
         let state = self.0.0.lock().unwrap();
         drop(self.0.1.wait_while(state, |state| state.batch_sizes.len() < count).unwrap());

@@ -1,7 +1,8 @@
-//! A thread that notices when the device does not come back.
+//! A thread that notices when the device hangs.
 //!
 //! Input: the engine's state, and how long a batch may take. Output: whether the device hangs. What must
-//! hold: whoever waits for a device that hangs gets an error; when the device comes back, so does the server.
+//! hold: every text that waits for a hung device gets an error; when the device works again, so does the
+//! server.
 
 use super::Shared;
 use crate::error::Error;
@@ -16,10 +17,10 @@ use std::{
     time::Duration,
 };
 
-/// How often the thread looks: a tenth of what a batch may take, within bounds.
+/// How often the thread looks: a tenth of the time that a batch may take, within these bounds.
 const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
 
-/// The thread. It ends when this is dropped.
+/// The thread's handle. The thread ends when the handle is dropped.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     hung: Arc<AtomicBool>,
@@ -27,11 +28,11 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts to watch the device of an engine, whose batches may take so long.
+    /// Starts to watch the device of an engine whose batches may take at most `most`.
     ///
     /// # Errors
     ///
-    /// [`Error::Inference`] if the system gives no thread.
+    /// [`Error::Inference`] if the system cannot start a thread.
     pub(super) fn start(shared: &Arc<Shared>, most: Duration) -> Result<Self, Error> {
         let hung = Arc::new(AtomicBool::new(false));
         let (end, ended) = mpsc::channel();
@@ -64,7 +65,7 @@ fn look(shared: &Weak<Shared>, hung: &AtomicBool, most: Duration) {
                 "the device has computed one batch for {seconds:.1} s, longer than `--device-timeout`"
             ));
             if !was_hung {
-                tracing::error!("{error}: the server is unhealthy until it ends");
+                tracing::error!("{error}: the server is unhealthy until this batch ends");
             }
             shared.give_up(&error);
         }

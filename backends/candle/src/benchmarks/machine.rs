@@ -1,7 +1,7 @@
-//! What the machine can do at most, measured in the process that is held to it.
+//! The machine's peaks, measured in the process whose kernels are compared with them.
 //!
-//! Input: the variables `INSTRUCTION_SET` (default: the best) and `THREADS` (default: all cores). Output: operations and bytes
-//! per second, of all threads at once.
+//! Input: the variables `INSTRUCTION_SET` (default: the best) and `THREADS` (default: all cores). Output:
+//! operations and bytes per second, of all threads together.
 
 use super::{Outcome, Softmax, instruction_set};
 use crate::kernels::{InstructionSet, pack::Format, peak, threads::Threads};
@@ -14,21 +14,21 @@ use std::{
     time::Instant,
 };
 
-/// What the machine can do, per second.
+/// The machine's peaks, per second.
 pub(super) struct Machine {
     /// Its vector instructions.
     pub(super) set: InstructionSet,
     /// Compute threads.
     pub(super) threads: usize,
     peaks: [(Format, f64); 3],
-    /// Read from memory.
+    /// Bytes read from memory.
     pub(super) bytes: f64,
-    /// Scores of attention that go through the softmax, if nothing else happens.
+    /// Attention scores that go through the softmax, if nothing else happens.
     pub(super) scores: f64,
 }
 
 impl Machine {
-    /// Measures all of it.
+    /// Measures all peaks.
     ///
     /// # Errors
     ///
@@ -41,12 +41,12 @@ impl Machine {
         Ok(Self { set, threads, peaks, bytes, scores: threads as f64 * softmax(set) })
     }
 
-    /// Multiplications and additions.
+    /// The peak of multiplications and additions.
     pub(super) fn peak(&self, format: Format) -> f64 {
         self.peaks.iter().find(|(known, _)| *known == format).map_or(f64::NAN, |(_, peak)| *peak)
     }
 
-    /// In words.
+    /// The peaks in words.
     pub(super) fn line(&self) -> String {
         let [float32, bfloat16, int8] = self.peaks.map(|(_, peak)| peak / 1e9);
         format!(
@@ -59,7 +59,7 @@ impl Machine {
     }
 }
 
-/// Scores per second of one thread, the most of several rounds.
+/// Scores per second of one thread: the best of several rounds.
 fn softmax(set: InstructionSet) -> f64 {
     let mut softmax = Softmax::new();
     let round = |_| {

@@ -1,9 +1,10 @@
-//! Where the time of a forward pass goes, operation by operation, and what bounds each.
+//! The time of each operation in a forward pass, and the limit that bounds it.
 //!
-//! Input: a model folder in the variable `MODEL`, of the 0.6B shape for the workloads that are measured by default; `DTYPES`, `WORKLOADS`, `MAX_BATCH_TOKENS`, `THREADS` and
-//! `INSTRUCTION_SET` as one likes. Output: a table in Markdown for each kind of arithmetic and workload. What must hold: the
-//! rows of a table add up to the pass, of which what is outside of all operations is a row; peaks come from the same
-//! process. `docs/performance-details.md` says how to read it.
+//! Input: a model folder in the variable `MODEL`, of the 0.6B shape for the default workloads; optionally
+//! `DTYPES`, `WORKLOADS`, `MAX_BATCH_TOKENS`, `THREADS` and `INSTRUCTION_SET`. Output: a table in Markdown
+//! for each kind of arithmetic and workload. What must hold: the rows of a table add up to the pass, with one
+//! row for the time outside of all operations; peaks come from the same process.
+//! `docs/performance-details.md` says how to read the tables.
 
 use super::{
     Outcome,
@@ -34,16 +35,16 @@ use text_embeddings_backend_core::{
 
 /// Bytes of keys and values that passes may keep.
 const PREFIX_CACHE_BYTES: usize = 256 << 20;
-/// Texts as numbers of tokens. Those of W1 to W3 are what Qwen3's tokenizer makes of `benches/workloads`.
+/// Texts as numbers of tokens. For W1 to W3, Qwen3's tokenizer gives these numbers for `benches/workloads`.
 struct Workload {
     name: &'static str,
-    /// Tokens that all texts begin with.
+    /// Tokens at the beginning of all texts.
     shared: usize,
-    /// Tokens of each text after these.
+    /// Tokens of each text after the shared ones.
     own: &'static [usize],
-    /// How many of the shared tokens an earlier pass leaves for the next.
+    /// The number of shared tokens that an earlier pass leaves for the next.
     kept: usize,
-    /// Passes, of which the one of median length is shown.
+    /// The number of passes. The pass of median length is shown.
     passes: usize,
     /// Whether each operation is shown.
     in_detail: bool,
@@ -72,15 +73,15 @@ const WORKLOADS: [Workload; 7] = [
         in_detail: false,
     },
     Workload { name: "8k", shared: 0, own: &[8192], kept: 0, passes: 1, in_detail: false },
-    // Of encoders, as `benches/encoders.py` has them.
+    // Workloads of encoders, as in `benches/encoders.py`.
     Workload { name: "E32", shared: 0, own: &[128; 32], kept: 0, passes: 11, in_detail: true },
     Workload { name: "E1", shared: 0, own: &[14], kept: 0, passes: 101, in_detail: true },
 ];
 
 impl Workload {
-    /// Its texts in batches of at most `budget` tokens, as the server forms them.
+    /// The workload's texts in batches of at most `budget` tokens, as the server forms them.
     fn batches(&self, vocabulary: usize, budget: usize) -> Vec<Batch> {
-        // Of its own, so that workloads share nothing.
+        // A seed of its own, so that workloads share no tokens.
         let mut state = self.own.iter().fold(self.kept, |sum, own| 31 * sum + own) as u32;
         let mut ids = |count: usize| -> Vec<u32> {
             let next = |_| {
@@ -92,7 +93,7 @@ impl Workload {
         let shared = ids(self.shared);
         let (mut batches, mut builder, mut tokens) = (Vec::new(), BatchBuilder::new(Packing::SHARED), 0);
         for (index, &own) in self.own.iter().enumerate() {
-            // The first token after the prefix tells the texts apart.
+            // The first token after the prefix differs between texts.
             let own = [vec![index as u32], ids(own - 1)].concat();
             let ids = [&shared[..], &own].concat();
             let text = Text { reusable: self.kept, ..Text::new(ids, Wanted::WHOLE) };
@@ -150,7 +151,7 @@ pub fn run() -> Outcome {
     Ok(())
 }
 
-/// A model that is timed.
+/// A model whose passes are timed.
 struct Measured {
     backend: Box<dyn Backend>,
     log: Log,
@@ -159,9 +160,9 @@ struct Measured {
 
 /// One pass over all batches of a workload.
 pub(super) struct TimedPass {
-    /// Its length.
+    /// The length of the pass.
     pub(super) seconds: f64,
-    /// By kind, the longest first.
+    /// The cost of each kind of operation, the longest first.
     pub(super) costs: Vec<(Kind, Cost)>,
 }
 
@@ -189,7 +190,7 @@ impl Measured {
         Ok(Self { backend, log, vocabulary })
     }
 
-    /// The pass of median length, after one that fills buffers and keeps what is to be kept.
+    /// The pass of median length. An extra pass comes first, which fills buffers and the prefix cache.
     fn median_pass(&mut self, batches: &[Batch], passes: usize) -> Result<TimedPass, Box<dyn Error>> {
         self.pass(batches)?;
         let mut passes = (0..passes).map(|_| self.pass(batches)).collect::<Result<Vec<_>, _>>()?;

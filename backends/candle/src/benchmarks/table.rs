@@ -1,8 +1,8 @@
 //! A timed pass as tables in Markdown.
 //!
-//! Input: calls by kind, and what the machine can do. Output: a row for each kind, one for what is outside of all, and their
-//! sum; and a row that says how the pass divides between products with weights, attention and the rest. What must hold: the
-//! rows add up to the pass.
+//! Input: calls by kind, and the machine's peaks. Output: a row for each kind, a row for the time outside of
+//! all operations, and their sum; and a row that says how the pass divides between products with weights,
+//! attention and the rest. What must hold: the rows add up to the pass.
 
 use super::{machine::Machine, roofline::TimedPass};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Cost {
-    /// Takes another in.
+    /// Adds another cost to this one.
     pub(super) fn add(&mut self, other: Self) {
         self.calls += other.calls;
         self.seconds += other.seconds;
@@ -20,7 +20,7 @@ impl Cost {
     }
 }
 
-/// The share of the time from which on a kind of call has a row of its own.
+/// The least share of the time for which a kind of call has a row of its own.
 const SHOWN: f64 = 0.001;
 
 const HEAD: &str =
@@ -28,7 +28,7 @@ const HEAD: &str =
 |---|--:|--:|--:|--:|--:|--:|--:|---|
 ";
 
-/// A row for each kind of call, what is outside of all, and the sum.
+/// A row for each kind of call, a row for the time outside of all operations, and the sum.
 pub(super) fn table(pass: &TimedPass, machine: &Machine) -> String {
     let (mut all, mut at_peak) = (Cost::default(), 0.0);
     for (kind, cost) in &pass.costs {
@@ -96,7 +96,7 @@ fn row(kind: &Kind, cost: &Cost, total: f64, machine: &Machine) -> String {
     )
 }
 
-/// The head of a table of [`split`]s.
+/// The header of a table of [`split`]s.
 pub(super) const SPLIT_HEAD: &str =
     "| | ms | share of the peak | products with weights | attention | its softmax alone | the rest | attention's share of the arithmetic |
 |---|--:|--:|--:|--:|--:|--:|--:|

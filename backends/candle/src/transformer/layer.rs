@@ -102,7 +102,7 @@ impl Precisions {
             (_, Some(_)) => {
                 Self { input: Precision::Spread, context: Precision::Low, inner: Precision::Spread }
             }
-            // In other architectures, all layers build on the first, so its errors grow.
+            // In other architectures, all layers build on the first, so its errors are the ones that grow.
             (0, None) => Self { input: Precision::High, context: Precision::High, inner: Precision::High },
             (_, None) => Self { input: Precision::Low, context: Precision::Low, inner: Precision::Spread },
         }
