@@ -4,8 +4,6 @@
 //! `ROUTER_COMMIT`; absent if neither is known. A development build does not ask git, because it would be
 //! rebuilt for every commit.
 
-#![expect(clippy::print_stdout, reason = "cargo reads standard output")]
-
 use std::{env, path::Path, process::Command};
 
 fn main() {

@@ -8,6 +8,7 @@ use std::{env, ffi::OsString, fmt};
 
 use clap::{
     Arg, ArgMatches, Command,
+    builder::OsStr,
     error::{ContextKind, ContextValue},
     parser::ValueSource,
 };
@@ -38,7 +39,7 @@ impl Given {
         let mut explained = message.to_owned();
         for Flag { name, variable, .. } in &self.0 {
             if let Some(variable) = variable.as_ref().filter(|_| names(message, name)) {
-                explained += &format!("; `{name}` comes from the variable {variable}");
+                explained = format!("{explained}; `{name}` comes from the variable {variable}");
             }
         }
         explained
@@ -56,7 +57,8 @@ impl Flag {
         let variable = argument.get_env().filter(|_| source == ValueSource::EnvVariable);
         let variable = variable.map(|variable| variable.to_string_lossy().into_owned());
         let values: Vec<_> = matches.get_raw(id).into_iter().flatten().collect();
-        if values == argument.get_default_values().iter().map(|value| value.as_os_str()).collect::<Vec<_>>() {
+        let defaults: Vec<_> = argument.get_default_values().iter().map(OsStr::as_os_str).collect();
+        if values == defaults {
             return None;
         }
         let text = values.iter().map(|value| value.to_string_lossy()).collect::<Vec<_>>().join(",");

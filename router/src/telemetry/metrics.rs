@@ -191,7 +191,9 @@ fn set_to_zero() {
         match metric.kind {
             Kind::Counter if values.is_empty() => metrics::counter!(name).absolute(0),
             Kind::Counter => {
-                values.iter().for_each(|value| metrics::counter!(name, label => *value).absolute(0))
+                for value in values {
+                    metrics::counter!(name, label => *value).absolute(0);
+                }
             }
             Kind::CounterOfSeconds | Kind::Gauge => metrics::gauge!(name).set(0.0),
             Kind::Histogram(_) => {}

@@ -216,7 +216,7 @@ mod tests {
         for (content, expected) in [
             (r#"[{"query":"q","document":"d","raw":1.5,"tolerance":0.5}]"#, ""),
             ("[]", "has no pair"),
-            ("{}", "no array"),
+            ("{}", "not an array"),
             (r#"[{"query":"q","raw":1}]"#, "document"),
             (r#"[{"query":"q","document":"d","raw":1,"colour":"red"}]"#, "colour"),
             (r#"[{"query":"q","document":"d"}]"#, "pair 1"),
