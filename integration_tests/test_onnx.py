@@ -266,7 +266,7 @@ def test_info_and_the_log_name_backend_file_and_library(serving):
     info = server.get("/info").json()
     assert (info["backend"], info["weights"]) == ("ort", "onnx/model.onnx and 1 more")
     assert info["instruction_set"] is None and info["prefix_cache_bytes"] == 0
-    assert f"float32 by ort (ONNX Runtime {onnxruntime.__version__} at {LIBRARY}) of onnx/model.onnx and 1 more" in server.log()
+    assert f"float32 by ort (ONNX Runtime {onnxruntime.__version__} at {LIBRARY}) from onnx/model.onnx and 1 more" in server.log()
 
 
 def test_one_of_several_files_is_chosen_by_name(tmp_path):
