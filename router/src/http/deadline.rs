@@ -47,7 +47,11 @@ mod tests {
         for (path, body) in [("/rerank", body), ("/score", r#"{"text_1":"q","text_2":["ZZ"]}"#)] {
             let answer = server.post(path, body, &[("x-request-timeout", "0.05")]).await;
             assert_eq!(answer.status, 504, "{path}: {}", answer.body);
-            assert!(answer.body.contains("the 0.05 s that the request allowed"), "{path}: {}", answer.body);
+            assert!(
+                answer.body.contains("the time limit of 0.05 s that the request set"),
+                "{path}: {}",
+                answer.body
+            );
         }
         server.control.hold(false);
         let answer = server.post("/rerank", body, &[]).await;
