@@ -30,9 +30,9 @@ use text_embeddings_backend_core::{Batch, BatchBuilder, Output, Packing, Text};
 use tokio::sync::oneshot;
 
 /// Smaller new requests may overtake a request of `n` tokens until `PATIENCE · n` tokens have left the queue
-/// since it arrived. With 1, every request waits behind the backlog as soon as there is one. With more than 8,
-/// hardly any answer comes sooner, and large requests wait longer (simulated: short pairs among requests of 32
-/// and of 8 long texts, at half and four fifths of the load that the device can bear).
+/// since it arrived. With 1, every request waits behind the backlog as soon as there is one. With more than
+/// 8, hardly any answer comes sooner, and large requests wait longer (simulated: short pairs among requests
+/// of 32 and of 8 long texts, at half and four fifths of the load that the device can bear).
 pub(crate) const PATIENCE: u64 = 8;
 
 /// A request's place in the order in which texts are computed. Its texts share it.
