@@ -1,8 +1,8 @@
-//! The API keys: does a request carry one?
+//! The API keys, and the check whether a request carries one.
 //!
-//! Input: a request's headers, which are gRPC's metadata too. Output: yes or no. What must hold: the time of the
-//! comparison depends neither on how much of a key is right nor on which of them it is; a file of keys that cannot be used
-//! is an error at the start, and leaves the old keys in force later.
+//! Input: a request's headers, which are gRPC's metadata too. Output: whether the request may pass. What must
+//! hold: the time of the comparison depends neither on how much of a key is right nor on which key it is; a
+//! file of keys that cannot be used is an error at the start, and later leaves the old keys in force.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,17 +16,17 @@ use subtle::{Choice, ConstantTimeEq};
 
 use crate::secret::Secret;
 
-/// A key's SHA-256: keys of any lengths compare in one time.
+/// A key's SHA-256, so that comparing takes the same time for keys of any length.
 type Fingerprint = [u8; 32];
 
-/// The keys in force; any request may pass if there are none. Cheap to clone; all clones change together.
+/// The keys in force. Without keys, any request may pass. Cheap to clone; all clones change together.
 #[derive(Clone, Default)]
-pub(crate) struct Keys(Option<Arc<Shared>>);
+pub(crate) struct Keys(Option<Arc<SharedKeys>>);
 
-struct Shared {
+struct SharedKeys {
     /// The key of `--api-key`.
     flag: Option<Fingerprint>,
-    /// The file of further ones.
+    /// The file with further keys.
     file: Option<PathBuf>,
     in_force: RwLock<Vec<Fingerprint>>,
 }
@@ -43,16 +43,18 @@ impl Keys {
         }
         let flag = flag.map(|key| fingerprint(key.expose().as_bytes()));
         let in_force = RwLock::new(all(flag, file)?);
-        Ok(Self(Some(Arc::new(Shared { flag, file: file.map(Path::to_owned), in_force }))))
+        Ok(Self(Some(Arc::new(SharedKeys { flag, file: file.map(Path::to_owned), in_force }))))
     }
 
-    /// Reads the file again. Whether the keys changed.
+    /// Reads the file again. Returns whether the keys changed.
     ///
     /// # Errors
     ///
-    /// As [`Keys::load`]; then the old ones stay in force.
+    /// As [`Keys::load`]. The old keys then stay in force.
     pub(crate) fn reload(&self) -> anyhow::Result<bool> {
-        let Some(Shared { flag, file: Some(file), in_force }) = self.0.as_deref() else { return Ok(false) };
+        let Some(SharedKeys { flag, file: Some(file), in_force }) = self.0.as_deref() else {
+            return Ok(false);
+        };
         let keys = all(*flag, Some(file))?;
         let mut in_force = in_force.write().unwrap_or_else(PoisonError::into_inner);
         let changed = *in_force != keys;
@@ -60,7 +62,7 @@ impl Keys {
         Ok(changed)
     }
 
-    /// Whether some of them come from a file.
+    /// Whether some of the keys come from a file.
     pub(crate) fn has_file(&self) -> bool {
         self.0.as_ref().is_some_and(|shared| shared.file.is_some())
     }
@@ -75,7 +77,7 @@ impl Keys {
         };
         let (token, keys) =
             (fingerprint(token), shared.in_force.read().unwrap_or_else(PoisonError::into_inner));
-        // All keys are compared, also behind the right one.
+        // All keys are compared, also those after the right one.
         let found = keys.iter().fold(Choice::from(0), |found, key| found | key.ct_eq(&token));
         scheme.eq_ignore_ascii_case(b"Bearer ") && found.into()
     }

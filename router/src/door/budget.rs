@@ -1,42 +1,42 @@
-//! Bytes that many connections hold together, within one limit.
+//! A limit for the bytes that all connections hold together.
 //!
-//! Input: [`Lease`]s that grow. Output: whose lease must go when there is no more room: the oldest. What must hold: the
-//! leases that were not evicted never exceed the limit; nobody waits, so that nothing can be locked up by clients that
-//! promise bytes and do not send or read them. A body that arrives as fast as the network goes is never the oldest for
-//! long.
+//! Input: [`Lease`]s that grow. Output: evictions: when there is no more room, the oldest lease must go. What
+//! must hold: the leases that were not evicted never exceed the limit; nothing waits for room, so clients
+//! that promise bytes and do not send or read them cannot block others. A body that arrives at the network's
+//! speed is never the oldest for long.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// What holds the bytes of a lease.
+/// The holder of a lease's bytes.
 pub(crate) trait Holder: Send + Sync {
-    /// Lets go of the bytes soon, because others need the room.
+    /// Releases the bytes soon, because others need the room.
     fn evict(&self);
 
-    /// Whether it has had its time at `now` (milliseconds of the door's clock).
+    /// Whether its time is up at `now` (milliseconds of the door's clock).
     fn is_overdue(&self, now: u64) -> bool;
 }
 
 /// A limit of bytes. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Budget(Arc<Shared>);
+pub(crate) struct Budget(Arc<SharedLedger>);
 
-struct Shared {
+struct SharedLedger {
     limit: usize,
-    state: Mutex<State>,
+    state: Mutex<Ledger>,
 }
 
 #[derive(Default)]
-struct State {
+struct Ledger {
     used: usize,
     next: u64,
-    /// By age: the first is the oldest.
-    entries: BTreeMap<u64, Entry>,
+    /// Sorted by age, the oldest first.
+    entries: BTreeMap<u64, Holding>,
 }
 
-struct Entry {
+struct Holding {
     bytes: usize,
     holder: Arc<dyn Holder>,
 }
@@ -44,19 +44,19 @@ struct Entry {
 impl Budget {
     /// A budget of `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        Self(Arc::new(Shared { limit, state: Mutex::default() }))
+        Self(Arc::new(SharedLedger { limit, state: Mutex::default() }))
     }
 
-    /// A lease of no bytes yet.
+    /// A new lease of zero bytes.
     pub(crate) fn lease(&self, holder: Arc<dyn Holder>) -> Lease {
         let mut state = self.0.lock();
         let id = state.next;
         state.next += 1;
-        state.entries.insert(id, Entry { bytes: 0, holder });
+        state.entries.insert(id, Holding { bytes: 0, holder });
         Lease { budget: self.clone(), id }
     }
 
-    /// Evicts the holders that have had their time.
+    /// Evicts the holders whose time is up.
     pub(crate) fn sweep(&self, now: u64) {
         let mut state = self.0.lock();
         let overdue = state.entries.iter().filter(|(_, entry)| entry.holder.is_overdue(now));
@@ -73,31 +73,31 @@ impl Budget {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that runs under the lock can leave the state half changed.
+impl SharedLedger {
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        // No code that runs under the lock can leave the state inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Ledger {
     fn evict(&mut self, id: u64) {
-        if let Some(Entry { bytes, holder }) = self.entries.remove(&id) {
+        if let Some(Holding { bytes, holder }) = self.entries.remove(&id) {
             self.used -= bytes;
             holder.evict();
         }
     }
 }
 
-/// Bytes of a budget, given back when dropped.
+/// Bytes of a budget. Dropping the lease returns them.
 pub(crate) struct Lease {
     budget: Budget,
     id: u64,
 }
 
 impl Lease {
-    /// Sets the bytes that are held. Without room for them the oldest lease is evicted, and then the next; in the end
-    /// this one. An evicted lease holds nothing.
+    /// Sets the number of held bytes. Without room for them, leases are evicted from the oldest on, in the
+    /// end this one. An evicted lease holds nothing.
     pub(crate) fn set(&self, bytes: usize) {
         let mut state = self.budget.0.lock();
         let Some(entry) = state.entries.get_mut(&self.id) else { return };
@@ -125,12 +125,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[derive(Default)]
-    struct Client {
+    struct TestHolder {
         evicted: AtomicBool,
         overdue: AtomicBool,
     }
 
-    impl Holder for Client {
+    impl Holder for TestHolder {
         fn evict(&self) {
             self.evicted.store(true, Ordering::Relaxed);
         }
@@ -140,15 +140,15 @@ mod tests {
         }
     }
 
-    fn clients<const N: usize>(budget: &Budget) -> [(Arc<Client>, Lease); N] {
+    fn clients<const N: usize>(budget: &Budget) -> [(Arc<TestHolder>, Lease); N] {
         std::array::from_fn(|_| {
-            let client = Arc::<Client>::default();
+            let client = Arc::<TestHolder>::default();
             let lease = budget.lease(client.clone());
             (client, lease)
         })
     }
 
-    fn evicted<const N: usize>(clients: &[(Arc<Client>, Lease); N]) -> [bool; N] {
+    fn evicted<const N: usize>(clients: &[(Arc<TestHolder>, Lease); N]) -> [bool; N] {
         std::array::from_fn(|index| clients[index].0.evicted.load(Ordering::Relaxed))
     }
 

@@ -1,8 +1,8 @@
-//! The body of an answer: how long it may wait for its client, and how much of all answers waits.
+//! The body of an answer: it counts against the limits of time and bytes for unread answers.
 //!
-//! Input: a handler's answer. Output: the same bytes, in pieces if there are many, which count as long as any of them is
-//! not sent. What must hold: a small answer costs neither a copy nor a lock; the bytes of a large one count until the
-//! socket took them, also after the last piece was handed over.
+//! Input: a handler's answer. Output: the same bytes. Large answers come in pieces, and count until the last
+//! piece is sent. What must hold: a small answer takes neither a copy nor a lock; the bytes of a large one
+//! count until the socket has taken them, also after the last piece was handed over.
 
 use std::{
     pin::Pin,
@@ -14,22 +14,22 @@ use axum::body::Body as AnyBody;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use super::{Speech, budget::Lease, exchange::Exchange, watch::Answer};
+use super::{Speech, budget::Lease, exchange::Exchange, watch::WatchedAnswer};
 
-/// Larger answers are handed over in pieces of this size, so that it shows whether they are taken. Two of them fill the
-/// buffer of a connection.
+/// Larger answers are handed over in pieces of this many bytes, which shows whether the client takes them.
+/// Two pieces fill the buffer of a connection.
 const PIECE: usize = 64 << 10;
 
 /// The body of an answer.
 pub(super) struct Download {
     body: AnyBody,
     exchange: Arc<Exchange>,
-    /// What is left of a large part of it.
+    /// The rest of a large part.
     rest: Bytes,
-    answer: Option<Arc<Answer>>,
+    answer: Option<Arc<WatchedAnswer>>,
 }
 
-/// Bytes that count until the last piece of them is sent.
+/// Bytes that count until their last piece is sent.
 struct Counted {
     bytes: Bytes,
     _lease: Lease,
@@ -52,14 +52,14 @@ impl Download {
         let budgets = &self.exchange.budgets;
         // A client may read the answers of a stream as slowly as it likes.
         let limit = matches!(self.exchange.speech, Speech::Http).then_some(budgets.limits.write);
-        let answer = Arc::new(Answer::new(Arc::clone(&self.exchange.watch), limit));
+        let answer = Arc::new(WatchedAnswer::new(Arc::clone(&self.exchange.watch), limit));
         let lease = budgets.unsent.lease(answer.clone());
         lease.set(bytes.len());
         self.answer = Some(answer);
         Bytes::from_owner(Counted { bytes, _lease: lease, _exchange: Arc::clone(&self.exchange) })
     }
 
-    /// The next piece of what is left.
+    /// The next piece of the rest.
     fn piece(&mut self) -> Frame<Bytes> {
         if let Some(answer) = &self.answer {
             answer.taken();

@@ -1,7 +1,7 @@
-//! One request and its answer, as their connection sees them.
+//! One request and its answer, as the connection counts them.
 //!
-//! Input: the beginning of a request. Output: an [`Exchange`] that both bodies share. What must hold: whatever the end of
-//! a request, its connection counts it once as begun and once as ended.
+//! Input: the head of a request. Output: an [`Exchange`] that both bodies share. What must hold: however a
+//! request ends, its connection counts it once as begun and once as ended.
 
 use std::sync::{
     Arc,
@@ -10,14 +10,14 @@ use std::sync::{
 
 use super::{Budgets, Speech, watch::Watch};
 
-/// A request on its way to its answer, from its head to the last byte that was taken of its answer.
+/// A request and its answer, from the request's head to the last byte that the client takes.
 pub(super) struct Exchange {
     pub(super) watch: Arc<Watch>,
     pub(super) budgets: Arc<Budgets>,
     pub(super) speech: Speech,
     /// Messages that are not answered yet.
     owed: AtomicUsize,
-    /// Whether somebody keeps the bytes of the request's body.
+    /// Whether the handler keeps the bytes of the request's body.
     kept: AtomicBool,
 }
 
@@ -29,7 +29,7 @@ impl Exchange {
             budgets: Arc::clone(budgets),
             speech,
             owed: AtomicUsize::new(0),
-            // Over gRPC nobody can read a body without keeping it.
+            // Over gRPC, reading a body means keeping it.
             kept: AtomicBool::new(matches!(speech, Speech::Grpc)),
         })
     }
@@ -40,7 +40,7 @@ impl Exchange {
         self.watch.owe();
     }
 
-    /// An answer begins: over HTTP the only one.
+    /// An answer begins. Over HTTP there is only one.
     pub(super) fn answer(&self) {
         let settled = self.owed.fetch_update(Relaxed, Relaxed, |owed| owed.checked_sub(1)).is_ok();
         self.watch.settle(usize::from(settled));
@@ -59,7 +59,7 @@ impl Drop for Exchange {
     }
 }
 
-/// Part of a request's extensions, by which a handler says what it does with the body.
+/// An extension of the request. With it a handler says that it keeps the body.
 #[derive(Clone)]
 pub(crate) struct Keeping(
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC keeps every body"))] Arc<Exchange>,
@@ -70,7 +70,7 @@ impl Keeping {
         Self(Arc::clone(exchange))
     }
 
-    /// From here on the bytes of the body are kept, and count against the room for all bodies.
+    /// From now on the handler keeps the bytes of the body, and they count against the room for all bodies.
     #[cfg(feature = "http")]
     pub(crate) fn keep(&self) {
         self.0.kept.store(true, Relaxed);

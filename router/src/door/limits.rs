@@ -1,7 +1,8 @@
-//! What a client may take: connections, time and memory.
+//! The limits for clients: connections, time and memory.
 //!
-//! Input: [`DoorArgs`] and the process's limit of descriptors. Output: [`ClientLimits`]. What must hold: there are always
-//! descriptors left for files and for connections that are refused; a flag that cannot be honoured is an error.
+//! Input: [`DoorArgs`] and the process's limit of descriptors. Output: [`ClientLimits`]. What must hold: some
+//! descriptors always remain for files and for connections that are refused; a flag that cannot be honoured
+//! is an error.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -9,38 +10,39 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::{args::DoorArgs, config::ConfigError};
 
-/// Enough for several times `--max-concurrent-requests` and a fleet of idle clients; 4096 half-sent heads are 256 MiB.
+/// Enough for several times `--max-concurrent-requests` and a fleet of idle clients; 4096 half-sent heads are
+/// 256 MiB.
 const DEFAULT_CONNECTIONS: usize = 4096;
 pub(crate) const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
-/// Descriptors that are not for connections: the log, model files, the runtime's own, the Hub, connections that are
-/// about to be refused or closed.
+/// Descriptors that connections cannot have: the log, model files, the runtime, the Hub, and connections that
+/// are about to be refused or closed need them.
 const SPARE_DESCRIPTORS: usize = 64;
 
-/// What clients may take.
+/// The limits for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClientLimits {
-    /// Connections of all ports.
+    /// The most connections of all ports.
     pub(crate) connections: usize,
-    /// For the head of a request, from its first byte or from connecting.
+    /// The time for the head of a request, from its first byte or from connecting.
     pub(crate) header: Duration,
-    /// For a body, before the time that its size gives it.
+    /// The time for a body, in addition to the time that its size gives it.
     pub(crate) body: Duration,
-    /// For a client that does not read.
+    /// The time that an answer waits for a client that does not read.
     pub(crate) write: Duration,
-    /// For a connection without a request.
+    /// The time that a connection without a request stays open.
     pub(crate) idle: Duration,
-    /// Bytes of unfinished bodies.
+    /// The most bytes of unfinished bodies.
     pub(crate) unread_bytes: usize,
-    /// Bytes of answers that are not read yet.
+    /// The most bytes of answers that are not read yet.
     pub(crate) unsent_bytes: usize,
 }
 
 impl ClientLimits {
-    /// Checks the flags against each other and against `descriptors`, if that is known.
+    /// Checks the flags against each other and, if it is known, against the number of `descriptors`.
     ///
     /// # Errors
     ///
-    /// For more connections than descriptors, or less room for bodies than for the largest one.
+    /// If there are more connections than descriptors, or less room for bodies than the largest body needs.
     pub(crate) fn resolve(
         args: &DoorArgs,
         payload_limit: usize,
@@ -87,12 +89,13 @@ fn connections(asked: Option<NonZeroUsize>, descriptors: Option<usize>) -> Resul
     }
 }
 
-/// Raises the process's limit of open descriptors as far as it may, and gives it; none if there is no limit.
+/// Raises the process's limit of open descriptors as far as it is allowed. Returns the limit, `None` if there
+/// is none.
 pub(crate) fn descriptors() -> Option<usize> {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let most = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
-        // Some systems refuse "no limit" for descriptors: then the limit stays as it was.
+        // Some systems refuse "no limit" for descriptors. The limit then stays as it was.
         if setrlimit(Resource::Nofile, most).is_ok() {
             limit = getrlimit(Resource::Nofile);
         }

@@ -1,9 +1,9 @@
-//! The door: every connection of every port comes in here, and goes again.
+//! The door: it accepts every connection of every port, and ends it.
 //!
-//! Input: listeners, and what answers requests. Output: none, until the server ends. What must hold: whatever clients do,
-//! the process holds a bounded number of connections, of unfinished requests' bytes and of unread answers' bytes; a client
-//! that stops in the middle of anything is gone after a while; where there is no place for a new client, one that only
-//! waits makes way.
+//! Input: listeners, and the service that answers requests. Output: none, until the server ends. What must
+//! hold: whatever clients do, the process holds a bounded number of connections, of bytes of unfinished
+//! requests and of bytes of unread answers; a client that stops in the middle of anything is disconnected
+//! after a while; if there is no place for a new client, a client that only waits is disconnected.
 
 mod budget;
 mod download;
@@ -30,7 +30,7 @@ use self::{
     budget::Budget,
     download::Download,
     exchange::Exchange,
-    places::{Place, Places, Room},
+    places::{Admission, ConnectionPlace, ConnectionPlaces},
     socket::{Socket, Watched},
     tls::Inside,
     upload::Upload,
@@ -39,7 +39,7 @@ use self::{
 use crate::serve::Stop;
 
 #[cfg(feature = "http")]
-pub(crate) use self::upload::Cut;
+pub(crate) use self::upload::UploadCut;
 pub(crate) use self::{
     exchange::Keeping,
     limits::{ClientLimits, DEFAULT_UNREAD_BYTES, descriptors},
@@ -47,35 +47,35 @@ pub(crate) use self::{
     tls::Certificate,
 };
 
-/// How often connections are looked at, at most and at least.
+/// The shortest and the longest time between two checks of all connections.
 const TICKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Bytes of a head over HTTP/1 and of what is read ahead of a body.
+/// The most bytes of a head over HTTP/1, and of a body that are read ahead.
 const BUFFER: usize = 64 << 10;
-/// Bytes of a head over HTTP/2.
+/// The most bytes of a head over HTTP/2.
 const HEADER_LIST: u32 = 16 << 10;
-/// What a client may send of a stream before it is read.
+/// The bytes of a stream that a client may send before they are read.
 const STREAM_WINDOW: u32 = 64 << 10;
-/// The same for all streams of a connection, over HTTP.
+/// The same for all streams of a connection over HTTP.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Over gRPC, where many calls of a connection wait at a time. HTTP/2's implementation ends a connection whose unread small
-/// messages take more than half of this in bookkeeping, 256 bytes each: fifteen streams may fill their windows with
-/// messages of ten bytes.
+/// The same over gRPC, where many calls of a connection wait at a time. The HTTP/2 library ends a connection
+/// when the bookkeeping of unread small messages (256 bytes each) takes more than half of this. So fifteen
+/// streams may fill their windows with messages of ten bytes.
 const GRPC_CONNECTION_WINDOW: u32 = 32 << 20;
-/// Requests of a connection at a time; clients keep further ones back.
+/// The most requests of a connection at a time. Clients hold further ones back.
 const STREAMS: u32 = 100;
 /// The same over gRPC: a client has one connection, and a stream may last as long as it likes.
 const GRPC_STREAMS: u32 = 512;
-/// How often a quiet client of HTTP/2 is asked whether it is still there, and how long it may take to say so.
+/// The time between two pings of a quiet client over HTTP/2, and the time for its reply.
 const PING: (Duration, Duration) = (Duration::from_mins(1), Duration::from_secs(20));
-/// Connections that are being told that there is no place, and for how long.
+/// The most connections at a time that get the message that there is no place, and the time for it.
 const REFUSALS: usize = 16;
 const REFUSAL: Duration = Duration::from_millis(500);
-/// What they are told.
+/// The message for them.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
     content-length: 127\r\nconnection: close\r\n\r\n\
     {\"error\":\"every connection of this server is in use: come back later, or raise `--max-connections`\",\"error_type\":\"Overloaded\"}\n";
 
-/// What a listener speaks.
+/// The protocol of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Speech {
     /// HTTP/1.1 and HTTP/2.
@@ -85,21 +85,21 @@ pub(crate) enum Speech {
     Grpc,
 }
 
-/// What all connections share. Cheap to clone.
+/// The state that all connections share. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Door {
     clock: Clock,
-    places: Arc<Places>,
+    places: Arc<ConnectionPlaces>,
     budgets: Arc<Budgets>,
     refusals: Arc<Semaphore>,
 }
 
-/// The room for what is not finished.
+/// The room for unfinished bodies and answers.
 struct Budgets {
     limits: ClientLimits,
-    /// For bodies of requests.
+    /// The room for bodies of requests.
     unread: Budget,
-    /// For answers.
+    /// The room for answers.
     unsent: Budget,
 }
 
@@ -110,13 +110,13 @@ impl Door {
         let (unread, unsent) = (Budget::new(limits.unread_bytes), Budget::new(limits.unsent_bytes));
         Self {
             clock,
-            places: Arc::new(Places::new(clock, limits.clone())),
+            places: Arc::new(ConnectionPlaces::new(clock, limits.clone())),
             budgets: Arc::new(Budgets { limits, unread, unsent }),
             refusals: Arc::new(Semaphore::new(REFUSALS)),
         }
     }
 
-    /// Looks at all connections at intervals, for ever, and closes those that have had their time.
+    /// Checks all connections at intervals, for ever, and closes those whose time is up.
     pub(crate) async fn sweep(&self) -> Infallible {
         let limits = &self.budgets.limits;
         let shortest = limits.header.min(limits.write).min(limits.idle);
@@ -129,7 +129,7 @@ impl Door {
         }
     }
 
-    /// Lets clients of `listener` in, to be answered by `app`, until `stop` is due.
+    /// Accepts clients of `listener`, whom `app` answers, until `stop` is due.
     pub(crate) async fn open(&self, listener: Listener, speech: Speech, app: Router, stop: Stop) {
         let builder = Arc::new(builder(speech));
         let mut due = std::pin::pin!(stop.clone().due());
@@ -154,13 +154,13 @@ impl Door {
         }
     }
 
-    /// A place, as soon as there is one; none if all have clients that wait for the server.
-    async fn place(&self) -> Option<Place> {
+    /// A place, as soon as there is one. `None` if all places have clients that wait for the server.
+    async fn place(&self) -> Option<ConnectionPlace> {
         loop {
             match self.places.take() {
-                Room::Taken(place) => return Some(place),
-                Room::Soon(wait) => tokio::time::sleep(wait).await,
-                Room::None => return None,
+                Admission::Taken(place) => return Some(place),
+                Admission::Soon(wait) => tokio::time::sleep(wait).await,
+                Admission::None => return None,
             }
         }
     }
@@ -171,7 +171,7 @@ impl Door {
         self.places.emptied().await;
     }
 
-    /// Tells a client that there is no place, if it can be told before it has said anything.
+    /// Tells a client that there is no place, if its protocol allows that before it has sent anything.
     fn refuse(&self, socket: Socket, listener: &Listener, speech: Speech) {
         tracing::warn!("a connection is refused: all {} are in use", self.budgets.limits.connections);
         let can_be_told = speech == Speech::Http && listener.certificate().is_none();
@@ -206,9 +206,9 @@ fn builder(speech: Speech) -> Builder<TokioExecutor> {
     }
 }
 
-/// A connection that has its place.
+/// A connection with its place.
 struct Connection {
-    place: Place,
+    place: ConnectionPlace,
     budgets: Arc<Budgets>,
     app: Router,
     speech: Speech,
@@ -216,7 +216,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Serves it to its end, or until it has to go.
+    /// Serves the connection until it ends, or until it is evicted.
     async fn serve(self, socket: Socket, certificate: Option<Certificate>, stop: Stop) {
         let watch = Arc::clone(&self.place.watch);
         tokio::select! {
@@ -237,7 +237,7 @@ impl Connection {
             (_, socket) => socket,
         };
         let watched = Watched { socket, watch: Arc::clone(&self.place.watch) };
-        let answers = Answers {
+        let answers = ConnectionService {
             app: self.app.clone(),
             watch: Arc::clone(&self.place.watch),
             budgets: Arc::clone(&self.budgets),
@@ -257,15 +257,15 @@ impl Connection {
     }
 }
 
-/// What answers the requests of a connection.
-struct Answers {
+/// The service that answers the requests of a connection.
+struct ConnectionService {
     app: Router,
     watch: Arc<Watch>,
     budgets: Arc<Budgets>,
     speech: Speech,
 }
 
-impl hyper::service::Service<Request<Incoming>> for Answers {
+impl hyper::service::Service<Request<Incoming>> for ConnectionService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;

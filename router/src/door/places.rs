@@ -1,8 +1,8 @@
-//! The places for connections: how many there are, who has one, and who loses it.
+//! The places for connections: their number, their owners, and who loses a place.
 //!
-//! Input: connections that come and go. Output: a [`Place`] for each, as long as there are any. What must hold: never more
-//! places are given than there are, except for those whose owners are on their way out; a connection has its place until
-//! its task ends.
+//! Input: connections that come and go. Output: a [`ConnectionPlace`] for each, as long as there are any.
+//! What must hold: no more places are given than exist, except that closing connections may hold some in
+//! addition; a connection has its place until its task ends.
 
 use std::{
     collections::HashMap,
@@ -20,22 +20,23 @@ use super::{
     watch::{Clock, Watch},
 };
 
-/// How long an idle connection of HTTP/2 has to take note that the server ends, in milliseconds.
+/// The time for an idle connection of HTTP/2 to learn that the server ends, in milliseconds.
 const GOODBYE: u64 = 1000;
-/// How long a connection may wait for its client before it makes way, in milliseconds: a new client has sent its request
-/// by then. Until then newcomers wait in the system's queue.
+/// The time in milliseconds that a connection may wait for its client before it can be closed for another. It
+/// is long enough for a new client to send its request. New connections wait in the system's queue meanwhile.
 const GRACE: u64 = 100;
-/// How long to wait for those that are on their way out, in milliseconds.
+/// The time to wait for connections that are closing, in milliseconds.
 const MOMENT: u64 = 5;
-/// How many connections may be on their way out while others have their places: fewer than there are spare descriptors.
+/// The most connections that may be closing while others have their places already. Fewer than the spare
+/// descriptors.
 const LEAVING: usize = 32;
 
-/// All places. Shared by every port.
-pub(crate) struct Places {
+/// All places. The ports share them.
+pub(crate) struct ConnectionPlaces {
     clock: Clock,
     limits: ClientLimits,
     taken: Mutex<Taken>,
-    /// Since when the server ends; 0 while it does not.
+    /// The time when the server began to end; 0 before.
     closing_since: AtomicU64,
     freed: Notify,
 }
@@ -46,25 +47,25 @@ struct Taken {
     watches: HashMap<u64, Arc<Watch>>,
 }
 
-/// Whether a new connection may come in.
-pub(crate) enum Room {
+/// The outcome for a new connection.
+pub(crate) enum Admission {
     /// It has its place.
-    Taken(Place),
-    /// There will be a place after so long.
+    Taken(ConnectionPlace),
+    /// There will be a place after this time.
     Soon(Duration),
     /// Every connection has a client that waits for the server.
     None,
 }
 
 /// The place of one connection.
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct ConnectionPlace {
+    places: Arc<ConnectionPlaces>,
     id: u64,
-    /// What is known of the connection.
+    /// The state of the connection.
     pub(crate) watch: Arc<Watch>,
 }
 
-impl Places {
+impl ConnectionPlaces {
     pub(crate) fn new(clock: Clock, limits: ClientLimits) -> Self {
         Self {
             clock,
@@ -75,19 +76,19 @@ impl Places {
         }
     }
 
-    /// A place for a new connection. If all are taken, the connection that has waited for its client the longest is
-    /// closed.
-    pub(crate) fn take(self: &Arc<Self>) -> Room {
+    /// A place for a new connection. If all are taken, the connection that has waited longest for its client
+    /// is closed.
+    pub(crate) fn take(self: &Arc<Self>) -> Admission {
         let mut taken = self.lock();
         if taken.watches.len() >= self.limits.connections {
             let now = self.clock.now();
             let Some(watch) = taken.first_to_go(now) else {
                 let waiting = taken.watches.values().filter_map(|watch| watch.rank()).map(|(_, since)| since);
                 let first = waiting.min().map(|since| (since + GRACE).saturating_sub(now).max(1));
-                return first.map_or(Room::None, |wait| Room::Soon(Duration::from_millis(wait)));
+                return first.map_or(Admission::None, |wait| Admission::Soon(Duration::from_millis(wait)));
             };
             if taken.watches.len() >= self.limits.connections.saturating_add(LEAVING) {
-                return Room::Soon(Duration::from_millis(MOMENT));
+                return Admission::Soon(Duration::from_millis(MOMENT));
             }
             watch.evict();
         }
@@ -95,17 +96,17 @@ impl Places {
         let id = taken.next;
         taken.next += 1;
         taken.watches.insert(id, Arc::clone(&watch));
-        Room::Taken(Place { places: Arc::clone(self), id, watch })
+        Admission::Taken(ConnectionPlace { places: Arc::clone(self), id, watch })
     }
 
-    /// Closes the connection that has waited for its client the longest, if there is one.
+    /// Closes the connection that has waited longest for its client, if there is one.
     pub(crate) fn make_way(&self) {
         if let Some(watch) = self.lock().first_to_go(self.clock.now()) {
             watch.evict();
         }
     }
 
-    /// Closes connections that have had their time, and at the end those without a request.
+    /// Closes connections whose time is up. While the server ends, also those without a request.
     pub(crate) fn sweep(&self, now: u64) {
         let closing = Some(self.closing_since.load(Relaxed)).filter(|&since| since > 0);
         for watch in self.lock().watches.values() {
@@ -118,7 +119,7 @@ impl Places {
         }
     }
 
-    /// From here on, connections without a request are closed.
+    /// From now on, connections without a request are closed.
     pub(crate) fn close(&self) {
         self.closing_since.store(self.clock.now(), Relaxed);
     }
@@ -135,13 +136,13 @@ impl Places {
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
-        // Nothing that runs under the lock can leave it half changed.
+        // No code that runs under the lock can leave it inconsistent.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Taken {
-    /// The connection that is closed next for another one: of those that have had their grace.
+    /// The connection to close next for another one, among those whose grace is over.
     fn first_to_go(&self, now: u64) -> Option<&Arc<Watch>> {
         let waiting = self.watches.values().filter_map(|watch| Some((watch.rank()?, watch)));
         let waiting = waiting.filter(|((_, since), _)| since + GRACE <= now);
@@ -149,7 +150,7 @@ impl Taken {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         self.places.lock().watches.remove(&self.id);
         self.places.freed.notify_waiters();
@@ -162,8 +163,8 @@ mod tests {
     use super::*;
     use crate::args::Args;
 
-    impl Room {
-        fn unwrap(self) -> Place {
+    impl Admission {
+        fn unwrap(self) -> ConnectionPlace {
             match self {
                 Self::Taken(place) => place,
                 Self::Soon(_) | Self::None => unreachable!("there is no place"),
@@ -171,18 +172,18 @@ mod tests {
         }
     }
 
-    /// Waits until all connections have had their grace.
+    /// Waits until the grace of all connections is over.
     async fn wait() {
         tokio::time::sleep(Duration::from_millis(GRACE + 20)).await;
     }
 
-    fn places(connections: &str) -> Arc<Places> {
+    fn places(connections: &str) -> Arc<ConnectionPlaces> {
         let args = Args::try_from(["text-embeddings-router", "--max-connections", connections]).unwrap();
         let limits = ClientLimits::resolve(&args.door, 1, None).unwrap();
-        Arc::new(Places::new(Clock::new(), limits))
+        Arc::new(ConnectionPlaces::new(Clock::new(), limits))
     }
 
-    async fn is_evicted(place: &Place) -> bool {
+    async fn is_evicted(place: &ConnectionPlace) -> bool {
         tokio::time::timeout(Duration::from_millis(20), place.watch.evicted()).await.is_ok()
     }
 
@@ -195,7 +196,7 @@ mod tests {
         working.watch.owe();
         tokio::time::sleep(Duration::from_millis(5)).await;
         let second = places.take().unwrap();
-        assert!(matches!(places.take(), Room::Soon(_)));
+        assert!(matches!(places.take(), Admission::Soon(_)));
         wait().await;
         let third = places.take().unwrap();
         assert!(is_evicted(&first).await && !is_evicted(&second).await && !is_evicted(&working).await);
@@ -210,24 +211,24 @@ mod tests {
     #[tokio::test]
     async fn where_all_work_nobody_comes_in() {
         let places = places("2");
-        let taken: Vec<Place> = (0..2).map(|_| places.take().unwrap()).collect();
+        let taken: Vec<ConnectionPlace> = (0..2).map(|_| places.take().unwrap()).collect();
         for place in &taken {
             place.watch.begin();
             place.watch.owe();
         }
-        assert!(matches!(places.take(), Room::None));
+        assert!(matches!(places.take(), Admission::None));
         taken[0].watch.settle(1);
         wait().await;
-        assert!(matches!(places.take(), Room::Taken(_)));
+        assert!(matches!(places.take(), Admission::Taken(_)));
     }
 
     #[tokio::test]
     async fn those_who_leave_are_not_more_than_there_are_spare_descriptors() {
         let places = places("100");
-        let mut taken: Vec<Place> = (0..100).map(|_| places.take().unwrap()).collect();
+        let mut taken: Vec<ConnectionPlace> = (0..100).map(|_| places.take().unwrap()).collect();
         wait().await;
         taken.extend((0..LEAVING).map(|_| places.take().unwrap()));
-        assert!(matches!(places.take(), Room::Soon(_)));
+        assert!(matches!(places.take(), Admission::Soon(_)));
     }
 
     #[tokio::test]

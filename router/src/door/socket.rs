@@ -1,7 +1,7 @@
-//! Where connections come from, and the bytes of one.
+//! Listeners, and the bytes of a connection.
 //!
-//! Input: a port or a Unix socket. Output: [`Socket`]s, and [`Watched`] ones that report what they read and write. What must
-//! hold: an accept that fails is tried again; small answers do not wait for more to send.
+//! Input: a port or a Unix socket. Output: [`Socket`]s, and [`Watched`] ones that report what they read and
+//! write. What must hold: an accept that fails is tried again; small answers are sent at once.
 
 use std::{
     io::{self, IoSlice},
@@ -20,10 +20,10 @@ use tokio_rustls::server::TlsStream;
 use super::{tls::Certificate, watch::Watch};
 use crate::listener::SocketFile;
 
-/// How long to wait when the system has no descriptor left: others may be closed by then.
+/// The time to wait when the system has no descriptor left. Others may be closed by then.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// Where connections come from.
+/// A source of connections.
 pub(crate) enum Listener {
     /// A port.
     Tcp(TcpListener),
@@ -40,12 +40,12 @@ impl From<TcpListener> for Listener {
 }
 
 impl Listener {
-    /// The next connection, not encrypted yet. `make_way` is called where the system has no descriptor for it.
+    /// The next connection, not encrypted yet. `make_way` is called if the system has no descriptor for it.
     pub(super) async fn accept(&self, make_way: impl Fn()) -> Socket {
         loop {
             let accepted = match self {
                 Self::Tcp(listener) | Self::Tls(listener, _) => listener.accept().await.map(|(stream, _)| {
-                    // Small answers should not wait for more to send.
+                    // Without this, small answers would wait for more bytes to send.
                     let _ = stream.set_nodelay(true);
                     Socket::Tcp(stream)
                 }),
@@ -53,7 +53,7 @@ impl Listener {
             };
             match accepted {
                 Ok(socket) => return socket,
-                // The client has gone already.
+                // The client has disconnected already.
                 Err(error) if is_of_client(&error) => {}
                 Err(error) => {
                     tracing::error!("a connection cannot be accepted ({error}): trying again");
@@ -64,7 +64,7 @@ impl Listener {
         }
     }
 
-    /// What encrypts its connections.
+    /// The certificate for its connections, if they are encrypted.
     pub(super) fn certificate(&self) -> Option<&Certificate> {
         match self {
             Self::Tls(_, certificate) => Some(certificate),
@@ -86,7 +86,7 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Says `words` and nothing more, and listens for a moment, so that a client that is still sending can read them.
+    /// Sends `words`, then reads for a moment, so that a client that is still sending can read them.
     pub(super) async fn refuse(mut self, words: &[u8], patience: Duration) {
         let said = async {
             self.write_all(words).await?;
@@ -95,12 +95,12 @@ impl Socket {
             while tokio::io::AsyncReadExt::read(&mut self, &mut rest).await? > 0 {}
             io::Result::Ok(())
         };
-        // Who does not listen need not be told.
+        // It does not matter if the client is gone.
         let _ = tokio::time::timeout(patience, said).await;
     }
 }
 
-/// Calls a method of whichever socket it is.
+/// Calls a method of the socket inside.
 macro_rules! each {
     ($socket:expr, $stream:ident => $call:expr) => {
         match $socket {
@@ -197,7 +197,7 @@ impl AsyncWrite for Watched {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.socket).poll_flush(cx);
-        // Without TLS nothing is held back, and a flush says nothing about whether the client reads.
+        // Without TLS no bytes are buffered here, and a flush does not show whether the client reads.
         if matches!(self.socket, Socket::Tls(_)) { self.report(outcome) } else { outcome }
     }
 

@@ -1,7 +1,8 @@
 //! TLS: a certificate and its key, which may be replaced while the server runs.
 //!
-//! Input: two files in PEM. Output: a [`Certificate`] that gives each new connection what is in force. What must hold:
-//! files that are not a certificate and its key are an error at the start; later they leave the old ones in force.
+//! Input: two files in PEM. Output: a [`Certificate`], whose newest version each new connection gets. What
+//! must hold: files that are not a certificate and its key are an error at the start; later they leave the
+//! old version in force.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,10 +21,10 @@ use tokio_rustls::{
     server::TlsStream,
 };
 
-/// The bytes of the two files, by which a change is noticed.
+/// The bytes of the two files. A comparison shows whether they changed.
 type Files = (Vec<u8>, Vec<u8>);
 
-/// What a port speaks inside TLS.
+/// The protocol of a port inside TLS.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Inside {
     /// HTTP/1.1 or HTTP/2.
@@ -34,9 +35,9 @@ pub(crate) enum Inside {
 
 /// The certificate in force. Cheap to clone; all clones change together.
 #[derive(Clone)]
-pub(crate) struct Certificate(Arc<Shared>);
+pub(crate) struct Certificate(Arc<SharedCertificate>);
 
-struct Shared {
+struct SharedCertificate {
     certificate: PathBuf,
     key: PathBuf,
     in_force: RwLock<InForce>,
@@ -53,20 +54,20 @@ impl Certificate {
     ///
     /// # Errors
     ///
-    /// If one cannot be read, or if they are not a certificate and its key.
+    /// If a file cannot be read, or if the files are not a certificate and its key.
     pub(crate) fn load(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
         let in_force = InForce::of(read(certificate, key)?).with_context(|| {
             format!("`--tls-cert {}` and `--tls-key {}` cannot be used", certificate.display(), key.display())
         })?;
         let (certificate, key) = (certificate.to_owned(), key.to_owned());
-        Ok(Self(Arc::new(Shared { certificate, key, in_force: RwLock::new(in_force) })))
+        Ok(Self(Arc::new(SharedCertificate { certificate, key, in_force: RwLock::new(in_force) })))
     }
 
-    /// Reads the files again. Whether they changed.
+    /// Reads the files again. Returns whether they changed.
     ///
     /// # Errors
     ///
-    /// As [`Certificate::load`]; then the old ones stay in force.
+    /// As [`Certificate::load`]. The old certificate then stays in force.
     pub(crate) fn reload(&self) -> anyhow::Result<bool> {
         let files = read(&self.0.certificate, &self.0.key)?;
         if self.0.in_force.read().unwrap_or_else(PoisonError::into_inner).files == files {
@@ -81,7 +82,7 @@ impl Certificate {
     ///
     /// # Errors
     ///
-    /// If the client does not agree.
+    /// If the client and the server agree on no encryption.
     pub(super) async fn accept(
         &self,
         stream: TcpStream,

@@ -1,8 +1,8 @@
-//! The body of a request: how long it may take, and how much of all bodies is there unfinished.
+//! The body of a request: it counts against the limits of time and bytes for unfinished bodies.
 //!
-//! Input: a body from the network. Output: the same body, or the error with which it ends too early. What must hold: a
-//! body that is complete with its first bytes, as small ones are, costs neither a timer nor a lock; a call of gRPC may
-//! pause between two messages as long as it likes, but not within one.
+//! Input: a body from the network. Output: the same body, or an error that ends it early. What must hold: a
+//! body that is complete with its first bytes, as small ones are, takes neither a timer nor a lock; a call
+//! over gRPC may pause between two messages as long as it likes, but not within a message.
 
 use std::{
     pin::Pin,
@@ -27,28 +27,28 @@ use super::{
     exchange::Exchange,
 };
 
-/// A body that comes in has a second more for each so many bytes.
+/// The number of arriving bytes that earn a body one more second.
 const BYTES_PER_SECOND: usize = 16 << 10;
-/// The bytes before a message of gRPC: whether it is compressed, and its length.
+/// The number of bytes before a message of gRPC, which say whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
-/// Why a body ended too early.
+/// The reason why the server stopped reading a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Cut {
+pub(crate) enum UploadCut {
     /// It took too long.
     #[error(
         "the rest of the request did not arrive in time: send it without pauses, or raise `--body-timeout`"
     )]
     TooSlow,
-    /// Others needed the room.
+    /// Other bodies needed the room.
     #[error(
         "too many requests are arriving at once, and this one took the longest: send it again, or raise `--max-unread-bytes`"
     )]
     NoRoom,
 }
 
-impl Cut {
-    /// Whether, and why, a body ended too early by the server's own decision.
+impl UploadCut {
+    /// The reason why the server stopped reading a body, if `error` is that.
     #[cfg(feature = "http")]
     pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
         let mut chain = std::iter::successors(Some(error), |error| error.source());
@@ -68,25 +68,25 @@ impl Cut {
 pub(super) struct Upload {
     body: Incoming,
     exchange: Arc<Exchange>,
-    part: Part,
-    /// When what is arriving began.
+    part: PartialMessage,
+    /// The time when the arriving body or message began.
     since: Instant,
     timer: Option<Pin<Box<Sleep>>>,
-    lease: Option<(Lease, Arc<Unfinished>)>,
+    lease: Option<(Lease, Arc<UnfinishedUpload>)>,
     is_over: bool,
 }
 
-/// How much of what is arriving, a body or a message, is there.
+/// The part of a body, or over gRPC of a message, that has arrived.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Part {
-    /// Its bytes that have arrived.
+struct PartialMessage {
+    /// The number of bytes that have arrived.
     arrived: usize,
-    /// Over gRPC: its length, and the bytes of the prefix that say so.
+    /// Over gRPC: the prefix, which has the message's length.
     prefix: [u8; PREFIX],
 }
 
-impl Part {
-    /// Over gRPC, follows the messages in the next bytes. How many of them ended.
+impl PartialMessage {
+    /// Over gRPC, follows the messages in the next bytes. Returns the number of messages that ended in them.
     fn messages(&mut self, mut bytes: &[u8]) -> usize {
         let mut ended = 0;
         while !bytes.is_empty() {
@@ -114,14 +114,14 @@ impl Part {
     }
 }
 
-/// What a lease of unfinished bytes wakes when it must go.
+/// The holder of a lease of unfinished bytes. An eviction wakes the body's task.
 #[derive(Default)]
-struct Unfinished {
+struct UnfinishedUpload {
     evicted: AtomicBool,
     waker: AtomicWaker,
 }
 
-impl Holder for Unfinished {
+impl Holder for UnfinishedUpload {
     fn evict(&self) {
         self.evicted.store(true, Relaxed);
         self.waker.wake();
@@ -138,7 +138,7 @@ impl Upload {
         if is_over {
             exchange.owe();
         }
-        let (part, since) = (Part::default(), Instant::now());
+        let (part, since) = (PartialMessage::default(), Instant::now());
         Self { body, exchange, part, since, timer: None, lease: None, is_over }
     }
 
@@ -164,7 +164,7 @@ impl Upload {
             Some((lease, _)) => lease.set(if self.exchange.is_kept() { self.part.arrived } else { 0 }),
             None if is_whole || !self.exchange.is_kept() => {}
             None => {
-                let unfinished = Arc::<Unfinished>::default();
+                let unfinished = Arc::<UnfinishedUpload>::default();
                 let lease = self.exchange.budgets.unread.lease(unfinished.clone());
                 lease.set(self.part.arrived);
                 self.lease = Some((lease, unfinished));
@@ -192,16 +192,16 @@ impl Upload {
         (self.lease, self.timer) = (None, None);
     }
 
-    /// Whether the body must end here, while it is waited for.
-    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<Cut> {
-        // A call may wait for its next message.
+    /// Whether the body must end here, although more of it is expected.
+    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<UploadCut> {
+        // A call may pause before its next message.
         if self.is_over || (self.is_grpc() && self.part.arrived == 0) {
             return Poll::Pending;
         }
         if let Some((_, unfinished)) = &self.lease {
             unfinished.waker.register(cx.waker());
             if unfinished.evicted.load(Relaxed) {
-                return Poll::Ready(Cut::NoRoom);
+                return Poll::Ready(UploadCut::NoRoom);
             }
         }
         let earned = Duration::from_secs((self.part.arrived / BYTES_PER_SECOND) as u64);
@@ -210,7 +210,7 @@ impl Upload {
         if timer.deadline() != deadline {
             timer.as_mut().reset(deadline);
         }
-        timer.as_mut().poll(cx).map(|()| Cut::TooSlow)
+        timer.as_mut().poll(cx).map(|()| UploadCut::TooSlow)
     }
 }
 
@@ -278,7 +278,7 @@ mod tests {
                     Some(*end)
                 })
                 .collect();
-            let (mut part, mut at) = (Part::default(), 0);
+            let (mut part, mut at) = (PartialMessage::default(), 0);
             while at < bytes.len() {
                 let next = rng.random_range(at + 1..=bytes.len());
                 let ended = part.messages(&bytes[at..next]);
@@ -293,8 +293,8 @@ mod tests {
     #[cfg(feature = "http")]
     #[test]
     fn a_cut_is_found_below_other_errors() {
-        let error = axum::Error::new(Cut::NoRoom);
-        assert_eq!(Cut::of(&error), Some(Cut::NoRoom));
-        assert_eq!(Cut::of(&std::io::Error::other("gone")), None);
+        let error = axum::Error::new(UploadCut::NoRoom);
+        assert_eq!(UploadCut::of(&error), Some(UploadCut::NoRoom));
+        assert_eq!(UploadCut::of(&std::io::Error::other("gone")), None);
     }
 }

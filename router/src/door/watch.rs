@@ -1,8 +1,9 @@
-//! What is known of one connection: whom it waits for, and since when.
+//! The state of one connection: whether it waits for its client or for the server, and since when.
 //!
-//! Input: what its socket, its requests and its answers report. Output: whether it has had its time, how soon it may be
-//! closed for another, and a signal to close it. What must hold: reports cost a few atomic operations, because every
-//! request makes some; nothing here wakes up on its own (`places.rs` looks at all connections in turn).
+//! Input: reports of its socket, its requests and its answers. Output: whether its time is up, how soon it
+//! may be closed for another connection, and a signal to close it. What must hold: a report takes a few
+//! atomic operations, because every request makes some; there are no timers here (`places.rs` checks all
+//! connections in turn).
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -18,7 +19,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// No point in time.
 const NEVER: u64 = 0;
 
-/// Milliseconds since the door was made, from 1: 0 is [`NEVER`]. Cheap to copy.
+/// Milliseconds since the door was made, counted from 1: 0 is [`NEVER`]. Cheap to copy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock(Instant);
 
@@ -33,22 +34,23 @@ impl Clock {
     }
 }
 
-/// A connection as the others see it.
+/// The state of a connection.
 pub(crate) struct Watch {
     clock: Clock,
-    /// How many bytes of [`PREFACE`] came, and nothing else.
+    /// The number of bytes of [`PREFACE`] that came, while nothing else has come.
     preface: AtomicU8,
-    /// Requests that are begun and not answered in full.
+    /// The number of requests that have begun and are not answered in full.
     open: AtomicUsize,
-    /// Messages of clients that are complete and not answered yet: as long as there is one, others wait for the server.
+    /// The number of complete messages that are not answered yet. While there is one, the client waits for
+    /// the server.
     owed: AtomicUsize,
-    /// When the connection was last owed something, or made.
+    /// The time when the connection last owed its client an answer, or was made.
     waiting_since: AtomicU64,
-    /// When the last request ended, or the connection was made.
+    /// The time when the last request ended, or the connection was made.
     idle_since: AtomicU64,
-    /// When the head that is being read began; when the connection was made, if none has come.
+    /// The time when the head that is being read began, or when the connection was made if no head has come.
     head_since: AtomicU64,
-    /// Since when the socket takes no more bytes.
+    /// The time since which the socket takes no more bytes.
     blocked_since: AtomicU64,
     evicted: AtomicBool,
     evict: Notify,
@@ -77,7 +79,8 @@ impl Watch {
         self.clock.now()
     }
 
-    /// Bytes came. What comes between two requests begins the next one's head; over HTTP/2 it may as well be a ping.
+    /// Bytes came. Bytes between two requests begin the next request's head; over HTTP/2 they may also be a
+    /// ping.
     pub(super) fn received(&self, bytes: &[u8]) {
         if self.open.load(Relaxed) > 0 || self.is_http2() {
             return;
@@ -97,7 +100,7 @@ impl Watch {
         usize::from(self.preface.load(Relaxed)) == PREFACE.len()
     }
 
-    /// The socket took bytes, or takes none at present.
+    /// The socket took bytes, or takes no bytes at present.
     pub(super) fn wrote(&self, went_through: bool) {
         if !went_through {
             let _ = self.blocked_since.compare_exchange(NEVER, self.now(), Relaxed, Relaxed);
@@ -112,7 +115,7 @@ impl Watch {
         self.head_since.store(NEVER, Relaxed);
     }
 
-    /// A request is answered in full, or its client has gone.
+    /// A request is answered in full, or its client has disconnected.
     pub(super) fn end(&self) {
         if self.open.fetch_sub(1, Relaxed) == 1 {
             self.idle_since.store(self.now(), Relaxed);
@@ -124,26 +127,26 @@ impl Watch {
         self.owed.fetch_add(1, Relaxed);
     }
 
-    /// `messages` of them are answered, or nobody wants that any more.
+    /// `messages` messages are answered, or their answers are no longer needed.
     pub(super) fn settle(&self, messages: usize) {
         if messages > 0 && self.owed.fetch_sub(messages, Relaxed) == messages {
             self.waiting_since.store(self.now(), Relaxed);
         }
     }
 
-    /// Whether no request is on its way.
+    /// Whether there is no unanswered request.
     pub(crate) fn is_idle(&self) -> bool {
         self.open.load(Relaxed) == 0
     }
 
-    /// Since when there is no request; none while there is one.
+    /// The time since which there is no request. `None` while there is one.
     pub(super) fn idle_since(&self) -> Option<u64> {
         self.is_idle().then(|| self.idle_since.load(Relaxed))
     }
 
-    /// How readily it is closed for another connection, the smallest first: one without a request before one that waits
-    /// for the rest of a request or for the reading of an answer, and the one that has waited longest before others. None
-    /// while its client waits for the server.
+    /// The rank for being closed for another connection; the smallest is closed first. Connections without a
+    /// request come before connections that wait for the rest of a request or for a client to read. Among
+    /// equals, the one that has waited longest comes first. `None` while the client waits for the server.
     pub(super) fn rank(&self) -> Option<(bool, u64)> {
         let waits = self.owed.load(Relaxed) == 0 && !self.evicted.load(Relaxed);
         waits.then(|| match self.idle_since() {
@@ -152,7 +155,7 @@ impl Watch {
         })
     }
 
-    /// Whether it has had its time at `now`.
+    /// Whether its time is up at `now`.
     pub(super) fn is_overdue(&self, now: u64, limits: &ClientLimits) -> bool {
         let is_past = |since: u64, limit: std::time::Duration| {
             since != NEVER && now.saturating_sub(since) > limit.as_millis() as u64
@@ -165,40 +168,40 @@ impl Watch {
         is_past(idle_since, limits.idle) || (!self.is_http2() && is_past(head_since, limits.header))
     }
 
-    /// Has the connection closed.
+    /// Signals that the connection must be closed.
     pub(crate) fn evict(&self) {
         self.evicted.store(true, Relaxed);
         self.evict.notify_one();
     }
 
-    /// Completes when the connection is to be closed. For the connection's own task.
+    /// Completes when the connection must be closed. Only the connection's own task calls it.
     pub(super) async fn evicted(&self) {
         self.evict.notified().await;
     }
 }
 
 /// An answer that its client has not read yet.
-pub(super) struct Answer {
+pub(super) struct WatchedAnswer {
     watch: std::sync::Arc<Watch>,
-    /// When a part of it was last taken.
+    /// The time when the client last took a part of it.
     taken_at: AtomicU64,
-    /// How long it may wait for that, in milliseconds; an answer of a stream may wait as long as its client likes.
+    /// The time that it may wait for that, in milliseconds. An answer of a stream may wait for any time.
     limit: Option<u64>,
 }
 
-impl Answer {
+impl WatchedAnswer {
     pub(super) fn new(watch: std::sync::Arc<Watch>, limit: Option<std::time::Duration>) -> Self {
         let taken_at = AtomicU64::new(watch.now());
         Self { watch, taken_at, limit: limit.map(|limit| limit.as_millis() as u64) }
     }
 
-    /// A part of it was taken.
+    /// The client took a part of it.
     pub(super) fn taken(&self) {
         self.taken_at.store(self.watch.now(), Relaxed);
     }
 }
 
-impl Holder for Answer {
+impl Holder for WatchedAnswer {
     fn evict(&self) {
         self.watch.evict();
     }

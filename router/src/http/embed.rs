@@ -224,8 +224,9 @@ pub(crate) async fn embed(
     Ok(respond(&state, format, "embed", answer, VectorsBody))
 }
 
-/// Embed texts or token ids: a vector for each token, or several outputs at once. Only with an embedding
-/// model.
+/// Embed texts or token ids: a vector for each token, or several outputs at once.
+///
+/// Only with an embedding model.
 #[utoipa::path(post, path = "/embed_all", tag = TAG, request_body = EmbedAllBody,
     responses(
         (
@@ -250,8 +251,9 @@ pub(crate) async fn embed_all(
     Ok(respond(&state, format, "embed_all", answer, bodies))
 }
 
-/// Embed texts or token ids: a sparse vector for each. Only with a SPLADE model, or a model with a lexical
-/// head such as bge-m3.
+/// Embed texts or token ids: a sparse vector for each.
+///
+/// Only with a SPLADE model, or a model with a lexical head such as bge-m3.
 #[utoipa::path(post, path = "/embed_sparse", tag = TAG, request_body = EmbedSparseBody,
     responses(
         (status = 200, description = "The values that are not zero", body = SparseVectorsBody),

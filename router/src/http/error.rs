@@ -22,7 +22,7 @@ use super::{
     format::BodyFormat,
     routes::{self, Method, Route},
 };
-use crate::door::Cut;
+use crate::door::UploadCut;
 
 /// The message for a client without the key.
 const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
@@ -85,10 +85,10 @@ impl ApiError {
     }
 
     /// A body that the server stopped reading.
-    pub(crate) fn cut(cut: Cut) -> Self {
+    pub(crate) fn cut(cut: UploadCut) -> Self {
         let (status, kind, cause) = match cut {
-            Cut::TooSlow => (StatusCode::REQUEST_TIMEOUT, ErrorType::Validation, Cause::Request),
-            Cut::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Overloaded, Cause::Load),
+            UploadCut::TooSlow => (StatusCode::REQUEST_TIMEOUT, ErrorType::Validation, Cause::Request),
+            UploadCut::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Overloaded, Cause::Load),
         };
         Self::new(status, kind, cause, cut.to_string())
     }

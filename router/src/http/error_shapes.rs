@@ -101,7 +101,7 @@ impl ErrorShape {
 #[derive(Serialize, ToSchema)]
 #[schema(as = ErrorResponse)]
 pub(crate) struct ErrorBody {
-    /// What is wrong, where, and what to do.
+    /// The mistake, its place and the remedy.
     error: String,
     error_type: ErrorType,
 }
@@ -110,7 +110,7 @@ pub(crate) struct ErrorBody {
 #[derive(Serialize, ToSchema)]
 #[schema(as = OpenAICompatErrorResponse)]
 pub(crate) struct OpenAiErrorBody {
-    /// What is wrong, where, and what to do.
+    /// The mistake, its place and the remedy.
     message: String,
     /// The status.
     #[schema(value_type = u32)]
@@ -146,7 +146,7 @@ pub(crate) enum RerankErrorBody {
 pub(crate) struct CohereErrorBody {
     /// The id of this answer.
     id: String,
-    /// What is wrong, where, and what to do.
+    /// The mistake, its place and the remedy.
     message: String,
 }
 
@@ -154,7 +154,7 @@ pub(crate) struct CohereErrorBody {
 #[derive(Serialize, ToSchema)]
 #[schema(as = MessageErrorResponse)]
 pub(crate) struct MessageErrorBody {
-    /// What is wrong, where, and what to do.
+    /// The mistake, its place and the remedy.
     message: String,
     /// The same, where Jina's clients look for it.
     detail: String,
@@ -170,7 +170,7 @@ pub(crate) struct NestedErrorBody {
 #[derive(Serialize, ToSchema)]
 #[schema(as = NestedError)]
 struct NestedError {
-    /// What is wrong, where, and what to do.
+    /// The mistake, its place and the remedy.
     message: String,
     #[serde(rename = "type")]
     kind: ErrorType,

@@ -27,7 +27,7 @@ use super::{
     format::{BodyFormat, read_message_pack},
 };
 use crate::{
-    door::{Cut, Keeping},
+    door::{Keeping, UploadCut},
     state::AppState,
 };
 
@@ -96,7 +96,7 @@ async fn discard_rest(mut body: Body) {
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn broken_off(error: axum::Error) -> ApiError {
-    match Cut::of(&error) {
+    match UploadCut::of(&error) {
         Some(cut) => ApiError::cut(cut),
         None => ApiError::malformed(format!("the request body broke off: {error}")),
     }

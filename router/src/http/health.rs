@@ -19,8 +19,9 @@ pub(crate) async fn health(State(state): State<AppState>) -> Result<StatusCode, 
     if state.service.healthy().await { Ok(StatusCode::OK) } else { Err(Error::Unhealthy.into()) }
 }
 
-/// Whether the process runs. It is for a probe that restarts the process, so it fails only if a restart would
-/// help.
+/// Whether the process runs.
+///
+/// It is for a probe that restarts the process, so it fails only if a restart would help.
 #[utoipa::path(get, path = "/health/live", operation_id = "health_live", tag = TAG, security(()),
     responses((status = 200, description = "The process runs")))]
 pub(crate) async fn live() -> StatusCode {

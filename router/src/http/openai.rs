@@ -1,8 +1,8 @@
 //! `POST /v1/embeddings` and `/embeddings`: vectors, in `OpenAI`'s format.
 //!
 //! Input: `input`, as `/embed` takes `inputs`. Output: `{object, data, model, usage}`, with a vector as a
-//! list of numbers or as base64 of its little-endian float32 values. What must hold: the numbers are those of
-//! `/embed`; every error has `OpenAI`'s error body, also one of the key or the body's format.
+//! list of numbers or as base64 of its little-endian float32 values. What must hold: the numbers equal those
+//! that `/embed` gives; every error has `OpenAI`'s error body, also one of the key or the body's format.
 
 use axum::{extract::State, response::Response};
 use base64::{Engine, prelude::BASE64_STANDARD};

@@ -44,7 +44,7 @@ impl Platform {
         })
     }
 
-    /// All routes: the server's own, with those of the platform.
+    /// All routes: the server's own and the platform's.
     pub(crate) fn routes(&self) -> Vec<Route> {
         let mut routes = ROUTES.to_vec();
         let further = [(&self.predict_route, Action::Vertex), (&self.health_route, Action::Health)];

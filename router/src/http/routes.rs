@@ -55,7 +55,7 @@ pub(crate) enum Listed {
     Hidden,
 }
 
-/// What a route does.
+/// The task of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Rerank,

@@ -114,7 +114,7 @@ impl Instance {
     }
 }
 
-/// `value` as a body, or what is wrong with it.
+/// `value` as a body, or the mistake in it.
 fn body<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     if !value.is_object() {
         return Err("expected an object, the body of another route".to_owned());

@@ -20,7 +20,7 @@ use crate::{
         operand::{Operand, OperandRows},
         pack::{self, Format, Words},
         softmax::{self, RunningSoftmax},
-        tile::{self, Ahead, COLUMNS, MAX_ROWS, Start},
+        tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, TileOperands},
     },
 };
 use std::{f32::consts::LOG2_E, ops::Range};
@@ -281,7 +281,7 @@ impl<'a> Tiles<'a> {
 
     fn multiply(&self, a: &[u32], b: &[u32], rows: usize, start: Start<'_>, sums: &mut [[f32; COLUMNS]]) {
         let formats = (self.format, self.format);
-        tile::multiply(self.compute.set, rows, formats, (a, b), start, Ahead::NOTHING, sums);
+        tile::multiply(self.compute.set, rows, TileOperands { formats, a, b }, start, Ahead::NOTHING, sums);
     }
 
     /// The packed keys and values of a head, for a piece's segment.

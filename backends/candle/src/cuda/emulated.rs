@@ -4,7 +4,12 @@
 //! must hold: each launch has the arguments of its kernel, in number and kind. Undefined behaviour in a
 //! kernel, such as a misaligned wide access, ends the test's process with an illegal instruction.
 #![expect(unsafe_code, reason = "kernels are C functions")]
-#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+#![expect(
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a failed test should stop here, and one that is skipped should say so"
+)]
 
 use libloading::Library;
 use std::{

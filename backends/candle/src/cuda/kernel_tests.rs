@@ -2,7 +2,7 @@
 //! each boundary, all block sizes, misaligned rows, null arguments.
 
 #![expect(unsafe_code, reason = "kernels read and write memory that has margins")]
-#![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use super::{
     emulated::{Guarded, Kernels, Word, kernels},

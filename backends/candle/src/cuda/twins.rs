@@ -233,7 +233,9 @@ pub(crate) fn embed(
             sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += value);
         }
     }
-    sums.iter_mut().for_each(|sum| *sum *= scale);
+    for sum in &mut sums {
+        *sum *= scale;
+    }
     self::norm(&sums, columns, norm, to_f32)
 }
 

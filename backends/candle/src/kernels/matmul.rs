@@ -12,7 +12,7 @@ use super::{
     operand::{Operand, OperandRows, Shared},
     pack::{self, Format, Words},
     step::Step,
-    tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, Sums, WORDS},
+    tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, Sums, TileOperands, WORDS},
 };
 use std::{cell::Cell, ops::Range};
 
@@ -222,8 +222,7 @@ impl Compute {
                     tile::multiply(
                         self.set,
                         rows,
-                        (x.format, weight.format),
-                        (block, columns),
+                        TileOperands { formats: (x.format, weight.format), a: block, b: columns },
                         bias.map_or(Start::Zeros, Start::Columns),
                         ahead,
                         sums,

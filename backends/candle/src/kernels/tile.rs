@@ -82,16 +82,23 @@ impl Origin {
     }
 }
 
+/// The packed operands of a tile. The formats are equal, or `a` has `f32` and `b` has bfloat16. In the latter
+/// case, a word of `b` is multiplied with two words of `a`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TileOperands<'a> {
+    /// The formats of `a` and of `b`.
+    pub(crate) formats: (Format, Format),
+    /// A block of rows: `[chunk][rows][WORDS]`.
+    pub(crate) a: &'a [u32],
+    /// A panel of columns: `[word][COLUMNS]`.
+    pub(crate) b: &'a [u32],
+}
+
 /// Computes one tile: `sums[row][column] = start + Σ a · b` over the words of a row.
-///
-/// `a` is a block `[chunk][rows][WORDS]` in the format `formats.0`, `b` a panel `[word][COLUMNS]` in the
-/// format `formats.1`. The formats are equal, or `a` has `f32` and `b` has bfloat16. In the latter case, a
-/// word of `b` is multiplied with two words of `a`.
 pub(crate) fn multiply(
     set: InstructionSet,
     rows: usize,
-    formats: (Format, Format),
-    (a, b): (&[u32], &[u32]),
+    TileOperands { formats, a, b }: TileOperands<'_>,
     start: Start<'_>,
     ahead: Ahead,
     sums: &mut [[f32; COLUMNS]],
@@ -509,7 +516,14 @@ mod tests {
                         sums.rows().fill([7.0; COLUMNS]);
                         let values: [f32; COLUMNS] = std::array::from_fn(|_| rng.random_range(-3.0..3.0));
                         let start = if chunks == 2 { Start::Zeros } else { Start::Columns(&values) };
-                        multiply(set, rows, formats, (&a, &b), start, Ahead::NOTHING, sums.rows());
+                        multiply(
+                            set,
+                            rows,
+                            TileOperands { formats, a: &a, b: &b },
+                            start,
+                            Ahead::NOTHING,
+                            sums.rows(),
+                        );
                         let counts = chunks != 2 && formats.0 != Format::Int8;
                         let start = if counts { values } else { [0.0; COLUMNS] };
                         for (row, expected) in expected.iter().enumerate() {
@@ -545,12 +559,26 @@ mod tests {
                 let most = rows(set, formats.0);
                 let (a, b, _) = operands(&mut rng, set, formats, (most, 4));
                 let mut whole = Sums::of_tile();
-                multiply(set, most, formats, (&a, &b), Start::Zeros, Ahead::NOTHING, whole.rows());
+                multiply(
+                    set,
+                    most,
+                    TileOperands { formats, a: &a, b: &b },
+                    Start::Zeros,
+                    Ahead::NOTHING,
+                    whole.rows(),
+                );
                 for row in 0..most {
                     let of_row = |chunk: &[u32]| chunk[row * WORDS..(row + 1) * WORDS].to_vec();
                     let alone: Vec<u32> = a.chunks_exact(most * WORDS).flat_map(of_row).collect();
                     let mut sums = Sums::of_tile();
-                    multiply(set, 1, formats, (&alone, &b), Start::Zeros, Ahead::NOTHING, sums.rows());
+                    multiply(
+                        set,
+                        1,
+                        TileOperands { formats, a: &alone, b: &b },
+                        Start::Zeros,
+                        Ahead::NOTHING,
+                        sums.rows(),
+                    );
                     assert_eq!(
                         sums.rows()[0].map(f32::to_bits),
                         whole.rows()[row].map(f32::to_bits),
@@ -569,12 +597,26 @@ mod tests {
                 for rows in 1..=rows(set, formats.0) {
                     let (a, b, _) = operands(&mut rng, set, formats, (rows, 6));
                     let (mut whole, mut parts) = (Sums::of_tile(), Sums::of_tile());
-                    multiply(set, rows, formats, (&a, &b), Start::Zeros, Ahead::NOTHING, whole.rows());
+                    multiply(
+                        set,
+                        rows,
+                        TileOperands { formats, a: &a, b: &b },
+                        Start::Zeros,
+                        Ahead::NOTHING,
+                        whole.rows(),
+                    );
                     for (from, to) in [(0, 2), (2, 2), (2, 6)] {
                         let a = &a[from * rows * WORDS..to * rows * WORDS];
                         let b = &b[b.len() / 6 * from..b.len() / 6 * to];
                         let start = if from == 0 { Start::Zeros } else { Start::Sums };
-                        multiply(set, rows, formats, (a, b), start, Ahead::NOTHING, parts.rows());
+                        multiply(
+                            set,
+                            rows,
+                            TileOperands { formats, a, b },
+                            start,
+                            Ahead::NOTHING,
+                            parts.rows(),
+                        );
                     }
                     let bits = |sums: &mut Sums| {
                         sums.rows()[..rows].as_flattened().iter().map(|sum| sum.to_bits()).collect::<Vec<_>>()
@@ -591,6 +633,13 @@ mod tests {
         let mut sums = Sums::of_tile();
         let (a, b) = ([0; WORDS], [0; WORDS * COLUMNS]);
         let formats = (Format::F32, Format::Int8);
-        multiply(InstructionSet::Portable, 1, formats, (&a, &b), Start::Zeros, Ahead::NOTHING, sums.rows());
+        multiply(
+            InstructionSet::Portable,
+            1,
+            TileOperands { formats, a: &a, b: &b },
+            Start::Zeros,
+            Ahead::NOTHING,
+            sums.rows(),
+        );
     }
 }

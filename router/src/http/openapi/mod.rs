@@ -78,8 +78,9 @@ enum MainTaskAnswer {
     Other(InstancePrediction),
 }
 
-/// Answer the model's main task: `/rerank`, `/predict` or `/embed`; `/similarity` with
-/// `TASK=sentence-similarity`.
+/// Answer the model's main task.
+///
+/// That is the task of `/rerank`, `/predict` or `/embed`, or of `/similarity` with `TASK=sentence-similarity`.
 #[utoipa::path(post, path = "/", tag = TAG, request_body = MainTaskBody,
     responses((status = 200, description = "The answer of that route", body = MainTaskAnswer), RerankErrors))]
 #[expect(dead_code, reason = "describes a route whose handler depends on the model")]

@@ -37,7 +37,8 @@ pub(crate) struct DocumentsBody {
     /// The number of results, best first; all if it is absent, null or 0.
     #[schema(default = json!(null))]
     top_n: Option<usize>,
-    /// Voyage's and Mixedbread's name for `top_n`. Without `top_n`, the answer has Voyage's `data` too.
+    /// Voyage's and Mixedbread's name for `top_n`. If it is there without `top_n`, the answer has Voyage's
+    /// `data` too.
     #[schema(default = json!(null))]
     top_k: Option<usize>,
     /// Whether the answer repeats the documents.

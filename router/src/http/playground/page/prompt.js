@@ -1,4 +1,4 @@
-// A prompt, piece by piece: the part that all documents share, the document, the rest, and what was cut.
+// A prompt, piece by piece: the part that all documents share, the document, the rest, and the part cut off.
 
 import { amount, element } from "./elements.js";
 
