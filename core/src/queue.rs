@@ -8,8 +8,8 @@
 //!
 //! Texts leave in the order of their requests' [`Turn`]s. A small request need not wait for the end of a
 //! large one that came just before it, and a large one is not put off for ever. Every batch begins with the
-//! first text of the request whose turn it is. Once `PATIENCE` times a request's own tokens have left since
-//! it arrived, no new arrival is put before it.
+//! first text of the request whose turn it is. Once `PATIENCE · n` tokens have left the queue since a request
+//! of `n` tokens arrived, no new arrival is put before that request.
 
 use crate::{
     error::Error,
@@ -29,10 +29,10 @@ use std::{
 use text_embeddings_backend_core::{Batch, BatchBuilder, Output, Packing, Text};
 use tokio::sync::oneshot;
 
-/// A request may be overtaken by smaller new ones until this many times its own tokens have left the queue.
-/// With 1, every request waits behind the backlog as soon as there is one. With more than 8, hardly any
-/// answer comes sooner, and large requests wait longer (simulated: short pairs among requests of 32 and of 8
-/// long texts, at half and four fifths of the load that the device can bear).
+/// Smaller new requests may overtake a request of `n` tokens until `PATIENCE · n` tokens have left the queue
+/// since it arrived. With 1, every request waits behind the backlog as soon as there is one. With more than
+/// 8, hardly any answer comes sooner, and large requests wait longer (simulated: short pairs among requests
+/// of 32 and of 8 long texts, at half and four fifths of the load that the device can bear).
 pub(crate) const PATIENCE: u64 = 8;
 
 /// A request's place in the order in which texts are computed. Its texts share it.
@@ -479,7 +479,7 @@ mod tests {
     }
 
     impl Request {
-        /// A request of texts with these lengths. No two of its texts share a token.
+        /// A request of texts with these lengths. None of them shares a token with any other text.
         fn join(queue: &mut Queue, lengths: &[usize]) -> Self {
             let turn = queue.turn();
             let first = turn.number as u32 * 1000;
@@ -571,7 +571,7 @@ mod tests {
         requests.push(Request::join(&mut queue, &[9; 200]));
         assert_eq!(take(&mut queue, &mut requests, limits), [1, 4]);
         // An endless series of small requests, none of which leaves room for a text of the large one, comes
-        // first until `PATIENCE` times its tokens have left.
+        // first until `PATIENCE` times the large request's tokens have left the queue.
         let mut left = 0;
         while requests[0].waiting.len() == 7 {
             left = queue.left;
