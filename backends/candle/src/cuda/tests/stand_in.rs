@@ -11,7 +11,7 @@ use crate::{
         sequences::Sequences,
     },
 };
-use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
 /// The device.
 pub(crate) struct StandIn {
@@ -67,14 +67,14 @@ impl Accelerator for StandIn {
     fn address(&self, tensor: &Tensor) -> Result<u64> {
         let (storage, layout) = tensor.storage_and_layout();
         assert!(layout.is_contiguous());
-        let Storage::Cpu(storage) = &*storage else { panic!("a tensor that is not in main memory") };
+        let Storage::Cpu(storage) = &*storage else { bail!("a tensor that is not in main memory") };
         let base = match storage {
             CpuStorage::F32(values) => values.as_ptr() as u64,
             CpuStorage::F16(values) => values.as_ptr() as u64,
             CpuStorage::BF16(values) => values.as_ptr() as u64,
             CpuStorage::U32(values) => values.as_ptr() as u64,
             CpuStorage::I64(values) => values.as_ptr() as u64,
-            _ => panic!("no kernel takes {:?}", tensor.dtype()),
+            _ => bail!("no kernel takes {:?}", tensor.dtype()),
         };
         Ok(base + (layout.start_offset() * tensor.dtype().size_in_bytes()) as u64)
     }
@@ -95,7 +95,7 @@ pub(super) fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor
         let [first_key, end_key] = [key_ends[0] as usize, key_ends[1] as usize];
         assert!(end_query - first_query <= sequences.most_queries);
         assert!(end_key - first_key <= sequences.most_keys);
-        for query in first_query..end_query {
+        for (query, heads_of_query) in (first_query..end_query).zip(&queries[first_query..end_query]) {
             // The last query is at the position of the last key.
             let own = query as i64 + end_key as i64 - end_query as i64;
             let side = |tokens: usize| i64::try_from(tokens).unwrap_or(i64::MAX / 4);
@@ -107,7 +107,7 @@ pub(super) fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor
                 .collect();
             for head in 0..heads {
                 let score = |&key: &usize| -> f64 {
-                    let pairs = queries[query][head].iter().zip(&keys[key][head / shared]);
+                    let pairs = heads_of_query[head].iter().zip(&keys[key][head / shared]);
                     let product: f64 = pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
                     product * f64::from(sequences.scale)
                 };
