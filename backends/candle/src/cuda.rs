@@ -38,7 +38,9 @@ use std::{borrow::Cow, collections::HashMap, sync::Arc};
 use text_embeddings_backend_core::{Activation, BackendError};
 
 /// The most threads of a block that computes one row.
-const MOST_THREADS: usize = 256;
+const MOST_THREADS: usize = 1024;
+/// Threads of a block that averages rows: eight warps, which share the rows of 32 columns.
+const MEAN_THREADS: usize = 256;
 /// Values of a row per thread: 16 bytes of 16-bit values. A thread computes more if a block would need more
 /// threads.
 const VALUES_PER_THREAD: usize = 8;
@@ -589,7 +591,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             dtype: None,
             // A block computes as many columns of a text as a warp has threads.
             blocks: texts.len() * columns.div_ceil(32),
-            threads: MOST_THREADS,
+            threads: MEAN_THREADS,
             arguments: &arguments,
         };
         self.accelerator.launch(&launch).map_err(failed)?;

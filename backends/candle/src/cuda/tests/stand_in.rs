@@ -115,13 +115,11 @@ pub(super) fn flash(turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor
                 let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
                 let sum: f64 = weights.iter().sum();
-                for column in 0..size {
+                let of_column = |column: usize| -> f64 {
                     let parts = seen.iter().zip(&weights);
-                    let value: f64 = parts
-                        .map(|(&key, weight)| weight * f64::from(values[key][head / shared][column]))
-                        .sum();
-                    out.push((value / sum) as f32);
-                }
+                    parts.map(|(&key, weight)| weight * f64::from(values[key][head / shared][column])).sum()
+                };
+                out.extend((0..size).map(|column| (of_column(column) / sum) as f32));
             }
         }
     }
