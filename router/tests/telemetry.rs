@@ -170,7 +170,7 @@ async fn no_secret_is_in_any_line_of_the_log() {
         assert_eq!(info(server.address, secrets[3]).await, 401);
         let lines = tokio::task::block_in_place(|| server.stop());
         assert_eq!(collector.0.lock().unwrap().first().unwrap(), &format!("Basic {credentials}"));
-        for text in ["h2::", "<redacted>"] {
+        for text in ["h2::", "--api-key"] {
             assert!(lines.iter().any(|line| line.contains(text)), "the log says too little: no {text}");
         }
         for line in &lines {
@@ -234,9 +234,9 @@ fn a_collector_that_is_down_costs_one_line_and_no_request() {
     let successes: Vec<_> = lines.iter().filter(|line| line["message"] == "Success").collect();
     assert_eq!(successes.len(), 2);
     for line in successes {
-        assert_eq!((&line["level"], &line["span"]["route"]), (&"INFO".into(), &"rerank".into()));
-        for time in ["total_time", "tokenization_time", "queue_time", "inference_time"] {
-            assert!(line["span"][time].as_str().unwrap().ends_with('s'), "{line}");
+        assert_eq!((&line["level"], &line["span"]["route"]), (&"INFO".into(), &"/rerank".into()));
+        for milliseconds in ["total_ms", "tokenization_ms", "queue_ms", "inference_ms"] {
+            assert!(line[milliseconds].as_f64().is_some_and(|time| time >= 0.0), "{line}");
         }
     }
 }
