@@ -125,7 +125,7 @@ pub(crate) struct ModelArgs {
     /// The most bytes of memory for computed beginnings of texts (template, instruction, query, prompt); 0:
     /// none.
     ///
-    /// Later requests that begin alike need not compute them again. Only on the CPU.
+    /// Later requests that begin alike need not compute them again. A GPU keeps them in 16-bit arithmetic only.
     #[arg(long, env, default_value = "268435456", value_parser = whole::<usize>, help_heading = "Limits")]
     pub(crate) prefix_cache_bytes: usize,
 
