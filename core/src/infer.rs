@@ -268,7 +268,7 @@ mod tests {
     };
     use text_embeddings_backend_core::{Output, TokenVectors};
 
-    type Answer = oneshot::Receiver<Result<Outcome, Error>>;
+    type Reply = oneshot::Receiver<Result<Outcome, Error>>;
 
     fn limits(max_batch_tokens: usize) -> EngineLimits {
         EngineLimits {
@@ -280,11 +280,11 @@ mod tests {
         }
     }
 
-    fn submit(engine: &Engine, ids: &[u32]) -> Answer {
+    fn submit(engine: &Engine, ids: &[u32]) -> Reply {
         submit_in(engine, &engine.turn(), ids)
     }
 
-    fn submit_in(engine: &Engine, turn: &Arc<Turn>, ids: &[u32]) -> Answer {
+    fn submit_in(engine: &Engine, turn: &Arc<Turn>, ids: &[u32]) -> Reply {
         let (reply, answer) = oneshot::channel();
         engine.announce(turn).submit(Text::new(ids, Wanted::WHOLE), reply);
         answer
@@ -292,7 +292,7 @@ mod tests {
 
     /// An engine whose backend holds a first batch, the text 9, so that texts submitted meanwhile wait
     /// together.
-    fn busy(control: &Control, max_batch_tokens: usize) -> (Engine, Answer) {
+    fn busy(control: &Control, max_batch_tokens: usize) -> (Engine, Reply) {
         let engine = Engine::start(control.backend(), limits(max_batch_tokens)).unwrap();
         control.hold();
         let blocker = submit(&engine, &[9]);
@@ -300,7 +300,7 @@ mod tests {
         (engine, blocker)
     }
 
-    fn raw(answer: Answer) -> Result<Vec<f32>, Error> {
+    fn raw(answer: Reply) -> Result<Vec<f32>, Error> {
         answer.blocking_recv().unwrap().map(|outcome| outcome.output.whole)
     }
 

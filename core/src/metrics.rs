@@ -102,7 +102,7 @@ pub struct TextMetrics {
 
 /// The way in which a metric moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// It only grows, by whole numbers.
     Counter,
     /// It only grows, by seconds and fractions. The recorder's counters are whole numbers, so the recorder
@@ -131,7 +131,7 @@ pub struct Metric {
     /// The name that clients query.
     pub name: &'static str,
     /// The way in which it moves.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// The unit of its values.
     pub unit: Unit,
     /// Its meaning, in a sentence.
@@ -139,31 +139,31 @@ pub struct Metric {
 }
 
 const fn counter(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: Kind::Counter, unit: Unit::Count, description }
+    Metric { name, kind: MetricKind::Counter, unit: Unit::Count, description }
 }
 
 const fn seconds(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: Kind::Histogram(Observed::Durations), unit: Unit::Seconds, description }
+    Metric { name, kind: MetricKind::Histogram(Observed::Durations), unit: Unit::Seconds, description }
 }
 
 const fn amounts(name: &'static str, power: i32, description: &'static str) -> Metric {
-    Metric { name, kind: Kind::Histogram(Observed::Amounts(power)), unit: Unit::Count, description }
+    Metric { name, kind: MetricKind::Histogram(Observed::Amounts(power)), unit: Unit::Count, description }
 }
 
 const fn probabilities(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: Kind::Histogram(Observed::Probabilities), unit: Unit::Count, description }
+    Metric { name, kind: MetricKind::Histogram(Observed::Probabilities), unit: Unit::Count, description }
 }
 
 const fn gauge(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, unit: Unit::Count, description }
+    Metric { name, kind: MetricKind::Gauge, unit: Unit::Count, description }
 }
 
 const fn gauge_of_seconds(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, unit: Unit::Seconds, description }
+    Metric { name, kind: MetricKind::Gauge, unit: Unit::Seconds, description }
 }
 
 const fn counter_of_seconds(name: &'static str, description: &'static str) -> Metric {
-    Metric { name, kind: Kind::CounterOfSeconds, unit: Unit::Seconds, description }
+    Metric { name, kind: MetricKind::CounterOfSeconds, unit: Unit::Seconds, description }
 }
 
 /// All metrics.
@@ -267,9 +267,11 @@ pub const ALL: &[Metric] = &[
 pub fn describe() {
     for Metric { name, kind, unit, description } in ALL.iter().copied() {
         match kind {
-            Kind::Counter => metrics::describe_counter!(name, unit, description),
-            Kind::Gauge | Kind::CounterOfSeconds => metrics::describe_gauge!(name, unit, description),
-            Kind::Histogram(_) => metrics::describe_histogram!(name, unit, description),
+            MetricKind::Counter => metrics::describe_counter!(name, unit, description),
+            MetricKind::Gauge | MetricKind::CounterOfSeconds => {
+                metrics::describe_gauge!(name, unit, description);
+            }
+            MetricKind::Histogram(_) => metrics::describe_histogram!(name, unit, description),
         }
     }
 }

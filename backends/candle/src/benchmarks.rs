@@ -45,7 +45,7 @@ const HEADS: Heads = Heads { queries: 16, keys: 8, size: 128 };
 /// The operations that an exponential counts as: its polynomial, and the steps before and after it.
 const EXPONENTIAL: usize = 18;
 
-type Outcome = Result<(), Box<dyn Error>>;
+type BenchmarkResult = Result<(), Box<dyn Error>>;
 
 /// The instruction set that `INSTRUCTION_SET` names, else the best.
 fn instruction_set() -> Result<InstructionSet, Box<dyn Error>> {
@@ -95,7 +95,7 @@ impl Bench {
         format: Format,
         operations: usize,
         mut body: impl FnMut(&Compute),
-    ) -> Outcome {
+    ) -> BenchmarkResult {
         let peak = self.peak(format);
         let mut group = self.criterion.benchmark_group("kernels");
         group.throughput(Throughput::Elements(operations as u64));
@@ -158,7 +158,7 @@ impl Softmax {
 /// # Errors
 ///
 /// If a variable is malformed, or the system refuses threads, files or output.
-pub fn run() -> Outcome {
+pub fn run() -> BenchmarkResult {
     let mut bench = Bench::new()?;
     let (set, threads) = (bench.compute.set, bench.compute.threads.count());
     writeln!(io::stdout(), "{set}, threads: {threads}")?;
@@ -182,7 +182,7 @@ fn operand(bench: &mut Bench, rows: usize, depth: usize, format: Format) -> Oper
 }
 
 /// `x · Wᵀ` for each kind of arithmetic; float32 with the weights of a bfloat16 checkpoint.
-fn products(bench: &mut Bench) -> Outcome {
+fn products(bench: &mut Bench) -> BenchmarkResult {
     for (dtype, left, right) in [
         ("float32", Format::F32, Format::Bf16),
         ("bfloat16", Format::Bf16, Format::Bf16),
@@ -205,7 +205,7 @@ fn products(bench: &mut Bench) -> Outcome {
 }
 
 /// Attention of all tokens: of one text, and of eight texts with a common prefix.
-fn attentions(bench: &mut Bench) -> Outcome {
+fn attentions(bench: &mut Bench) -> BenchmarkResult {
     for (what, shared, own, texts) in [("1 text of 1024", 0, 1024, 1), ("8 texts of 90+128", 90, 128, 8)] {
         let mut builder = BatchBuilder::new(Packing::SHARED);
         for text in 0..texts {
@@ -239,7 +239,7 @@ fn attentions(bench: &mut Bench) -> Outcome {
 }
 
 /// The norm of a row and its conversion to the next product's operand.
-fn norms(bench: &mut Bench) -> Outcome {
+fn norms(bench: &mut Bench) -> BenchmarkResult {
     let (rows, norm) = (128, vec![1.0; HIDDEN]);
     let x = bench.random(rows * HIDDEN);
     for (dtype, format) in [("float32", Format::F32), ("bfloat16", Format::Bf16), ("int8", Format::Int8)] {
@@ -263,7 +263,7 @@ fn norms(bench: &mut Bench) -> Outcome {
 }
 
 /// A step of the softmax, and gates multiplied with their values; on one thread.
-fn steps(bench: &mut Bench) -> Outcome {
+fn steps(bench: &mut Bench) -> BenchmarkResult {
     let mut softmax = Softmax::new();
     // Maximum, exponent, exponential, sum.
     bench.run("softmax 14x256", Format::F32, (EXPONENTIAL + 3) * Softmax::SCORES, |compute| {

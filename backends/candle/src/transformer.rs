@@ -18,7 +18,7 @@ use crate::{
     rope::{Angles, RopeTables},
 };
 use convolution::Convolution;
-use layer::{Layer, Stream, Wanted};
+use layer::{LastRows, Layer, Stream};
 use text_embeddings_backend_core::Batch;
 pub(crate) use weights::Weights;
 
@@ -142,7 +142,7 @@ impl<O: Operations> Transformer<O> {
         });
         let last_rows = last_rows.transpose()?;
         let wanted = last.as_ref().zip(last_rows.as_ref());
-        let wanted = wanted.map(|((_, last), rows)| Wanted { places: &last.computed, rows });
+        let wanted = wanted.map(|((_, last), rows)| LastRows { places: &last.computed, rows });
         let hidden = self.embed(operations, pass, &positions)?; // [computed, hidden]
         let rows_of_first = if self.layers.len() == 1 { rows } else { &all.rows };
         let convolution = self.convolution.as_ref();

@@ -49,7 +49,7 @@ pub(crate) enum Meaning {
 
 /// An input that the server fills.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Input {
+pub(crate) struct GraphInput {
     pub(crate) name: String,
     /// The values that it gets.
     pub(crate) feed: Feed,
@@ -60,7 +60,7 @@ pub(crate) struct Input {
 /// How to run a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Signature {
-    pub(crate) inputs: Vec<Input>,
+    pub(crate) inputs: Vec<GraphInput>,
     /// The name of the output that is read.
     pub(crate) output: String,
     pub(crate) meaning: Meaning,
@@ -119,7 +119,7 @@ impl Signature {
 }
 
 /// The input of a port, or the reason why the server cannot fill it.
-fn input(port: &Port) -> Result<Input, String> {
+fn input(port: &Port) -> Result<GraphInput, String> {
     let Port { name, element, shape } = port;
     let Some(&(_, feed)) = INPUTS.iter().find(|(known, _)| known == name) else {
         let why = if name.starts_with("past_key_values") || name == "use_cache_branch" {
@@ -137,7 +137,7 @@ fn input(port: &Port) -> Result<Input, String> {
     };
     match shape.as_slice() {
         [texts, tokens] if *tokens < 0 && (*texts < 0 || *texts == 1) => {
-            Ok(Input { name: name.clone(), feed, is_narrow })
+            Ok(GraphInput { name: name.clone(), feed, is_narrow })
         }
         _ => Err(format!(
             "its input `{name}` has the fixed shape {shape:?}: export it for any number of texts and tokens"

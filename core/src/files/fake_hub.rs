@@ -183,7 +183,7 @@ impl Drop for FakeHub {
     }
 }
 
-struct Answer {
+struct FakeAnswer {
     status: u16,
     headers: Vec<(&'static str, String)>,
     body: Vec<u8>,
@@ -192,7 +192,7 @@ struct Answer {
     fault: Option<Fault>,
 }
 
-impl Answer {
+impl FakeAnswer {
     fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         let body = body.into();
         let length = Some(body.len() as u64);
@@ -231,8 +231,8 @@ fn serve(
     let mut answer = answer(&mut repository.lock().unwrap(), address, method, &path, token.as_deref());
     if let Some(from) = from.and_then(|from| from.parse::<usize>().ok()).filter(|_| answer.status == 200) {
         let (all, last) = (answer.body.len(), answer.body.len() - 1);
-        answer =
-            Answer { status: 206, ..answer }.header("content-range", format!("bytes {from}-{last}/{all}"));
+        answer = FakeAnswer { status: 206, ..answer }
+            .header("content-range", format!("bytes {from}-{last}/{all}"));
         answer.body.drain(..from);
         answer.length = Some(answer.body.len() as u64);
     }
@@ -245,12 +245,12 @@ fn answer(
     method: &str,
     path: &str,
     token: Option<&str>,
-) -> Answer {
+) -> FakeAnswer {
     if let Some(file) = path.strip_prefix("/cdn/") {
         return content(repository, file);
     }
     if repository.token.as_deref().is_some_and(|wanted| token != Some(wanted)) {
-        return Answer::error(401, "RepoNotFound");
+        return FakeAnswer::error(401, "RepoNotFound");
     }
     let id = repository.id.clone();
     if let Some(revision) = path.strip_prefix(&format!("/api/models/{id}/revision/")) {
@@ -259,11 +259,11 @@ fn answer(
     let Some((revision, file)) =
         path.strip_prefix(&format!("/{id}/resolve/")).and_then(|rest| rest.split_once('/'))
     else {
-        return Answer::error(404, "RepoNotFound");
+        return FakeAnswer::error(404, "RepoNotFound");
     };
-    let Some(body) = repository.files.get(file) else { return Answer::error(404, "EntryNotFound") };
+    let Some(body) = repository.files.get(file) else { return FakeAnswer::error(404, "EntryNotFound") };
     if let Some((status, code)) = repository.refuse_files {
-        return Answer::error(status, code);
+        return FakeAnswer::error(status, code);
     }
     let etag = format!("\"{}-{}\"", file.replace(|c: char| !c.is_ascii_alphanumeric(), "-"), body.len());
     let etag = repository.etags.get(file).cloned().unwrap_or(etag);
@@ -271,7 +271,7 @@ fn answer(
     let commit = repository.commit.clone().unwrap_or_else(|| revision.to_owned());
     if file.ends_with(".safetensors") {
         // Large files are stored elsewhere, so the metadata come with the redirect.
-        let answer = Answer::new(302, "moved")
+        let answer = FakeAnswer::new(302, "moved")
             .header("location", format!("http://{address}/cdn/{file}"))
             .header("x-linked-etag", etag)
             .header("x-repo-commit", commit);
@@ -280,24 +280,25 @@ fn answer(
             None => answer,
         };
     }
-    let answer = if method == "HEAD" { Answer::new(200, body.clone()) } else { content(repository, file) };
+    let answer =
+        if method == "HEAD" { FakeAnswer::new(200, body.clone()) } else { content(repository, file) };
     let answer = answer.header("etag", etag).header("x-repo-commit", commit);
-    Answer { length: if method == "HEAD" { length } else { answer.length }, ..answer }
+    FakeAnswer { length: if method == "HEAD" { length } else { answer.length }, ..answer }
 }
 
-fn listing(repository: &Repository, revision: &str) -> Answer {
+fn listing(repository: &Repository, revision: &str) -> FakeAnswer {
     let known = repository.revisions.values().find(|sha| *sha == revision);
     let Some(sha) = repository.revisions.get(revision).or(known) else {
-        return Answer::error(404, "RevisionNotFound");
+        return FakeAnswer::error(404, "RevisionNotFound");
     };
     let siblings: Vec<_> =
         repository.files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
     let body = serde_json::json!({ "id": repository.id, "sha": sha, "siblings": siblings });
-    Answer::new(200, body.to_string()).header("content-type", "application/json")
+    FakeAnswer::new(200, body.to_string()).header("content-type", "application/json")
 }
 
 /// The content of a file, changed by its fault if it has one.
-fn content(repository: &mut Repository, file: &str) -> Answer {
+fn content(repository: &mut Repository, file: &str) -> FakeAnswer {
     let body = repository.files[file].clone();
     let fault = match repository.faults.get_mut(file) {
         Some((fault, times)) if *times > 0 => {
@@ -307,13 +308,13 @@ fn content(repository: &mut Repository, file: &str) -> Answer {
         _ => None,
     };
     match fault {
-        Some(Fault::Status(status)) => Answer::error(status, "Expired"),
-        fault => Answer { fault, ..Answer::new(200, body) },
+        Some(Fault::Status(status)) => FakeAnswer::error(status, "Expired"),
+        fault => FakeAnswer { fault, ..FakeAnswer::new(200, body) },
     }
 }
 
-fn send(mut connection: &TcpStream, method: &str, answer: &Answer) -> std::io::Result<()> {
-    write!(connection, "HTTP/1.1 {} Answer\r\nconnection: close\r\n", answer.status)?;
+fn send(mut connection: &TcpStream, method: &str, answer: &FakeAnswer) -> std::io::Result<()> {
+    write!(connection, "HTTP/1.1 {} FakeAnswer\r\nconnection: close\r\n", answer.status)?;
     for (name, value) in &answer.headers {
         write!(connection, "{name}: {value}\r\n")?;
     }

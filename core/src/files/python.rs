@@ -26,7 +26,7 @@ const ADAPTER: &str = "adapter_model.safetensors";
 
 /// The files to download. Each list has the order of names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Wanted {
+pub(super) struct WantedFiles {
     /// Files whose length is bounded by their kind.
     pub(super) small: Vec<String>,
     /// Files of any length.
@@ -38,8 +38,8 @@ pub(super) struct Wanted {
 /// # Errors
 ///
 /// [`FilesError::TooManyFiles`] if the repository has more such files than any model.
-pub(super) fn wanted(files: &BTreeSet<String>, code: bool) -> Result<Wanted, FilesError> {
-    let mut wanted = Wanted::default();
+pub(super) fn wanted(files: &BTreeSet<String>, code: bool) -> Result<WantedFiles, FilesError> {
+    let mut wanted = WantedFiles::default();
     for file in files.iter().filter(|file| !is_other(file)) {
         let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
         let is_weights = WEIGHTS.iter().any(|(ending, starts)| {

@@ -21,7 +21,7 @@ const WAITING: usize = 1;
 
 /// The result of a batch.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(super) struct BatchAnswers {
     /// The entries of the batch's texts, in its order.
     pub(super) entries: Vec<Entry>,
     /// The output of each text, or the batch's error.
@@ -31,7 +31,7 @@ pub(super) struct Answers {
     pub(super) inference: Duration,
 }
 
-impl Answers {
+impl BatchAnswers {
     /// Answers each text, the last one first: whoever sees a request's first text fail can then count all
     /// failed texts.
     pub(super) fn send(self) {
@@ -55,11 +55,11 @@ impl Answers {
 
 /// The channel to the thread that sends answers. When it is dropped, the thread sends the rest and ends.
 #[derive(Debug)]
-pub(super) struct Sender(SyncSender<Answers>);
+pub(super) struct Sender(SyncSender<BatchAnswers>);
 
 impl Sender {
     /// Hands the answers of a batch to the thread. Waits while the thread is two batches behind.
-    pub(super) fn send(&self, answers: Answers) {
+    pub(super) fn send(&self, answers: BatchAnswers) {
         if let Err(SendError(answers)) = self.0.send(answers) {
             answers.send();
         }
@@ -78,10 +78,10 @@ impl Sender {
 ///
 /// [`Error::Inference`] if the system cannot start the thread.
 pub(super) fn start() -> Result<(Sender, JoinHandle<()>), Error> {
-    let (sender, receiver) = mpsc::sync_channel::<Answers>(WAITING);
+    let (sender, receiver) = mpsc::sync_channel::<BatchAnswers>(WAITING);
     let thread = thread::Builder::new()
         .name("answers".to_owned())
-        .spawn(move || receiver.into_iter().for_each(Answers::send))
+        .spawn(move || receiver.into_iter().for_each(BatchAnswers::send))
         .map_err(|error| Error::Inference(format!("the thread that sends answers did not start: {error}")))?;
     Ok((Sender(sender), thread))
 }

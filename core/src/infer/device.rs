@@ -6,7 +6,7 @@
 //! once. When the device is lost, the thread ends.
 
 use super::{
-    answers::{Answers, Sender},
+    answers::{BatchAnswers, Sender},
     state::Shared,
 };
 use crate::{
@@ -107,7 +107,7 @@ impl Shared {
                 Err(error)
             }
         };
-        let answers = Answers { entries, outputs, start, inference };
+        let answers = BatchAnswers { entries, outputs, start, inference };
         // Waking the waiting tasks takes as long as forming a batch. If no batch comes next, another thread
         // would only delay the answers.
         if has_work { sender.send(answers) } else { answers.send() }
@@ -177,10 +177,10 @@ mod tests {
     use text_embeddings_backend_core::{BatchBuilder, Packing, Text, Wanted};
     use tokio::sync::oneshot;
 
-    type Answer = oneshot::Receiver<Result<Outcome, Error>>;
+    type Reply = oneshot::Receiver<Result<Outcome, Error>>;
 
     /// An engine's state in which these texts of one request wait; nothing more will come.
-    fn waiting(texts: &[Vec<u32>]) -> (Shared, Vec<Answer>) {
+    fn waiting(texts: &[Vec<u32>]) -> (Shared, Vec<Reply>) {
         let shared = Shared::default();
         let turn = shared.lock().queue.turn();
         let answers = texts.iter().map(|ids| {
@@ -200,7 +200,7 @@ mod tests {
         shared.run(control.backend().as_mut(), limits, &Sender::without_thread());
     }
 
-    fn raw(mut answer: Answer) -> Result<Vec<f32>, Error> {
+    fn raw(mut answer: Reply) -> Result<Vec<f32>, Error> {
         answer.try_recv().unwrap().map(|outcome| outcome.output.whole)
     }
 

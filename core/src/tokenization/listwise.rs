@@ -70,7 +70,7 @@ pub struct ListwiseEncoder {
 
 /// A text in the form in which it goes into a prompt.
 #[derive(Debug, Clone)]
-struct Piece {
+struct PromptPiece {
     text: String,
     /// The number of its tokens when it is encoded alone.
     tokens: usize,
@@ -80,8 +80,8 @@ struct Piece {
 /// The texts of a list in the form in which they go into prompts.
 struct Pieces {
     instruction: Option<String>,
-    query: Piece,
-    documents: Vec<Piece>,
+    query: PromptPiece,
+    documents: Vec<PromptPiece>,
 }
 
 /// A prompt under construction.
@@ -190,7 +190,7 @@ impl ListwiseEncoder {
             start = prompt.documents.end;
             encoded.prompts.push(prompt);
         }
-        let is_cut = |piece: &&Piece| piece.is_cut || pieces.query.is_cut;
+        let is_cut = |piece: &&PromptPiece| piece.is_cut || pieces.query.is_cut;
         encoded.truncated = pieces.documents.iter().filter(is_cut).count();
         Ok(encoded)
     }
@@ -207,7 +207,7 @@ impl ListwiseEncoder {
         own.min(truncation.limits.document.unwrap_or(usize::MAX))
     }
 
-    fn query(&self, text: &str, truncation: Truncation) -> Result<Piece, Error> {
+    fn query(&self, text: &str, truncation: Truncation) -> Result<PromptPiece, Error> {
         let own = match self.options.limits.query {
             Some(QueryLimit::Tokens(tokens)) => tokens,
             Some(QueryLimit::ThreeQuarters) | None => usize::MAX,
@@ -224,7 +224,7 @@ impl ListwiseEncoder {
 
     /// A text without the authors' marks, with at most `most` tokens. A longer text is cut as in the authors'
     /// code: the tokens that stay are decoded to text.
-    fn piece(&self, text: &str, most: usize, truncation: Truncation) -> Result<Piece, Error> {
+    fn piece(&self, text: &str, most: usize, truncation: Truncation) -> Result<PromptPiece, Error> {
         let text = self.without_marks(text);
         let is_models_limit = truncation.limits.document.is_none_or(|asked| asked > most);
         if !truncation.truncate && is_models_limit {
@@ -241,14 +241,14 @@ impl ListwiseEncoder {
         let ids = self.encode_end(&text, most, truncation.direction)?;
         let tokens = ids.len().min(most);
         if ids.len() == tokens {
-            return Ok(Piece { text, tokens, is_cut: false });
+            return Ok(PromptPiece { text, tokens, is_cut: false });
         }
         let kept = match truncation.direction {
             TruncationDirection::Right => &ids[..most],
             TruncationDirection::Left => &ids[ids.len() - most..],
         };
         let text = self.tokenizers.full.decode(kept, false).map_err(failed)?;
-        Ok(Piece { text, tokens, is_cut: true })
+        Ok(PromptPiece { text, tokens, is_cut: true })
     }
 
     /// The tokens of a text. For a long text, more than `most` tokens at the end that truncation keeps.
@@ -317,11 +317,11 @@ impl ListwiseEncoder {
             };
             let cut = Truncation { truncate: true, ..truncation };
             if query < pieces.query.tokens {
-                pieces.query = Piece { is_cut: true, ..self.piece(&pieces.query.text, query, cut)? };
+                pieces.query = PromptPiece { is_cut: true, ..self.piece(&pieces.query.text, query, cut)? };
             }
             let piece = &mut pieces.documents[start];
             if document < piece.tokens {
-                *piece = Piece { is_cut: true, ..self.piece(&piece.text, document, cut)? };
+                *piece = PromptPiece { is_cut: true, ..self.piece(&piece.text, document, cut)? };
             }
         }
     }

@@ -27,7 +27,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use text_embeddings_core::{
     infer::EngineGauges,
     metrics::{
-        ALL, BUILD_INFO, Kind, Metric, Observed, REQUEST_FAILURE, REQUEST_INPUT_LENGTH, REQUESTS,
+        ALL, BUILD_INFO, Metric, MetricKind, Observed, REQUEST_FAILURE, REQUEST_INPUT_LENGTH, REQUESTS,
         TOKENIZER_REQUESTS,
     },
 };
@@ -93,7 +93,7 @@ impl Metrics {
         let text: String =
             text.split_inclusive('\n').filter(|line| !is_beyond(line, *longest_input)).collect();
         ALL.iter()
-            .filter(|metric| metric.kind == Kind::CounterOfSeconds)
+            .filter(|metric| metric.kind == MetricKind::CounterOfSeconds)
             .fold(text, |text, metric| as_counter(&text, metric))
     }
 
@@ -129,10 +129,10 @@ pub(crate) fn builder() -> Result<PrometheusBuilder, BuildError> {
     let amounts = |power: i32| -> Vec<f64> { (0..=power).map(|k| 2.0_f64.powi(k)).collect() };
     ALL.iter().try_fold(PrometheusBuilder::new(), |builder, metric| {
         let buckets = match metric.kind {
-            Kind::Counter | Kind::CounterOfSeconds | Kind::Gauge => return Ok(builder),
-            Kind::Histogram(Observed::Durations) => durations.clone(),
-            Kind::Histogram(Observed::Amounts(power)) => amounts(power),
-            Kind::Histogram(Observed::Probabilities) => PROBABILITIES.to_vec(),
+            MetricKind::Counter | MetricKind::CounterOfSeconds | MetricKind::Gauge => return Ok(builder),
+            MetricKind::Histogram(Observed::Durations) => durations.clone(),
+            MetricKind::Histogram(Observed::Amounts(power)) => amounts(power),
+            MetricKind::Histogram(Observed::Probabilities) => PROBABILITIES.to_vec(),
         };
         builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), &buckets)
     })
@@ -189,14 +189,14 @@ fn set_to_zero() {
         };
         let (label, values) = labels;
         match metric.kind {
-            Kind::Counter if values.is_empty() => metrics::counter!(name).absolute(0),
-            Kind::Counter => {
+            MetricKind::Counter if values.is_empty() => metrics::counter!(name).absolute(0),
+            MetricKind::Counter => {
                 for value in values {
                     metrics::counter!(name, label => *value).absolute(0);
                 }
             }
-            Kind::CounterOfSeconds | Kind::Gauge => metrics::gauge!(name).set(0.0),
-            Kind::Histogram(_) => {}
+            MetricKind::CounterOfSeconds | MetricKind::Gauge => metrics::gauge!(name).set(0.0),
+            MetricKind::Histogram(_) => {}
         }
     }
     let commit = info::COMMIT.unwrap_or_default();
@@ -331,22 +331,22 @@ mod tests {
             describe();
             for metric in ALL {
                 match metric.kind {
-                    Kind::Counter => metrics::counter!(metric.name).increment(1),
-                    Kind::CounterOfSeconds | Kind::Gauge => metrics::gauge!(metric.name).set(1.0),
-                    Kind::Histogram(_) => metrics::histogram!(metric.name).record(1.0),
+                    MetricKind::Counter => metrics::counter!(metric.name).increment(1),
+                    MetricKind::CounterOfSeconds | MetricKind::Gauge => metrics::gauge!(metric.name).set(1.0),
+                    MetricKind::Histogram(_) => metrics::histogram!(metric.name).record(1.0),
                 }
             }
         });
         let text = recorder.handle().render();
         let text = ALL
             .iter()
-            .filter(|metric| metric.kind == Kind::CounterOfSeconds)
+            .filter(|metric| metric.kind == MetricKind::CounterOfSeconds)
             .fold(text, |text, metric| as_counter(&text, metric));
         for metric in ALL {
             let kind = match metric.kind {
-                Kind::Counter | Kind::CounterOfSeconds => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram(_) => "histogram",
+                MetricKind::Counter | MetricKind::CounterOfSeconds => "counter",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Histogram(_) => "histogram",
             };
             let (name, description) = (metric.name, metric.description);
             for line in [format!("# TYPE {name} {kind}"), format!("# HELP {name} {description}")] {
@@ -360,9 +360,9 @@ mod tests {
         let page = include_str!("../../../docs/telemetry.md");
         for Metric { name, kind, description, .. } in ALL {
             let kind = match kind {
-                Kind::Counter | Kind::CounterOfSeconds => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram(_) => "histogram",
+                MetricKind::Counter | MetricKind::CounterOfSeconds => "counter",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Histogram(_) => "histogram",
             };
             let row = format!("| {kind} | {} |", description.trim_end_matches('.'));
             let rows =

@@ -3,7 +3,7 @@
 //! Input: the variables `INSTRUCTION_SET` (default: the best) and `THREADS` (default: all cores). Output:
 //! operations and bytes per second, of all threads together.
 
-use super::{Outcome, Softmax, instruction_set};
+use super::{BenchmarkResult, Softmax, instruction_set};
 use crate::kernels::{InstructionSet, pack::Format, peak, threads::Threads};
 use std::{
     env,
@@ -99,7 +99,7 @@ pub(super) fn settings() -> Result<(InstructionSet, usize), Box<dyn Error>> {
 /// # Errors
 ///
 /// If a variable is malformed, or the system refuses threads.
-pub fn print_peaks() -> Outcome {
+pub fn print_peaks() -> BenchmarkResult {
     let (set, threads) = settings()?;
     let machine = Machine::measure(set, threads)?;
     let [float32, bfloat16, int8] = machine.peaks.map(|(_, peak)| peak / 1e9);

@@ -7,7 +7,7 @@
 //! `docs/performance-details.md` says how to read the tables.
 
 use super::{
-    Outcome,
+    BenchmarkResult,
     machine::{Machine, settings, variable},
     table::{SPLIT_HEAD, split, table},
 };
@@ -15,7 +15,7 @@ use crate::{
     DType,
     cpu::{
         CpuOperations,
-        timed::{Cost, Kind, Log},
+        timed::{CallCost, CallKind, Log},
     },
     load_on,
 };
@@ -114,7 +114,7 @@ impl Workload {
 /// # Errors
 ///
 /// If a variable is malformed, or the model cannot be loaded.
-pub fn run() -> Outcome {
+pub fn run() -> BenchmarkResult {
     let folder = env::var("MODEL").map_err(
         |_| "MODEL must name a model folder: integration_tests/reference/benchmark_model.py makes one",
     )?;
@@ -127,7 +127,7 @@ pub fn run() -> Outcome {
     for dtype in dtypes.split(',') {
         let known = DType::ALL.into_iter().find(|known| known.to_string() == dtype);
         let dtype = known.ok_or_else(|| format!("DTYPES: {dtype} is not known"))?;
-        let mut measured = Measured::load(Path::new(&folder), &machine, dtype)?;
+        let mut measured = RunningModel::load(Path::new(&folder), &machine, dtype)?;
         let mut splits = SPLIT_HEAD.to_owned();
         for name in names.split(',') {
             let workload = WORKLOADS.iter().find(|workload| workload.name == name);
@@ -152,7 +152,7 @@ pub fn run() -> Outcome {
 }
 
 /// A model whose passes are timed.
-struct Measured {
+struct RunningModel {
     backend: Box<dyn Backend>,
     log: Log,
     vocabulary: usize,
@@ -163,10 +163,10 @@ pub(super) struct TimedPass {
     /// The length of the pass.
     pub(super) seconds: f64,
     /// The cost of each kind of operation, the longest first.
-    pub(super) costs: Vec<(Kind, Cost)>,
+    pub(super) costs: Vec<(CallKind, CallCost)>,
 }
 
-impl Measured {
+impl RunningModel {
     fn load(folder: &Path, machine: &Machine, dtype: DType) -> Result<Self, Box<dyn Error>> {
         let config: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
         let vocabulary = config["vocab_size"].as_u64().ok_or("config.json: no vocab_size")? as usize;
@@ -206,7 +206,7 @@ impl Measured {
         }
         let seconds = start.elapsed().as_secs_f64();
         let calls = std::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut costs: Vec<(Kind, Cost)> = Vec::new();
+        let mut costs: Vec<(CallKind, CallCost)> = Vec::new();
         for (kind, call) in calls {
             match costs.iter_mut().find(|(known, _)| *known == kind) {
                 Some((_, cost)) => cost.add(call),

@@ -6,11 +6,11 @@
 
 use super::{machine::Machine, roofline::TimedPass};
 use crate::{
-    cpu::timed::{ATTENTION, Cost, Kind},
+    cpu::timed::{ATTENTION, CallCost, CallKind},
     kernels::pack::Format,
 };
 
-impl Cost {
+impl CallCost {
     /// Adds another cost to this one.
     pub(super) fn add(&mut self, other: Self) {
         self.calls += other.calls;
@@ -30,15 +30,15 @@ const HEAD: &str =
 
 /// A row for each kind of call, a row for the time outside of all operations, and the sum.
 pub(super) fn table(pass: &TimedPass, machine: &Machine) -> String {
-    let (mut all, mut at_peak) = (Cost::default(), 0.0);
+    let (mut all, mut at_peak) = (CallCost::default(), 0.0);
     for (kind, cost) in &pass.costs {
         all.add(*cost);
         at_peak += cost.operations as f64 / machine.peak(kind.format);
     }
-    let is_shown = |cost: &Cost| cost.seconds >= SHOWN * pass.seconds;
+    let is_shown = |cost: &CallCost| cost.seconds >= SHOWN * pass.seconds;
     let rows = pass.costs.iter().filter(|(_, cost)| is_shown(cost));
     let rows: String = rows.map(|(kind, cost)| row(kind, cost, pass.seconds, machine)).collect();
-    let mut others = Cost::default();
+    let mut others = CallCost::default();
     pass.costs.iter().filter(|(_, cost)| !is_shown(cost)).for_each(|(_, cost)| others.add(*cost));
     let others = format!(
         "| others | {} | {:.1} | {:.1} % | {:.2} | {:.3} | | | |\n",
@@ -66,7 +66,7 @@ pub(super) fn table(pass: &TimedPass, machine: &Machine) -> String {
     [HEAD, &rows, &others, &outside, &sum].concat()
 }
 
-fn row(kind: &Kind, cost: &Cost, total: f64, machine: &Machine) -> String {
+fn row(kind: &CallKind, cost: &CallCost, total: f64, machine: &Machine) -> String {
     let format = match kind.format {
         Format::F32 => "float32",
         Format::Bf16 => "bfloat16",
@@ -104,7 +104,8 @@ pub(super) const SPLIT_HEAD: &str =
 
 /// How the pass divides between products with weights, attention and the rest.
 pub(super) fn split(name: &str, pass: &TimedPass, machine: &Machine) -> String {
-    let (mut products, mut attention, mut scores, mut at_peak) = (Cost::default(), Cost::default(), 0.0, 0.0);
+    let (mut products, mut attention, mut scores, mut at_peak) =
+        (CallCost::default(), CallCost::default(), 0.0, 0.0);
     for (kind, cost) in &pass.costs {
         at_peak += cost.operations as f64 / machine.peak(kind.format);
         match kind.sizes {

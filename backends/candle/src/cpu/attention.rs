@@ -149,7 +149,7 @@ impl Attend<'_> {
 }
 
 /// Consecutive panels of a text.
-struct Piece {
+struct KeyPiece {
     /// The segment that owns them.
     segment: usize,
     /// The range of all panels of that segment, counted in the text.
@@ -159,13 +159,13 @@ struct Piece {
 }
 
 /// The panels of the text that ends with `segment`.
-fn pieces(batch: &Batch, segment: usize) -> Vec<Piece> {
+fn pieces(batch: &Batch, segment: usize) -> Vec<KeyPiece> {
     let path = batch.path(segment);
     let all: Vec<Range<usize>> = path.iter().map(|&segment| panels(&batch.segments()[segment])).collect();
     let end = |index: usize| all.get(index + 1).map_or(all[index].end, |next| next.start);
     let piece = |(index, &segment): (usize, &usize)| {
         let panels = all[index].start..end(index);
-        Piece { segment, all: all[index].clone(), panels }
+        KeyPiece { segment, all: all[index].clone(), panels }
     };
     path.iter().enumerate().map(piece).filter(|piece| !piece.panels.is_empty()).collect()
 }
@@ -179,7 +179,7 @@ struct Step<'a> {
     tokens: usize,
     packed: &'a PackedKeys,
     /// All pieces of the text.
-    pieces: &'a [Piece],
+    pieces: &'a [KeyPiece],
 }
 
 impl<'a> Step<'a> {
@@ -190,7 +190,7 @@ impl<'a> Step<'a> {
 
     /// The pieces that contain some of its panels, each with the indices of these panels in the piece's
     /// segment.
-    fn pieces(self) -> impl Iterator<Item = (&'a Piece, Range<usize>)> {
+    fn pieces(self) -> impl Iterator<Item = (&'a KeyPiece, Range<usize>)> {
         let panels = self.panels();
         self.pieces.iter().filter_map(move |piece| {
             let from = panels.start.max(piece.panels.start);
@@ -285,7 +285,7 @@ impl<'a> Tiles<'a> {
     }
 
     /// The packed keys and values of a head, for a piece's segment.
-    fn packed<'k>(&self, step: Step<'k>, piece: &Piece) -> (PackedSize, (&'k [u32], &'k [u32])) {
+    fn packed<'k>(&self, step: Step<'k>, piece: &KeyPiece) -> (PackedSize, (&'k [u32], &'k [u32])) {
         let size = PackedSize::of(self.format, piece.all.len(), self.heads);
         (size, step.packed.head(piece.segment, self.head, size))
     }

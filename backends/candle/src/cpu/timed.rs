@@ -16,7 +16,7 @@ pub(crate) const ATTENTION: &str = "attention";
 
 /// The kind of a call. The costs of all calls of a kind are added up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct CallKind {
     /// The operation.
     pub(crate) name: &'static str,
     /// For a product, its inputs and outputs. For attention, the heads and their size.
@@ -27,7 +27,7 @@ pub(crate) struct Kind {
 
 /// The cost of one call, or of several calls of a kind.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Cost {
+pub(crate) struct CallCost {
     /// The number of calls.
     pub(crate) calls: usize,
     /// The time.
@@ -39,13 +39,13 @@ pub(crate) struct Cost {
 }
 
 /// All calls so far.
-pub(crate) type Log = Arc<Mutex<Vec<(Kind, Cost)>>>;
+pub(crate) type Log = Arc<Mutex<Vec<(CallKind, CallCost)>>>;
 
 /// A call that runs. Dropping it logs its time.
 pub(super) struct Timing(Log, Call, Instant);
 
 /// The kind and the work of a call.
-pub(super) struct Call(Kind, Cost);
+pub(super) struct Call(CallKind, CallCost);
 
 impl Timing {
     /// Starts the clock of a call.
@@ -57,7 +57,7 @@ impl Timing {
 impl Drop for Timing {
     fn drop(&mut self) {
         let Self(log, Call(kind, cost), start) = self;
-        let call = (kind.clone(), Cost { seconds: start.elapsed().as_secs_f64(), ..*cost });
+        let call = (kind.clone(), CallCost { seconds: start.elapsed().as_secs_f64(), ..*cost });
         log.lock().unwrap_or_else(PoisonError::into_inner).push(call);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     activation, classification, names, parse,
-    post_norm::{BERT, Config, WORDS, encoder},
+    post_norm::{BERT, EncoderConfig, WORDS, encoder},
 };
 use crate::{
     operations::Result,
@@ -13,7 +13,7 @@ use serde_json::Value;
 use text_embeddings_backend_core::Activation;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config: Config = parse(value)?;
+    let config: EncoderConfig = parse(value)?;
     let hidden = config.hidden_size;
     let dense = |name: &str| MatrixPart::new(name, [hidden, hidden]).into();
     let act = activation(value, "hidden_act", &config.hidden_act)?;
@@ -38,7 +38,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 
 /// RoBERTa, XLM-RoBERTa, CamemBERT.
 pub(super) fn roberta_plan(value: &Value) -> Result<Plan> {
-    let config: Config = parse(value)?;
+    let config: EncoderConfig = parse(value)?;
     let hidden = config.hidden_size;
     let dense = |name: &str| MatrixPart::new(name, [hidden, hidden]).into();
     // Positions up to the padding token's index are never used.

@@ -4,7 +4,7 @@
 
 use super::{
     activation, classification, names, parse,
-    post_norm::{BERT, Config as Body, Names, encoder},
+    post_norm::{BERT, EncoderConfig as Body, Names, encoder},
     refuse, unsupported,
 };
 use crate::{
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 /// The fields of `config.json` that BERT does not have.
 #[derive(Debug, Deserialize)]
-struct Config {
+struct DebertaConfig {
     #[serde(default)]
     relative_attention: bool,
     pos_att_type: Option<Kinds>,
@@ -53,7 +53,7 @@ const NAMES: Names = Names {
 };
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let (config, body): (Config, Body) = (parse(value)?, parse(value)?);
+    let (config, body): (DebertaConfig, Body) = (parse(value)?, parse(value)?);
     let hidden = body.hidden_size;
     let is_other = |size: Option<usize>, known: usize| size.is_some_and(|size| size != known);
     let mut plan = encoder(value, &body, 0, &NAMES)?;
@@ -106,7 +106,12 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 }
 
 /// The position terms of a layer's attention scores.
-fn disentangled(config: &Config, body: &Body, index: usize, scores: (&[&str], LogBuckets)) -> Disentangled {
+fn disentangled(
+    config: &DebertaConfig,
+    body: &Body,
+    index: usize,
+    scores: (&[&str], LogBuckets),
+) -> Disentangled {
     let (hidden, (kinds, bucket)) = (body.hidden_size, scores);
     let matrix = |kind, of_content: &str, of_position: &str| {
         let name = if config.share_att_key { of_content } else { of_position };
@@ -129,7 +134,7 @@ fn disentangled(config: &Config, body: &Body, index: usize, scores: (&[&str], Lo
 }
 
 /// The position terms, each once.
-fn kinds(value: &Value, config: &Config) -> Result<Vec<&'static str>> {
+fn kinds(value: &Value, config: &DebertaConfig) -> Result<Vec<&'static str>> {
     let names: Vec<String> = match &config.pos_att_type {
         None => Vec::new(),
         Some(Kinds::Joined(names)) => names.split('|').map(|name| name.trim().to_lowercase()).collect(),
@@ -142,7 +147,7 @@ fn kinds(value: &Value, config: &Config) -> Result<Vec<&'static str>> {
 }
 
 /// The buckets of distances, for inputs of at most `positions` tokens.
-fn buckets(value: &Value, config: &Config, positions: usize) -> Result<LogBuckets> {
+fn buckets(value: &Value, config: &DebertaConfig, positions: usize) -> Result<LogBuckets> {
     let positive = |it: Option<i64>| it.and_then(|it| usize::try_from(it).ok()).filter(|&it| it > 0);
     let most = positive(config.max_relative_positions).unwrap_or(positions);
     let buckets = positive(config.position_buckets);

@@ -16,7 +16,7 @@ use text_embeddings_backend_core::BackendError;
 
 /// The fields of `config.json`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Config {
+pub(super) struct DecoderConfig {
     pub(super) vocab_size: usize,
     pub(super) hidden_size: usize,
     intermediate_size: usize,
@@ -78,7 +78,7 @@ impl Family {
     }
 
     /// The properties of Llama.
-    pub(super) fn llama(config: &Config, activation: &str) -> Self {
+    pub(super) fn llama(config: &DecoderConfig, activation: &str) -> Self {
         Self {
             activation: activation.to_owned(),
             query_bias: false,
@@ -94,7 +94,7 @@ impl Family {
     }
 }
 
-impl Config {
+impl DecoderConfig {
     /// Reads the fields and checks the sizes.
     pub(super) fn read(value: &Value) -> Result<Self> {
         let config: Self = parse(value)?;
@@ -140,7 +140,7 @@ impl Config {
 const WORDS: &str = "embed_tokens.weight";
 
 /// The plan of a decoder of this family.
-pub(super) fn plan(value: &Value, config: &Config, family: &Family) -> Result<Plan> {
+pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &Family) -> Result<Plan> {
     let heads = config.heads();
     let hidden = config.hidden_size;
     let activation = activation(value, "hidden_act", &family.activation)?;
@@ -205,7 +205,7 @@ pub(super) fn plan(value: &Value, config: &Config, family: &Family) -> Result<Pl
 }
 
 fn layer(
-    config: &Config,
+    config: &DecoderConfig,
     family: &Family,
     (index, activation): (usize, text_embeddings_backend_core::Activation),
     norm: &impl Fn(String, usize) -> Norm,

@@ -14,7 +14,7 @@ use text_embeddings_backend_core::Activation;
 
 /// The fields of `config.json`.
 #[derive(Debug, Deserialize)]
-struct Config {
+struct DistilBertConfig {
     vocab_size: usize,
     dim: usize,
     hidden_dim: usize,
@@ -41,12 +41,12 @@ const NAMES: Names = Names {
 const EPSILON: f32 = 1e-12;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config: Config = parse(value)?;
+    let config: DistilBertConfig = parse(value)?;
     let hidden = config.dim;
     let dense = |name: &str| MatrixPart::new(name, [hidden, hidden]).into();
     let act = activation(value, "activation", &config.activation)?;
     let steps = vec![Step::Dense(dense("pre_classifier"), Activation::Relu)];
-    let config = post_norm::Config {
+    let config = post_norm::EncoderConfig {
         vocab_size: config.vocab_size,
         hidden_size: hidden,
         intermediate_size: config.hidden_dim,

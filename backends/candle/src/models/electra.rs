@@ -2,7 +2,7 @@
 
 use super::{
     classification, names, parse,
-    post_norm::{BERT, Config, encoder},
+    post_norm::{BERT, EncoderConfig, encoder},
 };
 use crate::{
     operations::Result,
@@ -12,7 +12,7 @@ use serde_json::Value;
 use text_embeddings_backend_core::{Activation, BackendError};
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config: Config = parse(value)?;
+    let config: EncoderConfig = parse(value)?;
     let hidden = config.hidden_size;
     let width = value["embedding_size"].as_u64().ok_or_else(|| {
         BackendError::Load("config.json: embedding_size must be a number of values".to_owned())

@@ -3,7 +3,7 @@
 
 use super::{
     classification,
-    decoder::{self, Config, Family},
+    decoder::{self, DecoderConfig, Family},
     names, parse, unsupported,
 };
 use crate::{
@@ -24,7 +24,7 @@ struct Settings {
 }
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let (config, settings): (Config, Settings) = (Config::read(value)?, parse(value)?);
+    let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
     let family = Family { bidirectional: true, ..Family::llama(&config, &settings.hidden_act) };
     let pooling = settings.classifier_pooling.or(settings.clf_pooling);
     let reads = match pooling.as_deref().unwrap_or("late") {

@@ -1,7 +1,7 @@
 //! Gemma, Gemma 2 and Gemma 3 (transformers, `modeling_gemma*.py`), such as bge-reranker-v2-gemma and
 //! EmbeddingGemma.
 
-use super::decoder::{self, Config, Family, Mould};
+use super::decoder::{self, DecoderConfig, Family, Mould};
 use super::parse;
 use crate::{attention::Mask, operations::Result, plan::Plan};
 use serde::Deserialize;
@@ -20,7 +20,7 @@ struct Settings {
 /// In Gemma 3, every sixth layer attends to the whole text.
 const PATTERN: usize = 6;
 
-fn family(config: &Config, settings: &Settings) -> Family {
+fn family(config: &DecoderConfig, settings: &Settings) -> Family {
     // The first models say "gelu" in `hidden_act` and mean its tanh approximation.
     let activation = settings.hidden_activation.as_deref().unwrap_or("gelu_pytorch_tanh");
     let bidirectional = config.use_bidirectional_attention == Some(true);
@@ -35,14 +35,14 @@ fn family(config: &Config, settings: &Settings) -> Family {
 }
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config = Config::read(value)?;
+    let config = DecoderConfig::read(value)?;
     let family = Family { divisor: None, soft_cap: None, ..family(&config, &parse(value)?) };
     decoder::plan(value, &config, &family)
 }
 
 /// Gemma 2: every other layer, beginning with the first, attends to a window.
 pub(super) fn gemma2_plan(value: &Value) -> Result<Plan> {
-    let config = Config::read(value)?;
+    let config = DecoderConfig::read(value)?;
     let (sliding, window) = (config.sliding(|layer| layer % 2 == 0), config.causal_window());
     decoder::plan(
         value,
@@ -53,7 +53,7 @@ pub(super) fn gemma2_plan(value: &Value) -> Result<Plan> {
 
 /// Gemma 3, text only. Layers with a window have a rotary base of their own.
 pub(super) fn gemma3_plan(value: &Value) -> Result<Plan> {
-    let (config, settings): (Config, Settings) = (Config::read(value)?, parse(value)?);
+    let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
     let pattern = settings.sliding_window_pattern.unwrap_or(PATTERN).max(1);
     let sliding = config.sliding(|layer| (layer + 1) % pattern != 0);
     let family = family(&config, &settings);

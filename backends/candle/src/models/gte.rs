@@ -4,7 +4,7 @@
 use super::{
     activation, head_size, parse,
     parts::{classification, encoder, fused_attention, refuse_set},
-    post_norm::Config,
+    post_norm::EncoderConfig,
     refuse,
     rotary::rope,
 };
@@ -19,7 +19,7 @@ use text_embeddings_backend_core::{Activation, BackendError};
 /// Configurations of the remote code also choose between implementations of attention, sometimes by strings.
 /// The choice does not affect results, so these settings are not read.
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config: Config = parse(value)?;
+    let config: EncoderConfig = parse(value)?;
     let norm_type = value["layer_norm_type"].as_str().unwrap_or("layer_norm");
     let position_type = config.position_embedding_type.as_deref().unwrap_or("rope");
     refuse_set(value, &["logn_attention_scale"])?;
@@ -41,7 +41,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     })
 }
 
-fn layer(config: &Config, index: usize, activation: Activation) -> Layer {
+fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> Layer {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |name: &str| format!("encoder.layer.{index}.{name}");
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape);

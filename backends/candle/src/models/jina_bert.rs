@@ -5,7 +5,7 @@
 use super::{
     parse,
     parts::{classification, encoder},
-    post_norm::Config,
+    post_norm::EncoderConfig,
     unsupported,
 };
 use crate::{
@@ -16,7 +16,7 @@ use serde_json::Value;
 use text_embeddings_backend_core::Activation;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config: Config = parse(value)?;
+    let config: EncoderConfig = parse(value)?;
     // `hidden_act` has no effect.
     let activation = match value["feed_forward_type"].as_str().unwrap_or("original") {
         "geglu" => Activation::Gelu,
@@ -44,7 +44,7 @@ fn has_head_norms(value: &Value) -> bool {
 
 /// The index of a layer, and everything that its parts share.
 struct Place<'a> {
-    config: &'a Config,
+    config: &'a EncoderConfig,
     index: usize,
     activation: Activation,
 }

@@ -5,7 +5,7 @@
 use super::{
     activation, head_size, parse,
     parts::{classification, encoder, fused_attention},
-    post_norm::Config,
+    post_norm::EncoderConfig,
     rotary::rope,
     unsupported,
 };
@@ -33,7 +33,7 @@ struct Lora {
 }
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config: Config = parse(value)?;
+    let config: EncoderConfig = parse(value)?;
     let hidden = config.hidden_size;
     let activation = activation(value, "hidden_act", &config.hidden_act)?;
     let default = if value["model_type"] == "jina_embeddings_v3" { "rotary" } else { "absolute" };
@@ -68,7 +68,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     })
 }
 
-fn layer(config: &Config, index: usize, activation: Activation) -> Layer {
+fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> Layer {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |name: &str| format!("encoder.layers.{index}.{name}");
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape);

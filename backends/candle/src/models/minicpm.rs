@@ -9,7 +9,7 @@
 
 use super::{
     CUTOFF_LAYERS,
-    decoder::{self, Config, Family},
+    decoder::{self, DecoderConfig, Family},
     parse, refuse, unsupported,
 };
 use crate::{
@@ -42,7 +42,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     if !names.is_some_and(|names| names.iter().any(|name| name == LAYER_WISE)) {
         return Err(unsupported(value, &format!("an architecture other than {LAYER_WISE}")));
     }
-    let (mut config, settings): (Config, Settings) = (Config::read(value)?, parse(value)?);
+    let (mut config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
     refuse(
         value,
         &[

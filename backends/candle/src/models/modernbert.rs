@@ -16,7 +16,7 @@ use std::num::NonZeroUsize;
 
 /// The fields of `config.json`.
 #[derive(Debug, Deserialize)]
-struct Config {
+struct ModernBertConfig {
     vocab_size: usize,
     hidden_size: usize,
     intermediate_size: usize,
@@ -44,7 +44,7 @@ const WORDS: &str = "embeddings.tok_embeddings.weight";
 const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config: Config = parse(value)?;
+    let config: ModernBertConfig = parse(value)?;
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let heads = config.num_attention_heads;
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
@@ -111,7 +111,11 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 }
 
 /// The head's dense layer and norm: once before the classifier, once before the vocabulary.
-fn tops(value: &Value, config: &Config, norm: impl Fn(&str) -> Norm) -> Result<(Classification, MaskedLm)> {
+fn tops(
+    value: &Value,
+    config: &ModernBertConfig,
+    norm: impl Fn(&str) -> Norm,
+) -> Result<(Classification, MaskedLm)> {
     let width = config.hidden_size;
     let pooling = config.classifier_pooling.as_deref().unwrap_or("cls");
     refuse(value, &[(!["cls", "mean"].contains(&pooling), &format!("classifier_pooling {pooling:?}"))])?;
@@ -127,7 +131,7 @@ fn tops(value: &Value, config: &Config, norm: impl Fn(&str) -> Norm) -> Result<(
 }
 
 /// The kind of each layer's attention.
-fn kinds(value: &Value, config: &Config) -> Result<Vec<usize>> {
+fn kinds(value: &Value, config: &ModernBertConfig) -> Result<Vec<usize>> {
     let Some(types) = &config.layer_types else {
         let every = config.global_attn_every_n_layers.map_or(3, NonZeroUsize::get);
         return Ok((0..config.num_hidden_layers).map(|index| usize::from(index % every != 0)).collect());
@@ -138,7 +142,7 @@ fn kinds(value: &Value, config: &Config) -> Result<Vec<usize>> {
     Ok(kinds)
 }
 
-fn views(value: &Value, config: &Config, size: usize) -> Result<Vec<View>> {
+fn views(value: &Value, config: &ModernBertConfig, size: usize) -> Result<Vec<View>> {
     let window = config.local_attention / 2;
     let masks = [Mask::FULL, Mask { before: window, after: window }];
     let global = value["global_rope_theta"].as_f64().unwrap_or(160_000.0);

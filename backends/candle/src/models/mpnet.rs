@@ -3,7 +3,7 @@
 
 use super::{
     classification, names, parse,
-    post_norm::{BERT, Config, Names, encoder},
+    post_norm::{BERT, EncoderConfig, Names, encoder},
     refuse,
 };
 use crate::{
@@ -30,7 +30,7 @@ const FIRST_POSITION: usize = 2;
 const BUCKETS: usize = 32;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config: Config = parse(value)?;
+    let config: EncoderConfig = parse(value)?;
     let buckets = &value["relative_attention_num_buckets"];
     let is_other = !buckets.is_null() && buckets.as_u64() != Some(BUCKETS as u64);
     refuse(value, &[(is_other, &format!("relative_attention_num_buckets {buckets}"))])?;

@@ -4,7 +4,7 @@
 use super::{
     activation, head_size, parse,
     parts::{encoder, fused_attention, refuse_set},
-    post_norm::Config,
+    post_norm::EncoderConfig,
     refuse,
     rotary::rope,
 };
@@ -68,7 +68,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     for (name, ours) in NAMES.into_iter().filter(|(name, _)| !value[name].is_null()) {
         named[ours] = value[name].clone();
     }
-    let (mut config, settings): (Config, Settings) = (parse(&named)?, parse(value)?);
+    let (mut config, settings): (EncoderConfig, Settings) = (parse(&named)?, parse(value)?);
     let size = head_size(config.hidden_size, config.num_attention_heads)?;
     refuse_set(value, &OFF)?;
     let fraction = value["rotary_emb_fraction"].as_f64();
@@ -89,7 +89,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     })
 }
 
-fn layer(value: &Value, config: &Config, settings: &Settings, index: usize) -> Result<Layer> {
+fn layer(value: &Value, config: &EncoderConfig, settings: &Settings, index: usize) -> Result<Layer> {
     let hidden = config.hidden_size;
     let name = |name: &str| format!("encoder.layers.{index}.{name}");
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape).biased(settings.qkv_proj_bias);
@@ -108,7 +108,7 @@ fn layer(value: &Value, config: &Config, settings: &Settings, index: usize) -> R
     })
 }
 
-fn mlp(value: &Value, config: &Config, settings: &Settings, name: &str) -> Result<Mlp> {
+fn mlp(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -> Result<Mlp> {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let up =
         |up: &str| MatrixPart::new(&format!("{name}.{up}"), [inner, hidden]).biased(settings.mlp_fc1_bias);
@@ -128,7 +128,7 @@ fn mlp(value: &Value, config: &Config, settings: &Settings, name: &str) -> Resul
 
 /// The checkpoint stores the experts' matrices one below the other. The second matrix of each expert is
 /// transposed.
-fn experts(value: &Value, config: &Config, settings: &Settings, name: &str) -> Result<Mlp> {
+fn experts(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -> Result<Mlp> {
     let (hidden, inner, count) =
         (config.hidden_size, config.intermediate_size, settings.num_experts.unwrap_or(0));
     refuse(value, &[(count == 0, "moe_every_n_layers without num_experts")])?;

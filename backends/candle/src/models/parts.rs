@@ -1,7 +1,7 @@
 //! Parts that several encoders share: those with BERT's tables and configuration, but other tensors in their
 //! layers.
 
-use super::{head_size, names, post_norm::Config, refuse, unsupported};
+use super::{head_size, names, post_norm::EncoderConfig, refuse, unsupported};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -29,7 +29,7 @@ pub(super) fn refuse_set(config: &Value, settings: &[&str]) -> Result<()> {
 /// attends to its whole text.
 pub(super) fn encoder(
     value: &Value,
-    config: &Config,
+    config: &EncoderConfig,
     norm: &str,
     position: Position,
     layers: Vec<Layer>,

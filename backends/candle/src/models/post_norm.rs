@@ -19,7 +19,7 @@ use text_embeddings_backend_core::Activation;
 
 /// The fields of `config.json`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Config {
+pub(super) struct EncoderConfig {
     pub(super) vocab_size: usize,
     pub(super) hidden_size: usize,
     pub(super) intermediate_size: usize,
@@ -68,7 +68,7 @@ pub(super) const BERT: Names = Names {
 pub(super) const WORDS: &str = "embeddings.word_embeddings.weight";
 
 /// The plan without heads. `offset` is the position of the first token.
-pub(super) fn encoder(value: &Value, config: &Config, offset: usize, names: &Names) -> Result<Plan> {
+pub(super) fn encoder(value: &Value, config: &EncoderConfig, offset: usize, names: &Names) -> Result<Plan> {
     let position_type = config.position_embedding_type.as_deref().unwrap_or("absolute");
     refuse(
         value,
@@ -126,7 +126,7 @@ pub(super) fn encoder(value: &Value, config: &Config, offset: usize, names: &Nam
     })
 }
 
-fn layer(config: &Config, names: &Names, index: usize, activation: Activation) -> Layer {
+fn layer(config: &EncoderConfig, names: &Names, index: usize, activation: Activation) -> Layer {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |name: &str| format!("{}.{index}.{name}", names.layers);
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape);

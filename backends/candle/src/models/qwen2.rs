@@ -2,14 +2,14 @@
 //! no causal mask (`is_causal` false).
 
 use super::{
-    decoder::{self, Config, Family},
+    decoder::{self, DecoderConfig, Family},
     parse, qwen3,
 };
 use crate::{operations::Result, plan::Plan};
 use serde_json::Value;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let config = Config::read(value)?;
+    let config = DecoderConfig::read(value)?;
     let family = Family { query_bias: true, ..qwen3::family(&config, &parse(value)?) };
     decoder::plan(value, &config, &family)
 }

@@ -3,7 +3,7 @@
 //! repository) adds a projector for the states of marked tokens.
 
 use super::{
-    decoder::{self, Config, Family},
+    decoder::{self, DecoderConfig, Family},
     parse, refuse,
 };
 use crate::{
@@ -31,7 +31,7 @@ pub(super) struct Settings {
 }
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let (config, settings): (Config, Settings) = (Config::read(value)?, parse(value)?);
+    let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
     let family = Family { head_norms: true, ..family(&config, &settings) };
     let mut plan = decoder::plan(value, &config, &family)?;
     if value["architectures"].as_array().is_some_and(|names| names.iter().any(|name| name == JINA_RANKING)) {
@@ -58,13 +58,13 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 
 /// pplx-embed.
 pub(super) fn pplx_plan(value: &Value) -> Result<Plan> {
-    let (config, settings): (Config, Settings) = (Config::read(value)?, parse(value)?);
+    let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
     let family = Family { head_norms: true, bidirectional: true, ..family(&config, &settings) };
     Ok(Plan { quantised_vectors: true, ..decoder::plan(value, &config, &family)? })
 }
 
 /// The properties that Qwen2 and Qwen3 share.
-pub(super) fn family(config: &Config, settings: &Settings) -> Family {
+pub(super) fn family(config: &DecoderConfig, settings: &Settings) -> Family {
     let first = settings.max_window_layers.unwrap_or(usize::MAX);
     let bidirectional = config.is_causal == Some(false) || config.use_bidirectional_attention == Some(true);
     let mut sliding = config.sliding(|layer| layer >= first);

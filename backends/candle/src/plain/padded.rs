@@ -39,7 +39,7 @@ impl Limits {
 
 /// Consecutive queries in one segment.
 #[derive(Debug, Clone)]
-struct Piece {
+struct QueryPiece {
     segment: usize,
     /// Their rows in the queries' tensor.
     rows: Range<usize>,
@@ -58,11 +58,11 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(piece: &Piece) -> Self {
+    fn of(piece: &QueryPiece) -> Self {
         Self { pieces: 1, queries: piece.rows.len(), keys: piece.keys }
     }
 
-    fn with(self, piece: &Piece) -> Self {
+    fn with(self, piece: &QueryPiece) -> Self {
         let Self { queries, keys, .. } = Self::of(piece);
         Self { pieces: self.pieces + 1, queries: self.queries.max(queries), keys: self.keys.max(keys) }
     }
@@ -81,7 +81,7 @@ impl Shape {
 /// Pieces that are padded to one shape.
 #[derive(Debug, Default)]
 struct Group {
-    pieces: Vec<Piece>,
+    pieces: Vec<QueryPiece>,
     shape: Shape,
     /// The values that the pieces would need without padding.
     unpadded: usize,
@@ -89,13 +89,13 @@ struct Group {
 
 impl Group {
     /// Whether `piece` can join.
-    fn takes(&self, piece: &Piece, heads: Heads, limits: Limits) -> bool {
+    fn takes(&self, piece: &QueryPiece, heads: Heads, limits: Limits) -> bool {
         let padded = self.shape.with(piece).values(heads);
         let unpadded = self.unpadded + Shape::of(piece).values(heads);
         padded <= limits.group && padded <= 2 * unpadded + limits.padding
     }
 
-    fn push(&mut self, piece: Piece, heads: Heads) {
+    fn push(&mut self, piece: QueryPiece, heads: Heads) {
         self.shape = self.shape.with(&piece);
         self.unpadded += Shape::of(&piece).values(heads);
         self.pieces.push(piece);
@@ -103,7 +103,7 @@ impl Group {
 }
 
 /// Cuts spans into pieces. Each piece fits a group on its own, unless a single query is too large.
-fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: Limits) -> Vec<Piece> {
+fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: Limits) -> Vec<QueryPiece> {
     let mut pieces = Vec::new();
     for span in spans {
         let segment = &batch.segments()[span.segment];
@@ -117,14 +117,14 @@ fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: Limits)
             let first = span.rows.start + from;
             let rows = first..span.rows.end.min(first + length);
             let keys = seen(from + rows.len());
-            pieces.push(Piece { segment: span.segment, rows, position: position + from, keys });
+            pieces.push(QueryPiece { segment: span.segment, rows, position: position + from, keys });
         }
     }
     pieces
 }
 
 /// Groups pieces of similar shapes.
-fn groups(mut pieces: Vec<Piece>, heads: Heads, limits: Limits) -> Vec<Group> {
+fn groups(mut pieces: Vec<QueryPiece>, heads: Heads, limits: Limits) -> Vec<Group> {
     pieces.sort_by_key(|piece| {
         let Shape { queries, keys, .. } = Shape::of(piece);
         Reverse((queries.next_power_of_two(), keys))
@@ -168,7 +168,7 @@ struct Gathered {
 }
 
 /// The rows of keys and values that a piece's queries may see, in the order of their positions.
-fn keys_of(piece: &Piece, batch: &Batch, places: &[usize]) -> Vec<usize> {
+fn keys_of(piece: &QueryPiece, batch: &Batch, places: &[usize]) -> Vec<usize> {
     let path = batch.path(piece.segment).into_iter();
     let rows = path.flat_map(|segment| batch.segments()[segment].rows.clone());
     rows.take(piece.keys).map(|row| places[row]).collect()
@@ -277,7 +277,7 @@ impl Gathered {
 }
 
 /// The keys that a query of a piece sees. A padding query sees the keys of the last real query.
-fn visible(mask: Mask, piece: &Piece, query: usize) -> Range<usize> {
+fn visible(mask: Mask, piece: &QueryPiece, query: usize) -> Range<usize> {
     mask.visible(piece.position + query.min(piece.rows.len() - 1), 0, piece.keys)
 }
 

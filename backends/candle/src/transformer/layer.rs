@@ -65,7 +65,7 @@ pub(super) struct Stream<O: Operations> {
 }
 
 /// The rows of a layer's result, if not all computed rows are needed.
-pub(super) struct Wanted<'a, 'r, O: Operations> {
+pub(super) struct LastRows<'a, 'r, O: Operations> {
     /// Their indices among the computed rows.
     pub(super) places: &'a [usize],
     /// The rows.
@@ -155,7 +155,7 @@ impl<O: Operations> Layer<O> {
         operations: &mut O,
         Stream { mut hidden, operand }: Stream<O>,
         pass: &mut Pass<'_, O::Kept>,
-        (all, wanted): (&O::Rows<'r>, Option<&Wanted<'_, 'r, O>>),
+        (all, wanted): (&O::Rows<'r>, Option<&LastRows<'_, 'r, O>>),
         next: Option<Precision>,
     ) -> Result<Stream<O>> {
         let mut operand = match operand {

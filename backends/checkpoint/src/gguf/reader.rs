@@ -29,7 +29,7 @@ pub enum Value {
     /// A list of numbers in their stored form.
     Numbers {
         /// The type of the numbers.
-        kind: Kind,
+        kind: ValueType,
         /// The bytes of the numbers, one after the other.
         bytes: Vec<u8>,
     },
@@ -69,7 +69,7 @@ impl Value {
 
 /// The numeric types of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueType {
     /// `u8`
     U8,
     /// `i8`
@@ -98,7 +98,7 @@ pub enum Kind {
 const TEXT: u32 = 8;
 const LIST: u32 = 9;
 
-impl Kind {
+impl ValueType {
     fn of(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::U8,
@@ -238,8 +238,8 @@ impl<'s> Reader<'s> {
         }
     }
 
-    fn kind(&self, name: &str, number: u32) -> Result<Kind, CheckpointError> {
-        Kind::of(number).ok_or_else(|| match number {
+    fn kind(&self, name: &str, number: u32) -> Result<ValueType, CheckpointError> {
+        ValueType::of(number).ok_or_else(|| match number {
             LIST => self.damaged(format!("its metadata `{name}` are a list of lists")),
             _ => self.damaged(format!("its metadata `{name}` have the unknown type {number}")),
         })

@@ -18,7 +18,7 @@ const UNUSED: i64 = 5;
 const WORD: char = '\u{2581}';
 
 /// The rule by which a byte-level vocabulary splits a text into words, from `tokenizer.ggml.pre`.
-struct Words {
+struct WordRules {
     names: &'static [&'static str],
     /// The rule as a regular expression; `None` for GPT-2's own rule.
     pattern: Option<&'static str>,
@@ -28,8 +28,8 @@ struct Words {
     ignore_merges: bool,
 }
 
-const WORDS: [Words; 3] = [
-    Words {
+const WORDS: [WordRules; 3] = [
+    WordRules {
         names: &["qwen2"],
         pattern: Some(
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -37,7 +37,7 @@ const WORDS: [Words; 3] = [
         is_composed: true,
         ignore_merges: false,
     },
-    Words {
+    WordRules {
         names: &["llama-bpe"],
         pattern: Some(
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -45,7 +45,7 @@ const WORDS: [Words; 3] = [
         is_composed: false,
         ignore_merges: true,
     },
-    Words { names: &["gpt-2", "roberta-bpe"], pattern: None, is_composed: false, ignore_merges: false },
+    WordRules { names: &["gpt-2", "roberta-bpe"], pattern: None, is_composed: false, ignore_merges: false },
 ];
 
 /// The content of a `tokenizer.json`, or the reason why it cannot be built.

@@ -106,7 +106,7 @@ impl Client {
     /// Fetches the commit of a revision, and the list of its files.
     pub(super) async fn listing(&self, revision: &str) -> Result<Listing, Failure> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct HubAnswer {
             sha: Option<String>,
             siblings: Option<Vec<Sibling>>,
         }
@@ -126,7 +126,7 @@ impl Client {
                 return Err(Failure::Strange(format!("its list of files is longer than {longest} MiB")));
             }
         }
-        let answer: Answer = serde_json::from_slice(&text)
+        let answer: HubAnswer = serde_json::from_slice(&text)
             .map_err(|error| Failure::Strange(format!("its answer is not the Hub's: {error}")))?;
         let (Some(sha), Some(siblings)) = (answer.sha, answer.siblings) else {
             return Err(Failure::Strange("its answer has no commit or no list of files".to_owned()));

@@ -1,6 +1,6 @@
 //! The load itself: requests, one after the other from each client, or due at fixed times.
 //!
-//! Input: a [`Load`]. Output: a [`Measured`]. What must hold: with a rate, a latency counts from when its
+//! Input: a [`Load`]. Output: a [`LoadResult`]. What must hold: with a rate, a latency counts from when its
 //! request was due, and every request that was due is sent, however late, so that a server that stalls cannot
 //! hide it; no more requests are in flight than clients.
 
@@ -43,7 +43,7 @@ pub(super) struct Load {
 
 /// The measurements.
 #[derive(Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct LoadResult {
     /// The workload in words.
     pub(super) what: String,
     /// The clients.
@@ -77,7 +77,7 @@ struct Shared {
 }
 
 /// An answer.
-struct Answer {
+struct BenchAnswer {
     pairs: u64,
     tokens: Option<u64>,
 }
@@ -103,7 +103,7 @@ impl Load {
     /// # Errors
     ///
     /// If not one request of the warm-up succeeds, or there can be no client.
-    pub(super) async fn run(self) -> anyhow::Result<Measured> {
+    pub(super) async fn run(self) -> anyhow::Result<LoadResult> {
         let client = Client::builder()
             .no_proxy()
             .timeout(self.timeout)
@@ -131,7 +131,7 @@ impl Load {
         for _ in 0..concurrency {
             clients.spawn(client_of(Arc::clone(&shared), warm_up));
         }
-        let mut measured = Measured { what, concurrency, rate, ..Measured::default() };
+        let mut measured = LoadResult { what, concurrency, rate, ..LoadResult::default() };
         while let Some(ended) = clients.join_next().await {
             measured.add(ended?);
         }
@@ -180,8 +180,8 @@ async fn warm(shared: Shared, requests: u64) -> anyhow::Result<Shared> {
 }
 
 /// A client: request after request until the limit.
-async fn client_of(shared: Arc<Shared>, first: u64) -> Measured {
-    let mut measured = Measured::default();
+async fn client_of(shared: Arc<Shared>, first: u64) -> LoadResult {
+    let mut measured = LoadResult::default();
     while !shared.stop.load(Ordering::Relaxed) {
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
         let due = shared
@@ -201,7 +201,7 @@ async fn client_of(shared: Arc<Shared>, first: u64) -> Measured {
             measured.late += u64::from(due.elapsed() > LATE);
         }
         match shared.send(number).await {
-            Ok(Answer { pairs, tokens }) => {
+            Ok(BenchAnswer { pairs, tokens }) => {
                 measured.latencies.push(begin.elapsed());
                 measured.pairs += pairs;
                 measured.tokens = sum(measured.tokens, tokens);
@@ -216,7 +216,7 @@ fn sum(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     a.map_or(b, |a| Some(a + b.unwrap_or_default()))
 }
 
-impl Measured {
+impl LoadResult {
     fn add(&mut self, other: Self) {
         self.latencies.extend(other.latencies);
         self.pairs += other.pairs;
@@ -229,7 +229,7 @@ impl Measured {
 }
 
 impl Shared {
-    async fn send(&self, number: u64) -> Result<Answer, Failure> {
+    async fn send(&self, number: u64) -> Result<BenchAnswer, Failure> {
         let (body, pairs) = self.load.workload.body(number);
         let mut request =
             self.client.post(&self.load.url).header(header::CONTENT_TYPE, "application/json").body(body);
@@ -243,7 +243,7 @@ impl Shared {
         // An answer has come when all of it has.
         let content = answer.bytes().await.map_err(failure)?;
         if status.is_success() {
-            return Ok(Answer { pairs, tokens });
+            return Ok(BenchAnswer { pairs, tokens });
         }
         let detail = String::from_utf8_lossy(&content[..content.len().min(300)]).into_owned();
         Err(Failure { class: status.as_u16().to_string(), detail })

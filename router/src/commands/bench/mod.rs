@@ -107,7 +107,7 @@ pub(crate) struct BenchArgs {
 
     /// The format of the results.
     #[arg(long, short, default_value = "text", help_heading = "Results")]
-    output: Output,
+    output: ReportFormat,
 
     /// A file for the histogram of the latencies, as SVG.
     #[arg(long, value_name = "FILE", help_heading = "Results")]
@@ -115,7 +115,7 @@ pub(crate) struct BenchArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
+enum ReportFormat {
     /// For people.
     Text,
     /// An object.
@@ -166,8 +166,8 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let report = block_on("warn", load.run()).map(Report::new)?;
     let mut out = io::stdout().lock();
     match args.output {
-        Output::Text => write!(out, "{}", report.text())?,
-        Output::Json => writeln!(out, "{}", report.json())?,
+        ReportFormat::Text => write!(out, "{}", report.text())?,
+        ReportFormat::Json => writeln!(out, "{}", report.json())?,
     }
     out.flush()?;
     ensure!(report.succeeded() > 0, "no request was answered: {}", report.errors());

@@ -1,20 +1,20 @@
 //! The results of a load: rates, percentiles, errors.
 //!
-//! Input: a [`Measured`]. Output: text, JSON, a histogram. What must hold: a percentile is a latency that was
+//! Input: a [`LoadResult`]. Output: text, JSON, a histogram. What must hold: a percentile is a latency that was
 //! measured: the smallest one with at least that share of all latencies at or below it.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use serde::Serialize;
 
-use super::{histogram, load::Measured};
+use super::{histogram, load::LoadResult};
 
 /// The percentiles of the latencies: the name and the share of each.
 const PERCENTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
 
 /// A load's results.
 pub(super) struct Report {
-    measured: Measured,
+    measured: LoadResult,
 }
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ struct Numbers<'a> {
 
 impl Report {
     /// Sorts the latencies.
-    pub(super) fn new(mut measured: Measured) -> Self {
+    pub(super) fn new(mut measured: LoadResult) -> Self {
         measured.latencies.sort_unstable();
         Self { measured }
     }
@@ -68,7 +68,7 @@ impl Report {
     }
 
     fn numbers(&self) -> Numbers<'_> {
-        let Measured { elapsed, latencies, pairs, tokens, errors, late, concurrency, rate, .. } =
+        let LoadResult { elapsed, latencies, pairs, tokens, errors, late, concurrency, rate, .. } =
             &self.measured;
         let seconds = elapsed.as_secs_f64();
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn rates_are_of_what_succeeded() {
-        let report = Report::new(Measured {
+        let report = Report::new(LoadResult {
             what: "2 texts".to_owned(),
             concurrency: 4,
             elapsed: Duration::from_secs(2),

@@ -62,10 +62,10 @@ impl Format {
 pub(super) struct Parser {
     name: String,
     format: Format,
-    kind: Kind,
+    kind: Source,
 }
 
-enum Kind {
+enum Source {
     Lines(Lines),
     Records { records: Box<Records>, column: usize },
 }
@@ -137,13 +137,15 @@ impl Parser {
         let place = skip_byte_order_mark(&mut stream)
             .with_context(|| format!("{name} cannot be read: check the path and its permissions"))?;
         let kind = match format {
-            Format::Txt => Kind::Lines(Lines::new(stream, Content::Text, place)),
-            Format::Jsonl => Kind::Lines(Lines::new(stream, Content::Json(field.to_owned()), place)),
-            Format::ByFirstLine => Kind::Lines(Lines::new(stream, Content::Unknown(field.to_owned()), place)),
+            Format::Txt => Source::Lines(Lines::new(stream, Content::Text, place)),
+            Format::Jsonl => Source::Lines(Lines::new(stream, Content::Json(field.to_owned()), place)),
+            Format::ByFirstLine => {
+                Source::Lines(Lines::new(stream, Content::Unknown(field.to_owned()), place))
+            }
             Format::Csv | Format::Tsv => {
                 let mut records = Records::new(stream, format, place);
                 let column = records.column(field, &name)?;
-                Kind::Records { records: Box::new(records), column }
+                Source::Records { records: Box::new(records), column }
             }
         };
         Ok(Self { name, format, kind })
@@ -152,16 +154,16 @@ impl Parser {
     /// The next document; none at the end.
     pub(super) fn next(&mut self) -> anyhow::Result<Option<Document>> {
         match &mut self.kind {
-            Kind::Lines(lines) => lines.next(&self.name),
-            Kind::Records { records, column } => records.next(*column, &self.name),
+            Source::Lines(lines) => lines.next(&self.name),
+            Source::Records { records, column } => records.next(*column, &self.name),
         }
     }
 
     /// The words for a document in messages, without its number.
     pub(super) fn unit(&self) -> String {
         let unit = match self.kind {
-            Kind::Lines(_) => "line",
-            Kind::Records { .. } => "record",
+            Source::Lines(_) => "line",
+            Source::Records { .. } => "record",
         };
         format!("{}, {unit}", self.name)
     }
@@ -172,10 +174,11 @@ impl Parser {
         Box::new(move |file, place| {
             let stream: Box<dyn BufRead + Send> = Box::new(BufReader::new(file));
             let kind = match &kind {
-                Kind::Lines(lines) => Kind::Lines(Lines::new(stream, lines.content.clone(), place)),
-                Kind::Records { column, .. } => {
-                    Kind::Records { records: Box::new(Records::new(stream, format, place)), column: *column }
-                }
+                Source::Lines(lines) => Source::Lines(Lines::new(stream, lines.content.clone(), place)),
+                Source::Records { column, .. } => Source::Records {
+                    records: Box::new(Records::new(stream, format, place)),
+                    column: *column,
+                },
             };
             let document = Self { name: name.clone(), format, kind }.next()?;
             let document = document.filter(|document| document.place == place);

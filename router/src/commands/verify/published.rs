@@ -53,7 +53,7 @@ struct Row {
     arithmetic: Arithmetic,
     /// Replaces the tolerance that follows from the arithmetic.
     tolerance: Option<f64>,
-    measured: Measured,
+    measured: PublishedValues,
 }
 
 /// The arithmetic of a reference.
@@ -78,7 +78,7 @@ enum Activation {
 /// The numbers of a row.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-enum Measured {
+enum PublishedValues {
     /// A re-ranker's scores of [`Table::planets`].
     Planets { activation: Activation, values: [f64; 4] },
     /// A re-ranker's scores of its own pairs: query, document, score.
@@ -153,18 +153,18 @@ pub(super) fn published(name: &str, kind: ModelType) -> anyhow::Result<Vec<Publi
     .collect()
 }
 
-fn fits(measured: &Measured, kind: ModelType) -> bool {
+fn fits(measured: &PublishedValues, kind: ModelType) -> bool {
     match (measured, kind) {
-        (Measured::Planets { .. } | Measured::Pairs { .. }, kind) => {
+        (PublishedValues::Planets { .. } | PublishedValues::Pairs { .. }, kind) => {
             matches!(kind, ModelType::Reranker | ModelType::ListwiseReranker)
         }
-        (Measured::Vectors { pool, .. }, ModelType::Embedding(served)) => *pool == served.to_string(),
-        (Measured::Sparse(_), kind) => kind == ModelType::Embedding(Pool::Splade),
+        (PublishedValues::Vectors { pool, .. }, ModelType::Embedding(served)) => *pool == served.to_string(),
+        (PublishedValues::Sparse(_), kind) => kind == ModelType::Embedding(Pool::Splade),
         _ => false,
     }
 }
 
-fn items(measured: Measured, planets: &Planets) -> Vec<Item> {
+fn items(measured: PublishedValues, planets: &Planets) -> Vec<Item> {
     let pair = |query, document, score, activation| Item::Pair {
         query,
         document,
@@ -172,20 +172,20 @@ fn items(measured: Measured, planets: &Planets) -> Vec<Item> {
         is_sigmoid: activation == Activation::Sigmoid,
     };
     match measured {
-        Measured::Planets { activation, values } => {
+        PublishedValues::Planets { activation, values } => {
             let documents = planets.documents.iter().cloned().zip(values);
             documents
                 .map(|(document, score)| pair(planets.query.clone(), document, score, activation))
                 .collect()
         }
-        Measured::Pairs { activation, pairs } => pairs
+        PublishedValues::Pairs { activation, pairs } => pairs
             .into_iter()
             .map(|(query, document, score)| pair(query, document, score, activation))
             .collect(),
-        Measured::Vectors { normalized, texts, .. } => {
+        PublishedValues::Vectors { normalized, texts, .. } => {
             texts.into_iter().map(|(text, starts)| Item::Vector { text, normalized, starts }).collect()
         }
-        Measured::Sparse(texts) => {
+        PublishedValues::Sparse(texts) => {
             texts.into_iter().map(|(text, entries)| Item::Sparse { text, entries }).collect()
         }
     }

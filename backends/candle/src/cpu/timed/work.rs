@@ -2,7 +2,7 @@
 
 use super::{
     super::{Activations, Arithmetic, PackedActivations, table::Table},
-    ATTENTION, Call, Cost, Kind,
+    ATTENTION, Call, CallCost, CallKind,
 };
 use crate::{
     attention::{Mask, QuerySpan},
@@ -21,7 +21,7 @@ const ROTATION: usize = 3;
 impl Call {
     fn new(name: &'static str, sizes: Option<(usize, usize)>, format: Format, work: [usize; 2]) -> Self {
         let [operations, bytes] = work;
-        Self(Kind { name, sizes, format }, Cost { calls: 1, seconds: 0.0, operations, bytes })
+        Self(CallKind { name, sizes, format }, CallCost { calls: 1, seconds: 0.0, operations, bytes })
     }
 
     /// A call on `f32` values.
