@@ -134,7 +134,7 @@ def test_a_file_answers_like_the_safetensors_it_was_made_from(case, tmp_path):
     np.testing.assert_allclose(file_values, values, rtol=1e-5, atol=1e-5)
     assert np.abs(values).max() > 1e-3 and len(np.unique(values.round(4))) >= len(TEXTS)
     assert info["model_type"] == kind and info["weights"].startswith("file.gguf (GGUF: ")
-    assert f"of {info['weights']}, on" in log
+    assert f"from {info['weights']}, on" in log
     if recipe.rerank:
         assert "belongs to the family qwen3-reranker: the server uses its built-in prompt" in log
 

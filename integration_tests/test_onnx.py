@@ -446,7 +446,7 @@ FLAGS_REFUSED = [
     (("--backend", "ort", "--dtype", "int8"), "`--dtype int8` was requested, but"),
     (("--backend", "ort", "--pin-threads"), "`--pin-threads` is for `--backend candle`"),
     (("--backend", "ort", "--instruction-set", "portable"), "`--instruction-set` is for `--backend candle`"),
-    (("--backend", "ort", "--lora-task", "x"), "`--lora-task x` is for `--backend candle`"),
+    (("--backend", "ort", "--lora-task", "x"), "`--lora-task` is for `--backend candle`"),
     (("--backend", "ort", "--onnx-file", "model_q4.onnx"), "no ONNX file `model_q4.onnx` (there: onnx/model.onnx)"),
     (("--onnx-file", "model.onnx"), "`--onnx-file` is for `--backend ort`"),
     ((), "are in ONNX (onnx/model.onnx), which `--backend candle` does not read: give `--backend ort`"),

@@ -200,7 +200,7 @@ class TestStart:
         folder = copied("zerank-2-reranker")
         (folder / "chat_template.jinja").unlink()
         message = refusal(folder)
-        assert "those of the family qwen3-reranker (`yes` and `no`)" in message and "--chat-template NAME" in message
+        assert "other answers than the family qwen3-reranker (`yes` and `no`)" in message and "--chat-template NAME" in message
 
     @pytest.mark.parametrize("name", ["bge-reranker-v2-gemma", "mxbai-rerank-base-v2", "ctxl-rerank-v2-instruct-multilingual-6b"])
     def test_an_unknown_model_needs_its_prompt(self, copied, name):

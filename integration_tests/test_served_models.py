@@ -302,7 +302,7 @@ class TestStart:
     FLAGS = [
         ("bert-embedding-mean", ("--pooling", "splade"), "masked-language-model head"),
         ("bert-cross-encoder", ("--default-instruction", "x"), "`--default-instruction` has no place"),
-        ("bert-cross-encoder", ("--chat-template", "builtin"), "written with the token `<|im_start|>`, which the tokenizer"),
+        ("bert-cross-encoder", ("--chat-template", "builtin"), "needs the token `<|im_start|>`, which the tokenizer"),
         ("bert-cross-encoder", ("--max-input-length", "73"), "72 tokens that the model's positions allow"),
         ("bert-cross-encoder", ("--max-input-length", "3"), "of a longest input of 3"),
         ("ettin-modular", ("--pooling", "mean"), "so this is a re-ranker and not an embedding model"),
@@ -334,4 +334,4 @@ class TestStart:
         folder = Path(shutil.copytree(MODELS / "tied-bf16", tmp_path / "zerank-1-reranker"))
         (folder / "chat_template.jinja").unlink()
         message = refusal(folder)
-        assert "those of the family zerank (`Yes` alone)" in message and "--chat-template NAME" in message
+        assert "other answers than the family zerank (`Yes` alone)" in message and "--chat-template NAME" in message

@@ -135,7 +135,7 @@ def test_a_requests_own_deadline_is_kept(target, record):
         answer = attacked.post("/rerank", {"query": "red", "texts": texts}, headers={"x-request-timeout": seconds})
         asked[answer.status_code] += 1
         if answer.status_code == 504:
-            assert f"the {float(seconds):g} s that the request set" in answer.text
+            assert f"the time limit of {float(seconds):g} s that the request set" in answer.text
     assert set(asked) <= {200, 504} and asked[200] >= 1 and asked[504] >= 1, asked
     until_idle(attacked)
     assert attacked.is_alive()
