@@ -62,7 +62,7 @@ fn page(command: &Command) -> String {
 
 const TABLE: &str = "| flag | variable | default | meaning |\n|---|---|---|---|\n";
 
-/// The table of all variables: those of flags in alphabetical order, then the others.
+/// The table of all variables: first the flags' variables in alphabetical order, then the others.
 fn variables(command: &Command) -> String {
     let flags = command.get_arguments().filter(|argument| !argument.is_hide_set());
     let mut rows: Vec<String> = flags

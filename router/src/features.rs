@@ -1,8 +1,8 @@
 //! The meaning of this build's Cargo features, which have the names of text-embeddings-inference.
 //!
-//! Input: the features, and the variable `USE_FLASH_ATTENTION`. Output: lines for the log, and whether flash attention may be
-//! used. What must hold: a feature that cannot be true ends the build with the reason; one that changes nothing, or less than
-//! its name says, is in the log.
+//! Input: the features, and the variable `USE_FLASH_ATTENTION`. Output: lines for the log, and whether flash
+//! attention may be used. What must hold: a feature that cannot be true ends the build with the reason; one
+//! that changes nothing, or less than its name says, is in the log.
 
 #[cfg(not(feature = "candle"))]
 compile_error!(
@@ -44,7 +44,8 @@ pub(crate) fn notices() -> Vec<String> {
     features.notices(std::env::var(VARIABLE).ok().as_deref())
 }
 
-/// Whether flash attention may be used: as in text-embeddings-inference, everything but `True` switches it off.
+/// Whether flash attention may be used: as in text-embeddings-inference, everything but `True` switches it
+/// off.
 pub(crate) fn flash_attention() -> bool {
     std::env::var(VARIABLE).map_or(true, |value| value == "True")
 }

@@ -33,9 +33,10 @@ pub(crate) struct Info {
 pub(crate) struct ModelDetails {
     /// The commit on the Hub; absent for a local folder.
     pub(crate) sha: Option<String>,
-    /// What `model_dtype` says, in TEI's words: `float16` where the flag asks for it, else the arithmetic.
+    /// The value of `model_dtype`, as TEI has it: `float16` if the flag asks for it, otherwise the
+    /// arithmetic.
     pub(crate) dtype: String,
-    /// The arithmetic in force.
+    /// The arithmetic in use.
     pub(crate) arithmetic: String,
     /// The backend that computes: `candle`, `ort` or `python`.
     pub(crate) backend: &'static str,

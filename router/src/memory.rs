@@ -1,28 +1,29 @@
-//! Gives memory that is free back to the system.
+//! Returns free memory to the system.
 //!
-//! The C library keeps what was freed for the threads that freed it: after requests that took gigabytes the process stays as
-//! large. Input: the process's resident memory, looked at every few seconds. Output: none. What must hold: a server under
-//! steady load is left alone, because pages that were given back must be asked for again.
+//! The C library keeps freed memory for the threads that freed it. After requests that took gigabytes, the
+//! process would stay that large. Input: the process's resident memory, read every few seconds. Output: none.
+//! What must hold: a server under steady load returns nothing, because it would have to request the pages
+//! again.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How often the memory is looked at.
+/// How often the resident memory is read.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Growth since the start, in bytes, below which nothing is done.
+/// The growth since the start, in bytes, below which no memory is returned.
 const GROWTH: u64 = 64 << 20;
-/// A change since the last time, in bytes, that is a reason to give back again.
+/// A change since the last return, in bytes, after which memory is returned again.
 const CHANGE: u64 = 16 << 20;
-/// How long it takes until it is tried again without a change: what was in use then may be free now.
+/// The time after which memory is returned even without such a change: memory in use then may be free now.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// From now on, memory beyond what is resident now is given back once it is free.
+/// Starts the thread that returns free memory once the process has grown beyond its present size.
 ///
 /// # Errors
 ///
-/// Where the system gives no thread.
+/// The system's error if it cannot start the thread.
 pub(crate) fn give_back() -> io::Result<()> {
-    // What reading the model's files left.
+    // Reading the model's files left free memory.
     trim();
     let Some(start) = text_embeddings_core::guard::resident() else { return Ok(()) };
     let mut keeper = Keeper { start, last: start, at: Instant::now() };
@@ -38,11 +39,11 @@ pub(crate) fn give_back() -> io::Result<()> {
     std::thread::Builder::new().name("memory".to_owned()).spawn(run).map(drop)
 }
 
-/// When memory is given back.
+/// Decides when memory is returned.
 struct Keeper {
-    /// Bytes resident when serving started.
+    /// Resident bytes when serving started.
     start: u64,
-    /// The same after the last time, and when that was.
+    /// Resident bytes after the last return, and its time.
     last: u64,
     at: Instant,
 }
@@ -61,7 +62,7 @@ impl Keeper {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "the C library has no other way to be asked")]
 fn trim() {
-    // SAFETY: the function takes a number and locks what it changes; it touches free memory only.
+    // SAFETY: the function takes a number, locks the allocator's state, and touches free memory only.
     unsafe {
         libc::malloc_trim(0);
     }

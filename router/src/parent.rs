@@ -1,8 +1,9 @@
-//! `--stop-with-stdin`: whether the program that started this server is still there.
+//! `--stop-with-stdin`: whether the program that started this server still runs.
 //!
-//! Input: standard input, whose other end the parent holds open. Output: a future that completes when the parent closes
-//! it or dies, however it dies: the kernel closes the pipes of a killed process too. What must hold: without the flag
-//! standard input is not read; what the parent writes is read and dropped, so that it never blocks.
+//! Input: standard input; the parent holds its other end open. Output: a future that completes when the
+//! parent closes it or dies. The kernel also closes the pipes of a killed process. What must hold: without
+//! the flag, standard input is not read; with it, everything the parent writes is read and dropped, so that
+//! the parent never blocks.
 
 use std::{io, thread};
 
@@ -17,7 +18,7 @@ impl Parent {
     ///
     /// # Errors
     ///
-    /// If the system gives no thread for it.
+    /// The system's error if it cannot start the thread.
     pub(crate) fn watch(is_wanted: bool) -> io::Result<Self> {
         if !is_wanted {
             return Ok(Self(None));
@@ -25,14 +26,14 @@ impl Parent {
         let (sender, receiver) = watch::channel(());
         // Not one of tokio's threads: a read that never returns would keep the runtime from shutting down.
         thread::Builder::new().name("stdin".to_owned()).spawn(move || {
-            // An error means what the end means: the parent cannot be heard any more.
+            // An error means the same as the end: nothing more comes from the parent.
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
             drop(sender);
         })?;
         Ok(Self(Some(receiver)))
     }
 
-    /// Completes once standard input has ended; never, if it is not watched.
+    /// Completes once standard input has ended. Never completes if it is not watched.
     pub(crate) async fn gone(self) {
         match self.0 {
             // Nothing is ever sent: the only change is that the sender goes.

@@ -1,7 +1,7 @@
 //! Files that may change while the server runs: keys and certificate.
 //!
-//! Input: SIGHUP, or time. Output: what is in force changes. What must hold: a file that cannot be used leaves the old
-//! state, and the log says so once for each reason, not each minute.
+//! Input: SIGHUP, or time. Output: new keys and a new certificate take effect. What must hold: a file that
+//! cannot be used leaves the old state, and the log says so once for each reason, not each minute.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{auth::Keys, door::Certificate};
 
-/// How often the files are looked at without a signal: orchestrators replace them and send none.
+/// How often the files are read without a signal: orchestrators replace them and send no signal.
 const INTERVAL: Duration = Duration::from_mins(1);
 
-/// Reads the files again on SIGHUP and at intervals, for ever. Without such files SIGHUP keeps its meaning, which is to
-/// end the process.
+/// Reads the files again on SIGHUP and at intervals, for ever. Without such files SIGHUP keeps its meaning,
+/// which is to end the process.
 pub(crate) async fn watch(keys: Keys, certificate: Option<Certificate>) {
     if !keys.has_file() && certificate.is_none() {
         return;

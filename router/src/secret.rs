@@ -1,7 +1,7 @@
 //! A value that must never be printed: a key or a token.
 //!
-//! Input: the text of a flag or variable. Output: the same text, only through [`Secret::expose`]. What must hold:
-//! `Debug` shows that there is a value, never which.
+//! Input: the text of a flag or variable. Output: the same text, only through [`Secret::expose`]. What must
+//! hold: `Debug` shows that there is a value, never which.
 
 use std::{convert::Infallible, fmt, str::FromStr};
 

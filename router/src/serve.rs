@@ -1,8 +1,8 @@
-//! Serving: every transport on its port, until the process is asked to stop or the device is lost, and an orderly end.
+//! Serves every transport on its port until a signal or a lost device ends the server, and ends it in order.
 //!
-//! Input: an [`AppState`], open listeners and a door. Output: why it ended, once everything is answered or the time for it
-//! is up. What must hold: after the signal, or the loss, no connection is accepted, those without a request are closed and
-//! requests in flight finish, but no later than the bound.
+//! Input: an [`AppState`], open listeners and a door. Output: the reason for the end, once everything is
+//! answered or the time for it is over. What must hold: after the signal or the loss, no connection is
+//! accepted, connections without a request are closed, and requests in flight finish within the time limit.
 
 use std::{convert::Infallible, future::Future, io, process::ExitCode, sync::Arc, time::Duration};
 
@@ -15,7 +15,8 @@ use crate::{
     telemetry::requests,
 };
 
-// What is served on `--port`, and what on `--grpc-port`, which only a build with both transports has.
+// `first` is served on `--port`. `second` is served on `--grpc-port`, which only a build with both transports
+// has.
 #[cfg(not(feature = "http"))]
 use crate::grpc as first;
 #[cfg(feature = "grpc")]
@@ -116,12 +117,12 @@ pub(crate) struct Listeners {
     pub(crate) first: Listener,
     /// The port of `--grpc-port`.
     pub(crate) second: Option<Listener>,
-    /// The socket of `--uds-path`, which speaks what the first port speaks.
+    /// The socket of `--uds-path`, with the first port's transport.
     pub(crate) socket: Option<Listener>,
 }
 
-/// Serves until [`AppState::stop`] is due or the device is lost, and then until the requests in flight are answered, but no
-/// longer than `drain`.
+/// Serves until [`AppState::stop`] is due or the device is lost, and then until the requests in flight are
+/// answered, but no longer than `drain`.
 ///
 /// # Errors
 ///
@@ -194,7 +195,7 @@ mod tests {
         (Server::start_beside(flags, Some(second), Duration::from_secs(30)).await, channel)
     }
 
-    /// What both transports say: a body, or an error's message.
+    /// The answer of either transport: a body, or an error's message.
     async fn over_http(server: &Server, path: &str, body: &Value) -> Result<Value, String> {
         let answer = server.post(path, &body.to_string(), &[]).await;
         let value: Value = serde_json::from_str(&answer.body).unwrap();
@@ -274,7 +275,7 @@ mod tests {
         assert_eq!((status.code(), status.message()), (Code::Unavailable, message));
         assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
         assert_eq!(watch.message().await.unwrap(), None);
-        // The unfinished body keeps the server: it is not ready, accepts nothing, and refuses what comes.
+        // The unfinished body keeps the server: it is not ready and refuses new connections.
         while TcpStream::connect(server.address).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

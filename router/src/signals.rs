@@ -1,20 +1,20 @@
 //! SIGTERM and SIGINT, counted from the start of the process.
 //!
-//! Output: futures that complete once the process has been asked to stop, and asked again. What must hold: no signal is
-//! lost, also one that comes between two waits; without the means to hear signals the system's default remains, an end at
-//! once.
+//! Output: futures that complete at the first and the second request to stop. What must hold: no signal is
+//! lost, even between two waits. If the process cannot listen for signals, the system's default remains: the
+//! process ends at once.
 
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
 
-/// How often the process has been asked to stop. Cheap to clone.
+/// The number of requests to stop so far. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct StopSignals(watch::Receiver<u32>);
 
 impl StopSignals {
-    /// Listens from now on. Wants a tokio runtime.
+    /// Starts to listen. Must run in a tokio runtime.
     pub(crate) fn listen() -> Self {
         let (sender, receiver) = watch::channel(0);
         if let (Ok(mut terminate), Ok(mut interrupt)) =

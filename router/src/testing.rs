@@ -1,10 +1,11 @@
 //! A server for tests: real engine, a byte-level tokenizer and a backend that counts letters.
 //!
-//! Input: flags, of which `--model-type` says what kind of model it is (a generative re-ranker). Output: a [`Running`]
-//! server. What must hold: every expected number can be read off the request. A prompt's raw score is the number of `Z`s
-//! in it less one; a text's vector, and a classifier's logits, are its numbers of `Z`s, of `a`s and of tokens; a token's
-//! vector is that of the text up to it. A prompt with `#` fails, one with `%` scores NaN, and [`Control`] can hold or
-//! break all of them, lose the device, or let it run out of memory.
+//! Input: flags; `--model-type` sets the kind of model (default: a generative re-ranker). Output: a
+//! [`Running`] server. What must hold: a test can read every expected number off the request. A prompt's raw
+//! score is its number of `Z`s less one. A text's vector, and a classifier's logits, are its numbers of `Z`s,
+//! of `a`s and of tokens. A token's vector is the vector of the text up to this token. A prompt with `#`
+//! fails, and one with `%` scores NaN. [`Control`] can hold all prompts, let them fail, lose the device, or
+//! let it run out of memory.
 
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
@@ -205,7 +206,7 @@ fn tokenizer() -> Tokenizer {
     file.to_string().parse().unwrap()
 }
 
-/// What a test does to the backend while the engine owns it.
+/// Controls the backend from a test while the engine owns it.
 #[derive(Clone, Default)]
 pub(crate) struct Control(Arc<(Mutex<Mood>, Condvar)>);
 
@@ -231,7 +232,7 @@ impl Control {
         self.change(|mood| mood.broken = broken);
     }
 
-    /// Waits until the backend got so many batches.
+    /// Waits until the backend got `count` batches.
     pub(crate) async fn batches(&self, count: usize) {
         while self.seen() < count {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -325,8 +326,8 @@ impl Backend for LetterBackend {
     }
 }
 
-/// Holds a checked-in document, named from the repository's root, to what the code makes of it. With the variable
-/// `UPDATE_DOCS=1` it is written instead.
+/// Compares a checked-in document, named from the repository's root, with the document that the code makes.
+/// With the variable `UPDATE_DOCS=1` it writes the document instead.
 pub(crate) fn check_document(name: &str, content: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
     if std::env::var_os("UPDATE_DOCS").is_some_and(|value| value == "1") {

@@ -1,4 +1,4 @@
-//! What the binary says about itself: log lines without secrets, JSON lines, and traces to a collector that is down.
+//! The binary's log and traces: lines without secrets, JSON lines, and a collector that is down.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use std::{
@@ -109,7 +109,7 @@ impl Drop for Server {
     }
 }
 
-/// A collector that counts what it gets, and keeps how it was called.
+/// A collector that keeps the credentials of each call.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<String>>>);
 

@@ -37,8 +37,8 @@ pub(crate) struct ModelArgs {
     /// The arithmetic: `float32` (exact), `float16`, `bfloat16`, `int8` or `int4` [default: bfloat16 if the
     /// checkpoint is stored in it, this CPU multiplies it and `candle` computes, else float32].
     ///
-    /// For `float16`, a CPU computes in bfloat16 if it multiplies that, else in float32. `--backend python` has
-    /// neither `int8` nor `int4`.
+    /// For `float16`, a CPU computes in bfloat16 if it multiplies that, else in float32. `--backend python`
+    /// has neither `int8` nor `int4`.
     #[arg(long, env, value_parser = values::dtype, help_heading = "Model")]
     pub(crate) dtype: Option<DType>,
 
@@ -125,7 +125,8 @@ pub(crate) struct ModelArgs {
     /// The most bytes of memory for computed beginnings of texts (template, instruction, query, prompt); 0:
     /// none.
     ///
-    /// Later requests that begin alike need not compute them again. A GPU keeps them in 16-bit arithmetic only.
+    /// Later requests that begin alike need not compute them again. A GPU keeps them in 16-bit arithmetic
+    /// only.
     #[arg(long, env, default_value = "268435456", value_parser = whole::<usize>, help_heading = "Limits")]
     pub(crate) prefix_cache_bytes: usize,
 

@@ -37,7 +37,7 @@ const MAX_DISCARDED: usize = 64 << 20;
 const MAX_RESERVED: usize = 64 << 10;
 /// The longest message in characters. The parser's messages repeat a client's text in full.
 const MAX_MESSAGE: usize = 400;
-/// What the parser calls `usize` and `u32`.
+/// The replacement for the parser's words `usize` and `u32`.
 const WHOLE_NUMBER: &str = "expected a whole number from 0";
 
 /// The body's bytes, at most `--payload-limit` of them.

@@ -1,7 +1,7 @@
 //! The results of a load: rates, percentiles, errors.
 //!
-//! Input: a [`LoadResult`]. Output: text, JSON, a histogram. What must hold: a percentile is a latency that was
-//! measured: the smallest one with at least that share of all latencies at or below it.
+//! Input: a [`LoadResult`]. Output: text, JSON, a histogram. What must hold: a percentile is a latency that
+//! was measured: the smallest one with at least that share of all latencies at or below it.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 

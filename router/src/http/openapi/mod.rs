@@ -80,7 +80,8 @@ enum MainTaskAnswer {
 
 /// Answer the model's main task.
 ///
-/// That is the task of `/rerank`, `/predict` or `/embed`, or of `/similarity` with `TASK=sentence-similarity`.
+/// That is the task of `/rerank`, `/predict` or `/embed`, or of `/similarity` with
+/// `TASK=sentence-similarity`.
 #[utoipa::path(post, path = "/", tag = TAG, request_body = MainTaskBody,
     responses((status = 200, description = "The answer of that route", body = MainTaskAnswer), RerankErrors))]
 #[expect(dead_code, reason = "describes a route whose handler depends on the model")]
