@@ -1,6 +1,6 @@
 """Model folders for tests: changed copies of reference models, and a small random model with any vocabulary.
 
-Input: a name of `MODEL_FLAGS` and a folder to write to. Output: the new folder. Safetensors
+Input: the name of a reference model and a folder to write to. Output: the new folder. Safetensors
 files are read and written with the standard library alone.
 """
 
@@ -34,7 +34,8 @@ class Tensor:
 
 
 def copy(name: str, folder: Path) -> Path:
-    """A copy of a reference model, which the test may change. Its new name does not tell its kind."""
+    """A copy of a reference model, which the test may change. The folder is called `model`, so its name does
+    not reveal the kind of model."""
     return Path(shutil.copytree(MODELS / name, folder / "model"))
 
 
@@ -121,8 +122,8 @@ def make_tiny(folder: Path, tokenizer: Path, vocabulary: int) -> Path:
 
 
 def _random_values(generator: random.Random, shape: list[int]) -> bytearray:
-    """Values in bf16: 1 for norms, ± 0.03 to 0.5 for matrices, whose upper byte is drawn from six and whose
-    lower byte is random."""
+    """Values in bf16. Norms are all 1. Matrix values are random, with a magnitude from 0.03 to 0.5: the upper
+    byte is drawn from the six entries of `upper`, and the lower byte is random."""
     size = shape[0] if len(shape) == 1 else shape[0] * shape[1]
     if len(shape) == 1:
         return bytearray(b"\x80\x3f" * size)

@@ -19,7 +19,7 @@ from checkpoints import CHAT_TEMPLATE, FLAT_ROPE, spec
 from weights import random_tensor, tensor_shapes, write_json, write_safetensors
 
 CAUSAL = "untied-f16"
-# The labels of converted re-rankers: the usual name of a single label, or both answers.
+# The labels of converted re-rankers: one label with its usual name, or one label for each answer.
 CONVERSIONS = {"seq-cls-1": ["LABEL_0"], "seq-cls-2": ["no", "yes"]}
 LABELS = ["contradiction", "neutral", "entailment"]
 THREE = spec(13, "bfloat16", (24, 56, 2, 3, 1, 16), True, FLAT_ROPE)
@@ -97,7 +97,7 @@ def make_classifier(models: Path, target: Path) -> None:
 
 @torch.no_grad()
 def logits(folder: Path, id_lists: list[list[int]]) -> list[list[float]]:
-    """A row of logits for each prompt. Each tensor of the checkpoint must be used, and none missing."""
+    """A row of logits for each prompt. Fails if the model lacks a tensor or leaves one of the checkpoint unused."""
     model, report = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not any(report.values()), report
     rows = [model.eval()(input_ids=torch.tensor([ids])).logits[0] for ids in id_lists]

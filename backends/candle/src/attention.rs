@@ -1,5 +1,5 @@
-//! Attention over a packed forest, as all devices understand it: heads, queries, and the tokens that a query
-//! sees in its own segment and in its ancestors'.
+//! The types that describe attention over a packed forest to every device: the heads, the queries, and the
+//! tokens that a query sees in its own segment and in its ancestors.
 //!
 //! Each device has one function for all models: [`crate::cpu`] uses packed tiles and a running softmax,
 //! [`crate::plain`] uses candle tensors. Both are checked against `plain::reference`, which is slow and
@@ -20,13 +20,13 @@ pub(crate) struct Heads {
     pub(crate) size: usize,
 }
 
-/// The tokens that a query sees, by their positions in its text: from `before` tokens in front of it to
-/// `after` tokens behind it.
+/// The tokens that a query sees, by their positions in its text: at most `before` positions earlier, at most
+/// `after` positions later, and its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mask {
-    /// Tokens in front of the query's own.
+    /// The number of earlier tokens.
     pub(crate) before: usize,
-    /// Tokens behind it.
+    /// The number of later tokens.
     pub(crate) after: usize,
 }
 
@@ -54,24 +54,26 @@ pub(crate) struct Scoring<'a> {
     pub(crate) divisor: f32,
     /// With a cap, divided products `s` become `cap · tanh(s / cap)`.
     pub(crate) soft_cap: Option<f32>,
-    /// Added by head and distance. Its values are made for `divisor`.
+    /// Added to the product before the division, by head and distance. Its values are already multiplied by
+    /// `divisor`.
     pub(crate) bias: Option<&'a DistanceBias>,
     /// Whether each layer adds scores of its own ([`Attention::disentangled`](crate::operations::Attention)).
     pub(crate) disentangled: bool,
 }
 
-/// Queries that are consecutive both in one segment and in the queries' rows.
+/// A run of queries: consecutive tokens of one segment in consecutive rows of the queries' tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QuerySpan {
     /// Their segment.
     pub(crate) segment: usize,
-    /// The first one's place in the segment.
+    /// The index of the first query's token in the segment.
     pub(crate) offset: usize,
     /// Their rows in the queries' tensor.
     pub(crate) rows: Range<usize>,
 }
 
-/// The tokens in `rows` of the batch, as queries in that order. `rows` is ascending without repetition.
+/// The spans of queries for the tokens in these rows of the batch; query `i` is the token in `rows[i]`. The
+/// rows must be ascending and distinct.
 pub(crate) fn queries_at(batch: &Batch, rows: &[usize]) -> Vec<QuerySpan> {
     let mut spans: Vec<QuerySpan> = Vec::new();
     for (query, &row) in rows.iter().enumerate() {

@@ -9,8 +9,8 @@
 
 use std::ops::Range;
 
-/// A run of tokens in a batch. The model decides which of the ancestors' and of the segment's own tokens a
-/// token attends to.
+/// A run of tokens in a batch. A token can attend only to tokens of its own segment and of the segment's
+/// ancestors; the model decides to which of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     /// The segment before this one in every text that contains this one. Its index is always smaller.
@@ -67,7 +67,7 @@ pub struct Text {
     pub second: Option<usize>,
     /// The outputs that the caller wants.
     pub wanted: Wanted,
-    /// How many of its first tokens later texts may begin with. A backend may cache its results for them.
+    /// The length of the prefix that later texts may share, in tokens. A backend may cache its results for it.
     pub reusable: usize,
     /// With [`Wanted::tokens`], the indices of the tokens whose vectors are wanted, ascending and distinct.
     /// Empty means all tokens.
@@ -125,7 +125,7 @@ impl Batch {
         &self.wanted
     }
 
-    /// For each text, in the order of addition, how many of its first tokens later texts may begin with.
+    /// For each text, in the order of addition, the length of the prefix that later texts may share.
     #[must_use]
     pub fn reusable(&self) -> &[usize] {
         &self.reusable

@@ -40,7 +40,7 @@ pub(crate) struct Gpu {
     device: Device,
     cuda: CudaDevice,
     functions: Mutex<HashMap<String, CudaFunction>>,
-    /// Whether the GPU's generation runs flash attention 2: Ampere or later.
+    /// Whether to use flash attention 2: it is switched on, this build has it, and the GPU is Ampere or later.
     has_flash: bool,
 }
 
@@ -103,7 +103,7 @@ impl Gpu {
 /// A size as a C `int`.
 fn int(value: usize) -> Result<c_int> {
     c_int::try_from(value)
-        .map_err(|_| candle_core::Error::Msg(format!("{value} values are too many for a kernel")))
+        .map_err(|_| candle_core::Error::Msg(format!("the size {value} does not fit a C `int`")))
 }
 
 /// cuBLAS' name for a type.
@@ -112,7 +112,7 @@ fn cublas_type(dtype: DType) -> Result<sys::cudaDataType> {
         DType::F32 => Ok(sys::cudaDataType::CUDA_R_32F),
         DType::F16 => Ok(sys::cudaDataType::CUDA_R_16F),
         DType::BF16 => Ok(sys::cudaDataType::CUDA_R_16BF),
-        other => bail!("no products of {other:?}"),
+        other => bail!("cuBLAS products here do not support {other:?}"),
     }
 }
 
@@ -126,7 +126,7 @@ impl Accelerator for Gpu {
             DType::F32 => self.storage::<f32>(rows * columns)?,
             DType::F16 => self.storage::<f16>(rows * columns)?,
             DType::BF16 => self.storage::<bf16>(rows * columns)?,
-            other => bail!("no room for {other:?}"),
+            other => bail!("this backend makes no GPU tensors of {other:?}"),
         };
         Ok(Tensor::from_storage(storage, (rows, columns), BackpropOp::none(), false))
     }
@@ -150,9 +150,9 @@ impl Accelerator for Gpu {
             block_dim: (int(threads)? as u32, 1, 1),
             shared_mem_bytes: 0,
         };
-        // SAFETY: the arguments are the kernel's, in type and order: the tests run the same launches on the
-        // kernels compiled for the CPU. All tensors are alive, and later calls that free them go into the
-        // same stream.
+        // SAFETY: the arguments match the kernel's parameters in type and order. Tests run the same launches
+        // on the kernels compiled for the CPU. All tensors are alive during this call; memory that is freed
+        // later is freed in the same stream, so after the kernel.
         unsafe { builder.launch(config) }.w()?;
         Ok(())
     }
@@ -160,13 +160,20 @@ impl Accelerator for Gpu {
     fn multiply(&self, x: &Tensor, weight: &Tensor, out: &Tensor, adds: bool) -> Result<()> {
         let ((rows, inputs), (outputs, columns)) = (x.dims2()?, weight.dims2()?);
         if inputs != columns || out.dims2()? != (rows, outputs) || x.dtype() != weight.dtype() {
-            bail!("a product of {:?} and {:?} is not {:?}", x.shape(), weight.shape(), out.shape());
+            bail!(
+                "cannot multiply {:?} {:?} by the weight {:?} {:?} into {:?}",
+                x.dtype(),
+                x.shape(),
+                weight.dtype(),
+                weight.shape(),
+                out.shape()
+            );
         }
         let (one, beta) = (1.0_f32, if adds { 1.0_f32 } else { 0.0 });
         let [m, n, k] = [int(outputs)?, int(rows)?, int(inputs)?];
-        // cuBLAS is column-major. In its terms, `out` is `[outputs, rows]`, the product of the weight and `x`
-        // without copies. SAFETY: sizes and types were checked, the tensors are contiguous (`address`), and
-        // the scalars outlive the call.
+        // cuBLAS is column-major: it sees the row-major `out` as `[outputs, rows]` and computes it as the weight
+        // times `x`, so nothing is copied. SAFETY: sizes and types were checked, the tensors are contiguous
+        // (`address`), and the scalars outlive the call.
         unsafe {
             gemm_ex(
                 *self.cuda.cublas_handle().handle(),
@@ -221,9 +228,9 @@ impl Accelerator for Gpu {
 
     fn address(&self, tensor: &Tensor) -> Result<u64> {
         let (storage, layout) = tensor.storage_and_layout();
-        let Storage::Cuda(storage) = &*storage else { bail!("a tensor that is not on the GPU") };
+        let Storage::Cuda(storage) = &*storage else { bail!("the tensor is not on the GPU") };
         if !layout.is_contiguous() {
-            bail!("a tensor that is not contiguous: {:?}", layout.shape());
+            bail!("the tensor is not contiguous: {:?}", layout.shape());
         }
         let base = match tensor.dtype() {
             DType::F32 => self.base::<f32>(storage)?,
@@ -242,9 +249,9 @@ impl Accelerator for Gpu {
 /// of its largest pass.
 pub(crate) fn spare_the_driver(device: &Device) -> Result<()> {
     let device = device.as_cuda_device()?;
-    // SAFETY: candle gives all tensors the same stream, and no event is needed within a stream. CUDA keeps a
-    // queue of that stream for each thread. The work that the loading thread queued is done before another
-    // thread computes, because the check that ends loading reads the result of a forward pass.
+    // SAFETY: candle gives all tensors the same stream, and no event is needed within a stream. It is CUDA's
+    // per-thread stream, so each thread has its own queue. The loading thread's queue is empty before another
+    // thread computes: loading ends with a check that waits for the result of a forward pass.
     unsafe { device.disable_event_tracking() };
     let mut all = u64::MAX;
     // SAFETY: the device is the driver's own, its default pool lives as long as the device, and this

@@ -1,26 +1,24 @@
-//! Arithmetic on slices with the CPU's vector instructions. Except for one call in `router/src/memory.rs`,
-//! all unsafe code of the project is here.
+//! Arithmetic on slices with the CPU's vector instructions. The only unsafe code outside this module is one
+//! call in `router/src/memory.rs` and the CUDA code in `crate::cuda`.
 //!
 //! Each kernel has one generic body over [`simd::Simd`]. It is compiled for every [`InstructionSet`] and
 //! chosen at run time. Tests in the kernel's file compare it with a plain loop.
 //!
-//! Assertions that release builds keep check the assumptions of unsafe blocks where safe code calls in.
+//! Where safe code calls an unsafe block, assertions check the block's assumptions, in release builds too:
 //!
-//! | assumption | checked by |
-//! |---|---|
-//! | the CPU has the instructions | [`InstructionSet`] has no public constructors except `available` and the
-//! one by name, and `available` asks the CPU for each target feature of a function: AVX-512 means F, BW, DQ,
-//! VL, AVX2 and FMA |
-//! | packed operands are as long as a tile reads them | `tile::multiply` asserts lengths, rows, memory for
-//! the sums, and the pair of formats; only `pack` makes `Operand` and `Matrix` |
-//! | threads write disjoint parts | `Threads::for_each` hands out each item once and returns after the last
-//! one; an item is a pair of rows and panel; `Operand::split` hands out consecutive ranges and asserts that
-//! they end within the rows |
-//! | registers are loaded and stored within slices | whole registers come from `chunks_exact`, `as_chunks` or
-//! fixed arrays; a compile-time assertion checks that panels consist of whole registers |
-//! | streams go to aligned memory | `copy_rows` checks the address of each place |
-//! | memory is initialised | `Lines` and `Pages` are zeroed when they are made, and only hand out slices of
-//! that memory |
+//! - The CPU has the instructions: an [`InstructionSet`] comes only from `available` or from its name, which
+//!   must be among those available. `available` asks the CPU for each target feature that a function needs:
+//!   AVX-512 means F, BW, DQ, VL, AVX2 and FMA.
+//! - A tile reads only inside its packed operands: `tile::multiply` asserts the lengths, the rows, the memory
+//!   for the sums, and the pair of formats. Only `pack` makes an `Operand` or a `Matrix`.
+//! - Threads write disjoint parts: `Threads::for_each` gives each item to one thread and returns after the
+//!   last item. In a product, an item is a range of (chunk of rows, panel of columns) pairs. `Operand::split`
+//!   makes consecutive ranges and asserts that they end within the rows.
+//! - Registers are loaded and stored within slices: whole registers come from `chunks_exact`, `as_chunks` or
+//!   fixed arrays. A compile-time assertion checks that panels consist of whole registers.
+//! - Non-temporal stores go to aligned memory: `copy_rows` checks each destination's address.
+//! - Memory is initialised: `Lines` and `Pages` are zeroed when they are made, and only hand out slices of
+//!   that memory.
 
 #![expect(
     unsafe_code,

@@ -115,7 +115,7 @@ impl Operand {
 pub(crate) struct OperandRows<'a> {
     set: InstructionSet,
     format: Format,
-    /// The number of rows of the operand, and of its blocks.
+    /// The number of rows in the operand, and the number of rows per block.
     rows: (usize, usize),
     row_words: usize,
     range: Range<usize>,
@@ -135,8 +135,8 @@ impl OperandRows<'_> {
             let mut scale = 1.0;
             pack::row(self.set, self.format, values, self.set.byte_offset(), words, &mut scale);
             if let Some(scales) = self.scales {
-                // SAFETY: this format has a scale for each row, and only this value writes the row, as
-                // asserted.
+                // SAFETY: in this format `scales` has one value per row. The row is in `self.range` (asserted
+                // above), and no other `OperandRows` writes rows of that range.
                 let of_row = unsafe { scales.part(row, 1) };
                 of_row[0] = scale;
             }
@@ -145,8 +145,9 @@ impl OperandRows<'_> {
             let in_block = block_rows.min(rows - first_row);
             let lines = first_row * self.row_words + (row - first_row) * WORDS;
             for (chunk, words) in words.chunks_exact(WORDS).enumerate() {
-                // SAFETY: the line is in the row's block, which consists of whole rows of `row_words` words
-                // in whole lines. It holds only words of this row, which only this value writes.
+                // SAFETY: this range of WORDS words is inside the row's block, because the block has
+                // `in_block` rows of `row_words` words. The range holds words of this row only, and no other
+                // `OperandRows` writes this row.
                 unsafe { self.words.part(lines + chunk * in_block * WORDS, WORDS) }.copy_from_slice(words);
             }
         });
@@ -157,8 +158,8 @@ impl OperandRows<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Shared<T>(pub(super) *mut T);
 
-// SAFETY: the memory is only accessed through `part`, whose callers guarantee that no two threads have the
-// same part.
+// SAFETY: the memory is only accessed through `part`. Its callers guarantee that parts in use at the same time
+// do not overlap.
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<T> {}

@@ -1,10 +1,10 @@
-//! `GET /playground`: a page in the binary, to try the model. `prompt.rs` has the route that only the page
-//! needs.
+//! `GET /playground`: a web page for trying the model, embedded in the binary. `prompt.rs` has the route that
+//! only this page uses.
 //!
-//! Output: the files of `page/`. They need no key; the requests that the page sends do. What must hold: the
-//! page loads nothing from elsewhere, and no text can become markup or script in it (its policy forbids
-//! both); browsers show a new binary's page at once, because they ask with the tag of the file that they
-//! have.
+//! Output: the files of `page/`. They are served without an API key; the page's API requests need the key.
+//! What must hold: the page loads nothing from other hosts, and no text can become markup or script in it
+//! (`POLICY` forbids both). A new binary's page shows at once, because browsers revalidate each file by its
+//! ETag.
 
 mod prompt;
 
