@@ -97,7 +97,8 @@ def make_classifier(models: Path, target: Path) -> None:
 
 @torch.no_grad()
 def logits(folder: Path, id_lists: list[list[int]]) -> list[list[float]]:
-    """A row of logits for each prompt. Fails if the model lacks a tensor or leaves one of the checkpoint unused."""
+    """A row of logits for each prompt. Fails if the model lacks a tensor, or leaves one of the checkpoint
+    unused."""
     model, report = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not any(report.values()), report
     rows = [model.eval()(input_ids=torch.tensor([ids])).logits[0] for ids in id_lists]
