@@ -1,7 +1,7 @@
 """Turns groups into batches of tokens.
 
-Input: `Group`s and the tokenizer. Output: `model.Batch`. The ids are exactly those that the server and transformers form: prefix and
-suffix encoded by themselves, the body without added tokens.
+Input: `Group`s and the tokenizer. Output: `model.Batch`. The ids are exactly those that the server
+and transformers form: prefix and suffix are encoded by themselves, the body without added tokens.
 """
 
 import json
@@ -20,9 +20,10 @@ SHARE = 2  # query heads per key head, as in model.Shape
 
 @dataclass
 class Encoded:
-    """Token ids of a group: the prefix (system prompt, instruction, query), each document with the suffix, and what the losses need.
+    """Token ids of a group, and labels for the losses.
 
-    `ends` of a document: token index of each sentence's end and whether the sentence answers.
+    `prefix`: system prompt, instruction and query. `documents`: each document with the suffix. `ends` of a
+    document: for each sentence, the token index of its end, and whether the sentence answers.
     """
 
     prefix: list[int]
@@ -37,7 +38,7 @@ class Encoded:
 
 
 class Encoder:
-    """Holds the tokenizer, with added tokens for prefix and suffix and without for what users write."""
+    """Encodes prefix and suffix with the tokenizer's added tokens, and users' texts without them."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.prefix = tokenizer.encode(PREFIX).ids
@@ -67,7 +68,7 @@ class Encoder:
         )
 
     def ends(self, document: Document) -> list[tuple[int, bool]]:
-        """The last token of each sentence, by counting the tokens of the sentences."""
+        """Finds the last token of each sentence by counting the tokens of the sentences."""
         result, count, space = [], 0, "" if document.language == "zh" else " "
         for index, (sentence, answers) in enumerate(document.sentences):
             count += len(self.plain.encode((" " if index == 0 else space) + sentence).ids)
@@ -77,7 +78,7 @@ class Encoder:
 
 
 def rows(lists: list[list[int]], offsets: list[int]) -> Rows:
-    """Sequences as packed tokens; the first position of each is its offset."""
+    """Packs the tokens of the sequences; the first position of each sequence is its offset."""
     width = max(map(len, lists))
     places = [index * width + column for index, ids in enumerate(lists) for column in range(len(ids))]
     positions = torch.tensor(offsets)[:, None] + torch.arange(width)
@@ -85,12 +86,12 @@ def rows(lists: list[list[int]], offsets: list[int]) -> Rows:
 
 
 def bias(seen: torch.Tensor) -> torch.Tensor:
-    """What is added to attention's scores."""
+    """The term that is added to attention's scores."""
     return torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill(~seen, -1e9)
 
 
 def batch(groups: list[Encoded]) -> Batch:
-    """Groups side by side."""
+    """Puts groups side by side in one batch."""
     prefixes = rows([group.prefix for group in groups], [0] * len(groups))
     owner = [index for index, group in enumerate(groups) for _ in group.documents]
     lists = [ids for group in groups for ids in group.documents]

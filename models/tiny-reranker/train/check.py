@@ -1,7 +1,7 @@
-"""Compares the scores of the training code with those of transformers on the saved folder.
+"""Compares the training code's scores with transformers' scores on the saved folder.
 
-Usage: python check.py FOLDER. It prints the largest difference of raw scores over pairs in five languages, from chat template to logits,
-and fails if it is above 1e-4.
+Usage: python check.py FOLDER. It prints the largest difference of raw scores over pairs in five languages,
+from chat template to logits, and fails if the difference is above 1e-4.
 """
 
 import random

@@ -1,7 +1,8 @@
-"""Groups about nothing in particular: the relevant text has the query's words, the others have fewer of them or none.
+"""Makes groups about nothing in particular.
 
-Input: a `Maker`. Output: `Group`s of the family `coverage`. They teach to look for every word of a query, in whatever form and sentence, and
-not only for the forms of known relations.
+The relevant text has the query's words; the others have fewer of them or none. Input: a `Maker`. Output:
+`Group`s of the family `coverage`. They teach the model to look for every word of a query, in whatever form
+and sentence, and not only for the forms of known relations.
 """
 
 import random
@@ -32,7 +33,10 @@ def bent(word: str, language: str, rng: random.Random) -> str:
 
 
 def sentence(language: str, include: list[str], rng: random.Random) -> str:
-    """A real sentence with some words replaced by the given ones, or common words in random order with them among."""
+    """A sentence that has the words of `include`.
+
+    It is a real sentence in which they replace some words, or they are among common words in random order.
+    """
     gap = "" if language == "zh" else " "
     if rng.random() < 0.5:
         parts = rng.sample(words(language), rng.randrange(4, 10))

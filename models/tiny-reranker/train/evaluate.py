@@ -1,6 +1,7 @@
-"""Writes EVAL.md: what the model in a folder gets right on held-out groups, and what not.
+"""Writes EVAL.md: what the model in a folder gets right on held-out groups, and what it gets wrong.
 
-Usage: python evaluate.py FOLDER [--size N]. Every number is measured in this run, from the bfloat16 weights of the folder.
+Usage: python evaluate.py FOLDER [--size N]. This run measures every number, from the bfloat16 weights of the
+folder.
 """
 
 import argparse
@@ -23,7 +24,7 @@ ENOUGH = ["unrelated", "topic neighbour"]
 
 
 class Report:
-    """Collects the lines of the document; scores with the model and with BM25."""
+    """Collects the lines of EVAL.md; scores groups with the model and with BM25."""
 
     def __init__(self, scorer: Scorer, size: int):
         self.scorer, self.size, self.lines = scorer, size, []
@@ -47,7 +48,7 @@ def shown(number: float) -> str:
 
 
 def languages(report: Report) -> tuple[list[Group], Scores, Scores]:
-    """Families by language; returns all groups and their scores."""
+    """Reports the families by language; returns all groups and their scores by the model and by BM25."""
     report.add(
         "## Held-out families by language", "",
         f"{families.CANDIDATES} candidates per query, {report.size} queries per family and language. *First*: share of queries whose best "
@@ -68,7 +69,7 @@ def languages(report: Report) -> tuple[list[Group], Scores, Scores]:
 
 
 def kinds(report: Report, groups: list[Group], ours: Scores, theirs: Scores) -> None:
-    """Pairs by kind of negative, first where overlap misleads, then where it is enough."""
+    """Reports pairs by kind of negative: first where shared words mislead, then where they are enough."""
     extra = families.other_years(SEED, 2 * report.size)
     model, words = report.both(extra)
     invented = [index for index, group in enumerate(groups) if group.family == "relation"]
@@ -102,7 +103,7 @@ def kinds(report: Report, groups: list[Group], ours: Scores, theirs: Scores) -> 
 
 
 def across(report: Report) -> None:
-    """Query and documents in different languages."""
+    """Reports groups whose query and documents are in different languages."""
     groups = families.across_languages(SEED, 2 * report.size)
     model, words = report.both(groups)
     report.add("## Query and texts in different languages", "")
@@ -114,7 +115,7 @@ def across(report: Report) -> None:
 
 
 def instructions(report: Report) -> None:
-    """The instruction families, each also judged with the default instruction."""
+    """Reports the instruction families; each is also judged with the default instruction."""
     report.add(
         "## Instructions that change what is relevant", "",
         "Pairs in the right order, per cent: with the instruction, and on the same groups with the default instruction, which asks for "
@@ -130,7 +131,7 @@ def instructions(report: Report) -> None:
 
 
 def lengths(report: Report) -> None:
-    """Long documents by the place of the answer."""
+    """Reports long documents by the place of the answer."""
     report.add("## Long texts", "", "5 candidates of about the same length; share of first places, per cent (chance is about 24).", "")
     rows = []
     for sentences in (5, 10, 20, 30):
@@ -144,7 +145,7 @@ def lengths(report: Report) -> None:
 
 
 def probability(report: Report, groups: list[Group], scores: Scores) -> None:
-    """The reliability table."""
+    """Reports the reliability table."""
     rows, error = calibration(groups, scores)
     report.add("## Calibration", "", f"Over all groups of the first table. Expected calibration error: {error:.3f}.", "")
     shares = [[name, str(count), f"{mean:.3f}", f"{share:.3f}"] for name, count, mean, share in rows]
@@ -152,8 +153,8 @@ def probability(report: Report, groups: list[Group], scores: Scores) -> None:
 
 
 def write(folder: Path, size: int) -> None:
-    """Measures and writes."""
-    torch.set_num_threads(1)  # two wait for each other when others use the machine
+    """Measures everything and writes EVAL.md."""
+    torch.set_num_threads(1)  # two threads wait for each other when other work uses the machine
     started = time.time()
     report = Report(Scorer.load(folder), size)
     report.add(

@@ -1,7 +1,8 @@
-"""The evaluation's groups: families of held-out names, forms, relations and everyday facts, long documents and instructions.
+"""Makes the evaluation's groups.
 
-Input: a seed and a size. Output: lists of `Group`s by family. What must hold: no group has a name that training saw, and the other
-families add to that what their name says.
+The families: held-out names, forms, relations and everyday facts, long documents and instructions. Input: a
+seed and a size. Output: lists of `Group`s by family. What must hold: no group has a name that training saw;
+the families other than `new names` add the property that they are named after.
 """
 
 import random
@@ -43,27 +44,30 @@ def by_language(seed: int, size: int) -> dict[str, dict[str, list[Group]]]:
 
 
 def across_languages(seed: int, size: int) -> list[Group]:
-    """Query in one language, documents in another; the name is spelled in the script of each."""
+    """Query in one language, documents in another; each spells the name in its own script."""
     maker = Maker(random.Random(f"{seed} across"), NAMES)
     pairs = [maker.rng.sample(LANGUAGES, 2) for _ in range(size)]
     return standard([maker.relation_group(language=one, query_language=other) for one, other in pairs])
 
 
 def other_years(seed: int, size: int) -> list[Group]:
-    """Questions with a year about an office that several persons held."""
+    """Questions that give a year and ask about an office that several persons held."""
     maker = Maker(random.Random(f"{seed} years"), NAMES)
     relations = sorted(TIMED - HELD_OUT_RELATIONS)
     return standard([maker.relation_group(relations[number % len(relations)], LANGUAGES[number % 5]) for number in range(size)])
 
 
 def keywords(seed: int, size: int) -> list[Group]:
-    """Words of a document as the query."""
+    """Queries that are words of a document."""
     maker = Maker(random.Random(f"{seed} keywords"), NAMES)
     return standard([maker.keyword_group() for _ in range(size)])
 
 
 def long(seed: int, size: int, place: float, sentences: int) -> list[Group]:
-    """Documents of many sentences, all those of a group of about one length, with what matters at `place`."""
+    """Documents of many sentences, with the sentences that matter at `place`.
+
+    All documents of a group have about the same length.
+    """
     maker = Maker(random.Random(f"{seed} long"), replace(NAMES, documents=5))
     result = []
     for number in range(size):
@@ -88,5 +92,5 @@ def instructed(seed: int, size: int) -> dict[str, list[Group]]:
 
 
 def texts(groups: list[Group]) -> list[Document]:
-    """All documents of some groups."""
+    """All documents of the groups."""
     return [document for group in groups for document in group.documents]

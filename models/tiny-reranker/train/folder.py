@@ -1,7 +1,7 @@
-"""Writes the model folder as a real one: configuration, weights, chat template and the files of sentence-transformers.
+"""Writes a real model folder: configuration, weights, chat template, the files of sentence-transformers.
 
-Input: sizes, tokenizer, tensors. Output: the folder, complete but for tokenizer.json (tokenizer.py) and README.md. A file appears whole or
-not at all.
+Input: sizes, tokenizer, tensors. Output: the folder, complete except for tokenizer.json (tokenizer.py writes
+it) and README.md. A file appears whole or not at all.
 """
 
 import json
@@ -57,7 +57,7 @@ def config(shape: Shape, tokenizer: Tokenizer) -> dict:
 
 
 def write_folder(folder: Path, shape: Shape, tokenizer: Tokenizer, tensors: dict[str, Tensor]) -> None:
-    """Everything but tokenizer.json and README.md."""
+    """Writes everything except tokenizer.json and README.md."""
     (folder / "1_LogitScore").mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config(shape, tokenizer))
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
@@ -94,5 +94,5 @@ def write_folder(folder: Path, shape: Shape, tokenizer: Tokenizer, tensors: dict
 
 
 def write_json(path: Path, content: object) -> None:
-    """Readable JSON with a final newline."""
+    """Writes readable JSON with a final newline."""
     path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,9 @@
-"""Makes training and evaluation groups: one instruction and query with documents that answer it or fail in a known way.
+"""Makes groups for training and evaluation.
 
-Input: a random generator and `Settings` (which names, forms, relations and facts may appear). Output: `Group`. Each document says which
-kind it is (`positive`, or the kind of negative), and for each of its sentences whether it answers the query.
+A group is one instruction and query with documents that answer the query or fail in a known way. Input: a
+random generator and `Settings` (which names, forms, relations and facts may appear). Output: `Group`. Each
+document says which kind it is (`positive`, or the kind of negative), and for each of its sentences whether
+the sentence answers the query.
 """
 
 import random
@@ -32,7 +34,10 @@ KINDS = {  # kinds of negatives and how often each is drawn
 
 @dataclass(frozen=True)
 class Settings:
-    """What may appear. `long`: share of groups with long documents. `hard`: 0 for few and easy negatives, 1 for all."""
+    """Which names, forms, relations and facts may appear.
+
+    `long`: share of groups with long documents. `hard`: 0 for few and easy negatives, 1 for all.
+    """
 
     held_out_names: bool = False
     held_out_forms: bool = False
@@ -45,7 +50,7 @@ class Settings:
 
 @dataclass
 class Document:
-    """Sentences with a flag each (does it answer the query?), the kind of the document and its language."""
+    """Sentences, each with a flag (does it answer the query?), and the document's kind and language."""
 
     sentences: list[tuple[str, bool]]
     kind: str
@@ -62,7 +67,10 @@ class Document:
 
 @dataclass
 class Group:
-    """One query with its documents. `family` says how the group was made, `detail` what of (a relation, a fact)."""
+    """One query with its documents.
+
+    `family` says how the group was made; `detail` names the relation or fact that it was made from.
+    """
 
     instruction: str
     query: str
@@ -73,13 +81,13 @@ class Group:
 
 
 class Maker:
-    """Makes groups of one kind of settings from one random generator."""
+    """Makes groups by one set of settings, from one random generator."""
 
     def __init__(self, rng: random.Random, settings: Settings):
         self.rng, self.settings = rng, settings
 
     def instruction(self) -> str:
-        """Mostly the default one."""
+        """An instruction, mostly the default one."""
         return DEFAULT_INSTRUCTION if self.rng.random() < 0.8 else self.rng.choice(OTHER_WORDINGS)
 
     def state(self, fact: Fact, language: str) -> str:
@@ -88,17 +96,17 @@ class Maker:
         return statement(fact, language, self.rng, self.settings.held_out_forms and self.rng.random() < 0.7, short)
 
     def filler(self, language: str) -> str:
-        """A sentence about nothing."""
+        """A sentence about nothing in particular."""
         return self.rng.choice(relations(language)["_filler"].statements)
 
     def some_fact(self, entity: Name, without: str) -> Fact | None:
-        """A fact about the entity in another relation than the given one, if its kind has any."""
+        """A fact about the entity in a relation other than `without`, if the entity's kind has any."""
         choices = [relation for relation, (kind, _) in RELATIONS.items() if kind == entity.kind and relation != without]
         choices = [relation for relation in choices if relation in self.settings.relations or relation in TRAINED_RELATIONS]
         return self.rng.choice(facts_of(entity, self.rng.choice(choices), self.rng, self.settings.held_out_names)) if choices else None
 
     def about(self, entity: Name, without: str, language: str) -> str:
-        """A sentence about the entity that does not tell the given relation."""
+        """A sentence about the entity that does not state the relation `without`."""
         fact = self.some_fact(entity, without) if self.rng.random() < 0.85 else None
         if fact:
             return self.state(fact, language)
@@ -106,7 +114,7 @@ class Maker:
         return text[0].upper() + text[1:]
 
     def document(self, core: list[tuple[str, bool]], kind: str, language: str, extra: list[str]) -> Document:
-        """The core sentences with others before and after them."""
+        """The core sentences, with the `extra` sentences before and after them."""
         before = [(text, False) for text in extra if self.rng.random() < 0.4]
         after = [(text, False) for text in extra if (text, False) not in before]
         return Document(before + core + after, kind, language)
@@ -145,7 +153,7 @@ class Maker:
         return Group(self.instruction(), asked.text, documents, query_language, "relation", relation)
 
     def longer(self, document: Document, place: float | None = None, sentences: int | None = None) -> Document:
-        """The document with many sentences around it; `place` 0 puts it at the start, 1 at the end."""
+        """The document with many sentences around it; `place` 0 puts the document first, 1 last."""
         count = sentences or self.rng.randrange(6, 20)
         others = []
         while len(others) < count:
@@ -183,17 +191,17 @@ class Maker:
         return Group(self.instruction(), query, documents, language, "everyday", key)
 
     def everyday_document(self, passage: str, answers: bool, kind: str, language: str) -> Document:
-        """The passage, now and then with a sentence about nothing."""
+        """The passage, now and then with a sentence about nothing in particular."""
         extra = [self.filler(language)] if self.rng.random() < 0.25 else []
         return self.document([(passage, answers)], kind, language, extra)
 
     def word_salad(self, language: str) -> str:
-        """Common words in random order, so that every word has been compared."""
+        """Common words in random order, so that the model has compared every word."""
         picked = self.rng.sample(words(language), self.rng.randrange(5, 12))
         return ("" if language == "zh" else " ").join(picked) + ("。" if language == "zh" else ".")
 
     def keyword_group(self) -> Group:
-        """Words of a document as the query: only the document that has them all is relevant."""
+        """A query of words from a document; only a document that has them all is relevant."""
         rng = self.rng
         language = rng.choice(LANGUAGES)
         texts = []
@@ -221,7 +229,7 @@ class Maker:
 
 
 class Story:
-    """The things and facts around one question: the thing asked about, its kin, and what is told of them."""
+    """The things around one question (the thing it asks about, others of its kind) and their facts."""
 
     def __init__(self, maker: Maker, asked: Question, facts: list[Fact], language: str):
         self.maker, self.asked, self.facts, self.language = maker, asked, facts, language
@@ -229,7 +237,7 @@ class Story:
         self.siblings = [name(self.fact.entity.kind, self.rng, maker.settings.held_out_names) for _ in range(3)]
 
     def extras(self, entity: Name | None) -> list[str]:
-        """Up to two sentences around the core one: about the thing or about nothing."""
+        """Up to two sentences to go around the core: about the entity or about nothing in particular."""
         texts = []
         for _ in range(self.rng.choice((0, 0, 1, 1, 2))):
             tell = entity is not None and self.rng.random() < 0.6
@@ -237,7 +245,7 @@ class Story:
         return texts
 
     def sibling_fact(self) -> Fact:
-        """A fact of the relation asked for, about another thing, that does not answer."""
+        """A fact of the question's relation, about another thing, that does not answer the question."""
         for _ in range(20):
             sibling = self.rng.choice(self.siblings)
             fact = self.rng.choice(facts_of(sibling, self.fact.relation, self.rng, self.maker.settings.held_out_names))
@@ -248,7 +256,7 @@ class Story:
         raise AssertionError(f"no other value for {self.fact.relation}")
 
     def positive(self) -> Document:
-        """A document that answers; when others held the same office, some of them may be named beside the answer."""
+        """A document that answers. If others held the same office, it may also name some of them."""
         core = [(self.maker.state(self.fact, self.language), True)]
         others = [fact for fact in self.facts if not self.asked.answered_by(fact)]
         if others and self.rng.random() < 0.25:
@@ -256,7 +264,7 @@ class Story:
         return self.maker.document(core, "positive", self.language, self.extras(self.fact.entity))
 
     def negative(self, kind: str, positive: Document) -> Document:
-        """A document of the kind that does not answer."""
+        """A document of the given kind; it does not answer."""
         maker, entity, relation = self.maker, self.fact.entity, self.fact.relation
         others = [fact for fact in self.facts if not self.asked.answered_by(fact)]
         extras = self.extras(entity)

@@ -1,7 +1,8 @@
-"""Groups whose instruction changes what counts as relevant.
+"""Makes groups whose instruction changes which documents count as relevant.
 
-Input: a `Maker`. Output: `Group`s of four families: only passages in one language, every passage about a name, passages that support a
-claim, passages that contradict a claim. What must hold: with another instruction the same documents would be judged otherwise.
+Input: a `Maker`. Output: `Group`s of four families: only passages in one language, every passage about a
+name, passages that support a claim, passages that contradict a claim. What must hold: with another
+instruction, the same documents would be judged differently.
 """
 
 from groups import DEFAULT_INSTRUCTION, Document, Group, Maker, Story
@@ -18,7 +19,7 @@ CLAIMS = [relation for relation in TRAINED_RELATIONS if relation not in TIMED an
 
 
 def story(maker: Maker, language: str, claims: bool = False) -> Story:
-    """A new question with the things around it."""
+    """A new question and the things around it."""
     choices = [relation for relation in (CLAIMS if claims else maker.settings.relations) if relation in maker.settings.relations]
     relation = maker.rng.choice(choices)
     entity = name(RELATIONS[relation][0], maker.rng, maker.settings.held_out_names)
@@ -30,7 +31,10 @@ def story(maker: Maker, language: str, claims: bool = False) -> Story:
 
 
 def in_language(maker: Maker, instructed: bool = True) -> Group:
-    """The answer in several languages; relevant are those in the language named. Without instruction, all are."""
+    """The answer in several languages; only answers in the language that the instruction names are relevant.
+
+    With `instructed` false, the instruction is the default one and all answers are relevant.
+    """
     rng = maker.rng
     wanted = rng.choice(LANGUAGES)
     told = story(maker, wanted if rng.random() < 0.5 else "en")
@@ -51,7 +55,7 @@ def in_language(maker: Maker, instructed: bool = True) -> Group:
 
 
 def about(maker: Maker) -> Group:
-    """A bare name as the query: everything told of it is relevant, whatever it tells."""
+    """The query is a bare name; every sentence about it is relevant, whatever the sentence says."""
     rng = maker.rng
     language = rng.choice(LANGUAGES)
     told = story(maker, language)
@@ -67,7 +71,10 @@ def about(maker: Maker) -> Group:
 
 
 def claim(maker: Maker, contradict: bool) -> Group:
-    """A claim as the query: relevant are sentences that say the same, or that say otherwise of the same thing."""
+    """The query is a claim; sentences that say the same are relevant.
+
+    With `contradict`, sentences that say something else about the same thing are relevant instead.
+    """
     rng = maker.rng
     language = rng.choice(LANGUAGES)
     told = story(maker, language, claims=True)
@@ -89,13 +96,13 @@ def claim(maker: Maker, contradict: bool) -> Group:
 
 
 def verdict(maker: Maker, fact: Fact, language: str, kind: str) -> Document:
-    """One statement of the fact."""
+    """A document with one statement of the fact."""
     extra = [maker.filler(language)] if maker.rng.random() < 0.3 else []
     return maker.document([(maker.state(fact, language), kind == "positive")], kind, language, extra)
 
 
 def instructed_group(maker: Maker) -> Group:
-    """One of the families."""
+    """A group of one of the four families."""
     draw = maker.rng.random()
     if draw < 0.45:
         return in_language(maker)

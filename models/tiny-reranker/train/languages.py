@@ -1,7 +1,8 @@
-"""Reads the word lists, sentence forms and everyday facts of the five languages, and fits names into sentences.
+"""Reads word lists, sentence forms and everyday facts of the five languages; fits names into sentences.
 
-Input: lexicon.txt, forms/, facts/ and words/<language>.txt beside this file. Output: dictionaries by language.
-What must hold (`check`): every language has the same relations, the same facts and the same lists of words.
+Input: lexicon.txt, forms/, facts/ and words/<language>.txt in this file's folder. Output: dictionaries by
+language. What must hold: every language has the same relations, the same facts and the same lists of words
+(`check`).
 """
 
 import re
@@ -16,7 +17,7 @@ Forms = dict[str, str]  # one text per language
 
 @dataclass
 class Relation:
-    """Sentence forms of one relation in one language. The last question and the last statement are held out."""
+    """Sentence forms of one relation in one language; the last question and last statement are held out."""
 
     questions: list[str] = field(default_factory=list)
     keywords: list[str] = field(default_factory=list)
@@ -46,7 +47,10 @@ def lexicon() -> dict[str, list[Forms]]:
 
 @cache
 def relations(language: str) -> dict[str, Relation]:
-    """Sentence forms by relation; names that start with `_` are not relations but sentences about nothing."""
+    """Sentence forms by relation.
+
+    Names that start with `_` are not relations; they hold sentences about nothing in particular.
+    """
     result: dict[str, Relation] = {}
     for line in lines(f"forms/{language}.txt"):
         if line.startswith("["):
@@ -79,7 +83,7 @@ def words(language: str) -> list[str]:
 
 
 def lines(name: str) -> list[str]:
-    """The lines of a file beside this one, without empty lines and comments."""
+    """The lines of a file in this file's folder, without empty lines and comments."""
     return [line for line in (HERE / name).read_text(encoding="utf-8").splitlines() if line and not line.startswith("# ")]
 
 
@@ -91,7 +95,10 @@ SLOT = re.compile(r"\{(\w)(?::(\w))?\}(이라고|이라는|이었다|이란|으�
 
 
 def fill(template: str, values: dict[str, str], language: str) -> str:
-    """The sentence with its slots filled: Korean particles fit the word before them, Russian names take their case."""
+    """The template with its slots filled.
+
+    Korean particles fit the word before them; Russian names take their case.
+    """
 
     def one(match: re.Match) -> str:
         slot, case, particle = match.group(1, 2, 3)
@@ -105,7 +112,7 @@ def fill(template: str, values: dict[str, str], language: str) -> str:
 
 
 def fitting(word: str, particle: str) -> str:
-    """The form of a Korean particle after a word."""
+    """The form that a Korean particle takes after a word."""
     last = next((character for character in reversed(word) if character.isalnum()), "a")
     if "가" <= last <= "힣":
         final = (ord(last) - ord("가")) % 28
@@ -127,7 +134,10 @@ CASES = {
 
 
 def decline(name: str, case: str) -> str:
-    """A Russian name in another case, by the rules for regular masculine and feminine names; others stay as they are."""
+    """A Russian name in another case.
+
+    Regular masculine and feminine names follow their rules; other names stay as they are.
+    """
     hard, soft, feminine, feminine_soft = CASES[case]
     words = []
     for word in name.split(" "):
@@ -147,7 +157,7 @@ def decline(name: str, case: str) -> str:
 
 
 def check() -> None:
-    """The five languages have the same relations and facts."""
+    """Asserts that the five languages have the same relations and facts."""
     for language in LANGUAGES[1:]:
         assert relations(language).keys() == relations("en").keys(), language
         assert everyday(language).keys() == everyday("en").keys(), language

@@ -1,4 +1,4 @@
-"""What EVAL.md counts: pairs in the right order, NDCG@10, calibration, and BM25 as the measure to beat.
+"""The measures of EVAL.md: pairs in the right order, NDCG@10, calibration; and BM25, the one to beat.
 
 Input: groups and scores. Output: numbers.
 """
@@ -16,7 +16,10 @@ Scores = list[list[float]]
 
 
 def terms(text: str) -> list[str]:
-    """What BM25 counts: words in small letters; of Korean words also, and of Chinese text only, pairs of characters."""
+    """The terms that BM25 counts: words in lower case.
+
+    Korean words also give their pairs of characters; Chinese text gives only pairs of characters.
+    """
     found = []
     for word in re.findall(r"[\w]+", text.lower()):
         if re.search(r"[\u4e00-\u9fff]", word):
@@ -29,7 +32,7 @@ def terms(text: str) -> list[str]:
 
 
 def bm25(groups: list[Group]) -> Scores:
-    """BM25 scores; how rare a term is, it takes from all documents of the groups."""
+    """BM25 scores; the rarity of a term is counted over all documents of the groups."""
     index = BM25Okapi([terms(document.text()) for document in texts(groups)])
     result, start = [], 0
     for group in groups:
@@ -40,7 +43,10 @@ def bm25(groups: list[Group]) -> Scores:
 
 
 def pairs(groups: list[Group], scores: Scores) -> dict[str, tuple[float, int]]:
-    """By kind of negative and `all`: share of pairs (relevant, not relevant) in the right order, a tie counting half; and their number."""
+    """Share of pairs (relevant, not relevant) in the right order, and the number of pairs.
+
+    By kind of negative, and for `all`. A tie counts half.
+    """
     won: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
     for group, values in zip(groups, scores, strict=True):
@@ -55,7 +61,7 @@ def pairs(groups: list[Group], scores: Scores) -> dict[str, tuple[float, int]]:
 
 
 def ndcg(groups: list[Group], scores: Scores) -> float:
-    """Mean NDCG@10; of documents with equal scores the order is the one they were given in."""
+    """Mean NDCG@10; documents with equal scores keep the order in which they were given."""
     total = 0.0
     for group, values in zip(groups, scores, strict=True):
         order = sorted(range(len(values)), key=lambda index: -values[index])
@@ -67,18 +73,21 @@ def ndcg(groups: list[Group], scores: Scores) -> float:
 
 
 def first(groups: list[Group], scores: Scores) -> float:
-    """Share of groups whose highest score is a relevant document's."""
+    """Share of groups in which a relevant document has the highest score."""
     hits = [group.documents[max(range(len(values)), key=values.__getitem__)].relevant for group, values in zip(groups, scores, strict=True)]
     return sum(hits) / len(hits)
 
 
 def chance(groups: list[Group]) -> float:
-    """What `first` is for scores by chance."""
+    """The value of `first` for scores by chance."""
     return sum(sum(document.relevant for document in group.documents) / len(group.documents) for group in groups) / len(groups)
 
 
 def calibration(groups: list[Group], scores: Scores) -> tuple[list[tuple[str, int, float, float]], float]:
-    """Rows of ten ranges of the score: number of documents, mean score, share that is relevant; and the expected calibration error."""
+    """A row for each of ten ranges of the score, and the expected calibration error.
+
+    A row has the range, the number of documents, their mean score, and the share that is relevant.
+    """
     ranges: list[list[tuple[float, bool]]] = [[] for _ in range(10)]
     for group, values in zip(groups, scores, strict=True):
         for document, value in zip(group.documents, values, strict=True):

@@ -15,10 +15,13 @@ from languages import LANGUAGES
 from world import HELD_OUT_RELATIONS, TIMED
 
 POOL = 160  # groups that are sorted by length together
-TOKENS = 3600  # padded document tokens of a batch
-TIMED_AND_TRAINED = sorted(TIMED - HELD_OUT_RELATIONS)  # to compare years is the hardest, so it comes more often
+TOKENS = 3600  # padded document tokens per batch
+# Comparing years is the hardest task, so it comes more often.
+TIMED_AND_TRAINED = sorted(TIMED - HELD_OUT_RELATIONS)
 HARD_AFTER, LONG_AFTER = 500, 1000  # steps until all kinds of negatives come, and until long documents come
-EVERYDAY_AFTER = 3600  # steps until everyday facts come twice as often: they are few, and last what people ask first
+# Steps until everyday facts come twice as often: they are few, and training ends with them because people ask
+# about them first.
+EVERYDAY_AFTER = 3600
 
 
 def training_group(maker: Maker, step: int) -> Group:
@@ -40,7 +43,7 @@ def training_group(maker: Maker, step: int) -> Group:
 
 
 def packed(groups: list[Encoded]) -> Iterator[list[Encoded]]:
-    """Groups of like length together, about TOKENS padded document tokens each."""
+    """Batches of groups of similar length, with about TOKENS padded document tokens each."""
     batch: list[Encoded] = []
     for group in sorted(groups, key=lambda group: group.longest):
         documents = sum(len(each.documents) for each in batch) + len(group.documents)

@@ -1,7 +1,8 @@
-"""The model for training: Qwen3's layers on packed tokens, with the prefix of a query computed once for all its documents.
+"""The model for training: Qwen3's layers on packed tokens.
 
-Input: a `Batch` of tokens. Output: one raw score per document, `l_yes - l_no`. What must hold: the scores equal those of transformers'
-`Qwen3ForCausalLM` on the saved weights (check.py measures it).
+A query's prefix is computed once for all its documents. Input: a `Batch` of tokens. Output: one raw score per
+document, `l_yes - l_no`. What must hold: the scores equal the scores of transformers' `Qwen3ForCausalLM` on
+the saved weights (check.py measures it).
 """
 
 from dataclasses import dataclass
@@ -33,9 +34,10 @@ class Shape:
 
 @dataclass
 class Rows:
-    """Sequences of one batch side by side. Packed tokens are those of all sequences one after the other.
+    """Sequences of one batch side by side. Packed tokens: the tokens of all sequences, one after the other.
 
-    `ids` [tokens]; `places` [tokens]: row * width + column of each token in the padded matrix; `positions` [rows, width].
+    `ids` [tokens]; `places` [tokens]: row * width + column of each token in the padded matrix; `positions`
+    [rows, width].
     """
 
     ids: Tensor
@@ -49,11 +51,12 @@ class Rows:
 
 @dataclass
 class Batch:
-    """Prefixes [groups, width] and documents [documents, width]; `owner` [documents] is the group of each document.
+    """Prefixes [groups, width] and documents [documents, width].
 
-    `bias` [documents, 1, share * width, prefix width + width] and `prefix_bias` [1, 1, share * width, width]: what each token attends to,
-    as `attend` takes it, for `share` query heads per key head. `last` [documents]: index of the last packed token of each document. The
-    rest is for the losses.
+    `owner` [documents]: the group of each document. `bias` [documents, 1, share * width, prefix width +
+    width] and `prefix_bias` [1, 1, share * width, width]: which tokens each token attends to, as `attend`
+    takes it, for `share` query heads per key head. `last` [documents]: index of the last packed token of each
+    document. The losses use the other fields.
     """
 
     prefixes: Rows
@@ -69,9 +72,10 @@ class Batch:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Attention; the query heads that share a key head lie one after the other: [rows, key heads, share * width, head].
+    """Attention. `q` is [rows, key heads, share * width, head].
 
-    `bias` [rows or 1, 1, share * width, keys] is 0 where a token is seen, else very low.
+    In `q`, the query heads that share a key head lie one after the other. `bias` [rows or 1, 1, share *
+    width, keys] is 0 where a token is seen, and very low elsewhere.
     """
     scores = torch.matmul(q, k.transpose(-1, -2)) * q.shape[-1] ** -0.5 + bias
     return torch.matmul(torch.softmax(scores, -1), v)
@@ -84,7 +88,7 @@ def normed(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def rotated(x: Tensor, weight: Tensor, epsilon: float, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Norm per head, then rotary positions, halves as Qwen3 pairs them. `x` [tokens, heads, head]."""
+    """Norm per head, then rotary positions, with halves paired as in Qwen3. `x` [tokens, heads, head]."""
     first, second = normed(x, weight, epsilon).chunk(2, -1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1).to(x.dtype)
 
@@ -113,7 +117,7 @@ class Norm(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention with normed queries and keys, then a gated feed-forward part. Names are those of the checkpoint."""
+    """Attention with normed queries and keys, then a gated feed-forward part. Names as in the checkpoint."""
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -140,7 +144,10 @@ class Layer(nn.Module):
         )
 
     def heads(self, x: Tensor, rows: Rows, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries as `attend` takes them, keys and values as [rows, key heads, width, head], from packed normed tokens."""
+        """Queries, keys and values from packed normed tokens.
+
+        Queries are as `attend` takes them; keys and values are [rows, key heads, width, head].
+        """
         attention, shape = self.self_attn, self.shape
         height, width = rows.size
         result = []
@@ -178,11 +185,13 @@ class Reranker(nn.Module):
 
     @torch.no_grad()
     def initialise(self, markers: tuple[int, int]) -> None:
-        """Random weights, but for what every such model has to find first, which would take it long.
+        """Sets random weights, plus patterns that every such model must find first and would find slowly.
 
-        The first layer's heads start as: the token before, the one before that, the marker `<Query`, the marker `<Document`. So a token
-        soon knows its neighbours and in which part of the prompt it is. In the next two layers every other head compares contents: its
-        query and key matrices are equal, but for what makes tokens of the document, above all the token itself, match less well.
+        The first layer's heads start by looking at: the token before, the one before that, the marker
+        `<Query`, the marker `<Document`. So a token soon knows its neighbours and in which part of the prompt
+        it is. In the next two layers every other head compares contents: its query and key matrices are
+        equal, except for a term that makes tokens of the document, above all the token itself, match less
+        well.
         """
         table, layers = self.embed_tokens.weight, self.layers
         nn.init.normal_(table, std=0.5)
@@ -252,13 +261,13 @@ class Reranker(nn.Module):
         return scores, overlap, answer
 
     def checkpoint(self) -> dict[str, Tensor]:
-        """The tensors of the folder, in bfloat16, by their names there."""
+        """The tensors for the folder, in bfloat16, by their names in the folder."""
         names = {name: value for name, value in self.state_dict().items() if "probe" not in name}
         return {f"model.{name}": value.detach().to(torch.bfloat16).contiguous() for name, value in names.items()}
 
 
 def load(model: Reranker, folder: Path) -> None:
-    """Takes the weights from a folder; every tensor must be there and be used. The probes stay as they are."""
+    """Loads the weights of a folder; every tensor must be there and be used. The probes keep their values."""
     tensors = {name.removeprefix("model."): value.float() for name, value in load_file(folder / "model.safetensors").items()}
     probes = {name: value for name, value in model.state_dict().items() if "probe" in name}
     model.load_state_dict(tensors | probes)

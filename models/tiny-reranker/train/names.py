@@ -1,7 +1,7 @@
 """Invents names: persons, cities, teams, titles, identifiers, each spelled in all five languages.
 
-Input: a random generator and the split. Output: `Name`. Names of the training split and of the held-out split are made of disjoint
-syllables and disjoint list entries, so no held-out name was seen in training.
+Input: a random generator and the split. Output: `Name`. The training split and the held-out split make names
+of disjoint syllables and disjoint list entries, so training saw no held-out name.
 """
 
 import random
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from languages import LANGUAGES, Forms, lexicon
 
-# Latin, Hangul, Chinese, Cyrillic: a name is spelled alike in all scripts.
+# Each syllable in Latin, Hangul, Chinese and Cyrillic letters: a name is spelled alike in all scripts.
 SYLLABLES = [
     row.split()
     for row in """ka 카 卡 ка|ro 로 罗 ро|mi 미 米 ми|len 렌 伦 лен|tor 토르 托 тор|vi 비 维 ви|sa 사 萨 са|ben 벤 本 бен|dal 달 达尔 дал|ne 네 内 не
@@ -25,7 +25,7 @@ HELD_OUT_SYLLABLES = [
     for row in """shu 슈 舒 шу|qua 콰 夸 ква|mel 멜 梅尔 мел|jo 조 乔 джо|tru 트루 特鲁 тру|wen 웬 文 вен|xi 시 希 си|hob 호브 霍布 хоб|yar 야르 亚尔 яр|pim 핌 平 пим
 zo 조 佐 зо|gre 그레 格雷 гре|und 운트 温特 унд|fi 피 菲 фи|cor 코르 科尔 кор|sle 슬레 斯莱 сле|ny 뉘 尼娅 ню|ost 오스트 奥斯特 ост|bu 부 布 бу|tal 탈 塔尔 тал""".replace("\n", "|").split("|")
 ]
-# Of each aligned list of names, this many at the end are held out.
+# The number of names at the end of each aligned list that are held out.
 HELD_OUT_ENTRIES = 6
 
 DECORATIONS: dict[str, dict[str, list[str]]] = {
@@ -104,7 +104,10 @@ TITLES = {"book", "film", "song", "painting"}
 
 @dataclass(frozen=True)
 class Name:
-    """One named thing. `forms`: its full name per language; `short`: the part without decoration; `key`: its identity."""
+    """One named thing.
+
+    `forms`: its full name per language; `short`: the part without decoration; `key`: its identity.
+    """
 
     kind: str
     key: str
@@ -117,13 +120,13 @@ class Name:
 
 
 def entries(category: str, held_out: bool) -> list[Forms]:
-    """The part of an aligned list of names that belongs to the split."""
+    """The split's part of an aligned list of names."""
     words = lexicon()[category]
     return words[-HELD_OUT_ENTRIES:] if held_out else words[:-HELD_OUT_ENTRIES]
 
 
 def invented(rng: random.Random, held_out: bool, counts: tuple[int, ...] = (2, 2, 3)) -> Forms:
-    """A word of random syllables, with capital letters; one time in six in Latin letters in every language."""
+    """A capitalised word of random syllables; one time in six in Latin letters in every language."""
     pool = HELD_OUT_SYLLABLES if held_out else SYLLABLES
     rows = [rng.choice(pool) for _ in range(rng.choice(counts))]
     latin, hangul, chinese, cyrillic = ("".join(row[script] for row in rows) for script in range(4))
@@ -149,7 +152,7 @@ def title(rng: random.Random) -> Forms:
 
 
 def name(kind: str, rng: random.Random, held_out: bool) -> Name:
-    """A new thing of a kind with a name."""
+    """A new thing of the given kind, with a name."""
     if kind == "person":
         short = forms = person(rng, held_out)
     elif kind in TITLES and rng.random() < 0.7:
@@ -168,7 +171,7 @@ def name(kind: str, rng: random.Random, held_out: bool) -> Name:
 
 
 def decorated(kind: str, short: Forms, rng: random.Random) -> Forms:
-    """The name with what its kind puts around it, the same in all languages."""
+    """The name with its kind's decoration around it, the same decoration in all languages."""
     if kind not in DECORATIONS:
         return short
     index, model = rng.randrange(len(DECORATIONS[kind]["en"])), rng.choice("ABKRXZ") + str(rng.randrange(1, 99))

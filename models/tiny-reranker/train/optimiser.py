@@ -1,7 +1,8 @@
 """Muon for the matrices, AdamW for the rest, and the learning rate over the steps.
 
-Input: the model, and gradients on every worker. Output: `Optimiser.step`, which averages the gradients over the workers and leaves all of
-them with the same weights. What must hold: the first steps don't depend on the number of steps.
+Input: the model, and gradients on every worker. Output: `Optimiser.step`, which averages the gradients
+over the workers and leaves all workers with the same weights. What must hold: the first steps don't depend on
+the number of steps.
 """
 
 import torch
@@ -15,14 +16,18 @@ WARM_UP, FULL, LATER = 80, 750, 0.5
 
 
 def rate(step: int, steps: int) -> float:
-    """A short warm-up, the full rate until words are matched, then along the line from half of it to zero at the end of the stage."""
+    """The learning rate at a step, as a factor of the full rate.
+
+    A short warm-up, then the full rate until the model matches words, then a linear fall from half of the
+    full rate to zero at the end of the stage.
+    """
     if step < FULL:
         return min(1.0, (step + 1) / WARM_UP)
     return LATER * (steps - step) / (steps - FULL)
 
 
 def orthogonal(update: Tensor) -> Tensor:
-    """The update with its singular values near one, by five Newton-Schulz steps."""
+    """The update, with singular values that five Newton-Schulz steps brought near one."""
     x = update.bfloat16()
     tall = update.shape[0] > update.shape[1]
     x = x.T if tall else x
@@ -34,7 +39,7 @@ def orthogonal(update: Tensor) -> Tensor:
 
 
 class Optimiser:
-    """Both optimisers over the parameters of a model. Each worker forms the updates of its share of the matrices."""
+    """Both optimisers of a model's parameters; each worker computes the updates of its share of matrices."""
 
     def __init__(self, model: Reranker):
         named = list(model.named_parameters())
@@ -45,7 +50,7 @@ class Optimiser:
 
     @torch.no_grad()
     def step(self, step: int, steps: int) -> None:
-        """One step with the gradients that the parameters hold; clears them."""
+        """Makes one step with the gradients that the parameters hold, and clears the gradients."""
         average([parameter.grad for parameter in self.matrices + self.rest])
         factor, own, count = rate(step, steps), workers.get_rank(), workers.get_world_size()
         updates = []

@@ -1,6 +1,7 @@
-"""What lower precision costs in ranking: the server's bfloat16, int8 and int4 against its float32, on EVAL.md's held-out families.
+"""Measures the cost of lower precision in ranking, on EVAL.md's held-out families.
 
-Usage: python precision.py FOLDER --binary PATH [--size N]. Prints a Markdown table. The server is asked over HTTP, as a client asks it.
+It compares the server's bfloat16, int8 and int4 with its float32. Usage: python precision.py FOLDER --binary
+PATH [--size N]. It sends requests to the server over HTTP, as a client does, and prints a Markdown table.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from groups import Group
 from metrics import Scores, first, ndcg, pairs
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "benches"))
-from systems import Server  # noqa: E402  (what starts the server for the benchmarks)
+from systems import Server  # noqa: E402  (starts the server, as for the benchmarks)
 
 DTYPES = ["float32", "bfloat16", "int8", "int4"]
 
@@ -35,7 +36,7 @@ def raw_scores(server: Server, groups: list[Group]) -> Scores:
 
 
 def agreement(one: Scores, other: Scores) -> float:
-    """Share of all pairs of documents of a group which both put in the same order."""
+    """Share of all pairs of documents of one group that both lists of scores put in the same order."""
     same = total = 0
     for ours, theirs in zip(one, other, strict=True):
         for i in range(len(ours)):

@@ -1,6 +1,7 @@
-"""Scores groups with a saved folder.
+"""Scores groups with the model of a saved folder.
 
-Input: a folder and groups. Output: raw scores (l_yes - l_no) in float32, from the bfloat16 weights that the folder holds.
+Input: a folder and groups. Output: raw scores (l_yes - l_no) in float32, from the bfloat16 weights in the
+folder.
 """
 
 from dataclasses import dataclass

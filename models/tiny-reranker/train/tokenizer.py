@@ -1,6 +1,8 @@
-"""Trains the tokenizer: Qwen3's structure (byte-level BPE, digits one by one, its added tokens in its order) with 7,000 plain tokens.
+"""Trains the tokenizer: Qwen3's structure with 7,000 plain tokens.
 
-Input: sentences of all five languages. Output: `tokenizer.json` and `tokenizer_config.json`. `yes` and `no` are single plain tokens.
+The structure: byte-level BPE, digits one by one, Qwen3's added tokens in Qwen3's order. Input: sentences of
+all five languages. Output: `tokenizer.json` and `tokenizer_config.json`. `yes` and `no` are single plain
+tokens.
 """
 
 import json
@@ -20,8 +22,8 @@ SYSTEM_LINE = (
 )
 PREFIX = f"<|im_start|>system\n{SYSTEM_LINE}<|im_end|>\n<|im_start|>user\n"
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-MARKERS = ("<Query", "<Document")  # single tokens, which model.py tells the first layer to look for
-# Digits stand alone, and a space belongs to the word after it: this reading of a text in words is part of Qwen's tokenizer.
+MARKERS = ("<Query", "<Document")  # single tokens; model.py makes the first layer look for them
+# Qwen's tokenizer splits a text into words this way: digits stand alone; a space belongs to the next word.
 SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPECIAL = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>",
@@ -74,7 +76,7 @@ def train(seed: int) -> Tokenizer:
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes the two files of a real folder."""
+    """Writes the two tokenizer files of a real folder."""
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     config = {
         "add_bos_token": False,

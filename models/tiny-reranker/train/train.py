@@ -1,7 +1,8 @@
-"""Makes the tiny re-ranker from nothing: generates texts, trains the tokenizer, trains the model, writes the folder.
+"""Makes the tiny re-ranker from nothing: generates texts, trains tokenizer and model, writes the folder.
 
-Usage: python train.py --out DIR. Two workers of one thread each share the work. It prints how well held-out groups are ranked while it
-trains, and writes the folder as it goes. `--resume STEP` starts with the stage that begins there.
+Usage: python train.py --out DIR. Two workers of one thread each share the work. While it trains, it prints
+how well the model ranks held-out groups, and it writes the folder as it goes. `--resume STEP` starts with the
+stage that begins at STEP.
 """
 
 import argparse
@@ -25,12 +26,16 @@ from model import Batch, Reranker, Shape, fuse, load
 from optimiser import Optimiser, rate
 
 SEED, WORKERS, TYPICAL_GROUPS = 4, 2, 9
-STAGES = (3600, 4600)  # the rate falls to zero by the end of each; each begins with an optimiser that has seen nothing
+# The rate falls to zero by the end of each stage; each stage begins with a new optimiser.
+STAGES = (3600, 4600)
 WATCH_EVERY, WATCHED, WORDS_UNTIL = 250, 60, 2700
 
 
 def losses(model: Reranker, batch: Batch, step: int, factor: float) -> tuple[Tensor, Tensor]:
-    """The sum to minimise, and its parts for the log: ranking, yes or no, overlap of words, answering sentence."""
+    """The sum to minimise, and its parts for the log.
+
+    The parts: ranking, yes or no, overlap of words, answering sentence.
+    """
     scores, overlap, answer = model(batch)
     groups = int(batch.owner.max()) + 1
     ranking = scores.new_zeros(())
@@ -43,14 +48,15 @@ def losses(model: Reranker, batch: Batch, step: int, factor: float) -> tuple[Ten
     answers = F.binary_cross_entropy_with_logits(scores, batch.relevant)
     words = F.binary_cross_entropy_with_logits(overlap, batch.overlap)
     sentences = F.binary_cross_entropy_with_logits(answer, batch.end_answers)
-    # A batch of long documents has one group or two: its steps must not count as much as those of a dozen.
+    # A batch of long documents has one group or two: its steps must not count as much as the steps of a batch
+    # with a dozen.
     total = ranking + answers + 0.5 * max(0.0, 1 - step / WORDS_UNTIL) * words + factor * sentences
     return total * groups / TYPICAL_GROUPS, torch.stack((ranking, answers, words, sentences)).detach()
 
 
 @torch.no_grad()
 def first_places(model: Reranker, groups: list[Encoded]) -> float:
-    """Share of groups in which the highest score is a relevant document's; the workers share the groups."""
+    """Share of groups in which a relevant document has the highest score; the workers share the groups."""
     hits = torch.zeros(1)
     for part in packed(groups[workers.get_rank() :: WORKERS]):
         values = batch(part)
@@ -64,7 +70,10 @@ def first_places(model: Reranker, groups: list[Encoded]) -> float:
 
 
 def work(rank: int, out: Path, steps: int, seed: int, start: int, meeting: str) -> None:
-    """What one worker does in the stage from `start` to `steps`. All but the first start with the weights that the folder holds."""
+    """One worker's part of the stage from `start` to `steps`.
+
+    Every stage except the first starts with the weights in the folder.
+    """
     torch.set_num_threads(1)
     workers.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=WORKERS)
     words = Tokenizer.from_file(str(out / "tokenizer.json"))
@@ -98,7 +107,7 @@ def work(rank: int, out: Path, steps: int, seed: int, start: int, meeting: str) 
 
 
 def say(text: str) -> None:
-    """Progress, from one worker only."""
+    """Prints progress, from one worker only."""
     if workers.get_rank() == 0:
         print(text, flush=True)
 

@@ -1,7 +1,9 @@
-"""Facts about invented things: what a relation connects, random values, statements and questions in a language.
+"""Makes facts about invented things, with statements and questions in a language.
 
-Input: a random generator, split and language. Output: `Fact`, `Question` and their texts. A question mentions some of entity, value and
-year; a fact answers it if it is of the same relation and agrees with all that is mentioned (`Question.answered_by`).
+It defines which kinds each relation connects, and draws random values. Input: a random generator, split and
+language. Output: `Fact`, `Question` and their texts. A question mentions some of entity, value and year. A
+fact answers it if the fact has the same relation and agrees with everything that is mentioned
+(`Question.answered_by`).
 """
 
 import random
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 from languages import LANGUAGES, Forms, fill, lexicon, relations
 from names import Name, name
 
-# Relation: kind of its entity, kind of its value.
+# For each relation: the kind of its entity and the kind of its value.
 RELATIONS: dict[str, tuple[str, str]] = {
     "coach": ("team", "person"), "ceo": ("company", "person"), "mayor": ("city", "person"), "founder": ("company", "person"),
     "founded": ("company", "year"), "headquarters": ("company", "city"), "author": ("book", "person"), "published": ("book", "year"),
@@ -44,7 +46,7 @@ AND = {"en": " and ", "ko": ", ", "zh": "和", "ru": " и ", "es": " y "}
 
 @dataclass(frozen=True)
 class Fact:
-    """`entity` stands in `relation` to a value, from year `start` to `end` where the relation is timed."""
+    """`relation` connects `entity` to `value`; if the relation is timed, from year `start` to `end`."""
 
     relation: str
     entity: Name
@@ -64,7 +66,7 @@ class Question:
     end: int
 
     def answered_by(self, fact: Fact) -> bool:
-        """Whether the fact gives what is asked for."""
+        """Whether the fact answers the question."""
         if fact.relation != self.fact.relation:
             return False
         if "e" in self.mentions and fact.entity != self.fact.entity:
@@ -117,7 +119,7 @@ def statement(fact: Fact, language: str, rng: random.Random, held_out_form: bool
 
 
 def slots(fact: Fact, language: str, short: bool) -> dict[str, str]:
-    """What the slots of a form stand for."""
+    """The text for each slot of a form."""
     return {
         "e": fact.entity.text(language, short),
         "v": dict(fact.value)[language],
@@ -148,6 +150,6 @@ def question(fact: Fact, language: str, rng: random.Random, held_out_form: bool,
 
 
 def casual(text: str, rng: random.Random) -> str:
-    """The text as people type it: now and then in small letters or without its question mark."""
+    """The text as people type it: now and then in lower case or without its question mark."""
     text = text[0].upper() + text[1:] if rng.random() < 0.9 else text.lower()
     return text.rstrip("?？").lstrip("¿") if rng.random() < 0.15 else text
