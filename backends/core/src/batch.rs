@@ -67,7 +67,8 @@ pub struct Text {
     pub second: Option<usize>,
     /// The outputs that the caller wants.
     pub wanted: Wanted,
-    /// The length of the prefix that later texts may share, in tokens. A backend may cache its results for it.
+    /// The length of the prefix that later texts may share, in tokens. A backend may cache its results for
+    /// it.
     pub reusable: usize,
     /// With [`Wanted::tokens`], the indices of the tokens whose vectors are wanted, ascending and distinct.
     /// Empty means all tokens.
