@@ -1,8 +1,8 @@
 //! Compiles `src/cuda/kernels.cu` to PTX under the feature `cuda`; does nothing without it.
 //!
 //! Input: `nvcc` and the card's compute capability. The crate `cudaforge` finds both, as in the build of
-//! candle's own kernels. Output: `kernels.ptx` in `OUT_DIR`. What must hold: the server's kernels and candle's
-//! are compiled for the same card.
+//! candle's own kernels. Output: `kernels.ptx` in `OUT_DIR`. What must hold: the server's kernels and
+//! candle's are compiled for the same card.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

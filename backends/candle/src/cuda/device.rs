@@ -40,7 +40,8 @@ pub(crate) struct Gpu {
     device: Device,
     cuda: CudaDevice,
     functions: Mutex<HashMap<String, CudaFunction>>,
-    /// Whether to use flash attention 2: it is switched on, this build has it, and the GPU is Ampere or later.
+    /// Whether to use flash attention 2: it is switched on, this build has it, and the GPU is Ampere or
+    /// later.
     has_flash: bool,
 }
 
@@ -171,9 +172,9 @@ impl Accelerator for Gpu {
         }
         let (one, beta) = (1.0_f32, if adds { 1.0_f32 } else { 0.0 });
         let [m, n, k] = [int(outputs)?, int(rows)?, int(inputs)?];
-        // cuBLAS is column-major: it sees the row-major `out` as `[outputs, rows]` and computes it as the weight
-        // times `x`, so nothing is copied. SAFETY: sizes and types were checked, the tensors are contiguous
-        // (`address`), and the scalars outlive the call.
+        // cuBLAS is column-major: it sees the row-major `out` as `[outputs, rows]` and computes it as the
+        // weight times `x`, so nothing is copied. SAFETY: sizes and types were checked, the tensors are
+        // contiguous (`address`), and the scalars outlive the call.
         unsafe {
             gemm_ex(
                 *self.cuda.cublas_handle().handle(),

@@ -158,8 +158,8 @@ impl OperandRows<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Shared<T>(pub(super) *mut T);
 
-// SAFETY: the memory is only accessed through `part`. Its callers guarantee that parts in use at the same time
-// do not overlap.
+// SAFETY: the memory is only accessed through `part`. Its callers guarantee that parts in use at the same
+// time do not overlap.
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<T> {}
