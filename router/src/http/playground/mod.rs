@@ -4,7 +4,7 @@
 //! Output: the files of `page/`. They are served without an API key; the page's API requests need the key.
 //! What must hold: the page loads nothing from other hosts, and no text can become markup or script in it
 //! (`POLICY` forbids both). A new binary's page shows at once, because browsers revalidate each file by its
-//! ETag.
+//! `ETag`.
 
 mod prompt;
 
