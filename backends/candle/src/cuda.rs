@@ -14,6 +14,7 @@ mod emulated;
 mod kept;
 #[cfg(all(test, target_os = "linux"))]
 mod kernel_tests;
+mod launches;
 mod sequences;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod tests;
@@ -23,33 +24,25 @@ mod twins;
 use crate::{
     attention::Heads,
     load::Weight,
-    operations::{Attention, Norm, NormKind, Operations, Part, Precision, Result, Rows, refuse_unknown},
+    operations::{Attention, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
     plain::{
-        PositionMatrices, TensorMatrix, TensorOperations, failed,
+        TensorMatrix, TensorOperations, failed,
         padded::{Limits, PaddedAttention},
     },
     rope::Angles,
 };
-use accelerator::{Accelerator, Argument, Launch, Turned};
+use accelerator::{Accelerator, Turned};
 use candle_core::{DType, Tensor};
 use kept::{DeviceValues, Finite};
+use launches::{Launches, MOST_LOOKUPS, TurnedHeads, Turns};
 use sequences::Sequences;
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
-use text_embeddings_backend_core::{Activation, BackendError};
-
-/// The most threads of a block that computes one row.
-const MOST_THREADS: usize = 1024;
-/// Threads of a block that averages rows: eight warps, which share the rows of 32 columns.
-const MEAN_THREADS: usize = 256;
-/// Values of a row per thread: 16 bytes of 16-bit values. A thread computes more if a block would need more
-/// threads.
-const VALUES_PER_THREAD: usize = 8;
-/// The most tables whose vectors one kernel adds up.
-const MOST_LOOKUPS: usize = 3;
+use text_embeddings_backend_core::Activation;
 
 /// Operations on one accelerator.
 pub(crate) struct CudaOperations<A> {
     accelerator: Arc<A>,
+    launches: Launches<A>,
     /// Computes whatever has no kernel of its own.
     plain: TensorOperations,
     /// The type of operands: 16 bits.
@@ -67,16 +60,6 @@ pub(crate) struct CudaRows {
     attention: Path,
 }
 
-/// The angles by which rows are rotated.
-struct Turns {
-    /// `[different angles, size / 2]`
-    cosines: Tensor,
-    /// `[different angles, size / 2]`
-    sines: Tensor,
-    /// For each row, the index of its angle.
-    of_rows: Tensor,
-}
-
 /// How attention is computed.
 enum Path {
     /// Flash attention.
@@ -85,112 +68,39 @@ enum Path {
     General(PaddedAttention),
 }
 
+impl CudaRows {
+    /// The first `count` heads of each row, with this norm.
+    fn turned<'a>(&'a self, count: usize, norm: Option<&'a Norm<Tensor>>) -> TurnedHeads<'a> {
+        TurnedHeads { count, size: self.heads.size, norm, turns: self.turns.as_ref() }
+    }
+}
+
 impl<A: Accelerator> CudaOperations<A> {
     /// Operations with operands of `dtype`, bfloat16 or float16.
     pub(crate) fn new(accelerator: A, dtype: DType) -> Self {
         let plain = TensorOperations::new(accelerator.device().clone(), dtype);
-        Self { accelerator: Arc::new(accelerator), plain, dtype, finite: None, is_told: false }
+        let accelerator = Arc::new(accelerator);
+        let launches = Launches::new(&accelerator);
+        Self { accelerator, launches, plain, dtype, finite: None, is_told: false }
     }
 
-    fn empty(&self, rows: usize, columns: usize, dtype: DType) -> Result<Tensor> {
-        self.accelerator.empty((rows, columns), dtype).map_err(failed)
-    }
-
-    /// Launches a kernel with a block for each row. `dtype` selects the kernel's form, if it has several.
-    fn launch_rows(
-        &self,
-        kernel: &'static str,
-        dtype: Option<DType>,
-        [rows, columns]: [usize; 2],
-        arguments: &[Argument<'_>],
-    ) -> Result<()> {
-        let threads = columns.div_ceil(VALUES_PER_THREAD).next_multiple_of(32).min(MOST_THREADS);
-        let launch = Launch { kernel, dtype, blocks: rows, threads, arguments };
-        self.accelerator.launch(&launch).map_err(failed)
-    }
-
-    /// Writes the norm of each row as an operand, in `f32`, or both.
-    fn normed(
-        &self,
-        x: &Tensor,
-        norm: &Norm<Tensor>,
-        operand: Option<&Tensor>,
-        exact: Option<&Tensor>,
-    ) -> Result<()> {
-        let (rows, columns) = x.dims2().map_err(failed)?;
-        let arguments = [
-            Argument::Tensor(x),
-            Argument::Tensor(&norm.weight),
-            norm.bias.as_ref().into(),
-            operand.into(),
-            exact.into(),
-            Argument::Int(rows),
-            Argument::Int(columns),
-            Argument::Float(norm.epsilon),
-            kind(Some(norm.kind)),
-        ];
-        self.launch_rows("norm", Some(self.dtype), [rows, columns], &arguments)
+    /// A new tensor of the shape of `x`, with undefined values.
+    fn empty_like(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+        let shape = x.dims2().map_err(failed)?;
+        self.accelerator.empty(shape, dtype).map_err(failed)
     }
 
     /// `x · weightᵀ`, without the bias.
     fn product(&self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
-        let (rows, _) = x.dims2().map_err(failed)?;
-        let out = self.empty(rows, weight.weight.dim(0).map_err(failed)?, self.dtype)?;
+        let shape = (x.dim(0).map_err(failed)?, weight.weight.dim(0).map_err(failed)?);
+        let out = self.accelerator.empty(shape, self.dtype).map_err(failed)?;
         self.accelerator.multiply(x, &weight.weight, &out, false).map_err(failed)?;
         Ok(out)
     }
 
     /// Adds a matrix's bias, if it has one, to each row of `x`.
     fn add_bias(&self, x: &Tensor, weight: &TensorMatrix) -> Result<()> {
-        let Some(bias) = &weight.bias else { return Ok(()) };
-        let (rows, columns) = x.dims2().map_err(failed)?;
-        let arguments =
-            [Argument::Tensor(x), Argument::Tensor(bias), Argument::Int(rows), Argument::Int(columns)];
-        self.launch_rows("add_bias", Some(x.dtype()), [rows, columns], &arguments)
-    }
-
-    /// Normalises and rotates the first `heads` heads of each row of `x`, and writes them to the same places
-    /// of `out`.
-    fn turn(
-        &self,
-        x: &Tensor,
-        heads: usize,
-        norm: Option<&Norm<Tensor>>,
-        rows: &CudaRows,
-        out: &Tensor,
-    ) -> Result<()> {
-        let (count, columns) = x.dims2().map_err(failed)?;
-        let turns = rows.turns.as_ref();
-        let arguments = [
-            Argument::Tensor(x),
-            Argument::Tensor(out),
-            norm.map(|norm| &norm.weight).into(),
-            turns.map(|turns| &turns.cosines).into(),
-            turns.map(|turns| &turns.sines).into(),
-            turns.map(|turns| &turns.of_rows).into(),
-            Argument::Int(count),
-            Argument::Int(heads),
-            Argument::Int(rows.heads.size),
-            Argument::Int(columns),
-            Argument::Float(norm.map_or(0.0, |norm| norm.epsilon)),
-        ];
-        self.launch_rows("turn_heads", Some(x.dtype()), [count, heads * rows.heads.size], &arguments)
-    }
-
-    /// The rows of `x` that `rows` names, in that order.
-    fn gather(&self, x: &Tensor, rows: &Tensor) -> Result<Tensor> {
-        let (_, columns) = x.dims2().map_err(failed)?;
-        let count = rows.elem_count();
-        let out = self.empty(count, columns, x.dtype())?;
-        let arguments = [
-            Argument::Tensor(x),
-            Argument::Tensor(rows),
-            Argument::Tensor(&out),
-            Argument::Int(count),
-            Argument::Int(columns * x.dtype().size_in_bytes()),
-        ];
-        self.launch_rows("gather_rows", None, [count, columns], &arguments)?;
-        Ok(out)
+        weight.bias.as_ref().map_or(Ok(()), |bias| self.launches.add_bias(x, bias))
     }
 
     fn ids(&self, ids: &[u32]) -> Result<Tensor> {
@@ -209,22 +119,6 @@ impl<A: Accelerator> CudaOperations<A> {
             of_rows: self.ids(&of_rows)?,
         })
     }
-
-    /// Attention in `f32` by padded groups, if flash attention cannot express it.
-    fn general_attention(
-        &self,
-        padded: &PaddedAttention,
-        queries: &Tensor,
-        attention: &Attention<'_, Self>,
-    ) -> Result<Tensor> {
-        let positions = attention.disentangled.map(|disentangled| PositionMatrices {
-            buckets: &disentangled.buckets,
-            keys: disentangled.position_keys.as_deref(),
-            queries: disentangled.position_queries.as_deref(),
-        });
-        let keys_values = exact(attention.keys_values)?;
-        self.plain.attend(padded, &exact(queries)?, &keys_values, positions)
-    }
 }
 
 /// The different angles, and for each row the index of its angle. Rows at the same position share slices of a
@@ -240,15 +134,6 @@ fn different<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
     });
     let of_rows = of_rows.collect();
     (different, of_rows)
-}
-
-/// The number of a norm's kind in `kernels.cu`.
-fn kind(kind: Option<NormKind>) -> Argument<'static> {
-    Argument::Int(match kind {
-        None => 0,
-        Some(NormKind::Rms) => 1,
-        Some(NormKind::Layer) => 2,
-    })
 }
 
 /// The values in `f32`. If `x` is already `f32`, this is `x` itself.
@@ -288,8 +173,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn values<'a>(&mut self, x: &'a Tensor) -> Result<Cow<'a, [f32]>> {
-        let values = exact(x)?.flatten_all().and_then(|x| x.to_vec1());
-        values.map(Cow::Owned).map_err(failed)
+        Ok(Cow::Owned(self.plain.values(&exact(x)?)?.into_owned()))
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
@@ -303,44 +187,22 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         scale: f32,
         norm: Option<&Norm<Tensor>>,
     ) -> Result<Tensor> {
-        let Some((first, ids)) = lookups.first() else {
-            return Err(BackendError::Inference("a model without embeddings".to_owned()));
-        };
-        if lookups.len() > MOST_LOOKUPS || lookups.iter().any(|(table, _)| table.dtype() != first.dtype()) {
+        let is_of_one_type = lookups.windows(2).all(|pair| pair[0].0.dtype() == pair[1].0.dtype());
+        if !(1..=MOST_LOOKUPS).contains(&lookups.len()) || !is_of_one_type {
             return self.plain.embed(lookups, scale, norm);
         }
-        let columns = first.dim(1).map_err(failed)?;
         let mut uploaded = Vec::with_capacity(lookups.len());
-        for (table, ids) in lookups {
+        for &(table, ids) in lookups {
             // A GPU does not answer a wrong id with an error. It stops computing for good.
             refuse_unknown(ids, table.dim(0).map_err(failed)?)?;
-            uploaded.push(self.ids(ids)?);
+            uploaded.push((table, self.ids(ids)?));
         }
-        let out = self.empty(ids.len(), columns, DType::F32)?;
-        let mut arguments = Vec::with_capacity(2 * MOST_LOOKUPS + 8);
-        for lookup in 0..MOST_LOOKUPS {
-            arguments.push(lookups.get(lookup).map(|(table, _)| *table).into());
-            arguments.push(uploaded.get(lookup).into());
-        }
-        arguments.extend([
-            Argument::Float(scale),
-            norm.map(|norm| &norm.weight).into(),
-            norm.and_then(|norm| norm.bias.as_ref()).into(),
-            Argument::Tensor(&out),
-            Argument::Int(ids.len()),
-            Argument::Int(columns),
-            Argument::Float(norm.map_or(0.0, |norm| norm.epsilon)),
-            kind(norm.map(|norm| norm.kind)),
-        ]);
-        self.launch_rows("embed", Some(first.dtype()), [ids.len(), columns], &arguments)?;
-        Ok(out)
+        self.launches.embed(&uploaded, scale, norm)
     }
 
     fn norm(&mut self, x: &Tensor, norm: &Norm<Tensor>) -> Result<Tensor> {
-        let x = exact(x)?;
-        let (rows, columns) = x.dims2().map_err(failed)?;
-        let out = self.empty(rows, columns, DType::F32)?;
-        self.normed(&x, norm, None, Some(&out))?;
+        let out = self.empty_like(x, DType::F32)?;
+        self.launches.norm(&exact(x)?, norm, self.dtype, None, Some(&out))?;
         Ok(out)
     }
 
@@ -349,50 +211,25 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn norm_operand(&mut self, x: &Tensor, norm: &Norm<Tensor>, _: Precision) -> Result<Tensor> {
-        let x = exact(x)?;
-        let (rows, columns) = x.dims2().map_err(failed)?;
-        let operand = self.empty(rows, columns, self.dtype)?;
-        self.normed(&x, norm, Some(&operand), None)?;
+        let operand = self.empty_like(x, self.dtype)?;
+        self.launches.norm(&exact(x)?, norm, self.dtype, Some(&operand), None)?;
         Ok(operand)
     }
 
     fn norm_in_place(&mut self, x: &mut Tensor, norm: &Norm<Tensor>, _: Precision) -> Result<Tensor> {
         *x = exact(x)?;
-        let (rows, columns) = x.dims2().map_err(failed)?;
-        let operand = self.empty(rows, columns, self.dtype)?;
-        self.normed(x, norm, Some(&operand), Some(x))?;
+        let operand = self.empty_like(x, self.dtype)?;
+        self.launches.norm(x, norm, self.dtype, Some(&operand), Some(x))?;
         Ok(operand)
     }
 
     fn norm_columns(&mut self, x: &mut Tensor, norm: &Norm<Tensor>) -> Result<()> {
-        let (rows, stride) = x.dims2().map_err(failed)?;
-        let arguments = [
-            Argument::Tensor(x),
-            Argument::Tensor(&norm.weight),
-            norm.bias.as_ref().into(),
-            Argument::Int(rows),
-            Argument::Int(norm.weight.elem_count()),
-            Argument::Int(stride),
-            Argument::Float(norm.epsilon),
-            kind(Some(norm.kind)),
-        ];
-        self.launch_rows("norm_columns", Some(x.dtype()), [rows, norm.weight.elem_count()], &arguments)
+        self.launches.norm_columns(x, norm)
     }
 
     fn add(&mut self, x: &Tensor, norm: Option<&Norm<Tensor>>, sum: &mut Tensor) -> Result<()> {
         *sum = exact(sum)?;
-        let (rows, columns) = x.dims2().map_err(failed)?;
-        let arguments = [
-            Argument::Tensor(x),
-            norm.map(|norm| &norm.weight).into(),
-            norm.and_then(|norm| norm.bias.as_ref()).into(),
-            Argument::Tensor(sum),
-            Argument::Int(rows),
-            Argument::Int(columns),
-            Argument::Float(norm.map_or(0.0, |norm| norm.epsilon)),
-            kind(norm.map(|norm| norm.kind)),
-        ];
-        self.launch_rows("add_norm", Some(x.dtype()), [rows, columns], &arguments)
+        self.launches.add_norm(x, norm, sum)
     }
 
     fn linear(&mut self, x: &Tensor, weight: &TensorMatrix) -> Result<Tensor> {
@@ -415,17 +252,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         _: Precision,
     ) -> Result<Tensor> {
         let product = self.product(x, weight)?;
-        let (rows, columns) = product.dims2().map_err(failed)?;
-        let arguments = [
-            Argument::Tensor(&product),
-            weight.bias.as_ref().into(),
-            // In place: each value is read by the thread that writes it.
-            Argument::Tensor(&product),
-            Argument::Int(rows),
-            Argument::Int(columns),
-            Argument::Int(activation as usize),
-        ];
-        self.launch_rows("activate", Some(self.dtype), [rows, columns], &arguments)?;
+        self.launches.activate(&product, weight.bias.as_ref(), activation)?;
         Ok(product)
     }
 
@@ -437,18 +264,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         _: Precision,
     ) -> Result<Tensor> {
         let product = self.product(x, gate_up)?; // [rows, 2 · outputs]
-        let (rows, columns) = product.dims2().map_err(failed)?;
-        let out = self.empty(rows, columns / 2, self.dtype)?;
-        let arguments = [
-            Argument::Tensor(&product),
-            gate_up.bias.as_ref().into(),
-            Argument::Tensor(&out),
-            Argument::Int(rows),
-            Argument::Int(columns / 2),
-            Argument::Int(activation as usize),
-        ];
-        self.launch_rows("gate", Some(self.dtype), [rows, columns / 2], &arguments)?;
-        Ok(out)
+        self.launches.gate(&product, gate_up.bias.as_ref(), activation)
     }
 
     fn rows(&mut self, rows: Rows<'_>) -> Result<CudaRows> {
@@ -482,12 +298,11 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         if norm.is_none() && rows.turns.is_none() {
             return Ok(());
         }
-        self.turn(keys_values, rows.heads.keys, norm, rows, keys_values)
+        self.launches.turn_heads(keys_values, &rows.turned(rows.heads.keys, norm), keys_values)
     }
 
     fn keep(&mut self, x: &Tensor, rows: &[usize]) -> Result<DeviceValues<A>> {
-        let rows: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
-        let values = self.gather(x, &self.ids(&rows)?)?;
+        let values = self.select(x, rows)?;
         let finite = match &self.finite {
             Some(finite) => Arc::clone(finite),
             None => Arc::clone(self.finite.insert(Arc::new(Finite::new(&self.accelerator)?))),
@@ -499,7 +314,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     fn append(&mut self, x: &mut Tensor, rows: &[(&DeviceValues<A>, usize)]) -> Result<()> {
         let (above, columns) = x.dims2().map_err(failed)?;
         let row_bytes = columns * self.dtype.size_in_bytes();
-        let all = self.empty(above + rows.len(), columns, self.dtype)?;
+        let all = self.accelerator.empty((above + rows.len(), columns), self.dtype).map_err(failed)?;
         all.slice_set(x, 0, 0).map_err(failed)?;
         let mut addresses = Vec::with_capacity(rows.len());
         for (kept, row) in rows {
@@ -507,13 +322,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         }
         let addresses = Tensor::new(addresses, self.accelerator.device()).map_err(failed)?;
         let below = all.narrow(0, above, rows.len()).map_err(failed)?;
-        let arguments = [
-            Argument::Tensor(&addresses),
-            Argument::Tensor(&below),
-            Argument::Int(rows.len()),
-            Argument::Int(row_bytes),
-        ];
-        self.launch_rows("gather_addresses", None, [rows.len(), columns], &arguments)?;
+        self.launches.gather_addresses(&addresses, &below)?;
         *x = all;
         Ok(())
     }
@@ -528,19 +337,24 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         let queries = if attention.query_norm.is_none() && rows.turns.is_none() {
             attention.queries.clone()
         } else {
-            let turned = self.empty(count, columns, self.dtype)?;
-            self.turn(attention.queries, heads, attention.query_norm, rows, &turned)?;
+            let turned = self.empty_like(attention.queries, self.dtype)?;
+            self.launches.turn_heads(
+                attention.queries,
+                &rows.turned(heads, attention.query_norm),
+                &turned,
+            )?;
             turned
         };
         let sequences = match &rows.attention {
             Path::Flash(sequences) => sequences,
             Path::General(padded) => {
-                let context = self.general_attention(padded, &queries, &attention)?;
+                let (queries, keys_values) = (exact(&queries)?, exact(attention.keys_values)?);
+                let context = self.plain.attend(padded, &queries, &keys_values, attention.disentangled)?;
                 return self.operand(&context, Precision::Low);
             }
         };
         let keys_values = match &sequences.gathered {
-            Some(gathered) => self.gather(attention.keys_values, gathered)?,
+            Some(gathered) => self.launches.gather_rows(attention.keys_values, gathered)?,
             None => attention.keys_values.clone(),
         };
         let context = (|| {
@@ -560,8 +374,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn select(&mut self, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        let rows: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
-        self.gather(x, &self.ids(&rows)?)
+        self.launches.gather_rows(x, &self.plain.ids(rows)?)
     }
 
     fn add_rows(&mut self, x: &Tensor, rows: &[usize], factors: &[f32], sum: &mut Tensor) -> Result<()> {
@@ -569,32 +382,13 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         self.plain.add_rows(&exact(x)?, rows, factors, sum)
     }
 
-    fn means(&mut self, x: &Tensor, columns: usize, texts: &[Vec<usize>]) -> Result<Vec<f32>> {
+    fn means(&mut self, x: &Tensor, _: usize, texts: &[Vec<usize>]) -> Result<Vec<f32>> {
         let mut starts = vec![0];
-        let rows: Vec<u32> = texts.iter().flatten().map(|&row| row as u32).collect();
         for text in texts {
-            starts.push(starts[starts.len() - 1] + text.len() as u32);
+            starts.push(starts[starts.len() - 1] + text.len());
         }
-        let x = exact(x)?;
-        let (starts, rows) = (self.ids(&starts)?, self.ids(&rows)?);
-        let out = self.empty(texts.len(), columns, DType::F32)?;
-        let arguments = [
-            Argument::Tensor(&x),
-            Argument::Tensor(&starts),
-            Argument::Tensor(&rows),
-            Argument::Tensor(&out),
-            Argument::Int(texts.len()),
-            Argument::Int(columns),
-        ];
-        let launch = Launch {
-            kernel: "mean_rows",
-            dtype: None,
-            // A block computes as many columns of a text as a warp has threads.
-            blocks: texts.len() * columns.div_ceil(32),
-            threads: MEAN_THREADS,
-            arguments: &arguments,
-        };
-        self.accelerator.launch(&launch).map_err(failed)?;
-        Ok(self.values(&out)?.into_owned())
+        let (starts, rows) = (self.plain.ids(&starts)?, self.plain.ids(&texts.concat())?);
+        let means = self.launches.mean_rows(&exact(x)?, &starts, &rows)?;
+        Ok(self.values(&means)?.into_owned())
     }
 }

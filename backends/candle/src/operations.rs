@@ -85,7 +85,7 @@ pub(crate) struct Attention<'a, O: Operations + ?Sized> {
     /// then its values.
     pub(crate) keys_values: &'a O::Tensor,
     /// The layer's own scores, if any.
-    pub(crate) disentangled: Option<&'a Disentangled<O>>,
+    pub(crate) disentangled: Option<&'a Disentangled<O::Matrix>>,
 }
 
 /// The building blocks of a forward pass. Activations and norms are `f32`; products may convert their
@@ -254,14 +254,14 @@ pub(crate) trait Operations: Send {
 
 /// DeBERTa's extra scores: query with the key's position, and key with the query's position, by the bucket of
 /// their distance.
-pub(crate) struct Disentangled<O: Operations + ?Sized> {
+pub(crate) struct Disentangled<M> {
     /// The buckets of distances, query position minus key position.
     pub(crate) buckets: Buckets,
     /// For each head, the keys made of all buckets' positions `[buckets, size]`; absent if the model lacks
     /// these scores.
-    pub(crate) position_keys: Option<Vec<O::Matrix>>,
+    pub(crate) position_keys: Option<Vec<M>>,
     /// The same for queries.
-    pub(crate) position_queries: Option<Vec<O::Matrix>>,
+    pub(crate) position_queries: Option<Vec<M>>,
 }
 
 /// Buckets of distances. Larger distances belong to the buckets of the outermost ones.

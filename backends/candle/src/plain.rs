@@ -14,7 +14,7 @@ use crate::{
     kept::HostValues,
     load::Weight,
     operations::{
-        Attention, Buckets, Norm, NormKind, Operations, Part, Precision, Result, Rows, refuse_unknown,
+        Attention, Disentangled, Norm, NormKind, Operations, Part, Precision, Result, Rows, refuse_unknown,
     },
 };
 use candle_core::{D, DType, Device, Tensor};
@@ -74,7 +74,8 @@ impl TensorOperations {
         values.map_err(failed)
     }
 
-    fn ids(&self, rows: &[usize]) -> Result<Tensor> {
+    /// Indices on the device.
+    pub(crate) fn ids(&self, rows: &[usize]) -> Result<Tensor> {
         let rows: Vec<u32> = rows.iter().map(|&row| row as u32).collect();
         Tensor::new(rows, &self.device).map_err(failed)
     }
@@ -86,14 +87,15 @@ impl TensorOperations {
         padded: &PaddedAttention,
         queries: &Tensor,
         keys_values: &Tensor,
-        positions: Option<PositionMatrices<'_>>,
+        disentangled: Option<&Disentangled<TensorMatrix>>,
     ) -> Result<Tensor> {
         let size = padded.heads.size;
-        let scores = positions.map(|positions| {
+        let scores = disentangled.map(|disentangled| {
+            let Disentangled { buckets, position_keys, position_queries } = disentangled;
             Ok::<_, BackendError>(positions::PositionScores {
-                buckets: positions.buckets,
-                of_queries: self.position_scores(queries, positions.keys, size)?,
-                of_keys: self.position_scores(keys_values, positions.queries, size)?,
+                buckets,
+                of_queries: self.position_scores(queries, position_keys.as_deref(), size)?,
+                of_keys: self.position_scores(keys_values, position_queries.as_deref(), size)?,
             })
         });
         let scores = scores.transpose()?;
@@ -116,16 +118,6 @@ impl TensorOperations {
         };
         positions.unwrap_or_default().iter().enumerate().map(of_head).collect()
     }
-}
-
-/// DeBERTa's relative positions: for each head, a matrix of all buckets.
-pub(crate) struct PositionMatrices<'a> {
-    /// The buckets of distances.
-    pub(crate) buckets: &'a Buckets,
-    /// Keys `[buckets, size]`; absent if the model lacks these scores.
-    pub(crate) keys: Option<&'a [TensorMatrix]>,
-    /// Queries `[buckets, size]`; absent if the model lacks these scores.
-    pub(crate) queries: Option<&'a [TensorMatrix]>,
 }
 
 /// Some rows of a batch on a device.
@@ -402,12 +394,7 @@ impl Operations for TensorOperations {
         precision: Precision,
     ) -> Result<Tensor> {
         let turned = rows.turn(queries, query_norm).map_err(failed)?;
-        let positions = disentangled.map(|disentangled| PositionMatrices {
-            buckets: &disentangled.buckets,
-            keys: disentangled.position_keys.as_deref(),
-            queries: disentangled.position_queries.as_deref(),
-        });
-        let context = self.attend(&rows.attention, &turned, keys_values, positions)?;
+        let context = self.attend(&rows.attention, &turned, keys_values, disentangled)?;
         self.operand(&context, precision)
     }
 

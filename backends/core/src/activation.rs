@@ -22,6 +22,10 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// All variants.
+    pub const ALL: [Self; 7] =
+        [Self::Identity, Self::Silu, Self::Gelu, Self::GeluTanh, Self::Relu, Self::Tanh, Self::Sigmoid];
+
     /// The function with this name in `config.json` (`ACT2FN` of transformers), or `None` if it is not
     /// supported.
     #[must_use]

@@ -47,7 +47,7 @@ impl CpuOperations {
     /// the queries and of the batch.
     pub(super) fn disentangled_scores<'d>(
         &mut self,
-        disentangled: &'d Disentangled<Self>,
+        disentangled: &'d Disentangled<Matrix>,
         queries: &Activations,
         (keys_values, places): (&Activations, &[usize]),
         size: usize,

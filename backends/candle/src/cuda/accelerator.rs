@@ -5,7 +5,8 @@
 
 use super::sequences::Sequences;
 use crate::attention::Heads;
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Error, Result, Tensor};
+use std::ffi::c_int;
 
 /// An argument of a kernel.
 #[derive(Clone, Copy)]
@@ -24,6 +25,17 @@ impl<'a> From<Option<&'a Tensor>> for Argument<'a> {
     fn from(tensor: Option<&'a Tensor>) -> Self {
         tensor.map_or(Self::Null, Self::Tensor)
     }
+}
+
+/// An argument in the form that a kernel's parameter has in memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Word {
+    /// The address of values; 0 is a null pointer.
+    Address(u64),
+    /// A C `int`.
+    Int(c_int),
+    /// A C `float`.
+    Float(f32),
 }
 
 /// A kernel of `kernels.cu`, with everything that a launch needs.
@@ -50,6 +62,28 @@ impl Launch<'_> {
             None => self.kernel.to_owned(),
         }
     }
+
+    /// The arguments on this device.
+    ///
+    /// # Errors
+    ///
+    /// A size that does not fit a C `int`, and the errors of [`Accelerator::address`].
+    pub(crate) fn words(&self, accelerator: &impl Accelerator) -> Result<Vec<Word>> {
+        let word = |&argument: &Argument<'_>| {
+            Ok(match argument {
+                Argument::Tensor(tensor) => Word::Address(accelerator.address(tensor)?),
+                Argument::Null => Word::Address(0),
+                Argument::Int(value) => Word::Int(int(value)?),
+                Argument::Float(value) => Word::Float(value),
+            })
+        };
+        self.arguments.iter().map(word).collect()
+    }
+}
+
+/// A size as a C `int`.
+pub(crate) fn int(value: usize) -> Result<c_int> {
+    c_int::try_from(value).map_err(|_| Error::Msg(format!("the size {value} does not fit a C `int`")))
 }
 
 /// Queries, keys and values for attention: `[rows, heads, size]` each. The last dimension is contiguous.

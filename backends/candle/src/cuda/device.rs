@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "memory without values, launches and cuBLAS are outside of Rust's checks")]
 
 use super::{
-    accelerator::{Accelerator, Argument, Launch, Turned},
+    accelerator::{Accelerator, Launch, Turned, Word, int},
     sequences::Sequences,
 };
 use crate::attention::Heads;
@@ -24,7 +24,6 @@ use candle_core::{
 use half::{bf16, f16};
 use std::{
     collections::HashMap,
-    ffi::c_int,
     sync::{Mutex, PoisonError},
 };
 
@@ -43,13 +42,6 @@ pub(crate) struct Gpu {
     /// Whether to use flash attention 2: it is switched on, this build has it, and the GPU is Ampere or
     /// later.
     has_flash: bool,
-}
-
-/// A kernel's argument in the driver's form.
-enum Word {
-    Address(u64),
-    Int(c_int),
-    Float(f32),
 }
 
 impl Gpu {
@@ -90,21 +82,6 @@ impl Gpu {
         let (address, _guard) = storage.as_cuda_slice::<T>()?.device_ptr(&stream);
         Ok(address)
     }
-
-    fn word(&self, argument: Argument<'_>) -> Result<Word> {
-        Ok(match argument {
-            Argument::Tensor(tensor) => Word::Address(self.address(tensor)?),
-            Argument::Null => Word::Address(0),
-            Argument::Int(value) => Word::Int(int(value)?),
-            Argument::Float(value) => Word::Float(value),
-        })
-    }
-}
-
-/// A size as a C `int`.
-fn int(value: usize) -> Result<c_int> {
-    c_int::try_from(value)
-        .map_err(|_| candle_core::Error::Msg(format!("the size {value} does not fit a C `int`")))
 }
 
 /// cuBLAS' name for a type.
@@ -133,10 +110,8 @@ impl Accelerator for Gpu {
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        let &Launch { blocks, threads, arguments, .. } = launch;
         let function = self.function(launch.name())?;
-        let words: Vec<Word> =
-            arguments.iter().map(|&argument| self.word(argument)).collect::<Result<_>>()?;
+        let words = launch.words(self)?;
         let stream = self.cuda.cuda_stream();
         let mut builder = stream.launch_builder(&function);
         for word in &words {
@@ -147,8 +122,8 @@ impl Accelerator for Gpu {
             };
         }
         let config = LaunchConfig {
-            grid_dim: (int(blocks)? as u32, 1, 1),
-            block_dim: (int(threads)? as u32, 1, 1),
+            grid_dim: (int(launch.blocks)? as u32, 1, 1),
+            block_dim: (int(launch.threads)? as u32, 1, 1),
             shared_mem_bytes: 0,
         };
         // SAFETY: the arguments match the kernel's parameters in type and order. Tests run the same launches

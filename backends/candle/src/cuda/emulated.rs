@@ -11,6 +11,7 @@
     reason = "a failed test should stop here, and one that is skipped should say so"
 )]
 
+use super::accelerator::Word;
 use libloading::Library;
 use std::{
     env,
@@ -35,17 +36,6 @@ const FLAGS: [&str; 11] = [
     "-fsanitize=undefined",
     "-fsanitize-undefined-trap-on-error",
 ];
-
-/// An argument of a kernel.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Word {
-    /// The address of values; 0 is a null pointer.
-    Address(u64),
-    /// A C `int`.
-    Int(c_int),
-    /// A C `float`.
-    Float(f32),
-}
 
 /// The compiled kernels.
 pub(crate) struct Kernels {

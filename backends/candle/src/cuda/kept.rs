@@ -1,14 +1,9 @@
 //! Keys and values of prefixes that stay on the device.
 
-use super::accelerator::{Accelerator, Argument, Launch};
+use super::{accelerator::Accelerator, launches::Launches};
 use crate::{kept::Kept, operations::Result, plain::failed};
 use candle_core::{DType, Tensor};
 use std::sync::{Arc, OnceLock};
-
-/// Values that one thread checks.
-const VALUES_PER_THREAD: usize = 64;
-/// Threads per block.
-const THREADS: usize = 256;
 
 /// Rows of keys and values of one layer, `[rows, width]`.
 pub(crate) struct DeviceValues<A> {
@@ -33,15 +28,7 @@ impl<A: Accelerator> Finite<A> {
 
     /// Includes these values in the check.
     pub(crate) fn look_at(&self, values: &Tensor) -> Result<()> {
-        let count = values.elem_count();
-        let launch = Launch {
-            kernel: "not_finite",
-            dtype: Some(values.dtype()),
-            blocks: count.div_ceil(VALUES_PER_THREAD * THREADS).max(1),
-            threads: THREADS,
-            arguments: &[Argument::Tensor(values), Argument::Tensor(&self.found), Argument::Int(count)],
-        };
-        self.accelerator.launch(&launch).map_err(failed)
+        Launches::new(&self.accelerator).not_finite(values, &self.found)
     }
 
     fn holds(&self) -> bool {

@@ -5,10 +5,10 @@
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use super::{
-    emulated::{Guarded, Kernels, Word, kernels},
-    twins::{
-        self, HostNorm, Round, TurnedHeads, Turns, activation_number, norm_number, to_bf16, to_f16, to_f32,
-    },
+    accelerator::Word,
+    emulated::{Guarded, Kernels, kernels},
+    launches::{activation_number, norm_number},
+    twins::{self, HostNorm, Round, TurnedHeads, Turns, to_bf16, to_f16, to_f32},
 };
 use crate::operations::{Norm, NormKind};
 use half::{bf16, f16};
@@ -19,16 +19,6 @@ use text_embeddings_backend_core::Activation;
 /// Column counts around a wide access, a warp, the part that a block keeps in registers, and the largest row.
 const COLUMNS: [usize; 17] = [1, 2, 7, 8, 9, 31, 33, 64, 100, 256, 264, 520, 1000, 1024, 1032, 4104, 16_384];
 const THREADS: [usize; 4] = [32, 64, 256, 1024];
-const ACTIVATIONS: [Activation; 7] = [
-    Activation::Identity,
-    Activation::Silu,
-    Activation::Gelu,
-    Activation::GeluTanh,
-    Activation::Relu,
-    Activation::Tanh,
-    Activation::Sigmoid,
-];
-
 /// A type that kernels store.
 trait Stored: Copy + PartialEq + std::fmt::Debug {
     const SUFFIX: &'static str;
@@ -206,7 +196,7 @@ impl Weights {
     }
 
     fn number(&self) -> Word {
-        Word::Int(norm_number(self.kind))
+        int(norm_number(self.kind))
     }
 }
 
@@ -425,7 +415,7 @@ fn turned_heads_equal_their_twin() {
 
 fn activate_of<S: Stored>(case: &mut Case) {
     let Case { rows, columns, .. } = *case;
-    for activation in ACTIVATIONS {
+    for activation in Activation::ALL {
         let x = case.values::<S>(rows * columns);
         let bias = case.values::<f32>(columns);
         let bias_there = case.memory(&bias);
@@ -439,7 +429,7 @@ fn activate_of<S: Stored>(case: &mut Case) {
             out.word(),
             int(rows),
             int(columns),
-            Word::Int(activation_number(activation)),
+            int(activation_number(activation)),
         ];
         case.launch(&format!("activate_{}", S::SUFFIX), &words);
         let what = format!("activate_{} of {activation:?}, {}", S::SUFFIX, case.what());
@@ -449,7 +439,7 @@ fn activate_of<S: Stored>(case: &mut Case) {
 
 fn gate_of<S: Stored>(case: &mut Case) {
     let Case { rows, columns: inner, .. } = *case;
-    for activation in ACTIVATIONS {
+    for activation in Activation::ALL {
         let x = case.values::<S>(2 * rows * inner);
         let bias = case.values::<f32>(2 * inner);
         let bias_there = case.memory(&bias);
@@ -462,7 +452,7 @@ fn gate_of<S: Stored>(case: &mut Case) {
             out.word(),
             int(rows),
             int(inner),
-            Word::Int(activation_number(activation)),
+            int(activation_number(activation)),
         ];
         case.launch(&format!("gate_{}", S::SUFFIX), &words);
         let what = format!("gate_{} of {activation:?}, {}", S::SUFFIX, case.what());
@@ -485,10 +475,9 @@ fn activations_and_gates_equal_their_twins() {
 fn activations_have_their_limits() {
     let Some(kernels) = kernels() else { return };
     let x = [-3e38, -1000.0, -100.0, -20.0, -0.0, 0.0, 20.0, 100.0, 1000.0, 3e38].map(bf16::from_f32);
-    for activation in ACTIVATIONS {
+    for activation in Activation::ALL {
         let (memory, out) = (Memory::new(kernels, &x, 0), Memory::new(kernels, &[bf16::NAN; 10], 0));
-        let words =
-            [memory.word(), NULL, out.word(), int(1), int(10), Word::Int(activation_number(activation))];
+        let words = [memory.word(), NULL, out.word(), int(1), int(10), int(activation_number(activation))];
         kernels.launch("activate_bf16", 1, 32, &words);
         let expected = twins::activate(&wide(&x), 10, None, activation, to_bf16);
         assert_same(out.values(), &expected, &format!("{activation:?}"));

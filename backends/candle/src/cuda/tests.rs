@@ -6,10 +6,10 @@ pub(crate) mod stand_in;
 
 use super::{accelerator::Turned, sequences::Sequences};
 use crate::{
-    attention::{Heads, Mask, queries_at},
+    attention::Mask,
     operations::Rows,
     plain::reference,
-    tests::{assert_close, padded::forest, shapes::Scored},
+    tests::{assert_close, padded::ForestCase, shapes::Scored},
 };
 use candle_core::{Device, Tensor};
 use rand::{
@@ -26,25 +26,14 @@ fn sequences_say_which_keys_each_query_sees() {
     let mut rng = StdRng::seed_from_u64(61);
     let (mut taken, mut gathered) = (0, 0);
     for case in 0..300 {
-        let batch = forest(&mut rng);
-        let keys = rng.random_range(1..4);
-        let heads = Heads { queries: keys * rng.random_range(1..4), keys, size: 2 * rng.random_range(1..20) };
-        let tokens = batch.token_ids().len();
         let share = if rng.random_bool(0.3) { 1.0 } else { rng.random_range(0.05..=1.0) };
-        let mut asked: Vec<usize> = (0..tokens).filter(|_| rng.random_bool(share)).collect();
-        asked.push(tokens - 1);
-        asked.dedup();
-        let spans = queries_at(&batch, &asked);
+        let ForestCase { batch, heads, spans, queries, keys_values } =
+            ForestCase::random(&mut rng, 40, share);
+        let tokens = batch.token_ids().len();
         let mut places: Vec<usize> = (0..tokens).collect();
         if rng.random_bool(0.5) {
             places.shuffle(&mut rng);
         }
-        let mut tensor = |rows: usize, columns: usize| {
-            let values: Vec<f32> = (0..rows * columns).map(|_| rng.random_range(-2.0..2.0)).collect();
-            Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap()
-        };
-        let queries = tensor(asked.len(), heads.queries * heads.size);
-        let keys_values = tensor(tokens, 2 * heads.keys * heads.size);
         let scored = Scored::random(&mut rng, &batch, heads);
         let mut scoring = scored.scoring();
         if rng.random_bool(0.8) {

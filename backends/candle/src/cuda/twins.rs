@@ -31,28 +31,6 @@ pub(crate) fn to_f32(value: f32) -> f32 {
     value
 }
 
-/// The kernels' number for an activation.
-pub(crate) fn activation_number(activation: Activation) -> i32 {
-    match activation {
-        Activation::Identity => 0,
-        Activation::Silu => 1,
-        Activation::Gelu => 2,
-        Activation::GeluTanh => 3,
-        Activation::Relu => 4,
-        Activation::Tanh => 5,
-        Activation::Sigmoid => 6,
-    }
-}
-
-/// The kernels' number for a kind of norm; 0 means no norm.
-pub(crate) fn norm_number(kind: Option<NormKind>) -> i32 {
-    match kind {
-        None => 0,
-        Some(NormKind::Rms) => 1,
-        Some(NormKind::Layer) => 2,
-    }
-}
-
 /// `activation(x)`, computed in `f64`.
 fn activated(x: f32, activation: Activation) -> f64 {
     let x = f64::from(x);

@@ -476,21 +476,11 @@ mod tests {
         }
     }
 
-    const ACTIVATIONS: [Activation; 7] = [
-        Activation::Identity,
-        Activation::Silu,
-        Activation::Gelu,
-        Activation::GeluTanh,
-        Activation::Relu,
-        Activation::Tanh,
-        Activation::Sigmoid,
-    ];
-
     #[test]
     fn activations_equal_their_definitions_near_and_far() {
         let mut rng = StdRng::seed_from_u64(16);
         for set in InstructionSet::available() {
-            for activation in ACTIVATIONS {
+            for activation in Activation::ALL {
                 for scale in [1e-3_f32, 0.1, 1.0, 3.0, 40.0, 1e4] {
                     let rows: Vec<[f32; 32]> =
                         (0..7).map(|_| std::array::from_fn(|_| rng.random_range(-scale..scale))).collect();

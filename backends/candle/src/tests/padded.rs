@@ -2,12 +2,13 @@
 
 use super::shapes::Scored;
 use super::*;
+use crate::attention::QuerySpan;
 use crate::plain::padded::{Limits, PaddedAttention};
 use rand::seq::IndexedRandom;
 
 /// Texts of a few different tokens, so that they share prefixes of all lengths and some are prefixes of
 /// others. In most cases one text is much longer than the others.
-pub(crate) fn forest(rng: &mut StdRng) -> Batch {
+fn forest(rng: &mut StdRng) -> Batch {
     let mut builder =
         BatchBuilder::new(if rng.random_bool(0.5) { Packing::SHARED } else { Packing::SEPARATE });
     let kinds = rng.random_range(1..4);
@@ -17,6 +18,42 @@ pub(crate) fn forest(rng: &mut StdRng) -> Batch {
         builder.push(&Text::new(ids, Wanted::WHOLE));
     }
     builder.build()
+}
+
+/// A forest with random queries for some of its tokens, and random keys and values for all.
+pub(crate) struct ForestCase {
+    pub(crate) batch: Batch,
+    pub(crate) heads: Heads,
+    pub(crate) spans: Vec<QuerySpan>,
+    /// `[queries, query heads · size]`
+    pub(crate) queries: Tensor,
+    /// `[tokens, 2 · key heads · size]`
+    pub(crate) keys_values: Tensor,
+}
+
+impl ForestCase {
+    /// Heads have an even size below `size`. About this share of the tokens has queries, the last token always.
+    pub(crate) fn random(rng: &mut StdRng, size: usize, share: f64) -> Self {
+        let batch = forest(rng);
+        let keys = rng.random_range(1..4);
+        let queries = keys * rng.random_range(1..4);
+        let heads = Heads { queries, keys, size: 2 * rng.random_range(1..size / 2) };
+        let tokens = batch.token_ids().len();
+        let mut asked: Vec<usize> = (0..tokens).filter(|_| rng.random_bool(share)).collect();
+        asked.push(tokens - 1);
+        asked.dedup();
+        let mut tensor = |rows: usize, columns: usize| {
+            let values: Vec<f32> = (0..rows * columns).map(|_| rng.random_range(-2.0..2.0)).collect();
+            Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap()
+        };
+        Self {
+            spans: queries_at(&batch, &asked),
+            queries: tensor(asked.len(), heads.queries * heads.size),
+            keys_values: tensor(tokens, 2 * heads.keys * heads.size),
+            heads,
+            batch,
+        }
+    }
 }
 
 /// Random limits. Each of them may cut, separate or join groups.
@@ -35,25 +72,14 @@ fn attention_over_padded_groups_equals_the_obvious_one() {
     let device = device();
     let mut rng = StdRng::seed_from_u64(51);
     for case in 0..300 {
-        let batch = forest(&mut rng);
         let limits = limits(&mut rng);
-        let keys = rng.random_range(1..4);
-        let heads = Heads { queries: keys * rng.random_range(1..4), keys, size: 2 * rng.random_range(1..40) };
-        let tokens = batch.token_ids().len();
         let share = rng.random_range(0.05..=1.0);
-        let mut asked: Vec<usize> = (0..tokens).filter(|_| rng.random_bool(share)).collect();
-        asked.push(tokens - 1);
-        asked.dedup();
-        let spans = queries_at(&batch, &asked);
+        let ForestCase { batch, heads, spans, queries, keys_values } =
+            ForestCase::random(&mut rng, 80, share);
+        let tokens = batch.token_ids().len();
         // Shuffled places, as if some rows came from earlier batches.
         let mut places: Vec<usize> = (0..tokens).collect();
         places.shuffle(&mut rng);
-        let mut tensor = |rows: usize, columns: usize| {
-            let values: Vec<f32> = (0..rows * columns).map(|_| rng.random_range(-2.0..2.0)).collect();
-            Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap()
-        };
-        let queries = tensor(asked.len(), heads.queries * heads.size);
-        let keys_values = tensor(tokens, 2 * heads.keys * heads.size);
         let values = |x: Tensor| -> Vec<f32> { x.flatten_all().unwrap().to_vec1().unwrap() };
         let scored = Scored::random(&mut rng, &batch, heads);
         let scoring = scored.scoring();

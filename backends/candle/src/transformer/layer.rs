@@ -18,7 +18,7 @@ pub(super) struct Layer<O: Operations> {
     key_value: O::Matrix,
     output: O::Matrix,
     head_norms: HeadNorms<O>,
-    disentangled: Option<Disentangled<O>>,
+    disentangled: Option<Disentangled<O::Matrix>>,
     attention_norms: Norms<O>,
     mlp: Mlp<O>,
     mlp_norms: Norms<O>,

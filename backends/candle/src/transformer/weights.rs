@@ -61,7 +61,7 @@ impl<O: Operations> Weights<'_, O> {
         &mut self,
         plan: &plan::Disentangled,
         heads: Heads,
-    ) -> Result<Disentangled<O>> {
+    ) -> Result<Disentangled<O::Matrix>> {
         let &plan::Disentangled { ref table, ref norm, ref keys, ref queries, bucket } = plan;
         let table = self.table(table)?;
         let ids: Vec<u32> = (0..2 * bucket.span as u32).collect();

@@ -6,8 +6,8 @@ use crate::{
     attention::Heads,
     cuda::{
         CudaOperations,
-        accelerator::{Accelerator, Argument, Launch, Turned},
-        emulated::{Word, kernels},
+        accelerator::{Accelerator, Launch, Turned},
+        emulated::kernels,
         sequences::Sequences,
     },
 };
@@ -35,16 +35,7 @@ impl Accelerator for StandIn {
     }
 
     fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        let word = |&argument: &Argument<'_>| {
-            Ok(match argument {
-                Argument::Tensor(tensor) => Word::Address(self.address(tensor)?),
-                Argument::Null => Word::Address(0),
-                Argument::Int(value) => Word::Int(i32::try_from(value).unwrap()),
-                Argument::Float(value) => Word::Float(value),
-            })
-        };
-        let words = launch.arguments.iter().map(word).collect::<Result<Vec<Word>>>()?;
-        kernels().unwrap().launch(&launch.name(), launch.blocks, launch.threads, &words);
+        kernels().unwrap().launch(&launch.name(), launch.blocks, launch.threads, &launch.words(self)?);
         Ok(())
     }
 

@@ -1,0 +1,327 @@
+//! The launches of the kernels: one function for each kernel of `kernels.cu`, with the kernel's arguments in
+//! their order.
+
+use super::accelerator::{
+    Accelerator,
+    Argument::{self, Float, Int},
+    Launch,
+};
+use crate::{
+    operations::{Norm, NormKind, Result},
+    plain::failed,
+};
+use candle_core::{DType, Tensor};
+use std::sync::Arc;
+use text_embeddings_backend_core::Activation;
+
+/// The most threads of a block that computes one row.
+const MOST_THREADS: usize = 1024;
+/// Values of a row per thread: 16 bytes of 16-bit values. A thread computes more if a block would need more
+/// threads.
+const VALUES_PER_THREAD: usize = 8;
+/// Threads of a block that does not compute a row of its own.
+const THREADS: usize = 256;
+/// Columns of a text that one block averages: one for each thread of a warp.
+const MEAN_COLUMNS: usize = 32;
+/// Values that one thread checks for being finite.
+const CHECKED_PER_THREAD: usize = 64;
+/// The most tables whose vectors one kernel adds up.
+pub(super) const MOST_LOOKUPS: usize = 3;
+
+/// The kernels of one accelerator.
+pub(super) struct Launches<A> {
+    accelerator: Arc<A>,
+}
+
+/// The angles by which rows are rotated.
+pub(super) struct Turns {
+    /// `[different angles, size / 2]`
+    pub(super) cosines: Tensor,
+    /// `[different angles, size / 2]`
+    pub(super) sines: Tensor,
+    /// For each row, the index of its angle.
+    pub(super) of_rows: Tensor,
+}
+
+/// The heads at the start of each row that are normalised and rotated.
+pub(super) struct TurnedHeads<'a> {
+    /// Their number.
+    pub(super) count: usize,
+    /// Values per head.
+    pub(super) size: usize,
+    /// The norm of each head.
+    pub(super) norm: Option<&'a Norm<Tensor>>,
+    /// The rows' angles.
+    pub(super) turns: Option<&'a Turns>,
+}
+
+/// A norm as the kernels take it: null pointers and the kind 0 if there is none.
+struct NormArguments<'a> {
+    weight: Argument<'a>,
+    bias: Argument<'a>,
+    epsilon: Argument<'a>,
+    kind: Argument<'a>,
+}
+
+impl<'a> From<Option<&'a Norm<Tensor>>> for NormArguments<'a> {
+    fn from(norm: Option<&'a Norm<Tensor>>) -> Self {
+        Self {
+            weight: norm.map(|norm| &norm.weight).into(),
+            bias: norm.and_then(|norm| norm.bias.as_ref()).into(),
+            epsilon: Float(norm.map_or(0.0, |norm| norm.epsilon)),
+            kind: Int(norm_number(norm.map(|norm| norm.kind))),
+        }
+    }
+}
+
+/// The kernels' number for a kind of norm; 0 means no norm.
+pub(super) fn norm_number(kind: Option<NormKind>) -> usize {
+    match kind {
+        None => 0,
+        Some(NormKind::Rms) => 1,
+        Some(NormKind::Layer) => 2,
+    }
+}
+
+/// The kernels' number for an activation.
+pub(super) fn activation_number(activation: Activation) -> usize {
+    match activation {
+        Activation::Identity => 0,
+        Activation::Silu => 1,
+        Activation::Gelu => 2,
+        Activation::GeluTanh => 3,
+        Activation::Relu => 4,
+        Activation::Tanh => 5,
+        Activation::Sigmoid => 6,
+    }
+}
+
+impl<A: Accelerator> Launches<A> {
+    pub(super) fn new(accelerator: &Arc<A>) -> Self {
+        Self { accelerator: Arc::clone(accelerator) }
+    }
+
+    /// Launches a kernel with a block for each row. `dtype` selects the kernel's form, if it has several.
+    fn rows(
+        &self,
+        kernel: &'static str,
+        dtype: Option<DType>,
+        [rows, columns]: [usize; 2],
+        arguments: &[Argument<'_>],
+    ) -> Result<()> {
+        let threads = columns.div_ceil(VALUES_PER_THREAD).next_multiple_of(32).min(MOST_THREADS);
+        let launch = Launch { kernel, dtype, blocks: rows, threads, arguments };
+        self.accelerator.launch(&launch).map_err(failed)
+    }
+
+    /// Writes the norm of each row of `x`, which is `f32`: as an operand of `dtype`, in `f32`, or both. `exact`
+    /// may be `x`.
+    pub(super) fn norm(
+        &self,
+        x: &Tensor,
+        norm: &Norm<Tensor>,
+        dtype: DType,
+        operand: Option<&Tensor>,
+        exact: Option<&Tensor>,
+    ) -> Result<()> {
+        let (rows, columns) = x.dims2().map_err(failed)?;
+        let NormArguments { weight, bias, epsilon, kind } = Some(norm).into();
+        let arguments = [
+            Argument::Tensor(x),
+            weight,
+            bias,
+            operand.into(),
+            exact.into(),
+            Int(rows),
+            Int(columns),
+            epsilon,
+            kind,
+        ];
+        self.rows("norm", Some(dtype), [rows, columns], &arguments)
+    }
+
+    /// Normalises the first columns of each row, as many as the norm has.
+    pub(super) fn norm_columns(&self, x: &Tensor, norm: &Norm<Tensor>) -> Result<()> {
+        let (rows, stride) = x.dims2().map_err(failed)?;
+        let columns = norm.weight.elem_count();
+        let NormArguments { weight, bias, epsilon, kind } = Some(norm).into();
+        let arguments =
+            [Argument::Tensor(x), weight, bias, Int(rows), Int(columns), Int(stride), epsilon, kind];
+        self.rows("norm_columns", Some(x.dtype()), [rows, columns], &arguments)
+    }
+
+    /// Adds the norm of each row of `x`, or the row itself, to `sum`, which is `f32`.
+    pub(super) fn add_norm(&self, x: &Tensor, norm: Option<&Norm<Tensor>>, sum: &Tensor) -> Result<()> {
+        let (rows, columns) = x.dims2().map_err(failed)?;
+        let NormArguments { weight, bias, epsilon, kind } = norm.into();
+        let arguments = [
+            Argument::Tensor(x),
+            weight,
+            bias,
+            Argument::Tensor(sum),
+            Int(rows),
+            Int(columns),
+            epsilon,
+            kind,
+        ];
+        self.rows("add_norm", Some(x.dtype()), [rows, columns], &arguments)
+    }
+
+    /// Normalises and rotates the first heads of each row of `x`, and writes them to the same places of `out`,
+    /// which may be `x`.
+    pub(super) fn turn_heads(&self, x: &Tensor, heads: &TurnedHeads<'_>, out: &Tensor) -> Result<()> {
+        let &TurnedHeads { count, size, norm, turns } = heads;
+        let (rows, columns) = x.dims2().map_err(failed)?;
+        let NormArguments { weight, epsilon, .. } = norm.into();
+        let arguments = [
+            Argument::Tensor(x),
+            Argument::Tensor(out),
+            weight,
+            turns.map(|turns| &turns.cosines).into(),
+            turns.map(|turns| &turns.sines).into(),
+            turns.map(|turns| &turns.of_rows).into(),
+            Int(rows),
+            Int(count),
+            Int(size),
+            Int(columns),
+            epsilon,
+        ];
+        self.rows("turn_heads", Some(x.dtype()), [rows, count * size], &arguments)
+    }
+
+    /// Adds the bias, and applies the activation in place: each value is read by the thread that writes it.
+    pub(super) fn activate(&self, x: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<()> {
+        let (rows, columns) = x.dims2().map_err(failed)?;
+        let arguments = [
+            Argument::Tensor(x),
+            bias.into(),
+            Argument::Tensor(x),
+            Int(rows),
+            Int(columns),
+            Int(activation_number(activation)),
+        ];
+        self.rows("activate", Some(x.dtype()), [rows, columns], &arguments)
+    }
+
+    /// `activation(gate) ∘ up`, `[rows, columns]`, of rows that hold the gate and then the other product; with the
+    /// bias of both.
+    pub(super) fn gate(&self, x: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Tensor> {
+        let (rows, both) = x.dims2().map_err(failed)?;
+        let columns = both / 2;
+        let out = self.accelerator.empty((rows, columns), x.dtype()).map_err(failed)?;
+        let arguments = [
+            Argument::Tensor(x),
+            bias.into(),
+            Argument::Tensor(&out),
+            Int(rows),
+            Int(columns),
+            Int(activation_number(activation)),
+        ];
+        self.rows("gate", Some(x.dtype()), [rows, columns], &arguments)?;
+        Ok(out)
+    }
+
+    /// Adds a bias to each row.
+    pub(super) fn add_bias(&self, x: &Tensor, bias: &Tensor) -> Result<()> {
+        let (rows, columns) = x.dims2().map_err(failed)?;
+        let arguments = [Argument::Tensor(x), Argument::Tensor(bias), Int(rows), Int(columns)];
+        self.rows("add_bias", Some(x.dtype()), [rows, columns], &arguments)
+    }
+
+    /// The norm, if there is one, of `scale` times the sum of the vectors that each table has for a row's id, in
+    /// `f32`. There are 1 to [`MOST_LOOKUPS`] tables of one type, each with its ids.
+    pub(super) fn embed(
+        &self,
+        lookups: &[(&Tensor, Tensor)],
+        scale: f32,
+        norm: Option<&Norm<Tensor>>,
+    ) -> Result<Tensor> {
+        let (first, ids) = &lookups[0];
+        let (rows, columns) = (ids.elem_count(), first.dim(1).map_err(failed)?);
+        let out = self.accelerator.empty((rows, columns), DType::F32).map_err(failed)?;
+        let mut arguments = Vec::with_capacity(2 * MOST_LOOKUPS + 8);
+        for lookup in 0..MOST_LOOKUPS {
+            let lookup = lookups.get(lookup);
+            arguments.push(lookup.map(|(table, _)| *table).into());
+            arguments.push(lookup.map(|(_, ids)| ids).into());
+        }
+        let NormArguments { weight, bias, epsilon, kind } = norm.into();
+        arguments.extend([
+            Float(scale),
+            weight,
+            bias,
+            Argument::Tensor(&out),
+            Int(rows),
+            Int(columns),
+            epsilon,
+            kind,
+        ]);
+        self.rows("embed", Some(first.dtype()), [rows, columns], &arguments)?;
+        Ok(out)
+    }
+
+    /// The rows of `x` that `rows` names, in that order.
+    pub(super) fn gather_rows(&self, x: &Tensor, rows: &Tensor) -> Result<Tensor> {
+        let (_, columns) = x.dims2().map_err(failed)?;
+        let count = rows.elem_count();
+        let out = self.accelerator.empty((count, columns), x.dtype()).map_err(failed)?;
+        let arguments = [
+            Argument::Tensor(x),
+            Argument::Tensor(rows),
+            Argument::Tensor(&out),
+            Int(count),
+            Int(columns * x.dtype().size_in_bytes()),
+        ];
+        self.rows("gather_rows", None, [count, columns], &arguments)?;
+        Ok(out)
+    }
+
+    /// Writes the rows at these addresses to the rows of `out`.
+    pub(super) fn gather_addresses(&self, addresses: &Tensor, out: &Tensor) -> Result<()> {
+        let (count, columns) = out.dims2().map_err(failed)?;
+        let arguments = [
+            Argument::Tensor(addresses),
+            Argument::Tensor(out),
+            Int(count),
+            Int(columns * out.dtype().size_in_bytes()),
+        ];
+        self.rows("gather_addresses", None, [count, columns], &arguments)
+    }
+
+    /// For each text, the mean of the rows of `x`, which is `f32`, that `rows` names from its start up to the next
+    /// text's.
+    pub(super) fn mean_rows(&self, x: &Tensor, starts: &Tensor, rows: &Tensor) -> Result<Tensor> {
+        let (_, columns) = x.dims2().map_err(failed)?;
+        let texts = starts.elem_count() - 1;
+        let out = self.accelerator.empty((texts, columns), DType::F32).map_err(failed)?;
+        let launch = Launch {
+            kernel: "mean_rows",
+            dtype: None,
+            blocks: texts * columns.div_ceil(MEAN_COLUMNS),
+            threads: THREADS,
+            arguments: &[
+                Argument::Tensor(x),
+                Argument::Tensor(starts),
+                Argument::Tensor(rows),
+                Argument::Tensor(&out),
+                Int(texts),
+                Int(columns),
+            ],
+        };
+        self.accelerator.launch(&launch).map_err(failed)?;
+        Ok(out)
+    }
+
+    /// Sets the number `found` to 1 if a value is not finite.
+    pub(super) fn not_finite(&self, values: &Tensor, found: &Tensor) -> Result<()> {
+        let count = values.elem_count();
+        let launch = Launch {
+            kernel: "not_finite",
+            dtype: Some(values.dtype()),
+            blocks: count.div_ceil(CHECKED_PER_THREAD * THREADS).max(1),
+            threads: THREADS,
+            arguments: &[Argument::Tensor(values), Argument::Tensor(found), Int(count)],
+        };
+        self.accelerator.launch(&launch).map_err(failed)
+    }
+}
