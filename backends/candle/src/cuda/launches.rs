@@ -114,8 +114,8 @@ impl<A: Accelerator> Launches<A> {
         self.accelerator.launch(&launch).map_err(failed)
     }
 
-    /// Writes the norm of each row of `x`, which is `f32`: as an operand of `dtype`, in `f32`, or both. `exact`
-    /// may be `x`.
+    /// Writes the norm of each row of `x`, which is `f32`: as an operand of `dtype`, in `f32`, or both.
+    /// `exact` may be `x`.
     pub(super) fn norm(
         &self,
         x: &Tensor,
@@ -167,8 +167,8 @@ impl<A: Accelerator> Launches<A> {
         self.rows("add_norm", Some(x.dtype()), [rows, columns], &arguments)
     }
 
-    /// Normalises and rotates the first heads of each row of `x`, and writes them to the same places of `out`,
-    /// which may be `x`.
+    /// Normalises and rotates the first heads of each row of `x`, and writes them to the same places of
+    /// `out`, which may be `x`.
     pub(super) fn turn_heads(&self, x: &Tensor, heads: &TurnedHeads<'_>, out: &Tensor) -> Result<()> {
         let &TurnedHeads { count, size, norm, turns } = heads;
         let (rows, columns) = x.dims2().map_err(failed)?;
@@ -203,8 +203,8 @@ impl<A: Accelerator> Launches<A> {
         self.rows("activate", Some(x.dtype()), [rows, columns], &arguments)
     }
 
-    /// `activation(gate) ∘ up`, `[rows, columns]`, of rows that hold the gate and then the other product; with the
-    /// bias of both.
+    /// `activation(gate) ∘ up`, `[rows, columns]`, of rows that hold the gate and then the other product;
+    /// with the bias of both.
     pub(super) fn gate(&self, x: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Tensor> {
         let (rows, both) = x.dims2().map_err(failed)?;
         let columns = both / 2;
@@ -228,8 +228,8 @@ impl<A: Accelerator> Launches<A> {
         self.rows("add_bias", Some(x.dtype()), [rows, columns], &arguments)
     }
 
-    /// The norm, if there is one, of `scale` times the sum of the vectors that each table has for a row's id, in
-    /// `f32`. There are 1 to [`MOST_LOOKUPS`] tables of one type, each with its ids.
+    /// The norm, if there is one, of `scale` times the sum of the vectors that each table has for a row's id,
+    /// in `f32`. There are 1 to [`MOST_LOOKUPS`] tables of one type, each with its ids.
     pub(super) fn embed(
         &self,
         lookups: &[(&Tensor, Tensor)],
@@ -288,8 +288,8 @@ impl<A: Accelerator> Launches<A> {
         self.rows("gather_addresses", None, [count, columns], &arguments)
     }
 
-    /// For each text, the mean of the rows of `x`, which is `f32`, that `rows` names from its start up to the next
-    /// text's.
+    /// For each text, the mean of the rows of `x`, which is `f32`, that `rows` names from its start up to the
+    /// next text's.
     pub(super) fn mean_rows(&self, x: &Tensor, starts: &Tensor, rows: &Tensor) -> Result<Tensor> {
         let (_, columns) = x.dims2().map_err(failed)?;
         let texts = starts.elem_count() - 1;

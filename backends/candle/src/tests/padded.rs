@@ -32,7 +32,8 @@ pub(crate) struct ForestCase {
 }
 
 impl ForestCase {
-    /// Heads have an even size below `size`. About this share of the tokens has queries, the last token always.
+    /// Heads have an even size below `size`. About this share of the tokens has queries, the last token
+    /// always.
     pub(crate) fn random(rng: &mut StdRng, size: usize, share: f64) -> Self {
         let batch = forest(rng);
         let keys = rng.random_range(1..4);
