@@ -63,6 +63,14 @@ def test_every_route_has_a_row():
     assert listed == described | {"/docs", "/api-doc/openapi.json", "/playground"}
 
 
+def test_every_field_of_info_is_named(served):
+    teis = json.loads((ROOT / "router/src/http/openapi/tei.json").read_text(encoding="utf-8"))["schemas"]["Info"]["properties"]
+    ours = served("demo").get("/info").json().keys() - teis.keys()
+    (row,) = [row for row in rows("Routes") if row[0] == "`GET /info`"]
+    assert len(ours) > 10
+    assert set(re.findall(r"`(\w+)`", row[2].partition(".")[0])) == ours
+
+
 @pytest.fixture(scope="module")
 def metrics(served) -> str:
     return served("demo").get("/metrics").text
