@@ -47,7 +47,7 @@ pub(crate) struct CudaOperations<A> {
     plain: TensorOperations,
     /// The type of operands: 16 bits.
     dtype: DType,
-    /// What all layers of this pass keep.
+    /// The rows that all layers of this pass keep.
     keeping: Option<Keeping<A>>,
     /// The addresses of the rows that follow the keys and values of the next attention.
     appended: Option<Tensor>,
@@ -55,7 +55,7 @@ pub(crate) struct CudaOperations<A> {
     is_told: bool,
 }
 
-/// What the layers of one pass have in common when they keep keys and values.
+/// The rows whose keys and values every layer of a pass keeps.
 struct Keeping<A> {
     /// The rows of the batch that are kept, in main memory and on the device.
     rows: Vec<usize>,
@@ -335,8 +335,8 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
         Ok(DeviceValues::new(values, Arc::clone(&keeping.finite)))
     }
 
-    /// Only notes where the rows are: attention gathers them together with those of `x`, which are copied
-    /// once in this way.
+    /// Only notes where the rows are: attention gathers them together with the rows of `x`, so that each row
+    /// is copied once.
     fn append(&mut self, x: &mut Tensor, rows: &[(&DeviceValues<A>, usize)]) -> Result<()> {
         let row_bytes = x.dim(1).map_err(failed)? * self.dtype.size_in_bytes();
         let mut addresses = Vec::with_capacity(rows.len());

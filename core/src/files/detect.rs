@@ -162,7 +162,7 @@ fn names_classification(architectures: &[String], names_labels: bool) -> bool {
 ///
 /// As for [`class_labels`].
 pub fn check_head(config: &Value, flags: &KindFlags) -> Result<(), FilesError> {
-    // What is wrong with other fields is said when the folder is read.
+    // A wrong field is an error when the folder is read.
     let Ok(config) = ModelConfig::deserialize(config) else { return Ok(()) };
     let may_be_other =
         matches!(flags.model_type, Some(RequestedType::Embedding | RequestedType::ListwiseReranker));

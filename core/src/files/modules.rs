@@ -94,7 +94,7 @@ pub(super) fn config_of(modules: &[Module], class: &str) -> Option<String> {
     is_inside(&module.path).then(|| module_config(&module.path))
 }
 
-/// Refuses a module of an unknown class between those of an embedding model. It needs nothing but
+/// Refuses a module of an unknown class in an embedding model. It needs nothing but
 /// modules.json, so it comes before tokenizer and weights are looked for.
 pub(super) fn refuse_unknown(modules: &[Module]) -> Result<(), FilesError> {
     let mut classes = modules.iter().map(Module::class_name);

@@ -567,8 +567,8 @@ KERNELS_OF_ALL(bf16, __nv_bfloat16)
 KERNELS_OF_ALL(f16, __half)
 KERNELS_OF_ALL(f32, float)
 
-// out[i] = row rows[i], for rows of `bytes`, an even number. The first `own` rows are those of x; others[j] is
-// the address of row own + j.
+// out[i] = row rows[i], for rows of `bytes`, an even number. The first `own` rows are in x; others[j] is the
+// address of row own + j.
 KERNEL gather_rows(const char* x, int own, const long long* others, const unsigned* rows, char* out, int count,
                    int bytes) {
     for_rows(count, [&](long long i) {

@@ -261,7 +261,7 @@ impl<A: Accelerator> Launches<A> {
         Ok(out)
     }
 
-    /// The rows that `rows` names, in that order: first those of `x`, then those at the addresses `others`.
+    /// The rows that `rows` names, in that order. First come the rows of `x`, then those at `others`.
     pub(super) fn gather_rows(&self, x: &Tensor, others: Option<&Tensor>, rows: &Tensor) -> Result<Tensor> {
         let (own, columns) = x.dims2().map_err(failed)?;
         let count = rows.elem_count();
