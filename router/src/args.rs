@@ -27,7 +27,7 @@ pub(crate) use self::{
     door::DoorArgs,
     environment::{parse_hostname, set_aside_service_links},
     given::{Given, refused_variable},
-    model::{ChatTemplate, HubArgs, ModelArgs},
+    model::{ChatTemplateSource, HubArgs, ModelArgs},
     values::{at_least_one, port, seconds, whole},
 };
 
@@ -403,12 +403,12 @@ mod tests {
     #[test]
     fn a_template_is_a_name_or_a_file() {
         let table = [
-            ("builtin", ChatTemplate::Builtin(&families::QWEN3_RERANKER)),
+            ("builtin", ChatTemplateSource::Builtin(&families::QWEN3_RERANKER)),
             (
                 "qwen3-reranker-evaluation",
-                ChatTemplate::Builtin(families::by_name("qwen3-reranker-evaluation").unwrap()),
+                ChatTemplateSource::Builtin(families::by_name("qwen3-reranker-evaluation").unwrap()),
             ),
-            ("./my.jinja", ChatTemplate::File("./my.jinja".into())),
+            ("./my.jinja", ChatTemplateSource::File("./my.jinja".into())),
         ];
         for (text, expected) in table {
             assert_eq!(

@@ -55,7 +55,7 @@ pub(crate) struct Started {
 /// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     backend::check(args)?;
-    let mut steps = Steps::start();
+    let mut steps = StepTimes::start();
     let source =
         ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
     let folder = load(&source, Choices::of(args)).await.map_err(|error| named(error, &args.model_id))?;
@@ -187,13 +187,13 @@ fn named(error: anyhow::Error, model_id: &str) -> anyhow::Error {
 }
 
 /// The time of each step of the start, for the log.
-struct Steps {
+struct StepTimes {
     start: Instant,
     /// The name of each step, and when it ended.
     done: Vec<(&'static str, Instant)>,
 }
 
-impl Steps {
+impl StepTimes {
     fn start() -> Self {
         Self { start: Instant::now(), done: Vec::new() }
     }
@@ -203,7 +203,7 @@ impl Steps {
     }
 }
 
-impl fmt::Display for Steps {
+impl fmt::Display for StepTimes {
     /// `2.4 s (files 0.1, weights 2.3)`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut last = self.start;
@@ -391,7 +391,7 @@ mod tests {
     fn each_step_is_shown_with_its_own_time() {
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
-        let steps = Steps { start, done: vec![("files", after(120)), ("weights", after(2_400))] };
+        let steps = StepTimes { start, done: vec![("files", after(120)), ("weights", after(2_400))] };
         assert_eq!(steps.to_string(), "2.4 s (files 0.1, weights 2.3)");
     }
 }

@@ -18,8 +18,8 @@ use crate::{
 use splade::Splade;
 use std::borrow::Cow;
 use text_embeddings_backend_core::{
-    AnswerTokens, BackendError, Batch, DenseModule, Head, Module, Output, Predictions, TokenVectors, Wanted,
-    largest_weights, mean,
+    AnswerTokens, BackendError, Batch, DenseModule, Head, HeadModule, Output, Predictions, TokenVectors,
+    Wanted, largest_weights, mean,
 };
 
 /// A head with its weights.
@@ -117,9 +117,10 @@ impl<O: Operations> LoadedHead<O> {
                 Ok(Self::Scores { pooling: Pooling::of(*pool)?, steps, pools_last: false, classes: None })
             }
             Head::Embedding { pool, modules, token_modules, lexical } => {
-                let load = |modules: &[Module]| Steps::of_modules(modules, plan.hidden, weights.operations);
+                let load =
+                    |modules: &[HeadModule]| Steps::of_modules(modules, plan.hidden, weights.operations);
                 let lexical =
-                    lexical.as_ref().map(|module: &DenseModule| load(&[Module::Dense(module.clone())]));
+                    lexical.as_ref().map(|module: &DenseModule| load(&[HeadModule::Dense(module.clone())]));
                 let own = Steps::of_plan(&plan.vector_steps, plan.hidden, &weights)?;
                 let modules = Steps::of_modules(modules, own.widths.1, weights.operations)?;
                 Ok(Self::Vectors {

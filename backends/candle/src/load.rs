@@ -29,14 +29,14 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 const SEARCHED: usize = 1 << 18;
 
 /// Logs how many of a model's layers are loaded, if loading takes long.
-pub(crate) struct Progress {
+pub(crate) struct LoadProgress {
     layers: usize,
     loaded: usize,
     every: Duration,
     told: Instant,
 }
 
-impl Progress {
+impl LoadProgress {
     /// The progress of loading `layers` layers.
     pub(crate) fn new(layers: usize) -> Self {
         Self { layers, loaded: 0, every: PROGRESS_EVERY, told: Instant::now() }
@@ -266,9 +266,9 @@ mod tests {
 
     #[test]
     fn a_long_load_says_how_far_it_is_and_a_short_one_nothing() {
-        let mut short = Progress::new(3);
+        let mut short = LoadProgress::new(3);
         assert_eq!([(); 3].map(|()| short.line()), [const { None }; 3]);
-        let mut long = Progress { every: Duration::ZERO, ..Progress::new(2) };
+        let mut long = LoadProgress { every: Duration::ZERO, ..LoadProgress::new(2) };
         let lines = [(); 2].map(|()| long.line());
         assert_eq!(lines, ["Loaded 1 of 2 layers", "Loaded 2 of 2 layers"].map(|line| Some(line.to_owned())));
     }

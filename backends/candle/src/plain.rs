@@ -22,7 +22,7 @@ use candle_nn::{
     ops::{rms_norm, sigmoid},
     rotary_emb::rope_thd,
 };
-use padded::{Limits, PaddedAttention};
+use padded::{GroupLimits, PaddedAttention};
 use std::borrow::Cow;
 use text_embeddings_backend_core::{Activation, BackendError};
 
@@ -348,7 +348,7 @@ impl Operations for TensorOperations {
             Ok([tensor(cosines)?, tensor(sines)?])
         });
         let angles = angles.transpose().map_err(failed)?;
-        let attention = PaddedAttention::new(&rows, Limits::GPU, &self.device).map_err(failed)?;
+        let attention = PaddedAttention::new(&rows, GroupLimits::GPU, &self.device).map_err(failed)?;
         Ok(TensorRows { angles, attention, heads })
     }
 

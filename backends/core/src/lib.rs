@@ -20,7 +20,7 @@ mod sparse;
 pub use activation::Activation;
 pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
 pub use describe::describe_any;
-pub use head::{AnswerTokens, DenseModule, Head, LayerNormModule, Module};
+pub use head::{AnswerTokens, DenseModule, Head, HeadModule, LayerNormModule};
 pub use kind::BackendKind;
 pub use load::{LoadOptions, Loaded};
 pub use model::{DType, ModelType, Pool};

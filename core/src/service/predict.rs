@@ -6,7 +6,7 @@
 
 use super::{
     Answer, Service,
-    compute::{Computed, Inputs, Task},
+    compute::{Computed, Inputs, ModelTask},
     request::{Failed, check_length, measured, method},
 };
 use crate::{
@@ -76,7 +76,7 @@ impl Service {
         }
         let inputs = Arc::new(LabelledInputs(request.inputs));
         let truncation = self.truncation(request.truncate, request.truncation_direction);
-        let Computed { outputs, cost } = self.compute(&inputs, Task::Score, truncation).await?;
+        let Computed { outputs, cost } = self.compute(&inputs, ModelTask::Score, truncation).await?;
         let predictions = |output: Output| {
             if is_reranker {
                 self.predict_pair(&output.whole, request.raw_scores)

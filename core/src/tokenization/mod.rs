@@ -31,7 +31,7 @@ use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
-pub use listwise::{EncodedList, ListText, ListwiseEncoder, Prompt};
+pub use listwise::{EncodedList, ListPrompt, ListText, ListwiseEncoder};
 pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;

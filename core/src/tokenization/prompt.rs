@@ -6,7 +6,7 @@
 use super::{
     Encoded, EncoderError, EncoderOptions, PairText, SharedQuery, TextLimits, TokenLimits, Truncation,
     borders::Borders,
-    frame::{self, Part},
+    frame::{self, PromptPart},
     stretch::{Needed, Stretch},
     tokens::{Owner, Tokens},
 };
@@ -23,9 +23,9 @@ pub struct PromptEncoder {
     pub(super) template: PromptTemplate,
     pub(super) options: EncoderOptions,
     pub(super) borders: Borders,
-    parts: Vec<Part>,
+    parts: Vec<PromptPart>,
     /// The parts for requests without an instruction, if the template has another form for them.
-    bare: Option<Vec<Part>>,
+    bare: Option<Vec<PromptPart>>,
 }
 
 /// The model's tokenizer with and without its added tokens. Without them, control tokens are text.
@@ -162,7 +162,10 @@ impl PromptEncoder {
     }
 
     /// The parts of the template's form for this instruction, and the texts for its slots.
-    pub(super) fn parts_of<'a>(&'a self, text: &PairText<'a>) -> Result<(&'a [Part], [&'a str; 3]), Error> {
+    pub(super) fn parts_of<'a>(
+        &'a self,
+        text: &PairText<'a>,
+    ) -> Result<(&'a [PromptPart], [&'a str; 3]), Error> {
         let instruction = self.instruction(text.instruction)?;
         let is_bare = self.template.form(instruction).map(<[Piece]>::as_ptr)
             == self.template.bare_pieces().map(<[Piece]>::as_ptr);

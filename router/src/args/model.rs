@@ -59,7 +59,7 @@ pub(crate) struct ModelArgs {
     /// `docs/rerankers.md` lists the families; the answers and scores of the named family apply, too.
     /// `builtin` is Qwen3-Reranker's prompt.
     #[arg(long, env, value_parser = values::chat_template, help_heading = "Prompt")]
-    pub(crate) chat_template: Option<ChatTemplate>,
+    pub(crate) chat_template: Option<ChatTemplateSource>,
 
     /// The number of layers after which a layer-wise re-ranker scores [default: 28, as its authors' card, or
     /// all if the model has no score there].
@@ -201,7 +201,7 @@ impl HubArgs {
 
 /// Where a generative re-ranker's prompt comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ChatTemplate {
+pub(crate) enum ChatTemplateSource {
     /// The prompt of a family.
     Builtin(&'static Family),
     /// A Jinja file with the roles system, query and document.

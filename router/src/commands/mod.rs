@@ -98,13 +98,13 @@ pub(crate) enum Invocation {
     /// To serve.
     Serve(Box<Args>, Given),
     /// Something else.
-    Run(Box<Task>, Given),
+    Run(Box<CommandArgs>, Given),
 }
 
 /// A subcommand with its arguments.
 #[derive(Debug, Subcommand)]
 #[command(subcommand_help_heading = "Commands")]
-pub(crate) enum Task {
+pub(crate) enum CommandArgs {
     /// Score documents for a query and put the best first, without a server.
     Rerank(Box<rerank::RerankArgs>),
     /// Fetch a model for use without the network, and print where it is.
@@ -121,7 +121,7 @@ pub(crate) enum Task {
     Man(generated::ManArgs),
 }
 
-impl Task {
+impl CommandArgs {
     /// Runs the command.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ impl Invocation {
             return Ok(Self::Serve(Box::new(args), given));
         };
         let given = complete.find_subcommand(name).map(|task| Given::new(task, of_task)).unwrap_or_default();
-        Ok(Self::Run(Box::new(Task::from_arg_matches(&matches)?), given))
+        Ok(Self::Run(Box::new(CommandArgs::from_arg_matches(&matches)?), given))
     }
 }
 
@@ -186,7 +186,7 @@ impl Invocation {
 pub(crate) fn command_line() -> Command {
     let server = Args::command();
     let about = server.get_about().cloned().unwrap_or_default();
-    Task::augment_subcommands(server)
+    CommandArgs::augment_subcommands(server)
         .about(about)
         .subcommand_required(false)
         .arg_required_else_help(false)
@@ -328,7 +328,7 @@ mod tests {
         else {
             unreachable!()
         };
-        assert!(matches!(*task, Task::Rerank(_)));
+        assert!(matches!(*task, CommandArgs::Rerank(_)));
         for (arguments, expected) in [
             ("router rerank --query x a", "--model-id demo"),
             ("router --port 80 rerank", "rerank"),

@@ -30,7 +30,7 @@ use self::{
     budget::Budget,
     download::Download,
     exchange::Exchange,
-    places::{Admission, ConnectionPlace, ConnectionPlaces},
+    places::{ConnectionAdmission, ConnectionPlace, ConnectionPlaces},
     socket::{Socket, Watched},
     tls::Inside,
     upload::Upload,
@@ -158,9 +158,9 @@ impl Door {
     async fn place(&self) -> Option<ConnectionPlace> {
         loop {
             match self.places.take() {
-                Admission::Taken(place) => return Some(place),
-                Admission::Soon(wait) => tokio::time::sleep(wait).await,
-                Admission::None => return None,
+                ConnectionAdmission::Taken(place) => return Some(place),
+                ConnectionAdmission::Soon(wait) => tokio::time::sleep(wait).await,
+                ConnectionAdmission::None => return None,
             }
         }
     }

@@ -10,7 +10,7 @@ use text_embeddings_backend_core::{ModelType, Output, Pool};
 use text_embeddings_core::{
     service::ServedModel,
     tokenization::{
-        Encoder, Input, ListText, ListwiseEncoder, PairText, Prompt, TokenLimits, Truncation,
+        Encoder, Input, ListPrompt, ListText, ListwiseEncoder, PairText, TokenLimits, Truncation,
         TruncationDirection,
     },
 };
@@ -73,7 +73,7 @@ fn listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyhow::Res
     let truncation =
         Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     let mut batch = BatchBuilder::new(backend.packing());
-    for Prompt { ids, marks, .. } in encoder.encode_list(&list, truncation, &|| false)?.prompts {
+    for ListPrompt { ids, marks, .. } in encoder.encode_list(&list, truncation, &|| false)?.prompts {
         batch.push(&Text { marks, ..Text::new(ids, Wanted::TOKENS) });
     }
     let texts = backend.predict(&batch.build())?.texts;

@@ -17,7 +17,7 @@ use text_embeddings_core::{
 use tokenizers::Tokenizer;
 
 use crate::{
-    args::{Args, ChatTemplate},
+    args::{Args, ChatTemplateSource},
     config::Config,
 };
 
@@ -99,7 +99,7 @@ pub(crate) fn resolve(
     };
     let joined = || (Prompt::Joined, "none: the model's tokenizer joins query and document".to_owned());
     let prompt = prompt.map_or_else(joined, |(template, origin)| (Prompt::Template(template), origin));
-    let is_chosen = matches!(config.chat_template, Some(ChatTemplate::Builtin(_)));
+    let is_chosen = matches!(config.chat_template, Some(ChatTemplateSource::Builtin(_)));
     let family = family.filter(|_| agrees || is_chosen);
     Ok(Resolved {
         answers: answers(config, folder, family.as_ref().map(|(family, _)| *family), tokenizer)?,
@@ -119,7 +119,7 @@ fn listwise(
 ) -> anyhow::Result<Option<Resolved>> {
     let own = facts.evidence().family().filter(|(family, _)| family.listwise.is_some());
     let chosen = match &config.chat_template {
-        Some(ChatTemplate::Builtin(family)) => Some(*family),
+        Some(ChatTemplateSource::Builtin(family)) => Some(*family),
         _ => None,
     };
     let Some((family, reason)) = own else {
@@ -156,9 +156,9 @@ fn listwise(
 }
 
 /// The family by flag, by the model's architecture or by its name.
-fn named_family(flag: Option<&ChatTemplate>, facts: &ModelFacts) -> Option<(&'static Family, String)> {
+fn named_family(flag: Option<&ChatTemplateSource>, facts: &ModelFacts) -> Option<(&'static Family, String)> {
     match flag {
-        Some(ChatTemplate::Builtin(family)) => Some((*family, "`--chat-template` names it".to_owned())),
+        Some(ChatTemplateSource::Builtin(family)) => Some((*family, "`--chat-template` names it".to_owned())),
         _ => facts.evidence().family(),
     }
 }
@@ -185,7 +185,7 @@ fn family_by_prompt(template: &PromptTemplate, facts: &ModelFacts) -> Option<(&'
 /// The prompt in a file that the user names, or in the repository.
 fn own_prompt(config: &Config, folder: &ModelFolder) -> anyhow::Result<Option<(PromptTemplate, String)>> {
     match (&config.chat_template, &folder.chat_template) {
-        (Some(ChatTemplate::File(path)), _) => {
+        (Some(ChatTemplateSource::File(path)), _) => {
             Ok(Some((template_file(path)?, format!("that of the file {}", path.display()))))
         }
         (None, Some(chosen)) if files::template_has_roles(&chosen.source) => {
@@ -193,7 +193,7 @@ fn own_prompt(config: &Config, folder: &ModelFolder) -> anyhow::Result<Option<(P
                 .with_context(|| format!("the repository's chat template ({})", chosen.place))?;
             Ok(Some((template, format!("the repository's chat template ({})", chosen.place))))
         }
-        (Some(ChatTemplate::Builtin(_)) | None, _) => Ok(None),
+        (Some(ChatTemplateSource::Builtin(_)) | None, _) => Ok(None),
     }
 }
 
@@ -219,7 +219,7 @@ fn family_prompt(
         );
         return Ok(None);
     };
-    let is_chosen = matches!(config.chat_template, Some(ChatTemplate::Builtin(_)));
+    let is_chosen = matches!(config.chat_template, Some(ChatTemplateSource::Builtin(_)));
     let name = family.name;
     ensure!(
         agrees || is_chosen,

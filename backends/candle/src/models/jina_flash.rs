@@ -11,7 +11,9 @@ use super::{
 };
 use crate::{
     operations::Result,
-    plan::{Adapters, Index, Layer, MatrixPart, Mlp, Norm, Norms, Plan, Position, Table},
+    plan::{
+        Adapters, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position, RowIndex, TablePlan,
+    },
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -53,10 +55,10 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     // Positions up to the padding token's index are never used.
     let offset = usize::try_from(config.pad_token_id.unwrap_or(1) + 1).unwrap_or(0);
     if !is_rotary {
-        plan.embeddings.tables.push(Table {
+        plan.embeddings.tables.push(TablePlan {
             tensor: "embeddings.position_embeddings.weight".to_owned(),
             shape: [config.max_position_embeddings, hidden],
-            index: Index::Position { offset },
+            index: RowIndex::Position { offset },
         });
     }
     Ok(Plan {
@@ -68,19 +70,19 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     })
 }
 
-fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> Layer {
+fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> LayerPlan {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |name: &str| format!("encoder.layers.{index}.{name}");
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape);
-    let norm = |norm: &str| Norms::after(Norm::layer(name(norm), hidden, config.layer_norm_eps));
-    Layer {
+    let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
+    LayerPlan {
         view: 0,
         attention: fused_attention(
             part("mixer.Wqkv", [3 * hidden, hidden]),
             part("mixer.out_proj", [hidden, hidden]),
         ),
         attention_norms: norm("norm1"),
-        mlp: Mlp::Plain {
+        mlp: MlpPlan::Plain {
             up: part("mlp.fc1", [inner, hidden]).into(),
             down: part("mlp.fc2", [hidden, inner]).into(),
             activation,

@@ -9,7 +9,7 @@
 
 use super::{
     CUTOFF_LAYERS,
-    decoder::{self, DecoderConfig, Family},
+    decoder::{self, DecoderConfig, DecoderFamily},
     parse, refuse, unsupported,
 };
 use crate::{
@@ -57,7 +57,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     config.rms_norm_eps /= scale * scale;
     config.num_hidden_layers = cutoff;
     let theta = [Some(10_000.0), None];
-    let family = Family { theta, ..Family::llama(&config, &settings.hidden_act) };
+    let family = DecoderFamily { theta, ..DecoderFamily::llama(&config, &settings.hidden_act) };
     let mut plan = decoder::plan(value, &config, &family)?;
     plan.embeddings.scale = settings.scale_emb / scale;
     plan.classification = Some(Classification {

@@ -25,7 +25,7 @@ use crate::{
     args::{at_least_one, seconds, whole},
     secret::Secret,
 };
-use load::{Limit, Load};
+use load::{LoadTest, RunLimit};
 use report::Report;
 use workload::Workload;
 
@@ -147,10 +147,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         }
     };
     let limit = match (args.requests, args.duration) {
-        (Some(requests), _) => Limit::Requests(requests.get() as u64),
-        (None, duration) => Limit::Duration(duration.unwrap_or(DEFAULT_DURATION)),
+        (Some(requests), _) => RunLimit::Requests(requests.get() as u64),
+        (None, duration) => RunLimit::Duration(duration.unwrap_or(DEFAULT_DURATION)),
     };
-    let load = Load {
+    let load = LoadTest {
         url,
         api_key: args.api_key.clone(),
         workload,

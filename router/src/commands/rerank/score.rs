@@ -65,7 +65,7 @@ struct Scores {
 }
 
 /// A document that cannot be scored, and why.
-type Failure = (u32, Error);
+type DocumentFailure = (u32, Error);
 
 /// A document that was read ahead, with its share of [`READ_AHEAD`].
 type ReadAhead = (Document, OwnedSemaphorePermit);
@@ -91,7 +91,7 @@ pub(super) async fn each(
     // Reading from a pipe may block for any time.
     let reader = spawn_blocking(move || read_all(documents, &sender));
     let mut chunks = Chunks::new(receiver, service.is_listwise());
-    let mut in_flight: VecDeque<(Instant, JoinHandle<Result<Scores, Failure>>)> = VecDeque::new();
+    let mut in_flight: VecDeque<(Instant, JoinHandle<Result<Scores, DocumentFailure>>)> = VecDeque::new();
     let (mut count, mut truncated, mut last_done) = (0, 0, Instant::now());
     loop {
         tokio::select! {
@@ -209,7 +209,11 @@ impl Chunks {
 }
 
 /// Scores a chunk. If that fails, scores its documents one by one, to find the one that cannot be scored.
-async fn score(service: Service, request: RerankRequest, mut chunk: Chunk) -> Result<Scores, Failure> {
+async fn score(
+    service: Service,
+    request: RerankRequest,
+    mut chunk: Chunk,
+) -> Result<Scores, DocumentFailure> {
     let texts = std::mem::take(&mut chunk.texts);
     let answer = match service.rerank(RerankRequest { texts: texts.clone(), ..request.clone() }).await {
         Ok(answer) => answer,

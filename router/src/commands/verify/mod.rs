@@ -37,7 +37,7 @@ use crate::{
     },
 };
 use golden::{Expected, Golden, Goldens};
-use published::{Item, Published, raw_score};
+use published::{Published, PublishedInput, raw_score};
 
 /// The arguments of `verify`.
 #[derive(Debug, Clone, Args)]
@@ -203,7 +203,7 @@ async fn compare(
 
 /// Computes the items of a row of the table and compares.
 async fn compare_row(row: &Published, started: &Started, checks: &mut Checks) -> anyhow::Result<()> {
-    let what = if matches!(row.items.first(), Some(Item::Pair { .. })) { "pair" } else { "text" };
+    let what = if matches!(row.items.first(), Some(PublishedInput::Pair { .. })) { "pair" } else { "text" };
     let (count, plural) = (row.items.len(), if row.items.len() == 1 { "" } else { "s" });
     checks.note("golden", &format!("{count} {what}{plural} from {}:", row.source))?;
     for item in &row.items {
