@@ -47,10 +47,19 @@ pub(crate) struct CudaOperations<A> {
     plain: TensorOperations,
     /// The type of operands: 16 bits.
     dtype: DType,
-    /// Whether all values that this pass keeps are finite.
-    finite: Option<Arc<Finite<A>>>,
+    /// What all layers of this pass keep.
+    keeping: Option<Keeping<A>>,
     /// Whether the log already says that attention takes the general path.
     is_told: bool,
+}
+
+/// What the layers of one pass have in common when they keep keys and values.
+struct Keeping<A> {
+    /// The rows of the batch that are kept, in main memory and on the device.
+    rows: Vec<usize>,
+    uploaded: Tensor,
+    /// Whether all kept values are finite.
+    finite: Arc<Finite<A>>,
 }
 
 /// Some rows of a batch on the device.
@@ -81,7 +90,7 @@ impl<A: Accelerator> CudaOperations<A> {
         let plain = TensorOperations::new(accelerator.device().clone(), dtype);
         let accelerator = Arc::new(accelerator);
         let launches = Launches::new(&accelerator);
-        Self { accelerator, launches, plain, dtype, finite: None, is_told: false }
+        Self { accelerator, launches, plain, dtype, keeping: None, is_told: false }
     }
 
     /// A new tensor of the shape of `x`, with undefined values.
@@ -177,7 +186,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
-        self.finite = None;
+        self.keeping = None;
         pass(self)
     }
 
@@ -302,13 +311,19 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn keep(&mut self, x: &Tensor, rows: &[usize]) -> Result<DeviceValues<A>> {
-        let values = self.select(x, rows)?;
-        let finite = match &self.finite {
-            Some(finite) => Arc::clone(finite),
-            None => Arc::clone(self.finite.insert(Arc::new(Finite::new(&self.accelerator)?))),
+        // Every layer keeps the same rows: their list goes to the device once.
+        let keeping = match self.keeping.take().filter(|keeping| keeping.rows == rows) {
+            Some(keeping) => keeping,
+            None => Keeping {
+                rows: rows.to_vec(),
+                uploaded: self.plain.ids(rows)?,
+                finite: Arc::new(Finite::new(&self.accelerator)?),
+            },
         };
-        finite.look_at(&values)?;
-        Ok(DeviceValues::new(values, finite))
+        let keeping = self.keeping.insert(keeping);
+        let values = self.launches.gather_rows(x, &keeping.uploaded)?;
+        keeping.finite.look_at(&values)?;
+        Ok(DeviceValues::new(values, Arc::clone(&keeping.finite)))
     }
 
     fn append(&mut self, x: &mut Tensor, rows: &[(&DeviceValues<A>, usize)]) -> Result<()> {
