@@ -41,7 +41,7 @@ use crate::serve::Stop;
 #[cfg(feature = "http")]
 pub(crate) use self::upload::UploadCut;
 pub(crate) use self::{
-    exchange::Keeping,
+    exchange::BodyKeeping,
     limits::{ClientLimits, DEFAULT_UNREAD_BYTES, descriptors},
     socket::Listener,
     tls::Certificate,
@@ -272,7 +272,7 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let exchange = Exchange::begin(&self.watch, &self.budgets, self.speech);
-        let keeping = Keeping::new(&exchange);
+        let keeping = BodyKeeping::new(&exchange);
         let mut request = request.map(|body| Body::new(Upload::new(body, Arc::clone(&exchange))));
         request.extensions_mut().insert(keeping);
         let answer = self.app.clone().call(request);

@@ -27,7 +27,7 @@ use super::{
     format::{BodyFormat, read_message_pack},
 };
 use crate::{
-    door::{Keeping, UploadCut},
+    door::{BodyKeeping, UploadCut},
     state::AppState,
 };
 
@@ -54,7 +54,7 @@ impl FromRequest<AppState> for RawBody {
         if waits && declared.is_some_and(|length: usize| length > limit) {
             return Err(ApiError::too_large(limit));
         }
-        if let Some(keeping) = request.extensions().get::<Keeping>() {
+        if let Some(keeping) = request.extensions().get::<BodyKeeping>() {
             keeping.keep();
         }
         read(request.into_body(), limit, declared.unwrap_or_default()).await.map(Self)
