@@ -57,7 +57,7 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     backend::check(args)?;
     let mut steps = StepTimes::start();
     let source =
-        ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
+        ModelSource { dense_path: args.dense_path.clone(), ..model_source(&args.model_id, &args.model.hub) };
     let folder = load(&source, Choices::of(args)).await.map_err(|error| named(error, &args.model_id))?;
     steps.done("files");
     let (config, reason) = resolve(args, &folder)?;
@@ -77,8 +77,8 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("weights");
     model.dimensions = check::model(loaded.backend.as_mut(), &encoder, config.model_type, &model)?;
     steps.done("check");
-    let weights = backend::source(&folder);
-    tracing::info!("Loaded in {steps}: {}", described(&config, &loaded, &weights));
+    let weights = backend::weight_files(&folder);
+    tracing::info!("Loaded in {steps}: {}", loaded_model(&config, &loaded, &weights));
     let memory = memory::planned(available, args, &config, &loaded)?;
     log_answers(&config, &model, score_activation.as_deref(), reranker.as_ref());
     let held = memory.map_or_else(String::new, |plan| format!(", {} loaded", memory::megabytes(plan.loaded)));
@@ -123,7 +123,7 @@ fn engine_limits(config: &Config) -> EngineLimits {
 }
 
 /// The loaded model in words: kind, arithmetic, backend, weight files, device and prefix cache.
-fn described(config: &Config, loaded: &Loaded, weights: &str) -> String {
+fn loaded_model(config: &Config, loaded: &Loaded, weights: &str) -> String {
     format!(
         "{}, {}, computed in {} by {}{} from {weights}, on {}; prefix cache of at most {} MB",
         config.model_id,
@@ -272,7 +272,7 @@ impl Choices {
 }
 
 /// The model of this name, and where it is fetched from.
-pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
+pub(crate) fn model_source(model_id: &str, hub: &HubArgs) -> ModelSource {
     ModelSource {
         model_id: model_id.to_owned(),
         revision: hub.revision.clone(),

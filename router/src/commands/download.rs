@@ -35,7 +35,7 @@ pub(crate) struct DownloadArgs {
 pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     // A terminal shows bars; elsewhere the log shows the progress.
     let level = if io::stderr().is_terminal() { "warn" } else { "info" };
-    let source = startup::source(&args.model, &args.hub);
+    let source = startup::model_source(&args.model, &args.hub);
     let folder = block_on(level, startup::load(&source, startup::Choices::default()))?;
     ensure!(!folder.is_temporary(), "`{}` is in this binary: there is nothing to download", args.model);
     let mut out = io::stdout().lock();

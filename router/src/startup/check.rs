@@ -37,19 +37,19 @@ pub(super) fn model(
             if model.is_lexical {
                 sparse(backend, encoder, model)?;
             }
-            embedding(backend, encoder, model)
+            check_embedding(backend, encoder, model)
         }
         ModelType::Classifier => classifier(backend, encoder).map(|()| 0),
         ModelType::Reranker | ModelType::ListwiseReranker => match encoder {
-            Encoder::Listwise(encoder) => listwise(backend, encoder).map(|()| 0),
-            _ => reranker(backend, encoder, model).map(|()| 0),
+            Encoder::Listwise(encoder) => check_listwise(backend, encoder).map(|()| 0),
+            _ => check_reranker(backend, encoder, model).map(|()| 0),
         },
     }
 }
 
 /// Two different pairs must get two different scores: a server that gives every text 0.7310586 is worse than
 /// no server.
-fn reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
+fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
     let logits = compute(backend, encoder, PAIRS.map(pair), Wanted::WHOLE)?.map(|output| output.whole);
     let scores: Vec<f32> =
         logits.iter().map(|logits| model.relevance(logits)).collect::<Result<_, _>>().unwrap_or_default();
@@ -67,7 +67,7 @@ fn reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -
 }
 
 /// The vectors of a query and two documents must be numbers, and no two alike.
-fn listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyhow::Result<()> {
+fn check_listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyhow::Result<()> {
     let documents = PAIRS.map(|[_, document]| document);
     let list = ListText { instruction: None, query: PAIRS[0][0], documents: &documents };
     let truncation =
@@ -107,7 +107,11 @@ fn classifier(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()
 }
 
 /// Two different texts must get two different vectors. Returns their length.
-fn embedding(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<usize> {
+fn check_embedding(
+    backend: &mut dyn Backend,
+    encoder: &Encoder,
+    model: &ServedModel,
+) -> anyhow::Result<usize> {
     let [first, second] = compute(backend, encoder, texts(model), Wanted::WHOLE)?.map(|output| output.whole);
     ensure!(
         first.iter().chain(&second).all(|value| value.is_finite()),

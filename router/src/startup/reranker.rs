@@ -225,7 +225,7 @@ fn family_prompt(
         agrees || is_chosen,
         "1_LogitScore/config.json names other answers than the family {name} ({}), so the family's prompt \
          would be wrong, and the repository has no chat template with the roles query and document: {REMEDY}",
-        described(family.answers),
+        answer_words(family.answers),
     );
     if let Some(token) = family.missing_token(tokenizer) {
         return Err(EncoderError::NoControlToken { family: name, token }.into());
@@ -234,7 +234,7 @@ fn family_prompt(
 }
 
 /// The answers of a family, for messages.
-fn described(answers: Option<Answers>) -> String {
+fn answer_words(answers: Option<Answers>) -> String {
     match answers {
         Some(Answers::Two(yes, no)) => format!("`{yes}` and `{no}`"),
         Some(Answers::One(yes)) => format!("`{yes}` alone"),

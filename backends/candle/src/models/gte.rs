@@ -3,7 +3,7 @@
 
 use super::{
     activation, head_size, parse,
-    parts::{classification, encoder, fused_attention, refuse_set},
+    parts::{encoder, first_token_classification, fused_attention, refuse_set},
     post_norm::EncoderConfig,
     refuse,
     rotary::rope,
@@ -36,7 +36,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let layers = (0..config.num_hidden_layers).map(|index| layer(&config, index, activation)).collect();
     Ok(Plan {
         prefixes: &["new.", "gte."],
-        classification: Some(classification("pooler.dense", "classifier", config.hidden_size)),
+        classification: Some(first_token_classification("pooler.dense", "classifier", config.hidden_size)),
         ..encoder(value, &config, "embeddings.LayerNorm", Position::Rotary(rotation), layers)?
     })
 }

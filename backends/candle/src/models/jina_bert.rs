@@ -4,7 +4,7 @@
 
 use super::{
     parse,
-    parts::{classification, encoder},
+    parts::{encoder, first_token_classification},
     post_norm::EncoderConfig,
     unsupported,
 };
@@ -33,7 +33,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let layers = (0..config.num_hidden_layers).map(layer).collect();
     Ok(Plan {
         prefixes: &["bert."],
-        classification: Some(classification("pooler.dense", "classifier", config.hidden_size)),
+        classification: Some(first_token_classification("pooler.dense", "classifier", config.hidden_size)),
         ..encoder(value, &config, "embeddings.LayerNorm", Position::Alibi, layers)?
     })
 }

@@ -4,7 +4,7 @@
 
 use super::{
     activation, head_size, parse,
-    parts::{classification, encoder, fused_attention},
+    parts::{encoder, first_token_classification, fused_attention},
     post_norm::EncoderConfig,
     rotary::rope,
     unsupported,
@@ -64,7 +64,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     Ok(Plan {
         prefixes: &["roberta."],
         longest_input: Some(config.max_position_embeddings.saturating_sub(offset)),
-        classification: Some(classification("classifier.dense", "classifier.out_proj", hidden)),
+        classification: Some(first_token_classification("classifier.dense", "classifier.out_proj", hidden)),
         adapters: adapters(value)?,
         ..plan
     })

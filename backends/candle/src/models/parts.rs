@@ -88,7 +88,7 @@ pub(super) fn fused_attention(query_key_value: MatrixPart, output: MatrixPart) -
 }
 
 /// A classification head on the first token: the matrix `dense` with a tanh, then `logits`.
-pub(super) fn classification(dense: &str, logits: &str, hidden: usize) -> Classification {
+pub(super) fn first_token_classification(dense: &str, logits: &str, hidden: usize) -> Classification {
     let dense = MatrixPart::new(dense, [hidden, hidden]);
     super::classification(Reads::First, vec![StepPlan::Dense(dense.into(), Activation::Tanh)], logits, hidden)
 }
