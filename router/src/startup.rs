@@ -328,7 +328,8 @@ fn log_answers(
             let score = reranker.score.as_str();
             if let Some(activation) = score_activation.filter(|activation| *activation != score) {
                 tracing::info!(
-                    "sentence-transformers applies this model's own activation ({activation}) to the raw score instead"
+                    "sentence-transformers applies this model's own activation ({activation}) to the raw \
+                     score instead"
                 );
             }
         }

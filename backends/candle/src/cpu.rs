@@ -230,7 +230,8 @@ fn arithmetic(set: InstructionSet, dtype: DType) -> Result<Arithmetic> {
         DType::Int8 | DType::Int4 => [OperandFormat::Int8, higher, higher],
         DType::Float16 => {
             return Err(BackendError::Load(
-                "`--dtype float16` is not supported on the CPU: give float32, bfloat16, int8 or int4, or leave it out"
+                "`--dtype float16` is not supported on the CPU: give float32, bfloat16, int8 or int4, or \
+                 leave it out"
                     .to_owned(),
             ));
         }

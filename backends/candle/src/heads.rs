@@ -359,8 +359,8 @@ fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) ->
     }
     if answer.iter().all(|&value| value == 0.0) {
         return Err(BackendError::Load(
-            "the output embedding does not tell the two answers apart: every score would be 0.5; the checkpoint's \
-             head is missing or empty: download it again"
+            "the output embedding does not tell the two answers apart: every score would be 0.5; the \
+             checkpoint's head is missing or empty: download it again"
                 .to_owned(),
         ));
     }
@@ -375,8 +375,8 @@ fn classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -> Res
     let vectors: Vec<Vec<f32>> = (0..labels).map(|label| weight.row(label)).collect();
     if vectors.iter().flatten().all(|&value| value == 0.0) {
         return Err(BackendError::Load(format!(
-            "the classification head `{name}` is all zeros: every text would get the same scores; download the \
-             checkpoint again"
+            "the classification head `{name}` is all zeros: every text would get the same scores; download \
+             the checkpoint again"
         )));
     }
     let bias = logits_bias.then(|| checkpoint.vector(&format!("{logits}.bias"), labels)).transpose()?;

@@ -197,7 +197,8 @@ impl Checkpoint {
         let unused = self.unused.into_inner();
         match unused.iter().find(|name| !ignored.iter().any(|ignored| name.starts_with(ignored.as_str()))) {
             Some(name) => Err(BackendError::Load(format!(
-                "tensor `{name}` in {} is not part of this architecture: the model needs something that is not supported",
+                "tensor `{name}` in {} is not part of this architecture: the model needs something that is \
+                 not supported",
                 self.tensors[name].path().display()
             ))),
             None => Ok(()),

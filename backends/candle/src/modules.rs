@@ -64,8 +64,8 @@ impl<O: Operations> Steps<O> {
             };
             if takes != given {
                 return Err(BackendError::Load(format!(
-                    "the module of {} takes vectors of {takes} values, but what comes before it gives {given}: correct \
-                     in_features in its config.json, or the order in modules.json",
+                    "the module of {} takes vectors of {takes} values, but what comes before it gives \
+                     {given}: correct in_features in its config.json, or the order in modules.json",
                     weights.display(),
                 )));
             }
@@ -193,8 +193,8 @@ pub(crate) fn dense<O: Operations>(module: &DenseModule, operations: &O) -> Resu
     let DenseModule { ref weights, in_features: inputs, out_features: outputs, bias, activation } = *module;
     if inputs == 0 || outputs == 0 {
         return Err(BackendError::Load(format!(
-            "the dense module of {} has no inputs or no outputs: in_features and out_features in its config.json \
-             must be positive",
+            "the dense module of {} has no inputs or no outputs: in_features and out_features in its \
+             config.json must be positive",
             weights.display()
         )));
     }

@@ -292,7 +292,8 @@ impl Service {
             Some(wanted) if (1..=most).contains(&wanted) => Ok(wanted),
             Some(0) => Err(Error::Validation("`dimensions` should be positive".to_owned())),
             Some(wanted) => Err(Error::Validation(format!(
-                "`dimensions` should be smaller than the maximum embedding dimension. It is {most}; given: {wanted}"
+                "`dimensions` should be smaller than the maximum embedding dimension. It is {most}; given: \
+                 {wanted}"
             ))),
         }
     }

@@ -109,13 +109,12 @@ impl Service {
 /// Refuses an input that a re-ranker cannot score.
 fn check_pair(input: &PredictInput, takes_single_texts: bool) -> Result<(), Error> {
     match input {
-        PredictInput::Pair(query, _) if query.trim().is_empty() => {
-            Err(Error::EmptyInput { field: "inputs" })
-        }
+        PredictInput::Pair(query, _) if query.trim().is_empty() => Err(Error::EmptyInput { field: "inputs" }),
         PredictInput::Pair(..) => Ok(()),
         PredictInput::Single(_) if takes_single_texts => Ok(()),
         PredictInput::Single(_) => Err(Error::Validation(
-            "this re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text"
+            "this re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single \
+             text"
                 .to_owned(),
         )),
     }

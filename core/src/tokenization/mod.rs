@@ -180,7 +180,8 @@ impl Encoder {
         match self {
             Self::Prompt(encoder) => encoder.show(text, truncation),
             Self::Listwise(_) => Err(Error::Validation(
-                "the prompt of a listwise re-ranker holds all documents of a request, so that it cannot be shown for one"
+                "the prompt of a listwise re-ranker holds all documents of a request, so that it cannot be \
+                 shown for one"
                     .to_owned(),
             )),
             Self::Text(encoder) => encoder.show(text, truncation),

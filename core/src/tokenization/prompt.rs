@@ -179,8 +179,8 @@ impl PromptEncoder {
             None => Ok(self.options.default_instruction.as_deref()),
             Some(_) if !self.template.has_instruction() && self.options.ignore_instruction => Ok(None),
             Some(_) if !self.template.has_instruction() => refuse(
-                "given: the prompt of this model has no place for one; leave it out, or start the server with \
-                 `--ignore-instruction`",
+                "given: the prompt of this model has no place for one; leave it out, or start the server \
+                 with `--ignore-instruction`",
             ),
             Some(requested) if self.template.form(Some(requested)).is_none() => {
                 refuse("empty: the chat template of this model has another form without one")

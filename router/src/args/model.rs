@@ -105,7 +105,8 @@ pub(crate) struct ModelArgs {
 
     /// Cut inputs that are too long, unless a request says otherwise, instead of refusing them.
     #[arg(
-        long, env, action = ArgAction::Set, num_args = 0..=1, default_value = "true", default_missing_value = "true",
+        long, env, action = ArgAction::Set, num_args = 0..=1,
+        default_value = "true", default_missing_value = "true",
         value_parser = BoolishValueParser::new(), help_heading = "Limits"
     )]
     pub(crate) auto_truncate: bool,

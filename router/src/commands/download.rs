@@ -20,7 +20,8 @@ use crate::{args::HubArgs, startup};
   MODEL=$(text-embeddings-router download Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models)
   HF_HUB_OFFLINE=1 text-embeddings-router --model-id Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models
 
-Prints the path of the model's folder, or of its GGUF file, which `--model-id` takes too. Files that are there already are not fetched again.")]
+Prints the path of the model's folder, or of its GGUF file, which `--model-id` takes too. \
+Files that are there already are not fetched again.")]
 pub(crate) struct DownloadArgs {
     /// The model: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`.
     #[arg(env = "MODEL_ID")]

@@ -64,7 +64,8 @@ pub(crate) const VARIABLES: [(&str, &str); 15] = [
     ),
     (
         "HF_HOME",
-        "The folder of the Hub's files and token [default: `huggingface` in XDG_CACHE_HOME, else in ~/.cache]",
+        "The folder of the Hub's files and token \
+         [default: `huggingface` in XDG_CACHE_HOME, else in ~/.cache]",
     ),
     (
         "HF_HUB_CACHE",
@@ -194,16 +195,16 @@ pub(crate) fn command_line() -> Command {
         .subcommand_negates_reqs(true)
         .max_term_width(WIDEST_HELP)
         .override_usage(
-            "text-embeddings-router [serve] [--model-id <MODEL_ID>] [OPTIONS]\n       text-embeddings-router <COMMAND>",
+            "text-embeddings-router [serve] [--model-id <MODEL_ID>] [OPTIONS]\n\
+             \x20      text-embeddings-router <COMMAND>",
         )
         .after_help("`--help` lists all flags and variables; docs/cli.md has the same as a page.")
         .after_long_help(variables())
         .mut_args(in_help)
         .mut_subcommands(|task| {
             let is_shared = |argument: &Arg| argument.get_help_heading().is_some();
-            task.max_term_width(WIDEST_HELP).mut_args(|argument| {
-                if is_shared(&argument) { in_help(argument) } else { argument }
-            })
+            task.max_term_width(WIDEST_HELP)
+                .mut_args(|argument| if is_shared(&argument) { in_help(argument) } else { argument })
         })
 }
 

@@ -69,8 +69,8 @@ pub(super) fn fit(args: &Args, limits: &ModelLimits, threads: usize) -> Result<F
     };
     if explicit.is_some() && most < taken {
         warnings.push(format!(
-            "`--max-batch-tokens {most}` makes the longest input shorter than the {taken} tokens that the model takes; \
-             {longer}: `--max-input-length` sets the longest input independently"
+            "`--max-batch-tokens {most}` makes the longest input shorter than the {taken} tokens that the \
+             model takes; {longer}: `--max-input-length` sets the longest input independently"
         ));
     }
     let remedy =
@@ -105,8 +105,8 @@ fn longest_input(
     };
     if limits.max_seq_length.is_some() && longest > positions {
         warnings.push(format!(
-            "max_seq_length {longest} in the model's files is more than the {positions} tokens that the model's positions \
-             allow: the longest input is {positions}"
+            "max_seq_length {longest} in the model's files is more than the {positions} tokens that the \
+             model's positions allow: the longest input is {positions}"
         ));
     }
     if longest > positions { Ok((positions, all())) } else { Ok((longest, reason)) }

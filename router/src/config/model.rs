@@ -127,8 +127,8 @@ impl Config {
         let mut notices = Vec::new();
         if args.model.parse_special_tokens {
             notices.push(
-                "control tokens in the texts of clients take effect (`--parse-special-tokens`): a document can write what \
-                 only the template should, and so decide its own score"
+                "control tokens in the texts of clients take effect (`--parse-special-tokens`): a document \
+                 can write what only the template should, and so decide its own score"
                     .to_owned(),
             );
         }

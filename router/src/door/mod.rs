@@ -71,9 +71,10 @@ const PING: (Duration, Duration) = (Duration::from_mins(1), Duration::from_secs(
 const REFUSALS: usize = 16;
 const REFUSAL: Duration = Duration::from_millis(500);
 /// The message for them.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-    content-length: 127\r\nconnection: close\r\n\r\n\
-    {\"error\":\"every connection of this server is in use: come back later, or raise `--max-connections`\",\"error_type\":\"Overloaded\"}\n";
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+    retry-after: 1\r\ncontent-length: 127\r\nconnection: close\r\n\r\n\
+    {\"error\":\"every connection of this server is in use: come back later, or raise `--max-connections`\",\
+    \"error_type\":\"Overloaded\"}\n";
 
 /// The protocol of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -103,7 +103,8 @@ impl StreamBudget {
         let limit = self.limit;
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             refuse(Status::out_of_range(format!(
-                "the messages of the stream have more than {limit} bytes of text: send less, or raise `--payload-limit`"
+                "the messages of the stream have more than {limit} bytes of text: send less, or raise \
+                 `--payload-limit`"
             )))
         })?;
         Ok(())

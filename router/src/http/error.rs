@@ -96,7 +96,8 @@ impl ApiError {
     /// A body whose `Content-Type` is neither JSON nor `MessagePack`.
     pub(crate) fn media_type(given: &str) -> Self {
         let message = format!(
-            "the request body must be JSON or MessagePack, with `Content-Type: application/json` or `application/msgpack`, not `{given}`"
+            "the request body must be JSON or MessagePack, with `Content-Type: application/json` or \
+             `application/msgpack`, not `{given}`"
         );
         Self::validation(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }

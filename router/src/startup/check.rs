@@ -59,8 +59,8 @@ fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedMo
     );
     ensure!(
         (scores[0] - scores[1]).abs() > SAME_SCORE,
-        "two different test pairs got the same raw score, {}: the checkpoint's weights do not read the prompt; \
-         download it again, or check that it is the re-ranker that `--model-id` means",
+        "two different test pairs got the same raw score, {}: the checkpoint's weights do not read the \
+         prompt; download it again, or check that it is the re-ranker that `--model-id` means",
         scores[0]
     );
     Ok(())
@@ -81,8 +81,8 @@ fn check_listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyho
     let vectors: Vec<&[f32]> = texts.iter().flat_map(|text| text.tokens.values.chunks_exact(width)).collect();
     ensure!(
         vectors.len() > PAIRS.len() && vectors.iter().copied().flatten().all(|value| value.is_finite()),
-        "the vectors of two test documents hold values that are not numbers: the checkpoint's weights are broken; \
-         download it again"
+        "the vectors of two test documents hold values that are not numbers: the checkpoint's weights are \
+         broken; download it again"
     );
     let largest = vectors.iter().copied().flatten().fold(0.0, |largest: f32, value| largest.max(value.abs()));
     let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= SAME_SCORE * largest;
@@ -91,7 +91,8 @@ fn check_listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyho
         (1..vectors.len()).any(|index| vectors[..index].iter().any(|other| is_same(vectors[index], other)));
     ensure!(
         !twice,
-        "two different test texts got the same vector: the checkpoint's weights do not read the prompt; download it again"
+        "two different test texts got the same vector: the checkpoint's weights do not read the prompt; \
+         download it again"
     );
     Ok(())
 }
@@ -115,15 +116,15 @@ fn check_embedding(
     let [first, second] = compute(backend, encoder, texts(model), Wanted::WHOLE)?.map(|output| output.whole);
     ensure!(
         first.iter().chain(&second).all(|value| value.is_finite()),
-        "the vectors of two test texts hold values that are not numbers: the checkpoint's weights are broken; download \
-         it again"
+        "the vectors of two test texts hold values that are not numbers: the checkpoint's weights are \
+         broken; download it again"
     );
     let largest = first.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
     let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= SAME_SCORE * largest;
     ensure!(
         !first.iter().zip(&second).all(is_close),
-        "two different test texts got the same vector: the checkpoint's weights, or the pooling, do not read the text; \
-         download the model again, or check `--pooling`"
+        "two different test texts got the same vector: the checkpoint's weights, or the pooling, do not read \
+         the text; download the model again, or check `--pooling`"
     );
     Ok(first.len())
 }
@@ -134,13 +135,13 @@ fn sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> 
         compute(backend, encoder, texts(model), Wanted::SPARSE)?.map(|output| output.sparse);
     ensure!(
         first.iter().chain(&second).all(|entry| entry.value.is_finite()),
-        "the sparse vectors of two test texts hold values that are not numbers: the checkpoint's weights are broken; \
-         download it again"
+        "the sparse vectors of two test texts hold values that are not numbers: the checkpoint's weights are \
+         broken; download it again"
     );
     ensure!(
         first != second,
-        "two different test texts got the same sparse vector, with {} entries: the checkpoint's weights do not read \
-         the text; download the model again, or check `--pooling`",
+        "two different test texts got the same sparse vector, with {} entries: the checkpoint's weights do \
+         not read the text; download the model again, or check `--pooling`",
         first.len()
     );
     Ok(())

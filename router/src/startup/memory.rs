@@ -95,7 +95,8 @@ impl MemoryPlan {
     pub(super) fn check(&self, available: Available, backend: BackendKind) -> anyhow::Result<()> {
         let advice = match backend {
             BackendKind::Candle => {
-                "`--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose `--dtype int8` or `int4`"
+                "`--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose `--dtype int8` \
+                 or `int4`"
             }
             BackendKind::Ort => {
                 "`--max-batch-tokens` or `--max-input-length`, name a smaller file by `--onnx-file`"
@@ -109,8 +110,9 @@ impl MemoryPlan {
         );
         if certain + self.requests > available.bytes {
             tracing::warn!(
-                "Clients can send enough at once to use up the memory: with {} for their requests the server takes {}, but \
-                 {available}; lower `--max-concurrent-requests`, `--payload-limit` or `--max-queue-tokens`",
+                "Clients can send enough at once to use up the memory: with {} for their requests the server \
+                 takes {}, but {available}; lower `--max-concurrent-requests`, `--payload-limit` or \
+                 `--max-queue-tokens`",
                 megabytes(self.requests),
                 megabytes(certain + self.requests)
             );

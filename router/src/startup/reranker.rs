@@ -22,8 +22,8 @@ use crate::{
 };
 
 /// The remedy for a model whose prompt is not known.
-const REMEDY: &str = "give the model's own prompt with `--chat-template FILE`, or the name of its family with \
-                      `--chat-template NAME`";
+const REMEDY: &str = "give the model's own prompt with `--chat-template FILE`, or the name of its family \
+                      with `--chat-template NAME`";
 
 /// The decisions by a re-ranker's family, files and flags.
 #[derive(Debug)]
@@ -125,7 +125,8 @@ fn listwise(
     let Some((family, reason)) = own else {
         if let Some(family) = chosen.filter(|family| family.listwise.is_some()) {
             bail!(
-                "`--chat-template {}` is the prompt of another architecture ({}), which has a head for it: leave it out",
+                "`--chat-template {}` is the prompt of another architecture ({}), which has a head for it: \
+                 leave it out",
                 family.name,
                 family.architectures.join(", ")
             );
@@ -135,12 +136,14 @@ fn listwise(
     let Some(form) = family.listwise else { return Ok(None) };
     ensure!(
         config.chat_template.is_none() || chosen == Some(family),
-        "`--chat-template` has no effect on `{}`, which reads all documents of a request in one prompt: leave it out",
+        "`--chat-template` has no effect on `{}`, which reads all documents of a request in one prompt: \
+         leave it out",
         config.model_id
     );
     ensure!(
         config.rerank_true_token.is_none(),
-        "`--rerank-true-token` is for re-rankers that answer with a token, but `{}` compares vectors: leave it out",
+        "`--rerank-true-token` is for re-rankers that answer with a token, but `{}` compares vectors: leave \
+         it out",
         config.model_id
     );
     if let Some(token) = family.missing_token(tokenizer) {
@@ -213,8 +216,8 @@ fn family_prompt(
     let Some((family, reason)) = family else {
         ensure!(
             !generative,
-            "`{}` is a generative re-ranker of no family whose prompt is built in, and the repository has no chat \
-             template with the roles query and document: {REMEDY}",
+            "`{}` is a generative re-ranker of no family whose prompt is built in, and the repository has no \
+             chat template with the roles query and document: {REMEDY}",
             config.model_id
         );
         return Ok(None);
@@ -288,8 +291,8 @@ fn score_rule(config: &Config, family: Option<&Family>) -> (ScoreRule, String) {
 pub(crate) fn refuse_instruction(config: &Config) -> anyhow::Result<()> {
     ensure!(
         config.default_instruction.as_ref().is_none_or(String::is_empty),
-        "`--default-instruction` has no place in `{}`, which reads query and document without a prompt: leave it out, or \
-         give `--chat-template FILE`",
+        "`--default-instruction` has no place in `{}`, which reads query and document without a prompt: \
+         leave it out, or give `--chat-template FILE`",
         config.model_id
     );
     Ok(())
@@ -319,8 +322,8 @@ pub(crate) fn default_instruction(
 ) -> anyhow::Result<Option<String>> {
     ensure!(
         config.default_instruction.as_ref().is_none_or(String::is_empty) || template.has_instruction(),
-        "`--default-instruction` has no place in this model's prompt: leave it out, or choose another prompt with \
-         `--chat-template`"
+        "`--default-instruction` has no place in this model's prompt: leave it out, or choose another prompt \
+         with `--chat-template`"
     );
     if !template.has_instruction() {
         return Ok(None);

@@ -50,8 +50,8 @@ impl MachinePeaks {
     pub(super) fn line(&self) -> String {
         let [float32, bfloat16, int8] = self.peaks.map(|(_, peak)| peak / 1e9);
         format!(
-            "{}, threads: {}; peaks: float32 {float32:.0}, bfloat16 {bfloat16:.0}, int8 {int8:.0} G/s; memory \
-             {:.0} GB/s",
+            "{}, threads: {}; peaks: float32 {float32:.0}, bfloat16 {bfloat16:.0}, int8 {int8:.0} G/s; \
+             memory {:.0} GB/s",
             self.set,
             self.threads,
             self.bytes / 1e9

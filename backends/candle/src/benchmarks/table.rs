@@ -98,7 +98,8 @@ fn row(kind: &CallKind, cost: &CallCost, total: f64, machine: &MachinePeaks) -> 
 
 /// The header of a table of [`split`]s.
 pub(super) const SPLIT_HEAD: &str =
-    "| | ms | share of the peak | products with weights | attention | its softmax alone | the rest | attention's share of the arithmetic |
+    "| | ms | share of the peak | products with weights | attention | its softmax alone | the rest | \
+attention's share of the arithmetic |
 |---|--:|--:|--:|--:|--:|--:|--:|
 ";
 

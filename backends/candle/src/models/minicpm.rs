@@ -85,7 +85,8 @@ fn cutoff(value: &Value, first: usize, layers: usize) -> Result<usize> {
         None => Ok(layers),
         Some(asked) => usize::try_from(asked).ok().filter(|asked| heads.contains(asked)).ok_or_else(|| {
             BackendError::Load(format!(
-                "{asked} layers were requested, but this model scores after {first} to {layers} layers: choose one of these"
+                "{asked} layers were requested, but this model scores after {first} to {layers} layers: \
+                 choose one of these"
             ))
         }),
     }

@@ -135,7 +135,8 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
     let plan = (architecture.plan)(config)?;
     if let (None, false) = (plan.cutoff_layers, config[CUTOFF_LAYERS].is_null()) {
         return Err(BackendError::Load(
-            "a number of layers was chosen, but this model scores after its last layer only: leave the setting out"
+            "a number of layers was chosen, but this model scores after its last layer only: leave the \
+             setting out"
                 .to_owned(),
         ));
     }

@@ -129,8 +129,8 @@ impl Report {
         if numbers.late > 0 {
             let _ = write!(
                 text,
-                "\n{} requests were sent more than 20 ms after they were due, as all {} clients were busy: the server is behind, \
-                 or give more with `--concurrency`\n",
+                "\n{} requests were sent more than 20 ms after they were due, as all {} clients were busy: \
+                 the server is behind, or give more with `--concurrency`\n",
                 numbers.late, numbers.concurrency
             );
         }

@@ -262,8 +262,8 @@ impl Records {
             csv::ErrorKind::UnequalLengths { expected_len, len, pos } => {
                 let line = pos.as_ref().map_or(line, csv::Position::line);
                 anyhow!(
-                    "{name}, line {line}: has {len} values where the header has {expected_len}: quote values that hold \
-                     the separator, or check `--format`"
+                    "{name}, line {line}: has {len} values where the header has {expected_len}: quote values \
+                     that hold the separator, or check `--format`"
                 )
             }
             _ => anyhow!("{name}, line {line}: {error}"),

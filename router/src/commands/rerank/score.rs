@@ -191,8 +191,8 @@ impl Chunks {
         self.count += 1;
         ensure!(
             self.count < 2 || !self.is_list,
-            "this model reads all documents together, and `rerank` gives it at most {MOST_DOCUMENTS} documents with {} KB \
-             of text: give fewer, or rank them in requests to a server",
+            "this model reads all documents together, and `rerank` gives it at most {MOST_DOCUMENTS} \
+             documents with {} KB of text: give fewer, or rank them in requests to a server",
             CHUNK_BYTES / 1024
         );
         Ok(Some(chunk))
