@@ -18,7 +18,7 @@ use std::{fmt, num::NonZeroUsize, time::Instant};
 use anyhow::Context;
 use serde_json::Value;
 use text_embeddings_backend::{BackendKind, Head, LoadOptions, Loaded, ModelType};
-use text_embeddings_backend_core::{BackendError, DType, Description};
+use text_embeddings_backend_core::{BackendError, DType, Description, amount};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
@@ -138,10 +138,11 @@ fn loaded_model(config: &Config, loaded: &Loaded, weights: &str) -> String {
 
 /// The device that computes, for a CPU with its threads and instructions.
 fn computer(config: &Config, loaded: &Loaded) -> String {
-    let pinned = if config.pin_threads { "pinned " } else { "" };
+    let thread = if config.pin_threads { "pinned thread" } else { "thread" };
+    let threads = amount(config.threads, thread);
     match &loaded.instruction_set {
-        Some(set) => format!("{}, {} {pinned}threads with {set}", loaded.device, config.threads),
-        None if loaded.device == "cpu" => format!("cpu, {} threads", config.threads),
+        Some(set) => format!("{}, {threads} with {set}", loaded.device),
+        None if loaded.device == "cpu" => format!("cpu, {threads}"),
         None => loaded.device.to_owned(),
     }
 }
@@ -312,8 +313,8 @@ fn log_answers(
         ModelType::Embedding(_) => {
             let names: Vec<&str> = model.prompts.named.keys().map(String::as_str).collect();
             tracing::info!(
-                "Vectors have {} values; prompts: {}; put before texts by default: {:?}",
-                model.dimensions,
+                "Vectors have {}; prompts: {}; put before texts by default: {:?}",
+                amount(model.dimensions, "value"),
                 if names.is_empty() { "none".to_owned() } else { names.join(", ") },
                 model.prompts.default
             );

@@ -20,7 +20,7 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{BackendError, amount};
 use text_embeddings_checkpoint::{CheckpointError, Encoding, F16, F32, Tensor, Values};
 
 /// How often a long load logs its progress.
@@ -56,7 +56,7 @@ impl LoadProgress {
             return None;
         }
         self.told = Instant::now();
-        Some(format!("Loaded {} of {} layers", self.loaded, self.layers))
+        Some(format!("Loaded {} of {}", self.loaded, amount(self.layers, "layer")))
     }
 }
 

@@ -11,7 +11,9 @@ use crate::{
     transformer::Weights,
 };
 use std::path::Path;
-use text_embeddings_backend_core::{Activation, BackendError, DenseModule, HeadModule, LayerNormModule};
+use text_embeddings_backend_core::{
+    Activation, BackendError, DenseModule, HeadModule, LayerNormModule, amount,
+};
 
 /// A step with its weights.
 pub(crate) enum Step<O: Operations> {
@@ -64,9 +66,10 @@ impl<O: Operations> Steps<O> {
             };
             if takes != given {
                 return Err(BackendError::Load(format!(
-                    "the module of {} takes vectors of {takes} values, but what comes before it gives \
+                    "the module of {} takes vectors of {}, but what comes before it gives \
                      {given}: correct in_features in its config.json, or the order in modules.json",
                     weights.display(),
+                    amount(takes, "value"),
                 )));
             }
             let step = match module {

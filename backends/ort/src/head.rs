@@ -7,7 +7,7 @@
 use text_embeddings_backend_candle::HostModules;
 use text_embeddings_backend_core::{
     AnswerTokens, BackendError, Batch, Head, HeadModule, Output, Padded, Pool, SparseValue, TokenVectors,
-    Wanted, largest_weights, pooled, splade_weights, take_largest,
+    Wanted, amount, largest_weights, pooled, splade_weights, take_largest,
 };
 
 use crate::signature::Meaning;
@@ -76,9 +76,10 @@ impl LoadedHead {
             (Head::Classification { labels }, _) => {
                 if width.is_some_and(|width| width != *labels) {
                     return Err(BackendError::Load(format!(
-                        "the ONNX file gives {} scores, but config.json names {labels} labels: one of the two files belongs to another \
-                         model",
-                        width.unwrap_or_default()
+                        "the ONNX file gives {}, but config.json names {}: one of the two files belongs to \
+                         another model",
+                        amount(width.unwrap_or_default(), "score"),
+                        amount(labels, "label")
                     )));
                 }
                 Self::Rows { width: Some(*labels), what: "labels" }

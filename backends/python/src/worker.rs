@@ -14,7 +14,7 @@ use std::{
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::Padded;
+use text_embeddings_backend_core::{Padded, amount};
 
 /// A worker that has loaded the model.
 #[derive(Debug)]
@@ -182,13 +182,15 @@ fn check(facts: &Facts, settings: &WorkerSettings) -> Result<(), String> {
     }
     if facts.width == 0 || facts.width.max(facts.token_width) > crate::MOST_VALUES {
         return Err(format!(
-            "the model gives {} values for a text and {} for a token",
-            facts.width, facts.token_width
+            "the model gives {} for a text and {} for a token",
+            amount(facts.width, "value"),
+            facts.token_width
         ));
     }
     match settings.task {
         WorkerTask::Scores(labels) if labels != facts.width => {
-            Err(format!("the model gives {} scores, and config.json names {labels} labels", facts.width))
+            let (scores, labels) = (amount(facts.width, "score"), amount(labels, "label"));
+            Err(format!("the model gives {scores}, and config.json names {labels}"))
         }
         _ => Ok(()),
     }

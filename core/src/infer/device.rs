@@ -23,7 +23,7 @@ use std::{
     sync::atomic::Ordering,
     time::Instant,
 };
-use text_embeddings_backend_core::{Backend, BackendError, Batch, Output, Predictions, Reused};
+use text_embeddings_backend_core::{Backend, BackendError, Batch, Output, Predictions, Reused, amount};
 
 /// A batch to compute.
 #[derive(Debug)]
@@ -129,7 +129,8 @@ fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Batc
     match catch_unwind(AssertUnwindSafe(|| backend.predict(batch))) {
         Ok(Ok(predictions)) if predictions.texts.len() == texts => Ok(predictions),
         Ok(Ok(predictions)) => {
-            failed(format!("the backend gave {} answers for {texts} texts", predictions.texts.len()))
+            let answers = amount(predictions.texts.len(), "answer");
+            failed(format!("the backend gave {answers} for {}", amount(texts, "text")))
         }
         Ok(Err(BackendError::OutOfMemory(reason))) => Err(BatchFailure::OutOfMemory(reason)),
         Ok(Err(BackendError::DeviceLost(reason))) => Err(BatchFailure::Lost(reason)),

@@ -1,5 +1,7 @@
 //! Errors of a tokenizer and a template at the start, each with its remedy.
 
+use text_embeddings_backend_core::amount;
+
 /// A tokenizer, or a template together with it, that cannot give correct scores.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncoderError {
@@ -73,8 +75,9 @@ pub enum EncoderError {
     },
     /// The prompt for all texts fills the longest input.
     #[error(
-        "the default prompt and the tokenizer's special tokens take {frame} tokens of a longest input of \
-         {max}: raise `--max-input-length`, or choose a shorter prompt with `--default-prompt`"
+        "the default prompt and the tokenizer's special tokens take {} of a longest input of {max}: \
+         raise `--max-input-length`, or choose a shorter prompt with `--default-prompt`",
+        amount(frame, "token")
     )]
     NoRoomForText {
         /// The number of tokens of the prompt and special tokens.

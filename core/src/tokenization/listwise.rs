@@ -20,6 +20,7 @@ use crate::{
 };
 use plan::{Cut, Room};
 use std::ops::Range;
+use text_embeddings_backend_core::amount;
 use tokenizers::Tokenizer;
 
 /// A query and the documents that are read together with it.
@@ -217,7 +218,10 @@ impl ListwiseEncoder {
         let piece = self.piece(text, own.min(asked), may_cut)?;
         if piece.is_cut && own < asked && !truncation.truncate {
             let got = self.encode(&self.without_marks(text))?.len();
-            return Err(Error::Validation(format!("`query` must have at most {own} tokens. Given: {got}")));
+            return Err(Error::Validation(format!(
+                "`query` must have at most {}. Given: {got}",
+                amount(own, "token")
+            )));
         }
         Ok(piece)
     }

@@ -14,6 +14,7 @@ use super::{
     tokens::{Owner, Tokens},
 };
 use crate::{error::Error, templates::Slot};
+use text_embeddings_backend_core::amount;
 use tokenizers::Encoding;
 
 // They start and end alike, so that a tokenizer which only reads the ends fails the check.
@@ -192,8 +193,8 @@ impl TextEncoder {
             return Err(match prompt.filter(|limit| *limit < longest) {
                 None => frame_too_long(tokens, longest),
                 Some(limit) => Error::Validation(format!(
-                    "`truncate_prompt_tokens` is too small: the special tokens alone take {frame} tokens. \
-                     Given: {limit}"
+                    "`truncate_prompt_tokens` is too small: the special tokens alone take {}. Given: {limit}",
+                    amount(frame, "token")
                 )),
             });
         };

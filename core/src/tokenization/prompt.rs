@@ -15,6 +15,7 @@ use crate::{
     families::QueryLimit,
     templates::{Piece, PromptTemplate},
 };
+use text_embeddings_backend_core::amount;
 use tokenizers::Tokenizer;
 
 /// Encodes prompts. It has no threads; see `Tokenization`.
@@ -142,9 +143,10 @@ impl PromptEncoder {
                 .saturating_sub(prompt.before_query),
         };
         match prompt.count(Owner::Query) {
-            got if got > max && !truncation.truncate => {
-                Err(Error::Validation(format!("`query` must have at most {max} tokens. Given: {got}")))
-            }
+            got if got > max && !truncation.truncate => Err(Error::Validation(format!(
+                "`query` must have at most {}. Given: {got}",
+                amount(max, "token")
+            ))),
             _ => Ok(max),
         }
     }
@@ -192,7 +194,7 @@ impl PromptEncoder {
 
 /// The message if a prompt has no room for its texts, by the request's own limit or the model's.
 pub(super) fn no_room(frame: usize, max: usize, is_requests: bool) -> String {
-    let frame = format!("the instruction and template alone take {frame} tokens");
+    let frame = format!("the instruction and template alone take {}", amount(frame, "token"));
     if is_requests {
         format!("`truncate_prompt_tokens` is too small: {frame}. Given: {max}")
     } else {

@@ -1,6 +1,6 @@
 //! Flags that cannot be served: errors of the start, each with what to give instead.
 
-use text_embeddings_backend_core::ModelType;
+use text_embeddings_backend_core::{ModelType, amount};
 
 /// A flag, or a combination of flags and files, that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,8 +49,9 @@ pub(crate) enum ConfigError {
     },
     /// An input that does not fit into a batch and may not be cut.
     #[error(
-        "with `--auto-truncate false`, `--max-batch-tokens {budget}` must hold the longest input of \
-         {longest} tokens: raise it, or give `--max-input-length`"
+        "with `--auto-truncate false`, `--max-batch-tokens {budget}` must hold the longest input of {}: \
+         raise it, or give `--max-input-length`",
+        amount(longest, "token")
     )]
     BudgetTooSmall {
         /// `--max-batch-tokens`.

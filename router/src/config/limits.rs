@@ -7,6 +7,7 @@
 use std::num::NonZeroUsize;
 
 use text_embeddings_backend::ON_CPU;
+use text_embeddings_backend_core::amount;
 
 use super::{ConfigError, ModelLimits};
 use crate::args::Args;
@@ -75,7 +76,7 @@ pub(super) fn fit(args: &Args, limits: &ModelLimits, threads: usize) -> Result<F
     }
     let remedy =
         if args.model.max_input_length.is_some() { "" } else { "; `--max-input-length` sets another length" };
-    let told = format!("Longest input: {longest} tokens ({reason}); {longer}{remedy}");
+    let told = format!("Longest input: {} ({reason}); {longer}{remedy}", amount(longest, "token"));
     let budget = explicit.unwrap_or(default_budget(ON_CPU, threads, args.model.prefix_cache_bytes));
     Ok(Fitted { longest, budget, told, warnings })
 }

@@ -6,7 +6,7 @@
 
 use anyhow::ensure;
 use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
-use text_embeddings_backend_core::{ModelType, Output, Pool};
+use text_embeddings_backend_core::{ModelType, Output, Pool, amount};
 use text_embeddings_core::{
     service::ServedModel,
     tokenization::{
@@ -140,9 +140,9 @@ fn sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> 
     );
     ensure!(
         first != second,
-        "two different test texts got the same sparse vector, with {} entries: the checkpoint's weights do \
-         not read the text; download the model again, or check `--pooling`",
-        first.len()
+        "two different test texts got the same sparse vector, with {}: the checkpoint's weights do not \
+         read the text; download the model again, or check `--pooling`",
+        amount(first.len(), "entry")
     );
     Ok(())
 }
@@ -175,5 +175,7 @@ fn compute(
     }
     let texts = backend.predict(&batch.build())?.texts;
     let got = texts.len();
-    texts.try_into().map_err(|_| anyhow::anyhow!("the backend gave the outputs of {got} texts for two"))
+    texts
+        .try_into()
+        .map_err(|_| anyhow::anyhow!("the backend gave the outputs of {} for two", amount(got, "text")))
 }

@@ -18,7 +18,7 @@ use crate::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{BackendError, amount};
 
 /// The architecture with heads after its layers. `MiniCPM` itself and its embedding models are not supported.
 const LAYER_WISE: &str = "LayerWiseMiniCPMForCausalLM";
@@ -77,7 +77,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 /// there, or else all.
 fn cutoff(value: &Value, first: usize, layers: usize) -> Result<usize> {
     if first == 0 || first > layers {
-        return Err(unsupported(value, &format!("start_layer {first} of {layers} layers")));
+        return Err(unsupported(value, &format!("start_layer {first} of {}", amount(layers, "layer"))));
     }
     let heads = first..=layers;
     match value[CUTOFF_LAYERS].as_u64() {
@@ -85,8 +85,9 @@ fn cutoff(value: &Value, first: usize, layers: usize) -> Result<usize> {
         None => Ok(layers),
         Some(asked) => usize::try_from(asked).ok().filter(|asked| heads.contains(asked)).ok_or_else(|| {
             BackendError::Load(format!(
-                "{asked} layers were requested, but this model scores after {first} to {layers} layers: \
-                 choose one of these"
+                "the score after {} was requested, but this model scores after {first} to {layers} layers: \
+                 choose one of these",
+                amount(asked, "layer")
             ))
         }),
     }

@@ -7,7 +7,7 @@ use crate::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{BackendError, amount};
 
 /// The fields of `rope_scaling` or `rope_parameters`.
 #[derive(Debug, Default, Deserialize)]
@@ -124,7 +124,7 @@ fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scali
             });
             let list = |list: &Option<Vec<f64>>, field: &str| match list {
                 Some(list) if list.len() == size / 2 => Ok(list.clone()),
-                _ => Err(missing(&format!("{field} of {} numbers", size / 2))),
+                _ => Err(missing(&format!("{field} of {}", amount(size / 2, "number")))),
             };
             Ok(Scaling::LongRope(LongRope {
                 short: list(&parameters.short_factor, "short_factor")?,

@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use reqwest::{Client, header};
+use text_embeddings_backend_core::amount;
 use tokio::{task::JoinSet, time::sleep_until};
 
 use super::workload::Workload;
@@ -92,7 +93,7 @@ impl LoadTest {
     /// The plan in a sentence.
     pub(super) fn describe(&self) -> String {
         let until = match self.limit {
-            RunLimit::Requests(requests) => format!("{requests} requests"),
+            RunLimit::Requests(requests) => amount(requests, "request"),
             RunLimit::Duration(duration) => format!("{} s", duration.as_secs_f64()),
         };
         format!("sending to {}: {} to warm up, then {until}", self.url, self.warm_up)

@@ -18,6 +18,7 @@ use std::{
 use anyhow::{Context, anyhow, bail, ensure};
 use csv::ByteRecord;
 use serde_json::Value;
+use text_embeddings_backend_core::amount;
 
 use super::documents::Document;
 
@@ -262,8 +263,9 @@ impl Records {
             csv::ErrorKind::UnequalLengths { expected_len, len, pos } => {
                 let line = pos.as_ref().map_or(line, csv::Position::line);
                 anyhow!(
-                    "{name}, line {line}: has {len} values where the header has {expected_len}: quote values \
-                     that hold the separator, or check `--format`"
+                    "{name}, line {line}: has {} where the header has {expected_len}: quote values that hold \
+                     the separator, or check `--format`",
+                    amount(len, "value")
                 )
             }
             _ => anyhow!("{name}, line {line}: {error}"),

@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::{anyhow, ensure};
+use text_embeddings_backend_core::amount;
 use text_embeddings_core::{
     error::Error,
     service::{RerankRequest, Service},
@@ -117,7 +118,8 @@ pub(super) async fn each(
     let documents = reader.await??;
     progress.finish();
     if truncated > 0 {
-        tracing::warn!("{truncated} of {count} documents were longer than `--max-input-length` and were cut");
+        let documents = amount(count, "document");
+        tracing::warn!("Cut to `--max-input-length`: {truncated} of {documents}");
     }
     Ok((count, documents))
 }

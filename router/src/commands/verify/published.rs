@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
-use text_embeddings_backend_core::{ModelType, Pool};
+use text_embeddings_backend_core::{ModelType, Pool, amount};
 use text_embeddings_core::{
     service::{
         EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest, EmbedSparseRequest, RerankRequest, Service,
@@ -220,7 +220,11 @@ impl Published {
                 };
                 let vectors = service.embed(request).await?.value;
                 let vector = vectors.first().ok_or_else(|| anyhow!("no vector came back"))?;
-                ensure!(vector.len() >= starts.len(), "the vector has only {} values", vector.len());
+                ensure!(
+                    vector.len() >= starts.len(),
+                    "the vector has only {}",
+                    amount(vector.len(), "value")
+                );
                 (starts.clone(), vector.iter().take(starts.len()).map(|&value| value.into()).collect())
             }
             PublishedInput::Sparse { text, entries } => {
@@ -286,7 +290,7 @@ impl PublishedInput {
             }
             Self::Vector { text, .. } => super::shortened(text).to_string(),
             Self::Sparse { text, entries } => {
-                format!("{} ({} entries)", super::shortened(text), entries.len())
+                format!("{} ({})", super::shortened(text), amount(entries.len(), "entry"))
             }
         }
     }

@@ -14,6 +14,7 @@ use serde::{
     de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::{Map, Value};
+use text_embeddings_backend_core::amount;
 use text_embeddings_core::service::RerankRequest;
 use utoipa::ToSchema;
 
@@ -165,8 +166,8 @@ impl DocumentsBody {
                     let text = fields.text_of(&object).map_err(|problem| format!("{place} {problem}"))?;
                     left = left.checked_sub(text.len()).ok_or_else(|| {
                         format!(
-                            "{place} is too much: the texts that are ranked of objects have more than \
-                            {limit} bytes"
+                            "{place} is too much: the texts that are ranked of objects have more than {}",
+                            amount(limit, "byte")
                         )
                     })?;
                     (text, Some(object))
