@@ -268,7 +268,7 @@ impl Operations for TensorOperations {
                 None => rows,
             });
         }
-        let mut sum = sum.ok_or_else(|| BackendError::Inference("a model without embeddings".to_owned()))?;
+        let mut sum = sum.unwrap_or_else(|| unreachable!("a plan has a table for the token ids"));
         if scale.to_bits() != 1.0_f32.to_bits() {
             sum = (sum * f64::from(scale)).map_err(failed)?;
         }

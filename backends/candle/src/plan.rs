@@ -108,7 +108,7 @@ impl Plan {
 /// From tokens to the first hidden states.
 #[derive(Debug, Clone)]
 pub(crate) struct Embeddings {
-    /// The tables whose vectors are added up.
+    /// The tables whose vectors are added up. The first is the one for the token ids.
     pub(crate) tables: Vec<TablePlan>,
     /// The factor of the sum.
     pub(crate) scale: f32,

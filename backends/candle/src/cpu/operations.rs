@@ -18,7 +18,7 @@ use crate::{
     operations::{Attention, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
 };
 use std::borrow::Cow;
-use text_embeddings_backend_core::{Activation, BackendError};
+use text_embeddings_backend_core::Activation;
 
 impl Operations for CpuOperations {
     type Tensor = Activations;
@@ -76,7 +76,7 @@ impl Operations for CpuOperations {
             refuse_unknown(ids, table.rows())?;
         }
         let Some(((first, ids), others)) = lookups.split_first() else {
-            return Err(BackendError::Inference("a model without embeddings".to_owned()));
+            unreachable!("a plan has a table for the token ids");
         };
         let mut out = self.activations(ids.len(), first.columns());
         let set = self.compute.set;
