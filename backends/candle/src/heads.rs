@@ -74,13 +74,12 @@ impl Classes {
 }
 
 impl<O: Operations> LoadedHead<O> {
-    /// Takes the head's tensors out of `checkpoint`, which belongs to the model of this plan, or out of the
-    /// head's own files.
+    /// Loads the head's tensors: from `checkpoint`, the model's own, or from the files of the head's modules.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] naming the tensor or the head that is missing, of another shape, not supported,
-    /// or all zeros.
+    /// [`BackendError::Load`] if the head or one of its tensors is missing or not supported, or if a tensor
+    /// has the wrong shape or only zeros. The message names it.
     pub(crate) fn load(
         head: &Head,
         plan: &Plan,
@@ -291,8 +290,7 @@ impl States<'_> {
         rows.into_iter().flat_map(|row| self.of(row)).copied().collect()
     }
 
-    /// For each text whose scores are requested, runs the states to pool through `steps`, and then takes
-    /// their mean.
+    /// For each text whose scores are requested: the mean of the results of `steps` on the states to pool.
     fn stepped_and_pooled<O: Operations>(
         &self,
         operations: &mut O,

@@ -1,7 +1,7 @@
 //! Numbers with their nouns, for messages.
 //!
-//! Input: a number and an English noun. Output: both in words, such as `1 text` and `2 texts`. What must hold:
-//! only 1 takes the singular.
+//! Input: a number and an English noun. Output: both, such as `1 text` and `2 texts`. What must hold: only 1
+//! takes the singular.
 
 use std::fmt::Display;
 

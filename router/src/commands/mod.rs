@@ -23,7 +23,7 @@ use clap::{
 use text_embeddings_core::files::DEMO_MODEL_ID;
 
 use crate::{
-    args::{Args, Given, ModelArgs, refused_variable, set_aside_service_links},
+    args::{Args, Given, ModelArgs, set_aside_service_links, variables_of},
     config::ServerConfig,
     startup::{self, Started},
     telemetry::logging,
@@ -195,7 +195,7 @@ pub(crate) fn command_line() -> Command {
         .subcommand_negates_reqs(true)
         .max_term_width(WIDEST_HELP)
         .override_usage(
-            "text-embeddings-router [serve] [--model-id <MODEL_ID>] [OPTIONS]\n\
+            "text-embeddings-router [serve] [OPTIONS]\n\
              \x20      text-embeddings-router <COMMAND>",
         )
         .after_help("`--help` lists all flags and variables; docs/cli.md has the same as a page.")
@@ -224,9 +224,7 @@ fn variables() -> String {
 
 /// clap's error with a tip.
 fn with_tips(mut error: clap::Error, command: &Command, arguments: &[OsString]) -> clap::Error {
-    let variable = refused_variable(&error, command, arguments);
-    let variable = variable.map(|variable| format!("the value comes from the variable {variable}"));
-    if let Some(tip) = missing(&error).or(variable) {
+    if let Some(tip) = missing(&error).or_else(|| variables_of(&error, command, arguments)) {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error

@@ -32,14 +32,16 @@ pub(super) fn model(
     model: &ServedModel,
 ) -> anyhow::Result<usize> {
     match model_type {
-        ModelType::Embedding(Pool::Splade) => sparse(backend, encoder, model).map(|()| model.dimensions),
+        ModelType::Embedding(Pool::Splade) => {
+            check_sparse(backend, encoder, model).map(|()| model.dimensions)
+        }
         ModelType::Embedding(_) => {
             if model.is_lexical {
-                sparse(backend, encoder, model)?;
+                check_sparse(backend, encoder, model)?;
             }
             check_embedding(backend, encoder, model)
         }
-        ModelType::Classifier => classifier(backend, encoder).map(|()| 0),
+        ModelType::Classifier => check_classifier(backend, encoder).map(|()| 0),
         ModelType::Reranker | ModelType::ListwiseReranker => match encoder {
             Encoder::Listwise(encoder) => check_listwise(backend, encoder).map(|()| 0),
             _ => check_reranker(backend, encoder, model).map(|()| 0),
@@ -98,7 +100,7 @@ fn check_listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyho
 }
 
 /// A classifier's logits must be numbers.
-fn classifier(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
+fn check_classifier(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
     let logits = compute(backend, encoder, PAIRS.map(pair), Wanted::WHOLE)?.map(|output| output.whole);
     ensure!(
         logits.iter().flatten().all(|logit| logit.is_finite()),
@@ -130,7 +132,7 @@ fn check_embedding(
 }
 
 /// Two different texts must get two different sparse vectors of numbers.
-fn sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
+fn check_sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
     let [first, second] =
         compute(backend, encoder, texts(model), Wanted::SPARSE)?.map(|output| output.sparse);
     ensure!(

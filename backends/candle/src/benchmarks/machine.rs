@@ -1,4 +1,4 @@
-//! The machine's peaks, measured in the process whose kernels are compared with them.
+//! The machine's peaks, with which benchmarks compare the kernels. The same process measures both.
 //!
 //! Input: the variables `INSTRUCTION_SET` (default: the best) and `THREADS` (default: all cores). Output:
 //! operations and bytes per second, of all threads together.
@@ -23,7 +23,7 @@ pub(super) struct MachinePeaks {
     peaks: [(OperandFormat, f64); 3],
     /// Bytes read from memory.
     pub(super) bytes: f64,
-    /// Attention scores that go through the softmax, if nothing else happens.
+    /// Attention scores through the softmax, if the threads do nothing else.
     pub(super) scores: f64,
 }
 
@@ -80,7 +80,7 @@ fn softmax(set: InstructionSet) -> f64 {
 pub(super) fn variable<T: FromStr>(name: &str, default: T) -> Result<T, Box<dyn Error>> {
     let value = env::var(name).ok().filter(|value| !value.is_empty());
     value.map_or(Ok(default), |value| {
-        value.parse().map_err(|_| format!("{name}={value} is not what it should be").into())
+        value.parse().map_err(|_| format!("the value of {name}, {value:?}, is malformed").into())
     })
 }
 

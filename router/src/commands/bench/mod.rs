@@ -95,7 +95,7 @@ pub(crate) struct BenchArgs {
     query_words: NonZeroUsize,
 
     /// The seed of the random words.
-    #[arg(long, default_value = "1", help_heading = "Requests")]
+    #[arg(long, default_value = "1", value_parser = whole::<u64>, help_heading = "Requests")]
     seed: u64,
 
     /// A file with bodies to send in turn: a JSON object, an array of them, or one on each line.
