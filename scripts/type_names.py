@@ -35,7 +35,8 @@ def definitions() -> dict[str, list[str]]:
     """For each name, the places of its definitions as `file:line`."""
     places = defaultdict(list)
     listed = subprocess.run(["git", "ls-files", "*.rs"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for file in listed.stdout.splitlines():
+    # While a merge has conflicts, git lists a file several times.
+    for file in sorted(set(listed.stdout.splitlines())):
         if TESTS.search(file):
             continue
         # A module of tests becomes as many empty lines, so that the lines after it keep their numbers.
