@@ -28,7 +28,7 @@ use crate::{
     operations::{Attention, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
     plain::{
         TensorMatrix, TensorOperations, failed,
-        padded::{Limits, PaddedAttention},
+        padded::{GroupLimits, PaddedAttention},
     },
     rope::Angles,
 };
@@ -357,7 +357,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
                      soft caps or heads of this size, or this build lacks it"
                 );
             }
-            Path::General(PaddedAttention::new(&rows, Limits::GPU, device).map_err(failed)?)
+            Path::General(PaddedAttention::new(&rows, GroupLimits::GPU, device).map_err(failed)?)
         };
         Ok(CudaRows { heads: rows.heads, turns, attention })
     }

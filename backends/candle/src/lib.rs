@@ -207,7 +207,8 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     let scheme = Scheme::of(&options.config)?;
     if let Some(scheme) = scheme {
         tracing::info!(
-            "The checkpoint is quantised ({scheme}): its matrices are widened, and products use the type of `--dtype`"
+            "The checkpoint is quantised ({scheme}): its matrices are widened, and products use the type of \
+             `--dtype`"
         );
     }
     let checkpoint = checkpoint.with_adapters(plan.adapters.clone()).quantised_as(scheme);
