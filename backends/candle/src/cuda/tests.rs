@@ -6,8 +6,8 @@ pub(crate) mod stand_in;
 
 use super::{CudaOperations, accelerator::Turned, sequences::Sequences};
 use crate::{
-    attention::Mask,
-    operations::Rows,
+    attention::{Mask, Scoring},
+    operations::{Operations, Rows},
     plain::reference,
     tests::{assert_close, padded::ForestCase, shapes::Scored},
 };
@@ -18,6 +18,11 @@ use rand::{
     seq::{IndexedRandom, SliceRandom},
 };
 use stand_in::{StandIn, flash};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use tracing::{Event, Metadata, Subscriber, span};
 
 #[test]
 fn flash_attention_that_computes_nothing_is_refused() {
@@ -41,6 +46,55 @@ fn flash_attention_that_computes_nothing_is_refused() {
         );
     }
     assert_eq!(works.proved.len(), 5);
+}
+
+/// Counts the log's lines.
+struct Lines(Arc<AtomicUsize>);
+
+impl Subscriber for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        if event.metadata().target().starts_with("text_embeddings") {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn the_log_says_once_that_attention_takes_the_general_path() {
+    let mut rng = StdRng::seed_from_u64(62);
+    let ForestCase { batch, heads, spans, .. } = ForestCase::random(&mut rng, 12, 1.0);
+    let places: Vec<usize> = (0..batch.token_ids().len()).collect();
+    let scored = Scored::random(&mut rng, &batch, heads);
+    let plain = Scoring { mask: Mask::CAUSAL, bias: None, soft_cap: None, ..scored.scoring() };
+    let capped = Scoring { soft_cap: Some(30.0), ..plain };
+    for (has_flash, scoring, expected) in [(true, plain, 0), (true, capped, 1), (false, plain, 1)] {
+        let lines = Arc::new(AtomicUsize::new(0));
+        tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+            let mut operations = CudaOperations::new(StandIn { has_flash, has_kernel: true }, DType::F16);
+            for _ in 0..3 {
+                let rows =
+                    Rows { batch: &batch, places: &places, spans: &spans, angles: None, heads, scoring };
+                operations.rows(rows).unwrap();
+            }
+        });
+        assert_eq!(lines.load(Ordering::Relaxed), expected, "flash attention: {has_flash}");
+    }
 }
 
 /// Flash attention over the sequences equals `plain::reference` over the forest, unless the sequences report
