@@ -103,19 +103,22 @@ fn candle_as(products: candle_core::DType) -> TensorOperations {
     TensorOperations::new(device(), products)
 }
 
-/// A model on the GPU's path with a CPU in the role of the device; `None` if that is not available.
-#[cfg(target_os = "linux")]
-fn on_stand_in(
-    dtype: candle_core::DType,
-    has_flash: bool,
-    options: &LoadOptions,
-) -> Option<Box<dyn Backend>> {
+/// A model on the GPU's path in 16 bits: on the GPU of a build for GPUs, or with a CPU in its role; `None` if
+/// neither is available.
+#[cfg(feature = "cuda")]
+fn on_gpu(dtype: candle_core::DType, has_flash: bool, options: &LoadOptions) -> Option<Box<dyn Backend>> {
+    let gpu = cuda::device::Gpu::new(device(), dtype, has_flash).unwrap();
+    Some(load_on(CudaOperations::new(gpu, dtype), options).unwrap())
+}
+
+#[cfg(all(not(feature = "cuda"), target_os = "linux"))]
+fn on_gpu(dtype: candle_core::DType, has_flash: bool, options: &LoadOptions) -> Option<Box<dyn Backend>> {
     let operations = cuda::tests::stand_in::gpu(dtype, has_flash)?;
     Some(load_on(operations, options).unwrap())
 }
 
-#[cfg(not(target_os = "linux"))]
-fn on_stand_in(_: candle_core::DType, _: bool, _: &LoadOptions) -> Option<Box<dyn Backend>> {
+#[cfg(all(not(feature = "cuda"), not(target_os = "linux")))]
+fn on_gpu(_: candle_core::DType, _: bool, _: &LoadOptions) -> Option<Box<dyn Backend>> {
     None
 }
 
