@@ -3,7 +3,7 @@
 #
 #     NVCC=$PWD/scripts/nvcc-check.sh CUDARC_CUDA_VERSION=13000 CUDA_COMPUTE_CAP=80 cargo check -F cuda
 #
-# It answers the build scripts' questions and leaves empty files. What is built with it cannot run.
+# It answers the build scripts' questions and leaves empty files. A binary that is built with it cannot run.
 set -euo pipefail
 output= folder=. kind= previous=
 for argument in "$@"; do

@@ -140,8 +140,8 @@ impl<A: Accelerator> CudaOperations<A> {
         Tensor::new(ids, self.accelerator.device()).map_err(failed)
     }
 
-    /// Compares flash attention with a known result, once for each kernel that the model needs. A kernel that a
-    /// build lacks leaves its output undefined, and `candle-flash-attn` reports no error.
+    /// Compares flash attention with a known result, once for each kernel that the model needs. A kernel that
+    /// a build lacks leaves its output undefined, and `candle-flash-attn` reports no error.
     fn prove_flash(&mut self, size: usize, mask: Mask) -> Result<()> {
         if self.proved.contains(&(size, mask)) {
             return Ok(());

@@ -241,8 +241,8 @@ impl Accelerator for Gpu {
 ///
 /// # Errors
 ///
-/// [`BackendError::Load`] if there is no driver or no GPU, or if the driver or the GPU cannot run this binary's
-/// kernels.
+/// [`BackendError::Load`] if there is no driver or no GPU, or if the driver or the GPU cannot run this
+/// binary's kernels.
 pub(crate) fn open() -> std::result::Result<Device, BackendError> {
     let no_device = |error: candle_core::Error| missing("CUDA", &error);
     let card = card().map_err(no_device)?;

@@ -14,8 +14,8 @@ use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
 use text_embeddings_backend_core::Batch;
 
-/// The most sequences of a launch: flash attention's grid has one row of blocks for each, and CUDA's grids have
-/// at most this many rows.
+/// The most sequences of a launch: flash attention's grid has one row of blocks for each, and CUDA's grids
+/// have at most this many rows.
 const MOST_SEQUENCES: usize = 65_535;
 
 /// The sequences of a batch, on the device.
