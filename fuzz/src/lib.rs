@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,6 +18,7 @@ use text_embeddings_backend::{
 };
 use text_embeddings_backend_core::{Packing, Pool, read_graph};
 use text_embeddings_core::files::{ModelFolder, Reader};
+use text_embeddings_core::guard::resident;
 use text_embeddings_core::templates::{MessageStyle, PromptTemplate};
 use text_embeddings_core::tokenization::{
     Encoder, EncoderOptions, Input, PairText, PromptEncoder, SharedQuery, TextEncoder, TextOptions,
@@ -27,6 +29,8 @@ use text_embeddings_core::tokenization::{
 /// repository.
 const MODEL: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../integration_tests/reference/fixtures/models/tied-bf16");
+/// The longest time to wait for work that a guard left: less than the fuzzer's own limit for an input.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// The longest input of [`truncation`], in tokens.
 const LONGEST: usize = 160;
 
@@ -66,6 +70,24 @@ pub fn template(data: &[u8]) {
         // A template that was learned has places for both texts.
         let shown = template.render("instruction", "query", "document");
         assert!(shown.contains("query") && shown.contains("document"), "{source}");
+    }
+    wait_for_left_work();
+}
+
+/// Waits for templates and tokenizers that took more time or memory than they may. Their threads go on until
+/// the process ends: the server ends at once, but here they would add up over the inputs.
+fn wait_for_left_work() {
+    const HELD: u64 = 512 << 20;
+    let is_guarded = |thread: PathBuf| {
+        std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim() == "guarded")
+    };
+    let goes_on = || {
+        let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        threads.map(|thread| thread.path()).any(is_guarded)
+    };
+    let start = Instant::now();
+    while resident().is_some_and(|bytes| bytes > HELD) && goes_on() && start.elapsed() < LONGEST_WAIT {
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

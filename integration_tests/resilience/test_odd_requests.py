@@ -86,7 +86,7 @@ def test_compressed_bodies_are_refused_by_name(target, record):
 def test_a_body_in_chunks_of_one_byte_costs_its_bytes_only(target, bystander, record):
     aim = target()
     # Each chunk is six bytes of the connection and one of the body.
-    chunks, connections = 300_000, 5
+    chunks, connections = 200_000, 3
     start = head("/rerank", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     before = aim.memory()
     with bystander(aim) as others:
@@ -101,9 +101,10 @@ def test_a_body_in_chunks_of_one_byte_costs_its_bytes_only(target, bystander, re
         grown = aim.memory() - before
     for connection in open_ones:
         connection.close()
-    assert grown < SLACK, f"{grown:,} bytes"
+    # 100 bytes for each chunk would be 60 MB.
+    assert grown < SLACK // 2, f"{grown:,} bytes"
     assert not others.lost, others.lost
-    record("bodies of 300,000 chunks of one byte", connections, len(others.lost), "no more than their bytes is kept")
+    record("bodies of 200,000 chunks of one byte", connections, len(others.lost), "no more than their bytes is kept")
 
 
 def test_a_client_that_announces_a_body_and_waits(target, bystander, record):
