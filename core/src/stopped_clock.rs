@@ -10,7 +10,9 @@ use std::{
 };
 
 /// Keeps the clock stopped while it lives.
-pub(crate) struct StoppedClock(#[expect(dead_code, reason = "dropping it ends the blocking task")] Sender<()>);
+pub(crate) struct StoppedClock(
+    #[expect(dead_code, reason = "dropping it ends the blocking task")] Sender<()>,
+);
 
 impl StoppedClock {
     pub(crate) fn new() -> Self {

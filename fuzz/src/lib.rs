@@ -251,14 +251,16 @@ pub fn configuration(data: &[u8]) {
 fn changed(data: &[u8]) -> Option<Value> {
     static SEEDS: LazyLock<Vec<Value>> = LazyLock::new(|| {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/seeds/configuration");
-        let entries = std::fs::read_dir(folder).expect("the seeds").map(|entry| entry.expect("a seed").path());
+        let entries =
+            std::fs::read_dir(folder).expect("the seeds").map(|entry| entry.expect("a seed").path());
         let mut files: Vec<PathBuf> = entries.collect();
         files.sort();
         let read = |file: &PathBuf| serde_json::from_slice(&std::fs::read(file).expect("a seed")).ok();
         files.iter().filter_map(read).filter(Value::is_object).collect()
     });
-    static FIELDS: LazyLock<BTreeSet<String>> =
-        LazyLock::new(|| SEEDS.iter().filter_map(Value::as_object).flat_map(|seed| seed.keys().cloned()).collect());
+    static FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+        SEEDS.iter().filter_map(Value::as_object).flat_map(|seed| seed.keys().cloned()).collect()
+    });
     let (which, changes) = data.split_first()?;
     let mut config = SEEDS[usize::from(*which) % SEEDS.len()].clone();
     for change in changes.chunks_exact(2) {

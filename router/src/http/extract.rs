@@ -69,7 +69,8 @@ impl FromRequest<AppState> for RawBody {
 
 /// The `Content-Encoding` of a body that is compressed.
 fn compression(headers: &HeaderMap) -> Option<String> {
-    let given = headers.get_all(CONTENT_ENCODING).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let given =
+        headers.get_all(CONTENT_ENCODING).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
     let given = given.collect::<Vec<_>>().join(", ");
     let is_plain = |encoding: &str| encoding.is_empty() || encoding.eq_ignore_ascii_case("identity");
     (!given.split(',').map(str::trim).all(is_plain)).then(|| shorten(&given))
