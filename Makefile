@@ -65,9 +65,11 @@ image-check: $(VENV)/installed ## Build the image's last stage without a registr
 	scripts/image-check.sh $(TARGET)/release/text-embeddings-router
 
 SOAK_SECONDS ?= 600
+# Requests per second, for a soak in addition to other work. Empty: without a pause.
+SOAK_RATE ?=
 soak: $(VENV)/installed ## Send mixed requests for SOAK_SECONDS (ten minutes; 86400 for a day); memory, descriptors and threads must not grow
 	cargo build --release -p text-embeddings-router --locked
-	SOAK_SECONDS=$(SOAK_SECONDS) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/resilience/test_overload.py -k nothing_grows
+	SOAK_SECONDS=$(SOAK_SECONDS) SOAK_RATE=$(SOAK_RATE) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/resilience/test_soak.py
 
 RAY := $(TARGET)/ray-venv
 ray-test: $(RAY)/installed ## Test Ray Data and Ray Serve on a local cluster of two nodes, one of which is killed (ten minutes)
@@ -183,9 +185,19 @@ TARGETS := template tokenizer folder weights pickle gguf onnx configuration trun
 FUZZ_SECONDS ?= 60
 TOOLS := $(abspath $(TARGET))/tools
 
-fuzz-targets: $(TOOLS)/bin/cargo-fuzz ## Feed arbitrary bytes to each parser with libFuzzer, for FUZZ_SECONDS each (needs a nightly compiler)
+# Without cargo-fuzz, which would compile every dependency again with unstable flags: fuzz/instrument.sh
+# instruments the crates under test only, with stable ones. One folder serves all targets. A failure of one
+# target does not keep the others from running.
+fuzz-targets: ## Feed arbitrary bytes to each parser with libFuzzer, for FUZZ_SECONDS each
 	cp Cargo.lock fuzz/Cargo.lock
-	$(foreach target,$(TARGETS),mkdir -p fuzz/corpus/$(target) && PATH="$(TOOLS)/bin:$$PATH" cargo +nightly fuzz run --sanitizer none --release $(target) fuzz/corpus/$(target) fuzz/seeds/$(target) -- -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=8000 &&) true
+	RUSTC_WRAPPER=$(abspath fuzz/instrument.sh) cargo build --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
+	@failed=; for target in $(TARGETS); do \
+		mkdir -p fuzz/corpus/$$target fuzz/artifacts/$$target; \
+		echo "== $$target"; \
+		$(TARGET)/fuzz/debug/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=4000 -print_final_stats=1 \
+			-dict=fuzz/dictionary.txt -artifact_prefix=fuzz/artifacts/$$target/ fuzz/corpus/$$target fuzz/seeds/$$target \
+			|| failed="$$failed $$target"; \
+	done; test -z "$$failed" || { echo "FAILED:$$failed; the inputs are in fuzz/artifacts/"; exit 1; }
 
 supply-chain: $(TOOLS)/bin/cargo-deny ## Check licences and sources of all dependencies, and advisories if they can be fetched
 	$(TOOLS)/bin/cargo-deny check bans licenses sources

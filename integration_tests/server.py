@@ -94,6 +94,10 @@ class Server:
         """The server's output so far."""
         return Path(self._log.name).read_text(encoding="utf-8", errors="replace")
 
+    def log_bytes(self) -> int:
+        """The length of the server's output so far."""
+        return Path(self._log.name).stat().st_size
+
     def log(self) -> str:
         """The server's output so far, without colour codes."""
         return COLOURS.sub("", self.raw_log())

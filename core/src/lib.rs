@@ -12,6 +12,8 @@ pub mod metrics;
 mod postprocess;
 pub mod queue;
 pub mod service;
+#[cfg(test)]
+mod stopped_clock;
 pub mod templates;
 pub mod tokenization;
 

@@ -4,11 +4,13 @@
 //! seeds with stable Rust. Output: none. What must hold: no function panics, hangs or takes gigabytes,
 //! whatever the bytes are. An error is a good result.
 
+use std::collections::BTreeSet;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use text_embeddings_backend::{
     AnswerTokens, BackendError, BackendKind, BatchBuilder, Description, Head, LoadOptions, Text, Wanted,
@@ -16,6 +18,7 @@ use text_embeddings_backend::{
 };
 use text_embeddings_backend_core::{Packing, Pool, read_graph};
 use text_embeddings_core::files::{ModelFolder, Reader};
+use text_embeddings_core::guard::resident;
 use text_embeddings_core::templates::{MessageStyle, PromptTemplate};
 use text_embeddings_core::tokenization::{
     Encoder, EncoderOptions, Input, PairText, PromptEncoder, SharedQuery, TextEncoder, TextOptions,
@@ -26,10 +29,12 @@ use text_embeddings_core::tokenization::{
 /// repository.
 const MODEL: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../integration_tests/reference/fixtures/models/tied-bf16");
+/// The longest time to wait for work that a guard left: less than the fuzzer's own limit for an input.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// The longest input of [`truncation`], in tokens.
 const LONGEST: usize = 160;
 
-/// A model folder with the small re-ranker's files, some of which a target replaces.
+/// A model folder with the small re-ranker's files, one of which a target replaces.
 struct Folder(TempDir);
 
 impl Folder {
@@ -66,6 +71,24 @@ pub fn template(data: &[u8]) {
         let shown = template.render("instruction", "query", "document");
         assert!(shown.contains("query") && shown.contains("document"), "{source}");
     }
+    wait_for_left_work();
+}
+
+/// Waits for templates and tokenizers that took more time or memory than they may. Their threads go on until
+/// the process ends: the server ends at once, but here they would add up over the inputs.
+fn wait_for_left_work() {
+    const HELD: u64 = 512 << 20;
+    let is_guarded = |thread: PathBuf| {
+        std::fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim() == "guarded")
+    };
+    let goes_on = || {
+        let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        threads.map(|thread| thread.path()).any(is_guarded)
+    };
+    let start = Instant::now();
+    while resident().is_some_and(|bytes| bytes > HELD) && goes_on() && start.elapsed() < LONGEST_WAIT {
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// A `tokenizer.json`, and a text encoded and decoded with it.
@@ -98,16 +121,27 @@ pub fn folder(data: &[u8]) {
         "model.safetensors",
         "model.safetensors.index.json",
     ];
+    static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
     let Some((which, content)) = data.split_first() else { return };
-    let folder = Folder::new();
-    let root = folder.with(FILES[usize::from(*which) % FILES.len()], content);
+    let file = FILES[usize::from(*which) % FILES.len()];
+    let root = FOLDER.with(file, content);
     drop(ModelFolder::open(&root, &Reader::default(), &native));
+    // The next input finds the other files as they were.
+    match std::fs::read(Path::new(MODEL).join(file)) {
+        Ok(original) => drop(FOLDER.with(file, &original)),
+        Err(_) => std::fs::remove_file(root.join(file)).expect("the file that was written"),
+    }
 }
 
-/// A `model.safetensors`, loaded if it is accepted.
+/// A `model.safetensors`, loaded if it is accepted. Bytes that begin like JSON are the header only: its
+/// length and the data that it promises are added, so that a changed header is read beyond its first bytes.
 pub fn weights(data: &[u8]) {
     static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
-    let root = FOLDER.with("model.safetensors", data);
+    let root = if data.starts_with(b"{") {
+        FOLDER.with("model.safetensors", &with_data(data))
+    } else {
+        FOLDER.with("model.safetensors", data)
+    };
     let Ok(folder) = ModelFolder::open(&root, &Reader::default(), &native) else { return };
     drop(load(&LoadOptions {
         backend: BackendKind::Candle,
@@ -123,6 +157,19 @@ pub fn weights(data: &[u8]) {
         prefix_cache_bytes: 0,
         flash_attention: true,
     }));
+}
+
+/// A safetensors file with this header, and as many bytes of data as it promises, if these are not too many.
+fn with_data(header: &[u8]) -> Vec<u8> {
+    const MOST: u64 = 1 << 20;
+    let parsed: Value = serde_json::from_slice(header).unwrap_or_default();
+    let tensors = parsed.as_object().into_iter().flat_map(|tensors| tensors.values());
+    let end = tensors.filter_map(|tensor| tensor["data_offsets"][1].as_u64()).max().unwrap_or_default();
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    // In each floating-point format, small numbers; equal rows would be refused.
+    file.extend((0..end.min(MOST)).map(|place| if place % 2 == 1 { 0x3c } else { (place / 2 % 251) as u8 }));
+    file
 }
 
 /// An ONNX file, whose names and types this server reads itself. The result is no larger than the file.
@@ -190,12 +237,58 @@ fn native(config: &Value) -> Result<Description, BackendError> {
     describe(config, BackendKind::Candle)
 }
 
-/// A `config.json`, for each backend.
+/// A `config.json`, for each backend. Bytes that do not begin like JSON are changes to one of the seeds.
 pub fn configuration(data: &[u8]) {
-    let Ok(config) = serde_json::from_slice::<Value>(data) else { return };
+    let config = if data.starts_with(b"{") { serde_json::from_slice(data).ok() } else { changed(data) };
+    let Some(config) = config else { return };
     for backend in BackendKind::ALL {
         drop(describe(&config, backend));
     }
+}
+
+/// One of the seeds of [`configuration`], some of whose fields have other values. The first byte chooses the
+/// seed, and each further pair of bytes a field of any seed and its value.
+fn changed(data: &[u8]) -> Option<Value> {
+    static SEEDS: LazyLock<Vec<Value>> = LazyLock::new(|| {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/seeds/configuration");
+        let entries =
+            std::fs::read_dir(folder).expect("the seeds").map(|entry| entry.expect("a seed").path());
+        let mut files: Vec<PathBuf> = entries.collect();
+        files.sort();
+        let read = |file: &PathBuf| serde_json::from_slice(&std::fs::read(file).expect("a seed")).ok();
+        files.iter().filter_map(read).filter(Value::is_object).collect()
+    });
+    static FIELDS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+        SEEDS.iter().filter_map(Value::as_object).flat_map(|seed| seed.keys().cloned()).collect()
+    });
+    let (which, changes) = data.split_first()?;
+    let mut config = SEEDS[usize::from(*which) % SEEDS.len()].clone();
+    for change in changes.chunks_exact(2) {
+        let [field, value] = [usize::from(change[0]), usize::from(change[1])];
+        let field = FIELDS.iter().nth(field % FIELDS.len())?;
+        let value = match value {
+            0 => json!(0),
+            1 => json!(1),
+            2 => json!(-1),
+            3 => json!(7),
+            4 => json!(u32::MAX),
+            5 => json!(u64::MAX),
+            6 => json!(i64::MAX),
+            7 => json!(1e308),
+            8 => json!(0.5),
+            9 => json!(""),
+            10 => json!([]),
+            11 => json!({}),
+            12 => json!(true),
+            13 => json!([1, 2, 3]),
+            14 => json!({"rope_type": "yarn", "factor": 0.0, "original_max_position_embeddings": 0}),
+            15 => json!({"full_attention": null, "sliding_attention": {}}),
+            // Absent in most seeds, which is null here.
+            value => SEEDS[value % SEEDS.len()][field].clone(),
+        };
+        config[field] = value;
+    }
+    Some(config)
 }
 
 fn truncated() -> Truncation {

@@ -1,20 +1,16 @@
 """More requests than the server can compute: it refuses further requests at once, with a true reason, and
 answers every request that it accepted."""
 
-import os
-import random
 import re
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import pytest
 import requests
 
 CLIENTS, ROUNDS = 32, 10
 LONG_QUERY = "which planet is red " * 95_000
-MB = 1 << 20
 
 
 def gauge(target, name: str) -> float:
@@ -39,21 +35,6 @@ def crowd(target, ask) -> Counter[int]:
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         return Counter(status for statuses in clients.map(client, range(CLIENTS)) for status in statuses)
-
-
-class Usage(NamedTuple):
-    """Resident bytes, open descriptors and threads of the server's process."""
-
-    memory: int
-    descriptors: int
-    threads: int
-
-    @classmethod
-    def of(cls, target) -> "Usage":
-        return cls(target.memory(), target.descriptors(), target.threads())
-
-    def __str__(self) -> str:
-        return f"{self.memory / MB:.1f} MiB resident, {self.descriptors} descriptors, {self.threads} threads"
 
 
 def until_idle(target) -> None:
@@ -140,53 +121,3 @@ def test_a_requests_own_deadline_is_kept(target, record):
     until_idle(attacked)
     assert attacked.is_alive()
     record("requests with a deadline of their own", 3, 0, "kept, or 504 and no more is computed")
-
-
-def test_nothing_grows_while_it_serves(target, record):
-    """A soak of SOAK_SECONDS: after the first third, memory, descriptors and threads no longer grow."""
-    # With the default budget, the prefix cache would keep growing until the soak ends.
-    attacked = target("--payload-limit", "3000000", "--prefix-cache-bytes", str(4 * MB))
-    seconds = float(os.environ.get("SOAK_SECONDS", "60"))
-    attacked.process("memory")
-    started = Usage.of(attacked)
-    # The largest request comes first, so that buffers which later requests reuse have their final size.
-    largest = {"query": "planet " * 400, "texts": ["서울 " * 400] * 40, "truncate": True}
-    assert attacked.post("/rerank", largest).status_code == 200
-    end, rng = time.monotonic() + seconds, random.Random(1)
-    seen = []
-    session = requests.Session()
-
-    def mixed() -> None:
-        kind = rng.randrange(6)
-        words = " ".join(rng.choice(["Mars", "red", "bread", "planet", "über", "서울"]) for _ in range(rng.randrange(1, 400)))
-        if kind == 0:
-            answer = session.post(f"{attacked.url}/rerank", data=b'{"query": "a", "texts": [', timeout=60)
-            assert answer.status_code == 400
-        elif kind == 1:
-            answer = session.post(f"{attacked.url}/tokenize", json={"inputs": words}, timeout=60)
-            assert answer.status_code == 200
-        elif kind == 2:
-            answer = attacked.post("/rerank", {"query": words, "texts": [words] * rng.randrange(1, 40), "truncate": True})
-            assert answer.status_code == 200
-        else:
-            texts = [f"{rng.random()} {words}" for _ in range(rng.randrange(1, 8))]
-            answer = session.post(f"{attacked.url}/rerank", json={"query": words[:50], "texts": texts, "truncate": True}, timeout=60)
-            assert answer.status_code == 200
-
-    warm = time.monotonic() + seconds / 3
-    requests_sent = 0
-    while time.monotonic() < end:
-        mixed()
-        requests_sent += 1
-        if time.monotonic() > warm:
-            seen.append(Usage.of(attacked))
-    # `make soak` shows these lines; docs/reliability.md has the lines of one run.
-    print(f"\n{requests_sent} requests in {seconds:.0f} s")
-    for when, usage in (("before the first request", started), ("after the first third", seen[0]), ("at the end", seen[-1])):
-        print(f"{when}: {usage}")
-    most = Usage(*(max(values) for values in zip(*seen)))
-    print(f"largest values after the first third: {most}")
-    assert most.memory < seen[0].memory + 64 * MB, (seen[0], most)
-    assert most.descriptors <= seen[0].descriptors + 4, (seen[0], most)
-    assert most.threads <= seen[0].threads, (seen[0], most)
-    record("mixed requests without a pause (`SOAK_SECONDS`)", 1, 0, "memory, descriptors and threads stay the same")

@@ -94,6 +94,10 @@ def test_http_and_grpc_over_tls_and_a_new_certificate(certificate, record):
         with socket.create_connection(("localhost", server.port)) as silent:
             silent.settimeout(30)
             assert silent.recv(100) == b"", "the connection is not closed although no handshake comes"
+        with socket.create_connection(("localhost", server.port)) as slow:
+            slow.settimeout(0.1)
+            hello = iter(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500))
+            wait_until(lambda: is_closed_after(slow, next(hello)), 30, "a handshake of a byte every 0.1 s is not ended")
 
         kept = requests.Session()
         # Without trust_env, a certificate bundle named in the environment would replace `verify`.
@@ -111,6 +115,19 @@ def test_http_and_grpc_over_tls_and_a_new_certificate(certificate, record):
         assert len(server.rerank_over_grpc(second)) == 2
         assert kept.get(f"https://localhost:{server.port}/health", timeout=60).status_code == 200
     record("TLS certificates that are replaced by an unusable one, then by another", 2, 0, "open connections stay")
+    record("TLS handshakes that never come, or a byte at a time", 2, 0, "closed when their time is up")
+
+
+def is_closed_after(connection: socket.socket, byte: int) -> bool:
+    """Whether the server has closed a connection, after one more byte."""
+    try:
+        connection.sendall(bytes([byte]))
+        # Anything that comes before the end is an alert.
+        return connection.recv(100) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
 
 
 def test_tls_files_that_cannot_be_used_keep_the_server_from_starting(certificate):
@@ -216,8 +233,9 @@ def test_the_key_can_be_wanted_everywhere_but_for_probes(target):
     assert "needs a key" in refusal("tied-bf16", "--api-key-everywhere")
 
 
-def test_idle_connections_do_not_delay_the_end(target, record):
-    aim = target()
+@pytest.mark.parametrize("flags", [(), ("--shutdown-delay", "2")])
+def test_idle_connections_do_not_delay_the_end(target, record, flags):
+    aim = target(*flags)
     connections = [aim.connect() for _ in range(50)]
     for index, connection in enumerate(connections):
         connection.sendall([b"", b"POST / HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"][index % 3])
@@ -228,6 +246,4 @@ def test_idle_connections_do_not_delay_the_end(target, record):
     assert took < 15, f"the end took {took} s; a drain lasts 25 s"
     for connection in connections:
         connection.close()
-    record("idle connections and half-sent heads at the end", 50, 0, "closed first")
-
-
+    record(f"idle connections and half-sent heads at the end{' (`--shutdown-delay`)' if flags else ''}", 50, 0, "closed first")

@@ -232,6 +232,10 @@ pub(crate) struct Args {
     pub(crate) ignored_variables: Vec<String>,
 }
 
+/// The bytes that a tokenizer takes for each byte of a text while it encodes it: as measured with a text of
+/// digits, each of which is a token.
+const ENCODING: usize = 400;
+
 impl Args {
     /// The server's arguments in what [`crate::commands::command_line`] matched.
     ///
@@ -258,12 +262,15 @@ impl Args {
         Ok(Self { model, ..Self::from_arg_matches(&matches)? })
     }
 
-    /// The bytes of bodies, texts, tokens and answers if every limit on them is reached.
-    pub(crate) fn most_bytes_of_requests(&self) -> u64 {
+    /// The bytes of bodies, texts, tokens and answers if every limit on them is reached, and if each of
+    /// `workers` tokenizer threads encodes the longest text.
+    pub(crate) fn most_bytes_of_requests(&self, workers: usize) -> u64 {
         let unread = self.door.max_unread_bytes.map_or(crate::door::DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
         let texts = self.max_concurrent_requests.get().saturating_mul(self.payload_limit.get());
         let tokens = self.max_queue_tokens.get().saturating_mul(size_of::<u32>());
-        [unread, texts, tokens, self.door.max_unsent_bytes.get()].iter().map(|bytes| *bytes as u64).sum()
+        let encoding = workers.saturating_mul(self.payload_limit.get()).saturating_mul(ENCODING);
+        let unsent = self.door.max_unsent_bytes.get();
+        [unread, texts, tokens, encoding, unsent].iter().map(|bytes| *bytes as u64).sum()
     }
 }
 

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,7 +112,7 @@ pub(super) enum Fault {
     Short,
     /// This status, with an error page as the body.
     Status(u16),
-    /// Nothing comes after half of the bytes, and the connection stays open.
+    /// Nothing comes after half of the bytes, and the connection stays open until the client closes it.
     Stall,
     /// Bytes come without end and without an announced length.
     Endless,
@@ -343,7 +343,8 @@ fn send(mut connection: &TcpStream, method: &str, answer: &FakeAnswer) -> std::i
     connection.write_all(&answer.body[..sent])?;
     connection.flush()?;
     if answer.fault == Some(Fault::Stall) {
-        std::thread::sleep(Duration::from_secs(5));
+        connection.set_read_timeout(Some(Duration::from_mins(1)))?;
+        while connection.read(&mut [0])? > 0 {}
     }
     Ok(())
 }

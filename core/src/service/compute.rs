@@ -325,6 +325,7 @@ mod tests {
             RerankRequest,
             testing::{MAX_INPUT_LENGTH, fixture_of_limits, fixture_with, limits},
         },
+        stopped_clock::StoppedClock,
     };
 
     fn request(texts: &[&str]) -> RerankRequest {
@@ -337,24 +338,42 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_of_which_nothing_is_begun_in_time_is_refused_and_not_computed() {
-        let patience = Duration::from_millis(50);
+        let patience = Duration::from_millis(1);
         let fixture = fixture_with(1, |config| config.queue_timeout = Some(patience));
+        // Texts that keep the device busy. They have no time limit.
+        let submit = || {
+            let (reply, answer) = oneshot::channel();
+            let engine = &fixture.service.engine;
+            engine.announce(&engine.turn()).submit(Text::new([9], Wanted::WHOLE), reply);
+            answer
+        };
         fixture.control.hold();
-        let begun = tokio::spawn({
-            let service = fixture.service.clone();
-            async move { service.rerank(request(&["w100", "w101"])).await }
-        });
-        while fixture.control.batch_sizes().is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let first = submit();
+        fixture.control.wait_for_batches(1);
         let error = fixture.service.rerank(request(&["w102"; 3])).await.unwrap_err();
         let Error::QueueTimeout { waited, retry_after: 1 } = error else { unreachable!("{error:?}") };
         assert!(waited >= patience);
-        tokio::time::sleep(patience).await;
+        let last = submit();
         fixture.control.release();
-        assert_eq!(begun.await.unwrap().unwrap().value.len(), 2, "it had begun");
-        assert_eq!(fixture.service.rerank(request(&["w103"])).await.unwrap().value.len(), 1);
-        assert_eq!(fixture.control.batch_sizes(), [1; 3]);
+        first.await.unwrap().unwrap();
+        last.await.unwrap().unwrap();
+        assert_eq!(fixture.control.batch_sizes(), [1; 2]);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_has_begun_is_computed_though_its_time_is_up() {
+        let patience = Duration::from_hours(1);
+        let fixture = fixture_with(1, |config| config.queue_timeout = Some(patience));
+        let clock = StoppedClock::new();
+        fixture.control.hold();
+        let hours = async {
+            clock.until(|| !fixture.control.batch_sizes().is_empty()).await;
+            tokio::time::advance(patience * 2).await;
+            fixture.control.release();
+        };
+        let answer = clock.run(fixture.service.rerank(request(&["w100", "w101"])), hours).await;
+        assert_eq!(answer.unwrap().value.len(), 2);
+        assert_eq!(fixture.control.batch_sizes(), [1; 2]);
     }
 
     #[tokio::test]

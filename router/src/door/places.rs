@@ -189,7 +189,7 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(20), place.watch.evicted()).await.is_ok()
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_one_that_waits_longest_makes_way() {
         let places = places("3");
         let first = places.take().unwrap();
@@ -210,7 +210,7 @@ mod tests {
         assert!(is_evicted(&second).await, "the only one that waits");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn where_all_work_nobody_comes_in() {
         let places = places("2");
         let taken: Vec<ConnectionPlace> = (0..2).map(|_| places.take().unwrap()).collect();
@@ -224,7 +224,7 @@ mod tests {
         assert!(matches!(places.take(), ConnectionAdmission::Taken(_)));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn those_who_leave_are_not_more_than_there_are_spare_descriptors() {
         let places = places("100");
         let mut taken: Vec<ConnectionPlace> = (0..100).map(|_| places.take().unwrap()).collect();
@@ -233,7 +233,7 @@ mod tests {
         assert!(matches!(places.take(), ConnectionAdmission::Soon(_)));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn at_the_end_idle_connections_go_first() {
         let places = places("3");
         let (idle, busy) = (places.take().unwrap(), places.take().unwrap());

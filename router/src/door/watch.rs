@@ -5,12 +5,9 @@
 //! atomic operations, because every request makes some; there are no timers here (`places.rs` checks all
 //! connections in turn).
 
-use std::{
-    sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    time::Instant,
-};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{budget::Holder, limits::ClientLimits};
 
@@ -234,8 +231,8 @@ mod tests {
         watch.is_overdue(watch.now() + after, &LIMITS)
     }
 
-    #[test]
-    fn a_head_has_its_time_and_an_idle_connection_a_longer_one() {
+    #[tokio::test(start_paused = true)]
+    async fn a_head_has_its_time_and_an_idle_connection_a_longer_one() {
         let watch = watch();
         assert!(!is_overdue(&watch, 50) && is_overdue(&watch, 150), "a client that says nothing");
         watch.received(b"POST");
@@ -249,8 +246,8 @@ mod tests {
         assert!(!is_overdue(&watch, 50) && is_overdue(&watch, 150), "half of the next head");
     }
 
-    #[test]
-    fn http_2_may_ping_between_requests() {
+    #[tokio::test(start_paused = true)]
+    async fn http_2_may_ping_between_requests() {
         for parts in [vec![PREFACE], vec![&PREFACE[..3], &PREFACE[3..]], vec![&PREFACE[..23], b"\nrest"]] {
             let watch = watch();
             for part in &parts {
@@ -266,8 +263,8 @@ mod tests {
         assert!(is_overdue(&watch, 150), "no preface");
     }
 
-    #[test]
-    fn a_client_that_does_not_read_has_its_time() {
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_has_its_time() {
         let watch = watch();
         watch.begin();
         watch.wrote(false);
@@ -276,8 +273,8 @@ mod tests {
         assert!(!is_overdue(&watch, 250));
     }
 
-    #[test]
-    fn who_waits_for_the_server_is_not_closed_for_others() {
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_the_server_is_not_closed_for_others() {
         let watch = watch();
         assert!(watch.rank().is_some_and(|(busy, _)| !busy));
         watch.begin();

@@ -104,6 +104,14 @@ impl ApiError {
         Self::validation(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
+    /// A compressed body.
+    pub(crate) fn content_encoding(given: &str) -> Self {
+        let message = format!(
+            "the request body has `Content-Encoding: {given}`, which is not supported: send it uncompressed"
+        );
+        Self::validation(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+    }
+
     /// A request without the key, or with a wrong one.
     pub(crate) fn unauthorized() -> Self {
         let (status, kind) = (StatusCode::UNAUTHORIZED, ErrorType::Unauthorized);

@@ -10,7 +10,7 @@ use std::{fmt, marker::PhantomData, str};
 use axum::{
     body::{Body, Bytes},
     extract::{FromRequest, Request},
-    http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT},
+    http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap},
 };
 use http_body_util::BodyExt;
 use serde::{
@@ -54,11 +54,26 @@ impl FromRequest<AppState> for RawBody {
         if waits && declared.is_some_and(|length: usize| length > limit) {
             return Err(ApiError::too_large(limit));
         }
+        // Decompressing would make gigabytes of a small body. Without this, the compressed bytes would be
+        // parsed, and the client would read that they are not UTF-8.
+        if let Some(given) = compression(request.headers()) {
+            discard(request).await;
+            return Err(ApiError::content_encoding(&given));
+        }
         if let Some(keeping) = request.extensions().get::<BodyKeeping>() {
             keeping.keep();
         }
         read(request.into_body(), limit, declared.unwrap_or_default()).await.map(Self)
     }
+}
+
+/// The `Content-Encoding` of a body that is compressed.
+fn compression(headers: &HeaderMap) -> Option<String> {
+    let given =
+        headers.get_all(CONTENT_ENCODING).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let given = given.collect::<Vec<_>>().join(", ");
+    let is_plain = |encoding: &str| encoding.is_empty() || encoding.eq_ignore_ascii_case("identity");
+    (!given.split(',').map(str::trim).all(is_plain)).then(|| shorten(&given))
 }
 
 async fn read(mut body: Body, limit: usize, declared: usize) -> Result<Vec<u8>, ApiError> {
@@ -486,6 +501,19 @@ mod tests {
                 if fits { Ok(vec![b'a'; length]) } else { Err(ApiError::too_large(100)) },
                 "{length}"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_compressed_body_is_refused_by_its_name() {
+        let server = testing::Server::start().await;
+        let table = [("identity", 200), ("", 200), ("gzip", 415), ("identity, br", 415), ("Zstd", 415)];
+        for (encoding, expected) in table {
+            let headers = [("Content-Encoding", encoding)];
+            let body = br#"{"query":"q","texts":["a"]}"#;
+            let answer = server.send("POST", "/rerank", body, &headers).await;
+            assert_eq!(answer.status, expected, "{encoding}: {}", answer.body);
+            assert!(expected == 200 || answer.body.contains(&format!("`Content-Encoding: {encoding}`")));
         }
     }
 

@@ -111,8 +111,8 @@ impl MemoryPlan {
         if certain + self.requests > available.bytes {
             tracing::warn!(
                 "Clients can send enough at once to use up the memory: with {} for their requests the server \
-                 takes {}, but {available}; lower `--max-concurrent-requests`, `--payload-limit` or \
-                 `--max-queue-tokens`",
+                 takes {}, but {available}; lower `--max-concurrent-requests`, `--payload-limit`, \
+                 `--max-queue-tokens` or `--tokenization-workers`",
                 megabytes(self.requests),
                 megabytes(certain + self.requests)
             );
@@ -153,7 +153,7 @@ pub(super) fn planned(
         loaded: held,
         batch: loaded.backend.batch_bytes(longest_batch) as u64,
         prefixes: loaded.prefix_cache_bytes as u64,
-        requests: args.most_bytes_of_requests(),
+        requests: args.most_bytes_of_requests(config.tokenization_workers),
     };
     plan.check(available, config.backend)?;
     tracing::info!("Memory: {plan}; {available}");

@@ -148,20 +148,57 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
     }
 }
 
-/// Settings that determine the lengths of lists in a plan.
-const COUNTS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_experts"];
-/// The largest value of these settings: more than any model has.
-const MOST_COUNTED: u64 = 10_000;
+/// Settings that determine the lengths of lists in a plan, or the number of heads.
+const COUNTS: &[&str] = &[
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_experts",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "n_head",
+    "n_heads",
+];
+/// Settings that determine the sizes of tensors.
+const SIZES: &[&str] = &[
+    "hidden_size",
+    "dim",
+    "n_embd",
+    "embedding_size",
+    "pooler_hidden_size",
+    "intermediate_size",
+    "hidden_dim",
+    "n_inner",
+    "head_dim",
+    "attention_head_size",
+    "vocab_size",
+    "pad_vocab_size_multiple",
+    "type_vocab_size",
+    "num_labels",
+    "max_position_embeddings",
+    "n_positions",
+    "position_buckets",
+    "max_relative_positions",
+    "conv_kernel_size",
+    "conv_groups",
+    "max_trained_positions",
+];
+/// The largest values of these settings: more than any model has. The bytes of the largest tensor, heads
+/// times head size times width, can still be counted in 64 bits.
+const LIMITS: [(&[&str], u64); 2] = [(COUNTS, 10_000), (SIZES, 1 << 24)];
 
 /// Refuses a plan that would be larger than any checkpoint, before it takes memory.
 fn refuse_countless(config: &Value) -> Result<()> {
-    match COUNTS.iter().find(|name| config[**name].as_u64().is_some_and(|count| count > MOST_COUNTED)) {
-        Some(name) => Err(BackendError::Load(format!(
-            "config.json: {name} {} cannot be: at most {MOST_COUNTED} are supported",
-            config[*name]
-        ))),
-        None => Ok(()),
+    for (names, limit) in LIMITS {
+        let is_more = |name: &str| config[name].as_u64().is_some_and(|value| value > limit);
+        if let Some(name) = names.iter().find(|name| is_more(name)) {
+            return Err(BackendError::Load(format!(
+                "config.json: {name} {} cannot be: at most {limit} are supported",
+                config[*name]
+            )));
+        }
     }
+    Ok(())
 }
 
 /// The description of a model from its `config.json`.

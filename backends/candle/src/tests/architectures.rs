@@ -289,6 +289,8 @@ fn settings_of_encoders_that_no_plan_carries_out_are_refused_by_name() {
         ("bert-embedding", "is_decoder", true.into(), "is_decoder true"),
         ("bert-embedding", "num_hidden_layers", 10_001.into(), "num_hidden_layers 10001 cannot be"),
         ("distilbert-embedding", "n_layers", u64::MAX.into(), "cannot be: at most 10000"),
+        ("distilbert-embedding", "n_heads", u64::MAX.into(), "cannot be: at most 10000"),
+        ("distilbert-embedding", "hidden_dim", i64::MAX.into(), "cannot be: at most 16777216"),
         ("nomic-moe", "n_layer", 1_000_000_000.into(), "n_layer 1000000000 cannot be"),
         ("nomic-moe", "num_experts", 1_000_000_000.into(), "num_experts 1000000000 cannot be"),
         (

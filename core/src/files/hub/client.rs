@@ -4,7 +4,7 @@
 //! What must hold: every wait ends ([`HubOptions::patience`]); an answer is bounded before it is kept; the
 //! token is sent to the Hub's own host only.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue,
@@ -13,6 +13,7 @@ use reqwest::header::{
 use reqwest::redirect::Policy;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use super::super::source::HubOptions;
 use super::names::{blob_name, is_commit};

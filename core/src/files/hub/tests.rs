@@ -1,13 +1,14 @@
 //! Downloads from a small server on loopback, which is as broken or hostile as a test wants.
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::fake_hub::{
     FakeHub, Fault, Repository, describe, graph, reranker_files, safetensors, write_files,
 };
 use super::super::source::Reader;
 use super::*;
+use crate::stopped_clock::StoppedClock;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -114,6 +115,15 @@ impl Setup {
             }
         }
         names
+    }
+
+    /// The length of the weights that are being downloaded; 0 if there are none.
+    fn unfinished(&self) -> u64 {
+        let blobs = self.cache.path().join("models--Qwen--Qwen3-Reranker-0.6B/blobs");
+        let entries = std::fs::read_dir(blobs).into_iter().flatten().map(Result::unwrap);
+        let is_unfinished = |name: &str| name.contains("safetensors") && name.ends_with(".incomplete");
+        let mut unfinished = entries.filter(|entry| is_unfinished(&entry.file_name().to_string_lossy()));
+        unfinished.next().and_then(|entry| entry.metadata().ok()).map_or(0, |metadata| metadata.len())
     }
 
     /// The lengths of all blobs that have their final name.
@@ -380,11 +390,16 @@ async fn a_broken_transfer_is_tried_again_as_often_as_allowed() {
 async fn a_transfer_that_stands_still_is_given_up() {
     let mut setup = Setup::new();
     setup.options.attempts = 2;
-    setup.options.patience = Duration::from_millis(500);
     setup.fault("model.safetensors", Fault::Stall, 1);
-    let start = Instant::now();
-    setup.fetch().await.unwrap();
-    assert!(start.elapsed() < Duration::from_secs(4), "it did not wait for the stalled connection");
+    let clock = StoppedClock::new();
+    let half = safetensors(64).len() as u64 / 2;
+    let patience = async {
+        clock.until(|| setup.unfinished() == half).await;
+        tokio::time::advance(setup.options.patience * 2).await;
+        tokio::time::resume();
+    };
+    // The second attempt succeeds. The hub never ends the first.
+    clock.run(setup.fetch(), patience).await.unwrap();
 }
 
 #[tokio::test]
@@ -662,10 +677,23 @@ async fn a_download_that_broke_off_goes_on_where_it_was() {
 async fn a_transfer_that_only_drips_is_given_up() {
     let mut setup = Setup::new();
     setup.options.attempts = 1;
-    setup.options.patience = Duration::from_millis(500);
+    setup.change(|repository| {
+        // At a byte every 20 ms, this lasts for hours.
+        repository.files.insert("model.safetensors".to_owned(), safetensors(1 << 20));
+    });
     setup.fault("model.safetensors", Fault::Drip, 1);
-    let message = setup.message().await;
-    assert!(message.contains("bytes came in 500ms"), "{message}");
+    let clock = StoppedClock::new();
+    let patience = async {
+        // Each wait for a byte is shorter than the patience, and the two together are longer. A byte that
+        // arrives after time has passed ends the wait that was affected.
+        for _ in 0..2 {
+            let length = setup.unfinished();
+            clock.until(|| setup.unfinished() > length).await;
+            tokio::time::advance(setup.options.patience * 2 / 3).await;
+        }
+    };
+    let message = clock.run(setup.message(), patience).await;
+    assert!(message.contains("bytes came in 20s") && message.contains("only"), "{message}");
 }
 
 #[tokio::test]
