@@ -136,8 +136,8 @@ $(TORCH)/installed: backends/python/requirements.txt
 GPU := $(abspath $(TARGET))/gpu.env
 # Tests on a GPU run one after the other: they share the card's memory.
 CUDA_TESTS := -p text-embeddings-backend-candle --features cuda,flash-attn --lib --locked -- --test-threads=1
-# Tests without settings that only a CPU has (instruction sets, the prefix cache in float32). Tests in int8 skip
-# themselves.
+# Tests without settings that only a CPU has (instruction sets, the prefix cache in float32). Tests in int8
+# skip themselves.
 CUDA_INTEGRATION := $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py listwise.py served_models.py minilm.py reranker_families.py jina.py)
 
 $(GPU): scripts/cuda-toolkit.sh scripts/cuda-cutlass.sh scripts/cuda-nvcc.sh
