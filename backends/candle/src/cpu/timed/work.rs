@@ -21,7 +21,10 @@ const ROTATION: usize = 3;
 impl Call {
     fn new(name: &'static str, sizes: Option<(usize, usize)>, format: Format, work: [usize; 2]) -> Self {
         let [operations, bytes] = work;
-        Self(CallKind { name, sizes, format }, CallCost { calls: 1, seconds: 0.0, operations, bytes })
+        Self(
+            CallKind { name, sizes, format },
+            CallCost { calls: 1, operations, bytes, ..CallCost::default() },
+        )
     }
 
     /// A call on `f32` values.
