@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures what a request costs outside of the forward pass: HTTP, tokenizer, queue and wake-ups.
+"""Measures the cost of a request outside of the forward pass: HTTP, tokenizer, queue and wake-ups.
 
 A server with a small encoder gets short texts from its own `bench`, from one client and from many. Input: the
-binary and a model. Output: for each reading the requests per second, the share of the time in which the device
-computed, and the CPU time of a request by kind of thread, as JSON, from which `render.py` makes a table.
-Invariants: every CPU second of the server counts once; a reading's counters are read before and after the same
-requests. Linux only."""
+binary and a model. Output: for each reading the requests per second, the time of a text's forward pass, and
+the CPU time of a request by kind of thread, as JSON, from which `render.py` makes a table. Invariants: every
+CPU second of the server counts once; a reading's counters are read before and after the same requests. Linux
+only."""
 
 import argparse
 import datetime
@@ -55,7 +55,7 @@ def reading(arguments: argparse.Namespace, threads: int, clients: int) -> dict:
         after, cpu_after, used_after = counters(server), cpu_seconds(server), resource.getrusage(resource.RUSAGE_CHILDREN)
     finally:
         server.stop()
-    # Those of the warm-up are in all counters, too, but not in the rate.
+    # Requests of the warm-up are in all counters, too, but not in the rate.
     requests = after[TEXTS] - before[TEXTS]
     report = json.loads(ended.stdout)
     microseconds = {kind: round(1e6 * (cpu_after[kind] - cpu[kind]) / requests, 1) for kind in cpu}

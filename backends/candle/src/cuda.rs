@@ -47,13 +47,15 @@ pub(crate) struct CudaOperations<A> {
     plain: TensorOperations,
     /// The type of operands: 16 bits.
     dtype: DType,
-    /// What all layers of this pass keep.
+    /// The rows that all layers of this pass keep.
     keeping: Option<Keeping<A>>,
+    /// The addresses of the rows that follow the keys and values of the next attention.
+    appended: Option<Tensor>,
     /// Whether the log already says that attention takes the general path.
     is_told: bool,
 }
 
-/// What the layers of one pass have in common when they keep keys and values.
+/// The rows whose keys and values every layer of a pass keeps.
 struct Keeping<A> {
     /// The rows of the batch that are kept, in main memory and on the device.
     rows: Vec<usize>,
@@ -90,7 +92,7 @@ impl<A: Accelerator> CudaOperations<A> {
         let plain = TensorOperations::new(accelerator.device().clone(), dtype);
         let accelerator = Arc::new(accelerator);
         let launches = Launches::new(&accelerator);
-        Self { accelerator, launches, plain, dtype, keeping: None, is_told: false }
+        Self { accelerator, launches, plain, dtype, keeping: None, appended: None, is_told: false }
     }
 
     /// A new tensor of the shape of `x`, with undefined values.
@@ -110,6 +112,13 @@ impl<A: Accelerator> CudaOperations<A> {
     /// Adds a matrix's bias, if it has one, to each row of `x`.
     fn add_bias(&self, x: &Tensor, weight: &TensorMatrix) -> Result<()> {
         weight.bias.as_ref().map_or(Ok(()), |bias| self.launches.add_bias(x, bias))
+    }
+
+    /// The rows of `x`, and then those at the addresses `others`.
+    fn joined(&self, x: &Tensor, others: Option<&Tensor>) -> Result<Tensor> {
+        let Some(others) = others else { return Ok(x.clone()) };
+        let count = (x.dim(0).map_err(failed)? + others.elem_count()) as u32;
+        self.launches.gather_rows(x, Some(others), &self.ids(&(0..count).collect::<Vec<_>>())?)
     }
 
     fn ids(&self, ids: &[u32]) -> Result<Tensor> {
@@ -186,7 +195,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
-        self.keeping = None;
+        (self.keeping, self.appended) = (None, None);
         pass(self)
     }
 
@@ -321,24 +330,20 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             },
         };
         let keeping = self.keeping.insert(keeping);
-        let values = self.launches.gather_rows(x, &keeping.uploaded)?;
+        let values = self.launches.gather_rows(x, None, &keeping.uploaded)?;
         keeping.finite.look_at(&values)?;
         Ok(DeviceValues::new(values, Arc::clone(&keeping.finite)))
     }
 
+    /// Only notes where the rows are: attention gathers them together with the rows of `x`, so that each row
+    /// is copied once.
     fn append(&mut self, x: &mut Tensor, rows: &[(&DeviceValues<A>, usize)]) -> Result<()> {
-        let (above, columns) = x.dims2().map_err(failed)?;
-        let row_bytes = columns * self.dtype.size_in_bytes();
-        let all = self.accelerator.empty((above + rows.len(), columns), self.dtype).map_err(failed)?;
-        all.slice_set(x, 0, 0).map_err(failed)?;
+        let row_bytes = x.dim(1).map_err(failed)? * self.dtype.size_in_bytes();
         let mut addresses = Vec::with_capacity(rows.len());
         for (kept, row) in rows {
             addresses.push((kept.address()? + (row * row_bytes) as u64) as i64);
         }
-        let addresses = Tensor::new(addresses, self.accelerator.device()).map_err(failed)?;
-        let below = all.narrow(0, above, rows.len()).map_err(failed)?;
-        self.launches.gather_addresses(&addresses, &below)?;
-        *x = all;
+        self.appended = Some(Tensor::new(addresses, self.accelerator.device()).map_err(failed)?);
         Ok(())
     }
 
@@ -360,17 +365,19 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             )?;
             turned
         };
+        let appended = self.appended.take();
         let sequences = match &rows.attention {
             Path::Flash(sequences) => sequences,
             Path::General(padded) => {
-                let (queries, keys_values) = (exact(&queries)?, exact(attention.keys_values)?);
+                let keys_values = self.joined(attention.keys_values, appended.as_ref())?;
+                let (queries, keys_values) = (exact(&queries)?, exact(&keys_values)?);
                 let context = self.plain.attend(padded, &queries, &keys_values, attention.disentangled)?;
                 return self.operand(&context, Precision::Low);
             }
         };
         let keys_values = match &sequences.gathered {
-            Some(gathered) => self.launches.gather_rows(attention.keys_values, gathered)?,
-            None => attention.keys_values.clone(),
+            Some(rows) => self.launches.gather_rows(attention.keys_values, appended.as_ref(), rows)?,
+            None => self.joined(attention.keys_values, appended.as_ref())?,
         };
         let context = (|| {
             let queries = queries.reshape((count, heads, size))?;
@@ -389,7 +396,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn select(&mut self, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        self.launches.gather_rows(x, &self.plain.ids(rows)?)
+        self.launches.gather_rows(x, None, &self.plain.ids(rows)?)
     }
 
     fn add_rows(&mut self, x: &Tensor, rows: &[usize], factors: &[f32], sum: &mut Tensor) -> Result<()> {

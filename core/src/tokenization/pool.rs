@@ -17,8 +17,8 @@ use std::{
 
 type Job = Box<dyn FnOnce(&Encoder) + Send>;
 
-/// A request of at most this many bytes is encoded by the thread that brings it, if no other job waits. Waking
-/// another thread, and being woken by it, takes as long as encoding about 20 words.
+/// A request of at most this many bytes is encoded by the thread that brings it, if no other job waits.
+/// Waking another thread, and being woken by it, takes as long as encoding about 20 words.
 const SHORT: usize = 512;
 
 /// The threads that encode.
@@ -85,8 +85,8 @@ impl Tokenization {
         self.line.lock().place(bytes)
     }
 
-    /// Runs `job`, which encodes `bytes` bytes, after the earlier jobs of its request: on a worker, or at once
-    /// if the request is short and no job waits.
+    /// Runs `job`, which encodes `bytes` bytes, after the earlier jobs of its request: on a worker, or at
+    /// once if the request is short and no job waits.
     pub fn run(&self, place: Place, bytes: usize, job: impl FnOnce(&Encoder) + Send + 'static) {
         let mut jobs = self.line.lock();
         if place.is_short && jobs.waiting.is_empty() {
