@@ -111,7 +111,7 @@ fn pairs(config: &serde_json::Value, calls: &Calls, one: &Calls) -> Vec<(Mask, u
     let (calls, one) = (multiplications(calls, ATTENTION), multiplications(one, ATTENTION));
     assert_eq!([calls.len(), one.len()], [plan.layers.len(); 2]);
     let layers = plan.layers.iter().zip(calls.iter().zip(one));
-    let of_layer = |(layer, (count, one)): (&plan::Layer, (&usize, usize))| {
+    let of_layer = |(layer, (count, one)): (&plan::LayerPlan, (&usize, usize))| {
         // In a text of one token, the query of each head meets one panel of keys.
         let pairs_of_one = plan.heads.queries * COLUMNS;
         assert!(one > 0 && (count * pairs_of_one).is_multiple_of(one), "{count} {one}");
