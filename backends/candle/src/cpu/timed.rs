@@ -6,6 +6,8 @@
 mod work;
 
 use crate::kernels::pack::OperandFormat;
+#[cfg(test)]
+use crate::kernels::tile::MULTIPLICATIONS;
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
@@ -36,13 +38,24 @@ pub(crate) struct CallCost {
     pub(crate) operations: usize,
     /// The bytes that are read and written if each operand is read once and each result written once.
     pub(crate) bytes: usize,
+    /// The multiplications that the calling thread's tiles really did, padding included. With one thread,
+    /// this is the call's whole work in tiles. The other numbers follow from shapes.
+    #[cfg(test)]
+    pub(crate) multiplications: usize,
 }
 
 /// All calls so far.
 pub(crate) type Log = Arc<Mutex<Vec<(CallKind, CallCost)>>>;
 
 /// A call that runs. Dropping it logs its time.
-pub(super) struct Timing(Log, Call, Instant);
+pub(super) struct Timing {
+    log: Log,
+    call: Call,
+    start: Instant,
+    /// The thread's multiplications before the call.
+    #[cfg(test)]
+    before: usize,
+}
 
 /// The kind and the work of a call.
 pub(super) struct Call(CallKind, CallCost);
@@ -50,14 +63,25 @@ pub(super) struct Call(CallKind, CallCost);
 impl Timing {
     /// Starts the clock of a call.
     pub(super) fn start(log: &Log, call: Call) -> Self {
-        Self(log.clone(), call, Instant::now())
+        Self {
+            log: log.clone(),
+            call,
+            start: Instant::now(),
+            #[cfg(test)]
+            before: MULTIPLICATIONS.get(),
+        }
     }
 }
 
 impl Drop for Timing {
     fn drop(&mut self) {
-        let Self(log, Call(kind, cost), start) = self;
-        let call = (kind.clone(), CallCost { seconds: start.elapsed().as_secs_f64(), ..*cost });
-        log.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+        let Call(kind, cost) = &self.call;
+        let cost = CallCost {
+            seconds: self.start.elapsed().as_secs_f64(),
+            #[cfg(test)]
+            multiplications: MULTIPLICATIONS.get() - self.before,
+            ..*cost
+        };
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).push((kind.clone(), cost));
     }
 }

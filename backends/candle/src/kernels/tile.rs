@@ -23,6 +23,8 @@ use super::{
 };
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+#[cfg(test)]
+use std::cell::Cell;
 
 /// The number of columns of a panel.
 pub(crate) const COLUMNS: usize = 32;
@@ -94,6 +96,12 @@ pub(crate) struct TileOperands<'a> {
     pub(crate) b: &'a [u32],
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The multiplications of two values in all tiles of this thread, padding included.
+    pub(crate) static MULTIPLICATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Computes one tile: `sums[row][column] = start + Σ a · b` over the words of a row.
 pub(crate) fn multiply(
     set: InstructionSet,
@@ -109,6 +117,8 @@ pub(crate) fn multiply(
     let per_word = formats.1.per_word() / formats.0.per_word();
     assert!(rows <= self::rows(set, formats.0) && a.len() == chunks * rows * WORDS && rows <= sums.len());
     assert!(b.len() >= chunks * WORDS / per_word * COLUMNS);
+    #[cfg(test)]
+    MULTIPLICATIONS.set(MULTIPLICATIONS.get() + a.len() * formats.0.per_word() * COLUMNS);
     let (a, b, to) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast::<f32>());
     let start = match start {
         Start::Columns(columns) if formats.0 != OperandFormat::Int8 => {

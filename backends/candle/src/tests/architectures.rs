@@ -9,19 +9,19 @@ use serde_json::Value;
 use text_embeddings_backend_core::Pool;
 
 /// Fixtures with a setting that is refused, and a part of the refusal.
-const REFUSED: [(&str, &str); 1] = [("new-logn", "logn_attention_scale")];
+pub(super) const REFUSED: [(&str, &str); 1] = [("new-logn", "logn_attention_scale")];
 
 /// The outputs in fixtures, which are also the heads that compute them.
 const OUTPUTS: [&str; 6] = ["cls", "mean", "last", "logits", "splade", "embedding"];
 
 /// A fixture.
-struct Fixture {
-    name: String,
-    config: Value,
+pub(super) struct Fixture {
+    pub(super) name: String,
+    pub(super) config: Value,
     cases: Vec<Value>,
 }
 
-fn fixtures_of_architectures() -> Vec<Fixture> {
+pub(super) fn fixtures_of_architectures() -> Vec<Fixture> {
     let only = std::env::var("ARCHITECTURE").ok();
     let folder = fixtures().join("architectures");
     let mut names: Vec<String> = fs::read_dir(folder)
@@ -57,7 +57,7 @@ impl Fixture {
         Head::Embedding { pool, modules: Vec::new(), token_modules: Vec::new(), lexical: None }
     }
 
-    fn options(&self, output: &str) -> LoadOptions {
+    pub(super) fn options(&self, output: &str) -> LoadOptions {
         LoadOptions {
             backend: BackendKind::Candle,
             folder: PathBuf::new(),

@@ -26,7 +26,10 @@ impl Call {
         work: [usize; 2],
     ) -> Self {
         let [operations, bytes] = work;
-        Self(CallKind { name, sizes, format }, CallCost { calls: 1, seconds: 0.0, operations, bytes })
+        Self(
+            CallKind { name, sizes, format },
+            CallCost { calls: 1, operations, bytes, ..CallCost::default() },
+        )
     }
 
     /// A call on `f32` values.
