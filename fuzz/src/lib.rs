@@ -122,6 +122,7 @@ pub fn weights(data: &[u8]) {
         instruction_set: None,
         prefix_cache_bytes: 0,
         flash_attention: true,
+        device_timeout: None,
     }));
 }
 
@@ -164,6 +165,7 @@ pub fn gguf(data: &[u8]) {
         instruction_set: None,
         prefix_cache_bytes: 0,
         flash_attention: true,
+        device_timeout: None,
     }));
 }
 

@@ -38,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         instruction_set: Some(instruction_set.clone()),
         prefix_cache_bytes: 0,
         flash_attention: true,
+        device_timeout: None,
     })?;
     let batch = batch();
     // The first pass fills buffers that later passes reuse.

@@ -9,7 +9,11 @@ mod config;
 mod reader;
 mod translate;
 
-pub use self::{config::config, reader::Value, translate::is_bidirectional};
+pub use self::{
+    config::config,
+    reader::Value,
+    translate::{Separators, separators},
+};
 
 use self::reader::Reader;
 use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::Place};

@@ -268,8 +268,8 @@ mod tests {
         super::{
             matrix::{Order, WeightFormat},
             nibbles::{self, GROUP, Group},
-            simd::InstructionSet,
             pack::Stored,
+            simd::InstructionSet,
             stored::StoredMatrix,
             threads::Threads,
         },

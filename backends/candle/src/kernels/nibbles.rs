@@ -373,7 +373,8 @@ mod tests {
             FourBits { step, least, nibbles: std::array::from_fn(|_| rng.random_range(0..most)) }
         };
         let stored: Vec<FourBits> = (0..groups).map(|_| group(rng)).collect();
-        let value = |group: &FourBits| group.nibbles.map(|nibble| group.step * f32::from(nibble) + group.least);
+        let value =
+            |group: &FourBits| group.nibbles.map(|nibble| group.step * f32::from(nibble) + group.least);
         let values = stored.iter().flat_map(value).collect();
         (stored, values)
     }
