@@ -177,6 +177,15 @@ impl PromptTemplate {
         }
     }
 
+    /// The template with the token at its end that its family's head reads and no template can write.
+    #[must_use]
+    pub fn ending_in(mut self, family: &Family) -> Self {
+        for pieces in [Some(&mut self.pieces), self.bare.as_mut()].into_iter().flatten() {
+            pieces.extend(family.last_token.map(Piece::Token));
+        }
+        self
+    }
+
     /// The pieces of a request with an instruction, in order. Query and document occur once each, the
     /// instruction at most once.
     #[must_use]

@@ -233,7 +233,11 @@ pub(crate) async fn load(source: &ModelSource, choices: Choices) -> anyhow::Resu
 /// The flags that choose among the weights of a model. Each sets a field of `config.json`, where the backend
 /// reads it: the flag with its value, the field, and the field's value.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Choices(Vec<(String, &'static str, Value)>);
+pub(crate) struct Choices {
+    fields: Vec<(String, &'static str, Value)>,
+    /// The flags that decide the kind of the model; absent where no flag can.
+    kind: Option<KindFlags>,
+}
 
 impl Choices {
     fn of(args: &Args) -> Self {
@@ -244,7 +248,7 @@ impl Choices {
         let layers = layers.map(|layers| {
             (format!("--cutoff-layers {layers}"), text_embeddings_backend::CUTOFF_LAYERS, layers.into())
         });
-        Self(task.into_iter().chain(layers).collect())
+        Self { fields: task.into_iter().chain(layers).collect(), kind: Some(kind_flags(args)) }
     }
 
     /// The backend's description of `config.json` with the choices. If only a choice is wrong, the error
@@ -252,7 +256,10 @@ impl Choices {
     fn describe(&self, config: &Value, backend: BackendKind) -> Result<Description, BackendError> {
         let mut config = config.clone();
         let mut described = text_embeddings_backend::describe(&config, backend)?;
-        for (flag, field, value) in &self.0 {
+        if let Some(flags) = &self.kind {
+            files::check_head(&config, flags).map_err(|error| BackendError::Load(error.to_string()))?;
+        }
+        for (flag, field, value) in &self.fields {
             config[*field] = value.clone();
             described = text_embeddings_backend::describe(&config, backend).map_err(|error| match error {
                 BackendError::Load(reason) => BackendError::Load(format!("`{flag}`: {reason}")),
@@ -265,7 +272,7 @@ impl Choices {
     /// `config.json` with the choices.
     fn applied(&self, config: &Value) -> Value {
         let mut config = config.clone();
-        for (_, field, value) in &self.0 {
+        for (_, field, value) in &self.fields {
             config[*field] = value.clone();
         }
         config
@@ -284,10 +291,14 @@ pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
     }
 }
 
+/// The flags that decide the kind of the model.
+fn kind_flags(args: &Args) -> KindFlags {
+    KindFlags { model_type: args.model.model_type, pooling: args.pooling }
+}
+
 /// The configuration of the model, and the reason why it is of its kind.
 pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Config, String)> {
-    let flags = KindFlags { model_type: args.model.model_type, pooling: args.pooling };
-    let (model_type, reason) = files::detect(&ModelFacts::from(folder), &flags)?;
+    let (model_type, reason) = files::detect(&ModelFacts::from(folder), &kind_flags(args))?;
     let limits = ModelLimits {
         model_type,
         max_seq_length: folder.max_seq_length,

@@ -47,10 +47,21 @@ pub(crate) struct CudaOperations<A> {
     plain: TensorOperations,
     /// The type of operands: 16 bits.
     dtype: DType,
-    /// Whether all values that this pass keeps are finite.
-    finite: Option<Arc<Finite<A>>>,
+    /// The rows that all layers of this pass keep.
+    keeping: Option<Keeping<A>>,
+    /// The addresses of the rows that follow the keys and values of the next attention.
+    appended: Option<Tensor>,
     /// Whether the log already says that attention takes the general path.
     is_told: bool,
+}
+
+/// The rows whose keys and values every layer of a pass keeps.
+struct Keeping<A> {
+    /// The rows of the batch that are kept, in main memory and on the device.
+    rows: Vec<usize>,
+    uploaded: Tensor,
+    /// Whether all kept values are finite.
+    finite: Arc<Finite<A>>,
 }
 
 /// Some rows of a batch on the device.
@@ -81,7 +92,7 @@ impl<A: Accelerator> CudaOperations<A> {
         let plain = TensorOperations::new(accelerator.device().clone(), dtype);
         let accelerator = Arc::new(accelerator);
         let launches = Launches::new(&accelerator);
-        Self { accelerator, launches, plain, dtype, finite: None, is_told: false }
+        Self { accelerator, launches, plain, dtype, keeping: None, appended: None, is_told: false }
     }
 
     /// A new tensor of the shape of `x`, with undefined values.
@@ -101,6 +112,13 @@ impl<A: Accelerator> CudaOperations<A> {
     /// Adds a matrix's bias, if it has one, to each row of `x`.
     fn add_bias(&self, x: &Tensor, weight: &TensorMatrix) -> Result<()> {
         weight.bias.as_ref().map_or(Ok(()), |bias| self.launches.add_bias(x, bias))
+    }
+
+    /// The rows of `x`, and then those at the addresses `others`.
+    fn joined(&self, x: &Tensor, others: Option<&Tensor>) -> Result<Tensor> {
+        let Some(others) = others else { return Ok(x.clone()) };
+        let count = (x.dim(0).map_err(failed)? + others.elem_count()) as u32;
+        self.launches.gather_rows(x, Some(others), &self.ids(&(0..count).collect::<Vec<_>>())?)
     }
 
     fn ids(&self, ids: &[u32]) -> Result<Tensor> {
@@ -177,7 +195,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
-        self.finite = None;
+        (self.keeping, self.appended) = (None, None);
         pass(self)
     }
 
@@ -302,28 +320,30 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn keep(&mut self, x: &Tensor, rows: &[usize]) -> Result<DeviceValues<A>> {
-        let values = self.select(x, rows)?;
-        let finite = match &self.finite {
-            Some(finite) => Arc::clone(finite),
-            None => Arc::clone(self.finite.insert(Arc::new(Finite::new(&self.accelerator)?))),
+        // Every layer keeps the same rows: their list goes to the device once.
+        let keeping = match self.keeping.take().filter(|keeping| keeping.rows == rows) {
+            Some(keeping) => keeping,
+            None => Keeping {
+                rows: rows.to_vec(),
+                uploaded: self.plain.ids(rows)?,
+                finite: Arc::new(Finite::new(&self.accelerator)?),
+            },
         };
-        finite.look_at(&values)?;
-        Ok(DeviceValues::new(values, finite))
+        let keeping = self.keeping.insert(keeping);
+        let values = self.launches.gather_rows(x, None, &keeping.uploaded)?;
+        keeping.finite.look_at(&values)?;
+        Ok(DeviceValues::new(values, Arc::clone(&keeping.finite)))
     }
 
+    /// Only notes where the rows are: attention gathers them together with the rows of `x`, so that each row
+    /// is copied once.
     fn append(&mut self, x: &mut Tensor, rows: &[(&DeviceValues<A>, usize)]) -> Result<()> {
-        let (above, columns) = x.dims2().map_err(failed)?;
-        let row_bytes = columns * self.dtype.size_in_bytes();
-        let all = self.accelerator.empty((above + rows.len(), columns), self.dtype).map_err(failed)?;
-        all.slice_set(x, 0, 0).map_err(failed)?;
+        let row_bytes = x.dim(1).map_err(failed)? * self.dtype.size_in_bytes();
         let mut addresses = Vec::with_capacity(rows.len());
         for (kept, row) in rows {
             addresses.push((kept.address()? + (row * row_bytes) as u64) as i64);
         }
-        let addresses = Tensor::new(addresses, self.accelerator.device()).map_err(failed)?;
-        let below = all.narrow(0, above, rows.len()).map_err(failed)?;
-        self.launches.gather_addresses(&addresses, &below)?;
-        *x = all;
+        self.appended = Some(Tensor::new(addresses, self.accelerator.device()).map_err(failed)?);
         Ok(())
     }
 
@@ -345,17 +365,19 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             )?;
             turned
         };
+        let appended = self.appended.take();
         let sequences = match &rows.attention {
             Path::Flash(sequences) => sequences,
             Path::General(padded) => {
-                let (queries, keys_values) = (exact(&queries)?, exact(attention.keys_values)?);
+                let keys_values = self.joined(attention.keys_values, appended.as_ref())?;
+                let (queries, keys_values) = (exact(&queries)?, exact(&keys_values)?);
                 let context = self.plain.attend(padded, &queries, &keys_values, attention.disentangled)?;
                 return self.operand(&context, Precision::Low);
             }
         };
         let keys_values = match &sequences.gathered {
-            Some(gathered) => self.launches.gather_rows(attention.keys_values, gathered)?,
-            None => attention.keys_values.clone(),
+            Some(rows) => self.launches.gather_rows(attention.keys_values, appended.as_ref(), rows)?,
+            None => self.joined(attention.keys_values, appended.as_ref())?,
         };
         let context = (|| {
             let queries = queries.reshape((count, heads, size))?;
@@ -374,7 +396,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn select(&mut self, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        self.launches.gather_rows(x, &self.plain.ids(rows)?)
+        self.launches.gather_rows(x, None, &self.plain.ids(rows)?)
     }
 
     fn add_rows(&mut self, x: &Tensor, rows: &[usize], factors: &[f32], sum: &mut Tensor) -> Result<()> {

@@ -213,7 +213,8 @@ pub(crate) trait Operations: Send {
     /// them.
     fn keep(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Kept>;
 
-    /// Appends kept rows to the rows of `x`. Each is given by its keeper and its index there.
+    /// Appends kept rows to the rows of `x`, the keys and values of the next [`Operations::attention`]. Each
+    /// is given by its keeper and its index there.
     fn append(&mut self, x: &mut Self::Tensor, rows: &[(&Self::Kept, usize)]) -> Result<()>;
 
     /// Bytes per kept value.

@@ -94,6 +94,20 @@ pub(super) fn config_of(modules: &[Module], class: &str) -> Option<String> {
     is_inside(&module.path).then(|| module_config(&module.path))
 }
 
+/// Refuses a module of an unknown class in an embedding model. It needs nothing but
+/// modules.json, so it comes before tokenizer and weights are looked for.
+pub(super) fn refuse_unknown(modules: &[Module]) -> Result<(), FilesError> {
+    let mut classes = modules.iter().map(Module::class_name);
+    if !classes.clone().any(|class| class == "Pooling") {
+        return Ok(());
+    }
+    let is_unknown = |class: &&str| *class != "LogitScore" && ORDER.iter().all(|(known, _)| known != class);
+    match classes.find(is_unknown) {
+        Some(class) => Err(FilesError::UnsupportedModule { class: class.to_owned(), after: String::new() }),
+        None => Ok(()),
+    }
+}
+
 /// Refuses unsupported modules and a wrong order. `may_normalize` says whether the last module may be
 /// Normalize.
 pub(super) fn check_order(modules: &[Module], may_normalize: bool) -> Result<(), FilesError> {

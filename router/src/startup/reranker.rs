@@ -94,7 +94,10 @@ pub(crate) fn resolve(
     // A fine-tuned model with other answers than its family has another score, too.
     let agrees = family.as_ref().map_or(Ok(true), |(family, _)| agrees(family, folder, tokenizer))?;
     let prompt = match own {
-        Some(own) => Some(own),
+        Some((template, origin)) => match &family {
+            Some((family, _)) => Some((template.ending_in(family), origin)),
+            None => Some((template, origin)),
+        },
         None => family_prompt(config, folder, family.as_ref(), (agrees, tokenizer))?,
     };
     let joined = || (Prompt::Joined, "none: the model's tokenizer joins query and document".to_owned());

@@ -5,7 +5,7 @@
 use super::{
     activation, classification, names, parse,
     post_norm::{BERT, EncoderConfig as Body, Names, encoder},
-    refuse, unsupported,
+    refuse, require,
 };
 use crate::{
     operations::Result,
@@ -140,10 +140,11 @@ fn kinds(value: &Value, config: &DebertaConfig) -> Result<Vec<&'static str>> {
         Some(Kinds::Joined(names)) => names.split('|').map(|name| name.trim().to_lowercase()).collect(),
         Some(Kinds::List(names)) => names.clone(),
     };
-    match names.iter().find(|name| !["c2p", "p2c"].contains(&name.as_str())) {
-        Some(other) => Err(unsupported(value, &format!("pos_att_type {other:?}"))),
-        None => Ok(["c2p", "p2c"].into_iter().filter(|kind| names.iter().any(|name| name == kind)).collect()),
+    let known = ["c2p", "p2c"];
+    for name in &names {
+        require(value, "pos_att_type", name, &known)?;
     }
+    Ok(known.into_iter().filter(|kind| names.iter().any(|name| name == kind)).collect())
 }
 
 /// The buckets of distances, for inputs of at most `positions` tokens.

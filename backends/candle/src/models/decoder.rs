@@ -1,7 +1,7 @@
 //! Decoders similar to Llama (transformers): pre-norm layers with rotary positions and a gated MLP. A
 //! [`Family`] describes the differences between architectures as data.
 
-use super::{activation, names, parse, rotary::rope_of, score_on_last_token, unsupported};
+use super::{activation, names, parse, require, rotary::rope_of, score_on_last_token};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -108,11 +108,10 @@ impl DecoderConfig {
             ));
         }
         let known = ["full_attention", "sliding_attention"];
-        let unknown = config.layer_types.iter().flatten().find(|kind| !known.contains(&kind.as_str()));
-        match unknown {
-            Some(kind) => Err(unsupported(value, &format!("layer_types {kind:?}"))),
-            None => Ok(config),
+        for kind in config.layer_types.iter().flatten() {
+            require(value, "layer_types", kind, &known)?;
         }
+        Ok(config)
     }
 
     fn heads(&self) -> Heads {

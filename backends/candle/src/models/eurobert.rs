@@ -4,7 +4,7 @@
 use super::{
     classification,
     decoder::{self, DecoderConfig, Family},
-    names, parse, unsupported,
+    names, parse, unsupported_value,
 };
 use crate::{
     operations::Result,
@@ -31,7 +31,9 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         "late" => Reads::EachToken,
         "mean" => Reads::Mean,
         "bos" => Reads::First,
-        other => return Err(unsupported(value, &format!("classifier_pooling {other:?}"))),
+        other => {
+            return Err(unsupported_value(value, "classifier_pooling", other, &["late", "mean", "bos"]));
+        }
     };
     let hidden = config.hidden_size;
     let dense = MatrixPart::new("dense", [hidden, hidden]);

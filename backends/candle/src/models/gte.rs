@@ -5,7 +5,7 @@ use super::{
     activation, head_size, parse,
     parts::{classification, encoder, fused_attention, refuse_set},
     post_norm::EncoderConfig,
-    refuse,
+    refuse, require,
     rotary::rope,
 };
 use crate::{
@@ -23,14 +23,9 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let norm_type = value["layer_norm_type"].as_str().unwrap_or("layer_norm");
     let position_type = config.position_embedding_type.as_deref().unwrap_or("rope");
     refuse_set(value, &["logn_attention_scale"])?;
-    refuse(
-        value,
-        &[
-            (norm_type != "layer_norm", &format!("layer_norm_type {norm_type:?}")),
-            (position_type != "rope", &format!("position_embedding_type {position_type:?}")),
-            (value["pack_qkv"] == false, "pack_qkv false"),
-        ],
-    )?;
+    require(value, "layer_norm_type", norm_type, &["layer_norm"])?;
+    require(value, "position_embedding_type", position_type, &["rope"])?;
+    refuse(value, &[(value["pack_qkv"] == false, "pack_qkv false")])?;
     let activation = activation(value, "hidden_act", &config.hidden_act)?;
     let rotation = rotation(value, head_size(config.hidden_size, config.num_attention_heads)?)?;
     let layers = (0..config.num_hidden_layers).map(|index| layer(&config, index, activation)).collect();

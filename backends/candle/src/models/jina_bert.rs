@@ -6,7 +6,7 @@ use super::{
     parse,
     parts::{classification, encoder},
     post_norm::EncoderConfig,
-    unsupported,
+    unsupported_value,
 };
 use crate::{
     operations::Result,
@@ -21,7 +21,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let activation = match value["feed_forward_type"].as_str().unwrap_or("original") {
         "geglu" => Activation::Gelu,
         "reglu" => Activation::Relu,
-        other => return Err(unsupported(value, &format!("feed_forward_type {other:?} with ALiBi"))),
+        other => return Err(unsupported_value(value, "feed_forward_type", other, &["geglu", "reglu"])),
     };
     let has_head_norms = has_head_norms(value);
     let layer = |index| {

@@ -7,7 +7,7 @@ use super::{
     parts::{classification, encoder, fused_attention},
     post_norm::EncoderConfig,
     rotary::rope,
-    unsupported,
+    unsupported_value,
 };
 use crate::{
     operations::Result,
@@ -40,7 +40,9 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let is_rotary = match config.position_embedding_type.as_deref().unwrap_or(default) {
         "rotary" => true,
         "absolute" => false,
-        other => return Err(unsupported(value, &format!("position_embedding_type {other:?}"))),
+        other => {
+            return Err(unsupported_value(value, "position_embedding_type", other, &["rotary", "absolute"]));
+        }
     };
     let position = if is_rotary {
         let base = value["rotary_emb_base"].as_f64().unwrap_or(10_000.0);

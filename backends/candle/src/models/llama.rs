@@ -3,7 +3,7 @@
 
 use super::{
     decoder::{self, DecoderConfig, Family},
-    parse, score_on_last_token, unsupported,
+    parse, score_on_last_token, unsupported_value,
 };
 use crate::{
     operations::Result,
@@ -41,7 +41,9 @@ pub(super) fn bidirectional_plan(value: &Value) -> Result<Plan> {
         None | Some("avg" | "mean") => Reads::Mean,
         Some("cls") => Reads::First,
         Some("last") => Reads::Last,
-        Some(other) => return Err(unsupported(value, &format!("pooling {other:?}"))),
+        Some(other) => {
+            return Err(unsupported_value(value, "pooling", other, &["avg", "mean", "cls", "last"]));
+        }
     };
     let divisor = settings.temperature.unwrap_or(1.0);
     let head = Classification { reads, divisor, ..score_on_last_token(config.hidden_size) };

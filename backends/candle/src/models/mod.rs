@@ -186,6 +186,20 @@ fn unsupported(config: &Value, setting: &str) -> BackendError {
     BackendError::Load(format!("config.json: {setting} is not supported for {name}"))
 }
 
+/// The error for a field with a value that is not supported.
+fn unsupported_value(config: &Value, field: &str, value: &str, supported: &[&str]) -> BackendError {
+    let name = config["model_type"].as_str().unwrap_or("this architecture");
+    let supported = supported.join(", ");
+    BackendError::Load(format!(
+        "config.json: {field} {value:?} is not supported for {name}; supported: {supported}"
+    ))
+}
+
+/// Refuses a field whose value is not among the supported ones.
+fn require(config: &Value, field: &str, value: &str, supported: &[&str]) -> Result<()> {
+    if supported.contains(&value) { Ok(()) } else { Err(unsupported_value(config, field, value, supported)) }
+}
+
 /// Refuses the first setting that has an unsupported value. Each pair says whether it has, and names it.
 fn refuse(config: &Value, settings: &[(bool, &str)]) -> Result<()> {
     match settings.iter().find(|(is_set, _)| *is_set) {
@@ -207,7 +221,7 @@ fn parse<T: DeserializeOwned>(config: &Value) -> Result<T> {
 
 /// The activation function with the name `name`, which `field` contains.
 fn activation(config: &Value, field: &str, name: &str) -> Result<Activation> {
-    Activation::from_config(name).ok_or_else(|| unsupported(config, &format!("{field} {name:?}")))
+    Activation::from_config(name).ok_or_else(|| unsupported_value(config, field, name, &Activation::NAMES))
 }
 
 /// The size of a head, for `heads` heads of equal size.

@@ -1,7 +1,7 @@
 //! ModernBERT (transformers, `modeling_modernbert.py`): some layers attend to the whole text, the others to a
 //! window.
 
-use super::{activation, classification, head_size, names, parse, refuse, rotary::rope_of};
+use super::{activation, classification, head_size, names, parse, refuse, require, rotary::rope_of};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -118,7 +118,7 @@ fn tops(
 ) -> Result<(Classification, MaskedLm)> {
     let width = config.hidden_size;
     let pooling = config.classifier_pooling.as_deref().unwrap_or("cls");
-    refuse(value, &[(!["cls", "mean"].contains(&pooling), &format!("classifier_pooling {pooling:?}"))])?;
+    require(value, "classifier_pooling", pooling, &["cls", "mean"])?;
     let act = config.classifier_activation.as_deref().unwrap_or("gelu");
     let act = activation(value, "classifier_activation", act)?;
     let dense = MatrixPart::new("head.dense", [width, width]).biased(config.classifier_bias == Some(true));

@@ -4,7 +4,7 @@
 //! Input: a configuration with BERT's names, and the names of a layer's tensors. Output: a plan without
 //! heads, which each architecture completes.
 
-use super::{activation, head_size, refuse};
+use super::{activation, head_size, refuse, require};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
@@ -70,13 +70,8 @@ pub(super) const WORDS: &str = "embeddings.word_embeddings.weight";
 /// The plan without heads. `offset` is the position of the first token.
 pub(super) fn encoder(value: &Value, config: &EncoderConfig, offset: usize, names: &Names) -> Result<Plan> {
     let position_type = config.position_embedding_type.as_deref().unwrap_or("absolute");
-    refuse(
-        value,
-        &[
-            (position_type != "absolute", &format!("position_embedding_type {position_type:?}")),
-            (config.is_decoder, "is_decoder true"),
-        ],
-    )?;
+    require(value, "position_embedding_type", position_type, &["absolute"])?;
+    refuse(value, &[(config.is_decoder, "is_decoder true")])?;
     let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
     let activation = activation(value, "hidden_act", &config.hidden_act)?;

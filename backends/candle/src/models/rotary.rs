@@ -1,6 +1,6 @@
 //! Reads rotary positions from configurations: `rope_theta` with `rope_scaling`, or `rope_parameters`.
 
-use super::unsupported;
+use super::{unsupported, unsupported_value};
 use crate::{
     operations::Result,
     rope::{LongRope, Rope, Scaling, Yarn},
@@ -8,6 +8,9 @@ use crate::{
 use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::BackendError;
+
+/// The supported values of `rope_type`.
+const ROPE_TYPES: [&str; 6] = ["default", "linear", "dynamic", "yarn", "llama3", "longrope"];
 
 /// The fields of `rope_scaling` or `rope_parameters`.
 #[derive(Debug, Default, Deserialize)]
@@ -133,6 +136,6 @@ fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scali
                 attention_factor,
             }))
         }
-        Some(other) => Err(unsupported(config, &format!("the rope type {other:?}"))),
+        Some(other) => Err(unsupported_value(config, "the rope type", other, &ROPE_TYPES)),
     }
 }

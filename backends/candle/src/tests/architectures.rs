@@ -291,7 +291,12 @@ fn settings_of_encoders_that_no_plan_carries_out_are_refused_by_name() {
         ("distilbert-embedding", "n_layers", u64::MAX.into(), "cannot be: at most 10000"),
         ("nomic-moe", "n_layer", 1_000_000_000.into(), "n_layer 1000000000 cannot be"),
         ("nomic-moe", "num_experts", 1_000_000_000.into(), "num_experts 1000000000 cannot be"),
-        ("bert-embedding", "hidden_act", "quick_gelu".into(), "hidden_act \"quick_gelu\""),
+        (
+            "bert-embedding",
+            "hidden_act",
+            "quick_gelu".into(),
+            "hidden_act \"quick_gelu\" is not supported for bert; supported: gelu, ",
+        ),
         ("bert-embedding", "num_attention_heads", 4.into(), "hidden_size must be a positive multiple"),
         ("distilbert-embedding", "activation", "mish".into(), "activation \"mish\""),
         ("mpnet-embedding", "relative_attention_num_buckets", 64.into(), "relative_attention_num_buckets 64"),
