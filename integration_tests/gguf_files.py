@@ -56,6 +56,8 @@ class Recipe:
     without: tuple[str, ...] = ()
     # Metadata that replaces the converter's at the end; None removes a key.
     metadata: dict = field(default_factory=dict)
+    # Whether to store matrices of one row as vectors, as llama.cpp's quantiser does.
+    flat: bool = False
     # Whether to store quantised matrices as the F32 values that they decode to.
     widened: bool = False
 
@@ -222,6 +224,7 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
             writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for name, value in tensors.items():
         if name not in recipe.without:
+            value = value[0] if recipe.flat and value.ndim == 2 and len(value) == 1 else value
             add_tensor(writer, name, value, recipe.kind, widened=recipe.widened)
     finish(writer, path)
     return path

@@ -136,6 +136,9 @@ CASES = {
     ),
     "BERT as a cross-encoder": (same(SERVED / "bert-cross-encoder"), Recipe(pooling=Pooling.RANK), (), ()),
     "XLM-RoBERTa as a cross-encoder": (same(SERVED / "xlm-roberta-reranker"), Recipe(pooling=Pooling.RANK), (), ()),
+    "XLM-RoBERTa, rows as vectors": (
+        same(SERVED / "xlm-roberta-reranker"), Recipe(pooling=Pooling.RANK, flat=True), (), ()
+    ),
     "Qwen2 without a causal mask": (bidirectional_qwen2, Recipe(), MEAN, MEAN),
     "Llama with scaled positions": (scaled_llama, Recipe(pooling=Pooling.MEAN), MEAN, ()),
     "Llama without a causal mask": (bidirectional_llama, Recipe(pooling=Pooling.MEAN), MEAN, ()),
@@ -320,6 +323,18 @@ REFUSED = {
     "a file that ends in its metadata": (cut(1000), "claim to be a list of"),
     "a file that ends in its tensors": (cut(200_000), "does not fit its place in the file"),
 }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int4"])
+def test_a_block_with_an_infinite_scale_is_refused(dtype, tmp_path):
+    name = "blk.1.attn_q.weight"
+    file = write(MODELS / "tied-bf16", tmp_path / "file.gguf", Recipe("Q4_0", rerank=True))
+    start = int(next(tensor.data_offset for tensor in gguf.GGUFReader(file).tensors if tensor.name == name))
+    content = bytearray(file.read_bytes())
+    content[start : start + 2] = np.float16(np.inf).tobytes()
+    file.write_bytes(content)
+    message = refusal(file, "--dtype", dtype)
+    assert "first answer is not a number: tensor `model.layers.1.self_attn.q_proj.weight`" in message, message
 
 
 @pytest.mark.parametrize("case", REFUSED)
