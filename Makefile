@@ -86,7 +86,8 @@ scale-test: $(VENV)/installed ## Send 10,000 requests to three servers behind ea
 
 test: check check-features check-aarch64 unit integration counts ## Run everything that CI runs
 
-check: prose ## Check formatting, lints, documentation, spelling and prose
+check: prose ## Check formatting, names, lints, documentation, spelling and prose
+	$(PYTHON) scripts/type_names.py
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,http --locked -- -D warnings
@@ -145,8 +146,9 @@ $(LLAMA)/installed: benches/requirements-llama.txt
 GPU := $(abspath $(TARGET))/gpu.env
 # Tests on a GPU run one after the other: they share the card's memory.
 CUDA_TESTS := -p text-embeddings-backend-candle --features cuda,flash-attn --lib --locked -- --test-threads=1
-# Tests without settings that only a CPU has (int8, instruction sets).
-CUDA_INTEGRATION := $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py listwise.py)
+# Tests without settings that only a CPU has (instruction sets, the prefix cache in float32). Those in int8 skip
+# themselves.
+CUDA_INTEGRATION := $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py listwise.py served_models.py minilm.py reranker_families.py jina.py)
 
 $(GPU): scripts/cuda-toolkit.sh scripts/cuda-cutlass.sh scripts/cuda-nvcc.sh
 	mkdir -p $(TARGET)

@@ -4,9 +4,9 @@
 
 Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py),
 `request_costs.json` (from request_costs.py), `roofline.md`, `roofline-minilm.md` and `kernels.txt` (from the
-benchmarks with these names). If a file is missing, its part of the documents stays as it is. Output: the parts of the two documents between
-`<!-- name -->` and `<!-- /name -->`, and charts next to them. Invariants: the same measurements give the same
-documents, and nothing else in them changes. Standard library only.
+benchmarks with these names). If a file is missing, its part of the documents stays as it is. Output: the
+parts of the two documents between `<!-- name -->` and `<!-- /name -->`, and charts next to them. Invariants:
+the same measurements give the same documents, and nothing else in them changes. Standard library only.
 usage: render.py [--check]; with --check, it writes nothing, and exits with 1 if something would change"""
 
 import json

@@ -29,10 +29,10 @@ Pooling = gguf.PoolingType
 WORKER = Path(__file__).with_name("llama_outputs.py")
 QUERY = "Which planet is red?"
 TEXTS = ["Mars is red.", "Bread is baked from flour and water 1234.", "The capital of China is Beijing; is it?"]
-# The largest difference of a probability, or of a value of a unit vector, by the type of the matrices. In F32
-# and F16, products differ by the order of their sums and by llama.cpp's activations in F16. In the others,
-# they differ by its activations in bytes: the last number of each row of `KINDS`.
-EXACT = {"F32": 1e-4, "F16": 2e-3}
+# The largest difference of a probability, or of a value of a unit vector, by the type of the matrices. In
+# F32, llama.cpp reads GELU from a table in F16; in F16, its activations are F16, too. In the other types, its
+# activations are bytes: the last number of each row of `KINDS`.
+EXACT = {"F32": 1e-3, "F16": 2e-3}
 TYPES = (*EXACT, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K_M", "Q5_K_M", "Q6_K")
 # The types whose own error is far above the tolerance, so that a wrong block would be seen.
 COARSE = ("Q4_0", "Q4_1", "IQ4_NL", "Q4_K_M")
@@ -124,7 +124,7 @@ def scores_of_a_cross_encoder(file: Path) -> tuple[np.ndarray, np.ndarray]:
 KINDS = {
     "Qwen3-Reranker": (reranker, scores_of_a_reranker, 5e-2),
     "BERT": (embedder, vectors_of_texts, 5e-3),
-    "XLM-RoBERTa cross-encoder": (cross_encoder, scores_of_a_cross_encoder, 5e-2),
+    "XLM-RoBERTa cross-encoder": (cross_encoder, scores_of_a_cross_encoder, 2e-2),
 }
 
 

@@ -18,7 +18,7 @@ use std::{fmt, num::NonZeroUsize, time::Instant};
 use anyhow::Context;
 use serde_json::Value;
 use text_embeddings_backend::{BackendKind, Head, LoadOptions, Loaded, ModelType};
-use text_embeddings_backend_core::{BackendError, DType, Description};
+use text_embeddings_backend_core::{BackendError, DType, Description, amount};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
@@ -55,9 +55,9 @@ pub(crate) struct Started {
 /// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     backend::check(args)?;
-    let mut steps = Steps::start();
+    let mut steps = StepTimes::start();
     let source =
-        ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
+        ModelSource { dense_path: args.dense_path.clone(), ..model_source(&args.model_id, &args.model.hub) };
     let folder = load(&source, Choices::of(args)).await.map_err(|error| named(error, &args.model_id))?;
     steps.done("files");
     let (config, reason) = resolve(args, &folder)?;
@@ -77,8 +77,8 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("weights");
     model.dimensions = check::model(loaded.backend.as_mut(), &encoder, config.model_type, &model)?;
     steps.done("check");
-    let weights = backend::source(&folder);
-    tracing::info!("Loaded in {steps}: {}", described(&config, &loaded, &weights));
+    let weights = backend::weight_files(&folder);
+    tracing::info!("Loaded in {steps}: {}", loaded_model(&config, &loaded, &weights));
     let memory = memory::planned(available, args, &config, &loaded)?;
     log_answers(&config, &model, score_activation.as_deref(), reranker.as_ref());
     let held = memory.map_or_else(String::new, |plan| format!(", {} loaded", memory::megabytes(plan.loaded)));
@@ -123,7 +123,7 @@ fn engine_limits(config: &Config) -> EngineLimits {
 }
 
 /// The loaded model in words: kind, arithmetic, backend, weight files, device and prefix cache.
-fn described(config: &Config, loaded: &Loaded, weights: &str) -> String {
+fn loaded_model(config: &Config, loaded: &Loaded, weights: &str) -> String {
     format!(
         "{}, {}, computed in {} by {}{} from {weights}, on {}; prefix cache of at most {} MB",
         config.model_id,
@@ -138,10 +138,11 @@ fn described(config: &Config, loaded: &Loaded, weights: &str) -> String {
 
 /// The device that computes, for a CPU with its threads and instructions.
 fn computer(config: &Config, loaded: &Loaded) -> String {
-    let pinned = if config.pin_threads { "pinned " } else { "" };
+    let thread = if config.pin_threads { "pinned thread" } else { "thread" };
+    let threads = amount(config.threads, thread);
     match &loaded.instruction_set {
-        Some(set) => format!("{}, {} {pinned}threads with {set}", loaded.device, config.threads),
-        None if loaded.device == "cpu" => format!("cpu, {} threads", config.threads),
+        Some(set) => format!("{}, {threads} with {set}", loaded.device),
+        None if loaded.device == "cpu" => format!("cpu, {threads}"),
         None => loaded.device.to_owned(),
     }
 }
@@ -188,13 +189,13 @@ fn named(error: anyhow::Error, model_id: &str) -> anyhow::Error {
 }
 
 /// The time of each step of the start, for the log.
-struct Steps {
+struct StepTimes {
     start: Instant,
     /// The name of each step, and when it ended.
     done: Vec<(&'static str, Instant)>,
 }
 
-impl Steps {
+impl StepTimes {
     fn start() -> Self {
         Self { start: Instant::now(), done: Vec::new() }
     }
@@ -204,7 +205,7 @@ impl Steps {
     }
 }
 
-impl fmt::Display for Steps {
+impl fmt::Display for StepTimes {
     /// `2.4 s (files 0.1, weights 2.3)`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut last = self.start;
@@ -280,7 +281,7 @@ impl Choices {
 }
 
 /// The model of this name, and where it is fetched from.
-pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
+pub(crate) fn model_source(model_id: &str, hub: &HubArgs) -> ModelSource {
     ModelSource {
         model_id: model_id.to_owned(),
         revision: hub.revision.clone(),
@@ -326,8 +327,8 @@ fn log_answers(
         ModelType::Embedding(_) => {
             let names: Vec<&str> = model.prompts.named.keys().map(String::as_str).collect();
             tracing::info!(
-                "Vectors have {} values; prompts: {}; put before texts by default: {:?}",
-                model.dimensions,
+                "Vectors have {}; prompts: {}; put before texts by default: {:?}",
+                amount(model.dimensions, "value"),
                 if names.is_empty() { "none".to_owned() } else { names.join(", ") },
                 model.prompts.default
             );
@@ -342,7 +343,8 @@ fn log_answers(
             let score = reranker.score.as_str();
             if let Some(activation) = score_activation.filter(|activation| *activation != score) {
                 tracing::info!(
-                    "sentence-transformers applies this model's own activation ({activation}) to the raw score instead"
+                    "sentence-transformers applies this model's own activation ({activation}) to the raw \
+                     score instead"
                 );
             }
         }
@@ -405,7 +407,7 @@ mod tests {
     fn each_step_is_shown_with_its_own_time() {
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
-        let steps = Steps { start, done: vec![("files", after(120)), ("weights", after(2_400))] };
+        let steps = StepTimes { start, done: vec![("files", after(120)), ("weights", after(2_400))] };
         assert_eq!(steps.to_string(), "2.4 s (files 0.1, weights 2.3)");
     }
 }

@@ -16,18 +16,19 @@ mod kept;
 mod kernel_tests;
 mod launches;
 mod sequences;
+pub(crate) mod target;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod tests;
 #[cfg(all(test, target_os = "linux"))]
 mod twins;
 
 use crate::{
-    attention::Heads,
+    attention::{Heads, Mask},
     load::Weight,
     operations::{Attention, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
     plain::{
         TensorMatrix, TensorOperations, failed,
-        padded::{Limits, PaddedAttention},
+        padded::{GroupLimits, PaddedAttention},
     },
     rope::Angles,
 };
@@ -37,7 +38,7 @@ use kept::{DeviceValues, Finite};
 use launches::{Launches, MOST_LOOKUPS, TurnedHeads, Turns};
 use sequences::Sequences;
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
-use text_embeddings_backend_core::Activation;
+use text_embeddings_backend_core::{Activation, BackendError};
 
 /// Operations on one accelerator.
 pub(crate) struct CudaOperations<A> {
@@ -53,6 +54,8 @@ pub(crate) struct CudaOperations<A> {
     appended: Option<Tensor>,
     /// Whether the log already says that attention takes the general path.
     is_told: bool,
+    /// The sizes of heads and the masks with which flash attention gave the right values.
+    proved: Vec<(usize, Mask)>,
 }
 
 /// The rows whose keys and values every layer of a pass keeps.
@@ -63,6 +66,9 @@ struct Keeping<A> {
     /// Whether all kept values are finite.
     finite: Arc<Finite<A>>,
 }
+
+/// The widest window that is proved: wider ones use the same kernels.
+const MOST_PROVED: usize = 1022;
 
 /// Some rows of a batch on the device.
 pub(crate) struct CudaRows {
@@ -92,7 +98,16 @@ impl<A: Accelerator> CudaOperations<A> {
         let plain = TensorOperations::new(accelerator.device().clone(), dtype);
         let accelerator = Arc::new(accelerator);
         let launches = Launches::new(&accelerator);
-        Self { accelerator, launches, plain, dtype, keeping: None, appended: None, is_told: false }
+        Self {
+            accelerator,
+            launches,
+            plain,
+            dtype,
+            keeping: None,
+            appended: None,
+            is_told: false,
+            proved: Vec::new(),
+        }
     }
 
     /// A new tensor of the shape of `x`, with undefined values.
@@ -123,6 +138,45 @@ impl<A: Accelerator> CudaOperations<A> {
 
     fn ids(&self, ids: &[u32]) -> Result<Tensor> {
         Tensor::new(ids, self.accelerator.device()).map_err(failed)
+    }
+
+    /// Compares flash attention with a known result, once for each kernel that the model needs. A kernel that a
+    /// build lacks leaves its output undefined, and `candle-flash-attn` reports no error.
+    fn prove_flash(&mut self, size: usize, mask: Mask) -> Result<()> {
+        if self.proved.contains(&(size, mask)) {
+            return Ok(());
+        }
+        // One more token than a query sees, so that the window matters.
+        let side =
+            [mask.before, mask.after].into_iter().filter(|&side| side != usize::MAX).max().unwrap_or(0);
+        let tokens = side.min(MOST_PROVED) + 2;
+        let device = self.accelerator.device();
+        // With equal keys, a query's result is the mean of the values that it sees. Each value is its token's
+        // share of the text, so that means differ.
+        let value = |token: usize| token as f32 / tokens as f32;
+        let result = (|| {
+            let equal = Tensor::ones((tokens, 1, size), self.dtype, device)?;
+            let values: Vec<f32> = (0..tokens).map(value).collect();
+            let values = Tensor::from_vec(values, (tokens, 1, 1), device)?;
+            let values = values.broadcast_as((tokens, 1, size))?.to_dtype(self.dtype)?.contiguous()?;
+            let turned = Turned { queries: &equal, keys: &equal, values: &values };
+            let result = self.accelerator.flash(&turned, &Sequences::one(tokens, mask, device)?)?;
+            result.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()
+        })();
+        let result = result.map_err(failed)?;
+        let is_right = |(token, values): (usize, &[f32])| {
+            let seen = mask.visible(token, 0, tokens);
+            let mean = seen.clone().map(value).sum::<f32>() / seen.len() as f32;
+            values.iter().all(|value| (value - mean).abs() < 0.02)
+        };
+        if result.is_empty() || !result.chunks(size).enumerate().all(is_right) {
+            return Err(BackendError::Load(format!(
+                "flash attention gives wrong values on this GPU (heads of {size}, {mask:?}): set \
+                 USE_FLASH_ATTENTION=False, and report it"
+            )));
+        }
+        self.proved.push((size, mask));
+        Ok(())
     }
 
     fn turns(&self, angles: &[Angles<'_>], size: usize) -> Result<Turns> {
@@ -294,6 +348,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             None
         };
         let attention = if let Some(sequences) = sequences {
+            self.prove_flash(rows.heads.size, rows.scoring.mask)?;
             Path::Flash(sequences)
         } else {
             if !std::mem::replace(&mut self.is_told, true) {
@@ -302,7 +357,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
                      soft caps or heads of this size, or this build lacks it"
                 );
             }
-            Path::General(PaddedAttention::new(&rows, Limits::GPU, device).map_err(failed)?)
+            Path::General(PaddedAttention::new(&rows, GroupLimits::GPU, device).map_err(failed)?)
         };
         Ok(CudaRows { heads: rows.heads, turns, attention })
     }

@@ -328,7 +328,8 @@ fn from_files(facts: &ModelFacts) -> Detected {
         return found(pooling_of_files(facts)?, "its files name a pooling");
     }
     if facts.is_bert() && !facts.is_causal() {
-        let reason = "config.json names a kind of BERT, and nothing says how it pools; give `--pooling` if not by its first token";
+        let reason = "config.json names a kind of BERT, and nothing says how it pools; give `--pooling` if \
+            not by its first token";
         return found(ModelType::Embedding(Pool::Cls), reason);
     }
     from_hints(facts)

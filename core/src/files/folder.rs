@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tempfile::TempDir;
 use text_embeddings_backend_core::{BackendError, BackendKind, Description};
-use text_embeddings_checkpoint::Checkpoint;
+use text_embeddings_checkpoint::CheckpointFile;
 
 use super::config::{
     LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, TokenizerConfig,
@@ -199,7 +199,7 @@ impl ModelFolder {
         // ONNX Runtime checks the form of a graph and of its values.
         let graph = weights.first().filter(|path| path.extension().is_some_and(|ending| ending == "onnx"));
         let checkpoints: &[PathBuf] = if graph.is_some() { &[] } else { &weights };
-        let checkpoints: Vec<Checkpoint> =
+        let checkpoints: Vec<CheckpointFile> =
             checkpoints.iter().map(|path| check_weights(path)).collect::<Result<_, _>>()?;
         let PromptsConfig { prompts, default_prompt_name, activation_fn } =
             read_optional_json(&root.join(PROMPTS))?.unwrap_or_default();
@@ -299,7 +299,7 @@ fn logit_score(root: &Path, modules: &[Module]) -> Result<Option<LogitScore>, Fi
 
 fn has_unnamed_score(
     config: &ModelConfig,
-    checkpoints: &[Checkpoint],
+    checkpoints: &[CheckpointFile],
     graph: Option<&Path>,
 ) -> Result<bool, FilesError> {
     if config.architectures != [JINA_BERT] {

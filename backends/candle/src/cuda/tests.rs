@@ -4,20 +4,44 @@
 
 pub(crate) mod stand_in;
 
-use super::{accelerator::Turned, sequences::Sequences};
+use super::{CudaOperations, accelerator::Turned, sequences::Sequences};
 use crate::{
     attention::Mask,
     operations::Rows,
     plain::reference,
     tests::{assert_close, padded::ForestCase, shapes::Scored},
 };
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use rand::{
     Rng, SeedableRng,
     rngs::StdRng,
     seq::{IndexedRandom, SliceRandom},
 };
-use stand_in::flash;
+use stand_in::{StandIn, flash};
+
+#[test]
+fn flash_attention_that_computes_nothing_is_refused() {
+    let operations = |has_kernel| CudaOperations::new(StandIn { has_flash: true, has_kernel }, DType::F16);
+    let (mut works, mut broken) = (operations(true), operations(false));
+    for mask in [
+        Mask::CAUSAL,
+        Mask::FULL,
+        Mask { before: 5, after: 0 },
+        Mask { before: 3, after: 3 },
+        Mask { before: 2000, after: 0 },
+    ] {
+        // The second time, nothing is computed.
+        for _ in 0..2 {
+            works.prove_flash(8, mask).unwrap();
+        }
+        let refusal = broken.prove_flash(8, mask).unwrap_err().to_string();
+        assert!(
+            refusal.starts_with("flash attention gives wrong values on this GPU (heads of 8"),
+            "{refusal}"
+        );
+    }
+    assert_eq!(works.proved.len(), 5);
+}
 
 /// Flash attention over the sequences equals `plain::reference` over the forest, unless the sequences report
 /// that flash attention cannot express it.

@@ -1,12 +1,12 @@
 //! Weights, packed once when a model is loaded.
 //!
-//! Input: the parts of a weight. Output: panels of columns in a [`Format`]. What must hold: a panel that is
-//! not full is padded with columns of zeros.
+//! Input: the parts of a weight. Output: panels of columns in an [`OperandFormat`]. What must hold: a panel
+//! that is not full is padded with columns of zeros.
 
 use super::{
     compute::Compute,
-    nibbles::{self, FineGroup, GROUP, Group, PanelFineGroups, PanelGroups},
-    pack::{self, Format, Words},
+    nibbles::{self, FineGroup, GROUP, NibbleGroup, PanelFineGroups, PanelGroups},
+    pack::{self, OperandFormat, Words},
     pages::Pages,
     simd::InstructionSet,
     stored::StoredMatrix,
@@ -21,23 +21,23 @@ pub(crate) const GATES: usize = COLUMNS / 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WeightFormat {
     /// The same format as the rows that it is multiplied with.
-    AsRows(Format),
-    /// Four bits, in groups ([`nibbles`]). They are multiplied with rows of [`Format::Int8`].
+    AsRows(OperandFormat),
+    /// Four bits, in groups ([`nibbles`]). They are multiplied with rows of [`OperandFormat::Int8`].
     Int4,
 }
 
-impl From<Format> for WeightFormat {
-    fn from(format: Format) -> Self {
+impl From<OperandFormat> for WeightFormat {
+    fn from(format: OperandFormat) -> Self {
         Self::AsRows(format)
     }
 }
 
 impl WeightFormat {
     /// The format that products read.
-    pub(crate) fn products(self) -> Format {
+    pub(crate) fn products(self) -> OperandFormat {
         match self {
             Self::AsRows(format) => format,
-            Self::Int4 => Format::Int8,
+            Self::Int4 => OperandFormat::Int8,
         }
     }
 }
@@ -45,7 +45,7 @@ impl WeightFormat {
 /// A packed weight: panels `[panel][word][COLUMNS]`, or `[panel][pair of words][COLUMNS]` for nibbles.
 pub(crate) struct Matrix {
     /// The format that products read.
-    pub(super) format: Format,
+    pub(super) format: OperandFormat,
     /// The number of columns of the weight.
     pub(super) depth: usize,
     /// The number of rows of the weight.
@@ -53,8 +53,8 @@ pub(crate) struct Matrix {
     pub(super) panels: usize,
     words: Pages,
     groups: Groups,
-    /// For [`Format::Int8`], by panel and column: the scale of the column, and the sum of its bytes times the
-    /// offset of the rows' bytes. A product subtracts the latter, which the offset added.
+    /// For [`OperandFormat::Int8`], by panel and column: the scale of the column, and the sum of its bytes
+    /// times the offset of the rows' bytes. A product subtracts the latter, which the offset added.
     pub(super) scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
     /// The biases that products add to each column's sums, by panel; empty without a bias.
     pub(super) biases: Vec<[f32; COLUMNS]>,
@@ -96,16 +96,16 @@ impl Groups {
 
 /// How to pack a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Packing {
+pub(crate) struct WeightPacking {
     /// The format to which its values are converted.
     pub(crate) format: WeightFormat,
     /// The columns that its rows become.
-    pub(crate) order: Order,
+    pub(crate) order: ColumnOrder,
 }
 
 /// The order in which the rows of a weight become columns of panels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum ColumnOrder {
     /// In the order of the rows.
     Plain,
     /// The first half of the rows are gates, the second half the values that they gate. Each panel has
@@ -113,7 +113,7 @@ pub(crate) enum Order {
     Gated,
 }
 
-impl Order {
+impl ColumnOrder {
     /// The index of the weight's row for the column `column` of panel `panel`; `None` for padding.
     fn row(self, outputs: usize, panel: usize, column: usize) -> Option<usize> {
         match self {
@@ -142,14 +142,14 @@ impl Matrix {
         compute: &Compute,
         parts: &[StoredMatrix],
         format: impl Into<WeightFormat>,
-        order: Order,
+        order: ColumnOrder,
     ) -> Self {
         let format = format.into();
-        Self::pack_rows(compute, parts, Packing { format, order }, None)
+        Self::pack_rows(compute, parts, WeightPacking { format, order }, None)
     }
 
     /// Adds `bias`, a value for each row of the weight, to all products with this matrix.
-    pub(crate) fn with_bias(mut self, bias: &[f32], order: Order) -> Self {
+    pub(crate) fn with_bias(mut self, bias: &[f32], order: ColumnOrder) -> Self {
         assert!(bias.len() == self.outputs);
         let of_column = |panel, column| order.row(bias.len(), panel, column).map_or(0.0, |row| bias[row]);
         let of_panel = |panel| std::array::from_fn(|column| of_column(panel, column));
@@ -161,7 +161,7 @@ impl Matrix {
     pub(crate) fn pack_prepared(
         compute: &Compute,
         parts: &[StoredMatrix],
-        packing: Packing,
+        packing: WeightPacking,
         prepare: impl Fn(&mut [f32]) + Sync,
     ) -> Self {
         Self::pack_rows(compute, parts, packing, Some(&prepare))
@@ -172,13 +172,13 @@ impl Matrix {
     fn pack_rows(
         compute: &Compute,
         parts: &[StoredMatrix],
-        Packing { format, order }: Packing,
+        WeightPacking { format, order }: WeightPacking,
         prepare: Option<Prepare<'_>>,
     ) -> Self {
         let depth = parts[0].columns();
         assert!(parts.iter().all(|part| part.columns() == depth));
         let outputs = parts.iter().map(StoredMatrix::rows).sum();
-        let keeps_steps = prepare.is_none() && format == WeightFormat::AsRows(Format::Int8);
+        let keeps_steps = prepare.is_none() && format == WeightFormat::AsRows(OperandFormat::Int8);
         let keeps_nibbles = prepare.is_none() && format == WeightFormat::Int4;
         // Writes a row, and returns its step or its nibbles if the row keeps them.
         let row = |mut row: usize, out: &mut [f32]| {
@@ -203,7 +203,7 @@ impl Matrix {
         let is_fine = keeps_nibbles && parts.iter().any(StoredMatrix::has_four_bits);
         let mut groups = Groups::new(panels * of_nibbles, is_fine);
         let mut scales =
-            vec![([0.0; COLUMNS], [0; COLUMNS]); if products == Format::Int8 { panels } else { 0 }];
+            vec![([0.0; COLUMNS], [0; COLUMNS]); if products == OperandFormat::Int8 { panels } else { 0 }];
         let (mut of_panel, mut groups_of_panel) = (scales.iter_mut(), groups.panels(of_nibbles));
         let items = words.as_mut_slice().chunks_exact_mut(panel_words).enumerate();
         let items = items.map(|(panel, words)| (panel, words, of_panel.next(), groups_of_panel.next()));
@@ -303,7 +303,7 @@ fn nibbles_of_row(
     let mut nibbles = vec![0; 4 * words.len()];
     let mut fine = vec![FineGroup::default(); nibbles.len() / GROUP];
     let kept = stored.is_some_and(|stored| nibbles::keep(&stored, values, &mut nibbles, &mut fine, scale));
-    let mut groups = vec![Group::default(); fine.len()];
+    let mut groups = vec![NibbleGroup::default(); fine.len()];
     if !kept {
         nibbles::quantise(set, values, &mut nibbles, &mut groups, scale);
         fine = groups.iter().map(|&group| group.into()).collect();

@@ -3,12 +3,12 @@
 
 use super::{
     classification,
-    decoder::{self, DecoderConfig, Family},
+    decoder::{self, DecoderConfig, DecoderFamily},
     names, parse, unsupported_value,
 };
 use crate::{
     operations::Result,
-    plan::{MatrixPart, Plan, Reads, Step},
+    plan::{MatrixPart, Plan, Reads, StepPlan},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -25,7 +25,7 @@ struct Settings {
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
-    let family = Family { bidirectional: true, ..Family::llama(&config, &settings.hidden_act) };
+    let family = DecoderFamily { bidirectional: true, ..DecoderFamily::llama(&config, &settings.hidden_act) };
     let pooling = settings.classifier_pooling.or(settings.clf_pooling);
     let reads = match pooling.as_deref().unwrap_or("late") {
         "late" => Reads::EachToken,
@@ -37,7 +37,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     };
     let hidden = config.hidden_size;
     let dense = MatrixPart::new("dense", [hidden, hidden]);
-    let steps = vec![Step::Dense(dense.into(), Activation::Gelu)];
+    let steps = vec![StepPlan::Dense(dense.into(), Activation::Gelu)];
     Ok(Plan {
         ignored: names(&["lm_head.", "dense.", "classifier."]),
         classification: Some(classification(reads, steps, "classifier", hidden)),

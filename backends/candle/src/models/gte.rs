@@ -3,14 +3,14 @@
 
 use super::{
     activation, head_size, parse,
-    parts::{classification, encoder, fused_attention, refuse_set},
+    parts::{encoder, first_token_classification, fused_attention, refuse_set},
     post_norm::EncoderConfig,
     refuse, require,
     rotary::rope,
 };
 use crate::{
     operations::Result,
-    plan::{Layer, MatrixPart, Mlp, Norm, Norms, Plan, Position},
+    plan::{LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position},
     rope::{Rope, Scaling},
 };
 use serde_json::Value;
@@ -31,25 +31,25 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let layers = (0..config.num_hidden_layers).map(|index| layer(&config, index, activation)).collect();
     Ok(Plan {
         prefixes: &["new.", "gte."],
-        classification: Some(classification("pooler.dense", "classifier", config.hidden_size)),
+        classification: Some(first_token_classification("pooler.dense", "classifier", config.hidden_size)),
         ..encoder(value, &config, "embeddings.LayerNorm", Position::Rotary(rotation), layers)?
     })
 }
 
-fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> Layer {
+fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> LayerPlan {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |name: &str| format!("encoder.layer.{index}.{name}");
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape);
-    let norm = |norm: &str| Norms::after(Norm::layer(name(norm), hidden, config.layer_norm_eps));
+    let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
     let up_gate = part("mlp.up_gate_proj", [2 * inner, hidden]).biased(false);
-    Layer {
+    LayerPlan {
         view: 0,
         attention: fused_attention(
             part("attention.qkv_proj", [3 * hidden, hidden]),
             part("attention.o_proj", [hidden, hidden]),
         ),
         attention_norms: norm("attn_ln"),
-        mlp: Mlp::Gated {
+        mlp: MlpPlan::Gated {
             gate: up_gate.clone().rows(inner..2 * inner),
             up: up_gate.rows(0..inner),
             down: part("mlp.down_proj", [hidden, inner]).into(),

@@ -2,7 +2,7 @@
 //! Also NVIDIA's bidirectional Llama (`llama_bidirec`): llama-nemotron-embed, llama-nemotron-rerank.
 
 use super::{
-    decoder::{self, DecoderConfig, Family},
+    decoder::{self, DecoderConfig, DecoderFamily},
     parse, score_on_last_token, unsupported_value,
 };
 use crate::{
@@ -23,20 +23,24 @@ struct Settings {
 /// Llama.
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
-    decoder::plan(value, &config, &Family::llama(&config, &settings.hidden_act))
+    decoder::plan(value, &config, &DecoderFamily::llama(&config, &settings.hidden_act))
 }
 
 /// Mistral. If there is a window, it applies to all layers.
 pub(super) fn mistral_plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
     let (sliding, window) = (config.sliding(|_| true), config.causal_window());
-    decoder::plan(value, &config, &Family { sliding, window, ..Family::llama(&config, &settings.hidden_act) })
+    decoder::plan(
+        value,
+        &config,
+        &DecoderFamily { sliding, window, ..DecoderFamily::llama(&config, &settings.hidden_act) },
+    )
 }
 
 /// Llama without a causal mask.
 pub(super) fn bidirectional_plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
-    let family = Family { bidirectional: true, ..Family::llama(&config, &settings.hidden_act) };
+    let family = DecoderFamily { bidirectional: true, ..DecoderFamily::llama(&config, &settings.hidden_act) };
     let reads = match settings.pooling.as_deref() {
         None | Some("avg" | "mean") => Reads::Mean,
         Some("cls") => Reads::First,

@@ -28,7 +28,7 @@ mod rotary;
 use crate::{
     load::Scheme,
     operations::Result,
-    plan::{Classification, Plan, Reads, Step},
+    plan::{Classification, Plan, Reads, StepPlan},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -135,7 +135,8 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
     let plan = (architecture.plan)(config)?;
     if let (None, false) = (plan.cutoff_layers, config[CUTOFF_LAYERS].is_null()) {
         return Err(BackendError::Load(
-            "a number of layers was chosen, but this model scores after its last layer only: leave the setting out"
+            "a number of layers was chosen, but this model scores after its last layer only: leave the \
+             setting out"
                 .to_owned(),
         ));
     }
@@ -234,7 +235,7 @@ fn head_size(hidden: usize, heads: usize) -> Result<usize> {
 }
 
 /// A classification head that ends in `LOGITS.weight` and `LOGITS.bias`, where `LOGITS` is the argument.
-fn classification(reads: Reads, steps: Vec<Step>, logits: &str, width: usize) -> Classification {
+fn classification(reads: Reads, steps: Vec<StepPlan>, logits: &str, width: usize) -> Classification {
     Classification { reads, steps, logits: logits.to_owned(), logits_bias: true, width, divisor: 1.0 }
 }
 

@@ -7,7 +7,7 @@ use crate::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{BackendError, amount};
 
 /// The supported values of `rope_type`.
 const ROPE_TYPES: [&str; 6] = ["default", "linear", "dynamic", "yarn", "llama3", "longrope"];
@@ -127,7 +127,7 @@ fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scali
             });
             let list = |list: &Option<Vec<f64>>, field: &str| match list {
                 Some(list) if list.len() == size / 2 => Ok(list.clone()),
-                _ => Err(missing(&format!("{field} of {} numbers", size / 2))),
+                _ => Err(missing(&format!("{field} of {}", amount(size / 2, "number")))),
             };
             Ok(Scaling::LongRope(LongRope {
                 short: list(&parameters.short_factor, "short_factor")?,

@@ -5,7 +5,7 @@
 
 use super::{
     File,
-    translate::{Architecture, Body, DIVISORS, Sight, answers, labels},
+    translate::{DIVISORS, GgufArchitecture, Sight, TransformerKind, answers, labels},
 };
 use crate::{CheckpointError, encoding::F32};
 use serde_json::{Map, Value, json};
@@ -21,13 +21,13 @@ const UNTIED_QWEN3: usize = 4096;
 ///
 /// [`CheckpointError`] naming the file, and the metadata or tensor that is missing or not supported.
 pub fn config(file: &File) -> Result<Value, CheckpointError> {
-    let architecture = Architecture::of(file)?;
-    let reader = Reader { file, name: architecture.name };
+    let architecture = GgufArchitecture::of(file)?;
+    let reader = MetadataReader { file, name: architecture.name };
     let config = match architecture.body {
-        Body::Decoder { .. } => decoder(&reader)?,
-        Body::Bert => bert(&reader)?,
-        Body::Nomic => nomic(&reader)?,
-        Body::Modern => modern(&reader)?,
+        TransformerKind::Decoder { .. } => decoder(&reader)?,
+        TransformerKind::Bert => bert(&reader)?,
+        TransformerKind::Nomic => nomic(&reader)?,
+        TransformerKind::Modern => modern(&reader)?,
     };
     let is_causal = file.metadata.switch(&reader.key("attention.causal"));
     let (causal, model_type) = match (architecture.sight, is_causal) {
@@ -42,7 +42,7 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
     check_head(&reader, architecture, causal)?;
     let Value::Object(mut config) = config else { return Ok(config) };
     config.insert("model_type".to_owned(), model_type.into());
-    if matches!(architecture.body, Body::Decoder { .. }) {
+    if matches!(architecture.body, TransformerKind::Decoder { .. }) {
         config.insert("is_causal".to_owned(), causal.into());
     }
     if let Some(name) = file.metadata.text("general.name") {
@@ -53,7 +53,12 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
 }
 
 /// Writes the class of the model, and the labels of the file's head.
-fn head(reader: &Reader<'_>, architecture: &Architecture, causal: bool, config: &mut Map<String, Value>) {
+fn head(
+    reader: &MetadataReader<'_>,
+    architecture: &GgufArchitecture,
+    causal: bool,
+    config: &mut Map<String, Value>,
+) {
     let file = reader.file;
     let scores = file.shape("cls.output.weight").and_then(|shape| shape.first()).copied();
     let kind = match scores {
@@ -76,9 +81,13 @@ fn head(reader: &Reader<'_>, architecture: &Architecture, causal: bool, config: 
 }
 
 /// Refuses a re-ranker whose head is missing.
-fn check_head(reader: &Reader<'_>, architecture: &Architecture, causal: bool) -> Result<(), CheckpointError> {
+fn check_head(
+    reader: &MetadataReader<'_>,
+    architecture: &GgufArchitecture,
+    causal: bool,
+) -> Result<(), CheckpointError> {
     let file = reader.file;
-    let is_decoder = matches!(architecture.body, Body::Decoder { .. });
+    let is_decoder = matches!(architecture.body, TransformerKind::Decoder { .. });
     let has = |name: &str| file.shape(name).is_some();
     let left_out = |what: &str| {
         Err(file.unsupported(format!(
@@ -111,13 +120,13 @@ fn check_head(reader: &Reader<'_>, architecture: &Architecture, causal: bool) ->
 }
 
 /// Reads the metadata of one architecture.
-struct Reader<'f> {
+struct MetadataReader<'f> {
     file: &'f File,
     /// The architecture. The names of its metadata begin with it.
     name: &'static str,
 }
 
-impl Reader<'_> {
+impl MetadataReader<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.name)
     }
@@ -215,7 +224,7 @@ fn joined(first: Value, second: Value) -> Value {
     }
 }
 
-fn decoder(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
+fn decoder(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let file = reader.file;
     let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
     let key = file.metadata.number(&reader.key("attention.key_length"));
@@ -289,7 +298,7 @@ fn divisors(file: &File, head: usize) -> Result<Option<Vec<f32>>, CheckpointErro
     Err(file.damaged(format!("its tensor `{DIVISORS}` has numbers that cannot be divisors")))
 }
 
-fn modern(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
+fn modern(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let file = reader.file;
     let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
     reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
@@ -328,7 +337,7 @@ fn modern(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
     ))
 }
 
-fn bert(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
+fn bert(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let types = if reader.file.shape("token_types.weight").is_some() {
         reader.rows("token_types.weight")?
     } else {
@@ -345,7 +354,7 @@ fn bert(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
     ))
 }
 
-fn nomic(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
+fn nomic(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
     reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
     let types = if reader.file.shape("token_types.weight").is_some() {

@@ -8,7 +8,7 @@ use crate::{CheckpointError, Source, Tensor, insert};
 use std::collections::BTreeMap;
 
 /// A supported architecture of llama.cpp.
-pub(super) struct Architecture {
+pub(super) struct GgufArchitecture {
     /// Its name in `general.architecture`.
     pub(super) name: &'static str,
     /// `model_type` in config.json.
@@ -16,7 +16,7 @@ pub(super) struct Architecture {
     pub(super) sight: Sight,
     /// The prefix of its class names in `transformers`.
     pub(super) class: &'static str,
-    pub(super) body: Body,
+    pub(super) body: TransformerKind,
     /// The prefix of a layer's number in the tensor names of `transformers`.
     layers: &'static str,
     /// The names of a layer's tensors, without `.weight` and `.bias`: llama.cpp's name, then the name in
@@ -49,7 +49,7 @@ pub enum Separators {
 
 /// The kind of model, which decides the form of its configuration.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Body {
+pub(super) enum TransformerKind {
     /// Causal, with RMS norms and rotary positions.
     Decoder {
         /// Whether the rows of queries and keys are interleaved, as another form of rotary positions needs.
@@ -103,63 +103,63 @@ const OUTPUT: &str = "output";
 /// The head that computes scores.
 const SCORES: &str = "cls.output";
 
-pub(super) const ARCHITECTURES: [Architecture; 8] = [
-    Architecture {
+pub(super) const ARCHITECTURES: [GgufArchitecture; 8] = [
+    GgufArchitecture {
         name: "qwen3",
         model_type: "qwen3",
         sight: Sight::Back("qwen3"),
         class: "Qwen3",
-        body: Body::Decoder { interleaved: false },
+        body: TransformerKind::Decoder { interleaved: false },
         layers: "model.layers",
         layer: DECODER_LAYER,
         others: DECODER_OTHERS,
     },
-    Architecture {
+    GgufArchitecture {
         name: "qwen2",
         model_type: "qwen2",
         sight: Sight::Back("qwen2"),
         class: "Qwen2",
-        body: Body::Decoder { interleaved: false },
+        body: TransformerKind::Decoder { interleaved: false },
         layers: "model.layers",
         layer: DECODER_LAYER,
         others: DECODER_OTHERS,
     },
-    Architecture {
+    GgufArchitecture {
         name: "llama",
         model_type: "llama",
         sight: Sight::Back("llama_bidirec"),
         class: "Llama",
-        body: Body::Decoder { interleaved: true },
+        body: TransformerKind::Decoder { interleaved: true },
         layers: "model.layers",
         layer: DECODER_LAYER,
         others: DECODER_OTHERS,
     },
-    Architecture {
+    GgufArchitecture {
         name: "llama-embed",
         model_type: "llama_bidirec",
         sight: Sight::Both,
         class: "LlamaBidirectional",
-        body: Body::Decoder { interleaved: true },
+        body: TransformerKind::Decoder { interleaved: true },
         layers: "model.layers",
         layer: DECODER_LAYER,
         others: DECODER_OTHERS,
     },
-    Architecture {
+    GgufArchitecture {
         name: "eurobert",
         model_type: "eurobert",
         sight: Sight::Both,
         class: "EuroBert",
-        body: Body::Decoder { interleaved: false },
+        body: TransformerKind::Decoder { interleaved: false },
         layers: "model.layers",
         layer: DECODER_LAYER,
         others: DECODER_OTHERS,
     },
-    Architecture {
+    GgufArchitecture {
         name: "bert",
         model_type: "bert",
         sight: Sight::Both,
         class: "Bert",
-        body: Body::Bert,
+        body: TransformerKind::Bert,
         layers: "encoder.layer",
         layer: &[
             ("attn_q", "attention.self.query"),
@@ -173,12 +173,12 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
         ],
         others: BERT_OTHERS,
     },
-    Architecture {
+    GgufArchitecture {
         name: "modern-bert",
         model_type: "modernbert",
         sight: Sight::Both,
         class: "ModernBert",
-        body: Body::Modern,
+        body: TransformerKind::Modern,
         layers: "layers",
         layer: &[
             ("attn_norm", "attn_norm"),
@@ -197,12 +197,12 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
             (SCORES, "classifier"),
         ],
     },
-    Architecture {
+    GgufArchitecture {
         name: "nomic-bert",
         model_type: "nomic_bert",
         sight: Sight::Both,
         class: "NomicBert",
-        body: Body::Nomic,
+        body: TransformerKind::Nomic,
         layers: "encoder.layers",
         layer: &[
             ("attn_qkv", "attn.Wqkv"),
@@ -221,7 +221,7 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
     },
 ];
 
-impl Architecture {
+impl GgufArchitecture {
     /// The row of [`ARCHITECTURES`] for a file.
     pub(super) fn of(file: &File) -> Result<&'static Self, CheckpointError> {
         let name = file.architecture();
@@ -254,17 +254,17 @@ impl Architecture {
 /// The special tokens around the texts of a file's model.
 #[must_use]
 pub fn separators(file: &File) -> Separators {
-    match Architecture::of(file).map(|architecture| architecture.body) {
-        Ok(Body::Bert | Body::Nomic) => Separators::Double,
-        Ok(Body::Modern) => Separators::Single,
-        Ok(Body::Decoder { .. }) | Err(_) => Separators::Switched,
+    match GgufArchitecture::of(file).map(|architecture| architecture.body) {
+        Ok(TransformerKind::Bert | TransformerKind::Nomic) => Separators::Double,
+        Ok(TransformerKind::Modern) => Separators::Single,
+        Ok(TransformerKind::Decoder { .. }) | Err(_) => Separators::Switched,
     }
 }
 
 /// The ids of the answer tokens, if the re-ranker's head is two rows of the output embedding. Its labels are
 /// then tokens of the model.
 pub(super) fn answers(file: &File) -> Option<Vec<usize>> {
-    let Body::Decoder { .. } = Architecture::of(file).ok()?.body else { return None };
+    let TransformerKind::Decoder { .. } = GgufArchitecture::of(file).ok()?.body else { return None };
     let labels = labels(file)?;
     let tokens = file.metadata.texts("tokenizer.ggml.tokens")?;
     if labels != ["yes", "no"] || file.shape("cls.output.weight")?.first() != Some(&labels.len()) {
@@ -280,13 +280,13 @@ pub(super) fn labels(file: &File) -> Option<&[String]> {
 
 /// The tensors under their names in `transformers`, with their values in the order of `transformers`.
 pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    let architecture = Architecture::of(file)?;
+    let architecture = GgufArchitecture::of(file)?;
     let answers = answers(file);
     let vocabulary = file.shape("token_embd.weight").and_then(|shape| shape.first()).copied().unwrap_or(0);
     let count = |name: &str| file.metadata.number(&format!("{}.attention.{name}", architecture.name));
     let heads = |name: &str| count(name).or_else(|| count("head_count")).unwrap_or(0);
     let mut found = BTreeMap::new();
-    let is_decoder = matches!(architecture.body, Body::Decoder { .. });
+    let is_decoder = matches!(architecture.body, TransformerKind::Decoder { .. });
     for (name, tensor) in file.tensors.iter().filter(|(name, _)| !(is_decoder && *name == DIVISORS)) {
         let mut tensor = tensor.clone();
         let Some(mut translated) = architecture.translate(name) else {
@@ -296,7 +296,7 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
                 architecture.name
             )));
         };
-        if architecture.body == (Body::Decoder { interleaved: true }) {
+        if architecture.body == (TransformerKind::Decoder { interleaved: true }) {
             let heads = match name.rsplit('.').nth(1) {
                 Some("attn_q") => Some(heads("head_count")),
                 Some("attn_k") => Some(heads("head_count_kv")),

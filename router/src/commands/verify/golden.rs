@@ -67,7 +67,7 @@ pub(super) struct Tolerances {
 }
 
 #[derive(Deserialize)]
-struct Published {
+struct PublishedTable {
     tolerances: BTreeMap<String, Tolerances>,
     models: Vec<Model>,
 }
@@ -83,7 +83,7 @@ struct Model {
     goldens: Vec<Golden>,
 }
 
-fn table() -> anyhow::Result<Published> {
+fn table() -> anyhow::Result<PublishedTable> {
     serde_json::from_str(PUBLISHED).context("the table of published scores")
 }
 
