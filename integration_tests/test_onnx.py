@@ -314,6 +314,33 @@ def test_a_batch_that_fails_costs_only_its_request(tmp_path):
         assert server.post("/embed", {"inputs": "Mars"}).json() == before
 
 
+ENDLESS = ("--backend", "ort", "--device-timeout", "5")
+
+
+def test_a_loop_without_end_costs_its_batch_and_no_other(tmp_path):
+    """The loop has 2⁶² steps for a text with the word `Mars`, and no steps for other texts."""
+    folder = copied("bert-embedding-mean", tmp_path)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    word = max(tokenizer["model"]["vocab"].values())
+    changed(encoder(SERVED / "bert-embedding-mean", folder / "onnx/model.onnx"), looping(word))
+    with Server(folder, *ENDLESS, environment=ENVIRONMENT) as server:
+        before = server.post("/embed", {"inputs": "red"}).json()
+        for _ in range(2):
+            answer = server.post("/embed", {"inputs": [[2, word, 3]]})
+            assert answer.status_code == 424, answer.text
+            assert "the batch was stopped after 4.5 s, nine tenths of `--device-timeout`" in answer.text
+            assert server.post("/embed", {"inputs": "red"}).json() == before
+        assert server.get("/health").status_code == 200
+        assert "the device hangs" not in server.log()
+
+
+def test_a_file_with_a_loop_without_end_is_refused(tmp_path):
+    folder = copied("bert-embedding-mean", tmp_path)
+    changed(encoder(SERVED / "bert-embedding-mean", folder / "onnx/model.onnx"), looping(0))
+    message = refusal(folder, *ENDLESS, environment=ENVIRONMENT)
+    assert "the ONNX file fails on a first text: " in message and "the batch was stopped after 4.5 s" in message, message
+
+
 def test_a_batch_takes_no_more_memory_than_the_log_says(tmp_path):
     """Here most memory is for attention's scores, `heads · tokens²`: 8 heads, a text of 1024 tokens."""
     source = tmp_path / "source"
@@ -348,6 +375,38 @@ def renamed(old: str, new: str):
                 port.name = new
         for node in graph.node:
             node.input[:] = [new if it == old else it for it in node.input]
+
+    return change
+
+
+def looping(least: int):
+    """Passes the output through a loop. It has 2⁶² steps if a text has an id of at least `least`, otherwise
+    none."""
+
+    def change(graph):
+        value = helper.make_tensor_value_info
+        body = helper.make_graph(
+            [
+                helper.make_node("Identity", ["goes_on"], ["still"]),
+                helper.make_node("Add", ["before", "nothing"], ["after"]),
+            ],
+            "body",
+            [value("step", TensorProto.INT64, []), value("goes_on", TensorProto.BOOL, []), value("before", TensorProto.FLOAT, None)],
+            [value("still", TensorProto.BOOL, []), value("after", TensorProto.FLOAT, None)],
+        )
+        constants = {"nothing": np.float32(0), "least": np.int64(least), "many": np.int64(2**62), "always": np.bool_(True)}
+        graph.initializer.extend(onnx.numpy_helper.from_array(np.array(it), name) for name, it in constants.items())
+        last = graph.node[-1]
+        last.output[0], output = "unlooped", last.output[0]
+        graph.node.extend(
+            [
+                helper.make_node("ReduceMax", ["input_ids"], ["largest"], keepdims=0),
+                helper.make_node("GreaterOrEqual", ["largest", "least"], ["is_endless"]),
+                helper.make_node("Cast", ["is_endless"], ["times"], to=TensorProto.INT64),
+                helper.make_node("Mul", ["times", "many"], ["steps"]),
+                helper.make_node("Loop", ["steps", "always", "unlooped"], [output], body=body),
+            ]
+        )
 
     return change
 

@@ -143,6 +143,30 @@ def test_a_cross_encoder_that_only_python_has(tmp_path: Path) -> None:
         close(server.scores(PAIRS[0][0], TEXTS), expected)
 
 
+@pytest.mark.parametrize("stated", [None, 24])
+def test_texts_are_cut_where_sentence_transformers_cuts_them(tmp_path: Path, stated: int | None) -> None:
+    """`model_max_length` of tokenizer_config.json counts unless sentence_bert_config.json has
+    `max_seq_length`."""
+    root = models.copy("embedding-mean-dense", tmp_path)
+    models.edit_json(root / "tokenizer_config.json", model_max_length=16)
+    settings = root / "sentence_bert_config.json"
+    models.edit_json(settings, lambda content: content.pop("max_seq_length", None))
+    if stated:
+        models.edit_json(settings, max_seq_length=stated)
+    long = [" ".join(TEXTS), *TEXTS]
+    program = LOAD + (
+        "model = SentenceTransformer(folder, **exact)\n"
+        "answer = [model.max_seq_length, model.encode(texts, batch_size=1).tolist()]"
+    )
+    longest, expected = ask(program, folder=str(root), texts=long)
+    assert longest == (stated or 16)
+    with torch_server(root) as server:
+        assert server.get("/info").json()["max_input_length"] == longest
+        answer = server.post("/embed", {"inputs": long, "normalize": False, "truncate": True})
+        assert answer.status_code == 200, answer.text
+        close(answer.json(), expected)
+
+
 def test_weights_in_a_pickle(tmp_path: Path) -> None:
     root = models.copy("embedding-mean-dense", tmp_path)
     expected = ask(VECTORS, folder=str(root), texts=TEXTS)

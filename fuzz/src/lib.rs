@@ -156,6 +156,7 @@ pub fn weights(data: &[u8]) {
         instruction_set: None,
         prefix_cache_bytes: 0,
         flash_attention: true,
+        device_timeout: None,
     }));
 }
 
@@ -211,6 +212,7 @@ pub fn gguf(data: &[u8]) {
         instruction_set: None,
         prefix_cache_bytes: 0,
         flash_attention: true,
+        device_timeout: None,
     }));
 }
 

@@ -132,6 +132,7 @@ mod tests {
     const QWEN: ModelLimits = ModelLimits {
         model_type: ModelType::ListwiseReranker,
         max_seq_length: None,
+        model_max_length: None,
         longest_input: Some(40_960),
         recommended: Some(Limits::DEFAULT),
     };
@@ -355,7 +356,13 @@ mod tests {
         ];
         for model_type in [ModelType::Embedding(Pool::Mean), ModelType::Classifier] {
             for (max_seq_length, longest_input, flags, expected) in table {
-                let limits = ModelLimits { model_type, max_seq_length, longest_input, recommended: None };
+                let limits = ModelLimits {
+                    model_type,
+                    max_seq_length,
+                    model_max_length: None,
+                    longest_input,
+                    recommended: None,
+                };
                 let config = Config::resolve(&args(&format!("--threads 2 {flags}")), &limits).unwrap();
                 assert_eq!(
                     (config.max_input_length, config.max_batch_tokens),
@@ -368,6 +375,22 @@ mod tests {
         assert_eq!(Config::resolve(&args(""), &reranker).unwrap().max_input_length, 8192);
         let encoder = ModelLimits { recommended: None, longest_input: Some(9000), ..reranker };
         assert_eq!(Config::resolve(&args(""), &encoder).unwrap().max_input_length, 9000);
+    }
+
+    #[test]
+    fn a_tokenizer_s_longest_input_counts_where_no_file_names_another() {
+        let limits = ModelLimits { model_type: ModelType::Embedding(Pool::Mean), recommended: None, ..QWEN };
+        for (max_seq_length, model_max_length, longest_input, expected) in [
+            (None, Some(256), Some(512), "256 tokens (model_max_length in tokenizer_config.json)"),
+            (Some(300), Some(256), Some(512), "300 tokens (max_seq_length in the model's files)"),
+            (None, Some(usize::MAX), Some(512), "512 tokens (all that the model's positions allow)"),
+            (None, Some(256), None, "256 tokens (model_max_length in tokenizer_config.json)"),
+        ] {
+            let limits = ModelLimits { max_seq_length, model_max_length, longest_input, ..limits };
+            let config = Config::resolve(&args(""), &limits).unwrap();
+            assert!(config.longest_input.starts_with(&format!("Longest input: {expected}")), "{limits:?}");
+            assert!(config.notices.is_empty(), "{:?}", config.notices);
+        }
     }
 
     #[test]

@@ -168,6 +168,7 @@ fn load_weights(
         instruction_set: config.instruction_set.map(|set| set.to_string()),
         prefix_cache_bytes: config.prefix_cache_bytes,
         flash_attention: flash_attention(),
+        device_timeout: config.device_timeout,
     };
     Ok(match python::options(args, config, folder, encoder)? {
         Some(python) => text_embeddings_backend::load_python(&options, &python)?,
@@ -302,6 +303,8 @@ pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Conf
     let limits = ModelLimits {
         model_type,
         max_seq_length: folder.max_seq_length,
+        // sentence-transformers cuts inputs there.
+        model_max_length: folder.model_max_length.filter(|_| args.model.hub.backend == BackendKind::Python),
         longest_input: folder.description.longest_input,
         recommended: reranker::limits(args, folder, model_type),
     };

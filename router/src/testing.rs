@@ -98,6 +98,7 @@ fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
     let limits = ModelLimits {
         model_type,
         max_seq_length: None,
+        model_max_length: None,
         longest_input: Some(40_960),
         recommended: Some(Limits::DEFAULT),
     };

@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         instruction_set: Some(instruction_set.clone()),
         prefix_cache_bytes: 0,
         flash_attention: true,
+        device_timeout: None,
     })?;
     let batch = batch(loaded.backend.packing(), u32::try_from(vocabulary)?);
     // The first pass fills buffers that later passes reuse.

@@ -145,15 +145,19 @@ impl CpuOperations {
     /// Packs a weight. It keeps the checkpoint's precision unless its products have a lower one.
     fn weight(&self, parts: Vec<Part>, precision: Precision, order: ColumnOrder) -> Matrix {
         let weights: Vec<Weight> = parts.iter().map(|part| part.weight.clone()).collect();
+        let spreads = self.arithmetic.spreads(precision);
+        // A rotated row has no four bits of its own any more. Rounding it to four bits would be the second
+        // time, after the file's.
+        let int4 = self.arithmetic.int4 && !(spreads && weights.iter().any(Weight::has_four_bits));
         let format = match self.arithmetic.format(precision) {
             OperandFormat::F32 if weights.iter().any(|part| part.stored() != Stored::Bf16) => {
                 OperandFormat::F32.into()
             }
             OperandFormat::F32 | OperandFormat::Bf16 => OperandFormat::Bf16.into(),
-            OperandFormat::Int8 if self.arithmetic.int4 => WeightFormat::Int4,
+            OperandFormat::Int8 if int4 => WeightFormat::Int4,
             OperandFormat::Int8 => OperandFormat::Int8.into(),
         };
-        let matrix = if self.arithmetic.spreads(precision) {
+        let matrix = if spreads {
             let set = self.compute.set;
             Matrix::pack_prepared(&self.compute, &weights, WeightPacking { format, order }, |row| {
                 // Undoes the scale of the two rotations; exact, because it is a power of two.

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 use text_embeddings_backend_core::{BackendError, amount};
-use text_embeddings_checkpoint::{CheckpointError, Encoding, F16, F32, Tensor, Values};
+use text_embeddings_checkpoint::{BF16, CheckpointError, Encoding, F16, F32, Tensor};
 
 /// How often a long load logs its progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
@@ -223,12 +223,10 @@ impl Checkpoint {
 
 /// Some rows of a tensor in memory.
 fn weight(name: &str, tensor: &Tensor, rows: Range<usize>) -> Result<Weight, BackendError> {
-    let Values { bytes, encoding } = tensor.read(name, rows).map_err(failed)?;
-    let stored = match encoding {
-        encoding if *encoding == F32 => Stored::F32,
-        encoding if *encoding == F16 => Stored::F16,
-        _ => Stored::Bf16,
-    };
+    let bytes = tensor.read(name, rows).map_err(failed)?;
+    let plain = [(&F32, Stored::F32), (&F16, Stored::F16), (&BF16, Stored::Bf16)];
+    let stored = plain.into_iter().find(|(encoding, _)| *encoding == tensor.encoding());
+    let stored = stored.map_or(Stored::Blocks(tensor.encoding()), |(_, stored)| stored);
     Ok(Weight::new(bytes, stored, tensor.columns()))
 }
 

@@ -60,7 +60,7 @@ impl TensorOperations {
 
     fn upload(&self, weights: &[&Weight], dtype: DType) -> Result<Tensor> {
         let columns = weights[0].columns();
-        let values = if weights.iter().all(|part| part.stored().dtype() == dtype) {
+        let values = if weights.iter().all(|part| part.stored().dtype() == Some(dtype)) {
             let bytes: Vec<&[u8]> = weights.iter().map(|part| part.bytes()).collect();
             let rows = weights.iter().map(|part| part.rows()).sum::<usize>();
             let bytes =
@@ -217,7 +217,7 @@ impl Operations for TensorOperations {
 
     fn table(&self, values: Weight) -> Result<Tensor> {
         // In the stored type, so that no precision is lost.
-        let dtype = values.stored().dtype();
+        let dtype = values.stored().dtype().unwrap_or(DType::F32);
         self.upload(&[&values], dtype)
     }
 

@@ -79,7 +79,11 @@ pub(crate) struct LongRope {
 impl Scaling {
     /// Whether a token's angle depends on the length of its text.
     pub(crate) fn depends_on_length(&self) -> bool {
-        matches!(self, Self::Dynamic { .. } | Self::LongRope(_))
+        match self {
+            Self::Dynamic { .. } => true,
+            Self::LongRope(long) => long.short != long.long,
+            _ => false,
+        }
     }
 }
 
@@ -99,7 +103,9 @@ impl Rope {
     fn kind_of(&self, tokens: usize) -> usize {
         match &self.scaling {
             Scaling::Dynamic { original, .. } if tokens > *original => tokens,
-            Scaling::LongRope(long) => usize::from(tokens > long.original),
+            Scaling::LongRope(long) if self.scaling.depends_on_length() => {
+                usize::from(tokens > long.original)
+            }
             _ => 0,
         }
     }

@@ -68,6 +68,7 @@ fn options_with(model: &str, head: Head) -> LoadOptions {
         instruction_set: None,
         prefix_cache_bytes: 0,
         flash_attention: true,
+        device_timeout: None,
     }
 }
 

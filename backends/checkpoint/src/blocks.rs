@@ -4,6 +4,7 @@
 //! the format's reference, so that the results have the same bits (`integration_tests/test_gguf.py` compares
 //! them).
 
+use crate::encoding::FourBits;
 use half::f16;
 
 /// Values of a block, or of a part of a block, with one pair of factors.
@@ -36,6 +37,34 @@ fn nibble(bytes: &[u8], index: usize) -> u8 {
 /// The fifth bit of value `index`, shifted to its place in the number.
 fn fifth(bytes: &[u8], index: usize) -> u8 {
     (bytes[index / 8] >> (index % 8) & 1) << 4
+}
+
+/// [`FourBits`] of `Q4_0`: a factor, and nibbles from which 8 is subtracted.
+pub(crate) fn four_bits_of_q4_0(blocks: &[u8], out: &mut [FourBits]) {
+    for (block, out) in blocks.as_chunks::<18>().0.iter().zip(out) {
+        let step = half(block, 0);
+        let nibbles = std::array::from_fn(|index| nibble(&block[2..], index));
+        *out = FourBits { step, least: -8.0 * step, nibbles };
+    }
+}
+
+/// [`FourBits`] of `Q4_1`: a factor, the value of nibble 0, and nibbles.
+pub(crate) fn four_bits_of_q4_1(blocks: &[u8], out: &mut [FourBits]) {
+    for (block, out) in blocks.as_chunks::<20>().0.iter().zip(out) {
+        let nibbles = std::array::from_fn(|index| nibble(&block[4..], index));
+        *out = FourBits { step: half(block, 0), least: half(block, 2), nibbles };
+    }
+}
+
+/// [`FourBits`] of `Q4_K`: eight for each block.
+pub(crate) fn four_bits_of_q4_k(blocks: &[u8], out: &mut [FourBits]) {
+    for (block, out) in blocks.as_chunks::<144>().0.iter().zip(out.chunks_mut(LARGE / SMALL)) {
+        for (part, out) in out.iter_mut().enumerate() {
+            let (factor, offset) = factors(&block[4..16], part);
+            let nibbles = std::array::from_fn(|index| shared_nibble(&block[16..], part, index));
+            *out = FourBits { step: half(block, 0) * factor, least: -(half(block, 2) * offset), nibbles };
+        }
+    }
 }
 
 pub(crate) fn q4_0(blocks: &[u8], out: &mut [f32]) {
@@ -161,6 +190,28 @@ mod tests {
     fn bytes(hex: &Value) -> Vec<u8> {
         let hex = hex.as_str().unwrap();
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    }
+
+    #[test]
+    fn steps_and_nibbles_give_the_values_of_the_wide_blocks() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../integration_tests/reference/fixtures/blocks.json");
+        let rows: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        let mut found = Vec::new();
+        for (name, row) in rows.as_object().unwrap() {
+            let (encoding, blocks) = (Encoding::named(name).unwrap(), bytes(&row["blocks"]));
+            let mut values = vec![0.0; blocks.len() / encoding.bytes * encoding.values];
+            encoding.widen(&blocks, &mut values);
+            let Some(groups) = encoding.four_bits(&blocks) else { continue };
+            found.push(name.as_str());
+            assert_eq!(groups.len() * 32, values.len(), "{name}");
+            let of_groups = groups.iter().flat_map(|group| {
+                group.nibbles.iter().map(|&nibble| group.step * f32::from(nibble) + group.least)
+            });
+            assert!(of_groups.eq(values.iter().copied()), "{name}");
+            assert!(groups.iter().flat_map(|group| group.nibbles).all(|nibble| nibble < 16), "{name}");
+        }
+        assert_eq!(found, ["Q4_0", "Q4_1", "Q4_K"]);
     }
 
     #[test]

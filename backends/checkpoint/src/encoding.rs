@@ -11,6 +11,24 @@ use std::fmt;
 /// Widens whole blocks to values. Both slices hold the same number of blocks.
 type Widen = fn(&[u8], &mut [f32]);
 
+/// Reads blocks as groups of 32 values in four bits. `out` has a group for every 32 values.
+type Read = fn(&[u8], &mut [FourBits]);
+
+/// Values of a [`FourBits`].
+const GROUP: usize = 32;
+
+/// 32 neighbouring values in four bits each. A value is `step · nibble + least`, without an error in `f32`
+/// except the sum's rounding, which the type's definition has, too.
+#[derive(Debug, Clone, Copy)]
+pub struct FourBits {
+    /// The difference of neighbouring values.
+    pub step: f32,
+    /// The value of nibble 0.
+    pub least: f32,
+    /// Numbers from 0 to 15.
+    pub nibbles: [u8; GROUP],
+}
+
 /// A storage type.
 pub struct Encoding {
     /// Its name in its format.
@@ -20,6 +38,7 @@ pub struct Encoding {
     /// The number of bytes of a block.
     pub bytes: usize,
     widen: Option<Widen>,
+    four_bits: Option<Read>,
 }
 
 /// 32-bit floating point.
@@ -31,12 +50,12 @@ pub static BF16: Encoding = Encoding::new("BF16", 1, 2, Some(widen_bf16));
 
 /// The supported types with blocks.
 static BLOCKS: [Encoding; 9] = [
-    Encoding::new("Q4_0", 32, 18, Some(blocks::q4_0)),
-    Encoding::new("Q4_1", 32, 20, Some(blocks::q4_1)),
+    Encoding::new("Q4_0", 32, 18, Some(blocks::q4_0)).with_four_bits(blocks::four_bits_of_q4_0),
+    Encoding::new("Q4_1", 32, 20, Some(blocks::q4_1)).with_four_bits(blocks::four_bits_of_q4_1),
     Encoding::new("Q5_0", 32, 22, Some(blocks::q5_0)),
     Encoding::new("Q5_1", 32, 24, Some(blocks::q5_1)),
     Encoding::new("Q8_0", 32, 34, Some(blocks::q8_0)),
-    Encoding::new("Q4_K", 256, 144, Some(blocks::q4_k)),
+    Encoding::new("Q4_K", 256, 144, Some(blocks::q4_k)).with_four_bits(blocks::four_bits_of_q4_k),
     Encoding::new("Q5_K", 256, 176, Some(blocks::q5_k)),
     Encoding::new("Q6_K", 256, 210, Some(blocks::q6_k)),
     Encoding::new("IQ4_NL", 32, 18, Some(blocks::iq4_nl)),
@@ -85,7 +104,12 @@ static OTHERS: [Encoding; 36] = [
 
 impl Encoding {
     const fn new(name: &'static str, values: usize, bytes: usize, widen: Option<Widen>) -> Self {
-        Self { name, values, bytes, widen }
+        Self { name, values, bytes, widen, four_bits: None }
+    }
+
+    const fn with_four_bits(mut self, read: Read) -> Self {
+        self.four_bits = Some(read);
+        self
     }
 
     /// Whether its values can be computed with.
@@ -106,6 +130,22 @@ impl Encoding {
         if let Some(widen) = self.widen {
             widen(blocks, out);
         }
+    }
+
+    /// Whether all of its values are in groups of [`FourBits`].
+    #[must_use]
+    pub fn has_four_bits(&self) -> bool {
+        self.four_bits.is_some()
+    }
+
+    /// Whole blocks as groups of 32 values; `None` for a type whose values are not [`FourBits`].
+    #[must_use]
+    pub fn four_bits(&self, blocks: &[u8]) -> Option<Vec<FourBits>> {
+        let read = self.four_bits?;
+        let empty = FourBits { step: 0.0, least: 0.0, nibbles: [0; GROUP] };
+        let mut groups = vec![empty; blocks.len() / self.bytes * self.values / GROUP];
+        read(blocks, &mut groups);
+        Some(groups)
     }
 
     /// The type with this name.

@@ -9,7 +9,11 @@ mod config;
 mod reader;
 mod translate;
 
-pub use self::{config::config, reader::MetadataValue, translate::is_bidirectional};
+pub use self::{
+    config::config,
+    reader::MetadataValue,
+    translate::{Separators, separators},
+};
 
 use self::reader::SourceReader;
 use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::ByteRange};
@@ -27,6 +31,8 @@ const MOST_TENSORS: u64 = 1 << 20;
 const MOST_METADATA: u64 = 1 << 16;
 /// The most dimensions of a tensor, as the format defines it.
 const MOST_DIMENSIONS: u32 = 4;
+/// Matrices that may have one row. llama.cpp's quantiser then writes them as vectors.
+const MAYBE_ONE_ROW: [&str; 2] = ["token_types.weight", "cls.output.weight"];
 /// The alignment of tensors if the file does not state it.
 const ALIGNMENT: u64 = 32;
 
@@ -274,6 +280,9 @@ fn info(reader: &mut SourceReader<'_>) -> Result<TensorInfo, CheckpointError> {
     }
     // The file lists the dimension of neighbouring values first.
     shape.reverse();
+    if shape.len() == 1 && MAYBE_ONE_ROW.contains(&name.as_str()) {
+        shape.insert(0, 1);
+    }
     Ok(TensorInfo { name, shape, kind: reader.u32()?, offset: reader.u64()? })
 }
 
@@ -373,6 +382,16 @@ mod tests {
         assert_eq!((file.architecture(), file.metadata.numbers("numbers")), ("qwen3", Some(vec![7, 9])));
         assert_eq!((file.shape("a"), file.shape("b")), (Some([3, 2].as_slice()), Some([32].as_slice())));
         assert!(opened(&content[..content.len() - 1]).unwrap_err().contains("`b`"));
+    }
+
+    #[test]
+    fn a_matrix_of_one_row_may_be_written_as_a_vector() {
+        for shape in [&[8][..], &[8, 1]] {
+            let content = Bytes::header(3, 2, 0).info("cls.output.weight", shape, 0, 0);
+            let file = opened(&content.info("other.weight", &[8], 0, 32).values(64)).unwrap();
+            assert_eq!(file.shape("cls.output.weight"), Some([1, 8].as_slice()));
+            assert_eq!(file.shape("other.weight"), Some([8].as_slice()));
+        }
     }
 
     #[test]

@@ -16,9 +16,9 @@ mod pickle;
 mod safetensors;
 mod tensor;
 
-pub use encoding::{BF16, Encoding, F16, F32};
+pub use encoding::{BF16, Encoding, F16, F32, FourBits};
 pub use error::CheckpointError;
-pub use tensor::{Tensor, Values};
+pub use tensor::Tensor;
 
 use std::{
     collections::{BTreeMap, btree_map},

@@ -233,8 +233,8 @@ mod tests {
                     let mut values = Vec::new();
                     for part in parts {
                         let read = tensor.read(name, part).unwrap();
-                        let mut widened = vec![0.0; read.bytes.len() / read.encoding.bytes];
-                        read.encoding.widen(&read.bytes, &mut widened);
+                        let mut widened = vec![0.0; read.len() / tensor.encoding().bytes];
+                        tensor.encoding().widen(&read, &mut widened);
                         values.extend(widened);
                     }
                     assert_eq!(values, wanted, "{file} {name}");

@@ -1,9 +1,6 @@
 //! A tensor in a file: the place of its values, and the reading of rows.
 
-use crate::{
-    CheckpointError, Source,
-    encoding::{Encoding, F32},
-};
+use crate::{CheckpointError, Source, encoding::Encoding};
 use std::{ops::Range, path::Path, sync::Arc};
 
 /// A tensor of a file. Its values stay in the file until rows are read.
@@ -28,14 +25,6 @@ enum Order {
     Interleaved { heads: usize },
     /// Only the rows with these numbers are stored, one after the other.
     Picked { numbers: Vec<usize> },
-}
-
-/// Values of a tensor in memory.
-pub struct Values {
-    /// The bytes of the values.
-    pub bytes: Vec<u8>,
-    /// The type of the values: a plain one, never blocks.
-    pub encoding: &'static Encoding,
 }
 
 /// A range of bytes in a file.
@@ -186,31 +175,21 @@ impl Tensor {
         }
     }
 
-    /// Some rows as values that can be computed with: plain values as they are stored, blocks widened to
-    /// `f32`. Blocks are widened nowhere else.
+    /// The bytes of some rows, like [`Tensor::read_stored`], of a type that [`Encoding::widen`] widens.
     ///
     /// # Errors
     ///
     /// Errors of [`Tensor::read_stored`], and [`CheckpointError::Unsupported`] naming a type that is not
     /// supported.
-    pub fn read(&self, name: &str, rows: Range<usize>) -> Result<Values, CheckpointError> {
-        let encoding = self.encoding;
-        if !encoding.is_supported() {
+    pub fn read(&self, name: &str, rows: Range<usize>) -> Result<Vec<u8>, CheckpointError> {
+        if !self.encoding.is_supported() {
             let supported = Encoding::supported();
             return Err(self.source.unsupported(format!(
                 "the tensor `{name}` is stored as {}, which is not supported: only {supported} are",
-                encoding.name
+                self.encoding.name
             )));
         }
-        let bytes = self.read_stored(rows.clone())?;
-        if !encoding.is_quantised() {
-            return Ok(Values { bytes, encoding });
-        }
-        let mut values = vec![0.0_f32; rows.len() * self.columns()];
-        encoding.widen(&bytes, &mut values);
-        drop(bytes);
-        let widened = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Ok(Values { bytes: widened, encoding: &F32 })
+        self.read_stored(rows)
     }
 
     fn read_at(&self, offset: usize, length: usize) -> Result<Vec<u8>, CheckpointError> {

@@ -1,7 +1,7 @@
 //! The options and the result of loading a model, the same for every backend.
 
 use crate::{Backend, BackendKind, DType, Head};
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// The files and settings that a model is loaded with.
 #[derive(Debug, Clone)]
@@ -33,6 +33,17 @@ pub struct LoadOptions {
     pub prefix_cache_bytes: usize,
     /// Whether a GPU may use flash attention, in a build that has it.
     pub flash_attention: bool,
+    /// How long a batch may take before the engine treats the device as hung; no limit if absent.
+    pub device_timeout: Option<Duration>,
+}
+
+impl LoadOptions {
+    /// How long a backend that can stop a batch lets it run: nine tenths of the time after which the engine
+    /// treats the device as hung and fails all waiting requests. So only the batch fails.
+    #[must_use]
+    pub fn batch_limit(&self) -> Option<Duration> {
+        self.device_timeout.map(|limit| limit * 9 / 10)
+    }
 }
 
 /// A loaded model and the description of the place where it computes.

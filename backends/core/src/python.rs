@@ -1,7 +1,7 @@
 //! The options that only the Python backend takes.
 
 use crate::Pool;
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 /// The interpreter, its permissions and its checks.
 #[derive(Debug, Clone)]
@@ -14,8 +14,6 @@ pub struct PythonOptions {
     pub pooling: Option<Pool>,
     /// Texts with their ids. The worker's tokenizer must give the same ids.
     pub probes: Vec<Probe>,
-    /// How long a batch may take before the engine treats the device as hung; no limit if absent.
-    pub device_timeout: Option<Duration>,
 }
 
 /// A text or a pair, with the ids from the router's tokenizer.

@@ -4,16 +4,18 @@
 //! output is read. `head` makes scores and vectors of that output. `text_embeddings_backend_core::Padded`
 //! pads the batches.
 
+mod deadline;
 mod head;
 mod library;
 mod signature;
 
-use std::{borrow::Cow, fs::File, path::Path};
+use std::{borrow::Cow, fs::File, path::Path, sync::Arc, time::Instant};
 
 use ort::{
     ep::CPU,
-    session::{OutputSelector, RunOptions, Session, SessionInputValue, builder::SessionBuilder},
-    value::{DynValue, Outlet, Tensor, TensorElementType},
+    memory::MemoryInfo,
+    session::{RunOptions, Session, builder::SessionBuilder},
+    value::{DynTensor, DynValue, Outlet, Tensor, TensorElementType},
 };
 use serde_json::Value;
 use text_embeddings_backend_core::{
@@ -22,6 +24,7 @@ use text_embeddings_backend_core::{
 };
 
 use crate::{
+    deadline::Deadline,
     head::{LoadedHead, OutputValues, failed},
     library::runtime,
     signature::{Element, Feed, Meaning, Port, Signature},
@@ -38,6 +41,8 @@ struct OrtBackend {
     /// The token that fills padding cells.
     padding: u32,
     memory: Memory,
+    /// The limit of a batch; `None` without one.
+    deadline: Option<Deadline>,
 }
 
 /// Estimates the memory that a batch takes while it is computed, from the sizes in `config.json`.
@@ -82,9 +87,10 @@ impl Backend for OrtBackend {
     fn predict(&mut self, batch: &Batch) -> Result<Predictions, BackendError> {
         self.head.check(batch)?;
         let mut texts = vec![Output::default(); batch.leaves().len()];
-        for group in Padded::groups(batch, self.padding, self.signature.alone) {
-            let Self { session, signature, head, .. } = self;
-            run(session, signature, &group, |values| head.read(batch, &group, values, &mut texts))?;
+        let Self { session, signature, head, deadline, .. } = self;
+        let deadline = deadline.as_ref().map(|deadline| (deadline, deadline.of_batch()));
+        for group in Padded::groups(batch, self.padding, signature.alone) {
+            run(session, signature, &group, deadline, |values| head.read(batch, &group, values, &mut texts))?;
         }
         Ok(Predictions { texts, ..Predictions::default() })
     }
@@ -98,25 +104,32 @@ impl Backend for OrtBackend {
     }
 }
 
-/// Runs the graph on one group and passes its output to `read`.
+/// Runs the graph on one group and passes its output to `read`. A run that has not ended at the deadline is
+/// stopped.
 fn run(
     session: &mut Session,
     signature: &Signature,
     group: &Padded,
+    deadline: Option<(&Deadline, Instant)>,
     read: impl FnOnce(&OutputValues<'_>) -> Result<(), BackendError>,
 ) -> Result<(), BackendError> {
     let stopped = |error: ort::Error| failed(&format!("ONNX Runtime: {}", line(&error.to_string())));
     let (texts, tokens) = (group.texts.len(), group.width);
-    let inputs = signature
-        .inputs
-        .iter()
-        .map(|filled| Ok((Cow::from(filled.name.as_str()), input(filled.feed, filled.is_narrow, group)?)))
-        .collect::<ort::Result<Vec<(Cow<'_, str>, SessionInputValue<'_>)>>>()
-        .map_err(stopped)?;
-    let options = RunOptions::new().map_err(stopped)?;
-    // Only the needed output is computed.
-    let options = options.with_outputs(OutputSelector::no_default().with(signature.output.as_str()));
-    let outputs = session.run_with_options(inputs, &options).map_err(stopped)?;
+    let options = Arc::new(RunOptions::new().map_err(stopped)?);
+    // Only the needed output is bound, and so computed.
+    let mut binding = session.create_binding().map_err(stopped)?;
+    for filled in &signature.inputs {
+        let values = input(filled.feed, filled.is_narrow, group).map_err(stopped)?;
+        binding.bind_input(filled.name.as_str(), &values).map_err(stopped)?;
+    }
+    binding.bind_output_to_device(signature.output.as_str(), &MemoryInfo::default()).map_err(stopped)?;
+    let watch = deadline.map(|(deadline, until)| deadline.watch(&options, until));
+    let result = session.run_binding_with_options(&binding, &options);
+    drop(watch);
+    let outputs = result.map_err(|error| match deadline {
+        Some((deadline, until)) if Instant::now() >= until => failed(&deadline.passed()),
+        _ => stopped(error),
+    })?;
     let value = outputs.get(&signature.output).ok_or_else(|| failed("the ONNX file gave no output"))?;
     let (shape, values) = floats(value).map_err(stopped)?;
     let expected = signature.dimensions(texts, tokens);
@@ -133,7 +146,7 @@ fn run(
 }
 
 /// The values of an input for a group.
-fn input(feed: Feed, is_narrow: bool, group: &Padded) -> ort::Result<SessionInputValue<'static>> {
+fn input(feed: Feed, is_narrow: bool, group: &Padded) -> ort::Result<DynTensor> {
     let shape = [group.texts.len(), group.width];
     let values = match feed {
         Feed::Ids => group.ids.clone(),
@@ -144,9 +157,9 @@ fn input(feed: Feed, is_narrow: bool, group: &Padded) -> ort::Result<SessionInpu
     Ok(if is_narrow {
         // Ids, types and positions are below 2³¹ in every model.
         let narrow: Vec<i32> = values.into_iter().map(|value| value as i32).collect();
-        Tensor::from_array((shape, narrow))?.into()
+        Tensor::from_array((shape, narrow))?.upcast()
     } else {
-        Tensor::from_array((shape, values))?.into()
+        Tensor::from_array((shape, values))?.upcast()
     })
 }
 
@@ -204,7 +217,8 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, BackendError> {
     let memory = Memory::new(&options.config, &signature, (options.max_input_length, description.hidden));
     let padding = options.config["pad_token_id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(0);
     let head = LoadedHead::load(&options.head, signature.meaning, width)?;
-    let mut backend = OrtBackend { session, signature, head, padding, memory };
+    let deadline = options.batch_limit().map(Deadline::start).transpose()?;
+    let mut backend = OrtBackend { session, signature, head, padding, memory, deadline };
     refuse_nan(&mut backend, &options.head)?;
     Ok(Loaded {
         backend: Box::new(backend),

@@ -121,15 +121,13 @@ impl WorkerLimits {
     /// Generous limits: for Python packages read for the first time from a network drive, and gigabytes of
     /// weights.
     ///
-    /// If a batch takes longer than `device_timeout`, the engine treats the device as hung and fails all
-    /// waiting requests. The worker's limit is nine tenths of that time, so that the worker is killed first
-    /// and only its batch fails.
+    /// `batch` is the time for a batch ([`LoadOptions::batch_limit`]).
     #[must_use]
-    pub fn with_device_timeout(device_timeout: Option<Duration>) -> Self {
+    pub fn of_batch(batch: Option<Duration>) -> Self {
         Self {
             hello: Duration::from_mins(2),
             load: Duration::from_mins(20),
-            batch: device_timeout.map(|limit| limit * 9 / 10),
+            batch,
             pause: Duration::from_secs(1),
         }
     }
@@ -142,7 +140,7 @@ impl WorkerLimits {
 /// [`BackendError::Load`] if PyTorch does not support the dtype, if the kind of model is not supported, or if
 /// the worker does not start or refuses the model.
 pub fn load(options: &LoadOptions, python: &PythonOptions) -> Result<Loaded, BackendError> {
-    start(WorkerSettings::new(options, python)?, WorkerLimits::with_device_timeout(python.device_timeout))
+    start(WorkerSettings::new(options, python)?, WorkerLimits::of_batch(options.batch_limit()))
 }
 
 /// Like [`load`], with settings and time limits of the caller.

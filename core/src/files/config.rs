@@ -252,6 +252,8 @@ pub(super) struct TokenizerConfig {
     #[serde(default)]
     pub(super) model_input_names: Option<Vec<String>>,
     #[serde(default)]
+    model_max_length: Option<Value>,
+    #[serde(default)]
     cls_token: Option<NamedToken>,
     #[serde(default)]
     eos_token: Option<NamedToken>,
@@ -262,6 +264,12 @@ pub(super) struct TokenizerConfig {
 }
 
 impl TokenizerConfig {
+    /// The longest input in tokens. `transformers` writes 10³⁰ where there is no limit, as a real number.
+    pub(super) fn longest_input(&self) -> Option<usize> {
+        let length = self.model_max_length.as_ref()?.as_f64().filter(|length| *length >= 1.0)?;
+        Some(length as usize)
+    }
+
     /// The tokens that do not stand for a part of a text, as far as the file names them.
     pub(super) fn empty_tokens(&self) -> Vec<String> {
         let tokens = [&self.cls_token, &self.eos_token, &self.pad_token, &self.unk_token];

@@ -122,6 +122,9 @@ pub struct ModelFolder {
     pub default_prompt_name: Option<String>,
     /// The longest input in tokens, from `sentence_bert_config.json`.
     pub max_seq_length: Option<usize>,
+    /// The longest input in tokens, from `tokenizer_config.json`. Often it is more than the model's positions
+    /// allow.
+    pub model_max_length: Option<usize>,
     /// Whether the second text of a pair has another token type than the first.
     pub has_token_types: bool,
     /// The tokens that do not stand for a part of a text (such as `[CLS]`), as far as `tokenizer_config.json`
@@ -220,6 +223,7 @@ impl ModelFolder {
             weights,
             has_token_types: description.has_token_types && reads("token_type_ids"),
             empty_tokens: tokenizer_config.empty_tokens(),
+            model_max_length: tokenizer_config.longest_input(),
             chat_template: templates::choose(root, tokenizer_config, sentence_bert.as_ref(), &modules)?,
             ends_in_scores: ends_in_scores(root, &modules)?,
             logit_score: logit_score(root, &modules)?,
@@ -398,6 +402,22 @@ mod tests {
         files.insert("model.safetensors.index.json".to_owned(), map.into());
         files.extend(shards.iter().map(|&shard| (shard.to_owned(), safetensors(16))));
         files
+    }
+
+    #[test]
+    fn the_longest_input_of_a_tokenizer_is_read_in_every_spelling() {
+        for (content, expected) in [
+            (r#"{"model_max_length":512}"#, Some(512)),
+            (r#"{"model_max_length":1000000000000000019884624838656}"#, Some(usize::MAX)),
+            (r#"{"model_max_length":512.0}"#, Some(512)),
+            (r#"{"model_max_length":null}"#, None),
+            (r#"{"model_max_length":-1}"#, None),
+            (r#"{"model_max_length":"many"}"#, None),
+            ("{}", None),
+        ] {
+            let found = open(&with("tokenizer_config.json", content)).unwrap().model_max_length;
+            assert_eq!(found, expected, "{content}");
+        }
     }
 
     #[test]

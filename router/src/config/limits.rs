@@ -97,12 +97,17 @@ fn longest_input(
         };
     }
     let all = || "all that the model's positions allow".to_owned();
-    let (longest, reason) = match (limits.max_seq_length, limits.recommended) {
-        (Some(length), _) => (length, "max_seq_length in the model's files".to_owned()),
-        (None, Some(recommended)) => {
+    let (longest, reason) = match *limits {
+        ModelLimits { max_seq_length: Some(length), .. } => {
+            (length, "max_seq_length in the model's files".to_owned())
+        }
+        ModelLimits { model_max_length: Some(length), .. } => {
+            (length, "model_max_length in tokenizer_config.json".to_owned())
+        }
+        ModelLimits { recommended: Some(recommended), .. } => {
             (recommended.prompt, "as recommended for this kind of re-ranker".to_owned())
         }
-        (None, None) => return Ok((positions, all())),
+        _ => return Ok((positions, all())),
     };
     if limits.max_seq_length.is_some() && longest > positions {
         warnings.push(format!(

@@ -32,6 +32,8 @@ pub(crate) struct ModelLimits {
     pub(crate) model_type: ModelType,
     /// `max_seq_length` of `sentence_bert_config.json`.
     pub(crate) max_seq_length: Option<usize>,
+    /// `model_max_length` of `tokenizer_config.json`, for a backend that it bounds.
+    pub(crate) model_max_length: Option<usize>,
     /// The tokens that the model's positions allow.
     pub(crate) longest_input: Option<usize>,
     /// The limits that a re-ranker's family recommends; absent if the positions decide.

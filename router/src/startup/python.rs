@@ -61,7 +61,6 @@ pub(super) fn options(
             _ => None,
         },
         probes: probes(encoder),
-        device_timeout: config.device_timeout,
     }))
 }
 

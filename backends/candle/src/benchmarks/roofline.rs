@@ -199,6 +199,7 @@ impl RunningModel {
             instruction_set: Some(machine.set.to_string()),
             prefix_cache_bytes: PREFIX_CACHE_BYTES,
             flash_attention: true,
+            device_timeout: None,
         };
         let operations = CpuOperations::start(machine.threads, machine.set, dtype)?.timed(log.clone());
         let backend = load_on(operations, &options)?;

@@ -32,10 +32,11 @@ pub(crate) struct Nibbles {
 }
 
 impl EmbeddingTable {
-    /// A table with four bits per value if it is large enough, otherwise in its stored type.
+    /// A table with four bits per value if it is large enough, otherwise in its stored type. Four bits of a
+    /// file are kept as they are.
     pub(crate) fn compact(compute: &Compute, values: Weight) -> Self {
         let (rows, columns) = (values.rows(), values.columns());
-        if rows * columns < LARGE {
+        if rows * columns < LARGE || values.has_four_bits() {
             return Self::Stored(values);
         }
         let of_row = columns.div_ceil(GROUP);
@@ -80,9 +81,7 @@ impl EmbeddingTable {
     #[cfg(any(test, feature = "benchmarks"))]
     pub(crate) fn row_bytes(&self) -> usize {
         match self {
-            Self::Stored(values) => {
-                values.columns() * if values.stored() == crate::kernels::pack::Stored::F32 { 4 } else { 2 }
-            }
+            Self::Stored(values) => values.stored().row_bytes(values.columns()),
             Self::Nibbles(table) => {
                 table.columns.div_ceil(GROUP) * (GROUP / 2 + size_of::<NibbleGroup>()) + size_of::<f32>()
             }

@@ -268,6 +268,7 @@ mod tests {
         super::{
             matrix::{ColumnOrder, WeightFormat},
             nibbles::{self, GROUP, NibbleGroup},
+            pack::Stored,
             simd::InstructionSet,
             stored::StoredMatrix,
             threads::Threads,
@@ -277,6 +278,7 @@ mod tests {
     use half::bf16;
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use text_embeddings_backend_core::Activation;
+    use text_embeddings_checkpoint::Encoding;
 
     const FORMATS: [(OperandFormat, WeightFormat); 5] = [
         (OperandFormat::F32, WeightFormat::AsRows(OperandFormat::F32)),
@@ -506,6 +508,61 @@ mod tests {
                 compute.product(&pack(&compute, OperandFormat::Int8, &x, depth), &matrix, &mut out);
                 for (got, expected) in out.iter().zip(expected) {
                     assert!((f64::from(*got) - expected).abs() < 1e-2, "{set}: {got} for {expected}");
+                }
+            }
+        }
+    }
+
+    /// Blocks of a type with random bytes, and factors from 2⁻³ to 2⁻⁶ at these offsets of each block.
+    fn blocks(rng: &mut StdRng, encoding: &Encoding, factors: &[usize], count: usize) -> Vec<u8> {
+        let mut bytes: Vec<u8> = (0..count * encoding.bytes).map(|_| rng.random()).collect();
+        for block in bytes.chunks_exact_mut(encoding.bytes) {
+            for &factor in factors {
+                // The upper byte of a half-precision number: its sign, and an exponent.
+                block[factor + 1] = rng.random_range(0x24..0x30) | rng.random_range(0..2) << 7;
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn four_bits_of_a_file_multiply_like_the_bytes_of_their_values() {
+        let mut rng = StdRng::seed_from_u64(15);
+        let types: [(&str, &[usize]); 3] = [("Q4_0", &[0]), ("Q4_1", &[0, 2]), ("Q4_K", &[0, 2])];
+        for set in InstructionSet::available() {
+            for (name, factors) in types {
+                let encoding = Encoding::named(name).unwrap();
+                let (rows, depth, columns) = (5, 768, 45);
+                let compute = Compute { set, threads: Threads::start(2).unwrap() };
+                let stored = blocks(&mut rng, encoding, factors, columns * depth / encoding.values);
+                let stored = StoredMatrix::new(stored, Stored::Blocks(encoding), depth);
+                // Rows of four bits above others, as two parts.
+                let other = random(&mut rng, 3 * depth);
+                let parts = [stored.clone(), StoredMatrix::from_values(&other, depth)];
+                let matrix = Matrix::pack(&compute, &parts, WeightFormat::Int4, ColumnOrder::Plain);
+                let x = random(&mut rng, rows * depth);
+                let x_kept: Vec<_> = x.chunks(depth).map(|row| kept(OperandFormat::Int8, row)).collect();
+                let operand = pack(&compute, OperandFormat::Int8, &x, depth);
+                let mut out = vec![0.0; rows * (columns + 3)];
+                compute.product(&operand, &matrix, &mut out);
+                for (row, x) in x_kept.iter().enumerate() {
+                    let norm = x.iter().map(|value| value * value).sum::<f64>().sqrt();
+                    for column in 0..columns {
+                        let weight = stored.row(column);
+                        let step = weight.iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
+                        let expected: f64 =
+                            x.iter().zip(&weight).map(|(x, &weight)| x * f64::from(weight)).sum();
+                        let off = f64::from(out[row * (columns + 3) + column]) - expected;
+                        // The bytes' errors are spread evenly over one step: their deviation is 0.29 steps.
+                        let allowed = 6.0 * 0.3 * f64::from(step) * norm;
+                        assert!(off.abs() <= allowed, "{set} {name}: {off}, allowed {allowed}");
+                    }
+                    for column in 0..3 {
+                        let weight = kept_of_weight(WeightFormat::Int4, &other[column * depth..][..depth]);
+                        let expected: f64 = x.iter().zip(&weight).map(|(x, weight)| x * weight).sum();
+                        let off = f64::from(out[row * (columns + 3) + columns + column]) - expected;
+                        assert!(off.abs() <= tolerance(OperandFormat::Int8, depth), "{set} {name}: {off}");
+                    }
                 }
             }
         }

@@ -5,13 +5,14 @@
 
 use super::{
     compute::Compute,
-    nibbles::{self, GROUP, NibbleGroup, PanelGroups},
+    nibbles::{self, FineGroup, GROUP, NibbleGroup, PanelFineGroups, PanelGroups},
     pack::{self, OperandFormat, Words},
     pages::Pages,
     simd::InstructionSet,
     stored::StoredMatrix,
     tile::COLUMNS,
 };
+use text_embeddings_checkpoint::FourBits;
 
 /// The number of gates in a panel of gates and their gated values.
 pub(crate) const GATES: usize = COLUMNS / 2;
@@ -51,13 +52,46 @@ pub(crate) struct Matrix {
     outputs: usize,
     pub(super) panels: usize,
     words: Pages,
-    /// The groups of nibbles, by panel and range of values; empty for other formats.
-    groups: Vec<PanelGroups>,
+    groups: Groups,
     /// For [`OperandFormat::Int8`], by panel and column: the scale of the column, and the sum of its bytes
     /// times the offset of the rows' bytes. A product subtracts the latter, which the offset added.
     pub(super) scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
     /// The biases that products add to each column's sums, by panel; empty without a bias.
     pub(super) biases: Vec<[f32; COLUMNS]>,
+}
+
+/// The groups of nibbles, by panel and range of values.
+enum Groups {
+    /// For other formats than nibbles.
+    None,
+    Coarse(Vec<PanelGroups>),
+    /// For weights with rows that a file stores in four bits.
+    Fine(Vec<PanelFineGroups>),
+}
+
+/// The groups of a panel that is being packed.
+enum GroupsOfPanel<'a> {
+    Coarse(&'a mut [PanelGroups]),
+    Fine(&'a mut [PanelFineGroups]),
+}
+
+impl Groups {
+    fn new(len: usize, fine: bool) -> Self {
+        match (len, fine) {
+            (0, _) => Self::None,
+            (_, false) => Self::Coarse(vec![PanelGroups::EMPTY; len]),
+            (_, true) => Self::Fine(vec![PanelFineGroups::EMPTY; len]),
+        }
+    }
+
+    /// The groups of each panel, `len` for each; nothing for other formats.
+    fn panels(&mut self, len: usize) -> Box<dyn Iterator<Item = GroupsOfPanel<'_>> + Send + '_> {
+        match self {
+            Self::None => Box::new(std::iter::empty()),
+            Self::Coarse(groups) => Box::new(groups.chunks_exact_mut(len).map(GroupsOfPanel::Coarse)),
+            Self::Fine(groups) => Box::new(groups.chunks_exact_mut(len).map(GroupsOfPanel::Fine)),
+        }
+    }
 }
 
 /// How to pack a weight.
@@ -145,16 +179,20 @@ impl Matrix {
         assert!(parts.iter().all(|part| part.columns() == depth));
         let outputs = parts.iter().map(StoredMatrix::rows).sum();
         let keeps_steps = prepare.is_none() && format == WeightFormat::AsRows(OperandFormat::Int8);
-        // Writes a row, and returns its step if the row keeps it.
+        let keeps_nibbles = prepare.is_none() && format == WeightFormat::Int4;
+        // Writes a row, and returns its step or its nibbles if the row keeps them.
         let row = |mut row: usize, out: &mut [f32]| {
             for part in parts {
                 if row < part.rows() {
                     part.widen_row(row, out);
-                    return part.step(row).filter(|_| keeps_steps);
+                    return (
+                        part.step(row).filter(|_| keeps_steps),
+                        if keeps_nibbles { part.four_bits(row) } else { None },
+                    );
                 }
                 row -= part.rows();
             }
-            None
+            (None, None)
         };
         let panels = order.panels(outputs);
         let products = format.products();
@@ -162,11 +200,11 @@ impl Matrix {
         let of_nibbles = if format == WeightFormat::Int4 { row_words * 4 / GROUP } else { 0 };
         let panel_words = COLUMNS * if of_nibbles > 0 { row_words / 2 } else { row_words };
         let mut words = Pages::zeroed(panels * panel_words);
-        let mut groups = vec![PanelGroups::EMPTY; panels * of_nibbles];
+        let is_fine = keeps_nibbles && parts.iter().any(StoredMatrix::has_four_bits);
+        let mut groups = Groups::new(panels * of_nibbles, is_fine);
         let mut scales =
             vec![([0.0; COLUMNS], [0; COLUMNS]); if products == OperandFormat::Int8 { panels } else { 0 }];
-        let (mut of_panel, mut groups_of_panel) =
-            (scales.iter_mut(), groups.chunks_exact_mut(of_nibbles.max(1)));
+        let (mut of_panel, mut groups_of_panel) = (scales.iter_mut(), groups.panels(of_nibbles));
         let items = words.as_mut_slice().chunks_exact_mut(panel_words).enumerate();
         let items = items.map(|(panel, words)| (panel, words, of_panel.next(), groups_of_panel.next()));
         compute.threads.for_each(items, |(panel, words, mut scales, mut groups)| {
@@ -174,13 +212,13 @@ impl Matrix {
             let mut rows = vec![0; COLUMNS * row_words];
             for (column, words) in rows.chunks_exact_mut(row_words).enumerate() {
                 let Some(index) = order.row(outputs, panel, column) else { continue };
-                let step = row(index, &mut values);
+                let (step, stored) = row(index, &mut values);
                 if let Some(prepare) = prepare {
                     prepare(&mut values);
                 }
                 let mut scale = 1.0;
                 let sum = if let Some(groups) = &mut groups {
-                    nibbles_of_row(compute.set, &values, words, (groups, column), &mut scale)
+                    nibbles_of_row(compute.set, (&values, stored), words, (groups, column), &mut scale)
                 } else {
                     match step {
                         Some(step) => {
@@ -210,6 +248,7 @@ impl Matrix {
                 *line = nibbles::pair([first, second]);
             }
         });
+        drop(groups_of_panel);
         Self { format: products, depth, outputs, panels, words, groups, scales, biases: Vec::new() }
     }
 
@@ -227,43 +266,66 @@ impl Matrix {
     /// A panel's words in the form that products read. Nibbles are expanded to bytes in `bytes`.
     pub(super) fn panel<'a>(&'a self, set: InstructionSet, panel: usize, bytes: &'a mut Words) -> &'a [u32] {
         let stored = self.stored_panel(panel);
-        if self.groups.is_empty() {
+        if let Groups::None = self.groups {
             return stored;
         }
-        let groups = self.groups.len() / self.panels;
         bytes.resize(2 * stored.len());
-        nibbles::expand(set, stored, &self.groups[panel * groups..][..groups], bytes.as_mut_slice());
+        let out = bytes.as_mut_slice();
+        match &self.groups {
+            Groups::None => {}
+            Groups::Coarse(groups) => nibbles::expand(set, stored, self.part(groups, panel), out),
+            Groups::Fine(groups) => nibbles::expand_fine(set, stored, self.part(groups, panel), out),
+        }
         bytes.as_slice()
+    }
+
+    /// The part of `all` that belongs to a panel.
+    fn part<'a, T>(&self, all: &'a [T], panel: usize) -> &'a [T] {
+        let size = all.len() / self.panels;
+        &all[panel * size..(panel + 1) * size]
     }
 
     /// A panel's words in their stored form.
     pub(super) fn stored_panel(&self, panel: usize) -> &[u32] {
-        let size = self.words.as_slice().len() / self.panels;
-        &self.words.as_slice()[panel * size..(panel + 1) * size]
+        self.part(self.words.as_slice(), panel)
     }
 }
 
 /// Writes the nibbles of a row as bytes of `words`, and its groups as a column's. Returns the sum of the
-/// row's expanded bytes.
+/// row's expanded bytes. A row that is stored in four bits keeps them if the panel has fine groups.
 fn nibbles_of_row(
     set: InstructionSet,
-    values: &[f32],
+    (values, stored): (&[f32], Option<Vec<FourBits>>),
     words: &mut [u32],
-    (panel, column): (&mut [PanelGroups], usize),
+    (panel, column): (&mut GroupsOfPanel<'_>, usize),
     scale: &mut f32,
 ) -> i32 {
     let mut nibbles = vec![0; 4 * words.len()];
-    let mut groups = vec![NibbleGroup::default(); panel.len()];
-    nibbles::quantise(set, values, &mut nibbles, &mut groups, scale);
+    let mut fine = vec![FineGroup::default(); nibbles.len() / GROUP];
+    let kept = stored.is_some_and(|stored| nibbles::keep(&stored, values, &mut nibbles, &mut fine, scale));
+    let mut groups = vec![NibbleGroup::default(); fine.len()];
+    if !kept {
+        nibbles::quantise(set, values, &mut nibbles, &mut groups, scale);
+        fine = groups.iter().map(|&group| group.into()).collect();
+    }
     for (word, four) in words.iter_mut().zip(nibbles.as_chunks::<4>().0) {
         *word = u32::from_le_bytes(*four);
     }
-    for (panel, &group) in panel.iter_mut().zip(&groups) {
-        panel.set(column, group);
+    match panel {
+        GroupsOfPanel::Coarse(panel) => {
+            for (panel, &group) in panel.iter_mut().zip(&groups) {
+                panel.set(column, group);
+            }
+        }
+        GroupsOfPanel::Fine(panel) => {
+            for (panel, &group) in panel.iter_mut().zip(&fine) {
+                panel.set(column, group);
+            }
+        }
     }
     // A row ends with its last value, so the columns' padding does not count.
-    let of_group = |(nibbles, group): (&[u8], &NibbleGroup)| {
+    let of_group = |(nibbles, group): (&[u8], &FineGroup)| {
         nibbles.iter().map(|&nibble| i32::from(group.byte(nibble))).sum::<i32>()
     };
-    nibbles[..values.len()].chunks(GROUP).zip(&groups).map(of_group).sum()
+    nibbles[..values.len()].chunks(GROUP).zip(&fine).map(of_group).sum()
 }

@@ -5,6 +5,10 @@
 //! panel of nibbles is expanded exactly to a panel of bytes just before its tiles are computed. So the
 //! products are those of bytes, and no sum is split by groups.
 //!
+//! Rows that a file stores in four bits keep the file's nibbles ([`keep`]). Their steps are no multiples of
+//! the row's step, so they have a [`FineGroup`], which counts in 1/256 of it; a byte is rounded when it is
+//! expanded.
+//!
 //! Input: rows of `f32`. Output: their nibbles and [`NibbleGroup`]s, then panels of bytes. What must hold:
 //! the error of a value is at most half a step of its group; the scale of a row with a value that is not
 //! finite is NaN.
@@ -12,6 +16,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::pack::wide;
 use super::{simd::dispatch, tile::COLUMNS};
+use text_embeddings_checkpoint::FourBits;
 
 /// The number of values that share a step: half of the unit to which rows are padded.
 pub(crate) const GROUP: usize = 32;
@@ -54,6 +59,83 @@ impl PanelGroups {
         self.multipliers[column] = group.multiplier;
         self.offsets[column] = group.offset;
     }
+}
+
+/// The step and the offset of a group in 1/256 of the row's step, modulo 2¹⁶.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct FineGroup {
+    /// The group's step.
+    pub(crate) multiplier: u16,
+    /// The number that is subtracted, less the half that rounds to the nearest byte.
+    pub(crate) offset: u16,
+}
+
+impl FineGroup {
+    /// A value as a multiple of its row's step.
+    pub(crate) fn byte(self, nibble: u8) -> i8 {
+        let fine = u16::from(nibble).wrapping_mul(self.multiplier).wrapping_sub(self.offset);
+        ((fine >> 8) as u8).cast_signed()
+    }
+}
+
+impl From<NibbleGroup> for FineGroup {
+    fn from(NibbleGroup { multiplier, offset }: NibbleGroup) -> Self {
+        Self { multiplier: u16::from(multiplier) << 8, offset: u16::from(offset) << 8 }
+    }
+}
+
+/// [`PanelGroups`] of [`FineGroup`]s.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PanelFineGroups {
+    multipliers: [u16; COLUMNS],
+    offsets: [u16; COLUMNS],
+}
+
+impl PanelFineGroups {
+    /// The groups of columns without values.
+    pub(crate) const EMPTY: Self = Self { multipliers: [0; COLUMNS], offsets: [0; COLUMNS] };
+
+    /// Writes the group of a column.
+    pub(crate) fn set(&mut self, column: usize, group: FineGroup) {
+        self.multipliers[column] = group.multiplier;
+        self.offsets[column] = group.offset;
+    }
+}
+
+/// Like [`quantise`] for a row that is stored in four bits: keeps its nibbles. `values` are the row's values.
+/// Returns whether it did: not if steps and offsets of one group differ so much from its values that they
+/// cannot be counted in the row's step. A byte then differs from its value by at most 0.54 of the row's step.
+pub(crate) fn keep(
+    stored: &[FourBits],
+    values: &[f32],
+    nibbles: &mut [u8],
+    groups: &mut [FineGroup],
+    scale: &mut f32,
+) -> bool {
+    /// The largest multiplier: two values of a group are at most 254 steps of the row apart.
+    const MOST: f64 = 254.5 * 256.0;
+    let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    if !values.iter().all(|value| value.is_finite()) {
+        return false;
+    }
+    *scale = largest.max(f32::MIN_POSITIVE * 128.0) / 127.0;
+    let fine = |value: f32| f64::from(value) / f64::from(*scale) * 256.0;
+    nibbles.fill(0);
+    groups.fill(FineGroup::default());
+    for ((stored, nibbles), group) in stored.iter().zip(nibbles.as_chunks_mut::<GROUP>().0).zip(groups) {
+        let (multiplier, least) = (fine(stored.step), fine(stored.least));
+        if !(multiplier.abs() <= MOST && least.abs() <= 16.0 * MOST) {
+            return false;
+        }
+        *nibbles = stored.nibbles;
+        // The half that is added before the lower byte is dropped rounds to the nearest.
+        let offset = -least.round() as i32 - 128;
+        *group = FineGroup {
+            multiplier: (multiplier.round() as i32 & 0xffff) as u16,
+            offset: (offset & 0xffff) as u16,
+        };
+    }
+    true
 }
 
 dispatch! {
@@ -146,6 +228,35 @@ dispatch! {
                     let multiplied = [line[column] & LOW, line[column] >> 4 & LOW].map(|four| four * u32::from(multiplier));
                     panel[0][column] = less_bytes(multiplied[0], less);
                     panel[1][column] = less_bytes(multiplied[1], less);
+                }
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// [`expand`] for fine groups.
+    fn expand_fine(nibbles: &[u32], groups: &[PanelFineGroups], panel: &mut [u32]) {
+        let lines = nibbles.as_chunks::<COLUMNS>().0.as_chunks::<{ GROUP_WORDS / 2 }>().0;
+        let panel = panel.as_chunks_mut::<COLUMNS>().0.as_chunks_mut::<GROUP_WORDS>().0;
+        for ((lines, group), panel) in lines.iter().zip(groups).zip(panel) {
+            #[cfg(target_arch = "x86_64")]
+            if WIDE {
+                // SAFETY: `WIDE` bodies only run if `InstructionSet::available` found AVX-512.
+                unsafe { wide::expand_fine(lines, [&group.multipliers, &group.offsets], panel) };
+                continue;
+            }
+            for (line, panel) in lines.iter().zip(panel.as_chunks_mut::<2>().0) {
+                for column in 0..COLUMNS {
+                    let (multiplier, offset) =
+                        (u32::from(group.multipliers[column]), u32::from(group.offsets[column]));
+                    for (shift, panel) in [0, 4].into_iter().zip(panel.iter_mut()) {
+                        let word = line[column] >> shift & LOW;
+                        let byte = |place: u32| {
+                            (word >> place & 0xff).wrapping_mul(multiplier).wrapping_sub(offset) >> 8 & 0xff
+                        };
+                        panel[column] = byte(0) | byte(8) << 8 | byte(16) << 16 | byte(24) << 24;
+                    }
                 }
             }
         }
@@ -250,6 +361,89 @@ mod tests {
                 quantised(set, &[f32::MAX, f32::MIN]).scale.is_nan(),
                 "{set}: a reach beyond all numbers"
             );
+        }
+    }
+
+    /// A row as a file stores it, and its values. Steps may be negative, and some groups have one value only.
+    fn stored_row(rng: &mut StdRng, groups: usize) -> (Vec<FourBits>, Vec<f32>) {
+        let group = |rng: &mut StdRng| {
+            let step = rng.random_range(-1.0..1.0_f32) * [0.0, 1e-3, 0.1, 1.0][rng.random_range(0..4)];
+            let least = [-8.0 * step, rng.random_range(-1.0..1.0), 0.0][rng.random_range(0..3)];
+            let most = [1, 2, 16][rng.random_range(0..3)];
+            FourBits { step, least, nibbles: std::array::from_fn(|_| rng.random_range(0..most)) }
+        };
+        let stored: Vec<FourBits> = (0..groups).map(|_| group(rng)).collect();
+        let value =
+            |group: &FourBits| group.nibbles.map(|nibble| group.step * f32::from(nibble) + group.least);
+        let values = stored.iter().flat_map(value).collect();
+        (stored, values)
+    }
+
+    #[test]
+    fn nibbles_of_a_file_are_kept_and_their_bytes_are_near_their_values() {
+        let mut rng = StdRng::seed_from_u64(44);
+        let mut kept = 0;
+        for groups in (1..=9).cycle().take(500) {
+            let (stored, values) = stored_row(&mut rng, groups);
+            let padded = groups.next_multiple_of(2);
+            let (mut nibbles, mut fine) = (vec![9; padded * GROUP], vec![FineGroup::default(); padded]);
+            let mut scale = 0.0;
+            if !keep(&stored, &values, &mut nibbles, &mut fine, &mut scale) {
+                continue;
+            }
+            kept += 1;
+            for (index, value) in values.iter().enumerate() {
+                let (group, nibble) = (index / GROUP, nibbles[index]);
+                assert_eq!(nibble, stored[group].nibbles[index % GROUP]);
+                let byte = f32::from(fine[group].byte(nibble));
+                assert!((byte - value / scale).abs() <= 0.54, "{byte} for {}", value / scale);
+            }
+            assert!(nibbles[values.len()..].iter().all(|&nibble| nibble == 0));
+            assert!(fine[groups..].iter().all(|group| group.byte(0) == 0));
+        }
+        assert!(kept > 400, "{kept}");
+    }
+
+    #[test]
+    fn rows_of_a_file_that_have_no_bytes_are_not_kept() {
+        let of = |step: f32, least: f32, nibble: u8| {
+            let stored = [FourBits { step, least, nibbles: [nibble; GROUP] }];
+            let values = [step * f32::from(nibble) + least; GROUP];
+            let (mut nibbles, mut groups) = ([0; 2 * GROUP], [FineGroup::default(); 2]);
+            keep(&stored, &values, &mut nibbles, &mut groups, &mut 0.0)
+        };
+        assert!(of(1.0, -8.0, 15) && of(-1.0, 8.0, 0) && of(0.0, 0.0, 7));
+        assert!(!of(f32::INFINITY, 0.0, 1) && !of(f32::NAN, 0.0, 0) && !of(1.0, f32::NEG_INFINITY, 1));
+        // Values near zero as the difference of large numbers.
+        assert!(!of(1e9, -8e9, 8));
+    }
+
+    #[test]
+    fn panels_hold_the_bytes_of_their_fine_groups() {
+        let mut rng = StdRng::seed_from_u64(45);
+        for groups in [1, 2, 3, 8] {
+            let mut of_panel = vec![PanelFineGroups::EMPTY; groups];
+            let mut expected = vec![0_u32; groups * GROUP_WORDS * COLUMNS];
+            let mut lines = vec![[0_u32; COLUMNS]; groups * GROUP_WORDS];
+            for (index, of_panel) in of_panel.iter_mut().enumerate() {
+                for column in 0..COLUMNS {
+                    let group = FineGroup { multiplier: rng.random(), offset: rng.random() };
+                    of_panel.set(column, group);
+                    for word in index * GROUP_WORDS..(index + 1) * GROUP_WORDS {
+                        let four: [u8; 4] = std::array::from_fn(|_| rng.random_range(0..16));
+                        lines[word][column] = u32::from_le_bytes(four);
+                        let bytes = four.map(|nibble| group.byte(nibble).cast_unsigned());
+                        expected[word * COLUMNS + column] = u32::from_le_bytes(bytes);
+                    }
+                }
+            }
+            let nibbles: Vec<u32> =
+                lines.as_chunks::<2>().0.iter().flat_map(|[first, second]| pair([first, second])).collect();
+            for set in InstructionSet::available() {
+                let mut panel = vec![7; expected.len()];
+                expand_fine(set, &nibbles, &of_panel, &mut panel);
+                assert_eq!(panel, expected, "{set} {groups}");
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use super::{
     tile::{COLUMNS, WORDS},
 };
 use half::f16;
+use text_embeddings_checkpoint::Encoding;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod wide;
@@ -23,23 +24,27 @@ pub(crate) enum Stored {
     F16,
     /// 16-bit floating point with the range of 32-bit.
     Bf16,
+    /// Blocks of quantised values.
+    Blocks(&'static Encoding),
 }
 
 impl Stored {
-    /// The type in candle's terms.
-    pub(crate) fn dtype(self) -> candle_core::DType {
+    /// The type in candle's terms; `None` for blocks.
+    pub(crate) fn dtype(self) -> Option<candle_core::DType> {
         match self {
-            Self::F32 => candle_core::DType::F32,
-            Self::F16 => candle_core::DType::F16,
-            Self::Bf16 => candle_core::DType::BF16,
+            Self::F32 => Some(candle_core::DType::F32),
+            Self::F16 => Some(candle_core::DType::F16),
+            Self::Bf16 => Some(candle_core::DType::BF16),
+            Self::Blocks(_) => None,
         }
     }
 
-    /// The size of a value in bytes.
-    pub(crate) fn size(self) -> usize {
+    /// The size of a row in bytes. A row of blocks consists of whole blocks.
+    pub(crate) fn row_bytes(self, columns: usize) -> usize {
         match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => columns * 4,
+            Self::F16 | Self::Bf16 => columns * 2,
+            Self::Blocks(encoding) => columns / encoding.values * encoding.bytes,
         }
     }
 }
@@ -254,6 +259,7 @@ pub(crate) fn widen(stored: Stored, bytes: &[u8], out: &mut [f32]) {
         Stored::Bf16 => {
             widen_with::<2>(bytes, out, |bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16));
         }
+        Stored::Blocks(encoding) => encoding.widen(bytes, out),
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::pack::{self, Stored};
 use std::{ops::Range, sync::Arc};
+use text_embeddings_checkpoint::FourBits;
 
 /// A tensor `[rows, columns]` in its stored type, row after row. A tensor of one dimension is a single row.
 #[derive(Clone)]
@@ -29,7 +30,7 @@ struct RowSteps {
 impl StoredMatrix {
     /// The matrix of these bytes. Their number must be a multiple of a row's bytes.
     pub(crate) fn new(values: Vec<u8>, stored: Stored, columns: usize) -> Self {
-        assert!(columns > 0 && values.len().is_multiple_of(columns * stored.size()));
+        assert!(columns > 0 && values.len().is_multiple_of(stored.row_bytes(columns)));
         Self { bytes: 0..values.len(), values: Arc::new(values), stored, columns, steps: None }
     }
 
@@ -41,7 +42,7 @@ impl StoredMatrix {
     /// A matrix `[rows, columns]`. `fill` writes all values of a row.
     pub(crate) fn from_rows([rows, columns]: [usize; 2], mut fill: impl FnMut(usize, &mut [f32])) -> Self {
         let mut values = vec![0.0; columns];
-        let mut bytes = Vec::with_capacity(rows * columns * Stored::F32.size());
+        let mut bytes = Vec::with_capacity(rows * Stored::F32.row_bytes(columns));
         for row in 0..rows {
             fill(row, &mut values);
             bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
@@ -85,6 +86,19 @@ impl StoredMatrix {
         self.stored
     }
 
+    /// Whether all values are in groups of four bits, which [`StoredMatrix::four_bits`] gives.
+    pub(crate) fn has_four_bits(&self) -> bool {
+        matches!(self.stored, Stored::Blocks(encoding) if encoding.has_four_bits())
+    }
+
+    /// One row as groups of four bits, if it is stored so.
+    pub(crate) fn four_bits(&self, row: usize) -> Option<Vec<FourBits>> {
+        match self.stored {
+            Stored::Blocks(encoding) => encoding.four_bits(self.row_bytes(row)),
+            _ => None,
+        }
+    }
+
     /// All values in their stored form, row after row.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.values[self.bytes.clone()]
@@ -92,8 +106,7 @@ impl StoredMatrix {
 
     /// Widens one row into `out`, which has [`StoredMatrix::columns`] values.
     pub(crate) fn widen_row(&self, row: usize, out: &mut [f32]) {
-        let size = self.row_size();
-        pack::widen(self.stored, &self.bytes()[row * size..(row + 1) * size], out);
+        pack::widen(self.stored, self.row_bytes(row), out);
     }
 
     /// One row as `f32`.
@@ -103,8 +116,14 @@ impl StoredMatrix {
         out
     }
 
+    /// The bytes of a row.
+    fn row_bytes(&self, row: usize) -> &[u8] {
+        let size = self.row_size();
+        &self.bytes()[row * size..(row + 1) * size]
+    }
+
     /// The size of a row in bytes.
     fn row_size(&self) -> usize {
-        self.columns * self.stored.size()
+        self.stored.row_bytes(self.columns)
     }
 }

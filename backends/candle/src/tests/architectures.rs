@@ -71,6 +71,7 @@ impl Fixture {
             instruction_set: None,
             prefix_cache_bytes: 0,
             flash_attention: true,
+            device_timeout: None,
         }
     }
 

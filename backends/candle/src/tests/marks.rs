@@ -25,6 +25,7 @@ fn options(prefix_cache_bytes: usize) -> LoadOptions {
         instruction_set: None,
         prefix_cache_bytes,
         flash_attention: true,
+        device_timeout: None,
     }
 }
 

@@ -135,6 +135,7 @@ impl RandomModel {
             instruction_set: None,
             prefix_cache_bytes: 0,
             flash_attention: true,
+            device_timeout: None,
         }
     }
 }

@@ -5,9 +5,9 @@
 
 use super::{
     File,
-    translate::{GgufArchitecture, TransformerKind, answers, labels},
+    translate::{DIVISORS, GgufArchitecture, Sight, TransformerKind, answers, labels},
 };
-use crate::CheckpointError;
+use crate::{CheckpointError, encoding::F32};
 use serde_json::{Map, Value, json};
 
 /// The value of `pooling_type` for a re-ranker.
@@ -23,21 +23,28 @@ const UNTIED_QWEN3: usize = 4096;
 pub fn config(file: &File) -> Result<Value, CheckpointError> {
     let architecture = GgufArchitecture::of(file)?;
     let reader = MetadataReader { file, name: architecture.name };
-    let (config, causal) = match architecture.body {
-        TransformerKind::Decoder { .. } => (decoder(&reader)?, true),
-        TransformerKind::Bert => (bert(&reader)?, false),
-        TransformerKind::Nomic => (nomic(&reader)?, false),
+    let config = match architecture.body {
+        TransformerKind::Decoder { .. } => decoder(&reader)?,
+        TransformerKind::Bert => bert(&reader)?,
+        TransformerKind::Nomic => nomic(&reader)?,
+        TransformerKind::Modern => modern(&reader)?,
     };
-    if file.metadata.switch(&reader.key("attention.causal")).is_some_and(|is_causal| is_causal != causal) {
-        return Err(file.unsupported(format!(
-            "`{}` is {}, which is not supported",
-            reader.key("attention.causal"),
-            !causal
-        )));
-    }
-    check_head(&reader, causal)?;
+    let is_causal = file.metadata.switch(&reader.key("attention.causal"));
+    let (causal, model_type) = match (architecture.sight, is_causal) {
+        (Sight::Back(_), None | Some(true)) => (true, architecture.model_type),
+        (Sight::Back(bidirectional), Some(false)) => (false, bidirectional),
+        (Sight::Both, None | Some(false)) => (false, architecture.model_type),
+        (Sight::Both, Some(true)) => {
+            let key = reader.key("attention.causal");
+            return Err(file.unsupported(format!("`{key}` is true, which is not supported")));
+        }
+    };
+    check_head(&reader, architecture, causal)?;
     let Value::Object(mut config) = config else { return Ok(config) };
-    config.insert("model_type".to_owned(), architecture.model_type.into());
+    config.insert("model_type".to_owned(), model_type.into());
+    if matches!(architecture.body, TransformerKind::Decoder { .. }) {
+        config.insert("is_causal".to_owned(), causal.into());
+    }
     if let Some(name) = file.metadata.text("general.name") {
         config.insert("_name_or_path".to_owned(), name.replace([' ', '/'], "-").into());
     }
@@ -74,8 +81,13 @@ fn head(
 }
 
 /// Refuses a re-ranker whose head is missing.
-fn check_head(reader: &MetadataReader<'_>, causal: bool) -> Result<(), CheckpointError> {
+fn check_head(
+    reader: &MetadataReader<'_>,
+    architecture: &GgufArchitecture,
+    causal: bool,
+) -> Result<(), CheckpointError> {
     let file = reader.file;
+    let is_decoder = matches!(architecture.body, TransformerKind::Decoder { .. });
     let has = |name: &str| file.shape(name).is_some();
     let left_out = |what: &str| {
         Err(file.unsupported(format!(
@@ -89,7 +101,7 @@ fn check_head(reader: &MetadataReader<'_>, causal: bool) -> Result<(), Checkpoin
     let is_reranker = speaks("rerank") && !speaks("embed");
     let output = has("output.weight");
     match (has("cls.output.weight"), reader.pooling()) {
-        (true, _) if !causal && !has("cls.weight") => {
+        (true, _) if !is_decoder && !has("cls.weight") => {
             left_out("it has `cls.output.weight` and no `cls.weight`")
         }
         (false, Some(RANK)) if !(causal && output) => {
@@ -178,12 +190,13 @@ impl MetadataReader<'_> {
         )))
     }
 
-    /// The fields that all architectures have.
-    fn sizes(&self) -> Result<Value, CheckpointError> {
+    /// The fields that all architectures have. The first matrix of an MLP has `parts` times the rows of the
+    /// inner size.
+    fn sizes(&self, parts: usize) -> Result<Value, CheckpointError> {
         let hidden = self.number("embedding_length")?;
         let (layers, inner) = (self.number("block_count")?, self.number("feed_forward_length")?);
         self.check("embedding_length", "token_embd.weight", [None, Some(hidden)])?;
-        self.check("feed_forward_length", "blk.0.ffn_up.weight", [Some(inner), Some(hidden)])?;
+        self.check("feed_forward_length", "blk.0.ffn_up.weight", [inner.checked_mul(parts), Some(hidden)])?;
         if self.file.layers() != layers {
             return Err(self.file.damaged(format!(
                 "`{}` is {layers}, but there are tensors of {} layers",
@@ -251,16 +264,75 @@ fn decoder(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let tied = file.shape("output.weight").is_none() && answers(file).is_none();
     let theta = file.metadata.real(&reader.key("rope.freq_base")).unwrap_or(10_000.0);
     Ok(joined(
-        reader.sizes()?,
+        reader.sizes(1)?,
         json!({
             "num_key_value_heads": pairs,
             "head_dim": head,
             "rms_norm_eps": reader.real("attention.layer_norm_rms_epsilon")?,
             "rope_theta": theta,
+            "rope_scaling": divisors(file, head)?.map(|divisors| json!({
+                "rope_type": "longrope", "short_factor": divisors, "long_factor": divisors,
+                "original_max_position_embeddings": context, "attention_factor": 1.0,
+            })),
             "max_position_embeddings": context,
             "hidden_act": "silu",
             "attention_bias": reader.name != "qwen2" && file.shape("blk.0.attn_q.bias").is_some(),
             "tie_word_embeddings": tied,
+        }),
+    ))
+}
+
+/// The divisors of the rotary frequencies, which the converter computes from the scaling of Llama 3.
+fn divisors(file: &File, head: usize) -> Result<Option<Vec<f32>>, CheckpointError> {
+    let Some(tensor) = file.tensors.get(DIVISORS) else { return Ok(None) };
+    if tensor.shape() != [head / 2] || *tensor.encoding() != F32 {
+        return Err(
+            file.damaged(format!("its tensor `{DIVISORS}` does not have {} numbers in F32", head / 2))
+        );
+    }
+    let mut divisors = vec![0.0; head / 2];
+    F32.widen(&tensor.read_stored(0..1)?, &mut divisors);
+    if divisors.iter().all(|divisor| divisor.is_normal() && *divisor > 0.0) {
+        return Ok(Some(divisors));
+    }
+    Err(file.damaged(format!("its tensor `{DIVISORS}` has numbers that cannot be divisors")))
+}
+
+fn modern(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
+    let file = reader.file;
+    let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
+    reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
+    let number = |name: &str| file.metadata.number(&reader.key(name));
+    let real = |name: &str, default| file.metadata.real(&reader.key(name)).unwrap_or(default);
+    let has = |name: &str| file.shape(name).is_some();
+    // Without a window, every layer attends to the whole text. Defaults of the others are llama.cpp's.
+    let window = number("attention.sliding_window").filter(|window| *window > 0);
+    let every = if window.is_some() { number("attention.sliding_window_pattern").unwrap_or(3) } else { 1 };
+    let pooling = match number("classifier.pooling_type") {
+        None | Some(1) => "mean",
+        Some(2) => "cls",
+        Some(other) => {
+            let key = reader.key("classifier.pooling_type");
+            return Err(
+                file.unsupported(format!("`{key}` is {other}; only 1 (mean) and 2 (cls) are supported"))
+            );
+        }
+    };
+    Ok(joined(
+        reader.sizes(2)?,
+        json!({
+            "norm_eps": reader.real("attention.layer_norm_epsilon")?,
+            "max_position_embeddings": reader.number("context_length")?,
+            "hidden_activation": file.metadata.text(&reader.key("hidden_act")).unwrap_or("gelu"),
+            "local_attention": window.unwrap_or(0),
+            "global_attn_every_n_layers": every,
+            "global_rope_theta": reader.real("rope.freq_base")?,
+            "local_rope_theta": real("rope.freq_base_swa", 10_000.0),
+            "classifier_pooling": pooling,
+            "classifier_bias": has("cls.bias"),
+            "norm_bias": has("output_norm.bias"),
+            "attention_bias": has("blk.0.attn_qkv.bias"),
+            "mlp_bias": has("blk.0.ffn_up.bias"),
         }),
     ))
 }
@@ -272,7 +344,7 @@ fn bert(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
         0
     };
     Ok(joined(
-        reader.sizes()?,
+        reader.sizes(1)?,
         json!({
             "layer_norm_eps": reader.real("attention.layer_norm_epsilon")?,
             "max_position_embeddings": reader.rows("position_embd.weight")?,
@@ -292,7 +364,7 @@ fn nomic(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     };
     let has = |name: &str| reader.file.shape(&format!("blk.0.{name}.bias")).is_some();
     Ok(joined(
-        reader.sizes()?,
+        reader.sizes(1)?,
         json!({
             "layer_norm_eps": reader.real("attention.layer_norm_epsilon")?,
             "max_position_embeddings": reader.number("context_length")?,

@@ -13,6 +13,7 @@ pub(super) struct GgufArchitecture {
     pub(super) name: &'static str,
     /// `model_type` in config.json.
     pub(super) model_type: &'static str,
+    pub(super) sight: Sight,
     /// The prefix of its class names in `transformers`.
     pub(super) class: &'static str,
     pub(super) body: TransformerKind,
@@ -23,6 +24,27 @@ pub(super) struct GgufArchitecture {
     layer: &'static [(&'static str, &'static str)],
     /// The names of all other tensors, in the same form.
     others: &'static [(&'static str, &'static str)],
+}
+
+/// The tokens that a token attends to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// Earlier ones, unless the file says otherwise. Holds the `model_type` of models in which tokens also
+    /// attend to later ones.
+    Back(&'static str),
+    /// All tokens.
+    Both,
+}
+
+/// The special tokens around texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Separators {
+    /// Those that switches in the file name.
+    Switched,
+    /// `RoBERTa`'s: two between the texts of a pair.
+    Double,
+    /// BERT's: one after each text.
+    Single,
 }
 
 /// The kind of model, which decides the form of its configuration.
@@ -37,6 +59,8 @@ pub(super) enum TransformerKind {
     Bert,
     /// BERT with rotary positions and a gated MLP.
     Nomic,
+    /// `ModernBERT`: windows in most layers.
+    Modern,
 }
 
 const DECODER_LAYER: &[(&str, &str)] = &[
@@ -60,6 +84,9 @@ const DECODER_OTHERS: &[(&str, &str)] = &[
     (SCORES, "score"),
 ];
 
+/// Divisors of the rotary frequencies of a decoder. The configuration holds them.
+pub(super) const DIVISORS: &str = "rope_freqs.weight";
+
 const BERT_OTHERS: &[(&str, &str)] = &[
     ("token_embd", "embeddings.word_embeddings"),
     ("token_types", "embeddings.token_type_embeddings"),
@@ -76,10 +103,11 @@ const OUTPUT: &str = "output";
 /// The head that computes scores.
 const SCORES: &str = "cls.output";
 
-pub(super) const ARCHITECTURES: [GgufArchitecture; 5] = [
+pub(super) const ARCHITECTURES: [GgufArchitecture; 8] = [
     GgufArchitecture {
         name: "qwen3",
         model_type: "qwen3",
+        sight: Sight::Back("qwen3"),
         class: "Qwen3",
         body: TransformerKind::Decoder { interleaved: false },
         layers: "model.layers",
@@ -89,6 +117,7 @@ pub(super) const ARCHITECTURES: [GgufArchitecture; 5] = [
     GgufArchitecture {
         name: "qwen2",
         model_type: "qwen2",
+        sight: Sight::Back("qwen2"),
         class: "Qwen2",
         body: TransformerKind::Decoder { interleaved: false },
         layers: "model.layers",
@@ -98,6 +127,7 @@ pub(super) const ARCHITECTURES: [GgufArchitecture; 5] = [
     GgufArchitecture {
         name: "llama",
         model_type: "llama",
+        sight: Sight::Back("llama_bidirec"),
         class: "Llama",
         body: TransformerKind::Decoder { interleaved: true },
         layers: "model.layers",
@@ -105,8 +135,29 @@ pub(super) const ARCHITECTURES: [GgufArchitecture; 5] = [
         others: DECODER_OTHERS,
     },
     GgufArchitecture {
+        name: "llama-embed",
+        model_type: "llama_bidirec",
+        sight: Sight::Both,
+        class: "LlamaBidirectional",
+        body: TransformerKind::Decoder { interleaved: true },
+        layers: "model.layers",
+        layer: DECODER_LAYER,
+        others: DECODER_OTHERS,
+    },
+    GgufArchitecture {
+        name: "eurobert",
+        model_type: "eurobert",
+        sight: Sight::Both,
+        class: "EuroBert",
+        body: TransformerKind::Decoder { interleaved: false },
+        layers: "model.layers",
+        layer: DECODER_LAYER,
+        others: DECODER_OTHERS,
+    },
+    GgufArchitecture {
         name: "bert",
         model_type: "bert",
+        sight: Sight::Both,
         class: "Bert",
         body: TransformerKind::Bert,
         layers: "encoder.layer",
@@ -123,8 +174,33 @@ pub(super) const ARCHITECTURES: [GgufArchitecture; 5] = [
         others: BERT_OTHERS,
     },
     GgufArchitecture {
+        name: "modern-bert",
+        model_type: "modernbert",
+        sight: Sight::Both,
+        class: "ModernBert",
+        body: TransformerKind::Modern,
+        layers: "layers",
+        layer: &[
+            ("attn_norm", "attn_norm"),
+            ("attn_qkv", "attn.Wqkv"),
+            ("attn_output", "attn.Wo"),
+            ("ffn_norm", "mlp_norm"),
+            ("ffn_up", "mlp.Wi"),
+            ("ffn_down", "mlp.Wo"),
+        ],
+        others: &[
+            ("token_embd", "embeddings.tok_embeddings"),
+            ("token_embd_norm", "embeddings.norm"),
+            ("output_norm", "final_norm"),
+            ("cls", "head.dense"),
+            ("cls.norm", "head.norm"),
+            (SCORES, "classifier"),
+        ],
+    },
+    GgufArchitecture {
         name: "nomic-bert",
         model_type: "nomic_bert",
+        sight: Sight::Both,
         class: "NomicBert",
         body: TransformerKind::Nomic,
         layers: "encoder.layers",
@@ -175,11 +251,14 @@ impl GgufArchitecture {
     }
 }
 
-/// Whether a file's model is a kind of BERT, in which tokens also attend to later tokens.
+/// The special tokens around the texts of a file's model.
 #[must_use]
-pub fn is_bidirectional(file: &File) -> bool {
-    GgufArchitecture::of(file)
-        .is_ok_and(|architecture| !matches!(architecture.body, TransformerKind::Decoder { .. }))
+pub fn separators(file: &File) -> Separators {
+    match GgufArchitecture::of(file).map(|architecture| architecture.body) {
+        Ok(TransformerKind::Bert | TransformerKind::Nomic) => Separators::Double,
+        Ok(TransformerKind::Modern) => Separators::Single,
+        Ok(TransformerKind::Decoder { .. }) | Err(_) => Separators::Switched,
+    }
 }
 
 /// The ids of the answer tokens, if the re-ranker's head is two rows of the output embedding. Its labels are
@@ -207,7 +286,8 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
     let count = |name: &str| file.metadata.number(&format!("{}.attention.{name}", architecture.name));
     let heads = |name: &str| count(name).or_else(|| count("head_count")).unwrap_or(0);
     let mut found = BTreeMap::new();
-    for (name, tensor) in &file.tensors {
+    let is_decoder = matches!(architecture.body, TransformerKind::Decoder { .. });
+    for (name, tensor) in file.tensors.iter().filter(|(name, _)| !(is_decoder && *name == DIVISORS)) {
         let mut tensor = tensor.clone();
         let Some(mut translated) = architecture.translate(name) else {
             return Err(source.unsupported(format!(

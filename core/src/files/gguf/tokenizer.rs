@@ -7,7 +7,7 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
-use text_embeddings_checkpoint::gguf::{self, File, Metadata};
+use text_embeddings_checkpoint::gguf::{self, File, Metadata, Separators};
 
 /// The kinds of tokens, by llama.cpp's numbers.
 const CONTROL: i64 = 3;
@@ -28,7 +28,7 @@ struct WordRules {
     ignore_merges: bool,
 }
 
-const WORDS: [WordRules; 3] = [
+const WORDS: [WordRules; 4] = [
     WordRules {
         names: &["qwen2"],
         pattern: Some(
@@ -46,6 +46,7 @@ const WORDS: [WordRules; 3] = [
         ignore_merges: true,
     },
     WordRules { names: &["gpt-2", "roberta-bpe"], pattern: None, is_composed: false, ignore_merges: false },
+    WordRules { names: &["modern-bert"], pattern: None, is_composed: true, ignore_merges: false },
 ];
 
 /// The content of a `tokenizer.json`, or the reason why it cannot be built.
@@ -66,9 +67,7 @@ struct Vocabulary<'f> {
     metadata: &'f Metadata,
     tokens: &'f [String],
     kinds: Vec<i64>,
-    /// Whether tokens attend to later tokens. Such models read each text, or each pair, between special
-    /// tokens.
-    is_bert: bool,
+    separators: Separators,
 }
 
 impl<'f> Vocabulary<'f> {
@@ -89,7 +88,7 @@ impl<'f> Vocabulary<'f> {
         if rows.is_some_and(|rows| rows < tokens.len()) {
             return Err(format!("it has {} tokens, more than its embedding has rows", tokens.len()));
         }
-        Ok(Self { metadata, tokens, kinds, is_bert: gguf::is_bidirectional(file) })
+        Ok(Self { metadata, tokens, kinds, separators: gguf::separators(file) })
     }
 
     /// The id and text of the token whose id is in the metadata `tokenizer.ggml.NAME_token_id`, otherwise of
@@ -162,6 +161,13 @@ impl<'f> Vocabulary<'f> {
         Ok(Self::frame(&Frame { before: Some(before), after: Some(after), between: Some(after), second: 0 }))
     }
 
+    /// `ModernBERT`'s special tokens, with one separator after each text.
+    fn modern(&self) -> Result<Value, String> {
+        let (before, after) =
+            (self.special(&["cls", "bos"], "[CLS]")?, self.special(&["seperator", "eos"], "[SEP]")?);
+        Ok(Self::frame(&Frame { before: Some(before), after: Some(after), between: None, second: 0 }))
+    }
+
     /// The special tokens of a causal model: one before and one after each text, if the file switches them
     /// on.
     fn causal(&self) -> Result<Value, String> {
@@ -204,7 +210,11 @@ impl<'f> Vocabulary<'f> {
                 json!({ "type": "Sequence", "pretokenizers": [split, level(false)] })
             },
         );
-        let frame = if self.is_bert { self.roberta()? } else { self.causal()? };
+        let frame = match self.separators {
+            Separators::Switched => self.causal()?,
+            Separators::Double => self.roberta()?,
+            Separators::Single => self.modern()?,
+        };
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
             "added_tokens": self.added(),
@@ -258,7 +268,7 @@ impl<'f> Vocabulary<'f> {
 
     /// `t5`: the most likely pieces (`SentencePiece`'s unigram model).
     fn unigram(&self) -> Result<Value, String> {
-        if !self.is_bert {
+        if self.separators != Separators::Double {
             return Err("its vocabulary is \"t5\", which is only supported for kinds of BERT".to_owned());
         }
         let scores = self.metadata.reals("tokenizer.ggml.scores").unwrap_or_default();

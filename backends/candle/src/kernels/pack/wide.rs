@@ -6,12 +6,13 @@
 use super::super::nibbles::GROUP_WORDS;
 use super::{COLUMNS, ROUND, WORDS};
 use std::arch::x86_64::{
-    __m256i, __m512, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_storeu_si256, _mm512_add_epi32,
-    _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512, _mm512_cvtepi32_epi8,
-    _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_mullo_epi16, _mm512_or_si512, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
-    _mm512_sub_epi8, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    __m256i, __m512, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
+    _mm512_add_epi32, _mm512_and_si512, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512,
+    _mm512_cvtepi32_epi8, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mullo_epi16, _mm512_or_si512, _mm512_set1_epi16,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_srli_epi16,
+    _mm512_srli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi8, _mm512_sub_epi16,
+    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 use std::mem::transmute;
 
@@ -135,6 +136,44 @@ pub(in super::super) fn expand(
                     _mm512_storeu_si512(
                         line.as_mut_ptr().add(half * LANES).cast(),
                         _mm512_sub_epi8(bytes, offset),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// [`expand_fine`](super::super::nibbles::expand_fine) for one group.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(in super::super) fn expand_fine(
+    lines: &[[u32; COLUMNS]; GROUP_WORDS / 2],
+    [multipliers, offsets]: [&[u16; COLUMNS]; 2],
+    panel: &mut [[u32; COLUMNS]; GROUP_WORDS],
+) {
+    let (low, upper) = (_mm512_set1_epi16(0x0f), _mm512_set1_epi16(0xff00_u16.cast_signed()));
+    for half in 0..2 {
+        let [multiplier, offset] = [multipliers, offsets].map(|numbers| {
+            // SAFETY: there are 32 numbers, and `half` is 0 or 1.
+            let numbers = _mm512_cvtepu16_epi32(unsafe {
+                _mm256_loadu_si256(numbers.as_ptr().add(half * LANES).cast())
+            });
+            _mm512_or_si512(numbers, _mm512_slli_epi32::<16>(numbers))
+        });
+        let fine = |nibbles| {
+            _mm512_sub_epi16(_mm512_mullo_epi16(_mm512_and_si512(nibbles, low), multiplier), offset)
+        };
+        for (line, panel) in lines.iter().zip(panel.as_chunks_mut::<2>().0) {
+            // SAFETY: a line has 32 words, and `half` is 0 or 1.
+            let nibbles = unsafe { _mm512_loadu_si512(line.as_ptr().add(half * LANES).cast()) };
+            for (nibbles, line) in [nibbles, _mm512_srli_epi16::<4>(nibbles)].into_iter().zip(panel) {
+                // The first and the third byte of each word, then the second and the fourth.
+                let even = _mm512_srli_epi16::<8>(fine(nibbles));
+                let odd = _mm512_and_si512(fine(_mm512_srli_epi16::<8>(nibbles)), upper);
+                // SAFETY: as above.
+                unsafe {
+                    _mm512_storeu_si512(
+                        line.as_mut_ptr().add(half * LANES).cast(),
+                        _mm512_or_si512(even, odd),
                     );
                 }
             }

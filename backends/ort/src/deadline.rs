@@ -1,0 +1,89 @@
+//! Ends runs of a graph that take too long: a graph may hold a loop of 2⁶² steps.
+//!
+//! A thread waits for the end of each run. When a run's time is up, it sets the run's terminate flag, which
+//! ONNX Runtime reads before each node, also in the body of a loop. What must hold: a run that ends in time
+//! is never terminated, and its options are used for no other run.
+
+use ort::session::RunOptions;
+use std::{
+    io,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use text_embeddings_backend_core::BackendError;
+
+/// The limit of a batch, and the thread that waits for it.
+pub(crate) struct Deadline {
+    limit: Duration,
+    runs: Sender<Run>,
+}
+
+/// A run that the thread waits for.
+struct Run {
+    options: Arc<RunOptions>,
+    until: Instant,
+    /// Disconnected when the run has ended.
+    ended: Receiver<()>,
+}
+
+/// A run that is watched.
+pub(crate) struct Watch {
+    /// Dropping it disconnects [`Run::ended`].
+    _end: Sender<()>,
+}
+
+impl Deadline {
+    /// Starts the thread. It ends when the deadline is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Load`] if the system refuses the thread.
+    pub(crate) fn start(limit: Duration) -> Result<Self, BackendError> {
+        let (runs, received) = channel::<Run>();
+        let wait = move || {
+            for Run { options, until, ended } in received {
+                let left = until.saturating_duration_since(Instant::now());
+                if ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+                    terminate(&options);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("onnx-deadline".to_owned()).spawn(wait);
+        let failed = |error: io::Error| BackendError::Load(format!("cannot start a thread: {error}"));
+        thread.map(|_| Self { limit, runs }).map_err(failed)
+    }
+
+    /// The time at which a batch that begins now must have ended.
+    pub(crate) fn of_batch(&self) -> Instant {
+        Instant::now() + self.limit
+    }
+
+    /// Watches a run with `options`, which begins now, until the result is dropped. At `until`, the run is
+    /// told to stop.
+    pub(crate) fn watch(&self, options: &Arc<RunOptions>, until: Instant) -> Watch {
+        let (end, ended) = channel();
+        // The thread lives as long as its channel, so it receives the run.
+        let sent = self.runs.send(Run { options: options.clone(), until, ended });
+        debug_assert!(sent.is_ok(), "the thread has ended");
+        Watch { _end: end }
+    }
+
+    /// The error of a batch that was stopped.
+    pub(crate) fn passed(&self) -> String {
+        format!(
+            "the batch was stopped after {} s, nine tenths of `--device-timeout`: the ONNX file may hold a loop without \
+             end, or `--max-batch-tokens` or `--max-input-length` is too large",
+            self.limit.as_secs_f32()
+        )
+    }
+}
+
+fn terminate(options: &RunOptions) {
+    if let Err(error) = options.terminate() {
+        tracing::error!(%error, "ONNX Runtime does not stop a run that takes too long");
+    }
+}
