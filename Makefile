@@ -89,7 +89,8 @@ scale-test: $(VENV)/installed ## Send 10,000 requests to three servers behind ea
 
 test: check check-features check-aarch64 unit integration counts ## Run everything that CI runs
 
-check: prose ## Check formatting, lints, documentation, spelling and prose
+check: prose ## Check formatting, names, lints, documentation, spelling and prose
+	$(PYTHON) scripts/type_names.py
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,http --locked -- -D warnings
@@ -136,8 +137,9 @@ $(TORCH)/installed: backends/python/requirements.txt
 GPU := $(abspath $(TARGET))/gpu.env
 # Tests on a GPU run one after the other: they share the card's memory.
 CUDA_TESTS := -p text-embeddings-backend-candle --features cuda,flash-attn --lib --locked -- --test-threads=1
-# Tests without settings that only a CPU has (int8, instruction sets).
-CUDA_INTEGRATION := $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py listwise.py)
+# Tests without settings that only a CPU has (instruction sets, the prefix cache in float32). Those in int8 skip
+# themselves.
+CUDA_INTEGRATION := $(addprefix integration_tests/test_,reference.py embeddings.py classifiers.py invariants.py listwise.py served_models.py minilm.py reranker_families.py jina.py)
 
 $(GPU): scripts/cuda-toolkit.sh scripts/cuda-cutlass.sh scripts/cuda-nvcc.sh
 	mkdir -p $(TARGET)
@@ -231,6 +233,8 @@ roofline: $(TARGET)/bench-model/model.safetensors
 	mkdir -p benches/results
 	$(call ROOFLINE,roofline.md,MODEL=$(abspath $(TARGET)/bench-model))
 	$(call ROOFLINE,roofline-minilm.md,MODEL=$(abspath $(wildcard $(MINILM))) WORKLOADS=E32$(COMMA)E1 MAX_BATCH_TOKENS=512)
+	cargo build --release -p text-embeddings-router --locked
+	$(PYTHON) benches/request_costs.py --binary $(TARGET)/release/text-embeddings-router --model $(abspath $(wildcard $(MINILM)))
 
 $(TARGET)/bench-model/model.safetensors: | $(VENV)/bench-installed
 	$(VENV)/bin/python integration_tests/reference/benchmark_model.py $(TARGET)/bench-model --tokenizer "$(TOKENIZER)"

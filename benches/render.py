@@ -3,10 +3,10 @@
 `docs/performance.md` and `docs/performance-details.md`.
 
 Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py),
-`roofline.md`, `roofline-minilm.md` and `kernels.txt` (from the benchmarks with these names). If a file is
-missing, its part of the documents stays as it is. Output: the parts of the two documents between
-`<!-- name -->` and `<!-- /name -->`, and charts next to them. Invariants: the same measurements give the same
-documents, and nothing else in them changes. Standard library only.
+`request_costs.json` (from request_costs.py), `roofline.md`, `roofline-minilm.md` and `kernels.txt` (from the
+benchmarks with these names). If a file is missing, its part of the documents stays as it is. Output: the
+parts of the two documents between `<!-- name -->` and `<!-- /name -->`, and charts next to them. Invariants:
+the same measurements give the same documents, and nothing else in them changes. Standard library only.
 usage: render.py [--check]; with --check, it writes nothing, and exits with 1 if something would change"""
 
 import json
@@ -220,6 +220,27 @@ def encoders_part(results: dict) -> str:
     return "\n".join(parts)
 
 
+def request_costs_part(results: dict) -> str:
+    """A row for each load: medians over the rounds."""
+    loads: dict[tuple[int, int], list[dict]] = {}
+    for reading in results["readings"]:
+        loads.setdefault((reading["threads"], reading["clients"]), []).append(reading)
+    kinds = list(results["readings"][0]["cpu_microseconds"])
+    rows = []
+    for (threads, clients), readings in loads.items():
+        def median(field: str, of: list[dict] = readings) -> float:
+            return statistics.median(reading[field] for reading in of)
+
+        rate = median("requests_per_second")
+        row = [str(threads), str(clients), f"{rate:.0f}", f"{median('p50_ms'):.1f}", f"{median('device_ms'):.2f}",
+               f"{100 * statistics.median(reading['requests_per_second'] * reading['device_ms'] / 1000 for reading in readings):.0f} %"]
+        rows.append(row + [f"{statistics.median(reading['cpu_microseconds'][kind] for reading in readings):.0f}" for kind in kinds])
+    head = ["threads", "clients", "requests/s", "p50, ms", "forward pass of a text, ms", "share of the time in passes",
+            *(f"CPU, µs: {kind}" for kind in kinds)]
+    title = f"{results['date']}, {results['machine']}; commit {results['commit']}; {results['dtype']}"
+    return f"{title}; texts of {results['words']} words; medians of {len(next(iter(loads.values())))} readings\n\n" + table(head, rows)
+
+
 def summary_part(peers: Peers, encoders: dict) -> str:
     """Speed of all systems, then memory and latency of this server, with a row for each model."""
     labels = ["this server, float32", "this server, bfloat16", "this server, int8", "transformers, bfloat16", "OpenVINO, bfloat16",
@@ -275,6 +296,8 @@ def rendered(results: Path, documents: dict[str, str]) -> dict[str, str]:
         load = json.loads(path.read_text())
         place("load", load_part(load))
         files["performance-load.svg"] = load_chart(load)
+    if (path := results / "request_costs.json").exists():
+        place("request-costs", request_costs_part(json.loads(path.read_text())))
     for name in ("roofline", "roofline-minilm"):
         if (path := results / f"{name}.md").exists():
             place(name, path.read_text())

@@ -1,5 +1,6 @@
 """Servers and connections shared by tests: one process per model and flags, stopped at the end."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -12,6 +13,14 @@ from server import Server
 
 # Must run before the clients are imported: some of them open connections when imported.
 loopback.guard()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests in int8 and int4 on a GPU."""
+    if "DEVICE_IS_GPU" in os.environ:
+        for item in items:
+            if getattr(item, "callspec", None) and item.callspec.params.get("dtype") in ("int8", "int4"):
+                item.add_marker(pytest.mark.skip(reason="only CPUs compute in int8 and int4"))
 
 
 @pytest.fixture(autouse=True)

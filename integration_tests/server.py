@@ -190,7 +190,10 @@ def variables(extra: dict[str, str | None] | None = None) -> dict[str, str]:
     """The environment of a server: without the user's variables, and by default in float32 with backtraces. A
     value of None in `extra` removes a variable."""
     own = {"RUST_BACKTRACE": "1", "HF_HUB_OFFLINE": "1", "DTYPE": "float32"}
-    given = {"PATH": os.environ.get("PATH", "")} | own | (extra or {})
+    # A binary for GPUs needs the paths of CUDA's libraries, and the choice of the card.
+    gpu = ["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"] if "DEVICE_IS_GPU" in os.environ else []
+    kept = {name: os.environ[name] for name in ["PATH", *gpu] if name in os.environ}
+    given = kept | own | (extra or {})
     return {name: value for name, value in given.items() if value is not None}
 
 

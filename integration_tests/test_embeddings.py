@@ -80,7 +80,7 @@ def test_vector_is_that_of_sentence_transformers(limited, model, longest, name):
 
 
 # Smallest cosine with sentence-transformers' vector, which is computed in float32.
-ARITHMETIC = {"float32": COSINE, "bfloat16": 0.9995, "int8": 0.995}
+ARITHMETIC = {"float32": COSINE, "bfloat16": 0.9995, "float16": 0.9995, "int8": 0.995}
 
 
 @pytest.mark.parametrize("model", EMBEDDING_MODELS)

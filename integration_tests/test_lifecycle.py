@@ -322,7 +322,7 @@ def test_the_first_and_the_last_line_of_the_start_say_what_runs():
         first, ready = lines[0], next(line for line in lines if "Ready" in line)
         assert re.search(r"text-embeddings-router \d\S+ (\(commit \w+\) )?--model-id \S+tied-bf16 ", first), first
         assert "--dtype float32 (DTYPE)" in first and "--threads 1" in first and "--revision" not in first, first
-        assert re.search(r"Ready: listening on \S+:\d+; text-embeddings-router \d\S+ .*serves \S+tied-bf16 in float32 on cpu, 1 threads", ready)
+        assert re.search(r"Ready: listening on \S+:\d+; text-embeddings-router \d\S+ .*serves \S+tied-bf16 in float32 on cpu, 1 thread with", ready)
         assert re.search(r", \d+ MB loaded$", ready), ready
         assert not [line for line in lines if " WARN " in line], lines
         told = [line for line in lines if "--max-input-length" in line]

@@ -26,6 +26,14 @@ LAYER_WISE = "bge-reranker-v2-minicpm-layerwise"
 # Their scores come from a head in the checkpoint, which their architecture names.
 WITH_HEAD = [*WITHOUT_INSTRUCTION, LAYER_WISE]
 
+# jina-reranker-m0's prompt without its last token, which is half of a character.
+JINA_M0_TEMPLATE = """{%- set q = messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first -%}
+{%- set d = messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first -%}
+**Document**:
+{{ d }}
+**Query**:
+{{ q }}"""
+
 
 def close(expected: object) -> object:
     return pytest.approx(expected, abs=1e-4, rel=0)
@@ -195,6 +203,20 @@ class TestStart:
         assert (reranker["family"], reranker["score"]) == ("zerank", "sigmoid(x/5)")
         assert "chat template" in reranker["family_reason"]
         assert self.score(server, self.first(name)) == close(self.first(name)["raw"])
+
+    @pytest.mark.parametrize("place", ["repository", "flag"])
+    def test_a_template_keeps_the_token_that_the_familys_head_reads(self, copied, served, tmp_path, place):
+        name, template = "jina-reranker-m0", JINA_M0_TEMPLATE
+        folder = copied(name, "renamed")
+        path = (folder if place == "repository" else tmp_path) / "chat_template.jinja"
+        path.write_text(template)
+        server = served(folder, *(["--chat-template", str(path)] if place == "flag" else []))
+        assert path.name in server.get("/info").json()["reranker"]["prompt"]
+        for row in usable(name):
+            body = {"query": row["query"], "texts": [row["document"]], "raw_scores": True}
+            answer = server.post("/rerank", body)
+            assert int(answer.headers["x-compute-tokens"]) == len(row["ids"])
+            assert answer.json()[0]["score"] == close(row["raw"])
 
     def test_without_its_template_a_renamed_folder_never_gets_another_familys_prompt(self, copied):
         folder = copied("zerank-2-reranker")

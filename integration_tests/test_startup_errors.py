@@ -233,4 +233,15 @@ def test_a_variable_counts_as_its_flag_and_is_named_if_it_is_wrong():
     assert "--max-input-length 40961" in line and line.endswith("`--max-input-length` comes from the variable MAX_INPUT_LENGTH")
     ended = run("--model-id", "m", environment={"MAX_BATCH_TOKENS": "0"})
     assert ended.returncode == 2 and "must be at least 1" in ended.stderr and "the variable MAX_BATCH_TOKENS" in ended.stderr
+    for environment, flag in [
+        ({"RERANK_FALSE_TOKEN": "no"}, "--rerank-false-token"),
+        ({"TLS_CERT": "cert.pem"}, "--tls-cert"),
+        ({"TLS_KEY": "key.pem"}, "--tls-key"),
+        ({"DEFAULT_PROMPT": "query: ", "DEFAULT_PROMPT_NAME": "query"}, "--default-prompt"),
+    ]:
+        ended = run("--model-id", "m", environment=environment)
+        told = f"`{flag}` comes from the variable {next(iter(environment))}"
+        assert ended.returncode == 2 and told in ended.stderr, ended.stderr
+    ended = run("--model-id", "m", "--tls-cert", "cert.pem")
+    assert ended.returncode == 2 and "comes from the variable" not in ended.stderr, ended.stderr
     assert "LOG_LEVEL" in refusal("tied-bf16", environment={"LOG_LEVEL": "loud"})

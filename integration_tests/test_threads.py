@@ -44,7 +44,8 @@ def test_each_pinned_thread_has_a_cpu_of_its_own(count):
         assert len(set.union(*threads.values())) == count
         info = server.get("/info").json()
         assert (info["threads"], info["pin_threads"]) == (count, True)
-        assert f"on cpu, {count} pinned threads with " in server.log()
+        noun = "thread" if count == 1 else "threads"
+        assert f"on cpu, {count} pinned {noun} with " in server.log()
         assert len(server.scores("q", ["a", "b"])) == 2
 
 

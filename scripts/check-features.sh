@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks the promises of `router/src/features.rs` about the router's Cargo features: combinations that make no
-# sense end the build with the reason, and the others compile. Features for GPUs are not checked, because they
-# need a GPU toolkit.
+# sense end the build with the reason, and the others compile. The code for NVIDIA's GPUs is type-checked
+# without a CUDA toolkit; flash attention's crate is left out, because its kernels need CUTLASS.
 set -eu
 
 refused() {
@@ -25,3 +25,6 @@ refused "a server needs a backend" --no-default-features --features http
 refused "a server needs a transport" --no-default-features --features candle
 cargo check --quiet -p text-embeddings-router --locked --features mkl,accelerate
 cargo check --quiet -p text-embeddings-router --locked --no-default-features --features candle,http,ort
+# Its own folder: with these variables, build scripts would run again for every other build.
+NVCC=$PWD/scripts/nvcc-check.sh CUDARC_CUDA_VERSION=13000 CUDA_COMPUTE_CAP=80 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/cuda-check \
+    cargo check --quiet -p text-embeddings-backend-candle --all-targets --locked --features cuda

@@ -69,8 +69,8 @@ pub fn load_python(options: &LoadOptions, python: &PythonOptions) -> Result<Load
 #[must_use]
 pub fn not_built_in(backend: BackendKind) -> String {
     format!(
-        "this binary was built without the Cargo feature `{backend}`: build it with `--features {backend}`, or choose \
-         `--backend candle`"
+        "this binary was built without the Cargo feature `{backend}`: build it with `--features {backend}`, \
+         or choose `--backend candle`"
     )
 }
 

@@ -26,7 +26,8 @@ pub enum Error {
     Validation(String),
     /// The request has more inputs than are allowed.
     #[error(
-        "batch size {got} > maximum allowed batch size {max}; `--max-client-batch-size`, for re-ranking `--max-rerank-texts`, sets the maximum"
+        "batch size {got} > maximum allowed batch size {max}; `--max-client-batch-size`, for re-ranking \
+         `--max-rerank-texts`, sets the maximum"
     )]
     BatchTooLarge {
         /// The number of inputs.
@@ -67,7 +68,8 @@ pub enum Error {
     Inference(String),
     /// A score is NaN, or a vector has a value that is not finite.
     #[error(
-        "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; `--dtype float32` rules the latter out"
+        "Backend error: the model's answer is NaN or infinite: its weights or its arithmetic are broken; \
+         `--dtype float32` rules the latter out"
     )]
     MissingValues,
     /// Too many requests are in flight.
@@ -78,7 +80,8 @@ pub enum Error {
     },
     /// The request waited longer than `--queue-timeout`, and none of its texts was computed.
     #[error(
-        "Model is overloaded: the request waited {:.1} s, the limit of `--queue-timeout`, and none of its texts was computed",
+        "Model is overloaded: the request waited {:.1} s, the limit of `--queue-timeout`, and none of its \
+         texts was computed",
         waited.as_secs_f64()
     )]
     QueueTimeout {
@@ -88,7 +91,8 @@ pub enum Error {
         retry_after: u64,
     },
     /// The client's own time limit for its request is over.
-    #[error("the time limit of {} s that the request set for its answer is over: the rest of it is not computed", allowed.as_secs_f64())]
+    #[error("the time limit of {} s that the request set for its answer is over: the rest of it is not \
+        computed", allowed.as_secs_f64())]
     DeadlineExceeded {
         /// The time limit that the request set.
         allowed: Duration,

@@ -515,7 +515,7 @@ mod tests {
     fn a_backend_that_forgets_a_text_is_an_error() {
         let engine = Engine::start(Control::default().backend(), limits(100)).unwrap();
         let error = raw(submit(&engine, &[BREAK])).unwrap_err();
-        assert_eq!(error, Error::Inference("the backend gave 0 answers for 1 texts".to_owned()));
+        assert_eq!(error, Error::Inference("the backend gave 0 answers for 1 text".to_owned()));
     }
 
     #[tokio::test]

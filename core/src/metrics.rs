@@ -237,11 +237,13 @@ pub const ALL: &[Metric] = &[
     ),
     counter(
         BATCH_TOKENS_COMPUTED,
-        "Tokens that batches computed: a prefix that several texts share counts once, one in the prefix cache not.",
+        "Tokens that batches computed: a prefix that several texts share counts once, one in the prefix \
+         cache not.",
     ),
     counter(
         PREFIX_SHARED_TOKENS,
-        "Tokens of texts in batches that were not computed, because another text of the batch starts the same.",
+        "Tokens of texts in batches that were not computed, because another text of the batch starts the \
+         same.",
     ),
     counter(
         PREFIX_CACHE_HITS,

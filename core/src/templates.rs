@@ -82,14 +82,15 @@ pub enum Piece {
 pub enum TemplateError {
     /// The template has no roles for a query and a document.
     #[error(
-        "the chat template is a general one: it does not know the roles `query` and `document`, so every pair would \
-         get a wrong prompt; pass `--chat-template` with the name of a built-in prompt, or the path of a re-ranker's template"
+        "the chat template is a general one: it does not know the roles `query` and `document`, so every \
+         pair would get a wrong prompt; pass `--chat-template` with the name of a built-in prompt, or the \
+         path of a re-ranker's template"
     )]
     General,
     /// Jinja cannot render the template.
     #[error(
-        "the chat template cannot be rendered: {reason}; pass `--chat-template` with the name of a built-in prompt, or the path of a template \
-         that can"
+        "the chat template cannot be rendered: {reason}; pass `--chat-template` with the name of a built-in \
+         prompt, or the path of a template that can"
     )]
     Render {
         /// Jinja's words.
@@ -117,9 +118,9 @@ pub enum TemplateError {
     },
     /// The template changes a text.
     #[error(
-        "the chat template changes the {slot} in other ways than stripping its outer whitespace, or its own text \
-         depends on the {slot}, which is not supported; pass `--chat-template` with the name of a built-in prompt, or the path of a template \
-         that writes it as it is"
+        "the chat template changes the {slot} in other ways than stripping its outer whitespace, or its own \
+         text depends on the {slot}, which is not supported; pass `--chat-template` with the name of a \
+         built-in prompt, or the path of a template that writes it as it is"
     )]
     Altered {
         /// The text.
@@ -175,6 +176,15 @@ impl PromptTemplate {
             pieces: instructed.unwrap_or(prompt),
             default_instruction: family.default_instruction.map(str::to_owned),
         }
+    }
+
+    /// The template with the token at its end that its family's head reads and no template can write.
+    #[must_use]
+    pub fn ending_in(mut self, family: &Family) -> Self {
+        for pieces in [Some(&mut self.pieces), self.bare.as_mut()].into_iter().flatten() {
+            pieces.extend(family.last_token.map(Piece::Token));
+        }
+        self
     }
 
     /// The pieces of a request with an instruction, in order. Query and document occur once each, the

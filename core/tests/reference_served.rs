@@ -9,7 +9,9 @@
 use serde::Deserialize;
 use serde_json::Value;
 use std::{fs, path::PathBuf};
-use text_embeddings_backend_core::{Activation, BackendError, Description, Head, ModelType, Module, Pool};
+use text_embeddings_backend_core::{
+    Activation, BackendError, Description, Head, HeadModule, ModelType, Pool,
+};
 use text_embeddings_core::{
     files::{self, KindFlags, ModelFacts, ModelFolder, Reader},
     tokenization::{PairText, TextEncoder, TextOptions, TokenLimits, Truncation, TruncationDirection},
@@ -91,7 +93,8 @@ fn heads_are_made_of_the_folders_modules() {
     else {
         unreachable!("a modular cross-encoder");
     };
-    let [Module::Dense(first), Module::LayerNorm(norm), Module::Dense(last)] = &modules[..] else {
+    let [HeadModule::Dense(first), HeadModule::LayerNorm(norm), HeadModule::Dense(last)] = &modules[..]
+    else {
         unreachable!("Dense, LayerNorm, Dense: {modules:?}");
     };
     assert_eq!((first.activation, first.bias, norm.size), (Activation::Gelu, false, first.out_features));
@@ -104,7 +107,7 @@ fn heads_are_made_of_the_folders_modules() {
     assert!(modules.is_empty() && lexical.weights.ends_with("sparse_linear.pt"));
     assert_eq!((lexical.out_features, lexical.activation), (1, Activation::Relu));
     assert!(
-        matches!(&token_modules[..], [Module::Dense(dense)] if dense.weights.ends_with("colbert_linear.pt"))
+        matches!(&token_modules[..], [HeadModule::Dense(dense)] if dense.weights.ends_with("colbert_linear.pt"))
     );
     let empty = ["<s>", "</s>", "<pad>", "<unk>"];
     assert_eq!(open("bge-m3").empty_tokens, empty);
@@ -115,7 +118,7 @@ fn heads_are_made_of_the_folders_modules() {
     for (path, width) in [(None, 32), (Some("2_Dense_48"), 48)] {
         let head = files::embedding_head(&open("stella-like"), Pool::Mean, path).unwrap();
         let Head::Embedding { modules, .. } = head else { unreachable!("an embedding model") };
-        assert!(matches!(&modules[..], [Module::Dense(dense)] if dense.out_features == width));
+        assert!(matches!(&modules[..], [HeadModule::Dense(dense)] if dense.out_features == width));
     }
     let refused = files::embedding_head(&open("ettin-modular"), Pool::Cls, None).unwrap_err().to_string();
     assert!(refused.contains("re-ranker and not an embedding model"), "{refused}");

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes fixtures/pickles/: files of `torch.save` with tensors that share storages, are transposed, are
-parameters or have several types, in today's format and in the format before PyTorch 1.6; and their values as
-JSON.
+"""Writes fixtures/pickles/: files of `torch.save`, and the values of their tensors as JSON.
+
+The tensors are of several types. Some share a storage, some are transposed, one is a parameter. There is a
+file in today's format and one in the format before PyTorch 1.6.
 
 usage: pickles.py"""
 

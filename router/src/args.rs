@@ -26,8 +26,8 @@ use crate::{secret::Secret, telemetry::collector::Endpoint};
 pub(crate) use self::{
     door::DoorArgs,
     environment::{parse_hostname, set_aside_service_links},
-    given::{Given, refused_variable},
-    model::{ChatTemplate, HubArgs, ModelArgs},
+    given::{Given, variables_of},
+    model::{ChatTemplateSource, HubArgs, ModelArgs},
     values::{at_least_one, port, seconds, whole},
 };
 
@@ -41,7 +41,7 @@ pub(crate) const DEFAULT_MODEL_ID: &str = "BAAI/bge-large-en-v1.5";
 pub(crate) struct Args {
     /// The model to serve: a Hub id, a local path, or `demo`.
     ///
-    /// A Hub id is such as `Qwen/Qwen3-Reranker-0.6B`. A path is one of a directory or of a weight file
+    /// A Hub id is such as `Qwen/Qwen3-Reranker-0.6B`. A path names a directory or a weight file
     /// (`.gguf`, `.safetensors`, `.bin`). `demo` is a tiny model that this binary carries, to try the server.
     #[arg(long, env, default_value = DEFAULT_MODEL_ID, help_heading = "Model")]
     pub(crate) model_id: String,
@@ -403,12 +403,12 @@ mod tests {
     #[test]
     fn a_template_is_a_name_or_a_file() {
         let table = [
-            ("builtin", ChatTemplate::Builtin(&families::QWEN3_RERANKER)),
+            ("builtin", ChatTemplateSource::Builtin(&families::QWEN3_RERANKER)),
             (
                 "qwen3-reranker-evaluation",
-                ChatTemplate::Builtin(families::by_name("qwen3-reranker-evaluation").unwrap()),
+                ChatTemplateSource::Builtin(families::by_name("qwen3-reranker-evaluation").unwrap()),
             ),
-            ("./my.jinja", ChatTemplate::File("./my.jinja".into())),
+            ("./my.jinja", ChatTemplateSource::File("./my.jinja".into())),
         ];
         for (text, expected) in table {
             assert_eq!(

@@ -21,7 +21,7 @@ type Fingerprint = [u8; 32];
 
 /// The keys in force. Without keys, any request may pass. Cheap to clone; all clones change together.
 #[derive(Clone, Default)]
-pub(crate) struct Keys(Option<Arc<SharedKeys>>);
+pub(crate) struct ApiKeys(Option<Arc<SharedKeys>>);
 
 struct SharedKeys {
     /// The key of `--api-key`.
@@ -31,7 +31,7 @@ struct SharedKeys {
     in_force: RwLock<Vec<Fingerprint>>,
 }
 
-impl Keys {
+impl ApiKeys {
     /// The keys of `--api-key` and of the file of `--api-key-file`.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Keys {
     ///
     /// # Errors
     ///
-    /// As [`Keys::load`]. The old keys then stay in force.
+    /// As [`ApiKeys::load`]. The old keys then stay in force.
     pub(crate) fn reload(&self) -> anyhow::Result<bool> {
         let Some(SharedKeys { flag, file: Some(file), in_force }) = self.0.as_deref() else {
             return Ok(false);
@@ -110,13 +110,13 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn carries(keys: &Keys, value: &str) -> bool {
+    fn carries(keys: &ApiKeys, value: &str) -> bool {
         keys.may_pass(&HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())]))
     }
 
     #[test]
     fn only_the_whole_key_as_a_bearer_token_counts() {
-        let keys = Keys::load(Some(&Secret::new("key-1".to_owned())), None).unwrap();
+        let keys = ApiKeys::load(Some(&Secret::new("key-1".to_owned())), None).unwrap();
         let table = [
             ("Bearer key-1", true),
             ("bearer key-1", true),
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(carries(&keys, value), expected, "{value}");
         }
         assert!(!keys.may_pass(&HeaderMap::new()));
-        assert!(Keys::load(None, None).unwrap().may_pass(&HeaderMap::new()));
+        assert!(ApiKeys::load(None, None).unwrap().may_pass(&HeaderMap::new()));
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys");
         fs::write(&path, "# for the search\n one \r\n\ntwo\n").unwrap();
-        let keys = Keys::load(Some(&Secret::new("flag".to_owned())), Some(&path)).unwrap();
+        let keys = ApiKeys::load(Some(&Secret::new("flag".to_owned())), Some(&path)).unwrap();
         let held = |expected: &[&str]| {
             for key in ["flag", "one", "two", "three", "", "# for the search"] {
                 assert_eq!(carries(&keys, &format!("Bearer {key}")), expected.contains(&key), "{key}");
@@ -163,6 +163,6 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert!(keys.reload().is_err());
         held(&["flag", "three"]);
-        assert!(Keys::load(None, Some(&path)).is_err());
+        assert!(ApiKeys::load(None, Some(&path)).is_err());
     }
 }

@@ -115,7 +115,8 @@ impl fmt::Display for RerankerDetails {
         }
         if self.scores_depend_on_request {
             f.write_str(
-                "documents of a request are read together and compared by their vectors, so that a score depends on the others; ",
+                "documents of a request are read together and compared by their vectors, so that a score \
+                 depends on the others; ",
             )?;
         }
         write!(f, "scores are {} of the raw score x, by {}", self.score, self.score_reason)

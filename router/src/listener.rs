@@ -55,7 +55,8 @@ fn bind(address: SocketAddr, flag: &'static str) -> std::io::Result<Reserved> {
 fn advise(error: &std::io::Error, address: SocketAddr, flag: &str) -> anyhow::Error {
     if error.kind() == ErrorKind::PermissionDenied {
         return anyhow::anyhow!(
-            "cannot listen on {address} ({error}): a port below 1024 needs root or CAP_NET_BIND_SERVICE; give another `{flag}`"
+            "cannot listen on {address} ({error}): a port below 1024 needs root or CAP_NET_BIND_SERVICE; \
+             give another `{flag}`"
         );
     }
     anyhow::anyhow!("cannot listen on {address} ({error}): give a free `{flag}`, or another `--hostname`")

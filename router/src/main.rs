@@ -42,7 +42,7 @@ use anyhow::Context;
 
 use crate::{
     args::{Args, Given},
-    auth::Keys,
+    auth::ApiKeys,
     commands::Invocation,
     config::{ServerConfig, Shutdown},
     door::{Certificate, ClientLimits, Door, Listener},
@@ -98,12 +98,12 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     for variable in &args.ignored_variables {
         tracing::warn!("the variable {variable} holds the address of a service, not a port: it is ignored");
     }
-    let keys = Keys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref())?;
+    let keys = ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref())?;
     let door = Door::new(ClientLimits::resolve(&args.door, server.payload_limit, door::descriptors())?);
     let metrics = telemetry::metrics::start()?;
     let ports = Ports::take(&args, &server)?;
     if let Some(port) = server.prometheus {
-        let keys = if server.key_everywhere { keys.clone() } else { Keys::default() };
+        let keys = if server.key_everywhere { keys.clone() } else { ApiKeys::default() };
         let entrance = Entrance { door: door.clone(), keys };
         telemetry::metrics::listen(port, ports.first.address().ip(), metrics.clone(), entrance).await?;
     }

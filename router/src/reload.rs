@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{auth::Keys, door::Certificate};
+use crate::{auth::ApiKeys, door::Certificate};
 
 /// How often the files are read without a signal: orchestrators replace them and send no signal.
 const INTERVAL: Duration = Duration::from_mins(1);
 
 /// Reads the files again on SIGHUP and at intervals, for ever. Without such files SIGHUP keeps its meaning,
 /// which is to end the process.
-pub(crate) async fn watch(keys: Keys, certificate: Option<Certificate>) {
+pub(crate) async fn watch(keys: ApiKeys, certificate: Option<Certificate>) {
     if !keys.has_file() && certificate.is_none() {
         return;
     }

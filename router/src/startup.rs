@@ -18,7 +18,7 @@ use std::{fmt, num::NonZeroUsize, time::Instant};
 use anyhow::Context;
 use serde_json::Value;
 use text_embeddings_backend::{BackendKind, Head, LoadOptions, Loaded, ModelType};
-use text_embeddings_backend_core::{BackendError, DType, Description};
+use text_embeddings_backend_core::{BackendError, DType, Description, amount};
 use text_embeddings_core::{
     files::{self, DEMO_MODEL_ID, HubOptions, KindFlags, ModelFacts, ModelFolder, ModelSource},
     infer::{Engine, EngineLimits},
@@ -55,9 +55,9 @@ pub(crate) struct Started {
 /// Whatever keeps the model from being served.
 pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     backend::check(args)?;
-    let mut steps = Steps::start();
+    let mut steps = StepTimes::start();
     let source =
-        ModelSource { dense_path: args.dense_path.clone(), ..source(&args.model_id, &args.model.hub) };
+        ModelSource { dense_path: args.dense_path.clone(), ..model_source(&args.model_id, &args.model.hub) };
     let folder = load(&source, Choices::of(args)).await.map_err(|error| named(error, &args.model_id))?;
     steps.done("files");
     let (config, reason) = resolve(args, &folder)?;
@@ -77,8 +77,8 @@ pub(crate) async fn start(args: &Args) -> anyhow::Result<Started> {
     steps.done("weights");
     model.dimensions = check::model(loaded.backend.as_mut(), &encoder, config.model_type, &model)?;
     steps.done("check");
-    let weights = backend::source(&folder);
-    tracing::info!("Loaded in {steps}: {}", described(&config, &loaded, &weights));
+    let weights = backend::weight_files(&folder);
+    tracing::info!("Loaded in {steps}: {}", loaded_model(&config, &loaded, &weights));
     let memory = memory::planned(available, args, &config, &loaded)?;
     log_answers(&config, &model, score_activation.as_deref(), reranker.as_ref());
     let held = memory.map_or_else(String::new, |plan| format!(", {} loaded", memory::megabytes(plan.loaded)));
@@ -123,7 +123,7 @@ fn engine_limits(config: &Config) -> EngineLimits {
 }
 
 /// The loaded model in words: kind, arithmetic, backend, weight files, device and prefix cache.
-fn described(config: &Config, loaded: &Loaded, weights: &str) -> String {
+fn loaded_model(config: &Config, loaded: &Loaded, weights: &str) -> String {
     format!(
         "{}, {}, computed in {} by {}{} from {weights}, on {}; prefix cache of at most {} MB",
         config.model_id,
@@ -138,10 +138,11 @@ fn described(config: &Config, loaded: &Loaded, weights: &str) -> String {
 
 /// The device that computes, for a CPU with its threads and instructions.
 fn computer(config: &Config, loaded: &Loaded) -> String {
-    let pinned = if config.pin_threads { "pinned " } else { "" };
+    let thread = if config.pin_threads { "pinned thread" } else { "thread" };
+    let threads = amount(config.threads, thread);
     match &loaded.instruction_set {
-        Some(set) => format!("{}, {} {pinned}threads with {set}", loaded.device, config.threads),
-        None if loaded.device == "cpu" => format!("cpu, {} threads", config.threads),
+        Some(set) => format!("{}, {threads} with {set}", loaded.device),
+        None if loaded.device == "cpu" => format!("cpu, {threads}"),
         None => loaded.device.to_owned(),
     }
 }
@@ -187,13 +188,13 @@ fn named(error: anyhow::Error, model_id: &str) -> anyhow::Error {
 }
 
 /// The time of each step of the start, for the log.
-struct Steps {
+struct StepTimes {
     start: Instant,
     /// The name of each step, and when it ended.
     done: Vec<(&'static str, Instant)>,
 }
 
-impl Steps {
+impl StepTimes {
     fn start() -> Self {
         Self { start: Instant::now(), done: Vec::new() }
     }
@@ -203,7 +204,7 @@ impl Steps {
     }
 }
 
-impl fmt::Display for Steps {
+impl fmt::Display for StepTimes {
     /// `2.4 s (files 0.1, weights 2.3)`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut last = self.start;
@@ -232,7 +233,11 @@ pub(crate) async fn load(source: &ModelSource, choices: Choices) -> anyhow::Resu
 /// The flags that choose among the weights of a model. Each sets a field of `config.json`, where the backend
 /// reads it: the flag with its value, the field, and the field's value.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Choices(Vec<(String, &'static str, Value)>);
+pub(crate) struct Choices {
+    fields: Vec<(String, &'static str, Value)>,
+    /// The flags that decide the kind of the model; absent where no flag can.
+    kind: Option<KindFlags>,
+}
 
 impl Choices {
     fn of(args: &Args) -> Self {
@@ -243,7 +248,7 @@ impl Choices {
         let layers = layers.map(|layers| {
             (format!("--cutoff-layers {layers}"), text_embeddings_backend::CUTOFF_LAYERS, layers.into())
         });
-        Self(task.into_iter().chain(layers).collect())
+        Self { fields: task.into_iter().chain(layers).collect(), kind: Some(kind_flags(args)) }
     }
 
     /// The backend's description of `config.json` with the choices. If only a choice is wrong, the error
@@ -251,7 +256,10 @@ impl Choices {
     fn describe(&self, config: &Value, backend: BackendKind) -> Result<Description, BackendError> {
         let mut config = config.clone();
         let mut described = text_embeddings_backend::describe(&config, backend)?;
-        for (flag, field, value) in &self.0 {
+        if let Some(flags) = &self.kind {
+            files::check_head(&config, flags).map_err(|error| BackendError::Load(error.to_string()))?;
+        }
+        for (flag, field, value) in &self.fields {
             config[*field] = value.clone();
             described = text_embeddings_backend::describe(&config, backend).map_err(|error| match error {
                 BackendError::Load(reason) => BackendError::Load(format!("`{flag}`: {reason}")),
@@ -264,7 +272,7 @@ impl Choices {
     /// `config.json` with the choices.
     fn applied(&self, config: &Value) -> Value {
         let mut config = config.clone();
-        for (_, field, value) in &self.0 {
+        for (_, field, value) in &self.fields {
             config[*field] = value.clone();
         }
         config
@@ -272,7 +280,7 @@ impl Choices {
 }
 
 /// The model of this name, and where it is fetched from.
-pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
+pub(crate) fn model_source(model_id: &str, hub: &HubArgs) -> ModelSource {
     ModelSource {
         model_id: model_id.to_owned(),
         revision: hub.revision.clone(),
@@ -283,10 +291,14 @@ pub(crate) fn source(model_id: &str, hub: &HubArgs) -> ModelSource {
     }
 }
 
+/// The flags that decide the kind of the model.
+fn kind_flags(args: &Args) -> KindFlags {
+    KindFlags { model_type: args.model.model_type, pooling: args.pooling }
+}
+
 /// The configuration of the model, and the reason why it is of its kind.
 pub(crate) fn resolve(args: &Args, folder: &ModelFolder) -> anyhow::Result<(Config, String)> {
-    let flags = KindFlags { model_type: args.model.model_type, pooling: args.pooling };
-    let (model_type, reason) = files::detect(&ModelFacts::from(folder), &flags)?;
+    let (model_type, reason) = files::detect(&ModelFacts::from(folder), &kind_flags(args))?;
     let limits = ModelLimits {
         model_type,
         max_seq_length: folder.max_seq_length,
@@ -312,8 +324,8 @@ fn log_answers(
         ModelType::Embedding(_) => {
             let names: Vec<&str> = model.prompts.named.keys().map(String::as_str).collect();
             tracing::info!(
-                "Vectors have {} values; prompts: {}; put before texts by default: {:?}",
-                model.dimensions,
+                "Vectors have {}; prompts: {}; put before texts by default: {:?}",
+                amount(model.dimensions, "value"),
                 if names.is_empty() { "none".to_owned() } else { names.join(", ") },
                 model.prompts.default
             );
@@ -328,7 +340,8 @@ fn log_answers(
             let score = reranker.score.as_str();
             if let Some(activation) = score_activation.filter(|activation| *activation != score) {
                 tracing::info!(
-                    "sentence-transformers applies this model's own activation ({activation}) to the raw score instead"
+                    "sentence-transformers applies this model's own activation ({activation}) to the raw \
+                     score instead"
                 );
             }
         }
@@ -391,7 +404,7 @@ mod tests {
     fn each_step_is_shown_with_its_own_time() {
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
-        let steps = Steps { start, done: vec![("files", after(120)), ("weights", after(2_400))] };
+        let steps = StepTimes { start, done: vec![("files", after(120)), ("weights", after(2_400))] };
         assert_eq!(steps.to_string(), "2.4 s (files 0.1, weights 2.3)");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use text_embeddings_core::service::Service;
 
 use crate::{
-    auth::Keys,
+    auth::ApiKeys,
     config::ServerConfig,
     info::Info,
     serve::Stop,
@@ -22,7 +22,7 @@ pub(crate) struct AppState {
     /// Limits and origins.
     pub(crate) server: Arc<ServerConfig>,
     /// The keys of clients that may pass.
-    pub(crate) keys: Keys,
+    pub(crate) keys: ApiKeys,
     /// The source of `GET /metrics`.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC leaves them to the second port"))]
     pub(crate) metrics: Metrics,

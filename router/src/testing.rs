@@ -31,7 +31,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
     args::Args,
-    auth::Keys,
+    auth::ApiKeys,
     config::{Config, ModelLimits, ServerConfig},
     door::{ClientLimits, Door},
     info::{Info, ModelDetails},
@@ -119,7 +119,7 @@ fn state(args: &Args, control: &Control, stop: Stop) -> AppState {
         service: service(&config, control),
         info: Arc::new(Info::new(config, details)),
         server: Arc::new(server),
-        keys: Keys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref()).unwrap(),
+        keys: ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref()).unwrap(),
         traces,
         metrics: Metrics::new(telemetry::metrics::builder().unwrap().build_recorder().handle()),
         compute_type: "cpu",

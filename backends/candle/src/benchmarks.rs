@@ -19,9 +19,9 @@ use crate::{
         InstructionSet,
         compute::Compute,
         elementwise,
-        matrix::{Matrix, Order},
+        matrix::{ColumnOrder, Matrix},
         operand::Operand,
-        pack::{Format, Words},
+        pack::{OperandFormat, Words},
         peak,
         softmax::{self, RunningSoftmax},
         stored::StoredMatrix,
@@ -58,7 +58,7 @@ struct Bench {
     compute: Compute,
     rng: StdRng,
     /// Operations per second of all threads, for each format that was measured.
-    peaks: Vec<(Format, f64)>,
+    peaks: Vec<(OperandFormat, f64)>,
 }
 
 impl Bench {
@@ -78,7 +78,7 @@ impl Bench {
         (0..count).map(|_| self.rng.random_range(-1.0..1.0)).collect()
     }
 
-    fn peak(&mut self, format: Format) -> f64 {
+    fn peak(&mut self, format: OperandFormat) -> f64 {
         if let Some((_, peak)) = self.peaks.iter().find(|(known, _)| *known == format) {
             return *peak;
         }
@@ -92,7 +92,7 @@ impl Bench {
     fn run(
         &mut self,
         name: &str,
-        format: Format,
+        format: OperandFormat,
         operations: usize,
         mut body: impl FnMut(&Compute),
     ) -> BenchmarkResult {
@@ -171,12 +171,12 @@ pub fn run() -> BenchmarkResult {
 }
 
 /// A weight of random values.
-fn weight(bench: &mut Bench, depth: usize, outputs: usize, format: Format) -> Matrix {
+fn weight(bench: &mut Bench, depth: usize, outputs: usize, format: OperandFormat) -> Matrix {
     let values = StoredMatrix::from_values(&bench.random(depth * outputs), depth);
-    Matrix::pack(&bench.compute, &[values], format, Order::Plain)
+    Matrix::pack(&bench.compute, &[values], format, ColumnOrder::Plain)
 }
 
-fn operand(bench: &mut Bench, rows: usize, depth: usize, format: Format) -> Operand {
+fn operand(bench: &mut Bench, rows: usize, depth: usize, format: OperandFormat) -> Operand {
     let x = bench.random(rows * depth);
     bench.compute.operand((&x, depth), format, Words::default(), |row, _| row)
 }
@@ -184,9 +184,9 @@ fn operand(bench: &mut Bench, rows: usize, depth: usize, format: Format) -> Oper
 /// `x · Wᵀ` for each kind of arithmetic; float32 with the weights of a bfloat16 checkpoint.
 fn products(bench: &mut Bench) -> BenchmarkResult {
     for (dtype, left, right) in [
-        ("float32", Format::F32, Format::Bf16),
-        ("bfloat16", Format::Bf16, Format::Bf16),
-        ("int8", Format::Int8, Format::Int8),
+        ("float32", OperandFormat::F32, OperandFormat::Bf16),
+        ("bfloat16", OperandFormat::Bf16, OperandFormat::Bf16),
+        ("int8", OperandFormat::Int8, OperandFormat::Int8),
     ] {
         for (depth, outputs, counts) in [(HIDDEN, INNER, &[1, 8, 64, 128, 512][..]), (1000, 777, &[13, 131])]
         {
@@ -219,7 +219,7 @@ fn attentions(bench: &mut Bench) -> BenchmarkResult {
         let spans = queries_at(&batch, &rows);
         let keys_values = bench.random(rows.len() * 2 * HEADS.keys * HEADS.size);
         let queries = bench.random(rows.len() * HEADS.queries * HEADS.size);
-        for (dtype, format) in [("float32", Format::F32), ("bfloat16", Format::Bf16)] {
+        for (dtype, format) in [("float32", OperandFormat::F32), ("bfloat16", OperandFormat::Bf16)] {
             let (mut packed, mut words) = (PackedKeys::new(format), Words::default());
             packed.pack(&bench.compute, (&keys_values, &rows), HEADS, &batch);
             // A query meets each key once and its value once.
@@ -242,12 +242,14 @@ fn attentions(bench: &mut Bench) -> BenchmarkResult {
 fn norms(bench: &mut Bench) -> BenchmarkResult {
     let (rows, norm) = (128, vec![1.0; HIDDEN]);
     let x = bench.random(rows * HIDDEN);
-    for (dtype, format) in [("float32", Format::F32), ("bfloat16", Format::Bf16), ("int8", Format::Int8)] {
+    for (dtype, format) in
+        [("float32", OperandFormat::F32), ("bfloat16", OperandFormat::Bf16), ("int8", OperandFormat::Int8)]
+    {
         let mut words = Words::default();
         // Square, sum, two factors, one conversion.
         bench.run(
             &format!("norm to {dtype} {rows}x{HIDDEN}"),
-            Format::F32,
+            OperandFormat::F32,
             5 * rows * HIDDEN,
             |compute| {
                 let mut operand =
@@ -266,14 +268,14 @@ fn norms(bench: &mut Bench) -> BenchmarkResult {
 fn steps(bench: &mut Bench) -> BenchmarkResult {
     let mut softmax = Softmax::new();
     // Maximum, exponent, exponential, sum.
-    bench.run("softmax 14x256", Format::F32, (EXPONENTIAL + 3) * Softmax::SCORES, |compute| {
+    bench.run("softmax 14x256", OperandFormat::F32, (EXPONENTIAL + 3) * Softmax::SCORES, |compute| {
         softmax.step(compute.set);
     })?;
     let rows = 64;
     let gates: Vec<[f32; 32]> =
         (0..rows).map(|_| std::array::from_fn(|_| bench.rng.random_range(-4.0..4.0))).collect();
     let mut gated = gates.clone();
-    bench.run("gates 64x16", Format::F32, (EXPONENTIAL + 3) * rows * 16, |compute| {
+    bench.run("gates 64x16", OperandFormat::F32, (EXPONENTIAL + 3) * rows * 16, |compute| {
         gated.copy_from_slice(&gates);
         elementwise::gate(compute.set, &mut gated, Activation::Silu);
     })

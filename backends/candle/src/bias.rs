@@ -2,10 +2,10 @@
 //!
 //! Input: slopes, or a table of values by bucket. Output: for each head, a line of values by distance.
 //! Attention takes slices of the line, because the keys of a query have consecutive distances. What must
-//! hold: a line reaches a panel of keys further than the longest text of the batch.
+//! hold: a line has the distances of the batch's longest text and of one more panel of keys.
 
-/// A line's distances beyond the longest text. Attention takes whole panels of keys, which may end beyond the
-/// text.
+/// The number of distances in a line beyond the longest text: attention takes whole panels of keys, and the
+/// last panel may end after the text.
 const MARGIN: usize = 64;
 
 /// How a bias follows from a distance.
@@ -60,7 +60,7 @@ impl DistanceBias {
         if reach <= self.reach {
             return;
         }
-        // Lines grow by half at least, so that a text that is one token longer does not cost all lines anew.
+        // Lines grow by half at least: otherwise each text that is one token longer would rebuild them.
         self.reach = reach.max(self.reach + self.reach / 2);
         let distances = -(self.reach as i64)..=self.reach as i64;
         self.lines = (0..self.rule.heads())
@@ -77,8 +77,8 @@ impl DistanceBias {
     }
 }
 
-/// The slopes of `heads` heads (Press et al. 2022; numbers that are not a power of two follow its reference
-/// code).
+/// The slope of each of `heads` heads (Press et al. 2022). If `heads` is not a power of two, the paper's
+/// reference code is followed.
 pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
     let powers = |count: usize| {
         let base = (-8.0 / count as f64).exp2();
@@ -89,19 +89,19 @@ pub(crate) fn alibi_slopes(heads: usize) -> Vec<f32> {
 }
 
 /// The bucket of a distance, key position minus query position, as in T5 and MPNet for bidirectional
-/// attention. One half of the buckets is for keys behind the query. In each half, the first half of the
-/// buckets hold one distance each; the other buckets grow logarithmically, up to distance 128.
+/// attention. Keys after the query have the second half of the buckets. In each half, the first buckets (half
+/// of them) hold one distance each. The others hold ever longer ranges, by the logarithm, up to distance 128.
 pub(crate) fn mpnet_bucket(distance: i64, buckets: usize) -> usize {
     const MAX_DISTANCE: f32 = 128.0;
     let half = buckets / 2;
-    let behind = if distance > 0 { half } else { 0 };
+    let start = if distance > 0 { half } else { 0 };
     let distance = distance.unsigned_abs() as usize;
     let exact = half / 2;
     if distance < exact {
-        return behind + distance;
+        return start + distance;
     }
     let share = (distance as f32 / exact as f32).ln() / (MAX_DISTANCE / exact as f32).ln();
-    behind + (exact + (share * (half - exact) as f32) as usize).min(half - 1)
+    start + (exact + (share * (half - exact) as f32) as usize).min(half - 1)
 }
 
 #[cfg(test)]

@@ -34,10 +34,10 @@ use crate::{
         InstructionSet,
         compute::Compute,
         elementwise,
+        epilogue::Epilogue,
         matmul::ROWS_PER_ITEM,
-        matrix::{Matrix, Order, Packing, WeightFormat},
-        pack::{Format, Stored, Words},
-        step::Step,
+        matrix::{ColumnOrder, Matrix, WeightFormat, WeightPacking},
+        pack::{OperandFormat, Stored, Words},
         threads::Threads,
     },
     load::Weight,
@@ -52,17 +52,17 @@ use text_embeddings_backend_core::{BackendError, DType};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arithmetic {
     /// The format of both operands in products of [`Precision::Low`] and of [`Precision::Spread`].
-    pub(crate) low: Format,
+    pub(crate) low: OperandFormat,
     /// The format of both operands in products of [`Precision::High`].
-    pub(crate) high: Format,
+    pub(crate) high: OperandFormat,
     /// The format of queries, keys, values and attention's weights.
-    pub(crate) attention: Format,
+    pub(crate) attention: OperandFormat,
     /// Whether weights that are multiplied as bytes are stored in four bits.
     pub(crate) int4: bool,
 }
 
 impl Arithmetic {
-    fn format(self, precision: Precision) -> Format {
+    fn format(self, precision: Precision) -> OperandFormat {
         match precision {
             Precision::Low | Precision::Spread => self.low,
             Precision::High => self.high,
@@ -71,7 +71,7 @@ impl Arithmetic {
 
     /// Whether the operands of such products are rotated. That is so if all values of a row share one step.
     fn spreads(self, precision: Precision) -> bool {
-        precision == Precision::Spread && self.low == Format::Int8
+        precision == Precision::Spread && self.low == OperandFormat::Int8
     }
 }
 
@@ -138,22 +138,24 @@ impl CpuOperations {
         PackedActivations { operand, stores: self.stores.clone() }
     }
 
-    fn words(&self, format: Format, rows: usize, columns: usize) -> Words {
+    fn words(&self, format: OperandFormat, rows: usize, columns: usize) -> Words {
         take(&self.stores.words, rows * format.words(columns))
     }
 
     /// Packs a weight. It keeps the checkpoint's precision unless its products have a lower one.
-    fn weight(&self, parts: Vec<Part>, precision: Precision, order: Order) -> Matrix {
+    fn weight(&self, parts: Vec<Part>, precision: Precision, order: ColumnOrder) -> Matrix {
         let weights: Vec<Weight> = parts.iter().map(|part| part.weight.clone()).collect();
         let format = match self.arithmetic.format(precision) {
-            Format::F32 if weights.iter().any(|part| part.stored() != Stored::Bf16) => Format::F32.into(),
-            Format::F32 | Format::Bf16 => Format::Bf16.into(),
-            Format::Int8 if self.arithmetic.int4 => WeightFormat::Int4,
-            Format::Int8 => Format::Int8.into(),
+            OperandFormat::F32 if weights.iter().any(|part| part.stored() != Stored::Bf16) => {
+                OperandFormat::F32.into()
+            }
+            OperandFormat::F32 | OperandFormat::Bf16 => OperandFormat::Bf16.into(),
+            OperandFormat::Int8 if self.arithmetic.int4 => WeightFormat::Int4,
+            OperandFormat::Int8 => OperandFormat::Int8.into(),
         };
         let matrix = if self.arithmetic.spreads(precision) {
             let set = self.compute.set;
-            Matrix::pack_prepared(&self.compute, &weights, Packing { format, order }, |row| {
+            Matrix::pack_prepared(&self.compute, &weights, WeightPacking { format, order }, |row| {
                 // Undoes the scale of the two rotations; exact, because it is a power of two.
                 let factor = 0.5_f32.powi(elementwise::stages(row.len()).cast_signed());
                 for value in row.iter_mut() {
@@ -177,27 +179,27 @@ impl CpuOperations {
         &mut self,
         x: &PackedActivations,
         weight: &Matrix,
-        step: Step,
+        epilogue: Epilogue,
         precision: Precision,
     ) -> Result<PackedActivations> {
         let format = self.arithmetic.format(precision);
-        if format == Format::Int8 {
+        if format == OperandFormat::Int8 {
             // The scale and the rotation of a row need the whole row.
-            let values = self.after_values(x, weight, step);
+            let values = self.after_values(x, weight, epilogue);
             return self.operand(&values, precision);
         }
-        timed!(self, step(step, x, weight, Some(format)));
-        let (rows, inner) = (x.operand.rows(), step.outputs(weight));
+        timed!(self, epilogue(epilogue, x, weight, Some(format)));
+        let (rows, inner) = (x.operand.rows(), epilogue.outputs(weight));
         let words = self.words(format, rows, inner);
-        let operand = self.compute.next_operand(&x.operand, weight, step, format, words);
+        let operand = self.compute.next_operand(&x.operand, weight, epilogue, format, words);
         Ok(PackedActivations { operand, stores: self.stores.clone() })
     }
 
     /// The result of a product and the step after it, as rows of `f32`.
-    fn after_values(&self, x: &PackedActivations, weight: &Matrix, step: Step) -> Activations {
-        timed!(self, step(step, x, weight, None));
-        let mut out = self.activations(x.operand.rows(), step.outputs(weight));
-        self.compute.next_values(&x.operand, weight, step, out.values_mut());
+    fn after_values(&self, x: &PackedActivations, weight: &Matrix, epilogue: Epilogue) -> Activations {
+        timed!(self, epilogue(epilogue, x, weight, None));
+        let mut out = self.activations(x.operand.rows(), epilogue.outputs(weight));
+        self.compute.next_values(&x.operand, weight, epilogue, out.values_mut());
         out
     }
 
@@ -221,14 +223,15 @@ impl CpuOperations {
 }
 
 fn arithmetic(set: InstructionSet, dtype: DType) -> Result<Arithmetic> {
-    let higher = if set.has_bf16() { Format::Bf16 } else { Format::F32 };
+    let higher = if set.has_bf16() { OperandFormat::Bf16 } else { OperandFormat::F32 };
     let [low, high, attention] = match dtype {
-        DType::Float32 => [Format::F32; 3],
-        DType::BFloat16 => [Format::Bf16; 3],
-        DType::Int8 | DType::Int4 => [Format::Int8, higher, higher],
+        DType::Float32 => [OperandFormat::F32; 3],
+        DType::BFloat16 => [OperandFormat::Bf16; 3],
+        DType::Int8 | DType::Int4 => [OperandFormat::Int8, higher, higher],
         DType::Float16 => {
             return Err(BackendError::Load(
-                "`--dtype float16` is not supported on the CPU: give float32, bfloat16, int8 or int4, or leave it out"
+                "`--dtype float16` is not supported on the CPU: give float32, bfloat16, int8 or int4, or \
+                 leave it out"
                     .to_owned(),
             ));
         }

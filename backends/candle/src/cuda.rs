@@ -16,18 +16,19 @@ mod kept;
 mod kernel_tests;
 mod launches;
 mod sequences;
+pub(crate) mod target;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod tests;
 #[cfg(all(test, target_os = "linux"))]
 mod twins;
 
 use crate::{
-    attention::Heads,
+    attention::{Heads, Mask},
     load::Weight,
     operations::{Attention, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
     plain::{
         TensorMatrix, TensorOperations, failed,
-        padded::{Limits, PaddedAttention},
+        padded::{GroupLimits, PaddedAttention},
     },
     rope::Angles,
 };
@@ -37,7 +38,7 @@ use kept::{DeviceValues, Finite};
 use launches::{Launches, MOST_LOOKUPS, TurnedHeads, Turns};
 use sequences::Sequences;
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
-use text_embeddings_backend_core::Activation;
+use text_embeddings_backend_core::{Activation, BackendError};
 
 /// Operations on one accelerator.
 pub(crate) struct CudaOperations<A> {
@@ -47,11 +48,27 @@ pub(crate) struct CudaOperations<A> {
     plain: TensorOperations,
     /// The type of operands: 16 bits.
     dtype: DType,
-    /// Whether all values that this pass keeps are finite.
-    finite: Option<Arc<Finite<A>>>,
+    /// The rows that all layers of this pass keep.
+    keeping: Option<Keeping<A>>,
+    /// The addresses of the rows that follow the keys and values of the next attention.
+    appended: Option<Tensor>,
     /// Whether the log already says that attention takes the general path.
     is_told: bool,
+    /// The sizes of heads and the masks with which flash attention gave the right values.
+    proved: Vec<(usize, Mask)>,
 }
+
+/// The rows whose keys and values every layer of a pass keeps.
+struct Keeping<A> {
+    /// The rows of the batch that are kept, in main memory and on the device.
+    rows: Vec<usize>,
+    uploaded: Tensor,
+    /// Whether all kept values are finite.
+    finite: Arc<Finite<A>>,
+}
+
+/// The widest window that is proved: wider ones use the same kernels.
+const MOST_PROVED: usize = 1022;
 
 /// Some rows of a batch on the device.
 pub(crate) struct CudaRows {
@@ -81,7 +98,16 @@ impl<A: Accelerator> CudaOperations<A> {
         let plain = TensorOperations::new(accelerator.device().clone(), dtype);
         let accelerator = Arc::new(accelerator);
         let launches = Launches::new(&accelerator);
-        Self { accelerator, launches, plain, dtype, finite: None, is_told: false }
+        Self {
+            accelerator,
+            launches,
+            plain,
+            dtype,
+            keeping: None,
+            appended: None,
+            is_told: false,
+            proved: Vec::new(),
+        }
     }
 
     /// A new tensor of the shape of `x`, with undefined values.
@@ -103,8 +129,54 @@ impl<A: Accelerator> CudaOperations<A> {
         weight.bias.as_ref().map_or(Ok(()), |bias| self.launches.add_bias(x, bias))
     }
 
+    /// The rows of `x`, and then those at the addresses `others`.
+    fn joined(&self, x: &Tensor, others: Option<&Tensor>) -> Result<Tensor> {
+        let Some(others) = others else { return Ok(x.clone()) };
+        let count = (x.dim(0).map_err(failed)? + others.elem_count()) as u32;
+        self.launches.gather_rows(x, Some(others), &self.ids(&(0..count).collect::<Vec<_>>())?)
+    }
+
     fn ids(&self, ids: &[u32]) -> Result<Tensor> {
         Tensor::new(ids, self.accelerator.device()).map_err(failed)
+    }
+
+    /// Compares flash attention with a known result, once for each kernel that the model needs. A kernel that a
+    /// build lacks leaves its output undefined, and `candle-flash-attn` reports no error.
+    fn prove_flash(&mut self, size: usize, mask: Mask) -> Result<()> {
+        if self.proved.contains(&(size, mask)) {
+            return Ok(());
+        }
+        // One more token than a query sees, so that the window matters.
+        let side =
+            [mask.before, mask.after].into_iter().filter(|&side| side != usize::MAX).max().unwrap_or(0);
+        let tokens = side.min(MOST_PROVED) + 2;
+        let device = self.accelerator.device();
+        // With equal keys, a query's result is the mean of the values that it sees. Each value is its token's
+        // share of the text, so that means differ.
+        let value = |token: usize| token as f32 / tokens as f32;
+        let result = (|| {
+            let equal = Tensor::ones((tokens, 1, size), self.dtype, device)?;
+            let values: Vec<f32> = (0..tokens).map(value).collect();
+            let values = Tensor::from_vec(values, (tokens, 1, 1), device)?;
+            let values = values.broadcast_as((tokens, 1, size))?.to_dtype(self.dtype)?.contiguous()?;
+            let turned = Turned { queries: &equal, keys: &equal, values: &values };
+            let result = self.accelerator.flash(&turned, &Sequences::one(tokens, mask, device)?)?;
+            result.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()
+        })();
+        let result = result.map_err(failed)?;
+        let is_right = |(token, values): (usize, &[f32])| {
+            let seen = mask.visible(token, 0, tokens);
+            let mean = seen.clone().map(value).sum::<f32>() / seen.len() as f32;
+            values.iter().all(|value| (value - mean).abs() < 0.02)
+        };
+        if result.is_empty() || !result.chunks(size).enumerate().all(is_right) {
+            return Err(BackendError::Load(format!(
+                "flash attention gives wrong values on this GPU (heads of {size}, {mask:?}): set \
+                 USE_FLASH_ATTENTION=False, and report it"
+            )));
+        }
+        self.proved.push((size, mask));
+        Ok(())
     }
 
     fn turns(&self, angles: &[Angles<'_>], size: usize) -> Result<Turns> {
@@ -177,7 +249,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R {
-        self.finite = None;
+        (self.keeping, self.appended) = (None, None);
         pass(self)
     }
 
@@ -276,6 +348,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             None
         };
         let attention = if let Some(sequences) = sequences {
+            self.prove_flash(rows.heads.size, rows.scoring.mask)?;
             Path::Flash(sequences)
         } else {
             if !std::mem::replace(&mut self.is_told, true) {
@@ -284,7 +357,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
                      soft caps or heads of this size, or this build lacks it"
                 );
             }
-            Path::General(PaddedAttention::new(&rows, Limits::GPU, device).map_err(failed)?)
+            Path::General(PaddedAttention::new(&rows, GroupLimits::GPU, device).map_err(failed)?)
         };
         Ok(CudaRows { heads: rows.heads, turns, attention })
     }
@@ -302,28 +375,30 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn keep(&mut self, x: &Tensor, rows: &[usize]) -> Result<DeviceValues<A>> {
-        let values = self.select(x, rows)?;
-        let finite = match &self.finite {
-            Some(finite) => Arc::clone(finite),
-            None => Arc::clone(self.finite.insert(Arc::new(Finite::new(&self.accelerator)?))),
+        // Every layer keeps the same rows: their list goes to the device once.
+        let keeping = match self.keeping.take().filter(|keeping| keeping.rows == rows) {
+            Some(keeping) => keeping,
+            None => Keeping {
+                rows: rows.to_vec(),
+                uploaded: self.plain.ids(rows)?,
+                finite: Arc::new(Finite::new(&self.accelerator)?),
+            },
         };
-        finite.look_at(&values)?;
-        Ok(DeviceValues::new(values, finite))
+        let keeping = self.keeping.insert(keeping);
+        let values = self.launches.gather_rows(x, None, &keeping.uploaded)?;
+        keeping.finite.look_at(&values)?;
+        Ok(DeviceValues::new(values, Arc::clone(&keeping.finite)))
     }
 
+    /// Only notes where the rows are: attention gathers them together with the rows of `x`, so that each row
+    /// is copied once.
     fn append(&mut self, x: &mut Tensor, rows: &[(&DeviceValues<A>, usize)]) -> Result<()> {
-        let (above, columns) = x.dims2().map_err(failed)?;
-        let row_bytes = columns * self.dtype.size_in_bytes();
-        let all = self.accelerator.empty((above + rows.len(), columns), self.dtype).map_err(failed)?;
-        all.slice_set(x, 0, 0).map_err(failed)?;
+        let row_bytes = x.dim(1).map_err(failed)? * self.dtype.size_in_bytes();
         let mut addresses = Vec::with_capacity(rows.len());
         for (kept, row) in rows {
             addresses.push((kept.address()? + (row * row_bytes) as u64) as i64);
         }
-        let addresses = Tensor::new(addresses, self.accelerator.device()).map_err(failed)?;
-        let below = all.narrow(0, above, rows.len()).map_err(failed)?;
-        self.launches.gather_addresses(&addresses, &below)?;
-        *x = all;
+        self.appended = Some(Tensor::new(addresses, self.accelerator.device()).map_err(failed)?);
         Ok(())
     }
 
@@ -345,17 +420,19 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
             )?;
             turned
         };
+        let appended = self.appended.take();
         let sequences = match &rows.attention {
             Path::Flash(sequences) => sequences,
             Path::General(padded) => {
-                let (queries, keys_values) = (exact(&queries)?, exact(attention.keys_values)?);
+                let keys_values = self.joined(attention.keys_values, appended.as_ref())?;
+                let (queries, keys_values) = (exact(&queries)?, exact(&keys_values)?);
                 let context = self.plain.attend(padded, &queries, &keys_values, attention.disentangled)?;
                 return self.operand(&context, Precision::Low);
             }
         };
         let keys_values = match &sequences.gathered {
-            Some(gathered) => self.launches.gather_rows(attention.keys_values, gathered)?,
-            None => attention.keys_values.clone(),
+            Some(rows) => self.launches.gather_rows(attention.keys_values, appended.as_ref(), rows)?,
+            None => self.joined(attention.keys_values, appended.as_ref())?,
         };
         let context = (|| {
             let queries = queries.reshape((count, heads, size))?;
@@ -374,7 +451,7 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn select(&mut self, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        self.launches.gather_rows(x, &self.plain.ids(rows)?)
+        self.launches.gather_rows(x, None, &self.plain.ids(rows)?)
     }
 
     fn add_rows(&mut self, x: &Tensor, rows: &[usize], factors: &[f32], sum: &mut Tensor) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Which device computes: the one place that knows the `cuda` and `metal` features.
 
 use candle_core::Device;
+use std::fmt::Display;
 use text_embeddings_backend_core::BackendError;
 
 /// Whether this build computes on the CPU. A build for another device does not fall back to it.
@@ -14,6 +15,11 @@ pub(crate) enum Chosen {
     Candle(Device),
 }
 
+/// The error for a device that this machine does not have.
+pub(crate) fn missing(name: &str, error: &dyn Display) -> BackendError {
+    BackendError::Load(format!("this binary was built for {name}, but there is no such device here: {error}"))
+}
+
 /// The device of this build: CUDA or Metal if compiled in, else the CPU.
 ///
 /// # Errors
@@ -21,19 +27,12 @@ pub(crate) enum Chosen {
 /// [`BackendError::Load`] if the build is for a device that this machine does not have. Falling back silently
 /// to the CPU would be a hundred times slower.
 pub(crate) fn choose() -> Result<Chosen, BackendError> {
-    let missing = |name: &str, error: candle_core::Error| {
-        BackendError::Load(format!(
-            "this binary was built for {name}, but there is no such device here: {error}"
-        ))
-    };
     if cfg!(feature = "cuda") {
-        let device = Device::new_cuda(0).map_err(|error| missing("CUDA", error))?;
         #[cfg(feature = "cuda")]
-        crate::cuda::device::spare_the_driver(&device).map_err(|error| missing("CUDA", error))?;
-        return Ok(Chosen::Candle(device));
+        return crate::cuda::device::open().map(Chosen::Candle);
     }
     if cfg!(feature = "metal") {
-        return Device::new_metal(0).map(Chosen::Candle).map_err(|error| missing("Metal", error));
+        return Device::new_metal(0).map(Chosen::Candle).map_err(|error| missing("Metal", &error));
     }
     Ok(Chosen::Cpu)
 }

@@ -18,8 +18,8 @@ use crate::{
 use splade::Splade;
 use std::borrow::Cow;
 use text_embeddings_backend_core::{
-    AnswerTokens, BackendError, Batch, DenseModule, Head, Module, Output, Predictions, TokenVectors, Wanted,
-    largest_weights, mean,
+    AnswerTokens, BackendError, Batch, DenseModule, Head, HeadModule, Output, Predictions, TokenVectors,
+    Wanted, largest_weights, mean,
 };
 
 /// A head with its weights.
@@ -74,13 +74,12 @@ impl Classes {
 }
 
 impl<O: Operations> LoadedHead<O> {
-    /// Takes the head's tensors out of `checkpoint`, which belongs to the model of this plan, or out of the
-    /// head's own files.
+    /// Loads the head's tensors: from `checkpoint`, the model's own, or from the files of the head's modules.
     ///
     /// # Errors
     ///
-    /// [`BackendError::Load`] naming the tensor or the head that is missing, of another shape, not supported,
-    /// or all zeros.
+    /// [`BackendError::Load`] if the head or one of its tensors is missing or not supported, or if a tensor
+    /// has the wrong shape or only zeros. The message names it.
     pub(crate) fn load(
         head: &Head,
         plan: &Plan,
@@ -117,9 +116,10 @@ impl<O: Operations> LoadedHead<O> {
                 Ok(Self::Scores { pooling: Pooling::of(*pool)?, steps, pools_last: false, classes: None })
             }
             Head::Embedding { pool, modules, token_modules, lexical } => {
-                let load = |modules: &[Module]| Steps::of_modules(modules, plan.hidden, weights.operations);
+                let load =
+                    |modules: &[HeadModule]| Steps::of_modules(modules, plan.hidden, weights.operations);
                 let lexical =
-                    lexical.as_ref().map(|module: &DenseModule| load(&[Module::Dense(module.clone())]));
+                    lexical.as_ref().map(|module: &DenseModule| load(&[HeadModule::Dense(module.clone())]));
                 let own = Steps::of_plan(&plan.vector_steps, plan.hidden, &weights)?;
                 let modules = Steps::of_modules(modules, own.widths.1, weights.operations)?;
                 Ok(Self::Vectors {
@@ -290,8 +290,7 @@ impl States<'_> {
         rows.into_iter().flat_map(|row| self.of(row)).copied().collect()
     }
 
-    /// For each text whose scores are requested, runs the states to pool through `steps`, and then takes
-    /// their mean.
+    /// For each text whose scores are requested: the mean of the results of `steps` on the states to pool.
     fn stepped_and_pooled<O: Operations>(
         &self,
         operations: &mut O,
@@ -358,8 +357,8 @@ fn answer_vector(answers: AnswerTokens, checkpoint: &Checkpoint, plan: &Plan) ->
     }
     if answer.iter().all(|&value| value == 0.0) {
         return Err(BackendError::Load(
-            "the output embedding does not tell the two answers apart: every score would be 0.5; the checkpoint's \
-             head is missing or empty: download it again"
+            "the output embedding does not tell the two answers apart: every score would be 0.5; the \
+             checkpoint's head is missing or empty: download it again"
                 .to_owned(),
         ));
     }
@@ -374,8 +373,8 @@ fn classes(head: &Classification, labels: usize, checkpoint: &Checkpoint) -> Res
     let vectors: Vec<Vec<f32>> = (0..labels).map(|label| weight.row(label)).collect();
     if vectors.iter().flatten().all(|&value| value == 0.0) {
         return Err(BackendError::Load(format!(
-            "the classification head `{name}` is all zeros: every text would get the same scores; download the \
-             checkpoint again"
+            "the classification head `{name}` is all zeros: every text would get the same scores; download \
+             the checkpoint again"
         )));
     }
     let bias = logits_bias.then(|| checkpoint.vector(&format!("{logits}.bias"), labels)).transpose()?;

@@ -6,7 +6,7 @@ use crate::{
     modules::Steps,
     operations::{Operations, Result},
 };
-use text_embeddings_backend_core::{DType, Module};
+use text_embeddings_backend_core::{DType, HeadModule};
 
 /// Modules on the CPU, in float32 and on one thread.
 pub struct HostModules {
@@ -21,7 +21,7 @@ impl HostModules {
     ///
     /// [`BackendError::Load`](text_embeddings_backend_core::BackendError::Load) naming the file if a module
     /// does not fit the one before it, or if its weights are missing or of another shape.
-    pub fn load(modules: &[Module], width: usize) -> Result<Self> {
+    pub fn load(modules: &[HeadModule], width: usize) -> Result<Self> {
         // Always float32: ONNX Runtime uses AMX on this thread, and `kernels/amx.rs` would not notice.
         let operations = CpuOperations::start(1, InstructionSet::best(), DType::Float32)?;
         let steps = Steps::of_modules(modules, width, &operations)?;

@@ -160,7 +160,7 @@ fn load_on_candle(device: Device, options: &LoadOptions) -> Result<Loaded> {
         DType::BFloat16 | DType::Float16 => {
             let operands =
                 if dtype == DType::Float16 { candle_core::DType::F16 } else { candle_core::DType::BF16 };
-            let gpu = cuda::device::Gpu::new(device, options.flash_attention).map_err(plain::failed)?;
+            let gpu = cuda::device::Gpu::new(device, operands, options.flash_attention)?;
             let backend = load_on(CudaOperations::new(gpu, operands), options)?;
             let keeps = backend.packing().shares_prefixes;
             (backend, if keeps { options.prefix_cache_bytes } else { 0 })
@@ -207,7 +207,8 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     let scheme = Scheme::of(&options.config)?;
     if let Some(scheme) = scheme {
         tracing::info!(
-            "The checkpoint is quantised ({scheme}): its matrices are widened, and products use the type of `--dtype`"
+            "The checkpoint is quantised ({scheme}): its matrices are widened, and products use the type of \
+             `--dtype`"
         );
     }
     let checkpoint = checkpoint.with_adapters(plan.adapters.clone()).quantised_as(scheme);

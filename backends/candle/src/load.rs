@@ -20,7 +20,7 @@ use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{BackendError, amount};
 use text_embeddings_checkpoint::{CheckpointError, Encoding, F16, F32, Tensor, Values};
 
 /// How often a long load logs its progress.
@@ -29,14 +29,14 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 const SEARCHED: usize = 1 << 18;
 
 /// Logs how many of a model's layers are loaded, if loading takes long.
-pub(crate) struct Progress {
+pub(crate) struct LoadProgress {
     layers: usize,
     loaded: usize,
     every: Duration,
     told: Instant,
 }
 
-impl Progress {
+impl LoadProgress {
     /// The progress of loading `layers` layers.
     pub(crate) fn new(layers: usize) -> Self {
         Self { layers, loaded: 0, every: PROGRESS_EVERY, told: Instant::now() }
@@ -56,7 +56,7 @@ impl Progress {
             return None;
         }
         self.told = Instant::now();
-        Some(format!("Loaded {} of {} layers", self.loaded, self.layers))
+        Some(format!("Loaded {} of {}", self.loaded, amount(self.layers, "layer")))
     }
 }
 
@@ -197,7 +197,8 @@ impl Checkpoint {
         let unused = self.unused.into_inner();
         match unused.iter().find(|name| !ignored.iter().any(|ignored| name.starts_with(ignored.as_str()))) {
             Some(name) => Err(BackendError::Load(format!(
-                "tensor `{name}` in {} is not part of this architecture: the model needs something that is not supported",
+                "tensor `{name}` in {} is not part of this architecture: the model needs something that is \
+                 not supported",
                 self.tensors[name].path().display()
             ))),
             None => Ok(()),
@@ -266,9 +267,9 @@ mod tests {
 
     #[test]
     fn a_long_load_says_how_far_it_is_and_a_short_one_nothing() {
-        let mut short = Progress::new(3);
+        let mut short = LoadProgress::new(3);
         assert_eq!([(); 3].map(|()| short.line()), [const { None }; 3]);
-        let mut long = Progress { every: Duration::ZERO, ..Progress::new(2) };
+        let mut long = LoadProgress { every: Duration::ZERO, ..LoadProgress::new(2) };
         let lines = [(); 2].map(|()| long.line());
         assert_eq!(lines, ["Loaded 1 of 2 layers", "Loaded 2 of 2 layers"].map(|line| Some(line.to_owned())));
     }

@@ -11,7 +11,9 @@ use crate::{
     transformer::Weights,
 };
 use std::path::Path;
-use text_embeddings_backend_core::{Activation, BackendError, DenseModule, LayerNormModule, Module};
+use text_embeddings_backend_core::{
+    Activation, BackendError, DenseModule, HeadModule, LayerNormModule, amount,
+};
 
 /// A step with its weights.
 pub(crate) enum Step<O: Operations> {
@@ -54,24 +56,25 @@ impl<O: Operations> Steps<O> {
     ///
     /// [`BackendError::Load`] naming the file if a module does not fit the one before it, or if its weights
     /// are missing or of another shape.
-    pub(crate) fn of_modules(modules: &[Module], width: usize, operations: &O) -> Result<Self> {
+    pub(crate) fn of_modules(modules: &[HeadModule], width: usize, operations: &O) -> Result<Self> {
         let mut given = width;
         let mut steps = Vec::with_capacity(modules.len());
         for module in modules {
             let (weights, takes) = match module {
-                Module::Dense(DenseModule { weights, in_features, .. }) => (weights, *in_features),
-                Module::LayerNorm(LayerNormModule { weights, size }) => (weights, *size),
+                HeadModule::Dense(DenseModule { weights, in_features, .. }) => (weights, *in_features),
+                HeadModule::LayerNorm(LayerNormModule { weights, size }) => (weights, *size),
             };
             if takes != given {
                 return Err(BackendError::Load(format!(
-                    "the module of {} takes vectors of {takes} values, but what comes before it gives {given}: correct \
-                     in_features in its config.json, or the order in modules.json",
+                    "the module of {} takes vectors of {}, but what comes before it gives \
+                     {given}: correct in_features in its config.json, or the order in modules.json",
                     weights.display(),
+                    amount(takes, "value"),
                 )));
             }
             let step = match module {
-                Module::Dense(module) => dense(module, operations)?,
-                Module::LayerNorm(module) => layer_norm(module)?,
+                HeadModule::Dense(module) => dense(module, operations)?,
+                HeadModule::LayerNorm(module) => layer_norm(module)?,
             };
             given = step.outputs(given);
             steps.push(step);
@@ -84,18 +87,18 @@ impl<O: Operations> Steps<O> {
     /// # Errors
     ///
     /// [`BackendError::Load`] naming the tensor that is missing or of another shape.
-    pub(crate) fn of_plan(steps: &[plan::Step], width: usize, weights: &Weights<'_, O>) -> Result<Self> {
+    pub(crate) fn of_plan(steps: &[plan::StepPlan], width: usize, weights: &Weights<'_, O>) -> Result<Self> {
         let mut given = width;
-        let load = |step: &plan::Step| {
+        let load = |step: &plan::StepPlan| {
             let step = match step {
-                plan::Step::Dense(matrix, activation) => Step::Dense {
+                plan::StepPlan::Dense(matrix, activation) => Step::Dense {
                     // As exact as the last layer's result. It is computed only once per text.
                     matrix: weights.matrix(matrix, Precision::High)?,
                     outputs: matrix.outputs(),
                     activation: *activation,
                 },
-                plan::Step::Norm(norm) => {
-                    let plan::Norm { name, kind, size, bias, epsilon, .. } = norm;
+                plan::StepPlan::Norm(norm) => {
+                    let plan::NormPlan { name, kind, size, bias, epsilon, .. } = norm;
                     let weight = weights.checkpoint.vector(&format!("{name}.weight"), *size)?;
                     let bias = bias
                         .then(|| weights.checkpoint.vector(&format!("{name}.bias"), *size))
@@ -193,8 +196,8 @@ pub(crate) fn dense<O: Operations>(module: &DenseModule, operations: &O) -> Resu
     let DenseModule { ref weights, in_features: inputs, out_features: outputs, bias, activation } = *module;
     if inputs == 0 || outputs == 0 {
         return Err(BackendError::Load(format!(
-            "the dense module of {} has no inputs or no outputs: in_features and out_features in its config.json \
-             must be positive",
+            "the dense module of {} has no inputs or no outputs: in_features and out_features in its \
+             config.json must be positive",
             weights.display()
         )));
     }

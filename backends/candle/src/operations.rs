@@ -130,8 +130,8 @@ pub(crate) trait Operations: Send {
     fn enter<R: Send>(&mut self, pass: impl FnOnce(&mut Self) -> R + Send) -> R;
 
     /// For each row, adds the vectors that the row's ids name in all `lookups`, multiplies the sum by
-    /// `scale`, and applies the norm, if there is one: `[ids, columns]`. All tables have the same columns,
-    /// and all lists the same length.
+    /// `scale`, and applies the norm, if there is one: `[ids, columns]`. There is at least one lookup. All
+    /// tables have the same columns, and all lists the same length.
     fn embed(
         &mut self,
         lookups: &[(&Self::Table, &[u32])],
@@ -213,7 +213,8 @@ pub(crate) trait Operations: Send {
     /// them.
     fn keep(&mut self, x: &Self::Tensor, rows: &[usize]) -> Result<Self::Kept>;
 
-    /// Appends kept rows to the rows of `x`. Each is given by its keeper and its index there.
+    /// Appends kept rows to the rows of `x`, the keys and values of the next [`Operations::attention`]. Each
+    /// is given by its keeper and its index there.
     fn append(&mut self, x: &mut Self::Tensor, rows: &[(&Self::Kept, usize)]) -> Result<()>;
 
     /// Bytes per kept value.

@@ -22,7 +22,7 @@ use candle_nn::{
     ops::{rms_norm, sigmoid},
     rotary_emb::rope_thd,
 };
-use padded::{Limits, PaddedAttention};
+use padded::{GroupLimits, PaddedAttention};
 use std::borrow::Cow;
 use text_embeddings_backend_core::{Activation, BackendError};
 
@@ -268,7 +268,7 @@ impl Operations for TensorOperations {
                 None => rows,
             });
         }
-        let mut sum = sum.ok_or_else(|| BackendError::Inference("a model without embeddings".to_owned()))?;
+        let mut sum = sum.unwrap_or_else(|| unreachable!("a plan has a table for the token ids"));
         if scale.to_bits() != 1.0_f32.to_bits() {
             sum = (sum * f64::from(scale)).map_err(failed)?;
         }
@@ -348,7 +348,7 @@ impl Operations for TensorOperations {
             Ok([tensor(cosines)?, tensor(sines)?])
         });
         let angles = angles.transpose().map_err(failed)?;
-        let attention = PaddedAttention::new(&rows, Limits::GPU, &self.device).map_err(failed)?;
+        let attention = PaddedAttention::new(&rows, GroupLimits::GPU, &self.device).map_err(failed)?;
         Ok(TensorRows { angles, attention, heads })
     }
 

@@ -14,8 +14,8 @@ use crate::{
     operations::NormKind,
     rope::Rope,
 };
-pub(crate) use head::{Classification, MaskedLm, Reads, Step};
-pub(crate) use matrix::{Matrix, MatrixPart};
+pub(crate) use head::{Classification, MaskedLm, Reads, StepPlan};
+pub(crate) use matrix::{MatrixPart, MatrixPlan};
 use text_embeddings_backend_core::{Activation, Packing};
 
 /// A model up to its last hidden states, and its own heads.
@@ -41,11 +41,11 @@ pub(crate) struct Plan {
     /// Query heads, key heads, and values per head: the same in all layers.
     pub(crate) heads: Heads,
     /// The layers.
-    pub(crate) layers: Vec<Layer>,
+    pub(crate) layers: Vec<LayerPlan>,
     /// A convolution that runs next to the first layer.
-    pub(crate) convolution: Option<Convolution>,
+    pub(crate) convolution: Option<ConvolutionPlan>,
     /// The norm after the last layer.
-    pub(crate) final_norm: Option<Norm>,
+    pub(crate) final_norm: Option<NormPlan>,
     /// The matrix that turns a causal model's hidden states into logits of tokens.
     pub(crate) output_embedding: &'static str,
     /// The classification head of this architecture, if it has one.
@@ -53,9 +53,9 @@ pub(crate) struct Plan {
     /// The masked-language-model head of this architecture, if it has one.
     pub(crate) masked_lm: Option<MaskedLm>,
     /// In a listwise re-ranker, the steps for the state of a marked token; empty for other models.
-    pub(crate) projector: Vec<Step>,
+    pub(crate) projector: Vec<StepPlan>,
     /// The model's own steps for a pooled vector, which come before the modules of its repository.
-    pub(crate) vector_steps: Vec<Step>,
+    pub(crate) vector_steps: Vec<StepPlan>,
     /// Whether a hyperbolic tangent and rounding turn vectors into whole numbers from -128 to 127
     /// (pplx-embed).
     pub(crate) quantised_vectors: bool,
@@ -101,37 +101,37 @@ impl Plan {
 
     /// Whether the second text of a pair has another token type than the first.
     pub(crate) fn has_token_types(&self) -> bool {
-        self.embeddings.tables.iter().any(|table| table.index == Index::Type)
+        self.embeddings.tables.iter().any(|table| table.index == RowIndex::Type)
     }
 }
 
 /// From tokens to the first hidden states.
 #[derive(Debug, Clone)]
 pub(crate) struct Embeddings {
-    /// The tables whose vectors are added up.
-    pub(crate) tables: Vec<Table>,
+    /// The tables whose vectors are added up. The first is the one for the token ids.
+    pub(crate) tables: Vec<TablePlan>,
     /// The factor of the sum.
     pub(crate) scale: f32,
     /// The norm of the sum.
-    pub(crate) norm: Option<Norm>,
+    pub(crate) norm: Option<NormPlan>,
     /// The matrix after the norm, if the sum is not as wide as a hidden state.
-    pub(crate) projection: Option<Matrix>,
+    pub(crate) projection: Option<MatrixPlan>,
 }
 
 /// A table of vectors.
 #[derive(Debug, Clone)]
-pub(crate) struct Table {
+pub(crate) struct TablePlan {
     /// The tensor, `[rows, width]`.
     pub(crate) tensor: String,
     /// Its shape.
     pub(crate) shape: [usize; 2],
     /// How a row is chosen.
-    pub(crate) index: Index,
+    pub(crate) index: RowIndex,
 }
 
 /// How a row of an embedding table is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Index {
+pub(crate) enum RowIndex {
     /// The token id.
     Token,
     /// The position in the text, plus an offset.
@@ -147,7 +147,7 @@ pub(crate) enum Index {
 
 /// A norm in the checkpoint.
 #[derive(Debug, Clone)]
-pub(crate) struct Norm {
+pub(crate) struct NormPlan {
     /// The tensors are `NAME.weight` and, if `bias`, `NAME.bias`.
     pub(crate) name: String,
     /// The norm's divisor.
@@ -162,7 +162,7 @@ pub(crate) struct Norm {
     pub(crate) epsilon: f32,
 }
 
-impl Norm {
+impl NormPlan {
     /// A layer norm with a bias.
     pub(crate) fn layer(name: impl Into<String>, size: usize, epsilon: f32) -> Self {
         Self { name: name.into(), kind: NormKind::Layer, size, bias: true, add_one: false, epsilon }
@@ -205,14 +205,14 @@ pub(crate) enum Position {
         /// The bucket of a distance, key position minus query position.
         bucket: fn(distance: i64, buckets: usize) -> usize,
     },
-    /// Each layer scores positions with its queries and keys ([`Disentangled`]).
+    /// Each layer scores positions with its queries and keys ([`DisentangledPlan`]).
     Disentangled,
 }
 
 /// A convolution of the first hidden states over the positions of a text, padded with zeros on both sides.
 /// With the first layer's result `x`: `x = norm(x + activation(convolution))`.
 #[derive(Debug, Clone)]
-pub(crate) struct Convolution {
+pub(crate) struct ConvolutionPlan {
     /// The tensors are `NAME.weight`, `[hidden, hidden, taps]`, and `NAME.bias`.
     pub(crate) name: &'static str,
     /// Positions that a result depends on, centred on its own. Odd.
@@ -220,88 +220,88 @@ pub(crate) struct Convolution {
     /// The activation.
     pub(crate) activation: Activation,
     /// The norm of the sum.
-    pub(crate) norm: Norm,
+    pub(crate) norm: NormPlan,
 }
 
 /// A transformer layer: attention, then an MLP, each with a residual. Norms that an architecture lacks are
 /// absent.
 #[derive(Debug, Clone)]
-pub(crate) struct Layer {
+pub(crate) struct LayerPlan {
     /// The index of its kind of attention in [`Plan::views`].
     pub(crate) view: usize,
     /// Attention.
-    pub(crate) attention: Attention,
+    pub(crate) attention: AttentionPlan,
     /// The norms around it.
-    pub(crate) attention_norms: Norms,
+    pub(crate) attention_norms: NormsPlan,
     /// The MLP.
-    pub(crate) mlp: Mlp,
+    pub(crate) mlp: MlpPlan,
     /// The norms around it.
-    pub(crate) mlp_norms: Norms,
+    pub(crate) mlp_norms: NormsPlan,
 }
 
 /// Where a block is normalised: `x = sum_norm(x + output_norm(block(input_norm(x))))`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Norms {
+pub(crate) struct NormsPlan {
     /// The norm of its input (pre-norm).
-    pub(crate) input: Option<Norm>,
+    pub(crate) input: Option<NormPlan>,
     /// The norm of its result before it is added.
-    pub(crate) output: Option<Norm>,
+    pub(crate) output: Option<NormPlan>,
     /// The norm of the sum (post-norm).
-    pub(crate) sum: Option<Norm>,
+    pub(crate) sum: Option<NormPlan>,
     /// The norm after the block's input has been added to that a second time.
-    pub(crate) second_sum: Option<Norm>,
+    pub(crate) second_sum: Option<NormPlan>,
 }
 
-impl Norms {
+impl NormsPlan {
     /// Only the norm of the input.
-    pub(crate) fn before(norm: Norm) -> Self {
+    pub(crate) fn before(norm: NormPlan) -> Self {
         Self { input: Some(norm), ..Self::default() }
     }
 
     /// Only the norm of the sum.
-    pub(crate) fn after(norm: Norm) -> Self {
+    pub(crate) fn after(norm: NormPlan) -> Self {
         Self { sum: Some(norm), ..Self::default() }
     }
 }
 
 /// The weights of attention.
 #[derive(Debug, Clone)]
-pub(crate) struct Attention {
+pub(crate) struct AttentionPlan {
     /// `[query heads · size, hidden]`
-    pub(crate) query: Matrix,
+    pub(crate) query: MatrixPlan,
     /// `[2 · key heads · size, hidden]`: keys, then values.
-    pub(crate) key_value: Matrix,
+    pub(crate) key_value: MatrixPlan,
     /// `[hidden, query heads · size]`
-    pub(crate) output: Matrix,
+    pub(crate) output: MatrixPlan,
     /// Norms of queries and keys.
-    pub(crate) norms: HeadNorms,
+    pub(crate) norms: HeadNormsPlan,
     /// DeBERTa's relative positions.
-    pub(crate) disentangled: Option<Disentangled>,
+    pub(crate) disentangled: Option<DisentangledPlan>,
 }
 
 /// Norms of queries and keys, applied before rotation.
 #[derive(Debug, Clone, Default)]
-pub(crate) enum HeadNorms {
+pub(crate) enum HeadNormsPlan {
     /// None.
     #[default]
     None,
     /// One norm for the query heads, one for the key heads. Each head is normalised on its own.
-    EachHead(Norm, Norm),
+    EachHead(NormPlan, NormPlan),
     /// One norm for queries, one for keys. All heads of a token are normalised at once.
-    AllHeads(Norm, Norm),
+    AllHeads(NormPlan, NormPlan),
 }
 
 /// DeBERTa's relative positions.
 #[derive(Debug, Clone)]
-pub(crate) struct Disentangled {
+pub(crate) struct DisentangledPlan {
     /// The table of relative positions, `[2 · span, hidden]`.
-    pub(crate) table: Table,
+    pub(crate) table: TablePlan,
     /// Its norm.
-    pub(crate) norm: Option<Norm>,
+    pub(crate) norm: Option<NormPlan>,
     /// The matrix from the table to keys, if queries are scored with positions (c2p).
-    pub(crate) keys: Option<Matrix>,
+    pub(crate) keys: Option<MatrixPlan>,
     /// The matrix from the table to queries, if keys are scored with positions (p2c).
-    pub(crate) queries: Option<Matrix>,
+    pub(crate) queries: Option<MatrixPlan>,
     /// The table's row for a distance, query position minus key position.
     pub(crate) bucket: LogBuckets,
 }
@@ -319,13 +319,13 @@ pub(crate) struct LogBuckets {
 
 /// The MLP of a layer.
 #[derive(Debug, Clone)]
-pub(crate) enum Mlp {
+pub(crate) enum MlpPlan {
     /// `down(activation(up(x)))`
     Plain {
         /// `[inner, hidden]`
-        up: Matrix,
+        up: MatrixPlan,
         /// `[hidden, inner]`
-        down: Matrix,
+        down: MatrixPlan,
         /// The activation.
         activation: Activation,
     },
@@ -336,15 +336,15 @@ pub(crate) enum Mlp {
         /// `[inner, hidden]`
         up: MatrixPart,
         /// `[hidden, inner]`
-        down: Matrix,
+        down: MatrixPlan,
         /// The activation.
         activation: Activation,
     },
     /// The sum of a bias and of some experts' MLPs, each times its share of the router's softmax.
-    Experts(Experts),
+    Experts(ExpertsPlan),
 }
 
-impl Mlp {
+impl MlpPlan {
     /// Inner values per token.
     fn inner(&self) -> usize {
         match self {
@@ -357,11 +357,11 @@ impl Mlp {
 
 /// A mixture of experts.
 #[derive(Debug, Clone)]
-pub(crate) struct Experts {
+pub(crate) struct ExpertsPlan {
     /// `[experts, hidden]`
-    pub(crate) router: Matrix,
+    pub(crate) router: MatrixPlan,
     /// The experts' MLPs: up `[inner, hidden]`, down `[hidden, inner]`.
-    pub(crate) mlps: Vec<[Matrix; 2]>,
+    pub(crate) mlps: Vec<[MatrixPlan; 2]>,
     /// The bias, `[hidden]`.
     pub(crate) bias: String,
     /// Values per hidden state.

@@ -31,7 +31,9 @@ impl Pooling {
             Pool::Mean => Ok(Self::Mean),
             Pool::LastToken => Ok(Self::Last),
             Pool::Splade => Err(BackendError::Load(
-                "splade pooling gives no vector to pool: `--pooling` takes `cls`, `mean` or `last-token` here".to_owned(),
+                "splade pooling gives no vector to pool: `--pooling` takes `cls`, `mean` or `last-token` \
+                 here"
+                    .to_owned(),
             )),
         }
     }

@@ -15,7 +15,7 @@ use text_embeddings_backend_core::{Batch, Reused};
 const EDGE_BYTES: usize = 64;
 
 /// A run of tokens that follows its parent's run.
-struct Node<K> {
+struct PrefixNode<K> {
     parent: Option<usize>,
     /// At least one.
     tokens: Vec<u32>,
@@ -69,7 +69,7 @@ pub(crate) struct PrefixCache<K> {
     budget: usize,
     bytes: usize,
     shape: TokenShape,
-    nodes: HashMap<usize, Node<K>>,
+    nodes: HashMap<usize, PrefixNode<K>>,
     /// By a node (`None` for the start) and the next token: the child that begins with this token.
     edges: HashMap<(Option<usize>, u32), usize>,
     next: usize,
@@ -161,7 +161,7 @@ impl<K: Kept> PrefixCache<K> {
         if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent)) {
             parent.children += 1;
         }
-        self.add(Node { parent, tokens, layers, children: 0, used: self.pass });
+        self.add(PrefixNode { parent, tokens, layers, children: 0, used: self.pass });
     }
 
     fn touch(&mut self, node: usize) {
@@ -170,7 +170,7 @@ impl<K: Kept> PrefixCache<K> {
         }
     }
 
-    fn add(&mut self, node: Node<K>) -> usize {
+    fn add(&mut self, node: PrefixNode<K>) -> usize {
         let id = self.next;
         self.next += 1;
         self.bytes += self.node_bytes(node.tokens.len());
@@ -204,7 +204,7 @@ impl<K: Kept> PrefixCache<K> {
         tokens.shrink_to_fit();
         let (parent, used, next) = (node.parent, node.used, node.tokens[0]);
         self.bytes -= tokens.len() * self.token_bytes();
-        let head = self.add(Node { parent, tokens, layers, children: 1, used });
+        let head = self.add(PrefixNode { parent, tokens, layers, children: 1, used });
         self.edges.insert((Some(head), next), id);
         if let Some(node) = self.nodes.get_mut(&id) {
             node.parent = Some(head);
@@ -236,7 +236,7 @@ impl<K: Kept> PrefixCache<K> {
     }
 
     fn node_bytes(&self, tokens: usize) -> usize {
-        let node = size_of::<Node<K>>() + EDGE_BYTES + self.shape.layers * size_of::<K>();
+        let node = size_of::<PrefixNode<K>>() + EDGE_BYTES + self.shape.layers * size_of::<K>();
         node + tokens * self.token_bytes()
     }
 
@@ -332,7 +332,8 @@ mod tests {
                 parent.is_none_or(|parent| parent.used >= node.used),
                 "a parent is used with its children"
             );
-            bytes += size_of::<Node<HostValues>>() + EDGE_BYTES + node.tokens.capacity() * size_of::<u32>();
+            bytes +=
+                size_of::<PrefixNode<HostValues>>() + EDGE_BYTES + node.tokens.capacity() * size_of::<u32>();
             for layer in &node.layers {
                 bytes += size_of::<HostValues>() + layer.bytes();
             }

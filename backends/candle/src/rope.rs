@@ -170,10 +170,10 @@ pub(crate) type Angles<'a> = (&'a [f32], &'a [f32]);
 /// Cosines and sines for the positions and lengths seen so far.
 pub(crate) struct RopeTables {
     rope: Rope,
-    tables: BTreeMap<usize, Table>,
+    tables: BTreeMap<usize, AngleTable>,
 }
 
-struct Table {
+struct AngleTable {
     frequencies: Vec<f32>,
     factor: f32,
     cosines: Vec<f32>,
@@ -195,7 +195,7 @@ impl RopeTables {
             let kind = self.rope.kind_of(tokens);
             let table = self.tables.entry(kind).or_insert_with(|| {
                 let (frequencies, factor) = self.rope.frequencies(kind);
-                Table { frequencies, factor, cosines: Vec::new(), sines: Vec::new() }
+                AngleTable { frequencies, factor, cosines: Vec::new(), sines: Vec::new() }
             });
             table.extend_to(tokens);
         }
@@ -209,7 +209,7 @@ impl RopeTables {
     }
 }
 
-impl Table {
+impl AngleTable {
     fn extend_to(&mut self, positions: usize) {
         for position in self.cosines.len() / self.frequencies.len()..positions {
             for frequency in &self.frequencies {

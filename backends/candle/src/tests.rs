@@ -16,14 +16,14 @@ use super::*;
 use crate::attention::{Heads, Mask, Scoring, queries_at};
 use crate::cpu::attention::{Keys, Queries};
 use crate::cpu::packed_keys::PackedKeys;
-use crate::kernels::pack::{Format, Words};
+use crate::kernels::pack::{OperandFormat, Words};
 use crate::operations::Rows;
 use crate::plain::reference;
 use candle_core::Tensor;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::{collections::HashMap, fs, path::Path};
 use text_embeddings_backend_core::{
-    Activation, AnswerTokens, BatchBuilder, DenseModule, Head, Module, Output,
+    Activation, AnswerTokens, BatchBuilder, DenseModule, Head, HeadModule, Output,
 };
 
 const MODELS: [&str; 4] = ["tied-bf16", "untied-bf16-shards", "tied-f32-bare", "untied-f16"];
@@ -103,19 +103,22 @@ fn candle_as(products: candle_core::DType) -> TensorOperations {
     TensorOperations::new(device(), products)
 }
 
-/// A model on the GPU's path with a CPU in the role of the device; `None` if that is not available.
-#[cfg(target_os = "linux")]
-fn on_stand_in(
-    dtype: candle_core::DType,
-    has_flash: bool,
-    options: &LoadOptions,
-) -> Option<Box<dyn Backend>> {
+/// A model on the GPU's path in 16 bits: on the GPU of a build for GPUs, or with a CPU in its role; `None` if
+/// neither is available.
+#[cfg(feature = "cuda")]
+fn on_gpu(dtype: candle_core::DType, has_flash: bool, options: &LoadOptions) -> Option<Box<dyn Backend>> {
+    let gpu = cuda::device::Gpu::new(device(), dtype, has_flash).unwrap();
+    Some(load_on(CudaOperations::new(gpu, dtype), options).unwrap())
+}
+
+#[cfg(all(not(feature = "cuda"), target_os = "linux"))]
+fn on_gpu(dtype: candle_core::DType, has_flash: bool, options: &LoadOptions) -> Option<Box<dyn Backend>> {
     let operations = cuda::tests::stand_in::gpu(dtype, has_flash)?;
     Some(load_on(operations, options).unwrap())
 }
 
-#[cfg(not(target_os = "linux"))]
-fn on_stand_in(_: candle_core::DType, _: bool, _: &LoadOptions) -> Option<Box<dyn Backend>> {
+#[cfg(all(not(feature = "cuda"), not(target_os = "linux")))]
+fn on_gpu(_: candle_core::DType, _: bool, _: &LoadOptions) -> Option<Box<dyn Backend>> {
     None
 }
 
@@ -283,11 +286,12 @@ fn packed_attention_equals_the_obvious_one() {
             places.shuffle(&mut StdRng::seed_from_u64(tokens as u64));
             let threads = Threads::start(2).unwrap();
             let compute = kernels::compute::Compute { set, threads };
-            let packed = [(Format::F32, 5e-6), (Format::Bf16, 0.04)].map(|(format, tolerance)| {
-                let mut packed = PackedKeys::new(format);
-                packed.pack(&compute, (&keys_values, &places), heads, &batch);
-                (packed, tolerance)
-            });
+            let packed =
+                [(OperandFormat::F32, 5e-6), (OperandFormat::Bf16, 0.04)].map(|(format, tolerance)| {
+                    let mut packed = PackedKeys::new(format);
+                    packed.pack(&compute, (&keys_values, &places), heads, &batch);
+                    (packed, tolerance)
+                });
             let tensor = |values: &[f32], columns: usize| {
                 Tensor::from_slice(values, ((), columns), &Device::Cpu).unwrap()
             };
@@ -321,7 +325,7 @@ fn packed_attention_equals_the_obvious_one() {
                         }
                     };
                     let queries = Queries { values: &halved, spans: &spans, turn: double };
-                    let out = (Format::F32, Words::default());
+                    let out = (OperandFormat::F32, Words::default());
                     let keys = Keys { packed, batch: &batch, heads, scoring, disentangled: None };
                     let got = cpu::attention::attention(&compute, &queries, keys, out);
                     assert_close(

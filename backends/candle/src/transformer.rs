@@ -11,10 +11,10 @@ mod weights;
 use crate::{
     attention::{Heads, QuerySpan, Scoring, queries_at},
     bias::{DistanceBias, DistanceRule, alibi_slopes},
-    load::{Checkpoint, Progress},
+    load::{Checkpoint, LoadProgress},
     operations::{Norm, Operations, Precision, Result, Rows},
     pass::Pass,
-    plan::{Index, Plan, Position, View},
+    plan::{Plan, Position, RowIndex, View},
     rope::{Angles, RopeTables},
 };
 use convolution::Convolution;
@@ -24,7 +24,7 @@ pub(crate) use weights::Weights;
 
 /// A model with its weights.
 pub(crate) struct Transformer<O: Operations> {
-    tables: Vec<(O::Table, Index)>,
+    tables: Vec<(O::Table, RowIndex)>,
     scale: f32,
     embedding_norm: Option<Norm<O::Vector>>,
     projection: Option<O::Matrix>,
@@ -64,12 +64,12 @@ impl Places {
 
 /// For each row of a batch, its position and its text's length. A row that several texts share has the length
 /// of the longest of them. Models whose angles depend on the length never share rows.
-struct Positions {
+struct RowPositions {
     positions: Vec<usize>,
     lengths: Vec<usize>,
 }
 
-impl Positions {
+impl RowPositions {
     fn of(batch: &Batch) -> Self {
         let mut lengths = vec![0; batch.token_ids().len()];
         for text in 0..batch.leaves().len() {
@@ -104,7 +104,7 @@ impl<O: Operations> Transformer<O> {
         let convolution = convolution
             .map(|convolution| Convolution::load(convolution, plan.hidden, &weights))
             .transpose()?;
-        let mut progress = Progress::new(plan.layers.len());
+        let mut progress = LoadProgress::new(plan.layers.len());
         let mut layers = Vec::with_capacity(plan.layers.len());
         for (index, layer) in plan.layers.iter().enumerate() {
             layers.push(Layer::load(layer, index, plan.heads, &mut weights)?);
@@ -123,7 +123,7 @@ impl<O: Operations> Transformer<O> {
         pass: &mut Pass<'_, O::Kept>,
         rows: &[usize],
     ) -> Result<O::Tensor> {
-        let positions = Positions::of(pass.batch());
+        let positions = RowPositions::of(pass.batch());
         self.views.iter_mut().for_each(|view| view.extend_to(&positions));
         // `pass` changes from layer to layer, but these two do not.
         let (batch, places) = (pass.batch(), pass.places().to_vec());
@@ -173,16 +173,16 @@ impl<O: Operations> Transformer<O> {
         &self,
         operations: &mut O,
         pass: &Pass<'_, O::Kept>,
-        positions: &Positions,
+        positions: &RowPositions,
     ) -> Result<O::Tensor> {
         let (batch, computed) = (pass.batch(), pass.computed());
         let types = batch.token_types();
-        let ids = |index: Index| -> Vec<u32> {
+        let ids = |index: RowIndex| -> Vec<u32> {
             let id = |&row: &usize| match index {
-                Index::Token => batch.token_ids()[row],
-                Index::Position { offset } => (positions.positions[row] + offset) as u32,
-                Index::Type => types[row],
-                Index::First => 0,
+                RowIndex::Token => batch.token_ids()[row],
+                RowIndex::Position { offset } => (positions.positions[row] + offset) as u32,
+                RowIndex::Type => types[row],
+                RowIndex::First => 0,
             };
             computed.iter().map(id).collect()
         };
@@ -220,7 +220,7 @@ impl LoadedView {
         Ok(loaded)
     }
 
-    fn extend_to(&mut self, positions: &Positions) {
+    fn extend_to(&mut self, positions: &RowPositions) {
         if let Some(rope) = &mut self.rope {
             rope.extend_to(positions.lengths.iter().copied());
         }
@@ -230,7 +230,7 @@ impl LoadedView {
     }
 
     /// The angles of some rows, if positions are rotary.
-    fn angles(&self, positions: &Positions, rows: &[usize]) -> Option<Vec<Angles<'_>>> {
+    fn angles(&self, positions: &RowPositions, rows: &[usize]) -> Option<Vec<Angles<'_>>> {
         let rope = self.rope.as_ref()?;
         let at = |&row: &usize| rope.at(positions.positions[row], positions.lengths[row]);
         Some(rows.iter().map(at).collect())

@@ -9,10 +9,10 @@ mod config;
 mod reader;
 mod translate;
 
-pub use self::{config::config, reader::Value, translate::is_bidirectional};
+pub use self::{config::config, reader::MetadataValue, translate::is_bidirectional};
 
-use self::reader::Reader;
-use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::Place};
+use self::reader::SourceReader;
+use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::ByteRange};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -79,12 +79,12 @@ pub struct File {
 
 /// Metadata values by name.
 #[derive(Debug, Default)]
-pub struct Metadata(BTreeMap<String, Value>);
+pub struct Metadata(BTreeMap<String, MetadataValue>);
 
 impl Metadata {
     /// The value with this name.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Value> {
+    pub fn get(&self, name: &str) -> Option<&MetadataValue> {
         self.0.get(name)
     }
 
@@ -92,7 +92,7 @@ impl Metadata {
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.get(name) {
-            Some(Value::Text(text)) => Some(text),
+            Some(MetadataValue::Text(text)) => Some(text),
             _ => None,
         }
     }
@@ -101,7 +101,7 @@ impl Metadata {
     #[must_use]
     pub fn number(&self, name: &str) -> Option<usize> {
         match self.get(name) {
-            Some(Value::Whole(number)) => usize::try_from(*number).ok(),
+            Some(MetadataValue::Whole(number)) => usize::try_from(*number).ok(),
             _ => None,
         }
     }
@@ -110,8 +110,8 @@ impl Metadata {
     #[must_use]
     pub fn real(&self, name: &str) -> Option<f64> {
         match self.get(name) {
-            Some(Value::Real(number)) => Some(*number),
-            Some(Value::Whole(number)) => Some(*number as f64),
+            Some(MetadataValue::Real(number)) => Some(*number),
+            Some(MetadataValue::Whole(number)) => Some(*number as f64),
             _ => None,
         }
     }
@@ -120,7 +120,7 @@ impl Metadata {
     #[must_use]
     pub fn switch(&self, name: &str) -> Option<bool> {
         match self.get(name) {
-            Some(Value::Switch(switch)) => Some(*switch),
+            Some(MetadataValue::Switch(switch)) => Some(*switch),
             _ => None,
         }
     }
@@ -129,7 +129,7 @@ impl Metadata {
     #[must_use]
     pub fn texts(&self, name: &str) -> Option<&[String]> {
         match self.get(name) {
-            Some(Value::Texts(texts)) => Some(texts),
+            Some(MetadataValue::Texts(texts)) => Some(texts),
             _ => None,
         }
     }
@@ -137,13 +137,13 @@ impl Metadata {
     /// The list of whole numbers with this name.
     #[must_use]
     pub fn numbers(&self, name: &str) -> Option<Vec<i64>> {
-        self.get(name).and_then(Value::numbers)
+        self.get(name).and_then(MetadataValue::numbers)
     }
 
     /// The list of numbers with this name.
     #[must_use]
     pub fn reals(&self, name: &str) -> Option<Vec<f64>> {
-        self.get(name).and_then(Value::reals)
+        self.get(name).and_then(MetadataValue::reals)
     }
 
     /// All names.
@@ -168,7 +168,7 @@ impl File {
     }
 
     pub(crate) fn of(source: &Arc<Source>) -> Result<Self, CheckpointError> {
-        let mut reader = Reader::new(source, MAGIC.len() as u64);
+        let mut reader = SourceReader::new(source, MAGIC.len() as u64);
         let version = reader.u32()?;
         if !(2..=3).contains(&version) {
             let order = if version.swap_bytes() < 16 { ", or its numbers are big-endian" } else { "" };
@@ -194,14 +194,14 @@ impl File {
         }
         let alignment = match metadata.get("general.alignment") {
             None => ALIGNMENT,
-            Some(Value::Whole(alignment))
+            Some(MetadataValue::Whole(alignment))
                 if (1..=1 << 20).contains(alignment) && alignment.count_ones() == 1 =>
             {
                 *alignment as u64
             }
             Some(_) => return Err(source.damaged("its `general.alignment` is not a power of two")),
         };
-        let infos: Vec<Info> = (0..tensors).map(|_| info(&mut reader)).collect::<Result<_, _>>()?;
+        let infos: Vec<TensorInfo> = (0..tensors).map(|_| info(&mut reader)).collect::<Result<_, _>>()?;
         let start = reader.position().next_multiple_of(alignment);
         let mut found = BTreeMap::new();
         for info in infos {
@@ -250,7 +250,7 @@ impl File {
 }
 
 /// A file's description of a tensor.
-struct Info {
+struct TensorInfo {
     name: String,
     shape: Vec<usize>,
     kind: u32,
@@ -258,7 +258,7 @@ struct Info {
     offset: u64,
 }
 
-fn info(reader: &mut Reader<'_>) -> Result<Info, CheckpointError> {
+fn info(reader: &mut SourceReader<'_>) -> Result<TensorInfo, CheckpointError> {
     let name = reader.name()?;
     let dimensions = reader.u32()?;
     if dimensions > MOST_DIMENSIONS {
@@ -274,16 +274,16 @@ fn info(reader: &mut Reader<'_>) -> Result<Info, CheckpointError> {
     }
     // The file lists the dimension of neighbouring values first.
     shape.reverse();
-    Ok(Info { name, shape, kind: reader.u32()?, offset: reader.u64()? })
+    Ok(TensorInfo { name, shape, kind: reader.u32()?, offset: reader.u64()? })
 }
 
 /// The tensor with its place in the file. `start` is the offset of all tensors' values.
 fn placed(
     source: &Arc<Source>,
-    info: &Info,
+    info: &TensorInfo,
     (start, alignment): (u64, u64),
 ) -> Result<Tensor, CheckpointError> {
-    let Info { name, shape, kind, offset } = info;
+    let TensorInfo { name, shape, kind, offset } = info;
     let encoding =
         TYPES.iter().find(|(number, _)| number == kind).and_then(|(_, name)| Encoding::named(name));
     let Some(encoding) = encoding else {
@@ -298,7 +298,7 @@ fn placed(
     let Some(start) = start.checked_add(*offset).filter(|start| *start <= source.length) else {
         return Err(source.damaged(format!("the tensor `{name}` begins beyond the end of the file")));
     };
-    Tensor::new(source, name, Place { start, end: source.length }, encoding, shape.clone())
+    Tensor::new(source, name, ByteRange { start, end: source.length }, encoding, shape.clone())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Checkpoint files as tensors by name: safetensors, PyTorch's pickles, GGUF.
 //!
-//! Input: the path of a file. Output: a [`Checkpoint`], whose tensors are read when they are needed. What
+//! Input: the path of a file. Output: a [`CheckpointFile`], whose tensors are read when they are needed. What
 //! must hold:
 //! - every length, count and offset in a file is checked against the file's length before memory is taken for
 //!   it;
@@ -57,7 +57,7 @@ impl fmt::Display for Format {
 
 /// The content of a file.
 #[derive(Debug)]
-pub struct Checkpoint {
+pub struct CheckpointFile {
     /// Its format.
     pub format: Format,
     /// Its tensors.
@@ -119,17 +119,17 @@ impl Source {
 ///
 /// [`CheckpointError`] naming the file if it cannot be read, is incomplete, or has a feature that is not
 /// supported.
-pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
+pub fn open(path: &Path) -> Result<CheckpointFile, CheckpointError> {
     let source = Arc::new(Source::open(path)?);
     let start = source.start(LONGEST_MAGIC)?;
     if start.starts_with(gguf::MAGIC) {
         let tensors = gguf::File::of(&source)?.translated(&source)?;
-        return Ok(Checkpoint { format: Format::Gguf, tensors });
+        return Ok(CheckpointFile { format: Format::Gguf, tensors });
     }
     if pickle::is_pickle(&start) {
-        return Ok(Checkpoint { format: Format::Pickle, tensors: pickle::tensors(&source)? });
+        return Ok(CheckpointFile { format: Format::Pickle, tensors: pickle::tensors(&source)? });
     }
-    Ok(Checkpoint { format: Format::Safetensors, tensors: safetensors::tensors(&source)? })
+    Ok(CheckpointFile { format: Format::Safetensors, tensors: safetensors::tensors(&source)? })
 }
 
 /// Adds a tensor.

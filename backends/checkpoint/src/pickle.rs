@@ -7,8 +7,8 @@
 
 mod machine;
 
-use self::machine::{Machine, Storage, Value, View};
-use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::Place};
+use self::machine::{Machine, PickleValue, Storage, StorageView};
+use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::ByteRange};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -34,7 +34,7 @@ pub(crate) fn tensors(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, 
 }
 
 /// The places of an archive's members by name.
-fn members(source: &Source) -> Result<HashMap<String, Place>, CheckpointError> {
+fn members(source: &Source) -> Result<HashMap<String, ByteRange>, CheckpointError> {
     let unreadable =
         |error: &dyn std::fmt::Display| source.damaged(format!("its zip archive is not readable: {error}"));
     let mut archive = ZipArchive::new(&source.file).map_err(|error| unreadable(&error))?;
@@ -53,7 +53,7 @@ fn members(source: &Source) -> Result<HashMap<String, Place>, CheckpointError> {
         }
         let place = member.data_start().and_then(|start| {
             let end = start.checked_add(member.size())?;
-            (end <= source.length).then_some(Place { start, end })
+            (end <= source.length).then_some(ByteRange { start, end })
         });
         let Some(place) = place else {
             return Err(source
@@ -93,7 +93,7 @@ fn zipped(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointEr
     Ok(tensors)
 }
 
-fn program(source: &Source, place: &Place) -> Result<Vec<u8>, CheckpointError> {
+fn program(source: &Source, place: &ByteRange) -> Result<Vec<u8>, CheckpointError> {
     let length = place.end - place.start;
     if length > LONGEST_PICKLE {
         return Err(source.damaged(format!(
@@ -104,16 +104,25 @@ fn program(source: &Source, place: &Place) -> Result<Vec<u8>, CheckpointError> {
 }
 
 /// A view as a tensor. `place` holds the values of its storage.
-fn tensor(source: &Arc<Source>, name: &str, view: &View, place: &Place) -> Result<Tensor, CheckpointError> {
-    let View { storage, offset, shape, strides } = view;
+fn tensor(
+    source: &Arc<Source>,
+    name: &str,
+    view: &StorageView,
+    place: &ByteRange,
+) -> Result<Tensor, CheckpointError> {
+    let StorageView { storage, offset, shape, strides } = view;
     let encoding = encoding(source, name, storage)?;
     let size = encoding.bytes as u64;
     let stated = storage.values.checked_mul(size).and_then(|bytes| place.start.checked_add(bytes));
     let start = offset.checked_mul(size).and_then(|bytes| place.start.checked_add(bytes));
     match (start, stated) {
-        (Some(start), Some(end)) if start <= end && end <= place.end => {
-            Tensor::strided(source, name, Place { start, end }, encoding, (shape.clone(), strides.clone()))
-        }
+        (Some(start), Some(end)) if start <= end && end <= place.end => Tensor::strided(
+            source,
+            name,
+            ByteRange { start, end },
+            encoding,
+            (shape.clone(), strides.clone()),
+        ),
         _ => Err(source.damaged(format!("the tensor `{name}` does not fit its storage"))),
     }
 }
@@ -146,7 +155,7 @@ fn legacy(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointEr
     let [_magic, _version, _system] = [next()?, next()?, next()?];
     let result = next()?;
     let keys = next()?;
-    let Value::List(keys) = keys else {
+    let PickleValue::List(keys) = keys else {
         return Err(source.damaged("it has no list of storages"));
     };
     let views = result.into_tensors().map_err(|reason| source.unsupported(reason))?;
@@ -172,7 +181,7 @@ fn legacy(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, CheckpointEr
                 source.damaged(format!("the values of the tensor `{name}` end beyond the end of the file"))
             );
         };
-        places.insert(key.clone(), Place { start, end });
+        places.insert(key.clone(), ByteRange { start, end });
         start = end;
     }
     let mut tensors = BTreeMap::new();

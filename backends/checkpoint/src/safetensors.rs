@@ -1,6 +1,6 @@
 //! The safetensors format: eight bytes with the length of a header, the header in JSON, then the values.
 
-use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::Place};
+use crate::{CheckpointError, Source, Tensor, encoding::Encoding, insert, tensor::ByteRange};
 use safetensors::tensor::Metadata;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -40,7 +40,7 @@ pub(crate) fn tensors(source: &Arc<Source>) -> Result<BTreeMap<String, Tensor>, 
             return Err(source.unsupported(format!("the tensor `{name}` has the unknown type {kind}")));
         };
         let (first, end) = info.data_offsets;
-        let place = Place { start: start + first as u64, end: start + end as u64 };
+        let place = ByteRange { start: start + first as u64, end: start + end as u64 };
         let tensor = Tensor::new(source, &name, place, encoding, info.shape.clone())?;
         insert(&mut tensors, name, tensor)?;
     }

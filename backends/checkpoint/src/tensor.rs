@@ -40,7 +40,7 @@ pub struct Values {
 
 /// A range of bytes in a file.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct ByteRange {
     /// The first byte, from the start of the file.
     pub(crate) start: u64,
     /// The end, from the start of the file.
@@ -52,7 +52,7 @@ impl Tensor {
     pub(crate) fn new(
         source: &Arc<Source>,
         name: &str,
-        place: Place,
+        place: ByteRange,
         encoding: &'static Encoding,
         shape: Vec<usize>,
     ) -> Result<Self, CheckpointError> {
@@ -79,7 +79,7 @@ impl Tensor {
     pub(crate) fn strided(
         source: &Arc<Source>,
         name: &str,
-        place: Place,
+        place: ByteRange,
         encoding: &'static Encoding,
         (shape, strides): (Vec<usize>, Vec<usize>),
     ) -> Result<Self, CheckpointError> {

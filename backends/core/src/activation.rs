@@ -26,6 +26,23 @@ impl Activation {
     pub const ALL: [Self; 7] =
         [Self::Identity, Self::Silu, Self::Gelu, Self::GeluTanh, Self::Relu, Self::Tanh, Self::Sigmoid];
 
+    /// The names of functions in `config.json` that are supported.
+    pub const NAMES: [&str; 13] = [
+        "gelu",
+        "gelu_python",
+        "gelu_new",
+        "gelu_fast",
+        "gelu_pytorch_tanh",
+        "gelu_python_tanh",
+        "gelu_accurate",
+        "silu",
+        "swish",
+        "relu",
+        "tanh",
+        "sigmoid",
+        "linear",
+    ];
+
     /// The function with this name in `config.json` (`ACT2FN` of transformers), or `None` if it is not
     /// supported.
     #[must_use]
@@ -89,6 +106,7 @@ mod tests {
             (Activation::from_torch("torch.nn.GELU"), Some(Activation::Gelu)),
             (Activation::from_torch("evil.Tanh"), None),
         ];
+        assert!(Activation::NAMES.iter().all(|name| Activation::from_config(name).is_some()));
         for (index, (found, expected)) in table.into_iter().enumerate() {
             assert_eq!(found, expected, "row {index}");
         }

@@ -20,17 +20,17 @@ pub enum Head {
         /// How the states of a text's tokens become one vector.
         pool: Pool,
         /// The modules, applied in turn to the pooled vector.
-        modules: Vec<Module>,
+        modules: Vec<HeadModule>,
     },
     /// The pooled state goes through modules and becomes a vector, which is not normalised.
     Embedding {
         /// How the states of a text's tokens become one vector.
         pool: Pool,
         /// The modules, applied in turn to the pooled vector. Most models have none.
-        modules: Vec<Module>,
+        modules: Vec<HeadModule>,
         /// The modules, applied in turn to each token's vector if token vectors are wanted. Most models have
         /// none.
-        token_modules: Vec<Module>,
+        token_modules: Vec<HeadModule>,
         /// A module with one output. Its positive part is the weight of each token of a text, as in bge-m3's
         /// `sparse_linear`.
         lexical: Option<DenseModule>,
@@ -48,7 +48,7 @@ impl Head {
     /// The files of its modules. They are separate from the checkpoint's files.
     #[must_use]
     pub fn files(&self) -> Vec<&PathBuf> {
-        let (modules, token_modules, lexical): (&[Module], &[Module], _) = match self {
+        let (modules, token_modules, lexical): (&[HeadModule], &[HeadModule], _) = match self {
             Self::Embedding { modules, token_modules, lexical, .. } => {
                 (modules, token_modules, lexical.as_ref())
             }
@@ -56,8 +56,8 @@ impl Head {
             Self::Answers(_) | Self::Classification { .. } | Self::Marks | Self::Splade => (&[], &[], None),
         };
         let files = modules.iter().chain(token_modules).map(|module| match module {
-            Module::Dense(DenseModule { weights, .. })
-            | Module::LayerNorm(LayerNormModule { weights, .. }) => weights,
+            HeadModule::Dense(DenseModule { weights, .. })
+            | HeadModule::LayerNorm(LayerNormModule { weights, .. }) => weights,
         });
         files.chain(lexical.map(|module| &module.weights)).collect()
     }
@@ -74,7 +74,7 @@ pub struct AnswerTokens {
 
 /// A step of a head, with weights in a file of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Module {
+pub enum HeadModule {
     /// A matrix, a bias and an activation.
     Dense(DenseModule),
     /// A layer norm.

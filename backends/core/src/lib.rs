@@ -5,6 +5,7 @@
 //! its own tokens, never on the rest of the batch (up to rounding).
 
 mod activation;
+mod amount;
 mod batch;
 mod describe;
 mod head;
@@ -18,9 +19,10 @@ mod python;
 mod sparse;
 
 pub use activation::Activation;
+pub use amount::amount;
 pub use batch::{Batch, BatchBuilder, Packing, Segment, Text, Wanted};
 pub use describe::describe_any;
-pub use head::{AnswerTokens, DenseModule, Head, LayerNormModule, Module};
+pub use head::{AnswerTokens, DenseModule, Head, HeadModule, LayerNormModule};
 pub use kind::BackendKind;
 pub use load::{LoadOptions, Loaded};
 pub use model::{DType, ModelType, Pool};

@@ -55,7 +55,7 @@ pub struct Graph {
 ///
 /// A reason in words if the file cannot be read or is not a complete graph.
 pub fn read_graph(file: impl Read + Seek) -> Result<Graph, String> {
-    let mut reader = Reader::new(file).map_err(|error| error.to_string())?;
+    let mut reader = GraphReader::new(file).map_err(|error| error.to_string())?;
     reader.model().map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => "it ends in the middle of a value".to_owned(),
         _ => error.to_string(),
@@ -63,7 +63,7 @@ pub fn read_graph(file: impl Read + Seek) -> Result<Graph, String> {
 }
 
 /// A field's value: a number, or the length of the bytes that come next.
-enum Value {
+enum FieldValue {
     Number(u64),
     Bytes(u64),
     /// A number of 4 or 8 bytes. This reader never needs one.
@@ -82,14 +82,14 @@ struct Found {
     is_dynamic: bool,
 }
 
-struct Reader<R> {
+struct GraphReader<R> {
     file: BufReader<R>,
     position: u64,
     length: u64,
     found: Found,
 }
 
-impl<R: Read + Seek> Reader<R> {
+impl<R: Read + Seek> GraphReader<R> {
     fn new(file: R) -> io::Result<Self> {
         let mut file = BufReader::new(file);
         let length = file.seek(SeekFrom::End(0))?;
@@ -101,12 +101,12 @@ impl<R: Read + Seek> Reader<R> {
         let end = self.length;
         while let Some((field, value)) = self.field(end)? {
             match (field, value) {
-                (7, Value::Bytes(length)) => {
+                (7, FieldValue::Bytes(length)) => {
                     self.found.is_graph = true;
                     self.graph(length, 0)?;
                 }
                 // A function of the model contains only nodes.
-                (25, Value::Bytes(length)) => self.function(length)?,
+                (25, FieldValue::Bytes(length)) => self.function(length)?,
                 (_, value) => self.skip(&value)?,
             }
         }
@@ -132,9 +132,9 @@ impl<R: Read + Seek> Reader<R> {
         let end = self.end(length)?;
         while let Some((field, value)) = self.field(end)? {
             match (field, value) {
-                (1, Value::Bytes(length)) => self.node(length, depth)?,
-                (5, Value::Bytes(length)) => self.tensor(length)?,
-                (12, Value::Bytes(length)) if depth == 0 => {
+                (1, FieldValue::Bytes(length)) => self.node(length, depth)?,
+                (5, FieldValue::Bytes(length)) => self.tensor(length)?,
+                (12, FieldValue::Bytes(length)) if depth == 0 => {
                     let name = self.named(length)?;
                     self.found.outputs.push(name);
                     if self.found.outputs.len() > MOST_NAMES {
@@ -142,11 +142,11 @@ impl<R: Read + Seek> Reader<R> {
                     }
                 }
                 // A sparse tensor: its values and their indices.
-                (15, Value::Bytes(length)) => {
+                (15, FieldValue::Bytes(length)) => {
                     let end = self.end(length)?;
                     while let Some((field, value)) = self.field(end)? {
                         match (field, value) {
-                            (1 | 2, Value::Bytes(length)) => self.tensor(length)?,
+                            (1 | 2, FieldValue::Bytes(length)) => self.tensor(length)?,
                             (_, value) => self.skip(&value)?,
                         }
                     }
@@ -161,7 +161,7 @@ impl<R: Read + Seek> Reader<R> {
         let end = self.end(length)?;
         while let Some((field, value)) = self.field(end)? {
             match (field, value) {
-                (7, Value::Bytes(length)) => self.node(length, 0)?,
+                (7, FieldValue::Bytes(length)) => self.node(length, 0)?,
                 (_, value) => self.skip(&value)?,
             }
         }
@@ -172,12 +172,12 @@ impl<R: Read + Seek> Reader<R> {
         let end = self.end(length)?;
         while let Some((field, value)) = self.field(end)? {
             match (field, value) {
-                (4, Value::Bytes(length)) => {
+                (4, FieldValue::Bytes(length)) => {
                     let operator = self.text(length)?;
                     self.found.is_integer |= INTEGER.contains(&operator.as_str());
                     self.found.is_dynamic |= DYNAMIC.contains(&operator.as_str());
                 }
-                (5, Value::Bytes(length)) => self.attribute(length, depth)?,
+                (5, FieldValue::Bytes(length)) => self.attribute(length, depth)?,
                 (_, value) => self.skip(&value)?,
             }
         }
@@ -188,8 +188,8 @@ impl<R: Read + Seek> Reader<R> {
         let end = self.end(length)?;
         while let Some((field, value)) = self.field(end)? {
             match (field, value) {
-                (5 | 10, Value::Bytes(length)) => self.tensor(length)?,
-                (6 | 11, Value::Bytes(length)) => self.graph(length, depth + 1)?,
+                (5 | 10, FieldValue::Bytes(length)) => self.tensor(length)?,
+                (6 | 11, FieldValue::Bytes(length)) => self.graph(length, depth + 1)?,
                 (_, value) => self.skip(&value)?,
             }
         }
@@ -201,16 +201,16 @@ impl<R: Read + Seek> Reader<R> {
         let (mut values, mut kind) = (1_u64, 0);
         while let Some((field, value)) = self.field(end)? {
             match (field, value) {
-                (1, Value::Number(size)) => values = values.saturating_mul(size),
+                (1, FieldValue::Number(size)) => values = values.saturating_mul(size),
                 // The dimensions as one packed run of numbers.
-                (1, Value::Bytes(length)) => {
+                (1, FieldValue::Bytes(length)) => {
                     let end = self.end(length)?;
                     while self.position < end {
                         values = values.saturating_mul(self.number(end)?);
                     }
                 }
-                (2, Value::Number(number)) => kind = number,
-                (13, Value::Bytes(length)) => self.place_of_values(length)?,
+                (2, FieldValue::Number(number)) => kind = number,
+                (13, FieldValue::Bytes(length)) => self.place_of_values(length)?,
                 (_, value) => self.skip(&value)?,
             }
         }
@@ -230,8 +230,8 @@ impl<R: Read + Seek> Reader<R> {
         let (mut key, mut place) = (String::new(), String::new());
         while let Some((field, value)) = self.field(end)? {
             match (field, value) {
-                (1, Value::Bytes(length)) => key = self.text(length)?,
-                (2, Value::Bytes(length)) => place = self.text(length)?,
+                (1, FieldValue::Bytes(length)) => key = self.text(length)?,
+                (2, FieldValue::Bytes(length)) => place = self.text(length)?,
                 (_, value) => self.skip(&value)?,
             }
         }
@@ -250,7 +250,7 @@ impl<R: Read + Seek> Reader<R> {
         let mut name = String::new();
         while let Some((field, value)) = self.field(end)? {
             match (field, value) {
-                (1, Value::Bytes(length)) => name = self.text(length)?,
+                (1, FieldValue::Bytes(length)) => name = self.text(length)?,
                 (_, value) => self.skip(&value)?,
             }
         }
@@ -258,20 +258,20 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     /// The next field, with its number, of a message that ends at `end`. `None` at the end.
-    fn field(&mut self, end: u64) -> io::Result<Option<(u64, Value)>> {
+    fn field(&mut self, end: u64) -> io::Result<Option<(u64, FieldValue)>> {
         if self.position == end {
             return Ok(None);
         }
         let tag = self.number(end)?;
         let value = match tag & 7 {
-            0 => Value::Number(self.number(end)?),
+            0 => FieldValue::Number(self.number(end)?),
             1 => self.fixed(8, end)?,
             2 => {
                 let length = self.number(end)?;
                 if length > end - self.position {
                     return Err(damaged("a value is longer than its enclosing message"));
                 }
-                Value::Bytes(length)
+                FieldValue::Bytes(length)
             }
             5 => self.fixed(4, end)?,
             _ => return Err(damaged("it does not have the form of an ONNX file")),
@@ -279,12 +279,12 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Some((tag >> 3, value)))
     }
 
-    fn fixed(&mut self, size: u64, end: u64) -> io::Result<Value> {
+    fn fixed(&mut self, size: u64, end: u64) -> io::Result<FieldValue> {
         if size > end - self.position {
             return Err(damaged("a value is longer than its enclosing message"));
         }
         self.advance(size)?;
-        Ok(Value::Fixed)
+        Ok(FieldValue::Fixed)
     }
 
     /// A varint: up to ten bytes with seven bits each, lowest bits first.
@@ -315,10 +315,10 @@ impl<R: Read + Seek> Reader<R> {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    fn skip(&mut self, value: &Value) -> io::Result<()> {
+    fn skip(&mut self, value: &FieldValue) -> io::Result<()> {
         match value {
-            Value::Bytes(length) => self.advance(*length),
-            Value::Number(_) | Value::Fixed => Ok(()),
+            FieldValue::Bytes(length) => self.advance(*length),
+            FieldValue::Number(_) | FieldValue::Fixed => Ok(()),
         }
     }
 
@@ -327,7 +327,7 @@ impl<R: Read + Seek> Reader<R> {
         self.file.seek_relative(bytes as i64)
     }
 
-    /// The end of a message of `length` bytes that begins here. [`Reader::field`] has checked the length
+    /// The end of a message of `length` bytes that begins here. [`GraphReader::field`] has checked the length
     /// against the enclosing message.
     fn end(&self, length: u64) -> io::Result<u64> {
         let end = self.position.checked_add(length).filter(|end| *end <= self.length);

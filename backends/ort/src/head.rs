@@ -6,8 +6,8 @@
 
 use text_embeddings_backend_candle::HostModules;
 use text_embeddings_backend_core::{
-    AnswerTokens, BackendError, Batch, Head, Module, Output, Padded, Pool, SparseValue, TokenVectors, Wanted,
-    largest_weights, pooled, splade_weights, take_largest,
+    AnswerTokens, BackendError, Batch, Head, HeadModule, Output, Padded, Pool, SparseValue, TokenVectors,
+    Wanted, amount, largest_weights, pooled, splade_weights, take_largest,
 };
 
 use crate::signature::Meaning;
@@ -35,7 +35,7 @@ pub(crate) struct Pooled {
 }
 
 /// The values of an output for one group.
-pub(crate) struct Values<'a> {
+pub(crate) struct OutputValues<'a> {
     /// Row after row, padding included.
     pub(crate) values: &'a [f32],
     /// The length of a row.
@@ -49,10 +49,10 @@ impl LoadedHead {
     ///
     /// [`BackendError::Load`] for a module that does not fit or is incomplete.
     pub(crate) fn load(head: &Head, meaning: Meaning, width: Option<usize>) -> Result<Self, BackendError> {
-        let load = |modules: &[Module]| {
+        let load = |modules: &[HeadModule]| {
             let takes = modules.first().map(|module| match module {
-                Module::Dense(module) => module.in_features,
-                Module::LayerNorm(module) => module.size,
+                HeadModule::Dense(module) => module.in_features,
+                HeadModule::LayerNorm(module) => module.size,
             });
             HostModules::load(modules, width.or(takes).unwrap_or_default())
         };
@@ -65,7 +65,7 @@ impl LoadedHead {
                     tokens: Some(load(token_modules)?),
                     lexical: lexical
                         .as_ref()
-                        .map(|module| load(&[Module::Dense(module.clone())]))
+                        .map(|module| load(&[HeadModule::Dense(module.clone())]))
                         .transpose()?,
                 }))
             }
@@ -76,9 +76,10 @@ impl LoadedHead {
             (Head::Classification { labels }, _) => {
                 if width.is_some_and(|width| width != *labels) {
                     return Err(BackendError::Load(format!(
-                        "the ONNX file gives {} scores, but config.json names {labels} labels: one of the two files belongs to another \
-                         model",
-                        width.unwrap_or_default()
+                        "the ONNX file gives {}, but config.json names {}: one of the two files belongs to \
+                         another model",
+                        amount(width.unwrap_or_default(), "score"),
+                        amount(labels, "label")
                     )));
                 }
                 Self::Rows { width: Some(*labels), what: "labels" }
@@ -123,7 +124,7 @@ impl LoadedHead {
         &mut self,
         batch: &Batch,
         group: &Padded,
-        rows: &Values<'_>,
+        rows: &OutputValues<'_>,
         outputs: &mut [Output],
     ) -> Result<(), BackendError> {
         self.check_width(rows.width)?;

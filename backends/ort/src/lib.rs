@@ -22,7 +22,7 @@ use text_embeddings_backend_core::{
 };
 
 use crate::{
-    head::{LoadedHead, Values, failed},
+    head::{LoadedHead, OutputValues, failed},
     library::runtime,
     signature::{Element, Feed, Meaning, Port, Signature},
 };
@@ -103,7 +103,7 @@ fn run(
     session: &mut Session,
     signature: &Signature,
     group: &Padded,
-    read: impl FnOnce(&Values<'_>) -> Result<(), BackendError>,
+    read: impl FnOnce(&OutputValues<'_>) -> Result<(), BackendError>,
 ) -> Result<(), BackendError> {
     let stopped = |error: ort::Error| failed(&format!("ONNX Runtime: {}", line(&error.to_string())));
     let (texts, tokens) = (group.texts.len(), group.width);
@@ -129,7 +129,7 @@ fn run(
             )));
         }
     };
-    read(&Values { values: &values, width })
+    read(&OutputValues { values: &values, width })
 }
 
 /// The values of an input for a group.

@@ -202,7 +202,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
     use std::path::PathBuf;
-    use text_embeddings_backend_core::{Activation, AnswerTokens, DenseModule, Module, Pool};
+    use text_embeddings_backend_core::{Activation, AnswerTokens, DenseModule, HeadModule, Pool};
 
     fn port(name: &str, element: Element, shape: &[i64]) -> Port {
         Port { name: name.to_owned(), element, shape: shape.to_vec() }
@@ -216,12 +216,12 @@ mod tests {
         outputs.iter().map(|(name, shape)| port(name, Element::Float32, shape)).collect()
     }
 
-    fn embedding(modules: Vec<Module>) -> Head {
+    fn embedding(modules: Vec<HeadModule>) -> Head {
         Head::Embedding { pool: Pool::Mean, modules, token_modules: Vec::new(), lexical: None }
     }
 
-    fn dense() -> Module {
-        Module::Dense(DenseModule {
+    fn dense() -> HeadModule {
+        HeadModule::Dense(DenseModule {
             weights: PathBuf::new(),
             in_features: 8,
             out_features: 4,

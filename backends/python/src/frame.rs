@@ -64,18 +64,18 @@ pub(crate) struct Load<'a> {
     /// The pooling of an embedding model whose files do not name one.
     pub(crate) pooling: Option<&'a str>,
     /// Texts with their ids from the router's tokenizer.
-    pub(crate) probes: Vec<Encoded<'a>>,
+    pub(crate) probes: Vec<EncodedTexts<'a>>,
 }
 
 /// A text or a pair with its ids. The worker compares the router's tokenizer with the model's own.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Encoded<'a> {
+pub(crate) struct EncodedTexts<'a> {
     texts: &'a [String],
     input_ids: &'a [u32],
     token_type_ids: Vec<u32>,
 }
 
-impl<'a> From<&'a Probe> for Encoded<'a> {
+impl<'a> From<&'a Probe> for EncodedTexts<'a> {
     fn from(Probe { texts, ids, second }: &'a Probe) -> Self {
         let first = second.unwrap_or(ids.len()).min(ids.len());
         let token_type_ids = [vec![0; first], vec![1; ids.len() - first]].concat();

@@ -23,7 +23,7 @@ use text_embeddings_backend_core::{
     Backend, BackendError, BackendKind, Batch, DType, Head, LoadOptions, Loaded, Output, Packing, Padded,
     Pool, Predictions, Probe, PythonOptions, Reused, TokenVectors, Wanted, most_cells,
 };
-use worker::{BatchError, Values, Worker};
+use worker::{BatchError, GroupValues, Worker};
 
 /// The dtypes that the worker can request from PyTorch.
 const DTYPES: [DType; 3] = [DType::Float32, DType::BFloat16, DType::Float16];
@@ -32,14 +32,14 @@ const MOST_VALUES: usize = 1 << 20;
 
 /// The worker's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
+pub enum WorkerTask {
     /// Vectors of texts and tokens, by `SentenceTransformer`.
     Embedding,
     /// Raw scores, by `CrossEncoder`. The value is their number.
     Scores(usize),
 }
 
-impl Task {
+impl WorkerTask {
     /// The task of a model with this head.
     fn of(head: &Head) -> Result<Self, BackendError> {
         let refused = |what: &str| {
@@ -65,13 +65,13 @@ impl Task {
 
 /// The model, and the settings for computing it.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct WorkerSettings {
     /// The interpreter.
     pub python: PathBuf,
     /// The model's folder, complete for sentence-transformers.
     pub folder: PathBuf,
     /// The worker's task.
-    pub task: Task,
+    pub task: WorkerTask,
     /// The pooling of an embedding model whose files do not name one, in the words of sentence-transformers.
     pub pooling: Option<&'static str>,
     /// The arithmetic: `float32`, `bfloat16` or `float16`.
@@ -84,12 +84,12 @@ pub struct Settings {
     pub probes: Vec<Probe>,
 }
 
-impl Settings {
+impl WorkerSettings {
     fn new(options: &LoadOptions, python: &PythonOptions) -> Result<Self, BackendError> {
         Ok(Self {
             python: python.interpreter.clone(),
             folder: options.folder.clone(),
-            task: Task::of(&options.head)?,
+            task: WorkerTask::of(&options.head)?,
             pooling: python.pooling.map(|pool| match pool {
                 Pool::Cls | Pool::Splade => "cls",
                 Pool::Mean => "mean",
@@ -105,7 +105,7 @@ impl Settings {
 
 /// The worker's time limits.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct WorkerLimits {
     /// From its start to its first message.
     pub hello: Duration,
     /// From the request to load the model to the answer.
@@ -117,7 +117,7 @@ pub struct Limits {
     pub pause: Duration,
 }
 
-impl Limits {
+impl WorkerLimits {
     /// Generous limits: for Python packages read for the first time from a network drive, and gigabytes of
     /// weights.
     ///
@@ -142,7 +142,7 @@ impl Limits {
 /// [`BackendError::Load`] if PyTorch does not support the dtype, if the kind of model is not supported, or if
 /// the worker does not start or refuses the model.
 pub fn load(options: &LoadOptions, python: &PythonOptions) -> Result<Loaded, BackendError> {
-    start(Settings::new(options, python)?, Limits::with_device_timeout(python.device_timeout))
+    start(WorkerSettings::new(options, python)?, WorkerLimits::with_device_timeout(python.device_timeout))
 }
 
 /// Like [`load`], with settings and time limits of the caller.
@@ -150,7 +150,7 @@ pub fn load(options: &LoadOptions, python: &PythonOptions) -> Result<Loaded, Bac
 /// # Errors
 ///
 /// Like [`load`].
-pub fn start(settings: Settings, limits: Limits) -> Result<Loaded, BackendError> {
+pub fn start(settings: WorkerSettings, limits: WorkerLimits) -> Result<Loaded, BackendError> {
     let dtype = settings.dtype;
     if !DTYPES.contains(&dtype) {
         return Err(BackendError::Load(format!(
@@ -227,7 +227,7 @@ impl Backend for PythonBackend {
 }
 
 /// Writes the values of a group to the outputs of its texts.
-fn deal(batch: &Batch, group: &Padded, values: &Values, token_width: usize, texts: &mut [Output]) {
+fn deal(batch: &Batch, group: &Padded, values: &GroupValues, token_width: usize, texts: &mut [Output]) {
     let width = values.whole.len() / group.texts.len();
     let mut tokens = values.tokens.as_slice();
     for (row, (&text, &length)) in group.texts.iter().zip(&group.lengths).enumerate() {

@@ -11,6 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use text_embeddings_backend_core::amount;
+
 /// The longest line, in bytes. Longer lines are cut.
 const MOST_BYTES: usize = 1000;
 /// The most lines per second.
@@ -88,7 +90,8 @@ impl Limit {
     fn admits(&mut self, now: Instant) -> bool {
         if now.duration_since(self.second) >= Duration::from_secs(1) {
             if self.count > MOST_LINES {
-                tracing::info!("python: left out {} lines within a second", self.count - MOST_LINES);
+                let lines = amount(self.count - MOST_LINES, "line");
+                tracing::info!("python: left out {lines} within a second");
             }
             *self = Self { second: now, count: 0 };
         }

@@ -5,7 +5,7 @@
 //! between starts double while no batch succeeds; a worker that reports other facts than the first one is
 //! refused.
 
-use crate::{Limits, Settings, frame::Facts, worker::Worker};
+use crate::{WorkerLimits, WorkerSettings, frame::Facts, worker::Worker};
 use std::{
     sync::Arc,
     thread::{self, JoinHandle},
@@ -17,15 +17,15 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// A worker, and everything needed to start another.
 pub(crate) struct Supervisor {
-    settings: Arc<Settings>,
-    limits: Limits,
+    settings: Arc<WorkerSettings>,
+    limits: WorkerLimits,
     first: Facts,
-    state: State,
+    state: WorkerState,
     /// The number of starts since the last batch that succeeded.
     starts: u32,
 }
 
-enum State {
+enum WorkerState {
     Ready(Box<Worker>),
     Starting(JoinHandle<Result<Worker, String>>),
     /// The worker did not start, for this reason. The next attempt is at this time or later.
@@ -33,9 +33,15 @@ enum State {
 }
 
 impl Supervisor {
-    pub(crate) fn new(worker: Worker, settings: Settings, limits: Limits) -> Self {
+    pub(crate) fn new(worker: Worker, settings: WorkerSettings, limits: WorkerLimits) -> Self {
         let first = worker.facts().clone();
-        Self { settings: Arc::new(settings), limits, first, state: State::Ready(Box::new(worker)), starts: 0 }
+        Self {
+            settings: Arc::new(settings),
+            limits,
+            first,
+            state: WorkerState::Ready(Box::new(worker)),
+            starts: 0,
+        }
     }
 
     /// A running worker. Waits for a start that is under way.
@@ -44,49 +50,49 @@ impl Supervisor {
     ///
     /// One sentence, if the worker could not be started again.
     pub(crate) fn worker(&mut self) -> Result<&mut Worker, String> {
-        if let State::Ready(worker) = &mut self.state
+        if let WorkerState::Ready(worker) = &mut self.state
             && let Some(end) = worker.ended()
         {
             tracing::warn!("the Python worker ended while it had nothing to compute: {end}");
             self.start_again();
         }
-        if matches!(&self.state, State::Failed(_, again) if Instant::now() >= *again) {
+        if matches!(&self.state, WorkerState::Failed(_, again) if Instant::now() >= *again) {
             self.start_again();
         }
-        if let State::Starting(_) = &self.state {
-            let unknown = State::Failed(String::new(), Instant::now());
-            if let State::Starting(thread) = std::mem::replace(&mut self.state, unknown) {
+        if let WorkerState::Starting(_) = &self.state {
+            let unknown = WorkerState::Failed(String::new(), Instant::now());
+            if let WorkerState::Starting(thread) = std::mem::replace(&mut self.state, unknown) {
                 let started =
                     thread.join().unwrap_or_else(|_| Err("the thread that starts it panicked".to_owned()));
                 self.state = match started.and_then(|worker| self.same(worker)) {
                     Ok(worker) => {
                         tracing::info!("the Python worker runs again");
-                        State::Ready(Box::new(worker))
+                        WorkerState::Ready(Box::new(worker))
                     }
                     Err(reason) => {
                         let pause = self.pause();
                         tracing::error!(
                             "the Python worker did not start again, next attempt in {pause:?}: {reason}"
                         );
-                        State::Failed(reason, Instant::now() + pause)
+                        WorkerState::Failed(reason, Instant::now() + pause)
                     }
                 };
             }
         }
         match &mut self.state {
-            State::Ready(worker) => Ok(worker),
-            State::Failed(reason, _) => {
+            WorkerState::Ready(worker) => Ok(worker),
+            WorkerState::Failed(reason, _) => {
                 Err(format!("the Python worker ended and did not start again: {reason}"))
             }
-            State::Starting(_) => Err("the Python worker is starting".to_owned()),
+            WorkerState::Starting(_) => Err("the Python worker is starting".to_owned()),
         }
     }
 
     /// Kills the worker and starts another in the background.
     pub(crate) fn start_again(&mut self) {
-        let pause = if matches!(self.state, State::Failed(..)) { Duration::ZERO } else { self.pause() };
+        let pause = if matches!(self.state, WorkerState::Failed(..)) { Duration::ZERO } else { self.pause() };
         // Dropping the old worker frees its memory before the new one allocates as much.
-        self.state = State::Failed(String::new(), Instant::now());
+        self.state = WorkerState::Failed(String::new(), Instant::now());
         self.starts = self.starts.saturating_add(1);
         tracing::warn!("the Python worker is started again in {pause:?}");
         let (settings, limits) = (Arc::clone(&self.settings), self.limits);
@@ -95,8 +101,8 @@ impl Supervisor {
             Worker::start(&settings, limits)
         };
         self.state = match thread::Builder::new().name("python-start".to_owned()).spawn(start) {
-            Ok(thread) => State::Starting(thread),
-            Err(error) => State::Failed(format!("no thread: {error}"), Instant::now() + self.pause()),
+            Ok(thread) => WorkerState::Starting(thread),
+            Err(error) => WorkerState::Failed(format!("no thread: {error}"), Instant::now() + self.pause()),
         };
     }
 

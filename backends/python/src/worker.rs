@@ -5,8 +5,8 @@
 //! killed.
 
 use crate::{
-    Limits, Settings, Task,
-    frame::{self, Encoded, Facts, FrameError, Load, Reply, Request, VERSION},
+    WorkerLimits, WorkerSettings, WorkerTask,
+    frame::{self, EncodedTexts, Facts, FrameError, Load, Reply, Request, VERSION},
     process::Process,
 };
 use std::{
@@ -14,7 +14,7 @@ use std::{
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
-use text_embeddings_backend_core::Padded;
+use text_embeddings_backend_core::{Padded, amount};
 
 /// A worker that has loaded the model.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) enum BatchError {
 
 /// The values of a group of texts.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Values {
+pub(crate) struct GroupValues {
     /// Scores or vectors, [`Facts::width`] values for each text.
     pub(crate) whole: Vec<f32>,
     /// The vectors of tokens, [`Facts::token_width`] values for each; empty if they are not wanted.
@@ -52,7 +52,7 @@ impl Worker {
     /// # Errors
     ///
     /// One sentence for the user.
-    pub(crate) fn start(settings: &Settings, limits: Limits) -> Result<Self, String> {
+    pub(crate) fn start(settings: &WorkerSettings, limits: WorkerLimits) -> Result<Self, String> {
         let python = &settings.python;
         let (mut process, link) = Process::start(python).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => format!(
@@ -81,7 +81,7 @@ impl Worker {
             threads: settings.threads,
             trust_remote_code: settings.trust_remote_code,
             pooling: settings.pooling,
-            probes: settings.probes.iter().map(Encoded::from).collect(),
+            probes: settings.probes.iter().map(EncodedTexts::from).collect(),
         };
         let until = Instant::now() + limits.load;
         frame::write(&mut Timed { link: &link, until: Some(until) }, &Request::Load(load), &[])
@@ -112,7 +112,7 @@ impl Worker {
         group: &Padded,
         tokens: bool,
         until: Option<Instant>,
-    ) -> Result<Values, BatchError> {
+    ) -> Result<GroupValues, BatchError> {
         self.batches += 1;
         let (batch, texts, width) = (self.batches, group.texts.len(), group.width);
         let request = Request::Batch { batch, texts, width, tokens };
@@ -149,7 +149,7 @@ pub(crate) fn answer(
     batch: u64,
     texts: usize,
     tokens: usize,
-) -> Result<Result<Values, BatchError>, FrameError> {
+) -> Result<Result<GroupValues, BatchError>, FrameError> {
     let expected = [[texts, facts.width], if tokens == 0 { [0, 0] } else { [tokens, facts.token_width] }];
     let [count, most] = expected.map(|[rows, columns]| rows.saturating_mul(columns));
     let (reply, mut values) = frame::read(from, count.saturating_add(most))?;
@@ -167,13 +167,13 @@ pub(crate) fn answer(
                 )));
             }
             let tokens = values.split_off(count);
-            Ok(Ok(Values { whole: values, tokens }))
+            Ok(Ok(GroupValues { whole: values, tokens }))
         }
         other => Err(FrameError::Wrong(format!("an answer that is not to batch {batch}: {other:?}"))),
     }
 }
 
-fn check(facts: &Facts, settings: &Settings) -> Result<(), String> {
+fn check(facts: &Facts, settings: &WorkerSettings) -> Result<(), String> {
     if !["cpu", "cuda"].contains(&facts.device.as_str()) || facts.dtype != settings.dtype.to_string() {
         return Err(format!(
             "the worker computes in {} on {}, which was not requested",
@@ -182,13 +182,15 @@ fn check(facts: &Facts, settings: &Settings) -> Result<(), String> {
     }
     if facts.width == 0 || facts.width.max(facts.token_width) > crate::MOST_VALUES {
         return Err(format!(
-            "the model gives {} values for a text and {} for a token",
-            facts.width, facts.token_width
+            "the model gives {} for a text and {} for a token",
+            amount(facts.width, "value"),
+            facts.token_width
         ));
     }
     match settings.task {
-        Task::Scores(labels) if labels != facts.width => {
-            Err(format!("the model gives {} scores, and config.json names {labels} labels", facts.width))
+        WorkerTask::Scores(labels) if labels != facts.width => {
+            let (scores, labels) = (amount(facts.width, "score"), amount(labels, "label"));
+            Err(format!("the model gives {scores}, and config.json names {labels}"))
         }
         _ => Ok(()),
     }

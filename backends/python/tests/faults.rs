@@ -11,9 +11,9 @@ use tempfile::TempDir;
 use text_embeddings_backend_core::{
     Backend, BackendError, BatchBuilder, DType, Loaded, Output, Packing, Text, TokenVectors, Wanted,
 };
-use text_embeddings_backend_python::{Limits, Settings, Task, start};
+use text_embeddings_backend_python::{WorkerLimits, WorkerSettings, WorkerTask, start};
 
-const LIMITS: Limits = Limits {
+const LIMITS: WorkerLimits = WorkerLimits {
     hello: Duration::from_mins(1),
     load: Duration::from_mins(1),
     batch: Some(Duration::from_mins(1)),
@@ -37,11 +37,11 @@ impl Faulty {
         Self { folder, python }
     }
 
-    fn load(&self, limits: Limits) -> Result<Loaded, BackendError> {
-        let settings = Settings {
+    fn load(&self, limits: WorkerLimits) -> Result<Loaded, BackendError> {
+        let settings = WorkerSettings {
             python: self.python.clone(),
             folder: self.folder.path().to_owned(),
-            task: Task::Embedding,
+            task: WorkerTask::Embedding,
             pooling: None,
             dtype: DType::Float32,
             threads: 1,
@@ -51,7 +51,7 @@ impl Faulty {
         start(settings, limits)
     }
 
-    fn backend(&self, limits: Limits) -> Box<dyn Backend> {
+    fn backend(&self, limits: WorkerLimits) -> Box<dyn Backend> {
         self.load(limits).map(|loaded| loaded.backend).unwrap()
     }
 
@@ -161,7 +161,7 @@ fn a_worker_that_is_only_odd_is_kept() {
 #[test]
 fn a_batch_that_does_not_end_is_ended() {
     let faulty = Faulty::new("right");
-    let mut backend = faulty.backend(Limits { batch: Some(Duration::from_secs(2)), ..LIMITS });
+    let mut backend = faulty.backend(WorkerLimits { batch: Some(Duration::from_secs(2)), ..LIMITS });
     let start = Instant::now();
     let message = one(backend.as_mut(), &[102]).unwrap_err().to_string();
     assert!(message.contains("did not finish the batch in time and was killed"), "{message}");
@@ -172,7 +172,7 @@ fn a_batch_that_does_not_end_is_ended() {
 
 #[test]
 fn a_worker_that_starts_wrongly_is_refused_with_the_reason() {
-    let short = Limits { hello: Duration::from_secs(3), load: Duration::from_secs(3), ..LIMITS };
+    let short = WorkerLimits { hello: Duration::from_secs(3), load: Duration::from_secs(3), ..LIMITS };
     let table = [
         ("silent", short, "the worker did not start within 3 s"),
         ("slow", short, "the worker did not load the model within 3 s"),
@@ -205,7 +205,7 @@ fn a_worker_that_starts_wrongly_is_refused_with_the_reason() {
 fn a_worker_that_does_not_start_again_is_tried_again_with_growing_pauses() {
     for (mode, expected) in [("once", "no module named x"), ("changes", "it differs from the first worker")] {
         let faulty = Faulty::new(mode);
-        let mut backend = faulty.backend(Limits { pause: Duration::from_secs(1000), ..LIMITS });
+        let mut backend = faulty.backend(WorkerLimits { pause: Duration::from_secs(1000), ..LIMITS });
         assert!(one(backend.as_mut(), &[101]).is_err());
         for _ in 0..20 {
             let message = one(backend.as_mut(), &[1]).unwrap_err().to_string();

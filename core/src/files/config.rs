@@ -247,7 +247,7 @@ impl SentenceBert {
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct TokenizerConfig {
     #[serde(default)]
-    pub(super) chat_template: Option<ChatTemplate>,
+    pub(super) chat_template: Option<ChatTemplateField>,
     /// The tensors that the model reads, such as `token_type_ids`.
     #[serde(default)]
     pub(super) model_input_names: Option<Vec<String>>,
@@ -288,7 +288,7 @@ impl NamedToken {
 /// One template, or several with names.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
-pub(super) enum ChatTemplate {
+pub(super) enum ChatTemplateField {
     One(String),
     Named(Vec<NamedTemplate>),
 }
@@ -299,7 +299,7 @@ pub(super) struct NamedTemplate {
     template: String,
 }
 
-impl ChatTemplate {
+impl ChatTemplateField {
     /// The templates by name. A single template has the name `default`.
     pub(super) fn named(self) -> BTreeMap<String, String> {
         match self {

@@ -25,7 +25,7 @@ const SCORES: &str = "scores";
 
 /// The role of a dense module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum DenseRole {
     /// It computes another vector.
     Vector,
     /// It is the last module of a modular cross-encoder and computes the raw score.
@@ -77,7 +77,7 @@ pub(super) fn missing(place: String, file: String) -> FilesError {
 }
 
 /// Reads the dense module in the folder `path` below `root`.
-pub(super) fn load(root: &Path, path: &str, place: Place) -> Result<DenseModule, FilesError> {
+pub(super) fn load(root: &Path, path: &str, place: DenseRole) -> Result<DenseModule, FilesError> {
     let [config_file, weights] =
         module_files(path, |file| root.join(file).exists()).map(|file| required_for(root, &file, REMEDY));
     let (config_file, weights) = (config_file?, weights?);
@@ -94,8 +94,8 @@ pub(super) fn load(root: &Path, path: &str, place: Place) -> Result<DenseModule,
         return Err(unsupported("activation_function", config.activation_function, known));
     };
     let (output, known) = match place {
-        Place::Vector => (POOLED, "`sentence_embedding` is"),
-        Place::Scores => (SCORES, "`scores` is"),
+        DenseRole::Vector => (POOLED, "`sentence_embedding` is"),
+        DenseRole::Scores => (SCORES, "`scores` is"),
     };
     let names = [
         ("module_input_name", config.module_input_name, POOLED, "`sentence_embedding` is"),
@@ -136,7 +136,10 @@ mod tests {
             write_files(folder.path(), &files.map(|(name, content)| (name.to_owned(), content)).into());
             let module = Module { class: class.to_owned(), path: "4_Dense".to_owned() };
             assert_eq!(ends_in_scores(folder.path(), &[module]).unwrap(), expected);
-            assert_eq!(load(folder.path(), "4_Dense", Place::Scores).is_ok(), !text_is_vector(folder.path()));
+            assert_eq!(
+                load(folder.path(), "4_Dense", DenseRole::Scores).is_ok(),
+                !text_is_vector(folder.path())
+            );
         }
         assert!(!ends_in_scores(Path::new("."), &[]).unwrap());
     }
@@ -154,7 +157,7 @@ mod tests {
             let config = config.map(|text| ("2_Dense/config.json".to_owned(), text.as_bytes().to_vec()));
             let weights = weights.map(|bytes| ("2_Dense/model.safetensors".to_owned(), bytes));
             write_files(folder.path(), &config.into_iter().chain(weights).collect());
-            load(folder.path(), "2_Dense", Place::Vector).map(|module| {
+            load(folder.path(), "2_Dense", DenseRole::Vector).map(|module| {
                 assert_eq!(module.weights, folder.path().join("2_Dense/model.safetensors"));
                 (module.in_features, module.out_features, module.bias, module.activation)
             })

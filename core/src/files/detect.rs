@@ -22,10 +22,14 @@ mod error;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::Deserialize;
+use serde_json::Value;
 use text_embeddings_backend_core::{ModelType, Pool};
 
-use super::config::Module;
+use super::config::{ModelConfig, Module};
+use super::error::FilesError;
 use super::folder::ModelFolder;
+use super::head::class_labels;
 use crate::families::{Evidence, Family};
 pub use error::DetectError;
 
@@ -85,12 +89,8 @@ impl From<&ModelFolder> for ModelFacts {
 }
 
 impl ModelFacts {
-    /// gte-multilingual-base is an embedding model, but its architecture has the name of a head without
-    /// labels.
     fn is_classification(&self) -> bool {
-        self.architectures.iter().any(|name| {
-            name.ends_with("Classification") && (name != "NewForTokenClassification" || self.names_labels)
-        })
+        names_classification(&self.architectures, self.names_labels)
     }
 
     /// The hints in the files about a re-ranker's family.
@@ -145,6 +145,31 @@ impl ModelFacts {
             self.architectures.join(", ")
         }
     }
+}
+
+/// Whether `config.json` names a classification head. gte-multilingual-base is an embedding model, but its
+/// architecture has the name of a head without labels.
+fn names_classification(architectures: &[String], names_labels: bool) -> bool {
+    architectures
+        .iter()
+        .any(|name| name.ends_with("Classification") && (name != "NewForTokenClassification" || names_labels))
+}
+
+/// Refuses a classification head that is not supported. It needs nothing but `config.json`, so it comes
+/// before the weights are fetched. `flags` may ask for another kind of model.
+///
+/// # Errors
+///
+/// As for [`class_labels`].
+pub fn check_head(config: &Value, flags: &KindFlags) -> Result<(), FilesError> {
+    // A wrong field is an error when the folder is read.
+    let Ok(config) = ModelConfig::deserialize(config) else { return Ok(()) };
+    let may_be_other =
+        matches!(flags.model_type, Some(RequestedType::Embedding | RequestedType::ListwiseReranker));
+    if may_be_other || !names_classification(&config.architectures, config.names_labels()) {
+        return Ok(());
+    }
+    class_labels(&config).map(drop)
 }
 
 /// Whether a chat template mentions the roles `query` and `document` as string literals.
@@ -303,7 +328,8 @@ fn from_files(facts: &ModelFacts) -> Detected {
         return found(pooling_of_files(facts)?, "its files name a pooling");
     }
     if facts.is_bert() && !facts.is_causal() {
-        let reason = "config.json names a kind of BERT, and nothing says how it pools; give `--pooling` if not by its first token";
+        let reason = "config.json names a kind of BERT, and nothing says how it pools; give `--pooling` if \
+            not by its first token";
         return found(ModelType::Embedding(Pool::Cls), reason);
     }
     from_hints(facts)
@@ -412,6 +438,30 @@ mod tests {
             };
             assert!(as_expected, "{row}: {found:?}");
         }
+    }
+
+    #[test]
+    fn an_unsupported_head_is_refused_by_config_json_alone() {
+        let check = |architecture: &str, extra: &str, model_type| {
+            let config = format!(r#"{{"architectures":["{architecture}"]{extra}}}"#);
+            check_head(&serde_json::from_str(&config).unwrap(), &KindFlags { model_type, pooling: None })
+        };
+        let labels = r#","id2label":{"0":"a","1":"b"},"label2id":{"a":0,"b":1}"#;
+        for (architecture, extra, model_type, is_refused) in [
+            ("BertForSequenceClassification", "", None, false),
+            ("BertForTokenClassification", "", None, true),
+            ("BertForTokenClassification", "", Some(RequestedType::Classifier), true),
+            ("BertForTokenClassification", "", Some(RequestedType::Embedding), false),
+            ("NewForTokenClassification", "", None, false),
+            ("NewForTokenClassification", labels, None, true),
+            ("BertForSequenceClassification", r#","id2label":{"1":"a","2":"b"}"#, None, true),
+            ("BertModel", "", None, false),
+        ] {
+            let result = check(architecture, extra, model_type);
+            assert_eq!(result.is_err(), is_refused, "{architecture} {extra} {model_type:?}: {result:?}");
+        }
+        let message = check("BertForTokenClassification", "", None).unwrap_err().to_string();
+        assert!(message.contains("BertForTokenClassification, whose head is not supported"), "{message}");
     }
 
     #[test]

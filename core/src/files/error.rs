@@ -13,8 +13,8 @@ use text_embeddings_checkpoint::CheckpointError;
 pub enum FilesError {
     /// The name of a chat template that cannot be a file name.
     #[error(
-        "sentence_bert_config.json names the chat template `{name}`, which cannot be a file of additional_chat_templates: \
-         correct it, or give `--chat-template`"
+        "sentence_bert_config.json names the chat template `{name}`, which cannot be a file of \
+         additional_chat_templates: correct it, or give `--chat-template`"
     )]
     TemplateName {
         /// The name.
@@ -22,8 +22,8 @@ pub enum FilesError {
     },
     /// `--model-id` looks like a path but is not a directory.
     #[error(
-        "`--model-id {model_id}` looks like a path, but there is no such directory: correct the path, or give \
-         a Hub id such as `Qwen/Qwen3-Reranker-0.6B`"
+        "`--model-id {model_id}` looks like a path, but there is no such directory: correct the path, or \
+         give a Hub id such as `Qwen/Qwen3-Reranker-0.6B`"
     )]
     NoSuchDirectory {
         /// The given value.
@@ -31,8 +31,8 @@ pub enum FilesError {
     },
     /// `--model-id` is a file.
     #[error(
-        "`--model-id {model_id}` is a file, but not one of weights (.safetensors, .bin or .gguf): give one, or the directory \
-         that holds config.json and the weights"
+        "`--model-id {model_id}` is a file, but not one of weights (.safetensors, .bin or .gguf): give one, \
+         or the directory that holds config.json and the weights"
     )]
     NotADirectory {
         /// The given value.
@@ -55,7 +55,8 @@ pub enum FilesError {
     },
     /// The Hub client refuses its settings.
     #[error(
-        "the Hub client cannot start: {reason}; check HF_ENDPOINT, which must be a URL such as https://huggingface.co"
+        "the Hub client cannot start: {reason}; check HF_ENDPOINT, which must be a URL such as \
+         https://huggingface.co"
     )]
     Client {
         /// The client's words.
@@ -63,8 +64,8 @@ pub enum FilesError {
     },
     /// The Hub answered 401.
     #[error(
-        "the Hub wants a login for {what} (401): pass a valid token with `--hf-token` or HF_TOKEN, and check the \
-         model id, because a misspelled one gets the same answer"
+        "the Hub wants a login for {what} (401): pass a valid token with `--hf-token` or HF_TOKEN, and check \
+         the model id, because a misspelled one gets the same answer"
     )]
     LoginRequired {
         /// The repository or the file in it.
@@ -72,8 +73,8 @@ pub enum FilesError {
     },
     /// The Hub answered 403, or that the repository is gated.
     #[error(
-        "the Hub refuses access to {what}: if the model is gated, accept its conditions at {page}, and pass a token \
-         that may read it (`--hf-token` or HF_TOKEN)"
+        "the Hub refuses access to {what}: if the model is gated, accept its conditions at {page}, and pass \
+         a token that may read it (`--hf-token` or HF_TOKEN)"
     )]
     AccessDenied {
         /// The repository or the file in it.
@@ -83,8 +84,8 @@ pub enum FilesError {
     },
     /// There is no such repository.
     #[error(
-        "there is no model `{model_id}` at {endpoint}, and no directory of that name: check `--model-id`; a private \
-         model looks like this too without a token that may read it (`--hf-token` or HF_TOKEN)"
+        "there is no model `{model_id}` at {endpoint}, and no directory of that name: check `--model-id`; a \
+         private model looks like this too without a token that may read it (`--hf-token` or HF_TOKEN)"
     )]
     UnknownRepository {
         /// The Hub id.
@@ -94,8 +95,8 @@ pub enum FilesError {
     },
     /// The repository has no such revision.
     #[error(
-        "the model `{model_id}` has no revision `{revision}`: check `--revision` (a branch, a tag, a full commit id \
-         or refs/pr/N)"
+        "the model `{model_id}` has no revision `{revision}`: check `--revision` (a branch, a tag, a full \
+         commit id or refs/pr/N)"
     )]
     UnknownRevision {
         /// The Hub id.
@@ -105,8 +106,8 @@ pub enum FilesError {
     },
     /// The Hub cannot be reached, and the cache has no complete copy.
     #[error(
-        "cannot reach the Hub at {endpoint} ({reason}), and the cache {cache} has no complete copy of the model: check \
-         the network and HF_ENDPOINT, or give `--model-id` a local directory"
+        "cannot reach the Hub at {endpoint} ({reason}), and the cache {cache} has no complete copy of the \
+         model: check the network and HF_ENDPOINT, or give `--model-id` a local directory"
     )]
     Unreachable {
         /// The Hub's address.
@@ -118,9 +119,9 @@ pub enum FilesError {
     },
     /// The cache lacks the model and the network may not be used.
     #[error(
-        "HF_HUB_OFFLINE is set and the cache {cache} has no complete copy of `{model_id}` at revision `{revision}` \
-         ({reason}): start once without HF_HUB_OFFLINE, or point HF_HOME or `--huggingface-hub-cache` to the cache \
-         that has it"
+        "HF_HUB_OFFLINE is set and the cache {cache} has no complete copy of `{model_id}` at revision \
+         `{revision}` ({reason}): start once without HF_HUB_OFFLINE, or point HF_HOME or \
+         `--huggingface-hub-cache` to the cache that has it"
     )]
     NotCached {
         /// The Hub id.
@@ -142,7 +143,8 @@ pub enum FilesError {
     },
     /// A name in the Hub's answer or in a file from it that could lead out of the cache.
     #[error(
-        "the Hub names the file {name:?}, which cannot be a file of a model: check HF_ENDPOINT and `--model-id`"
+        "the Hub names the file {name:?}, which cannot be a file of a model: check HF_ENDPOINT and \
+         `--model-id`"
     )]
     HubName {
         /// The name.
@@ -195,7 +197,8 @@ pub enum FilesError {
     Weights(CheckpointError),
     /// Several GGUF files, and none is named.
     #[error(
-        "{place} has several GGUF files, and `--model-id` names none of them; choose one with `--gguf-file`: {found}"
+        "{place} has several GGUF files, and `--model-id` names none of them; choose one with `--gguf-file`: \
+         {found}"
     )]
     SeveralGguf {
         /// The folder or the repository.
@@ -215,7 +218,8 @@ pub enum FilesError {
     },
     /// A GGUF file for a backend that reads none.
     #[error(
-        "`{file}` is a GGUF file, which `--backend {backend}` does not read: leave `--backend` out, or `--gguf-file`"
+        "`{file}` is a GGUF file, which `--backend {backend}` does not read: leave `--backend` out, or \
+         `--gguf-file`"
     )]
     GgufForAnother {
         /// The file.
@@ -272,20 +276,21 @@ pub enum FilesError {
     },
     /// The files belong to a re-ranker, but the flags ask for embeddings.
     #[error(
-        "modules.json names `LogitScore`, or a last Dense that gives `scores`, so this is a re-ranker and not an embedding \
-         model: leave `--pooling` and `--model-type` out, or give `--model-type listwise-reranker` for the first"
+        "modules.json names `LogitScore`, or a last Dense that gives `scores`, so this is a re-ranker and \
+         not an embedding model: leave `--pooling` and `--model-type` out, or give \
+         `--model-type listwise-reranker` for the first"
     )]
     RerankerModule,
     /// A modular cross-encoder without a known pooling.
     #[error(
-        "modules.json ends in `scores`, but the configuration of its Pooling does not say exactly one of cls, mean and \
-         lasttoken: download the model again with this folder"
+        "modules.json ends in `scores`, but the configuration of its Pooling does not say exactly one of \
+         cls, mean and lasttoken: download the model again with this folder"
     )]
     ScoresWithoutPooling,
     /// A module that does not belong to a SPLADE model.
     #[error(
-        "modules.json names the module `{class}`, which is not supported in a SPLADE model: it may have Transformer (or \
-         MLMTransformer) and SpladePooling; leave `--pooling splade` out if it is not one"
+        "modules.json names the module `{class}`, which is not supported in a SPLADE model: it may have \
+         Transformer (or MLMTransformer) and SpladePooling; leave `--pooling splade` out if it is not one"
     )]
     SpladeModule {
         /// The class.
@@ -312,8 +317,8 @@ pub enum FilesError {
     },
     /// The only weights are an ONNX file.
     #[error(
-        "the weights in {place} are in ONNX ({found}), which `--backend candle` does not read: give `--backend ort`, in a \
-         build with the feature `ort`"
+        "the weights in {place} are in ONNX ({found}), which `--backend candle` does not read: give \
+         `--backend ort`, in a build with the feature `ort`"
     )]
     OnlyOnnx {
         /// The folder or the repository.
@@ -323,7 +328,8 @@ pub enum FilesError {
     },
     /// A repository has more files for sentence-transformers than any model.
     #[error(
-        "the repository has {count} files that sentence-transformers might read, more than the limit of {most}: it is not a model"
+        "the repository has {count} files that sentence-transformers might read, more than the limit of \
+         {most}: it is not a model"
     )]
     TooManyFiles {
         /// The files.
@@ -333,9 +339,9 @@ pub enum FilesError {
     },
     /// The weights are in another format.
     #[error(
-        "the weights in {place} are in the format of `{found}`, but this server reads safetensors, PyTorch's and GGUF files \
-         only: choose another repository or `--revision`, or convert them, by loading the model with transformers and \
-         `save_pretrained(folder)`"
+        "the weights in {place} are in the format of `{found}`, but this server reads safetensors, PyTorch's \
+         and GGUF files only: choose another repository or `--revision`, or convert them, by loading the \
+         model with transformers and `save_pretrained(folder)`"
     )]
     OtherWeights {
         /// The folder or the repository.
@@ -360,8 +366,8 @@ pub enum FilesError {
     },
     /// `--dense-path` for a model with several dense modules.
     #[error(
-        "`--dense-path {path}` stands in for one dense module, but modules.json names several ({named}): leave the \
-         flag out"
+        "`--dense-path {path}` stands in for one dense module, but modules.json names several ({named}): \
+         leave the flag out"
     )]
     SeveralDense {
         /// The flag's value.
@@ -371,8 +377,8 @@ pub enum FilesError {
     },
     /// A classification head of an unsupported sort.
     #[error(
-        "`architectures` of config.json names {architectures}, whose head is not supported: only heads that label whole \
-         texts (…ForSequenceClassification) are"
+        "`architectures` of config.json names {architectures}, whose head is not supported: only heads that \
+         label whole texts (…ForSequenceClassification) are"
     )]
     Classification {
         /// The architectures.
@@ -386,9 +392,9 @@ pub enum FilesError {
     },
     /// A two-label re-ranker whose positive class is unclear.
     #[error(
-        "`--model-type reranker` needs to know which of the two labels of `{name}` ({labels}) means relevant: name \
-         exactly one of them yes, true, relevant, positive, entailment or 1 in `id2label` of config.json, or give \
-         `--model-type classifier`"
+        "`--model-type reranker` needs to know which of the two labels of `{name}` ({labels}) means \
+         relevant: name exactly one of them yes, true, relevant, positive, entailment or 1 in `id2label` of \
+         config.json, or give `--model-type classifier`"
     )]
     PositiveLabel {
         /// The model.
@@ -406,8 +412,8 @@ pub enum FilesError {
     },
     /// A file other than weights is longer than any such file.
     #[error(
-        "`{file}` is longer than {longest} bytes, the most that this server reads of such a file: check that it is \
-         what its name says"
+        "`{file}` is longer than {longest} bytes, the most that this server reads of such a file: check that \
+         it is what its name says"
     )]
     TooLong {
         /// The file or its path.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use text_embeddings_backend_core::{BackendError, Description};
-use text_embeddings_checkpoint::Checkpoint;
+use text_embeddings_backend_core::{BackendError, BackendKind, Description};
+use text_embeddings_checkpoint::CheckpointFile;
 
 use super::config::{
     LogitScore, ModelConfig, Module, PoolingConfig, PromptsConfig, SentenceBert, TokenizerConfig,
@@ -146,11 +146,11 @@ impl ModelFolder {
     /// Any variant of [`FilesError`] about files. It names the missing, truncated or malformed file.
     pub fn open(root: &Path, reader: &Reader, describe: &Describe) -> Result<Self, FilesError> {
         match select_local(root, reader) {
-            Ok(selection) => Self::open_selected(root, &selection, describe),
+            Ok(selection) => Self::open_selected(root, &selection, reader.backend, describe),
             Err(error) if error.is_about_gguf() => Err(error),
             // All other defects of the folder are reported before this one, beginning with an unsupported
             // architecture.
-            Err(error) => Self::read(root, |_| Err(error), describe),
+            Err(error) => Self::read(root, |_| Err(error), reader.backend, describe),
         }
     }
 
@@ -158,12 +158,13 @@ impl ModelFolder {
     pub(super) fn open_selected(
         root: &Path,
         selection: &Selection,
+        backend: BackendKind,
         describe: &Describe,
     ) -> Result<Self, FilesError> {
         if let Selection::Gguf(name) = selection {
             return Self::open_gguf(root, name, describe);
         }
-        Self::read(root, |root| weight_files(root, selection), describe)
+        Self::read(root, |root| weight_files(root, selection), backend, describe)
     }
 
     /// Reads the GGUF file `name` in the folder `root`.
@@ -171,7 +172,7 @@ impl ModelFolder {
         let weights = weight_files(root, &Selection::Gguf(name.to_owned()))?;
         let stem = Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let unpacked = gguf::unpack(&weights[0])?;
-        let folder = Self::read(unpacked.path(), |_| Ok(weights), describe)?;
+        let folder = Self::read(unpacked.path(), |_| Ok(weights), BackendKind::Candle, describe)?;
         let (root, model_id) = (root.to_owned(), root.display().to_string());
         Ok(Self { root, model_id, given_name: Some(stem), unpacked: Some(Arc::new(unpacked)), ..folder })
     }
@@ -179,20 +180,24 @@ impl ModelFolder {
     fn read(
         root: &Path,
         weights: impl FnOnce(&Path) -> Result<Vec<PathBuf>, FilesError>,
+        backend: BackendKind,
         describe: &Describe,
     ) -> Result<Self, FilesError> {
         let config = ModelConfig::load(&required(root, CONFIG)?)?;
         let has_onnx = || onnx::names(root).iter().any(|name| onnx::is_graph(name));
         let description = describe(&config.raw).map_err(|error| FilesError::refused(error, has_onnx()))?;
+        let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
+        if backend != BackendKind::Python {
+            modules::refuse_unknown(&modules)?;
+        }
         let tokenizer = required(root, TOKENIZER)?;
         check_small_file(&tokenizer)?;
         let weights = weights(root)?;
         // ONNX Runtime checks the form of a graph and of its values.
         let graph = weights.first().filter(|path| path.extension().is_some_and(|ending| ending == "onnx"));
         let checkpoints: &[PathBuf] = if graph.is_some() { &[] } else { &weights };
-        let checkpoints: Vec<Checkpoint> =
+        let checkpoints: Vec<CheckpointFile> =
             checkpoints.iter().map(|path| check_weights(path)).collect::<Result<_, _>>()?;
-        let modules: Vec<Module> = read_optional_json(&root.join(MODULES))?.unwrap_or_default();
         let PromptsConfig { prompts, default_prompt_name, activation_fn } =
             read_optional_json(&root.join(PROMPTS))?.unwrap_or_default();
         let tokenizer_config: TokenizerConfig =
@@ -290,7 +295,7 @@ fn logit_score(root: &Path, modules: &[Module]) -> Result<Option<LogitScore>, Fi
 
 fn has_unnamed_score(
     config: &ModelConfig,
-    checkpoints: &[Checkpoint],
+    checkpoints: &[CheckpointFile],
     graph: Option<&Path>,
 ) -> Result<bool, FilesError> {
     if config.architectures != [JINA_BERT] {

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use text_embeddings_backend_core::{Activation, DenseModule, Head, Module as HeadModule, Pool};
+use text_embeddings_backend_core::{Activation, DenseModule, Head, HeadModule, Pool};
 
 use super::config::{ModelConfig, Module, read_optional_json};
 use super::error::FilesError;

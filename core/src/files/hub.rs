@@ -28,7 +28,7 @@ use super::config::{ModelConfig, Module, read_optional_json};
 use super::dense;
 use super::error::FilesError;
 use super::folder::{CONFIG, Describe, MODULES, TOKENIZER, optional_files, remedy, required};
-use super::modules::{config_of, module_files, steps};
+use super::modules::{config_of, module_files, refuse_unknown, steps};
 use super::onnx;
 use super::python;
 use super::source::{HubOptions, ModelSource, Reader, local};
@@ -178,6 +178,7 @@ impl<'a> Hub<'a> {
     async fn download_modules(&self, listing: &Listing, place: &str) -> Result<(), FilesError> {
         let modules: Vec<Module> =
             read_optional_json(&self.cache.snapshot(&listing.sha).join(MODULES))?.unwrap_or_default();
+        refuse_unknown(&modules)?;
         for class in ["Pooling", "SpladePooling", "LogitScore"] {
             if let Some(file) = config_of(&modules, class).filter(|file| listing.files.contains(file)) {
                 self.file(&listing.sha, &file, Bound::Small).await?;

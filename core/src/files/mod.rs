@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 pub use config::{LogitScore, ModelConfig, Module, PoolingConfig};
 pub use demo::DEMO_MODEL_ID;
-pub use detect::{DetectError, KindFlags, ModelFacts, RequestedType, detect, template_has_roles};
+pub use detect::{DetectError, KindFlags, ModelFacts, RequestedType, check_head, detect, template_has_roles};
 pub use error::FilesError;
 pub use folder::{ChosenTemplate, Describe, ModelFolder};
 pub use head::{class_labels, embedding_head, positive_label, scores_head};
@@ -59,7 +59,7 @@ pub async fn load(
     }
     let LocalModel { root, revision_sha, weights } = fetch(source, options, describe).await?;
     let folder = match weights {
-        Some(weights) => ModelFolder::open_selected(&root, &weights, describe)?,
+        Some(weights) => ModelFolder::open_selected(&root, &weights, source.reader.backend, describe)?,
         None => ModelFolder::open(&root, &source.named()?.1, describe)?,
     };
     Ok(ModelFolder { model_id: source.model_id.clone(), revision_sha, ..folder })

@@ -6,10 +6,10 @@
 
 use std::path::{Component, Path};
 
-use text_embeddings_backend_core::Module as HeadModule;
+use text_embeddings_backend_core::HeadModule;
 
 use super::config::Module;
-use super::dense::{self, Place};
+use super::dense::{self, DenseRole};
 use super::error::FilesError;
 use super::layer_norm;
 use super::weights::single_file;
@@ -34,7 +34,7 @@ const MOST: usize = 64;
 
 /// A module with weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct WeightedModule {
     /// Whether it is a `LayerNorm`. Otherwise it is a `Dense`.
     pub(super) is_norm: bool,
     /// Its folder, relative to the model's.
@@ -43,13 +43,13 @@ pub(super) struct Step {
 
 /// The modules with weights. `dense_path` replaces the folder of the only dense module, or adds a dense
 /// module.
-pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<Step>, FilesError> {
+pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<WeightedModule>, FilesError> {
     let step = |module: &Module| match module.class_name() {
-        "Dense" => Some(Step { is_norm: false, path: module.path.clone() }),
-        "LayerNorm" => Some(Step { is_norm: true, path: module.path.clone() }),
+        "Dense" => Some(WeightedModule { is_norm: false, path: module.path.clone() }),
+        "LayerNorm" => Some(WeightedModule { is_norm: true, path: module.path.clone() }),
         _ => None,
     };
-    let mut steps: Vec<Step> = modules.iter().filter_map(step).collect();
+    let mut steps: Vec<WeightedModule> = modules.iter().filter_map(step).collect();
     if let Some(path) = dense_path {
         let named: Vec<&str> = steps.iter().filter(|step| !step.is_norm).map(|step| &*step.path).collect();
         if named.len() > 1 {
@@ -57,7 +57,7 @@ pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<
         }
         match steps.iter_mut().find(|step| !step.is_norm) {
             Some(step) => path.clone_into(&mut step.path),
-            None => steps.push(Step { is_norm: false, path: path.to_owned() }),
+            None => steps.push(WeightedModule { is_norm: false, path: path.to_owned() }),
         }
     }
     if steps.len() > MOST {
@@ -65,7 +65,7 @@ pub(super) fn steps(modules: &[Module], dense_path: Option<&str>) -> Result<Vec<
         return Err(FilesError::UnsupportedModule { class: "Dense".to_owned(), after });
     }
     match steps.iter().find(|step| !is_inside(&step.path)) {
-        Some(Step { path, .. }) => Err(FilesError::DensePath { path: path.clone() }),
+        Some(WeightedModule { path, .. }) => Err(FilesError::DensePath { path: path.clone() }),
         None => Ok(steps),
     }
 }
@@ -94,6 +94,20 @@ pub(super) fn config_of(modules: &[Module], class: &str) -> Option<String> {
     is_inside(&module.path).then(|| module_config(&module.path))
 }
 
+/// Refuses a module of an unknown class in an embedding model. It needs nothing but
+/// modules.json, so it comes before tokenizer and weights are looked for.
+pub(super) fn refuse_unknown(modules: &[Module]) -> Result<(), FilesError> {
+    let mut classes = modules.iter().map(Module::class_name);
+    if !classes.clone().any(|class| class == "Pooling") {
+        return Ok(());
+    }
+    let is_unknown = |class: &&str| *class != "LogitScore" && ORDER.iter().all(|(known, _)| known != class);
+    match classes.find(is_unknown) {
+        Some(class) => Err(FilesError::UnsupportedModule { class: class.to_owned(), after: String::new() }),
+        None => Ok(()),
+    }
+}
+
 /// Refuses unsupported modules and a wrong order. `may_normalize` says whether the last module may be
 /// Normalize.
 pub(super) fn check_order(modules: &[Module], may_normalize: bool) -> Result<(), FilesError> {
@@ -114,13 +128,17 @@ pub(super) fn check_order(modules: &[Module], may_normalize: bool) -> Result<(),
 }
 
 /// Reads the modules in order. With `ends_in_scores`, the last one computes the raw score.
-pub(super) fn load(root: &Path, steps: &[Step], ends_in_scores: bool) -> Result<Vec<HeadModule>, FilesError> {
+pub(super) fn load(
+    root: &Path,
+    steps: &[WeightedModule],
+    ends_in_scores: bool,
+) -> Result<Vec<HeadModule>, FilesError> {
     let last = steps.len();
-    let read = |(index, step): (usize, &Step)| {
+    let read = |(index, step): (usize, &WeightedModule)| {
         if step.is_norm {
             return layer_norm::load(root, &step.path).map(HeadModule::LayerNorm);
         }
-        let place = if ends_in_scores && index + 1 == last { Place::Scores } else { Place::Vector };
+        let place = if ends_in_scores && index + 1 == last { DenseRole::Scores } else { DenseRole::Vector };
         dense::load(root, &step.path, place).map(HeadModule::Dense)
     };
     steps.iter().enumerate().map(read).collect()

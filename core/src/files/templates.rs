@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::config::{ChatTemplate, Module, SentenceBert, TokenizerConfig, read_text};
+use super::config::{ChatTemplateField, Module, SentenceBert, TokenizerConfig, read_text};
 use super::detect::template_has_roles;
 use super::error::FilesError;
 use super::folder::{ChosenTemplate, required_for};
@@ -45,7 +45,7 @@ pub(super) fn choose(
     let style = sentence_bert.filter(|_| !modules.is_empty()).map(SentenceBert::message_style);
     let style = style.unwrap_or_else(MessageStyle::plain);
     let chosen = |(place, source): (String, String)| ChosenTemplate { source, place, style: style.clone() };
-    let in_config = config.chat_template.map(ChatTemplate::named).unwrap_or_default();
+    let in_config = config.chat_template.map(ChatTemplateField::named).unwrap_or_default();
     if let Some(named) = sentence_bert.and_then(SentenceBert::chat_template) {
         if named.contains("{{") || named.contains("{%") {
             let place = "sentence_bert_config.json".to_owned();

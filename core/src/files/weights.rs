@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::BackendKind;
-use text_embeddings_checkpoint::{Checkpoint, Format};
+use text_embeddings_checkpoint::{CheckpointFile, Format};
 
 use super::config::read_json;
 use super::error::FilesError;
@@ -256,12 +256,12 @@ impl std::fmt::Display for StoredWeights {
 }
 
 /// Checks that a weight file is complete.
-pub(super) fn check_weights(path: &Path) -> Result<Checkpoint, FilesError> {
+pub(super) fn check_weights(path: &Path) -> Result<CheckpointFile, FilesError> {
     text_embeddings_checkpoint::open(path).map_err(FilesError::Weights)
 }
 
 /// Describes the weight files `checkpoints`; `None` if there are none.
-pub(super) fn stored(checkpoints: &[Checkpoint]) -> Option<StoredWeights> {
+pub(super) fn stored(checkpoints: &[CheckpointFile]) -> Option<StoredWeights> {
     let format = checkpoints.first()?.format;
     let mut counts = BTreeMap::<&'static str, u64>::new();
     let mut bytes = 0_u64;

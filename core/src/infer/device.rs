@@ -23,7 +23,7 @@ use std::{
     sync::atomic::Ordering,
     time::Instant,
 };
-use text_embeddings_backend_core::{Backend, BackendError, Batch, Output, Predictions, Reused};
+use text_embeddings_backend_core::{Backend, BackendError, Batch, Output, Predictions, Reused, amount};
 
 /// A batch to compute.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Work {
 
 /// Why a batch has no predictions.
 #[derive(Debug)]
-enum Failure {
+enum BatchFailure {
     /// The device has too little memory for the batch. Holds the device's own message.
     OutOfMemory(String),
     /// The device computes nothing any more. Holds the device's own message.
@@ -61,7 +61,7 @@ impl Shared {
         self.lock().begin(start, entries);
         let result = predict(backend, &batch);
         let inference = start.elapsed();
-        let is_halved = texts > 1 && !is_half && matches!(result, Err(Failure::OutOfMemory(_)));
+        let is_halved = texts > 1 && !is_half && matches!(result, Err(BatchFailure::OutOfMemory(_)));
         if !is_halved {
             // Broken weights give answers, but no answer is a number. The probe finds out whether the text
             // was to blame.
@@ -77,7 +77,7 @@ impl Shared {
                 observe(&batch, predictions.reused);
                 Ok(predictions.texts)
             }
-            Err(Failure::OutOfMemory(reason)) => {
+            Err(BatchFailure::OutOfMemory(reason)) => {
                 count(BATCH_OUT_OF_MEMORY);
                 if is_halved {
                     tracing::warn!(
@@ -95,14 +95,14 @@ impl Shared {
                      alone is too long (texts: {texts}, tokens: {unique_tokens})"
                 )))
             }
-            Err(Failure::Lost(reason)) => {
+            Err(BatchFailure::Lost(reason)) => {
                 tracing::error!(
                     "the device is lost: {reason}: requests are refused from now on, and the process ends"
                 );
                 self.lose();
                 Err(Error::DeviceLost)
             }
-            Err(Failure::Other(error)) => {
+            Err(BatchFailure::Other(error)) => {
                 tracing::error!(texts, %error, "a batch failed");
                 Err(error)
             }
@@ -123,16 +123,17 @@ fn observe(batch: &Batch, reused: Reused) {
 }
 
 /// Runs the forward pass. Every other failure in it, panics included, becomes an [`Error::Inference`].
-fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, Failure> {
+fn predict(backend: &mut dyn Backend, batch: &Batch) -> Result<Predictions, BatchFailure> {
     let texts = batch.leaves().len();
-    let failed = |reason| Err(Failure::Other(Error::Inference(reason)));
+    let failed = |reason| Err(BatchFailure::Other(Error::Inference(reason)));
     match catch_unwind(AssertUnwindSafe(|| backend.predict(batch))) {
         Ok(Ok(predictions)) if predictions.texts.len() == texts => Ok(predictions),
         Ok(Ok(predictions)) => {
-            failed(format!("the backend gave {} answers for {texts} texts", predictions.texts.len()))
+            let answers = amount(predictions.texts.len(), "answer");
+            failed(format!("the backend gave {answers} for {}", amount(texts, "text")))
         }
-        Ok(Err(BackendError::OutOfMemory(reason))) => Err(Failure::OutOfMemory(reason)),
-        Ok(Err(BackendError::DeviceLost(reason))) => Err(Failure::Lost(reason)),
+        Ok(Err(BackendError::OutOfMemory(reason))) => Err(BatchFailure::OutOfMemory(reason)),
+        Ok(Err(BackendError::DeviceLost(reason))) => Err(BatchFailure::Lost(reason)),
         Ok(Err(error)) => failed(error.to_string()),
         Err(panic) => failed(format!("the backend panicked: {}", panic_text(panic.as_ref()))),
     }

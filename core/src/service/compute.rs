@@ -40,9 +40,9 @@ pub(super) trait Inputs: Send + Sync + 'static {
 }
 
 /// The data of a request that its encoding needs.
-struct Encoding<I> {
+struct EncodingJob<I> {
     inputs: Arc<I>,
-    task: Task,
+    task: ModelTask,
     truncation: Truncation,
     /// Present if all its inputs have the same query.
     shared: Option<Arc<SharedQuery>>,
@@ -51,7 +51,7 @@ struct Encoding<I> {
 
 /// The model's task for each input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Task {
+pub(super) enum ModelTask {
     /// Compute its raw scores.
     Score,
     /// Compute one vector, or one for each of its tokens.
@@ -94,7 +94,7 @@ impl Service {
     pub(super) async fn compute<I: Inputs>(
         &self,
         inputs: &Arc<I>,
-        task: Task,
+        task: ModelTask,
         truncation: Truncation,
     ) -> Result<Computed, Failed> {
         let arrival = Instant::now();
@@ -123,7 +123,7 @@ impl Service {
         &self,
         inputs: &Arc<I>,
         sizes: Sizes,
-        task: Task,
+        task: ModelTask,
         truncation: Truncation,
         (mut permit, turn): (Permit, &Arc<Turn>),
     ) -> Result<Computed, Failed> {
@@ -133,7 +133,7 @@ impl Service {
         let Sizes { characters, bytes, .. } = sizes;
         let shared = inputs.have_one_query().then(Arc::default);
         let place = self.tokenization.place(bytes.iter().sum());
-        let encoding = Encoding { inputs: Arc::clone(inputs), task, truncation, shared, place };
+        let encoding = EncodingJob { inputs: Arc::clone(inputs), task, truncation, shared, place };
         let texts = announced.into_iter().zip(bytes).enumerate();
         let texts = texts.map(|(index, (announced, bytes))| self.launch(&encoding, index, announced, bytes));
         let (encoded, mut outcomes): (Vec<_>, Vec<_>) =
@@ -182,14 +182,14 @@ impl Service {
     /// Sends off one text: a tokenizer encodes its bytes and passes it to the queue.
     fn launch<I: Inputs>(
         &self,
-        encoding: &Encoding<I>,
+        encoding: &EncodingJob<I>,
         index: usize,
         announced: Announced,
         bytes: usize,
     ) -> Launched {
         let (answer, encoded) = oneshot::channel();
         let (reply, outcome) = oneshot::channel();
-        let &Encoding { task, truncation, place, .. } = encoding;
+        let &EncodingJob { task, truncation, place, .. } = encoding;
         let (inputs, shared) = (Arc::clone(&encoding.inputs), encoding.shared.clone());
         let start = Instant::now();
         count(task.metrics().count);
@@ -249,7 +249,7 @@ pub(super) fn failures(outcomes: impl Iterator<Item = oneshot::Receiver<Result<O
     outcomes.map(|mut outcome| usize::from(matches!(outcome.try_recv(), Ok(Err(_))))).sum()
 }
 
-impl Task {
+impl ModelTask {
     fn wanted(self) -> Wanted {
         match self {
             Self::Score => Wanted::WHOLE,

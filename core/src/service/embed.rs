@@ -6,7 +6,7 @@
 
 use super::{
     Answer, Service,
-    compute::{Computed, Inputs, Task},
+    compute::{Computed, Inputs, ModelTask},
     request::{Failed, check_length, measured, method, refused},
 };
 use crate::{
@@ -292,7 +292,8 @@ impl Service {
             Some(wanted) if (1..=most).contains(&wanted) => Ok(wanted),
             Some(0) => Err(Error::Validation("`dimensions` should be positive".to_owned())),
             Some(wanted) => Err(Error::Validation(format!(
-                "`dimensions` should be smaller than the maximum embedding dimension. It is {most}; given: {wanted}"
+                "`dimensions` should be smaller than the maximum embedding dimension. It is {most}; given: \
+                 {wanted}"
             ))),
         }
     }
@@ -312,7 +313,7 @@ impl Service {
         let prompt = prompt.map(str::to_owned);
         let truncation = self.truncation(encoding.truncate, encoding.truncation_direction);
         let inputs = Arc::new(PromptedInputs { prompt, inputs });
-        let mut computed = self.compute(&inputs, Task::Embed(wanted), truncation).await?;
+        let mut computed = self.compute(&inputs, ModelTask::Embed(wanted), truncation).await?;
         if self.config.model.is_lexical {
             let empty = &self.config.model.empty_tokens;
             for output in &mut computed.outputs {

@@ -17,7 +17,7 @@ use crate::{
     infer::{Announced, Outcome, Permit},
     metrics::{PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, count, count_many, observe_amount},
     queue::Turn,
-    tokenization::{EncodedList, Encoder, Input, ListText, Prompt, Truncation},
+    tokenization::{EncodedList, Encoder, Input, ListPrompt, ListText, Truncation},
 };
 use std::{
     sync::Arc,
@@ -27,7 +27,7 @@ use text_embeddings_backend_core::{Output, Text, TokenVectors, Wanted};
 use tokio::sync::oneshot;
 
 /// The prompts of a request's lists, and the time that encoding them took.
-struct Encoded {
+struct EncodedLists {
     lists: Vec<EncodedList>,
     duration: Duration,
 }
@@ -47,16 +47,16 @@ impl Service {
         self.tokenization.run(self.tokenization.place(bytes), bytes, move |encoder| {
             let lists = encode(encoder, pairs.as_ref(), truncation, &|| answer.is_closed());
             // A closed receiver means that the request was abandoned.
-            let _ = answer.send(lists.map(|lists| Encoded { lists, duration: start.elapsed() }));
+            let _ = answer.send(lists.map(|lists| EncodedLists { lists, duration: start.elapsed() }));
         });
         let failure = Error::Tokenizer("the tokenizer failed".to_owned());
-        let Encoded { lists, duration } =
+        let EncodedLists { lists, duration } =
             encoded.await.unwrap_or(Err(failure)).map_err(|error| Failed::on_the_way_to_tokens(error, 1))?;
         let mut cost = Cost { texts: inputs.count(), characters, tokenization: duration, ..Cost::default() };
         cost.truncated = lists.iter().map(|list| list.truncated).sum();
         count_many(TRUNCATED_INPUTS, cost.truncated);
         // Pairs each list with its documents and their places in its prompts.
-        let prompts: Vec<Prompt> = lists.iter().flat_map(|list| list.prompts.iter().cloned()).collect();
+        let prompts: Vec<ListPrompt> = lists.iter().flat_map(|list| list.prompts.iter().cloned()).collect();
         let announced: Vec<Announced> = prompts.iter().map(|_| self.engine.announce(turn)).collect();
         let outcomes: Vec<_> = announced
             .into_iter()
@@ -67,7 +67,7 @@ impl Service {
                 observe_amount(REQUEST_INPUT_LENGTH, prompt.ids.len());
                 count(PREDICT.count);
                 let (reply, outcome) = oneshot::channel();
-                let Prompt { ids, marks, reusable, .. } = prompt;
+                let ListPrompt { ids, marks, reusable, .. } = prompt;
                 announced.submit(Text { marks, reusable, ..Text::new(ids, Wanted::TOKENS) }, reply);
                 outcome
             })

@@ -6,7 +6,7 @@
 
 use super::{
     Answer, Service,
-    compute::{Computed, Inputs, Task},
+    compute::{Computed, Inputs, ModelTask},
     request::{Failed, check_length, measured, method},
 };
 use crate::{
@@ -76,7 +76,7 @@ impl Service {
         }
         let inputs = Arc::new(LabelledInputs(request.inputs));
         let truncation = self.truncation(request.truncate, request.truncation_direction);
-        let Computed { outputs, cost } = self.compute(&inputs, Task::Score, truncation).await?;
+        let Computed { outputs, cost } = self.compute(&inputs, ModelTask::Score, truncation).await?;
         let predictions = |output: Output| {
             if is_reranker {
                 self.predict_pair(&output.whole, request.raw_scores)
@@ -109,13 +109,12 @@ impl Service {
 /// Refuses an input that a re-ranker cannot score.
 fn check_pair(input: &PredictInput, takes_single_texts: bool) -> Result<(), Error> {
     match input {
-        PredictInput::Pair(query, _) if query.trim().is_empty() => {
-            Err(Error::EmptyInput { field: "inputs" })
-        }
+        PredictInput::Pair(query, _) if query.trim().is_empty() => Err(Error::EmptyInput { field: "inputs" }),
         PredictInput::Pair(..) => Ok(()),
         PredictInput::Single(_) if takes_single_texts => Ok(()),
         PredictInput::Single(_) => Err(Error::Validation(
-            "this re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single text"
+            "this re-ranker predicts on pairs: each of `inputs` must be `[query, document]`, not a single \
+             text"
                 .to_owned(),
         )),
     }

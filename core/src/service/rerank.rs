@@ -7,7 +7,7 @@
 
 use super::{
     Answer, Cost, Service,
-    compute::{Inputs, Task},
+    compute::{Inputs, ModelTask},
     request::{Failed, check_length, measured, refused},
 };
 use crate::{
@@ -107,7 +107,7 @@ impl Service {
         pairs: &Arc<I>,
         truncation: Truncation,
     ) -> Result<(Vec<Score>, Cost), Failed> {
-        let computed = self.compute(pairs, Task::Score, truncation).await?;
+        let computed = self.compute(pairs, ModelTask::Score, truncation).await?;
         let raw = computed.outputs.iter().map(|output| self.config.model.relevance(&output.whole));
         let rule = self.config.model.score;
         let score = |raw: Result<f32, Error>| raw.map(|raw| Score { raw, default: rule.apply(raw) });

@@ -103,16 +103,16 @@ impl ChatTemplate {
             self.style.variables.iter().map(|(name, value)| (name.clone(), of_json(value))).collect();
         variables.insert("messages".to_owned(), messages.into());
         variables.insert("add_generation_prompt".to_owned(), self.style.add_generation_prompt.into());
-        let mut prompt = Prompt(Vec::new());
+        let mut prompt = PromptBytes(Vec::new());
         template.render_captured_to(Value::from(variables), &mut prompt).map_err(render_error)?;
         String::from_utf8(prompt.0).map_err(|error| TemplateError::Render { reason: error.to_string() })
     }
 }
 
 /// A prompt under construction.
-struct Prompt(Vec<u8>);
+struct PromptBytes(Vec<u8>);
 
-impl Write for Prompt {
+impl Write for PromptBytes {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         if self.0.len() + text.len() > LONGEST_PROMPT {
             return Err(io::Error::other(format!("it writes more than {LONGEST_PROMPT} bytes")));

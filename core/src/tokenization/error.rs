@@ -1,5 +1,7 @@
 //! Errors of a tokenizer and a template at the start, each with its remedy.
 
+use text_embeddings_backend_core::amount;
+
 /// A tokenizer, or a template together with it, that cannot give correct scores.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncoderError {
@@ -21,8 +23,8 @@ pub enum EncoderError {
     },
     /// The template uses a token that is recognised depending on the text around it.
     #[error(
-        "the template's token `{token}` has `{setting}` set in tokenizer.json, which is not supported: unset it \
-         there, or choose another template with `--chat-template`"
+        "the template's token `{token}` has `{setting}` set in tokenizer.json, which is not supported: unset \
+         it there, or choose another template with `--chat-template`"
     )]
     ControlToken {
         /// The token.
@@ -32,8 +34,8 @@ pub enum EncoderError {
     },
     /// The prompt ends with a token that the tokenizer does not have.
     #[error(
-        "the prompt ends with the token {id}, which the tokenizer (tokenizer.json) does not have: check that it belongs to \
-         the model"
+        "the prompt ends with the token {id}, which the tokenizer (tokenizer.json) does not have: check that \
+         it belongs to the model"
     )]
     NoToken {
         /// Its id.
@@ -41,8 +43,8 @@ pub enum EncoderError {
     },
     /// The prompt uses a control token that the tokenizer does not have.
     #[error(
-        "the prompt `{family}` needs the token `{token}`, which the tokenizer (tokenizer.json) does not have: \
-         choose the model's own prompt with `--chat-template`"
+        "the prompt `{family}` needs the token `{token}`, which the tokenizer (tokenizer.json) does not \
+         have: choose the model's own prompt with `--chat-template`"
     )]
     NoControlToken {
         /// The family.
@@ -52,9 +54,9 @@ pub enum EncoderError {
     },
     /// Plain text can become a control token.
     #[error(
-        "text of a request that reads `{token}` would become that control token with this tokenizer (it is in the \
-         model's vocabulary, too), so that a document could speak in the template's name; if that is acceptable \
-         start with `--parse-special-tokens`"
+        "text of a request that reads `{token}` would become that control token with this tokenizer (it is \
+         in the model's vocabulary, too), so that a document could speak in the template's name; if that is \
+         acceptable start with `--parse-special-tokens`"
     )]
     Leak {
         /// The token.
@@ -73,8 +75,9 @@ pub enum EncoderError {
     },
     /// The prompt for all texts fills the longest input.
     #[error(
-        "the default prompt and the tokenizer's special tokens take {frame} tokens of a longest input of {max}: raise \
-         `--max-input-length`, or choose a shorter prompt with `--default-prompt`"
+        "the default prompt and the tokenizer's special tokens take {} of a longest input of {max}: \
+         raise `--max-input-length`, or choose a shorter prompt with `--default-prompt`",
+        amount(frame, "token")
     )]
     NoRoomForText {
         /// The number of tokens of the prompt and special tokens.
@@ -84,26 +87,26 @@ pub enum EncoderError {
     },
     /// Two different texts give the same ids.
     #[error(
-        "the tokenizer (tokenizer.json) reads two different texts alike, so their vectors or labels would mean \
-         nothing: check that it belongs to the model"
+        "the tokenizer (tokenizer.json) reads two different texts alike, so their vectors or labels would \
+         mean nothing: check that it belongs to the model"
     )]
     Texts,
     /// Two different pairs give the same ids.
     #[error(
-        "the tokenizer (tokenizer.json) reads two different pairs of texts alike, so their scores would mean nothing: \
-         check that it belongs to the model"
+        "the tokenizer (tokenizer.json) reads two different pairs of texts alike, so their scores would mean \
+         nothing: check that it belongs to the model"
     )]
     PairTexts,
     /// The types of a pair's tokens are not 0 for the first text and 1 for the second.
     #[error(
-        "the tokenizer (tokenizer.json) gives the tokens of a pair other types than 0 and then 1, which is not \
-         supported: check that it belongs to the model"
+        "the tokenizer (tokenizer.json) gives the tokens of a pair other types than 0 and then 1, which is \
+         not supported: check that it belongs to the model"
     )]
     TokenTypes,
     /// The template leaves out the line of an empty instruction, and the default instruction is empty.
     #[error(
-        "the default instruction is empty, and the model's chat template then leaves the instruction's line out, \
-         which is not supported: pass `--default-instruction`"
+        "the default instruction is empty, and the model's chat template then leaves the instruction's line \
+         out, which is not supported: pass `--default-instruction`"
     )]
     EmptyInstruction,
     /// The pieces of a prompt, encoded separately, give other ids than the whole prompt.
@@ -114,15 +117,15 @@ pub enum EncoderError {
     Pieces,
     /// Two different pairs give the same prompt, or different frames.
     #[error(
-        "two different pairs do not give two different prompts within the same frame, so their scores would mean \
-         nothing: check that tokenizer.json and the template belong to the same model"
+        "two different pairs do not give two different prompts within the same frame, so their scores would \
+         mean nothing: check that tokenizer.json and the template belong to the same model"
     )]
     Pairs,
     /// An answer is not exactly one token.
     #[error(
-        "the answer `{answer}` is not one single token of the tokenizer (tokenizer.json), but a generative re-ranker \
-         answers with it: check that this is a re-ranker with its own tokenizer, or name its answers with \
-         `--rerank-true-token` and `--rerank-false-token`"
+        "the answer `{answer}` is not one single token of the tokenizer (tokenizer.json), but a generative \
+         re-ranker answers with it: check that this is a re-ranker with its own tokenizer, or name its \
+         answers with `--rerank-true-token` and `--rerank-false-token`"
     )]
     AnswerToken {
         /// The answer, such as `yes`.
@@ -130,8 +133,8 @@ pub enum EncoderError {
     },
     /// A file or flag names a token id that the tokenizer does not have.
     #[error(
-        "{field} is {id}, but the tokenizer (tokenizer.json) has no token of that id: check that it belongs to the same \
-         model"
+        "{field} is {id}, but the tokenizer (tokenizer.json) has no token of that id: check that it belongs \
+         to the same model"
     )]
     AnswerId {
         /// The field or flag that names it.

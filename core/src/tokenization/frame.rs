@@ -1,10 +1,10 @@
 //! Splits a template into fixed parts, as ids, and parts that are encoded for every request.
 //!
-//! Input: the pieces of a template, and the tokenizers. Output: [`Part`]s. What must hold: each control token
-//! of the literals has its own id; all text between two control tokens, of the template and of the request,
-//! is one run that is encoded as one string, because a tokenizer may merge text across borders. A run only
-//! ends at a line break of the template if the tokenizer is known to split there. The part before it is then
-//! the same for all documents.
+//! Input: the pieces of a template, and the tokenizers. Output: [`PromptPart`]s. What must hold: each control
+//! token of the literals has its own id; all text between two control tokens, of the template and of the
+//! request, is one run that is encoded as one string, because a tokenizer may merge text across borders. A
+//! run only ends at a line break of the template if the tokenizer is known to split there. The part before it
+//! is then the same for all documents.
 
 use super::{EncoderError, borders::Borders, prompt::Tokenizers};
 use crate::templates::{Piece, Slot};
@@ -12,7 +12,7 @@ use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 
 /// A part of the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum PromptPart {
     /// Ids that are the same in every prompt, and the text of the template that they stand for.
     Fixed { ids: Vec<u32>, text: String },
     /// Pieces that are encoded as one string. At least one of them is a slot.
@@ -25,7 +25,7 @@ pub(super) enum Part {
     },
 }
 
-impl Part {
+impl PromptPart {
     /// The slots in this part.
     pub(super) fn slots(&self) -> Vec<Slot> {
         match self {
@@ -36,13 +36,13 @@ impl Part {
 }
 
 /// A piece of a literal: an added token, or text.
-pub(super) enum Item {
+pub(super) enum LiteralPiece {
     Control(u32, String),
     Plain(String),
 }
 
 /// Splits a literal at its added tokens.
-pub(super) fn split(text: &str, tokenizer: &Tokenizer) -> Result<Vec<Item>, EncoderError> {
+pub(super) fn split(text: &str, tokenizer: &Tokenizer) -> Result<Vec<LiteralPiece>, EncoderError> {
     Controls::new(tokenizer).split(text, tokenizer)
 }
 
@@ -51,7 +51,7 @@ pub(super) fn parts(
     pieces: &[Piece],
     tokenizers: &Tokenizers,
     borders: Borders,
-) -> Result<Vec<Part>, EncoderError> {
+) -> Result<Vec<PromptPart>, EncoderError> {
     let controls = Controls::new(&tokenizers.full);
     let mut builder = PartsBuilder { tokenizers, borders, parts: Vec::new(), run: Vec::new(), begins: true };
     for piece in pieces {
@@ -69,8 +69,8 @@ pub(super) fn parts(
             Piece::Literal(text) => {
                 for item in controls.split(text, &tokenizers.full)? {
                     match item {
-                        Item::Control(id, text) => builder.push_control(id, &text)?,
-                        Item::Plain(text) => builder.push_plain(&text)?,
+                        LiteralPiece::Control(id, text) => builder.push_control(id, &text)?,
+                        LiteralPiece::Plain(text) => builder.push_plain(&text)?,
                     }
                 }
             }
@@ -91,7 +91,7 @@ pub(super) fn slot_of(piece: &Piece) -> Option<Slot> {
 struct PartsBuilder<'a> {
     tokenizers: &'a Tokenizers,
     borders: Borders,
-    parts: Vec<Part>,
+    parts: Vec<PromptPart>,
     run: Vec<Piece>,
     /// Whether the next run begins the input.
     begins: bool,
@@ -122,7 +122,7 @@ impl PartsBuilder<'_> {
     fn end_run(&mut self) -> Result<(), EncoderError> {
         let run = std::mem::take(&mut self.run);
         if run.iter().any(|piece| slot_of(piece).is_some()) {
-            self.parts.push(Part::Run { pieces: run, begins: self.begins });
+            self.parts.push(PromptPart::Run { pieces: run, begins: self.begins });
             return Ok(());
         }
         let text: String = run.iter().map(|piece| piece.text([""; 3])).collect();
@@ -137,12 +137,12 @@ impl PartsBuilder<'_> {
 
     fn push_fixed(&mut self, added: &[u32], literal: &str) {
         match self.parts.last_mut() {
-            Some(Part::Fixed { ids, text }) => {
+            Some(PromptPart::Fixed { ids, text }) => {
                 ids.extend_from_slice(added);
                 text.push_str(literal);
             }
             _ if literal.is_empty() => {}
-            _ => self.parts.push(Part::Fixed { ids: added.to_vec(), text: literal.to_owned() }),
+            _ => self.parts.push(PromptPart::Fixed { ids: added.to_vec(), text: literal.to_owned() }),
         }
     }
 }
@@ -160,19 +160,19 @@ impl Controls {
 
     /// Splits a literal at added tokens: at the leftmost first, and there at the longest, as the tokenizer
     /// itself does.
-    fn split(&self, text: &str, tokenizer: &Tokenizer) -> Result<Vec<Item>, EncoderError> {
+    fn split(&self, text: &str, tokenizer: &Tokenizer) -> Result<Vec<LiteralPiece>, EncoderError> {
         let mut items = Vec::new();
         let mut rest = text;
         while let Some((start, id, token)) = self.first_in(rest) {
             check_token(token, tokenizer)?;
             if start > 0 {
-                items.push(Item::Plain(rest[..start].to_owned()));
+                items.push(LiteralPiece::Plain(rest[..start].to_owned()));
             }
-            items.push(Item::Control(id, token.content.clone()));
+            items.push(LiteralPiece::Control(id, token.content.clone()));
             rest = &rest[start + token.content.len()..];
         }
         if !rest.is_empty() {
-            items.push(Item::Plain(rest.to_owned()));
+            items.push(LiteralPiece::Plain(rest.to_owned()));
         }
         Ok(items)
     }

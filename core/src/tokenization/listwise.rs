@@ -1,7 +1,7 @@
 //! Encodes prompts with a query and many documents, for listwise re-rankers.
 //!
-//! Input: a [`ListText`]. Output: [`EncodedList`], with as many [`Prompt`]s as the documents need by the rule
-//! of the authors' code. What must hold: every document is in exactly one prompt, in the order of the
+//! Input: a [`ListText`]. Output: [`EncodedList`], with as many [`ListPrompt`]s as the documents need by the
+//! rule of the authors' code. What must hold: every document is in exactly one prompt, in the order of the
 //! request; the marks are tokens of the template, whatever the texts contain; no prompt is longer than the
 //! longest input.
 
@@ -10,7 +10,7 @@ mod plan;
 use super::{
     EncoderError, EncoderOptions, TokenLimits, Truncation, TruncationDirection,
     borders::Borders,
-    frame::{self, Item},
+    frame::{self, LiteralPiece},
     prompt::{Tokenizers, no_room},
     text::failed,
 };
@@ -20,6 +20,7 @@ use crate::{
 };
 use plan::{Cut, Room};
 use std::ops::Range;
+use text_embeddings_backend_core::amount;
 use tokenizers::Tokenizer;
 
 /// A query and the documents that are read together with it.
@@ -35,7 +36,7 @@ pub struct ListText<'a> {
 
 /// A prompt with some of the documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prompt {
+pub struct ListPrompt {
     /// Its ids.
     pub ids: Vec<u32>,
     /// The range of documents that it contains.
@@ -51,7 +52,7 @@ pub struct Prompt {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EncodedList {
     /// The prompts, in the order of their documents.
-    pub prompts: Vec<Prompt>,
+    pub prompts: Vec<ListPrompt>,
     /// The number of documents from which tokens were cut. All documents if the query was cut.
     pub truncated: usize,
 }
@@ -61,16 +62,16 @@ pub struct ListwiseEncoder {
     tokenizers: Tokenizers,
     borders: Borders,
     form: &'static Listwise,
-    before: Vec<Item>,
-    before_instructed: Vec<Item>,
-    document: Vec<Item>,
-    after: Vec<Item>,
+    before: Vec<LiteralPiece>,
+    before_instructed: Vec<LiteralPiece>,
+    document: Vec<LiteralPiece>,
+    after: Vec<LiteralPiece>,
     pub(super) options: EncoderOptions,
 }
 
 /// A text in the form in which it goes into a prompt.
 #[derive(Debug, Clone)]
-struct PromptPiece {
+struct ListPiece {
     text: String,
     /// The number of its tokens when it is encoded alone.
     tokens: usize,
@@ -78,10 +79,10 @@ struct PromptPiece {
 }
 
 /// The texts of a list in the form in which they go into prompts.
-struct Pieces {
+struct ListPieces {
     instruction: Option<String>,
-    query: PromptPiece,
-    documents: Vec<PromptPiece>,
+    query: ListPiece,
+    documents: Vec<ListPiece>,
 }
 
 /// A prompt under construction.
@@ -97,7 +98,7 @@ struct Builder {
 
 /// The values for the placeholders of the template.
 #[derive(Clone, Copy, Default)]
-struct Values<'a> {
+struct PlaceholderValues<'a> {
     instruction: &'a str,
     query: &'a str,
     document: &'a str,
@@ -179,7 +180,7 @@ impl ListwiseEncoder {
             }
             documents.push(self.piece(document, self.most_of_document(truncation), truncation)?);
         }
-        let mut pieces = Pieces { instruction, query, documents };
+        let mut pieces = ListPieces { instruction, query, documents };
         let mut encoded = EncodedList::default();
         let mut start = 0;
         while start < pieces.documents.len() {
@@ -190,7 +191,7 @@ impl ListwiseEncoder {
             start = prompt.documents.end;
             encoded.prompts.push(prompt);
         }
-        let is_cut = |piece: &&PromptPiece| piece.is_cut || pieces.query.is_cut;
+        let is_cut = |piece: &&ListPiece| piece.is_cut || pieces.query.is_cut;
         encoded.truncated = pieces.documents.iter().filter(is_cut).count();
         Ok(encoded)
     }
@@ -207,7 +208,7 @@ impl ListwiseEncoder {
         own.min(truncation.limits.document.unwrap_or(usize::MAX))
     }
 
-    fn query(&self, text: &str, truncation: Truncation) -> Result<PromptPiece, Error> {
+    fn query(&self, text: &str, truncation: Truncation) -> Result<ListPiece, Error> {
         let own = match self.options.limits.query {
             Some(QueryLimit::Tokens(tokens)) => tokens,
             Some(QueryLimit::ThreeQuarters) | None => usize::MAX,
@@ -217,14 +218,17 @@ impl ListwiseEncoder {
         let piece = self.piece(text, own.min(asked), may_cut)?;
         if piece.is_cut && own < asked && !truncation.truncate {
             let got = self.encode(&self.without_marks(text))?.len();
-            return Err(Error::Validation(format!("`query` must have at most {own} tokens. Given: {got}")));
+            return Err(Error::Validation(format!(
+                "`query` must have at most {}. Given: {got}",
+                amount(own, "token")
+            )));
         }
         Ok(piece)
     }
 
     /// A text without the authors' marks, with at most `most` tokens. A longer text is cut as in the authors'
     /// code: the tokens that stay are decoded to text.
-    fn piece(&self, text: &str, most: usize, truncation: Truncation) -> Result<PromptPiece, Error> {
+    fn piece(&self, text: &str, most: usize, truncation: Truncation) -> Result<ListPiece, Error> {
         let text = self.without_marks(text);
         let is_models_limit = truncation.limits.document.is_none_or(|asked| asked > most);
         if !truncation.truncate && is_models_limit {
@@ -241,14 +245,14 @@ impl ListwiseEncoder {
         let ids = self.encode_end(&text, most, truncation.direction)?;
         let tokens = ids.len().min(most);
         if ids.len() == tokens {
-            return Ok(PromptPiece { text, tokens, is_cut: false });
+            return Ok(ListPiece { text, tokens, is_cut: false });
         }
         let kept = match truncation.direction {
             TruncationDirection::Right => &ids[..most],
             TruncationDirection::Left => &ids[ids.len() - most..],
         };
         let text = self.tokenizers.full.decode(kept, false).map_err(failed)?;
-        Ok(PromptPiece { text, tokens, is_cut: true })
+        Ok(ListPiece { text, tokens, is_cut: true })
     }
 
     /// The tokens of a text. For a long text, more than `most` tokens at the end that truncation keeps.
@@ -282,10 +286,10 @@ impl ListwiseEncoder {
     /// The prompt that begins with the document `start`. Cuts its texts if not even one document fits.
     fn next_prompt(
         &self,
-        pieces: &mut Pieces,
+        pieces: &mut ListPieces,
         start: usize,
         truncation: Truncation,
-    ) -> Result<Prompt, Error> {
+    ) -> Result<ListPrompt, Error> {
         let asked = truncation.limits.prompt;
         let longest = self.options.max_input_length.min(asked.unwrap_or(usize::MAX));
         let room = Room {
@@ -317,40 +321,49 @@ impl ListwiseEncoder {
             };
             let cut = Truncation { truncate: true, ..truncation };
             if query < pieces.query.tokens {
-                pieces.query = PromptPiece { is_cut: true, ..self.piece(&pieces.query.text, query, cut)? };
+                pieces.query = ListPiece { is_cut: true, ..self.piece(&pieces.query.text, query, cut)? };
             }
             let piece = &mut pieces.documents[start];
             if document < piece.tokens {
-                *piece = PromptPiece { is_cut: true, ..self.piece(&piece.text, document, cut)? };
+                *piece = ListPiece { is_cut: true, ..self.piece(&piece.text, document, cut)? };
             }
         }
     }
 
     /// The prompt with a range of documents.
-    fn build(&self, pieces: &Pieces, documents: Range<usize>) -> Result<Prompt, Error> {
-        let values = Values {
+    fn build(&self, pieces: &ListPieces, documents: Range<usize>) -> Result<ListPrompt, Error> {
+        let values = PlaceholderValues {
             instruction: pieces.instruction.as_deref().unwrap_or_default(),
             query: &pieces.query.text,
             count: documents.len(),
-            ..Values::default()
+            ..PlaceholderValues::default()
         };
         let mut builder = Builder::default();
         let before = if pieces.instruction.is_some() { &self.before_instructed } else { &self.before };
         self.push(&mut builder, before, values)?;
         for (number, piece) in pieces.documents[documents.clone()].iter().enumerate() {
-            self.push(&mut builder, &self.document, Values { document: &piece.text, number, ..values })?;
+            self.push(
+                &mut builder,
+                &self.document,
+                PlaceholderValues { document: &piece.text, number, ..values },
+            )?;
         }
         self.push(&mut builder, &self.after, values)?;
         self.end_run(&mut builder)?;
         let Builder { ids, marks, reusable, .. } = builder;
-        Ok(Prompt { ids, documents, marks, reusable: reusable.unwrap_or(0) })
+        Ok(ListPrompt { ids, documents, marks, reusable: reusable.unwrap_or(0) })
     }
 
-    fn push(&self, builder: &mut Builder, items: &[Item], values: Values<'_>) -> Result<(), Error> {
+    fn push(
+        &self,
+        builder: &mut Builder,
+        items: &[LiteralPiece],
+        values: PlaceholderValues<'_>,
+    ) -> Result<(), Error> {
         for item in items {
             match item {
-                Item::Plain(text) => builder.push_text(text, values),
-                Item::Control(id, token) => {
+                LiteralPiece::Plain(text) => builder.push_text(text, values),
+                LiteralPiece::Control(id, token) => {
                     self.end_run(builder)?;
                     if [self.form.document_mark, self.form.query_mark].contains(&token.as_str()) {
                         builder.marks.push(builder.ids.len());
@@ -383,7 +396,7 @@ impl ListwiseEncoder {
 
 impl Builder {
     /// Adds text of the template with values for its placeholders. Values are not searched for placeholders.
-    fn push_text(&mut self, text: &str, values: Values<'_>) {
+    fn push_text(&mut self, text: &str, values: PlaceholderValues<'_>) {
         let mut rest = text;
         while let Some((literal, behind)) = rest.split_once('{') {
             self.run.push_str(literal);

@@ -31,7 +31,7 @@ use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
-pub use listwise::{EncodedList, ListText, ListwiseEncoder, Prompt};
+pub use listwise::{EncodedList, ListPrompt, ListText, ListwiseEncoder};
 pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;
@@ -180,7 +180,8 @@ impl Encoder {
         match self {
             Self::Prompt(encoder) => encoder.show(text, truncation),
             Self::Listwise(_) => Err(Error::Validation(
-                "the prompt of a listwise re-ranker holds all documents of a request, so that it cannot be shown for one"
+                "the prompt of a listwise re-ranker holds all documents of a request, so that it cannot be \
+                 shown for one"
                     .to_owned(),
             )),
             Self::Text(encoder) => encoder.show(text, truncation),

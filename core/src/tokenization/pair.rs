@@ -14,6 +14,7 @@ use super::{
     tokens::{Owner, Tokens},
 };
 use crate::{error::Error, templates::Slot};
+use text_embeddings_backend_core::amount;
 use tokenizers::Encoding;
 
 // They start and end alike, so that a tokenizer which only reads the ends fails the check.
@@ -158,8 +159,8 @@ impl TextEncoder {
     fn check_instruction(&self, text: &PairText<'_>) -> Result<(), Error> {
         if text.instruction.is_some() && !self.options.ignore_instruction {
             return Err(Error::Validation(
-                "`instruction` cannot be given: this model reads the query and the document without a prompt; leave it \
-                 out, or start the server with `--ignore-instruction`"
+                "`instruction` cannot be given: this model reads the query and the document without a \
+                 prompt; leave it out, or start the server with `--ignore-instruction`"
                     .to_owned(),
             ));
         }
@@ -192,7 +193,8 @@ impl TextEncoder {
             return Err(match prompt.filter(|limit| *limit < longest) {
                 None => frame_too_long(tokens, longest),
                 Some(limit) => Error::Validation(format!(
-                    "`truncate_prompt_tokens` is too small: the special tokens alone take {frame} tokens. Given: {limit}"
+                    "`truncate_prompt_tokens` is too small: the special tokens alone take {}. Given: {limit}",
+                    amount(frame, "token")
                 )),
             });
         };

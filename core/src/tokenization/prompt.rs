@@ -6,7 +6,7 @@
 use super::{
     Encoded, EncoderError, EncoderOptions, PairText, SharedQuery, TextLimits, TokenLimits, Truncation,
     borders::Borders,
-    frame::{self, Part},
+    frame::{self, PromptPart},
     stretch::{Needed, Stretch},
     tokens::{Owner, Tokens},
 };
@@ -15,6 +15,7 @@ use crate::{
     families::QueryLimit,
     templates::{Piece, PromptTemplate},
 };
+use text_embeddings_backend_core::amount;
 use tokenizers::Tokenizer;
 
 /// Encodes prompts. It has no threads; see `Tokenization`.
@@ -23,9 +24,9 @@ pub struct PromptEncoder {
     pub(super) template: PromptTemplate,
     pub(super) options: EncoderOptions,
     pub(super) borders: Borders,
-    parts: Vec<Part>,
+    parts: Vec<PromptPart>,
     /// The parts for requests without an instruction, if the template has another form for them.
-    bare: Option<Vec<Part>>,
+    bare: Option<Vec<PromptPart>>,
 }
 
 /// The model's tokenizer with and without its added tokens. Without them, control tokens are text.
@@ -142,9 +143,10 @@ impl PromptEncoder {
                 .saturating_sub(prompt.before_query),
         };
         match prompt.count(Owner::Query) {
-            got if got > max && !truncation.truncate => {
-                Err(Error::Validation(format!("`query` must have at most {max} tokens. Given: {got}")))
-            }
+            got if got > max && !truncation.truncate => Err(Error::Validation(format!(
+                "`query` must have at most {}. Given: {got}",
+                amount(max, "token")
+            ))),
             _ => Ok(max),
         }
     }
@@ -162,7 +164,10 @@ impl PromptEncoder {
     }
 
     /// The parts of the template's form for this instruction, and the texts for its slots.
-    pub(super) fn parts_of<'a>(&'a self, text: &PairText<'a>) -> Result<(&'a [Part], [&'a str; 3]), Error> {
+    pub(super) fn parts_of<'a>(
+        &'a self,
+        text: &PairText<'a>,
+    ) -> Result<(&'a [PromptPart], [&'a str; 3]), Error> {
         let instruction = self.instruction(text.instruction)?;
         let is_bare = self.template.form(instruction).map(<[Piece]>::as_ptr)
             == self.template.bare_pieces().map(<[Piece]>::as_ptr);
@@ -176,8 +181,8 @@ impl PromptEncoder {
             None => Ok(self.options.default_instruction.as_deref()),
             Some(_) if !self.template.has_instruction() && self.options.ignore_instruction => Ok(None),
             Some(_) if !self.template.has_instruction() => refuse(
-                "given: the prompt of this model has no place for one; leave it out, or start the server with \
-                 `--ignore-instruction`",
+                "given: the prompt of this model has no place for one; leave it out, or start the server \
+                 with `--ignore-instruction`",
             ),
             Some(requested) if self.template.form(Some(requested)).is_none() => {
                 refuse("empty: the chat template of this model has another form without one")
@@ -189,7 +194,7 @@ impl PromptEncoder {
 
 /// The message if a prompt has no room for its texts, by the request's own limit or the model's.
 pub(super) fn no_room(frame: usize, max: usize, is_requests: bool) -> String {
-    let frame = format!("the instruction and template alone take {frame} tokens");
+    let frame = format!("the instruction and template alone take {}", amount(frame, "token"));
     if is_requests {
         format!("`truncate_prompt_tokens` is too small: {frame}. Given: {max}")
     } else {

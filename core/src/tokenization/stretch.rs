@@ -6,7 +6,7 @@
 
 use super::{
     Truncation, TruncationDirection,
-    frame::{Part, slot_of},
+    frame::{PromptPart, slot_of},
     prompt::PromptEncoder,
     text::failed,
     tokens::{Owner, Tokens},
@@ -84,12 +84,12 @@ impl PromptEncoder {
     /// The prompt before truncation, as stretches.
     pub(super) fn stretches<'s>(
         &'s self,
-        parts: &'s [Part],
+        parts: &'s [PromptPart],
         texts: [&str; 3],
     ) -> Result<Vec<Stretch<'s>>, Error> {
-        let stretch = |part: &'s Part| match part {
-            Part::Fixed { ids, text } => Ok(Stretch::Fixed { ids, text }),
-            Part::Run { pieces, begins } => {
+        let stretch = |part: &'s PromptPart| match part {
+            PromptPart::Fixed { ids, text } => Ok(Stretch::Fixed { ids, text }),
+            PromptPart::Run { pieces, begins } => {
                 let mut string = RunString::default();
                 for piece in pieces {
                     string.push(piece.text(texts), slot_of(piece));
@@ -103,16 +103,16 @@ impl PromptEncoder {
     /// The tokens of the prompt. Tokens of texts that truncation cuts anyway may be missing.
     pub(super) fn tokens(
         &self,
-        parts: &[Part],
+        parts: &[PromptPart],
         texts: [&str; 3],
         needed: Needed,
         shared: Option<&SharedRuns>,
     ) -> Result<Tokens, Error> {
-        let encode = |part: &Part| match part {
-            Part::Fixed { .. } => Ok(None),
-            Part::Run { pieces, begins } => self.run_tokens(pieces, *begins, texts, needed).map(Some),
+        let encode = |part: &PromptPart| match part {
+            PromptPart::Fixed { .. } => Ok(None),
+            PromptPart::Run { pieces, begins } => self.run_tokens(pieces, *begins, texts, needed).map(Some),
         };
-        let is_shared = |part: &Part| !part.slots().contains(&Slot::Document);
+        let is_shared = |part: &PromptPart| !part.slots().contains(&Slot::Document);
         let encode_shared =
             || parts.iter().map(|part| if is_shared(part) { encode(part) } else { Ok(None) }).collect();
         let shared = match shared {
@@ -121,7 +121,7 @@ impl PromptEncoder {
         };
         let mut prompt = PromptTokens::default();
         for (index, part) in parts.iter().enumerate() {
-            if let Part::Fixed { ids, .. } = part {
+            if let PromptPart::Fixed { ids, .. } = part {
                 prompt.push_fixed(ids);
                 continue;
             }

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::error::Error;
 use std::collections::HashSet;
+use text_embeddings_backend_core::amount;
 use tokenizers::{Encoding, Model, OffsetType, PreTokenizer, Tokenizer};
 
 // They start and end alike, so that a tokenizer which only reads the ends fails the check.
@@ -261,9 +262,9 @@ pub(super) fn failed(error: tokenizers::Error) -> Error {
 }
 
 pub(super) fn frame_too_long(tokens: &Tokens, max: usize) -> Error {
-    let frame = tokens.count(Owner::Frame);
+    let frame = amount(tokens.count(Owner::Frame), "token");
     Error::Validation(format!(
-        "the prompt is too long: with the special tokens it takes {frame} tokens of a longest input of {max}"
+        "the prompt is too long: with the special tokens it takes {frame} of a longest input of {max}"
     ))
 }
 

@@ -41,7 +41,7 @@ SMALL = SIZES | {
     "num_hidden_layers": 2,
 }
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-# Spellings from before transformers 5.
+# Settings of config.json as transformers 4 wrote them.
 OLD = {
     "torch_dtype": "float32",
     "transformers_version": "4.41.2",
@@ -50,13 +50,13 @@ OLD = {
 }
 OLD_DROPPED = ("rope_parameters", "layer_types")
 HEADS = {"score": 1.5}
-# Length from which rotations are scaled.
+# The length of the original training: longer texts have scaled rotations.
 ORIGINAL = 32
 
 
 def unscaled_embeddings(hidden: int) -> dict[str, float]:
-    """Gemma multiplies embeddings by √hidden. This factor undoes that: otherwise the layers would hardly
-    change them."""
+    """Factors of the random weights for Gemma, which multiplies embeddings by √hidden. The embedding's factor
+    undoes that: random layers would hardly change such large states."""
     return {"embed_tokens": hidden**-0.5}
 
 

@@ -43,7 +43,7 @@ PAIRS = [
     ["red", "a"],
     [PLANET, LONG],
 ]
-# Input, longest length including special tokens, side that is cut.
+# An input, the longest length including special tokens, and the side that is cut.
 TRUNCATED = [([MARS], 9, "right"), ([MARS], 9, "left")]
 TRUNCATED_PAIRS = [
     ([PLANET, MARS], 40, "right"), ([PLANET, MARS], 21, "right"), ([PLANET, MARS], 21, "left"),
@@ -105,7 +105,7 @@ def spread(vectors: list[list[float]]) -> float:
 
 @torch.no_grad()
 def embedding_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
-    """Vectors before and after scaling to length one, and the vector of each of several dense folders."""
+    """Vectors before and after normalisation. A model with several dense folders has a vector for each."""
     model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, model_kwargs=FLOAT)
     assert model.max_seq_length == limit
     rows, others = (
@@ -158,7 +158,8 @@ def dense(folder: Path, pooled: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def cls_rows(folder: Path, limit: int) -> tuple[Rows, dict, str]:
-    """transformers' state of the first token: without modules.json, sentence-transformers would average."""
+    """The state of the first token, by transformers: without modules.json, sentence-transformers would take
+    the mean of all tokens."""
     model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     rows = Encoder(folder, limit).rows(TEXTS, TRUNCATED)
     for row in rows:

@@ -9,7 +9,7 @@ use std::{env, ffi::OsString, fmt};
 use clap::{
     Arg, ArgMatches, Command,
     builder::OsStr,
-    error::{ContextKind, ContextValue},
+    error::{ContextKind, ContextValue, ErrorKind},
     parser::ValueSource,
 };
 
@@ -94,19 +94,48 @@ fn names(message: &str, flag: &str) -> bool {
     })
 }
 
-/// The variable whose value clap refuses in this error about `arguments`; absent if the command line gave the
-/// value.
-pub(crate) fn refused_variable(
-    error: &clap::Error,
-    command: &Command,
-    arguments: &[OsString],
-) -> Option<String> {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
+/// Flags that another flag needs, each with the flag that needs it.
+const NEEDED: [(&str, &str); 3] = [
+    ("--rerank-true-token", "--rerank-false-token"),
+    ("--tls-key", "--tls-cert"),
+    ("--tls-cert", "--tls-key"),
+];
+
+/// A tip that names the variables of the flags in clap's error about `arguments`; absent if the command line
+/// gave all of them.
+pub(crate) fn variables_of(error: &clap::Error, command: &Command, arguments: &[OsString]) -> Option<String> {
+    let texts = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.as_str()],
+        Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
     };
-    // The flag is shown with the name of its value: `--port <PORT>`.
-    let flag = text(ContextKind::InvalidArg)?.split_whitespace().next()?;
+    // A flag is shown with the name of its value: `--port <PORT>`.
+    let flags = |kind| texts(kind).into_iter().filter_map(|text| text.split_whitespace().next());
+    let variable = |flag: &str| variable_of(flag, command, arguments);
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        let needs = |flag: &str| NEEDED.iter().find(|(needed, _)| *needed == flag).map(|(_, by)| *by);
+        return tip(flags(ContextKind::InvalidArg).filter_map(needs).filter_map(variable));
+    }
+    if error.kind() == ErrorKind::ArgumentConflict {
+        let both = flags(ContextKind::InvalidArg).chain(flags(ContextKind::PriorArg));
+        return tip(both.filter_map(variable));
+    }
+    let refused = texts(ContextKind::InvalidValue).first().copied().unwrap_or_default();
+    let (_, variable) = flags(ContextKind::InvalidArg).next().and_then(variable)?;
+    env::var(&variable)
+        .is_ok_and(|held| held == refused)
+        .then(|| format!("the value comes from the variable {variable}"))
+}
+
+/// The tip about flags and their variables; absent without any.
+fn tip(found: impl Iterator<Item = (String, String)>) -> Option<String> {
+    let tips: Vec<String> =
+        found.map(|(flag, variable)| format!("`{flag}` comes from the variable {variable}")).collect();
+    (!tips.is_empty()).then(|| tips.join("; "))
+}
+
+/// The flag and its variable, if that is set and `arguments` do not have the flag.
+fn variable_of(flag: &str, command: &Command, arguments: &[OsString]) -> Option<(String, String)> {
     let of = |command: &Command| {
         let mut arguments = command.get_arguments();
         let argument = arguments.find(|argument| argument.get_long() == flag.strip_prefix("--"))?;
@@ -118,8 +147,7 @@ pub(crate) fn refused_variable(
             || short.is_some_and(|short| given.starts_with(&format!("-{short}")))
     };
     let is_given = arguments.iter().any(|given| is_flag(&given.to_string_lossy()));
-    let value = text(ContextKind::InvalidValue).unwrap_or_default();
-    (!is_given && env::var(&variable).is_ok_and(|held| held == value)).then_some(variable)
+    (!is_given && env::var_os(&variable).is_some()).then(|| (flag.to_owned(), variable))
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub(crate) struct ModelArgs {
     /// `docs/rerankers.md` lists the families; the answers and scores of the named family apply, too.
     /// `builtin` is Qwen3-Reranker's prompt.
     #[arg(long, env, value_parser = values::chat_template, help_heading = "Prompt")]
-    pub(crate) chat_template: Option<ChatTemplate>,
+    pub(crate) chat_template: Option<ChatTemplateSource>,
 
     /// The number of layers after which a layer-wise re-ranker scores [default: 28, as its authors' card, or
     /// all if the model has no score there].
@@ -105,7 +105,8 @@ pub(crate) struct ModelArgs {
 
     /// Cut inputs that are too long, unless a request says otherwise, instead of refusing them.
     #[arg(
-        long, env, action = ArgAction::Set, num_args = 0..=1, default_value = "true", default_missing_value = "true",
+        long, env, action = ArgAction::Set, num_args = 0..=1,
+        default_value = "true", default_missing_value = "true",
         value_parser = BoolishValueParser::new(), help_heading = "Limits"
     )]
     pub(crate) auto_truncate: bool,
@@ -201,7 +202,7 @@ impl HubArgs {
 
 /// Where a generative re-ranker's prompt comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ChatTemplate {
+pub(crate) enum ChatTemplateSource {
     /// The prompt of a family.
     Builtin(&'static Family),
     /// A Jinja file with the roles system, query and document.

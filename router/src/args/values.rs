@@ -9,7 +9,7 @@ use text_embeddings_backend::{BackendKind, is_built_in, not_built_in};
 use text_embeddings_backend_core::{DType, Pool};
 use text_embeddings_core::families;
 
-use super::ChatTemplate;
+use super::ChatTemplateSource;
 
 /// A whole number from 1, for flags of the `NonZero` types.
 pub(crate) fn at_least_one<T: TryFrom<NonZeroU64>>(text: &str) -> Result<T, String> {
@@ -55,8 +55,9 @@ pub(super) fn pool(text: &str) -> Result<Pool, String> {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "clap wants a parser that can fail")]
-pub(super) fn chat_template(text: &str) -> Result<ChatTemplate, String> {
-    Ok(families::by_name(text).map_or_else(|_| ChatTemplate::File(text.into()), ChatTemplate::Builtin))
+pub(super) fn chat_template(text: &str) -> Result<ChatTemplateSource, String> {
+    Ok(families::by_name(text)
+        .map_or_else(|_| ChatTemplateSource::File(text.into()), ChatTemplateSource::Builtin))
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ use crate::{args::HubArgs, startup};
   MODEL=$(text-embeddings-router download Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models)
   HF_HUB_OFFLINE=1 text-embeddings-router --model-id Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models
 
-Prints the path of the model's folder, or of its GGUF file, which `--model-id` takes too. Files that are there already are not fetched again.")]
+Prints the path of the model's folder, or of its GGUF file, which `--model-id` takes too. \
+Files that are there already are not fetched again.")]
 pub(crate) struct DownloadArgs {
     /// The model: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`.
     #[arg(env = "MODEL_ID")]
@@ -35,7 +36,7 @@ pub(crate) struct DownloadArgs {
 pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     // A terminal shows bars; elsewhere the log shows the progress.
     let level = if io::stderr().is_terminal() { "warn" } else { "info" };
-    let source = startup::source(&args.model, &args.hub);
+    let source = startup::model_source(&args.model, &args.hub);
     let folder = block_on(level, startup::load(&source, startup::Choices::default()))?;
     ensure!(!folder.is_temporary(), "`{}` is in this binary: there is nothing to download", args.model);
     let mut out = io::stdout().lock();

@@ -23,7 +23,7 @@ use clap::{
 use text_embeddings_core::files::DEMO_MODEL_ID;
 
 use crate::{
-    args::{Args, Given, ModelArgs, refused_variable, set_aside_service_links},
+    args::{Args, Given, ModelArgs, set_aside_service_links, variables_of},
     config::ServerConfig,
     startup::{self, Started},
     telemetry::logging,
@@ -64,7 +64,8 @@ pub(crate) const VARIABLES: [(&str, &str); 15] = [
     ),
     (
         "HF_HOME",
-        "The folder of the Hub's files and token [default: `huggingface` in XDG_CACHE_HOME, else in ~/.cache]",
+        "The folder of the Hub's files and token \
+         [default: `huggingface` in XDG_CACHE_HOME, else in ~/.cache]",
     ),
     (
         "HF_HUB_CACHE",
@@ -98,13 +99,13 @@ pub(crate) enum Invocation {
     /// To serve.
     Serve(Box<Args>, Given),
     /// Something else.
-    Run(Box<Task>, Given),
+    Run(Box<CommandArgs>, Given),
 }
 
 /// A subcommand with its arguments.
 #[derive(Debug, Subcommand)]
 #[command(subcommand_help_heading = "Commands")]
-pub(crate) enum Task {
+pub(crate) enum CommandArgs {
     /// Score documents for a query and put the best first, without a server.
     Rerank(Box<rerank::RerankArgs>),
     /// Fetch a model for use without the network, and print where it is.
@@ -121,7 +122,7 @@ pub(crate) enum Task {
     Man(generated::ManArgs),
 }
 
-impl Task {
+impl CommandArgs {
     /// Runs the command.
     ///
     /// # Errors
@@ -178,7 +179,7 @@ impl Invocation {
             return Ok(Self::Serve(Box::new(args), given));
         };
         let given = complete.find_subcommand(name).map(|task| Given::new(task, of_task)).unwrap_or_default();
-        Ok(Self::Run(Box::new(Task::from_arg_matches(&matches)?), given))
+        Ok(Self::Run(Box::new(CommandArgs::from_arg_matches(&matches)?), given))
     }
 }
 
@@ -186,7 +187,7 @@ impl Invocation {
 pub(crate) fn command_line() -> Command {
     let server = Args::command();
     let about = server.get_about().cloned().unwrap_or_default();
-    Task::augment_subcommands(server)
+    CommandArgs::augment_subcommands(server)
         .about(about)
         .subcommand_required(false)
         .arg_required_else_help(false)
@@ -194,16 +195,16 @@ pub(crate) fn command_line() -> Command {
         .subcommand_negates_reqs(true)
         .max_term_width(WIDEST_HELP)
         .override_usage(
-            "text-embeddings-router [serve] [--model-id <MODEL_ID>] [OPTIONS]\n       text-embeddings-router <COMMAND>",
+            "text-embeddings-router [serve] [OPTIONS]\n\
+             \x20      text-embeddings-router <COMMAND>",
         )
         .after_help("`--help` lists all flags and variables; docs/cli.md has the same as a page.")
         .after_long_help(variables())
         .mut_args(in_help)
         .mut_subcommands(|task| {
             let is_shared = |argument: &Arg| argument.get_help_heading().is_some();
-            task.max_term_width(WIDEST_HELP).mut_args(|argument| {
-                if is_shared(&argument) { in_help(argument) } else { argument }
-            })
+            task.max_term_width(WIDEST_HELP)
+                .mut_args(|argument| if is_shared(&argument) { in_help(argument) } else { argument })
         })
 }
 
@@ -223,9 +224,7 @@ fn variables() -> String {
 
 /// clap's error with a tip.
 fn with_tips(mut error: clap::Error, command: &Command, arguments: &[OsString]) -> clap::Error {
-    let variable = refused_variable(&error, command, arguments);
-    let variable = variable.map(|variable| format!("the value comes from the variable {variable}"));
-    if let Some(tip) = missing(&error).or(variable) {
+    if let Some(tip) = missing(&error).or_else(|| variables_of(&error, command, arguments)) {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
@@ -328,7 +327,7 @@ mod tests {
         else {
             unreachable!()
         };
-        assert!(matches!(*task, Task::Rerank(_)));
+        assert!(matches!(*task, CommandArgs::Rerank(_)));
         for (arguments, expected) in [
             ("router rerank --query x a", "--model-id demo"),
             ("router --port 80 rerank", "rerank"),

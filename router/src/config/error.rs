@@ -1,6 +1,6 @@
 //! Flags that cannot be served: errors of the start, each with what to give instead.
 
-use text_embeddings_backend_core::ModelType;
+use text_embeddings_backend_core::{ModelType, amount};
 
 /// A flag, or a combination of flags and files, that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +23,8 @@ pub(crate) enum ConfigError {
     NoKey,
     /// A flag that is about another kind of model.
     #[error(
-        "`{flag}` is for {of}, but `{model_id}` is served as {model_type}: leave it out, or see `--model-type`"
+        "`{flag}` is for {of}, but `{model_id}` is served as {model_type}: leave it out, or see \
+         `--model-type`"
     )]
     OtherKind {
         /// The flag.
@@ -37,7 +38,8 @@ pub(crate) enum ConfigError {
     },
     /// The flag asks for more than the model's positions allow.
     #[error(
-        "`--max-input-length {asked}` is more than the {positions} tokens that the model's positions allow: give at most that"
+        "`--max-input-length {asked}` is more than the {positions} tokens that the model's positions allow: \
+         give at most that"
     )]
     BeyondPositions {
         /// The flag's value.
@@ -47,7 +49,9 @@ pub(crate) enum ConfigError {
     },
     /// An input that does not fit into a batch and may not be cut.
     #[error(
-        "with `--auto-truncate false`, `--max-batch-tokens {budget}` must hold the longest input of {longest} tokens: raise it, or give `--max-input-length`"
+        "with `--auto-truncate false`, `--max-batch-tokens {budget}` must hold the longest input of {}: \
+         raise it, or give `--max-input-length`",
+        amount(longest, "token")
     )]
     BudgetTooSmall {
         /// `--max-batch-tokens`.

@@ -7,6 +7,7 @@
 use std::num::NonZeroUsize;
 
 use text_embeddings_backend::ON_CPU;
+use text_embeddings_backend_core::amount;
 
 use super::{ConfigError, ModelLimits};
 use crate::args::Args;
@@ -69,13 +70,13 @@ pub(super) fn fit(args: &Args, limits: &ModelLimits, threads: usize) -> Result<F
     };
     if explicit.is_some() && most < taken {
         warnings.push(format!(
-            "`--max-batch-tokens {most}` makes the longest input shorter than the {taken} tokens that the model takes; \
-             {longer}: `--max-input-length` sets the longest input independently"
+            "`--max-batch-tokens {most}` makes the longest input shorter than the {taken} tokens that the \
+             model takes; {longer}: `--max-input-length` sets the longest input independently"
         ));
     }
     let remedy =
         if args.model.max_input_length.is_some() { "" } else { "; `--max-input-length` sets another length" };
-    let told = format!("Longest input: {longest} tokens ({reason}); {longer}{remedy}");
+    let told = format!("Longest input: {} ({reason}); {longer}{remedy}", amount(longest, "token"));
     let budget = explicit.unwrap_or(default_budget(ON_CPU, threads, args.model.prefix_cache_bytes));
     Ok(Fitted { longest, budget, told, warnings })
 }
@@ -105,8 +106,8 @@ fn longest_input(
     };
     if limits.max_seq_length.is_some() && longest > positions {
         warnings.push(format!(
-            "max_seq_length {longest} in the model's files is more than the {positions} tokens that the model's positions \
-             allow: the longest input is {positions}"
+            "max_seq_length {longest} in the model's files is more than the {positions} tokens that the \
+             model's positions allow: the longest input is {positions}"
         ));
     }
     if longest > positions { Ok((positions, all())) } else { Ok((longest, reason)) }

@@ -20,7 +20,7 @@ use super::{
     ConfigError,
     limits::{Fitted, fit},
 };
-use crate::args::{Args, ChatTemplate};
+use crate::args::{Args, ChatTemplateSource};
 
 const DEFAULT_MAX_CLIENT_BATCH_SIZE: usize = 32;
 const DEFAULT_MAX_RERANK_TEXTS: usize = 1000;
@@ -67,7 +67,7 @@ pub(crate) struct Config {
     /// The instruction of requests without one; absent: the model's own.
     pub(crate) default_instruction: Option<String>,
     /// The prompt's source; absent: the model's own template, else the built-in one of its family.
-    pub(crate) chat_template: Option<ChatTemplate>,
+    pub(crate) chat_template: Option<ChatTemplateSource>,
     /// Whether control tokens in a client's text take effect.
     pub(crate) parse_special_tokens: bool,
     /// Whether a request's instruction is ignored if the prompt has no place for one.
@@ -127,8 +127,8 @@ impl Config {
         let mut notices = Vec::new();
         if args.model.parse_special_tokens {
             notices.push(
-                "control tokens in the texts of clients take effect (`--parse-special-tokens`): a document can write what \
-                 only the template should, and so decide its own score"
+                "control tokens in the texts of clients take effect (`--parse-special-tokens`): a document \
+                 can write what only the template should, and so decide its own score"
                     .to_owned(),
             );
         }

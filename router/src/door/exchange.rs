@@ -61,11 +61,11 @@ impl Drop for Exchange {
 
 /// An extension of the request. With it a handler says that it keeps the body.
 #[derive(Clone)]
-pub(crate) struct Keeping(
+pub(crate) struct BodyKeeping(
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC keeps every body"))] Arc<Exchange>,
 );
 
-impl Keeping {
+impl BodyKeeping {
     pub(super) fn new(exchange: &Arc<Exchange>) -> Self {
         Self(Arc::clone(exchange))
     }

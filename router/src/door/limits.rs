@@ -81,7 +81,8 @@ fn connections(asked: Option<NonZeroUsize>, descriptors: Option<usize>) -> Resul
             flag: "--max-connections",
             value: asked.to_string(),
             problem: format!(
-                "is more than the {most} that this process has descriptors for: raise its limit (`ulimit -n`), or give less"
+                "is more than the {most} that this process has descriptors for: raise its limit \
+                 (`ulimit -n`), or give less"
             ),
         }),
         Some(asked) => Ok(asked),

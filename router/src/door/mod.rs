@@ -30,7 +30,7 @@ use self::{
     budget::Budget,
     download::Download,
     exchange::Exchange,
-    places::{Admission, ConnectionPlace, ConnectionPlaces},
+    places::{ConnectionAdmission, ConnectionPlace, ConnectionPlaces},
     socket::{Socket, Watched},
     tls::Inside,
     upload::Upload,
@@ -41,7 +41,7 @@ use crate::serve::Stop;
 #[cfg(feature = "http")]
 pub(crate) use self::upload::UploadCut;
 pub(crate) use self::{
-    exchange::Keeping,
+    exchange::BodyKeeping,
     limits::{ClientLimits, DEFAULT_UNREAD_BYTES, descriptors},
     socket::Listener,
     tls::Certificate,
@@ -71,9 +71,10 @@ const PING: (Duration, Duration) = (Duration::from_mins(1), Duration::from_secs(
 const REFUSALS: usize = 16;
 const REFUSAL: Duration = Duration::from_millis(500);
 /// The message for them.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-    content-length: 127\r\nconnection: close\r\n\r\n\
-    {\"error\":\"every connection of this server is in use: come back later, or raise `--max-connections`\",\"error_type\":\"Overloaded\"}\n";
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+    retry-after: 1\r\ncontent-length: 127\r\nconnection: close\r\n\r\n\
+    {\"error\":\"every connection of this server is in use: come back later, or raise `--max-connections`\",\
+    \"error_type\":\"Overloaded\"}\n";
 
 /// The protocol of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,9 +159,9 @@ impl Door {
     async fn place(&self) -> Option<ConnectionPlace> {
         loop {
             match self.places.take() {
-                Admission::Taken(place) => return Some(place),
-                Admission::Soon(wait) => tokio::time::sleep(wait).await,
-                Admission::None => return None,
+                ConnectionAdmission::Taken(place) => return Some(place),
+                ConnectionAdmission::Soon(wait) => tokio::time::sleep(wait).await,
+                ConnectionAdmission::None => return None,
             }
         }
     }
@@ -272,7 +273,7 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let exchange = Exchange::begin(&self.watch, &self.budgets, self.speech);
-        let keeping = Keeping::new(&exchange);
+        let keeping = BodyKeeping::new(&exchange);
         let mut request = request.map(|body| Body::new(Upload::new(body, Arc::clone(&exchange))));
         request.extensions_mut().insert(keeping);
         let answer = self.app.clone().call(request);

@@ -48,7 +48,7 @@ struct Taken {
 }
 
 /// The outcome for a new connection.
-pub(crate) enum Admission {
+pub(crate) enum ConnectionAdmission {
     /// It has its place.
     Taken(ConnectionPlace),
     /// There will be a place after this time.
@@ -78,17 +78,19 @@ impl ConnectionPlaces {
 
     /// A place for a new connection. If all are taken, the connection that has waited longest for its client
     /// is closed.
-    pub(crate) fn take(self: &Arc<Self>) -> Admission {
+    pub(crate) fn take(self: &Arc<Self>) -> ConnectionAdmission {
         let mut taken = self.lock();
         if taken.watches.len() >= self.limits.connections {
             let now = self.clock.now();
             let Some(watch) = taken.first_to_go(now) else {
                 let waiting = taken.watches.values().filter_map(|watch| watch.rank()).map(|(_, since)| since);
                 let first = waiting.min().map(|since| (since + GRACE).saturating_sub(now).max(1));
-                return first.map_or(Admission::None, |wait| Admission::Soon(Duration::from_millis(wait)));
+                return first.map_or(ConnectionAdmission::None, |wait| {
+                    ConnectionAdmission::Soon(Duration::from_millis(wait))
+                });
             };
             if taken.watches.len() >= self.limits.connections.saturating_add(LEAVING) {
-                return Admission::Soon(Duration::from_millis(MOMENT));
+                return ConnectionAdmission::Soon(Duration::from_millis(MOMENT));
             }
             watch.evict();
         }
@@ -96,7 +98,7 @@ impl ConnectionPlaces {
         let id = taken.next;
         taken.next += 1;
         taken.watches.insert(id, Arc::clone(&watch));
-        Admission::Taken(ConnectionPlace { places: Arc::clone(self), id, watch })
+        ConnectionAdmission::Taken(ConnectionPlace { places: Arc::clone(self), id, watch })
     }
 
     /// Closes the connection that has waited longest for its client, if there is one.
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
     use crate::args::Args;
 
-    impl Admission {
+    impl ConnectionAdmission {
         fn unwrap(self) -> ConnectionPlace {
             match self {
                 Self::Taken(place) => place,
@@ -196,7 +198,7 @@ mod tests {
         working.watch.owe();
         tokio::time::sleep(Duration::from_millis(5)).await;
         let second = places.take().unwrap();
-        assert!(matches!(places.take(), Admission::Soon(_)));
+        assert!(matches!(places.take(), ConnectionAdmission::Soon(_)));
         wait().await;
         let third = places.take().unwrap();
         assert!(is_evicted(&first).await && !is_evicted(&second).await && !is_evicted(&working).await);
@@ -216,10 +218,10 @@ mod tests {
             place.watch.begin();
             place.watch.owe();
         }
-        assert!(matches!(places.take(), Admission::None));
+        assert!(matches!(places.take(), ConnectionAdmission::None));
         taken[0].watch.settle(1);
         wait().await;
-        assert!(matches!(places.take(), Admission::Taken(_)));
+        assert!(matches!(places.take(), ConnectionAdmission::Taken(_)));
     }
 
     #[tokio::test]
@@ -228,7 +230,7 @@ mod tests {
         let mut taken: Vec<ConnectionPlace> = (0..100).map(|_| places.take().unwrap()).collect();
         wait().await;
         taken.extend((0..LEAVING).map(|_| places.take().unwrap()));
-        assert!(matches!(places.take(), Admission::Soon(_)));
+        assert!(matches!(places.take(), ConnectionAdmission::Soon(_)));
     }
 
     #[tokio::test]

@@ -42,7 +42,8 @@ pub(crate) enum UploadCut {
     TooSlow,
     /// Other bodies needed the room.
     #[error(
-        "too many requests are arriving at once, and this one took the longest: send it again, or raise `--max-unread-bytes`"
+        "too many requests are arriving at once, and this one took the longest: send it again, or raise \
+         `--max-unread-bytes`"
     )]
     NoRoom,
 }

@@ -34,7 +34,7 @@ use tonic::{
 };
 use tonic_health::pb::health_server::HealthServer;
 
-use crate::{auth::Keys, door::Speech, state::AppState};
+use crate::{auth::ApiKeys, door::Speech, state::AppState};
 
 /// gRPC's default limit for a message, in bytes. Clients of text-embeddings-inference may send that much
 /// whatever `--payload-limit` says.
@@ -68,7 +68,7 @@ fn routes(state: AppState) -> io::Result<Routes> {
     let health = HealthServer::new(health::HealthService(state.clone()))
         .max_decoding_message_size(SMALL_MESSAGE_LIMIT);
     // Without `--api-key-everywhere`, reflection needs no key.
-    let open = Key(if state.server.key_everywhere { state.keys.clone() } else { Keys::default() });
+    let open = Key(if state.server.key_everywhere { state.keys.clone() } else { ApiKeys::default() });
     let grpc = Grpc(state);
     let mut routes = Routes::builder();
     routes
@@ -118,7 +118,7 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
 
 /// Passes calls on that carry the key. Without a key on the server, all calls pass.
 #[derive(Clone)]
-struct Key(Keys);
+struct Key(ApiKeys);
 
 impl Interceptor for Key {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {

@@ -4,6 +4,7 @@
 //! both ways give the same ranks; a stream keeps at most as much as a single message may hold; `truncate`
 //! cannot be absent: the default is `false`, as in TEI.
 
+use text_embeddings_backend_core::amount;
 use text_embeddings_core::{
     service::{Rank, RerankRequest},
     tokenization::TokenLimits,
@@ -103,7 +104,9 @@ impl StreamBudget {
         let limit = self.limit;
         self.left = self.left.checked_sub(bytes).ok_or_else(|| {
             refuse(Status::out_of_range(format!(
-                "the messages of the stream have more than {limit} bytes of text: send less, or raise `--payload-limit`"
+                "the messages of the stream have more than {} of text: send less, or raise \
+                 `--payload-limit`",
+                amount(limit, "byte")
             )))
         })?;
         Ok(())

@@ -15,6 +15,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use text_embeddings_backend_core::amount;
 use text_embeddings_core::error::{Cause, Error, ErrorKind};
 
 use super::{
@@ -79,8 +80,9 @@ impl ApiError {
 
     /// A body of more than `limit` bytes.
     pub(crate) fn too_large(limit: usize) -> Self {
+        let limit = amount(limit, "byte");
         let message =
-            format!("the request body has more than {limit} bytes: send less, or raise `--payload-limit`");
+            format!("the request body has more than {limit}: send less, or raise `--payload-limit`");
         Self::validation(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
@@ -96,7 +98,8 @@ impl ApiError {
     /// A body whose `Content-Type` is neither JSON nor `MessagePack`.
     pub(crate) fn media_type(given: &str) -> Self {
         let message = format!(
-            "the request body must be JSON or MessagePack, with `Content-Type: application/json` or `application/msgpack`, not `{given}`"
+            "the request body must be JSON or MessagePack, with `Content-Type: application/json` or \
+             `application/msgpack`, not `{given}`"
         );
         Self::validation(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }

@@ -27,7 +27,7 @@ use super::{
     format::{BodyFormat, read_message_pack},
 };
 use crate::{
-    door::{Keeping, UploadCut},
+    door::{BodyKeeping, UploadCut},
     state::AppState,
 };
 
@@ -54,7 +54,7 @@ impl FromRequest<AppState> for RawBody {
         if waits && declared.is_some_and(|length: usize| length > limit) {
             return Err(ApiError::too_large(limit));
         }
-        if let Some(keeping) = request.extensions().get::<Keeping>() {
+        if let Some(keeping) = request.extensions().get::<BodyKeeping>() {
             keeping.keep();
         }
         read(request.into_body(), limit, declared.unwrap_or_default()).await.map(Self)
@@ -116,7 +116,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Sent<T> {
 
 /// A body that is not parsed yet. `MessagePack` is decoded already, into a JSON value.
 pub(crate) struct Unread {
-    content: Content,
+    content: BodyContent,
     /// The format of the answer.
     pub(crate) answer_format: BodyFormat,
     /// The number of times that the whole body was read.
@@ -124,7 +124,7 @@ pub(crate) struct Unread {
     pub(crate) readings: std::sync::atomic::AtomicUsize,
 }
 
-enum Content {
+enum BodyContent {
     Json(Vec<u8>),
     /// The content of a `MessagePack` body.
     Value(Value),
@@ -158,8 +158,10 @@ impl Unread {
         answer_format: BodyFormat,
     ) -> Result<Self, ApiError> {
         let content = match format {
-            BodyFormat::Json => Content::Json(bytes),
-            BodyFormat::MessagePack => Content::Value(read_message_pack(&bytes).map_err(Mistake::Malformed)?),
+            BodyFormat::Json => BodyContent::Json(bytes),
+            BodyFormat::MessagePack => {
+                BodyContent::Value(read_message_pack(&bytes).map_err(BodyMistake::Malformed)?)
+            }
         };
         Ok(Self {
             content,
@@ -184,10 +186,10 @@ impl Unread {
         let visitor = FirstOf { names, found: &mut found };
         // A visitor that leaves fields unread ends in an error, which means nothing here.
         match &self.content {
-            Content::Json(bytes) => {
+            BodyContent::Json(bytes) => {
                 drop(serde_json::Deserializer::from_slice(bytes).deserialize_map(visitor));
             }
-            Content::Value(value) => drop(value.deserialize_map(visitor)),
+            BodyContent::Value(value) => drop(value.deserialize_map(visitor)),
         }
         found
     }
@@ -220,8 +222,8 @@ impl Unread {
         #[cfg(test)]
         self.readings.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let parsed = match &self.content {
-            Content::Json(bytes) => parse(bytes),
-            Content::Value(value) => parse_value(value).map_err(Mistake::Invalid),
+            BodyContent::Json(bytes) => parse(bytes),
+            BodyContent::Value(value) => parse_value(value).map_err(BodyMistake::Invalid),
         };
         parsed.map_err(ApiError::from)
     }
@@ -229,18 +231,18 @@ impl Unread {
 
 /// A mistake in a body.
 #[derive(Debug, PartialEq, Eq)]
-enum Mistake {
+enum BodyMistake {
     /// It is not in its format.
     Malformed(String),
     /// It is in its format, but the route does not take it.
     Invalid(String),
 }
 
-impl From<Mistake> for ApiError {
-    fn from(mistake: Mistake) -> Self {
+impl From<BodyMistake> for ApiError {
+    fn from(mistake: BodyMistake) -> Self {
         match mistake {
-            Mistake::Malformed(message) => Self::malformed(shorten(&message)),
-            Mistake::Invalid(message) => Self::invalid(shorten(&message)),
+            BodyMistake::Malformed(message) => Self::malformed(shorten(&message)),
+            BodyMistake::Invalid(message) => Self::invalid(shorten(&message)),
         }
     }
 }
@@ -350,23 +352,26 @@ fn invalid(path: &serde_path_to_error::Path, problem: &impl fmt::Display) -> Str
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Mistake> {
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, BodyMistake> {
     let text = str::from_utf8(bytes).map_err(|error| {
-        Mistake::Malformed(format!("the request body is not UTF-8: byte {} is wrong", error.valid_up_to()))
+        BodyMistake::Malformed(format!(
+            "the request body is not UTF-8: byte {} is wrong",
+            error.valid_up_to()
+        ))
     })?;
     let malformed =
-        |error: &serde_json::Error| Mistake::Malformed(format!("the request body is not JSON: {error}"));
+        |error: &serde_json::Error| BodyMistake::Malformed(format!("the request body is not JSON: {error}"));
     // Serde would accept a list as the values of a struct's fields in their order.
     if text.trim_start().starts_with(|first| first != '{') {
         return Err(match serde_json::from_str::<IgnoredAny>(text) {
-            Ok(_) => Mistake::Invalid("the request body is not a JSON object".to_owned()),
+            Ok(_) => BodyMistake::Invalid("the request body is not a JSON object".to_owned()),
             Err(error) => malformed(&error),
         });
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         match error.inner().classify() {
-            Category::Data => Mistake::Invalid(invalid(error.path(), error.inner())),
+            Category::Data => BodyMistake::Invalid(invalid(error.path(), error.inner())),
             _ => malformed(error.inner()),
         }
     })?;
@@ -431,7 +436,7 @@ mod tests {
             let expected = expected.to_owned();
             let is_malformed = expected.contains(" not JSON: ") || expected.contains(" not UTF-8: ");
             let expected =
-                if is_malformed { Mistake::Malformed(expected) } else { Mistake::Invalid(expected) };
+                if is_malformed { BodyMistake::Malformed(expected) } else { BodyMistake::Invalid(expected) };
             assert_eq!(parse::<RerankBody>(body).err(), Some(expected), "{}", String::from_utf8_lossy(body));
         }
     }

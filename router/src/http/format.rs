@@ -14,6 +14,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use text_embeddings_backend_core::amount;
 
 /// The media type of answers in `MessagePack`.
 pub(crate) const MESSAGE_PACK: &str = "application/msgpack";
@@ -102,7 +103,10 @@ pub(crate) fn read_message_pack(bytes: &[u8]) -> Result<Value, String> {
         .map_err(|error| format!("the request body is not MessagePack that JSON could say, too: {error}"))?;
     let rest = deserializer.get_ref().len();
     if rest > 0 {
-        return Err(format!("the request body is not MessagePack: {rest} bytes follow its end"));
+        return Err(format!(
+            "the request body is not MessagePack: it goes on for {} after its end",
+            amount(rest, "byte")
+        ));
     }
     Ok(value)
 }

@@ -25,7 +25,8 @@ pub(crate) fn prompt_tokens() -> Schema {
         .item(number(-1).maximum(Some(-1_i64)))
         .item(number(1))
         .description(Some(
-            "vLLM: the most tokens of a prompt, template and instruction included; -1 for as many as the model takes.",
+            "vLLM: the most tokens of a prompt, template and instruction included; -1 for as many as the \
+             model takes.",
         ))
         .build()
         .into()

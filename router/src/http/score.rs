@@ -41,7 +41,8 @@ pub(crate) const NAMES: [[&str; 2]; 4] =
 /// The pairs to score. [`Options`] has the other fields.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = ScoreRequest, example = json!({
-    "queries": "What is deep learning?", "documents": ["Bread is baked from flour.", "Machine learning with many layers."]
+    "queries": "What is deep learning?",
+    "documents": ["Bread is baked from flour.", "Machine learning with many layers."]
 }))]
 pub(crate) struct ScoreBody {
     /// One query for all documents, or one for each.

@@ -72,7 +72,7 @@ fn advice(has_onnx: bool, is_built_in: impl Fn(BackendKind) -> bool) -> Option<S
 }
 
 /// The weight files and the types that they store, in a few words.
-pub(super) fn source(folder: &ModelFolder) -> String {
+pub(super) fn weight_files(folder: &ModelFolder) -> String {
     let stored = folder.stored.as_ref().map_or_else(String::new, |stored| format!(" ({stored})"));
     let name = |path: &Path| path.strip_prefix(&folder.root).unwrap_or(path).display().to_string();
     match folder.weights.as_slice() {

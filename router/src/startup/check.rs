@@ -6,11 +6,11 @@
 
 use anyhow::ensure;
 use text_embeddings_backend::{Backend, BatchBuilder, Text, Wanted};
-use text_embeddings_backend_core::{ModelType, Output, Pool};
+use text_embeddings_backend_core::{ModelType, Output, Pool, amount};
 use text_embeddings_core::{
     service::ServedModel,
     tokenization::{
-        Encoder, Input, ListText, ListwiseEncoder, PairText, Prompt, TokenLimits, Truncation,
+        Encoder, Input, ListPrompt, ListText, ListwiseEncoder, PairText, TokenLimits, Truncation,
         TruncationDirection,
     },
 };
@@ -32,24 +32,26 @@ pub(super) fn model(
     model: &ServedModel,
 ) -> anyhow::Result<usize> {
     match model_type {
-        ModelType::Embedding(Pool::Splade) => sparse(backend, encoder, model).map(|()| model.dimensions),
+        ModelType::Embedding(Pool::Splade) => {
+            check_sparse(backend, encoder, model).map(|()| model.dimensions)
+        }
         ModelType::Embedding(_) => {
             if model.is_lexical {
-                sparse(backend, encoder, model)?;
+                check_sparse(backend, encoder, model)?;
             }
-            embedding(backend, encoder, model)
+            check_embedding(backend, encoder, model)
         }
-        ModelType::Classifier => classifier(backend, encoder).map(|()| 0),
+        ModelType::Classifier => check_classifier(backend, encoder).map(|()| 0),
         ModelType::Reranker | ModelType::ListwiseReranker => match encoder {
-            Encoder::Listwise(encoder) => listwise(backend, encoder).map(|()| 0),
-            _ => reranker(backend, encoder, model).map(|()| 0),
+            Encoder::Listwise(encoder) => check_listwise(backend, encoder).map(|()| 0),
+            _ => check_reranker(backend, encoder, model).map(|()| 0),
         },
     }
 }
 
 /// Two different pairs must get two different scores: a server that gives every text 0.7310586 is worse than
 /// no server.
-fn reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
+fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
     let logits = compute(backend, encoder, PAIRS.map(pair), Wanted::WHOLE)?.map(|output| output.whole);
     let scores: Vec<f32> =
         logits.iter().map(|logits| model.relevance(logits)).collect::<Result<_, _>>().unwrap_or_default();
@@ -59,21 +61,21 @@ fn reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -
     );
     ensure!(
         (scores[0] - scores[1]).abs() > SAME_SCORE,
-        "two different test pairs got the same raw score, {}: the checkpoint's weights do not read the prompt; \
-         download it again, or check that it is the re-ranker that `--model-id` means",
+        "two different test pairs got the same raw score, {}: the checkpoint's weights do not read the \
+         prompt; download it again, or check that it is the re-ranker that `--model-id` means",
         scores[0]
     );
     Ok(())
 }
 
 /// The vectors of a query and two documents must be numbers, and no two alike.
-fn listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyhow::Result<()> {
+fn check_listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyhow::Result<()> {
     let documents = PAIRS.map(|[_, document]| document);
     let list = ListText { instruction: None, query: PAIRS[0][0], documents: &documents };
     let truncation =
         Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     let mut batch = BatchBuilder::new(backend.packing());
-    for Prompt { ids, marks, .. } in encoder.encode_list(&list, truncation, &|| false)?.prompts {
+    for ListPrompt { ids, marks, .. } in encoder.encode_list(&list, truncation, &|| false)?.prompts {
         batch.push(&Text { marks, ..Text::new(ids, Wanted::TOKENS) });
     }
     let texts = backend.predict(&batch.build())?.texts;
@@ -81,8 +83,8 @@ fn listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyhow::Res
     let vectors: Vec<&[f32]> = texts.iter().flat_map(|text| text.tokens.values.chunks_exact(width)).collect();
     ensure!(
         vectors.len() > PAIRS.len() && vectors.iter().copied().flatten().all(|value| value.is_finite()),
-        "the vectors of two test documents hold values that are not numbers: the checkpoint's weights are broken; \
-         download it again"
+        "the vectors of two test documents hold values that are not numbers: the checkpoint's weights are \
+         broken; download it again"
     );
     let largest = vectors.iter().copied().flatten().fold(0.0, |largest: f32, value| largest.max(value.abs()));
     let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= SAME_SCORE * largest;
@@ -91,13 +93,14 @@ fn listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyhow::Res
         (1..vectors.len()).any(|index| vectors[..index].iter().any(|other| is_same(vectors[index], other)));
     ensure!(
         !twice,
-        "two different test texts got the same vector: the checkpoint's weights do not read the prompt; download it again"
+        "two different test texts got the same vector: the checkpoint's weights do not read the prompt; \
+         download it again"
     );
     Ok(())
 }
 
 /// A classifier's logits must be numbers.
-fn classifier(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
+fn check_classifier(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()> {
     let logits = compute(backend, encoder, PAIRS.map(pair), Wanted::WHOLE)?.map(|output| output.whole);
     ensure!(
         logits.iter().flatten().all(|logit| logit.is_finite()),
@@ -107,37 +110,41 @@ fn classifier(backend: &mut dyn Backend, encoder: &Encoder) -> anyhow::Result<()
 }
 
 /// Two different texts must get two different vectors. Returns their length.
-fn embedding(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<usize> {
+fn check_embedding(
+    backend: &mut dyn Backend,
+    encoder: &Encoder,
+    model: &ServedModel,
+) -> anyhow::Result<usize> {
     let [first, second] = compute(backend, encoder, texts(model), Wanted::WHOLE)?.map(|output| output.whole);
     ensure!(
         first.iter().chain(&second).all(|value| value.is_finite()),
-        "the vectors of two test texts hold values that are not numbers: the checkpoint's weights are broken; download \
-         it again"
+        "the vectors of two test texts hold values that are not numbers: the checkpoint's weights are \
+         broken; download it again"
     );
     let largest = first.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
     let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= SAME_SCORE * largest;
     ensure!(
         !first.iter().zip(&second).all(is_close),
-        "two different test texts got the same vector: the checkpoint's weights, or the pooling, do not read the text; \
-         download the model again, or check `--pooling`"
+        "two different test texts got the same vector: the checkpoint's weights, or the pooling, do not read \
+         the text; download the model again, or check `--pooling`"
     );
     Ok(first.len())
 }
 
 /// Two different texts must get two different sparse vectors of numbers.
-fn sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
+fn check_sparse(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
     let [first, second] =
         compute(backend, encoder, texts(model), Wanted::SPARSE)?.map(|output| output.sparse);
     ensure!(
         first.iter().chain(&second).all(|entry| entry.value.is_finite()),
-        "the sparse vectors of two test texts hold values that are not numbers: the checkpoint's weights are broken; \
-         download it again"
+        "the sparse vectors of two test texts hold values that are not numbers: the checkpoint's weights are \
+         broken; download it again"
     );
     ensure!(
         first != second,
-        "two different test texts got the same sparse vector, with {} entries: the checkpoint's weights do not read \
-         the text; download the model again, or check `--pooling`",
-        first.len()
+        "two different test texts got the same sparse vector, with {}: the checkpoint's weights do not \
+         read the text; download the model again, or check `--pooling`",
+        amount(first.len(), "entry")
     );
     Ok(())
 }
@@ -170,5 +177,7 @@ fn compute(
     }
     let texts = backend.predict(&batch.build())?.texts;
     let got = texts.len();
-    texts.try_into().map_err(|_| anyhow::anyhow!("the backend gave the outputs of {got} texts for two"))
+    texts
+        .try_into()
+        .map_err(|_| anyhow::anyhow!("the backend gave the outputs of {} for two", amount(got, "text")))
 }

@@ -1,9 +1,9 @@
 //! The most memory that the server takes, and the memory that it may use.
 //!
-//! Input: the loaded model and the limits on requests. Output: a [`Plan`], for the log, or an error. What
-//! must hold: a model whose largest batch cannot fit is refused at the start instead of being killed under
-//! load. The memory that requests can take is only a reason for a warning, because hardly any server reaches
-//! all its limits at once.
+//! Input: the loaded model and the limits on requests. Output: a [`MemoryPlan`], for the log, or an error.
+//! What must hold: a model whose largest batch cannot fit is refused at the start instead of being killed
+//! under load. The memory that requests can take is only a reason for a warning, because hardly any server
+//! reaches all its limits at once.
 
 use std::{
     fmt, fs,
@@ -27,7 +27,7 @@ pub(super) struct Available {
 
 /// The most memory that the server takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct MemoryPlan {
     /// The memory of the process once the model is loaded.
     pub(super) loaded: u64,
     /// The activations of the largest batch.
@@ -86,7 +86,7 @@ impl Available {
     }
 }
 
-impl Plan {
+impl MemoryPlan {
     /// Refuses a plan that cannot fit.
     ///
     /// # Errors
@@ -95,7 +95,8 @@ impl Plan {
     pub(super) fn check(&self, available: Available, backend: BackendKind) -> anyhow::Result<()> {
         let advice = match backend {
             BackendKind::Candle => {
-                "`--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose `--dtype int8` or `int4`"
+                "`--max-batch-tokens`, `--max-input-length` or `--prefix-cache-bytes`, choose `--dtype int8` \
+                 or `int4`"
             }
             BackendKind::Ort => {
                 "`--max-batch-tokens` or `--max-input-length`, name a smaller file by `--onnx-file`"
@@ -109,8 +110,9 @@ impl Plan {
         );
         if certain + self.requests > available.bytes {
             tracing::warn!(
-                "Clients can send enough at once to use up the memory: with {} for their requests the server takes {}, but \
-                 {available}; lower `--max-concurrent-requests`, `--payload-limit` or `--max-queue-tokens`",
+                "Clients can send enough at once to use up the memory: with {} for their requests the server \
+                 takes {}, but {available}; lower `--max-concurrent-requests`, `--payload-limit` or \
+                 `--max-queue-tokens`",
                 megabytes(self.requests),
                 megabytes(certain + self.requests)
             );
@@ -119,7 +121,7 @@ impl Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { loaded, batch, prefixes, .. } = self;
         let [loaded, batch, prefixes] = [*loaded, *batch, *prefixes].map(megabytes);
@@ -138,16 +140,16 @@ impl fmt::Display for Available {
 ///
 /// # Errors
 ///
-/// As [`Plan::check`].
+/// As [`MemoryPlan::check`].
 pub(super) fn planned(
     available: Option<Available>,
     args: &Args,
     config: &Config,
     loaded: &Loaded,
-) -> anyhow::Result<Option<Plan>> {
+) -> anyhow::Result<Option<MemoryPlan>> {
     let (Some(available), Some(held), "cpu") = (available, held(), loaded.device) else { return Ok(None) };
     let longest_batch = config.max_batch_tokens.max(config.max_input_length);
-    let plan = Plan {
+    let plan = MemoryPlan {
         loaded: held,
         batch: loaded.backend.batch_bytes(longest_batch) as u64,
         prefixes: loaded.prefix_cache_bytes as u64,
@@ -236,7 +238,7 @@ mod tests {
     #[test]
     fn a_model_that_cannot_fit_is_refused_with_its_sizes() {
         let available = |bytes| Available { bytes, source: "this container may use" };
-        let plan = Plan { loaded: 700_000_000, batch: 100_000_000, prefixes: 200_000_000, requests: 1 };
+        let plan = MemoryPlan { loaded: 700_000_000, batch: 100_000_000, prefixes: 200_000_000, requests: 1 };
         assert!(plan.check(available(1_000_000_000), BackendKind::Candle).is_ok(), "and a warning");
         for (backend, advice) in [
             (

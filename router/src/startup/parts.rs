@@ -107,8 +107,8 @@ fn embedding(
     let last_token = match ModelFacts::from(folder).evidence().embedder() {
         Some(embedder) => Some(tokenizer.token_to_id(embedder.last_token).with_context(|| {
             format!(
-                "{} puts `{}` behind each text, which the tokenizer (tokenizer.json) does not have: check that it \
-                 belongs to the model",
+                "{} puts `{}` behind each text, which the tokenizer (tokenizer.json) does not have: check \
+                 that it belongs to the model",
                 embedder.name, embedder.last_token
             )
         })?),

@@ -42,8 +42,8 @@ pub(super) fn options(
     let has_modules = !folder.modules.is_empty();
     ensure!(
         args.pooling.is_none() || !has_modules,
-        "`--pooling` would have no effect: modules.json says how sentence-transformers pools, and `--backend python` obeys \
-         it; leave the flag out"
+        "`--pooling` would have no effect: modules.json says how sentence-transformers pools, and \
+         `--backend python` obeys it; leave the flag out"
     );
     let interpreter =
         interpreter(args.model.python.as_deref(), env::var_os("VIRTUAL_ENV").map(PathBuf::from));

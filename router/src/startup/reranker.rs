@@ -17,13 +17,13 @@ use text_embeddings_core::{
 use tokenizers::Tokenizer;
 
 use crate::{
-    args::{Args, ChatTemplate},
+    args::{Args, ChatTemplateSource},
     config::Config,
 };
 
 /// The remedy for a model whose prompt is not known.
-const REMEDY: &str = "give the model's own prompt with `--chat-template FILE`, or the name of its family with \
-                      `--chat-template NAME`";
+const REMEDY: &str = "give the model's own prompt with `--chat-template FILE`, or the name of its family \
+                      with `--chat-template NAME`";
 
 /// The decisions by a re-ranker's family, files and flags.
 #[derive(Debug)]
@@ -94,12 +94,15 @@ pub(crate) fn resolve(
     // A fine-tuned model with other answers than its family has another score, too.
     let agrees = family.as_ref().map_or(Ok(true), |(family, _)| agrees(family, folder, tokenizer))?;
     let prompt = match own {
-        Some(own) => Some(own),
+        Some((template, origin)) => match &family {
+            Some((family, _)) => Some((template.ending_in(family), origin)),
+            None => Some((template, origin)),
+        },
         None => family_prompt(config, folder, family.as_ref(), (agrees, tokenizer))?,
     };
     let joined = || (Prompt::Joined, "none: the model's tokenizer joins query and document".to_owned());
     let prompt = prompt.map_or_else(joined, |(template, origin)| (Prompt::Template(template), origin));
-    let is_chosen = matches!(config.chat_template, Some(ChatTemplate::Builtin(_)));
+    let is_chosen = matches!(config.chat_template, Some(ChatTemplateSource::Builtin(_)));
     let family = family.filter(|_| agrees || is_chosen);
     Ok(Resolved {
         answers: answers(config, folder, family.as_ref().map(|(family, _)| *family), tokenizer)?,
@@ -119,13 +122,14 @@ fn listwise(
 ) -> anyhow::Result<Option<Resolved>> {
     let own = facts.evidence().family().filter(|(family, _)| family.listwise.is_some());
     let chosen = match &config.chat_template {
-        Some(ChatTemplate::Builtin(family)) => Some(*family),
+        Some(ChatTemplateSource::Builtin(family)) => Some(*family),
         _ => None,
     };
     let Some((family, reason)) = own else {
         if let Some(family) = chosen.filter(|family| family.listwise.is_some()) {
             bail!(
-                "`--chat-template {}` is the prompt of another architecture ({}), which has a head for it: leave it out",
+                "`--chat-template {}` is the prompt of another architecture ({}), which has a head for it: \
+                 leave it out",
                 family.name,
                 family.architectures.join(", ")
             );
@@ -135,12 +139,14 @@ fn listwise(
     let Some(form) = family.listwise else { return Ok(None) };
     ensure!(
         config.chat_template.is_none() || chosen == Some(family),
-        "`--chat-template` has no effect on `{}`, which reads all documents of a request in one prompt: leave it out",
+        "`--chat-template` has no effect on `{}`, which reads all documents of a request in one prompt: \
+         leave it out",
         config.model_id
     );
     ensure!(
         config.rerank_true_token.is_none(),
-        "`--rerank-true-token` is for re-rankers that answer with a token, but `{}` compares vectors: leave it out",
+        "`--rerank-true-token` is for re-rankers that answer with a token, but `{}` compares vectors: leave \
+         it out",
         config.model_id
     );
     if let Some(token) = family.missing_token(tokenizer) {
@@ -156,9 +162,9 @@ fn listwise(
 }
 
 /// The family by flag, by the model's architecture or by its name.
-fn named_family(flag: Option<&ChatTemplate>, facts: &ModelFacts) -> Option<(&'static Family, String)> {
+fn named_family(flag: Option<&ChatTemplateSource>, facts: &ModelFacts) -> Option<(&'static Family, String)> {
     match flag {
-        Some(ChatTemplate::Builtin(family)) => Some((*family, "`--chat-template` names it".to_owned())),
+        Some(ChatTemplateSource::Builtin(family)) => Some((*family, "`--chat-template` names it".to_owned())),
         _ => facts.evidence().family(),
     }
 }
@@ -185,7 +191,7 @@ fn family_by_prompt(template: &PromptTemplate, facts: &ModelFacts) -> Option<(&'
 /// The prompt in a file that the user names, or in the repository.
 fn own_prompt(config: &Config, folder: &ModelFolder) -> anyhow::Result<Option<(PromptTemplate, String)>> {
     match (&config.chat_template, &folder.chat_template) {
-        (Some(ChatTemplate::File(path)), _) => {
+        (Some(ChatTemplateSource::File(path)), _) => {
             Ok(Some((template_file(path)?, format!("that of the file {}", path.display()))))
         }
         (None, Some(chosen)) if files::template_has_roles(&chosen.source) => {
@@ -193,7 +199,7 @@ fn own_prompt(config: &Config, folder: &ModelFolder) -> anyhow::Result<Option<(P
                 .with_context(|| format!("the repository's chat template ({})", chosen.place))?;
             Ok(Some((template, format!("the repository's chat template ({})", chosen.place))))
         }
-        (Some(ChatTemplate::Builtin(_)) | None, _) => Ok(None),
+        (Some(ChatTemplateSource::Builtin(_)) | None, _) => Ok(None),
     }
 }
 
@@ -213,19 +219,19 @@ fn family_prompt(
     let Some((family, reason)) = family else {
         ensure!(
             !generative,
-            "`{}` is a generative re-ranker of no family whose prompt is built in, and the repository has no chat \
-             template with the roles query and document: {REMEDY}",
+            "`{}` is a generative re-ranker of no family whose prompt is built in, and the repository has no \
+             chat template with the roles query and document: {REMEDY}",
             config.model_id
         );
         return Ok(None);
     };
-    let is_chosen = matches!(config.chat_template, Some(ChatTemplate::Builtin(_)));
+    let is_chosen = matches!(config.chat_template, Some(ChatTemplateSource::Builtin(_)));
     let name = family.name;
     ensure!(
         agrees || is_chosen,
         "1_LogitScore/config.json names other answers than the family {name} ({}), so the family's prompt \
          would be wrong, and the repository has no chat template with the roles query and document: {REMEDY}",
-        described(family.answers),
+        answer_words(family.answers),
     );
     if let Some(token) = family.missing_token(tokenizer) {
         return Err(EncoderError::NoControlToken { family: name, token }.into());
@@ -234,7 +240,7 @@ fn family_prompt(
 }
 
 /// The answers of a family, for messages.
-fn described(answers: Option<Answers>) -> String {
+fn answer_words(answers: Option<Answers>) -> String {
     match answers {
         Some(Answers::Two(yes, no)) => format!("`{yes}` and `{no}`"),
         Some(Answers::One(yes)) => format!("`{yes}` alone"),
@@ -288,8 +294,8 @@ fn score_rule(config: &Config, family: Option<&Family>) -> (ScoreRule, String) {
 pub(crate) fn refuse_instruction(config: &Config) -> anyhow::Result<()> {
     ensure!(
         config.default_instruction.as_ref().is_none_or(String::is_empty),
-        "`--default-instruction` has no place in `{}`, which reads query and document without a prompt: leave it out, or \
-         give `--chat-template FILE`",
+        "`--default-instruction` has no place in `{}`, which reads query and document without a prompt: \
+         leave it out, or give `--chat-template FILE`",
         config.model_id
     );
     Ok(())
@@ -319,8 +325,8 @@ pub(crate) fn default_instruction(
 ) -> anyhow::Result<Option<String>> {
     ensure!(
         config.default_instruction.as_ref().is_none_or(String::is_empty) || template.has_instruction(),
-        "`--default-instruction` has no place in this model's prompt: leave it out, or choose another prompt with \
-         `--chat-template`"
+        "`--default-instruction` has no place in this model's prompt: leave it out, or choose another prompt \
+         with `--chat-template`"
     );
     if !template.has_instruction() {
         return Ok(None);

@@ -73,7 +73,8 @@ impl Endpoint {
         let uri: Uri = format!("{scheme}{rest}").parse().map_err(|_| ADVICE)?;
         if uri.scheme() == Some(&Scheme::HTTPS) {
             return Err(
-                "asks for encryption, which is not supported: give the `http://` address of a collector nearby",
+                "asks for encryption, which is not supported: give the `http://` address of a collector \
+                 nearby",
             );
         }
         if uri.scheme() != Some(&Scheme::HTTP) || uri.host().is_none_or(str::is_empty) || uri.path() != "/" {

@@ -34,7 +34,7 @@ use text_embeddings_core::{
 use tokio::net::TcpListener;
 
 use crate::{
-    auth::Keys,
+    auth::ApiKeys,
     config::PrometheusPort,
     door::{Door, Speech},
     info,
@@ -208,7 +208,7 @@ pub(crate) struct Entrance {
     /// The door of all ports.
     pub(crate) door: Door,
     /// The keys, if the metrics require one.
-    pub(crate) keys: Keys,
+    pub(crate) keys: ApiKeys,
 }
 
 /// Opens the second port and serves the metrics there until the process ends. A port in use is an error if
@@ -263,7 +263,7 @@ mod tests {
         let args = Args::try_from(["text-embeddings-router"]).unwrap();
         Entrance {
             door: Door::new(ClientLimits::resolve(&args.door, 1, None).unwrap()),
-            keys: Keys::default(),
+            keys: ApiKeys::default(),
         }
     }
 

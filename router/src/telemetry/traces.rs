@@ -179,7 +179,10 @@ impl SpanExporter for Reported {
         let failed = self.failing.swap(result.is_err(), Ordering::Relaxed);
         match &result {
             Err(error) if !failed => {
-                tracing::warn!(%error, "traces do not reach `--otlp-endpoint`: they are dropped until they do");
+                tracing::warn!(
+                    %error,
+                    "traces do not reach `--otlp-endpoint`: they are dropped until they do"
+                );
             }
             Ok(()) if failed => tracing::info!("traces reach `--otlp-endpoint` again"),
             _ => {}

@@ -1,10 +1,10 @@
-//! The machine's peaks, measured in the process whose kernels are compared with them.
+//! The machine's peaks, with which benchmarks compare the kernels. The same process measures both.
 //!
 //! Input: the variables `INSTRUCTION_SET` (default: the best) and `THREADS` (default: all cores). Output:
 //! operations and bytes per second, of all threads together.
 
 use super::{BenchmarkResult, Softmax, instruction_set};
-use crate::kernels::{InstructionSet, pack::Format, peak, threads::Threads};
+use crate::kernels::{InstructionSet, pack::OperandFormat, peak, threads::Threads};
 use std::{
     env,
     error::Error,
@@ -15,19 +15,19 @@ use std::{
 };
 
 /// The machine's peaks, per second.
-pub(super) struct Machine {
+pub(super) struct MachinePeaks {
     /// Its vector instructions.
     pub(super) set: InstructionSet,
     /// Compute threads.
     pub(super) threads: usize,
-    peaks: [(Format, f64); 3],
+    peaks: [(OperandFormat, f64); 3],
     /// Bytes read from memory.
     pub(super) bytes: f64,
-    /// Attention scores that go through the softmax, if nothing else happens.
+    /// Attention scores through the softmax, if the threads do nothing else.
     pub(super) scores: f64,
 }
 
-impl Machine {
+impl MachinePeaks {
     /// Measures all peaks.
     ///
     /// # Errors
@@ -36,13 +36,13 @@ impl Machine {
     pub(super) fn measure(set: InstructionSet, threads: usize) -> Result<Self, Box<dyn Error>> {
         let pool = Threads::start(threads)?;
         let peak = |format| (format, peak::of_all_threads(set, format, &pool));
-        let peaks = [Format::F32, Format::Bf16, Format::Int8].map(peak);
+        let peaks = [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::Int8].map(peak);
         let bytes = peak::bytes_per_second(&pool);
         Ok(Self { set, threads, peaks, bytes, scores: threads as f64 * softmax(set) })
     }
 
     /// The peak of multiplications and additions.
-    pub(super) fn peak(&self, format: Format) -> f64 {
+    pub(super) fn peak(&self, format: OperandFormat) -> f64 {
         self.peaks.iter().find(|(known, _)| *known == format).map_or(f64::NAN, |(_, peak)| *peak)
     }
 
@@ -50,8 +50,8 @@ impl Machine {
     pub(super) fn line(&self) -> String {
         let [float32, bfloat16, int8] = self.peaks.map(|(_, peak)| peak / 1e9);
         format!(
-            "{}, threads: {}; peaks: float32 {float32:.0}, bfloat16 {bfloat16:.0}, int8 {int8:.0} G/s; memory \
-             {:.0} GB/s",
+            "{}, threads: {}; peaks: float32 {float32:.0}, bfloat16 {bfloat16:.0}, int8 {int8:.0} G/s; \
+             memory {:.0} GB/s",
             self.set,
             self.threads,
             self.bytes / 1e9
@@ -80,7 +80,7 @@ fn softmax(set: InstructionSet) -> f64 {
 pub(super) fn variable<T: FromStr>(name: &str, default: T) -> Result<T, Box<dyn Error>> {
     let value = env::var(name).ok().filter(|value| !value.is_empty());
     value.map_or(Ok(default), |value| {
-        value.parse().map_err(|_| format!("{name}={value} is not what it should be").into())
+        value.parse().map_err(|_| format!("the value of {name}, {value:?}, is malformed").into())
     })
 }
 
@@ -101,7 +101,7 @@ pub(super) fn settings() -> Result<(InstructionSet, usize), Box<dyn Error>> {
 /// If a variable is malformed, or the system refuses threads.
 pub fn print_peaks() -> BenchmarkResult {
     let (set, threads) = settings()?;
-    let machine = Machine::measure(set, threads)?;
+    let machine = MachinePeaks::measure(set, threads)?;
     let [float32, bfloat16, int8] = machine.peaks.map(|(_, peak)| peak / 1e9);
     let peaks = serde_json::json!({
         "instruction_set": set.to_string(), "threads": threads, "memory": machine.bytes / 1e9,

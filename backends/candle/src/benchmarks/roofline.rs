@@ -8,7 +8,7 @@
 
 use super::{
     BenchmarkResult,
-    machine::{Machine, settings, variable},
+    machine::{MachinePeaks, settings, variable},
     table::{SPLIT_HEAD, split, table},
 };
 use crate::{
@@ -122,7 +122,7 @@ pub fn run() -> BenchmarkResult {
     let budget = variable("MAX_BATCH_TOKENS", 16384)?;
     let dtypes: String = variable("DTYPES", "float32,bfloat16,int8".to_owned())?;
     let names: String = variable("WORKLOADS", "W1,W2,W2-kept,W3,8k".to_owned())?;
-    let machine = Machine::measure(set, threads)?;
+    let machine = MachinePeaks::measure(set, threads)?;
     writeln!(io::stdout(), "{}", machine.line())?;
     for dtype in dtypes.split(',') {
         let known = DType::ALL.into_iter().find(|known| known.to_string() == dtype);
@@ -167,7 +167,7 @@ pub(super) struct TimedPass {
 }
 
 impl RunningModel {
-    fn load(folder: &Path, machine: &Machine, dtype: DType) -> Result<Self, Box<dyn Error>> {
+    fn load(folder: &Path, machine: &MachinePeaks, dtype: DType) -> Result<Self, Box<dyn Error>> {
         let config: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
         let vocabulary = config["vocab_size"].as_u64().ok_or("config.json: no vocab_size")? as usize;
         let log = Log::default();

@@ -4,10 +4,10 @@
 //! all operations, and their sum; and a row that says how the pass divides between products with weights,
 //! attention and the rest. What must hold: the rows add up to the pass.
 
-use super::{machine::Machine, roofline::TimedPass};
+use super::{machine::MachinePeaks, roofline::TimedPass};
 use crate::{
     cpu::timed::{ATTENTION, CallCost, CallKind},
-    kernels::pack::Format,
+    kernels::pack::OperandFormat,
 };
 
 impl CallCost {
@@ -29,7 +29,7 @@ const HEAD: &str =
 ";
 
 /// A row for each kind of call, a row for the time outside of all operations, and the sum.
-pub(super) fn table(pass: &TimedPass, machine: &Machine) -> String {
+pub(super) fn table(pass: &TimedPass, machine: &MachinePeaks) -> String {
     let (mut all, mut at_peak) = (CallCost::default(), 0.0);
     for (kind, cost) in &pass.costs {
         all.add(*cost);
@@ -66,11 +66,11 @@ pub(super) fn table(pass: &TimedPass, machine: &Machine) -> String {
     [HEAD, &rows, &others, &outside, &sum].concat()
 }
 
-fn row(kind: &CallKind, cost: &CallCost, total: f64, machine: &Machine) -> String {
+fn row(kind: &CallKind, cost: &CallCost, total: f64, machine: &MachinePeaks) -> String {
     let format = match kind.format {
-        Format::F32 => "float32",
-        Format::Bf16 => "bfloat16",
-        Format::Int8 => "int8",
+        OperandFormat::F32 => "float32",
+        OperandFormat::Bf16 => "bfloat16",
+        OperandFormat::Int8 => "int8",
     };
     let name = match kind.sizes {
         Some((heads, size)) if kind.name == ATTENTION => format!("attention, {heads} × {size}, {format}"),
@@ -98,12 +98,13 @@ fn row(kind: &CallKind, cost: &CallCost, total: f64, machine: &Machine) -> Strin
 
 /// The header of a table of [`split`]s.
 pub(super) const SPLIT_HEAD: &str =
-    "| | ms | share of the peak | products with weights | attention | its softmax alone | the rest | attention's share of the arithmetic |
+    "| | ms | share of the peak | products with weights | attention | its softmax alone | the rest | \
+attention's share of the arithmetic |
 |---|--:|--:|--:|--:|--:|--:|--:|
 ";
 
 /// How the pass divides between products with weights, attention and the rest.
-pub(super) fn split(name: &str, pass: &TimedPass, machine: &Machine) -> String {
+pub(super) fn split(name: &str, pass: &TimedPass, machine: &MachinePeaks) -> String {
     let (mut products, mut attention, mut scores, mut at_peak) =
         (CallCost::default(), CallCost::default(), 0.0, 0.0);
     for (kind, cost) in &pass.costs {

@@ -18,7 +18,7 @@ use crate::{
         compute::Compute,
         elementwise,
         operand::{Operand, OperandRows},
-        pack::{self, Format, Words},
+        pack::{self, OperandFormat, Words},
         softmax::{self, RunningSoftmax},
         tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, TileOperands},
     },
@@ -32,7 +32,7 @@ const KEYS_PER_STEP: usize = 16 * COLUMNS;
 const QUERIES_PER_ITEM: usize = 48;
 
 /// A work item of one thread: some queries of one span.
-struct Item<'a> {
+struct WorkItem<'a> {
     segment: usize,
     /// The first query's index in its segment.
     offset: usize,
@@ -72,7 +72,7 @@ pub(crate) fn attention(
     compute: &Compute,
     queries: &Queries<'_, impl Fn(usize, &mut [f32]) + Sync>,
     keys: Keys<'_>,
-    (format, words): (Format, Words),
+    (format, words): (OperandFormat, Words),
 ) -> Operand {
     let Queries { values: queries, spans, turn } = queries;
     let heads = keys.heads;
@@ -85,7 +85,7 @@ pub(crate) fn attention(
         for from in (0..span.rows.len()).step_by(per_item) {
             let first_row = span.rows.start + from;
             let queries = &queries[first_row * width..][..per_item.min(span.rows.len() - from) * width];
-            items.push(Item { segment: span.segment, offset: span.offset + from, first_row, queries });
+            items.push(WorkItem { segment: span.segment, offset: span.offset + from, first_row, queries });
         }
     }
     let counts: Vec<usize> = items.iter().map(|item| item.queries.len() / width).collect();
@@ -109,7 +109,7 @@ struct Attend<'a> {
 impl Attend<'_> {
     fn run(
         &self,
-        item: &Item<'_>,
+        item: &WorkItem<'_>,
         turn: &impl Fn(usize, &mut [f32]),
         workspace: &mut Workspace,
         mut rows: OperandRows<'_>,
@@ -119,7 +119,8 @@ impl Attend<'_> {
         let queries = item.queries.len() / width;
         let position = batch.segments()[item.segment].position + item.offset;
         let first_row = item.first_row;
-        let tiles = |head| Tiles::of(self.compute, self.keys, Part { queries, first_row, position, head });
+        let tiles =
+            |head| Tiles::of(self.compute, self.keys, QueryBlock { queries, first_row, position, head });
         tiles(0).reserve(workspace, queries * width);
         for (query, values) in item.queries.chunks_exact(width).enumerate() {
             workspace.values.clear();
@@ -137,7 +138,8 @@ impl Attend<'_> {
             let tiles = tiles(head);
             tiles.start(workspace);
             for first in (0..tokens).step_by(KEYS_PER_STEP) {
-                let step = Step { first, tokens: KEYS_PER_STEP.min(tokens - first), packed, pieces: &pieces };
+                let step =
+                    KeyStep { first, tokens: KEYS_PER_STEP.min(tokens - first), packed, pieces: &pieces };
                 tiles.attend(workspace, step, last);
             }
             tiles.finish(workspace);
@@ -172,7 +174,7 @@ fn pieces(batch: &Batch, segment: usize) -> Vec<KeyPiece> {
 
 /// Keys of a text that the softmax takes in together.
 #[derive(Clone, Copy)]
-struct Step<'a> {
+struct KeyStep<'a> {
     /// The position of the first key.
     first: usize,
     /// The number of keys.
@@ -182,7 +184,7 @@ struct Step<'a> {
     pieces: &'a [KeyPiece],
 }
 
-impl<'a> Step<'a> {
+impl<'a> KeyStep<'a> {
     /// Its range of panels, counted in the text.
     fn panels(self) -> Range<usize> {
         self.first / COLUMNS..(self.first + self.tokens).div_ceil(COLUMNS)
@@ -202,7 +204,7 @@ impl<'a> Step<'a> {
 
 /// Consecutive queries, with one key head.
 #[derive(Clone, Copy)]
-struct Part {
+struct QueryBlock {
     queries: usize,
     /// The first query's row among all queries.
     first_row: usize,
@@ -215,7 +217,7 @@ struct Part {
 /// The queries of one item and one key head, as rows `[query, group]` of tiles.
 struct Tiles<'a> {
     compute: &'a Compute,
-    format: Format,
+    format: OperandFormat,
     heads: Heads,
     scoring: Scoring<'a>,
     disentangled: Option<&'a DisentangledScores<'a>>,
@@ -234,8 +236,8 @@ struct Tiles<'a> {
 }
 
 impl<'a> Tiles<'a> {
-    fn of(compute: &'a Compute, keys: Keys<'a>, part: Part) -> Self {
-        let Part { queries, first_row, position, head } = part;
+    fn of(compute: &'a Compute, keys: Keys<'a>, part: QueryBlock) -> Self {
+        let QueryBlock { queries, first_row, position, head } = part;
         let Keys { packed: &PackedKeys { format, .. }, heads, scoring, disentangled, .. } = keys;
         let rows = queries * (heads.queries / heads.keys);
         let block_rows = rows.div_ceil(rows.div_ceil(tile::rows(compute.set, format)));
@@ -285,7 +287,7 @@ impl<'a> Tiles<'a> {
     }
 
     /// The packed keys and values of a head, for a piece's segment.
-    fn packed<'k>(&self, step: Step<'k>, piece: &KeyPiece) -> (PackedSize, (&'k [u32], &'k [u32])) {
+    fn packed<'k>(&self, step: KeyStep<'k>, piece: &KeyPiece) -> (PackedSize, (&'k [u32], &'k [u32])) {
         let size = PackedSize::of(self.format, piece.all.len(), self.heads);
         (size, step.packed.head(piece.segment, self.head, size))
     }
@@ -327,7 +329,7 @@ impl<'a> Tiles<'a> {
     }
 
     /// Takes in the keys of a step, for a text that ends with the segment `last`.
-    fn attend(&self, workspace: &mut Workspace, step: Step<'_>, last: &Segment) {
+    fn attend(&self, workspace: &mut Workspace, step: KeyStep<'_>, last: &Segment) {
         let visible = |row: usize| {
             self.scoring.mask.visible(self.position + row / self.group(), step.first, step.tokens)
         };
@@ -344,7 +346,7 @@ impl<'a> Tiles<'a> {
                 workspace.visible.clear();
                 workspace.visible.extend(rows.clone().map(shifted));
                 let first = step.first + seen.start;
-                let step = Step { first, tokens: step.tokens.min(seen.end) - seen.start, ..step };
+                let step = KeyStep { first, tokens: step.tokens.min(seen.end) - seen.start, ..step };
                 self.weigh(workspace, rows.clone(), step, last);
                 self.add_values(workspace, rows, step);
             }
@@ -352,7 +354,7 @@ impl<'a> Tiles<'a> {
     }
 
     /// Computes the weights of a step's keys for a block's rows, and packs them as a block.
-    fn weigh(&self, workspace: &mut Workspace, rows: Range<usize>, step: Step<'_>, last: &Segment) {
+    fn weigh(&self, workspace: &mut Workspace, rows: Range<usize>, step: KeyStep<'_>, last: &Segment) {
         let set = self.compute.set;
         let block = &workspace.queries.as_slice()[self.words(&rows)];
         let panels = step.panels().len();
@@ -401,7 +403,7 @@ impl<'a> Tiles<'a> {
     }
 
     /// Adds a step's weighted values to the earlier sums, which it first scales to the new maximum.
-    fn add_values(&self, workspace: &mut Workspace, rows: Range<usize>, step: Step<'_>) {
+    fn add_values(&self, workspace: &mut Workspace, rows: Range<usize>, step: KeyStep<'_>) {
         // For one panel's keys: the words of a column of values, and the words of a block's weights.
         let words = COLUMNS / self.format.per_word();
         let block_words = rows.len() * self.format.words(COLUMNS);

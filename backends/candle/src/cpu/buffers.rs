@@ -1,18 +1,18 @@
 //! Memory for activations, reused between operations and between forward passes.
 
-use crate::kernels::{lines::Lines, operand::Operand, pack::Words};
+use crate::kernels::{lines::CacheLines, operand::Operand, pack::Words};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The free buffers.
 #[derive(Default)]
 pub(super) struct Stores {
-    pub(super) values: Mutex<Vec<Lines<f32>>>,
+    pub(super) values: Mutex<Vec<CacheLines<f32>>>,
     pub(super) words: Mutex<Vec<Words>>,
 }
 
 /// Takes the smallest free buffer that is large enough. If there is none, takes the largest, which the caller
 /// will grow.
-pub(super) fn take<T: Copy + Default>(store: &Mutex<Vec<Lines<T>>>, needed: usize) -> Lines<T> {
+pub(super) fn take<T: Copy + Default>(store: &Mutex<Vec<CacheLines<T>>>, needed: usize) -> CacheLines<T> {
     let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
     let best = (0..store.len()).min_by_key(|&i| match store[i].capacity() {
         enough if enough >= needed => (0, enough),
@@ -27,7 +27,7 @@ fn give_back<T>(store: &Mutex<Vec<T>>, buffer: T) {
 
 /// Activations `[rows, columns]`, row after row.
 pub(crate) struct Activations {
-    pub(super) values: Lines<f32>,
+    pub(super) values: CacheLines<f32>,
     pub(super) columns: usize,
     pub(super) stores: Arc<Stores>,
 }

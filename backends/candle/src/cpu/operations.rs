@@ -3,43 +3,47 @@
 use super::{
     Activations, CpuOperations, PackedActivations,
     attention::{self, Keys, Queries},
-    table::Table,
+    table::EmbeddingTable,
 };
 use crate::{
     kept::HostValues,
     kernels::{
         InstructionSet, elementwise,
+        epilogue::Epilogue,
         matmul::ROWS_PER_ITEM,
-        matrix::{Matrix, Order},
-        pack::Format,
-        step::Step,
+        matrix::{ColumnOrder, Matrix},
+        pack::OperandFormat,
     },
     load::Weight,
     operations::{Attention, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
 };
 use std::borrow::Cow;
-use text_embeddings_backend_core::{Activation, BackendError};
+use text_embeddings_backend_core::Activation;
 
 impl Operations for CpuOperations {
     type Tensor = Activations;
     type Operand = PackedActivations;
-    type Table = Table;
+    type Table = EmbeddingTable;
     type Matrix = Matrix;
     type GatedMatrix = Matrix;
     type Vector = Vec<f32>;
     type Rows<'a> = Rows<'a>;
     type Kept = HostValues;
 
-    fn table(&self, values: Weight) -> Result<Table> {
-        Ok(if self.arithmetic.int4 { Table::compact(&self.compute, values) } else { Table::Stored(values) })
+    fn table(&self, values: Weight) -> Result<EmbeddingTable> {
+        Ok(if self.arithmetic.int4 {
+            EmbeddingTable::compact(&self.compute, values)
+        } else {
+            EmbeddingTable::Stored(values)
+        })
     }
 
     fn matrix(&self, parts: Vec<Part>, precision: Precision) -> Result<Matrix> {
-        Ok(self.weight(parts, precision, Order::Plain))
+        Ok(self.weight(parts, precision, ColumnOrder::Plain))
     }
 
     fn gated_matrix(&self, gate: Part, up: Part, precision: Precision) -> Result<Matrix> {
-        Ok(self.weight(vec![gate, up], precision, Order::Gated))
+        Ok(self.weight(vec![gate, up], precision, ColumnOrder::Gated))
     }
 
     fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {
@@ -63,7 +67,7 @@ impl Operations for CpuOperations {
 
     fn embed(
         &mut self,
-        lookups: &[(&Table, &[u32])],
+        lookups: &[(&EmbeddingTable, &[u32])],
         scale: f32,
         norm: Option<&Norm<Vec<f32>>>,
     ) -> Result<Activations> {
@@ -72,7 +76,7 @@ impl Operations for CpuOperations {
             refuse_unknown(ids, table.rows())?;
         }
         let Some(((first, ids), others)) = lookups.split_first() else {
-            return Err(BackendError::Inference("a model without embeddings".to_owned()));
+            unreachable!("a plan has a table for the token ids");
         };
         let mut out = self.activations(ids.len(), first.columns());
         let set = self.compute.set;
@@ -214,7 +218,7 @@ impl Operations for CpuOperations {
         activation: Activation,
         precision: Precision,
     ) -> Result<PackedActivations> {
-        self.after(x, weight, Step::Activate(activation), precision)
+        self.after(x, weight, Epilogue::Activate(activation), precision)
     }
 
     fn gated(
@@ -224,7 +228,7 @@ impl Operations for CpuOperations {
         activation: Activation,
         precision: Precision,
     ) -> Result<PackedActivations> {
-        self.after(x, gate_up, Step::Gate(activation), precision)
+        self.after(x, gate_up, Epilogue::Gate(activation), precision)
     }
 
     fn rows<'a>(&mut self, rows: Rows<'a>) -> Result<Rows<'a>> {
@@ -255,8 +259,8 @@ impl Operations for CpuOperations {
         let count = rows.len() * x.columns;
         timed!(self, copied("kept rows", count));
         let mut kept = match self.arithmetic.attention {
-            Format::Bf16 => HostValues::Bf16(Vec::with_capacity(count)),
-            Format::F32 | Format::Int8 => HostValues::F32(Vec::with_capacity(count)),
+            OperandFormat::Bf16 => HostValues::Bf16(Vec::with_capacity(count)),
+            OperandFormat::F32 | OperandFormat::Int8 => HostValues::F32(Vec::with_capacity(count)),
         };
         for row in rows {
             kept.extend(&x.values()[row * x.columns..][..x.columns]);

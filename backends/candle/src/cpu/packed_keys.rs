@@ -10,7 +10,7 @@
 use crate::attention::Heads;
 use crate::kernels::{
     compute::Compute,
-    pack::{self, Format, Words},
+    pack::{self, OperandFormat, Words},
     tile::COLUMNS,
 };
 use std::ops::Range;
@@ -18,7 +18,7 @@ use text_embeddings_backend_core::{Batch, Segment};
 
 /// The keys and values of a batch, packed per segment and key head.
 pub(crate) struct PackedKeys {
-    pub(super) format: Format,
+    pub(super) format: OperandFormat,
     keys: Words,
     values: Words,
     /// The offsets of each segment in `keys` and in `values`.
@@ -43,7 +43,7 @@ pub(super) struct PackedSize {
 }
 
 impl PackedSize {
-    pub(super) fn of(format: Format, panels: usize, heads: Heads) -> Self {
+    pub(super) fn of(format: OperandFormat, panels: usize, heads: Heads) -> Self {
         let tokens = panels * COLUMNS;
         Self {
             tokens,
@@ -63,8 +63,8 @@ impl PackedSize {
 }
 
 impl PackedKeys {
-    /// Memory for keys and values in `format`, which is [`Format::F32`] or [`Format::Bf16`].
-    pub(crate) fn new(format: Format) -> Self {
+    /// Memory for keys and values in `format`, which is [`OperandFormat::F32`] or [`OperandFormat::Bf16`].
+    pub(crate) fn new(format: OperandFormat) -> Self {
         Self { format, keys: Words::default(), values: Words::default(), starts: Vec::new() }
     }
 
@@ -143,7 +143,7 @@ fn rows(batch: &Batch, segment: usize) -> Vec<usize> {
 /// Packs keys as panels `[panel][word][COLUMNS]`, padded with zeros.
 fn pack_keys<'a>(
     compute: &Compute,
-    format: Format,
+    format: OperandFormat,
     tokens: usize,
     size: PackedSize,
     row: impl Fn(usize) -> &'a [f32],
@@ -163,7 +163,7 @@ fn pack_keys<'a>(
 /// Packs values as panels `[panel of the head][word of tokens][COLUMNS]`, padded with zeros.
 fn pack_values<'a>(
     compute: &Compute,
-    format: Format,
+    format: OperandFormat,
     tokens: usize,
     size: PackedSize,
     row: impl Fn(usize) -> &'a [f32],
@@ -183,13 +183,20 @@ fn pack_values<'a>(
             let width = of_panel(first).len();
             out[width..].fill(0);
             match format {
-                Format::Bf16 if first + 1 < tokens => {
+                OperandFormat::Bf16 if first + 1 < tokens => {
                     pack::interleave(compute.set, of_panel(first), of_panel(first + 1), &mut out[..width]);
                 }
-                Format::Bf16 => {
+                OperandFormat::Bf16 => {
                     pack::interleave(compute.set, of_panel(first), &[0.0; COLUMNS], &mut out[..width]);
                 }
-                _ => pack::row(compute.set, Format::F32, of_panel(first), 0, &mut out[..width], &mut 1.0),
+                _ => pack::row(
+                    compute.set,
+                    OperandFormat::F32,
+                    of_panel(first),
+                    0,
+                    &mut out[..width],
+                    &mut 1.0,
+                ),
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::{
     kernels::{
         compute::Compute,
         matmul::ROWS_PER_ITEM,
-        nibbles::{self, GROUP, Group},
+        nibbles::{self, GROUP, NibbleGroup},
     },
     load::Weight,
 };
@@ -14,7 +14,7 @@ use crate::{
 const LARGE: usize = 1 << 22;
 
 /// A table `[ids, columns]`.
-pub(crate) enum Table {
+pub(crate) enum EmbeddingTable {
     /// In the checkpoint's type.
     Stored(Weight),
     /// With four bits per value.
@@ -26,12 +26,12 @@ pub(crate) struct Nibbles {
     columns: usize,
     /// Two nibbles per byte, the first in the lower half. Each row takes `groups of a row · GROUP / 2` bytes.
     pairs: Vec<u8>,
-    groups: Vec<Group>,
+    groups: Vec<NibbleGroup>,
     /// The factor of each row. NaN if the row has a value that is not finite.
     scales: Vec<f32>,
 }
 
-impl Table {
+impl EmbeddingTable {
     /// A table with four bits per value if it is large enough, otherwise in its stored type.
     pub(crate) fn compact(compute: &Compute, values: Weight) -> Self {
         let (rows, columns) = (values.rows(), values.columns());
@@ -41,7 +41,7 @@ impl Table {
         let of_row = columns.div_ceil(GROUP);
         let row_bytes = of_row * GROUP / 2;
         let mut pairs = vec![0; rows * row_bytes];
-        let mut groups = vec![Group::default(); rows * of_row];
+        let mut groups = vec![NibbleGroup::default(); rows * of_row];
         let mut scales = vec![0.0; rows];
         let items =
             pairs.chunks_mut(ROWS_PER_ITEM * row_bytes).zip(groups.chunks_mut(ROWS_PER_ITEM * of_row));
@@ -84,12 +84,12 @@ impl Table {
                 values.columns() * if values.stored() == crate::kernels::pack::Stored::F32 { 4 } else { 2 }
             }
             Self::Nibbles(table) => {
-                table.columns.div_ceil(GROUP) * (GROUP / 2 + size_of::<Group>()) + size_of::<f32>()
+                table.columns.div_ceil(GROUP) * (GROUP / 2 + size_of::<NibbleGroup>()) + size_of::<f32>()
             }
         }
     }
 
-    /// Widens one row into `out`, which has [`Table::columns`] values.
+    /// Widens one row into `out`, which has [`EmbeddingTable::columns`] values.
     pub(crate) fn widen_row(&self, row: usize, out: &mut [f32]) {
         match self {
             Self::Stored(values) => values.widen_row(row, out),
@@ -129,10 +129,10 @@ mod tests {
             let mut values: Vec<f32> = (0..rows * columns).map(|_| rng.random_range(-1.0..1.0)).collect();
             values[columns..2 * columns].fill(0.0);
             values[3 * columns - 1] = f32::INFINITY;
-            let table = Table::compact(&compute, Weight::from_values(&values, columns));
+            let table = EmbeddingTable::compact(&compute, Weight::from_values(&values, columns));
             assert_eq!((table.rows(), table.columns()), (rows, columns));
             let is_large = rows * columns >= LARGE;
-            assert_eq!(matches!(table, Table::Nibbles(_)), is_large);
+            assert_eq!(matches!(table, EmbeddingTable::Nibbles(_)), is_large);
             let mut out = vec![7.0; columns];
             for (index, row) in values.chunks(columns).enumerate().step_by(if is_large { 1 } else { 100 }) {
                 table.widen_row(index, &mut out);
@@ -140,7 +140,8 @@ mod tests {
                     assert_eq!(out, row);
                     continue;
                 }
-                let (mut nibbles, mut groups, mut scale) = (vec![0; 160], vec![Group::default(); 5], 0.0);
+                let (mut nibbles, mut groups, mut scale) =
+                    (vec![0; 160], vec![NibbleGroup::default(); 5], 0.0);
                 nibbles::quantise(compute.set, row, &mut nibbles, &mut groups, &mut scale);
                 assert_eq!(scale.is_nan(), index == 2);
                 for (place, got) in out.iter().enumerate() {

@@ -5,7 +5,7 @@
 
 mod work;
 
-use crate::kernels::pack::Format;
+use crate::kernels::pack::OperandFormat;
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
@@ -22,7 +22,7 @@ pub(crate) struct CallKind {
     /// For a product, its inputs and outputs. For attention, the heads and their size.
     pub(crate) sizes: Option<(usize, usize)>,
     /// The format of the operands. It decides the peak with which the call is compared.
-    pub(crate) format: Format,
+    pub(crate) format: OperandFormat,
 }
 
 /// The cost of one call, or of several calls of a kind.

@@ -6,17 +6,16 @@
 use super::{
     accelerator::{Accelerator, Launch, Turned, Word, int},
     sequences::Sequences,
+    target::{Card, Target},
 };
-use crate::attention::Heads;
+use crate::{attention::Heads, device::missing, plain::failed};
 use candle_core::{
     CudaDevice, CudaStorage, DType, Device, Result, Storage, Tensor, bail,
     cuda_backend::{
         CudaDType, WrapErr,
         cudarc::{
             cublas::{result::gemm_ex, sys},
-            driver::{
-                CudaFunction, DevicePtr, LaunchConfig, PushKernelArg, result, sys::CUmemPool_attribute,
-            },
+            driver::{CudaFunction, DevicePtr, LaunchConfig, PushKernelArg, result, sys as driver},
         },
     },
     op::BackpropOp,
@@ -26,6 +25,7 @@ use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
 };
+use text_embeddings_backend_core::BackendError;
 
 /// The kernels, compiled by the build script.
 const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.ptx"));
@@ -39,22 +39,39 @@ pub(crate) struct Gpu {
     device: Device,
     cuda: CudaDevice,
     functions: Mutex<HashMap<String, CudaFunction>>,
-    /// Whether to use flash attention 2: it is switched on, this build has it, and the GPU is Ampere or
-    /// later.
+    /// Whether to use flash attention 2.
     has_flash: bool,
 }
 
+/// The generation of GPUs from which on there are bfloat16 and flash attention 2.
+const AMPERE: u32 = 8;
+
 impl Gpu {
-    /// The GPU behind a candle device. It uses flash attention if `flash_attention` is set and the build and
-    /// the card have it.
+    /// The GPU behind a candle device, for operands of `dtype`. It uses flash attention if `flash_attention`
+    /// is set, the build has it, and the card is Ampere or later.
     ///
     /// # Errors
     ///
-    /// The driver's errors, or an error if the device is not a GPU.
-    pub(crate) fn new(device: Device, flash_attention: bool) -> Result<Self> {
-        let cuda = device.as_cuda_device()?.clone();
-        let (generation, _) = cuda.cuda_stream().context().compute_capability().w()?;
-        let has_flash = flash_attention && cfg!(feature = "flash-attn") && generation >= 8;
+    /// [`BackendError::Load`] if the card has no `dtype`, or does not run this build's flash attention; the
+    /// driver's errors.
+    pub(crate) fn new(
+        device: Device,
+        dtype: DType,
+        flash_attention: bool,
+    ) -> std::result::Result<Self, BackendError> {
+        let card = card().map_err(failed)?;
+        let (major, minor) = card.capability;
+        if dtype == DType::BF16 && major < AMPERE {
+            return Err(BackendError::Load(format!(
+                "`--dtype bfloat16` needs compute capability {AMPERE}.0, and this GPU has {major}.{minor}: give float16"
+            )));
+        }
+        let has_flash = flash_attention && cfg!(feature = "flash-attn") && major >= AMPERE;
+        if has_flash && let Some(refusal) = target().and_then(|target| target.flash_refusal(card)) {
+            return Err(BackendError::Load(refusal));
+        }
+        let cuda = device.as_cuda_device().map_err(failed)?.clone();
+        sum_in_float32(&cuda).map_err(failed)?;
         Ok(Self { device, cuda, functions: Mutex::default(), has_flash })
     }
 
@@ -220,21 +237,69 @@ impl Accelerator for Gpu {
     }
 }
 
+/// The first GPU that the driver shows.
+///
+/// # Errors
+///
+/// [`BackendError::Load`] if there is no driver or no GPU, or if the driver or the GPU cannot run this binary's
+/// kernels.
+pub(crate) fn open() -> std::result::Result<Device, BackendError> {
+    let no_device = |error: candle_core::Error| missing("CUDA", &error);
+    let card = card().map_err(no_device)?;
+    if let Some(refusal) = target().and_then(|target| target.refusal(card)) {
+        return Err(BackendError::Load(refusal));
+    }
+    let device = Device::new_cuda(0).map_err(no_device)?;
+    spare_the_driver(&device).map_err(no_device)?;
+    Ok(device)
+}
+
+/// The target of this binary's kernels.
+fn target() -> Option<Target> {
+    Target::of(PTX)
+}
+
+/// Facts about the first GPU.
+fn card() -> Result<Card> {
+    use driver::CUdevice_attribute as Attribute;
+    result::init().w()?;
+    let device = result::device::get(0).w()?;
+    // SAFETY: the device is the driver's own.
+    let attribute = |attribute| unsafe { result::device::get_attribute(device, attribute) }.w();
+    let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let mut driver = 0;
+    // SAFETY: the call writes one number.
+    unsafe { driver::cuDriverGetVersion(&raw mut driver) }.result().w()?;
+    Ok(Card { capability: (major.unsigned_abs(), minor.unsigned_abs()), driver: driver.unsigned_abs() })
+}
+
+/// Keeps cuBLAS from adding up parts of a product in 16 bits.
+fn sum_in_float32(cuda: &CudaDevice) -> Result<()> {
+    let mode = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+    // SAFETY: the handle is candle's own and lives as long as the device.
+    unsafe { sys::cublasSetMathMode(*cuda.cublas_handle().handle(), mode) }.result().w()
+}
+
 /// Switches off two features that cost a forward pass time and bring no benefit here: events that order
 /// several streams, and the return of free memory to the system after each pass. The process keeps the memory
 /// of its largest pass.
-pub(crate) fn spare_the_driver(device: &Device) -> Result<()> {
+fn spare_the_driver(device: &Device) -> Result<()> {
     let device = device.as_cuda_device()?;
     // SAFETY: candle gives all tensors the same stream, and no event is needed within a stream. It is CUDA's
     // per-thread stream, so each thread has its own queue. The loading thread's queue is empty before another
     // thread computes: loading ends with a check that waits for the result of a forward pass.
     unsafe { device.disable_event_tracking() };
+    if !device.cuda_stream().context().has_async_alloc() {
+        // Some virtual GPUs have no pools of memory.
+        return Ok(());
+    }
     let mut all = u64::MAX;
     // SAFETY: the device is the driver's own, its default pool lives as long as the device, and this
     // attribute is a `u64`.
     unsafe {
         let pool = result::device::get_default_mem_pool(result::device::get(0).w()?).w()?;
-        let threshold = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        let threshold = driver::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         result::mem_pool::set_attribute(pool, threshold, (&raw mut all).cast()).w()
     }
 }

@@ -555,16 +555,22 @@ fn gathered_rows_equal_their_twin() {
         let expected = twins::gather_rows(&x, columns, &rows);
         let (there, rows_there) = (case.memory(&x), case.memory(&rows));
         let out = case.memory(&vec![0_u16; count * columns]);
-        let words = [there.word(), rows_there.word(), out.word(), int(count), int(2 * columns)];
-        case.launch("gather_rows", &words);
+        let sizes = [int(count), int(2 * columns)];
+        let words = [there.word(), int(6), Word::Address(0), rows_there.word(), out.word()];
+        case.launch("gather_rows", &[&words[..], &sizes].concat());
         assert_eq!(out.values(), expected, "{}", case.what());
 
-        let Word::Address(start) = there.word() else { unreachable!() };
+        // The same rows; some of them are elsewhere, in another order.
+        let own = case.rng.random_range(0..6);
+        let (own_there, others) = x.split_at(own * columns);
+        let elsewhere: Vec<u16> = others.chunks(columns).rev().flatten().copied().collect();
+        let (own_there, elsewhere) = (case.memory(own_there), case.memory(&elsewhere));
+        let Word::Address(start) = elsewhere.word() else { unreachable!() };
         let addresses: Vec<i64> =
-            rows.iter().map(|&row| start as i64 + i64::from(row) * 2 * columns as i64).collect();
-        let (addresses_there, out) = (case.memory(&addresses), case.memory(&vec![0_u16; count * columns]));
-        let words = [addresses_there.word(), out.word(), int(count), int(2 * columns)];
-        case.launch("gather_addresses", &words);
+            (own..6).map(|row| start as i64 + ((5 - row) * 2 * columns) as i64).collect();
+        let (addresses, out) = (case.memory(&addresses), case.memory(&vec![0_u16; count * columns]));
+        let words = [own_there.word(), int(own), addresses.word(), rows_there.word(), out.word()];
+        case.launch("gather_rows", &[&words[..], &sizes].concat());
         assert_eq!(out.values(), expected, "{}", case.what());
     });
 }

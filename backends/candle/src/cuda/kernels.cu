@@ -15,7 +15,7 @@
 // | norm, add_norm, norm_columns, embed,         | rows                        | per_row(columns)       |
 // |   activate, gate (inner columns), add_bias   |                             |                        |
 // | turn_heads                                   | rows                        | per_row(heads·size/2)  |
-// | gather_rows, gather_addresses                | count                       | per_row(bytes / 2)     |
+// | gather_rows                                  | count                       | per_row(bytes / 2)     |
 // | mean_rows                                    | texts · ceil(columns / 32)  | 256                    |
 // | not_finite                                   | ceil(count / (64 · 256))    | 256                    |
 //
@@ -25,7 +25,7 @@
 //
 // Bytes moved per row, with c columns and T of 2 bytes; weights and angles stay in the cache:
 //   norm 4c + 2c (+ 4c in_place); add_norm 2c + 8c (float x: 12c); norm_columns 4c; embed: its tables' rows
-//   + 4c; activate 4c; gate 6·inner; add_bias 4c (float: 8c); turn_heads 4·heads·size; gather_* 2·bytes;
+//   + 4c; activate 4c; gate 6·inner; add_bias 4c (float: 8c); turn_heads 4·heads·size; gather_rows 2·bytes;
 //   mean_rows 4c for each row it averages; not_finite 2 per value.
 //
 // Wide accesses (16 bytes) need pointers aligned to 16 bytes and sizes that are multiples of 8 values;
@@ -567,17 +567,14 @@ KERNELS_OF_ALL(bf16, __nv_bfloat16)
 KERNELS_OF_ALL(f16, __half)
 KERNELS_OF_ALL(f32, float)
 
-// out[i] = x[rows[i]], for rows of `bytes`, an even number.
-KERNEL gather_rows(const char* x, const unsigned* rows, char* out, int count, int bytes) {
-    for_rows(count, [&](long long row) {
-        copy_row(x + static_cast<long long>(rows[row]) * bytes, out + row * bytes, bytes);
-    });
-}
-
-// out[i] = the row at addresses[i], for rows of `bytes`, an even number.
-KERNEL gather_addresses(const long long* addresses, char* out, int count, int bytes) {
-    for_rows(count, [&](long long row) {
-        copy_row(reinterpret_cast<const char*>(addresses[row]), out + row * bytes, bytes);
+// out[i] = row rows[i], for rows of `bytes`, an even number. The first `own` rows are in x; others[j] is the
+// address of row own + j.
+KERNEL gather_rows(const char* x, int own, const long long* others, const unsigned* rows, char* out, int count,
+                   int bytes) {
+    for_rows(count, [&](long long i) {
+        const long long row = rows[i];
+        const char* from = row < own ? x + row * bytes : reinterpret_cast<const char*>(others[row - own]);
+        copy_row(from, out + i * bytes, bytes);
     });
 }
 

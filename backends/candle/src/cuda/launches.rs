@@ -186,7 +186,8 @@ impl<A: Accelerator> Launches<A> {
             Int(columns),
             epsilon,
         ];
-        self.rows("turn_heads", Some(x.dtype()), [rows, count * size], &arguments)
+        // A thread turns the two halves of a head together.
+        self.rows("turn_heads", Some(x.dtype()), [rows, count * size / 2], &arguments)
     }
 
     /// Adds the bias, and applies the activation in place: each value is read by the thread that writes it.
@@ -260,13 +261,15 @@ impl<A: Accelerator> Launches<A> {
         Ok(out)
     }
 
-    /// The rows of `x` that `rows` names, in that order.
-    pub(super) fn gather_rows(&self, x: &Tensor, rows: &Tensor) -> Result<Tensor> {
-        let (_, columns) = x.dims2().map_err(failed)?;
+    /// The rows that `rows` names, in that order. First come the rows of `x`, then those at `others`.
+    pub(super) fn gather_rows(&self, x: &Tensor, others: Option<&Tensor>, rows: &Tensor) -> Result<Tensor> {
+        let (own, columns) = x.dims2().map_err(failed)?;
         let count = rows.elem_count();
         let out = self.accelerator.empty((count, columns), x.dtype()).map_err(failed)?;
         let arguments = [
             Argument::Tensor(x),
+            Int(own),
+            others.into(),
             Argument::Tensor(rows),
             Argument::Tensor(&out),
             Int(count),
@@ -274,18 +277,6 @@ impl<A: Accelerator> Launches<A> {
         ];
         self.rows("gather_rows", None, [count, columns], &arguments)?;
         Ok(out)
-    }
-
-    /// Writes the rows at these addresses to the rows of `out`.
-    pub(super) fn gather_addresses(&self, addresses: &Tensor, out: &Tensor) -> Result<()> {
-        let (count, columns) = out.dims2().map_err(failed)?;
-        let arguments = [
-            Argument::Tensor(addresses),
-            Argument::Tensor(out),
-            Int(count),
-            Int(columns * out.dtype().size_in_bytes()),
-        ];
-        self.rows("gather_addresses", None, [count, columns], &arguments)
     }
 
     /// For each text, the mean of the rows of `x`, which is `f32`, that `rows` names from its start up to the

@@ -14,6 +14,10 @@ use candle_core::{Device, Result, Tensor};
 use std::ops::Range;
 use text_embeddings_backend_core::Batch;
 
+/// The most sequences of a launch: flash attention's grid has one row of blocks for each, and CUDA's grids have
+/// at most this many rows.
+const MOST_SEQUENCES: usize = 65_535;
+
 /// The sequences of a batch, on the device.
 pub(crate) struct Sequences {
     /// For each key, sequence after sequence, its row of keys and values; absent if the rows are already in
@@ -83,11 +87,29 @@ impl HostSequences {
 }
 
 impl Sequences {
+    /// A text of its own, whose queries and keys are in the order of its tokens. Products are not scaled.
+    pub(crate) fn one(tokens: usize, mask: Mask, device: &Device) -> Result<Self> {
+        let starts = || Tensor::new(&[0, tokens as u32], device);
+        Ok(Self {
+            gathered: None,
+            query_starts: starts()?,
+            key_starts: starts()?,
+            most_queries: tokens,
+            most_keys: tokens,
+            mask,
+            scale: 1.0,
+        })
+    }
+
     /// The sequences of these queries. `None` if flash attention cannot express them: with biases, soft caps
-    /// or a layer's own scores, or if a query sees some but not all keys behind its span.
+    /// or a layer's own scores, if a query sees some but not all keys behind its span, or if there are too
+    /// many sequences.
     pub(crate) fn new(rows: &Rows<'_>, device: &Device) -> Result<Option<Self>> {
         let scoring = rows.scoring;
         if scoring.bias.is_some() || scoring.soft_cap.is_some() || scoring.disentangled {
+            return Ok(None);
+        }
+        if rows.spans.len() > MOST_SEQUENCES {
             return Ok(None);
         }
         let Some(host) = HostSequences::new(rows) else { return Ok(None) };

@@ -4,20 +4,98 @@
 
 pub(crate) mod stand_in;
 
-use super::{accelerator::Turned, sequences::Sequences};
+use super::{CudaOperations, accelerator::Turned, sequences::Sequences};
 use crate::{
-    attention::Mask,
-    operations::Rows,
+    attention::{Mask, Scoring},
+    operations::{Operations, Rows},
     plain::reference,
     tests::{assert_close, padded::ForestCase, shapes::Scored},
 };
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use rand::{
     Rng, SeedableRng,
     rngs::StdRng,
     seq::{IndexedRandom, SliceRandom},
 };
-use stand_in::flash;
+use stand_in::{StandIn, flash};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use tracing::{Event, Metadata, Subscriber, span};
+
+#[test]
+fn flash_attention_that_computes_nothing_is_refused() {
+    let operations = |has_kernel| CudaOperations::new(StandIn { has_flash: true, has_kernel }, DType::F16);
+    let (mut works, mut broken) = (operations(true), operations(false));
+    for mask in [
+        Mask::CAUSAL,
+        Mask::FULL,
+        Mask { before: 5, after: 0 },
+        Mask { before: 3, after: 3 },
+        Mask { before: 2000, after: 0 },
+    ] {
+        // The second time, nothing is computed.
+        for _ in 0..2 {
+            works.prove_flash(8, mask).unwrap();
+        }
+        let refusal = broken.prove_flash(8, mask).unwrap_err().to_string();
+        assert!(
+            refusal.starts_with("flash attention gives wrong values on this GPU (heads of 8"),
+            "{refusal}"
+        );
+    }
+    assert_eq!(works.proved.len(), 5);
+}
+
+/// Counts the log's lines.
+struct Lines(Arc<AtomicUsize>);
+
+impl Subscriber for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        if event.metadata().target().starts_with("text_embeddings") {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn the_log_says_once_that_attention_takes_the_general_path() {
+    let mut rng = StdRng::seed_from_u64(62);
+    let ForestCase { batch, heads, spans, .. } = ForestCase::random(&mut rng, 12, 1.0);
+    let places: Vec<usize> = (0..batch.token_ids().len()).collect();
+    let scored = Scored::random(&mut rng, &batch, heads);
+    let plain = Scoring { mask: Mask::CAUSAL, bias: None, soft_cap: None, ..scored.scoring() };
+    let capped = Scoring { soft_cap: Some(30.0), ..plain };
+    for (has_flash, scoring, expected) in [(true, plain, 0), (true, capped, 1), (false, plain, 1)] {
+        let lines = Arc::new(AtomicUsize::new(0));
+        tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+            let mut operations = CudaOperations::new(StandIn { has_flash, has_kernel: true }, DType::F16);
+            for _ in 0..3 {
+                let rows =
+                    Rows { batch: &batch, places: &places, spans: &spans, angles: None, heads, scoring };
+                operations.rows(rows).unwrap();
+            }
+        });
+        assert_eq!(lines.load(Ordering::Relaxed), expected, "flash attention: {has_flash}");
+    }
+}
 
 /// Flash attention over the sequences equals `plain::reference` over the forest, unless the sequences report
 /// that flash attention cannot express it.

@@ -217,8 +217,7 @@ pub(crate) fn embed(
     self::norm(&sums, columns, norm, to_f32)
 }
 
-/// `gather_rows`: row `rows[i]` of `x`, `[…, columns]`, becomes row `i`. `gather_addresses` does the same
-/// with addresses of rows.
+/// `gather_rows`: row `rows[i]` of `x`, `[…, columns]`, becomes row `i`.
 pub(crate) fn gather_rows<V: Copy>(x: &[V], columns: usize, rows: &[u32]) -> Vec<V> {
     rows.iter().flat_map(|&row| &x[row as usize * columns..][..columns]).copied().collect()
 }

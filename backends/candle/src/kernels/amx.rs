@@ -12,7 +12,7 @@
 //! before it adds both to a sum.
 
 use super::{
-    pack::Format,
+    pack::OperandFormat,
     tile::{COLUMNS, WORDS},
 };
 use std::{
@@ -224,18 +224,18 @@ product!(int8, "tdpbusd");
 /// a panel; `to` has memory for the sums; `start` holds the initial sums, as the place of the first row and
 /// the distance between rows in values.
 pub(super) unsafe fn multiply(
-    format: Format,
+    format: OperandFormat,
     (rows, chunks): (usize, usize),
     (a, b): (*const u32, *const u32),
     start: (*const f32, usize),
     to: *mut f32,
 ) {
-    debug_assert!(format != Format::F32);
+    debug_assert!(format != OperandFormat::F32);
     // SAFETY: the caller upholds the same conditions.
     unsafe {
         configure(rows);
         match format {
-            Format::Int8 => int8(rows, chunks, a, b, start, to),
+            OperandFormat::Int8 => int8(rows, chunks, a, b, start, to),
             _ => bf16(rows, chunks, a, b, start, to),
         }
     }

@@ -7,25 +7,25 @@ const LINE: usize = 16;
 /// A cache line.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
-struct Line<T>([T; LINE]);
+struct CacheLine<T>([T; LINE]);
 
 /// Four-byte values, beginning at a cache line.
 #[derive(Debug, Default)]
-pub(crate) struct Lines<T> {
+pub(crate) struct CacheLines<T> {
     /// All lines that were ever needed. Reused lines are not zeroed again.
-    lines: Vec<Line<T>>,
+    lines: Vec<CacheLine<T>>,
     /// The number of values in use.
     used: usize,
 }
 
-impl<T: Copy + Default> Lines<T> {
-    const FULL: () = assert!(size_of::<Line<T>>() == LINE * size_of::<T>());
+impl<T: Copy + Default> CacheLines<T> {
+    const FULL: () = assert!(size_of::<CacheLine<T>>() == LINE * size_of::<T>());
 
     /// Changes the number of values. Values that were never written are zero.
     pub(crate) fn resize(&mut self, values: usize) {
         let lines = values.div_ceil(LINE);
         if self.lines.len() < lines {
-            self.lines.resize(lines, Line([T::default(); LINE]));
+            self.lines.resize(lines, CacheLine([T::default(); LINE]));
         }
         // Last, so that `used` never exceeds the lines, even after a panic.
         self.used = values;
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn values_start_at_a_line_and_keep_what_was_written() {
-        let mut lines = Lines::<f32>::default();
+        let mut lines = CacheLines::<f32>::default();
         assert!(lines.as_slice().is_empty());
         for values in [1, 15, 16, 17, 1000, 3, 40_000] {
             lines.resize(values);

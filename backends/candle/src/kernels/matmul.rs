@@ -8,10 +8,10 @@
 use super::{
     compute::Compute,
     elementwise,
+    epilogue::Epilogue,
     matrix::Matrix,
-    operand::{Operand, OperandRows, Shared},
-    pack::{self, Format, Words},
-    step::Step,
+    operand::{Operand, OperandRows, SharedPointer},
+    pack::{self, OperandFormat, Words},
     tile::{self, Ahead, COLUMNS, MAX_ROWS, Start, Sums, TileOperands, WORDS},
 };
 use std::{cell::Cell, ops::Range};
@@ -45,7 +45,7 @@ impl Compute {
     pub(crate) fn operand(
         &self,
         (x, depth): (&[f32], usize),
-        format: Format,
+        format: OperandFormat,
         words: Words,
         prepare: impl for<'a> Fn(&'a [f32], &'a mut [f32]) -> &'a [f32] + Sync,
     ) -> Operand {
@@ -67,7 +67,7 @@ impl Compute {
     pub(crate) fn operand_of(
         &self,
         (rows, depth): (usize, usize),
-        format: Format,
+        format: OperandFormat,
         words: Words,
         counts: impl Iterator<Item = usize>,
         write: impl FnOnce(Vec<OperandRows<'_>>),
@@ -112,7 +112,7 @@ impl Compute {
         // Every panel must begin within the rows. That is not so if a step is used with a weight that was
         // packed in another order.
         assert!(weight.panels == columns.div_ceil(width) && x.rows * columns == out.len());
-        let out = Shared(out.as_mut_ptr());
+        let out = SharedPointer(out.as_mut_ptr());
         self.tiles(x, weight, |tile| {
             let first = tile.panel * width;
             let width = width.min(columns - first);
@@ -129,27 +129,27 @@ impl Compute {
         });
     }
 
-    /// Packs `step` of `x · Wᵀ` as an operand in `format`. The format must not be [`Format::Int8`], because
-    /// its scales need whole rows.
+    /// Packs `epilogue` of `x · Wᵀ` as an operand in `format`. The format must not be
+    /// [`OperandFormat::Int8`], because its scales need whole rows.
     pub(crate) fn next_operand(
         &self,
         x: &Operand,
         weight: &Matrix,
-        step: Step,
-        format: Format,
+        epilogue: Epilogue,
+        format: OperandFormat,
         words: Words,
     ) -> Operand {
-        let (width, per_word) = (step.width(), format.per_word());
-        let inner = step.outputs(weight);
-        assert!(format != Format::Int8 && weight.panels == inner.div_ceil(width));
+        let (width, per_word) = (epilogue.width(), format.per_word());
+        let inner = epilogue.outputs(weight);
+        assert!(format != OperandFormat::Int8 && weight.panels == inner.div_ceil(width));
         let mut out = Operand::new(self.set, format, (x.rows, inner), words);
         let Operand { rows, block_rows, row_words, .. } = out;
         let words = out.words.as_mut_slice();
         zero_padding(words, (rows, block_rows), (row_words, inner / per_word));
-        let words = Shared(words.as_mut_ptr());
+        let words = SharedPointer(words.as_mut_ptr());
         self.tiles(x, weight, |tile| {
             let first = tile.panel * width / per_word;
-            step.run(self.set, tile.sums);
+            epilogue.run(self.set, tile.sums);
             // The last panel may be wider than the rest of the row. The values beyond the row must stay zero.
             let columns = width.min(inner - tile.panel * width);
             for (row, activated) in tile.sums.iter_mut().enumerate() {
@@ -184,10 +184,10 @@ impl Compute {
     }
 
     /// Like `next_operand`, but writes `f32` rows to `out`.
-    pub(crate) fn next_values(&self, x: &Operand, weight: &Matrix, step: Step, out: &mut [f32]) {
+    pub(crate) fn next_values(&self, x: &Operand, weight: &Matrix, epilogue: Epilogue, out: &mut [f32]) {
         let stream = size_of_val(out) > CACHED_BYTES;
-        self.write_rows(x, weight, step.width(), out, |tile, out| {
-            step.run(self.set, tile);
+        self.write_rows(x, weight, epilogue.width(), out, |tile, out| {
+            epilogue.run(self.set, tile);
             elementwise::copy_rows(self.set, tile, out, stream);
         });
     }
@@ -266,8 +266,8 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::{
         super::{
-            matrix::{Order, WeightFormat},
-            nibbles::{self, GROUP, Group},
+            matrix::{ColumnOrder, WeightFormat},
+            nibbles::{self, GROUP, NibbleGroup},
             simd::InstructionSet,
             stored::StoredMatrix,
             threads::Threads,
@@ -278,12 +278,12 @@ mod tests {
     use rand::{Rng, SeedableRng, rngs::StdRng};
     use text_embeddings_backend_core::Activation;
 
-    const FORMATS: [(Format, WeightFormat); 5] = [
-        (Format::F32, WeightFormat::AsRows(Format::F32)),
-        (Format::F32, WeightFormat::AsRows(Format::Bf16)),
-        (Format::Bf16, WeightFormat::AsRows(Format::Bf16)),
-        (Format::Int8, WeightFormat::AsRows(Format::Int8)),
-        (Format::Int8, WeightFormat::Int4),
+    const FORMATS: [(OperandFormat, WeightFormat); 5] = [
+        (OperandFormat::F32, WeightFormat::AsRows(OperandFormat::F32)),
+        (OperandFormat::F32, WeightFormat::AsRows(OperandFormat::Bf16)),
+        (OperandFormat::Bf16, WeightFormat::AsRows(OperandFormat::Bf16)),
+        (OperandFormat::Int8, WeightFormat::AsRows(OperandFormat::Int8)),
+        (OperandFormat::Int8, WeightFormat::Int4),
     ];
 
     fn random(rng: &mut StdRng, len: usize) -> Vec<f32> {
@@ -291,12 +291,12 @@ mod tests {
     }
 
     /// The values that `format` keeps of a row.
-    fn kept(format: Format, row: &[f32]) -> Vec<f64> {
+    fn kept(format: OperandFormat, row: &[f32]) -> Vec<f64> {
         let scale = row.iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
         let keep = |&value: &f32| match format {
-            Format::F32 => f64::from(value),
-            Format::Bf16 => bf16::from_f32(value).to_f64(),
-            Format::Int8 => f64::from((value / scale).round_ties_even()) * f64::from(scale),
+            OperandFormat::F32 => f64::from(value),
+            OperandFormat::Bf16 => bf16::from_f32(value).to_f64(),
+            OperandFormat::Int8 => f64::from((value / scale).round_ties_even()) * f64::from(scale),
         };
         row.iter().map(keep).collect()
     }
@@ -306,7 +306,7 @@ mod tests {
         let WeightFormat::AsRows(format) = format else {
             let padded = row.len().next_multiple_of(2 * GROUP);
             let (mut nibbles, mut groups, mut scale) =
-                (vec![0; padded], vec![Group::default(); padded / GROUP], 0.0);
+                (vec![0; padded], vec![NibbleGroup::default(); padded / GROUP], 0.0);
             nibbles::quantise(InstructionSet::Portable, row, &mut nibbles, &mut groups, &mut scale);
             let value = |(index, &nibble): (usize, &u8)| {
                 f64::from(groups[index / GROUP].byte(nibble)) * f64::from(scale)
@@ -323,8 +323,8 @@ mod tests {
 
     /// The allowed error of a sum: from rounding to `f32` at each step, and for bytes from values near the
     /// middle of two steps, which may round either way.
-    fn tolerance(format: Format, depth: usize) -> f64 {
-        if format == Format::Int8 { 2e-2 } else { 1e-6 + 1e-7 * depth as f64 }
+    fn tolerance(format: OperandFormat, depth: usize) -> f64 {
+        if format == OperandFormat::Int8 { 2e-2 } else { 1e-6 + 1e-7 * depth as f64 }
     }
 
     /// Threads, rows, depth and columns: for every number of rows up to 130, with odd depths and columns.
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    fn pack(compute: &Compute, format: Format, x: &[f32], depth: usize) -> Operand {
+    fn pack(compute: &Compute, format: OperandFormat, x: &[f32], depth: usize) -> Operand {
         compute.operand((x, depth), format, Words::default(), |row, _| row)
     }
 
@@ -371,7 +371,7 @@ mod tests {
                     weights.iter().map(|values| StoredMatrix::from_values(values, depth)).collect();
                 let x = random(&mut rng, rows * depth);
                 for (left, right) in FORMATS {
-                    let matrix = Matrix::pack(&compute, &parts, right, Order::Plain);
+                    let matrix = Matrix::pack(&compute, &parts, right, ColumnOrder::Plain);
                     let weight: Vec<_> = weights
                         .iter()
                         .flat_map(|part| part.chunks(depth))
@@ -413,10 +413,10 @@ mod tests {
                 ];
                 let x = random(&mut rng, rows * depth);
                 for (left, right) in FORMATS {
-                    let (order, step, parts) = if gated {
-                        (Order::Gated, Step::Gate(Activation::Silu), &parts[..])
+                    let (order, epilogue, parts) = if gated {
+                        (ColumnOrder::Gated, Epilogue::Gate(Activation::Silu), &parts[..])
                     } else {
-                        (Order::Plain, Step::Activate(Activation::Silu), &parts[..1])
+                        (ColumnOrder::Plain, Epilogue::Activate(Activation::Silu), &parts[..1])
                     };
                     let bias = random(&mut rng, parts.len() * inner);
                     let matrix = Matrix::pack(&compute, parts, right, order).with_bias(&bias, order);
@@ -438,19 +438,19 @@ mod tests {
                     let expected: Vec<f64> = expected.collect();
                     let operand = pack(&compute, left, &x, depth);
                     let mut plain = vec![f32::NAN; rows * inner];
-                    compute.next_values(&operand, &matrix, step, &mut plain);
+                    compute.next_values(&operand, &matrix, epilogue, &mut plain);
                     for (index, (&got, expected)) in plain.iter().zip(&expected).enumerate() {
                         let error = (f64::from(got) - expected).abs();
                         let what = format!("{set} {left:?} {rows}x{depth}x{inner} at {index}");
                         assert!(error <= 10.0 * tolerance(left, depth), "{what}: off by {error}");
                     }
-                    for format in [Format::F32, Format::Bf16] {
+                    for format in [OperandFormat::F32, OperandFormat::Bf16] {
                         // The memory still holds values of an earlier product.
                         let mut used = Words::default();
                         used.resize(rows * format.words(inner));
                         used.as_mut_slice().fill(u32::MAX);
-                        let out = compute.next_operand(&operand, &matrix, step, format, used);
-                        let rounding = if format == Format::Bf16 { 1.0 / 256.0 } else { 0.0 };
+                        let out = compute.next_operand(&operand, &matrix, epilogue, format, used);
+                        let rounding = if format == OperandFormat::Bf16 { 1.0 / 256.0 } else { 0.0 };
                         let out = out.padded_values();
                         assert_eq!(out.len(), rows * format.padded(inner));
                         for (index, got) in out.into_iter().enumerate() {
@@ -485,7 +485,7 @@ mod tests {
                 let weight = StoredMatrix::from_values(&values, depth).with_steps(steps.clone());
                 // Some of its rows and the others, as two parts.
                 let parts = [weight.narrow(0..7), weight.narrow(7..columns)];
-                let matrix = Matrix::pack(&compute, &parts, Format::Int8, Order::Plain);
+                let matrix = Matrix::pack(&compute, &parts, OperandFormat::Int8, ColumnOrder::Plain);
                 // The rows consist of bytes, so their scale is 1.
                 let of_x = |index: usize| {
                     if index.is_multiple_of(depth) {
@@ -503,7 +503,7 @@ mod tests {
                     .collect();
                 let expected = product(&x_kept, &weight);
                 let mut out = vec![0.0; rows * columns];
-                compute.product(&pack(&compute, Format::Int8, &x, depth), &matrix, &mut out);
+                compute.product(&pack(&compute, OperandFormat::Int8, &x, depth), &matrix, &mut out);
                 for (got, expected) in out.iter().zip(expected) {
                     assert!((f64::from(*got) - expected).abs() < 1e-2, "{set}: {got} for {expected}");
                 }
@@ -521,7 +521,7 @@ mod tests {
             for (left, right) in FORMATS {
                 let product = |threads: usize, rows: usize| {
                     let compute = Compute { set, threads: Threads::start(threads).unwrap() };
-                    let matrix = Matrix::pack(&compute, &weights, right, Order::Plain);
+                    let matrix = Matrix::pack(&compute, &weights, right, ColumnOrder::Plain);
                     let mut out = vec![0.0; rows * columns];
                     compute.product(&pack(&compute, left, &x[..rows * depth], depth), &matrix, &mut out);
                     out

@@ -1,12 +1,12 @@
 //! Weights, packed once when a model is loaded.
 //!
-//! Input: the parts of a weight. Output: panels of columns in a [`Format`]. What must hold: a panel that is
-//! not full is padded with columns of zeros.
+//! Input: the parts of a weight. Output: panels of columns in an [`OperandFormat`]. What must hold: a panel
+//! that is not full is padded with columns of zeros.
 
 use super::{
     compute::Compute,
-    nibbles::{self, GROUP, Group, PanelGroups},
-    pack::{self, Format, Words},
+    nibbles::{self, GROUP, NibbleGroup, PanelGroups},
+    pack::{self, OperandFormat, Words},
     pages::Pages,
     simd::InstructionSet,
     stored::StoredMatrix,
@@ -20,23 +20,23 @@ pub(crate) const GATES: usize = COLUMNS / 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WeightFormat {
     /// The same format as the rows that it is multiplied with.
-    AsRows(Format),
-    /// Four bits, in groups ([`nibbles`]). They are multiplied with rows of [`Format::Int8`].
+    AsRows(OperandFormat),
+    /// Four bits, in groups ([`nibbles`]). They are multiplied with rows of [`OperandFormat::Int8`].
     Int4,
 }
 
-impl From<Format> for WeightFormat {
-    fn from(format: Format) -> Self {
+impl From<OperandFormat> for WeightFormat {
+    fn from(format: OperandFormat) -> Self {
         Self::AsRows(format)
     }
 }
 
 impl WeightFormat {
     /// The format that products read.
-    pub(crate) fn products(self) -> Format {
+    pub(crate) fn products(self) -> OperandFormat {
         match self {
             Self::AsRows(format) => format,
-            Self::Int4 => Format::Int8,
+            Self::Int4 => OperandFormat::Int8,
         }
     }
 }
@@ -44,7 +44,7 @@ impl WeightFormat {
 /// A packed weight: panels `[panel][word][COLUMNS]`, or `[panel][pair of words][COLUMNS]` for nibbles.
 pub(crate) struct Matrix {
     /// The format that products read.
-    pub(super) format: Format,
+    pub(super) format: OperandFormat,
     /// The number of columns of the weight.
     pub(super) depth: usize,
     /// The number of rows of the weight.
@@ -53,8 +53,8 @@ pub(crate) struct Matrix {
     words: Pages,
     /// The groups of nibbles, by panel and range of values; empty for other formats.
     groups: Vec<PanelGroups>,
-    /// For [`Format::Int8`], by panel and column: the scale of the column, and the sum of its bytes times the
-    /// offset of the rows' bytes. A product subtracts the latter, which the offset added.
+    /// For [`OperandFormat::Int8`], by panel and column: the scale of the column, and the sum of its bytes
+    /// times the offset of the rows' bytes. A product subtracts the latter, which the offset added.
     pub(super) scales: Vec<([f32; COLUMNS], [i32; COLUMNS])>,
     /// The biases that products add to each column's sums, by panel; empty without a bias.
     pub(super) biases: Vec<[f32; COLUMNS]>,
@@ -62,16 +62,16 @@ pub(crate) struct Matrix {
 
 /// How to pack a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Packing {
+pub(crate) struct WeightPacking {
     /// The format to which its values are converted.
     pub(crate) format: WeightFormat,
     /// The columns that its rows become.
-    pub(crate) order: Order,
+    pub(crate) order: ColumnOrder,
 }
 
 /// The order in which the rows of a weight become columns of panels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum ColumnOrder {
     /// In the order of the rows.
     Plain,
     /// The first half of the rows are gates, the second half the values that they gate. Each panel has
@@ -79,7 +79,7 @@ pub(crate) enum Order {
     Gated,
 }
 
-impl Order {
+impl ColumnOrder {
     /// The index of the weight's row for the column `column` of panel `panel`; `None` for padding.
     fn row(self, outputs: usize, panel: usize, column: usize) -> Option<usize> {
         match self {
@@ -108,14 +108,14 @@ impl Matrix {
         compute: &Compute,
         parts: &[StoredMatrix],
         format: impl Into<WeightFormat>,
-        order: Order,
+        order: ColumnOrder,
     ) -> Self {
         let format = format.into();
-        Self::pack_rows(compute, parts, Packing { format, order }, None)
+        Self::pack_rows(compute, parts, WeightPacking { format, order }, None)
     }
 
     /// Adds `bias`, a value for each row of the weight, to all products with this matrix.
-    pub(crate) fn with_bias(mut self, bias: &[f32], order: Order) -> Self {
+    pub(crate) fn with_bias(mut self, bias: &[f32], order: ColumnOrder) -> Self {
         assert!(bias.len() == self.outputs);
         let of_column = |panel, column| order.row(bias.len(), panel, column).map_or(0.0, |row| bias[row]);
         let of_panel = |panel| std::array::from_fn(|column| of_column(panel, column));
@@ -127,7 +127,7 @@ impl Matrix {
     pub(crate) fn pack_prepared(
         compute: &Compute,
         parts: &[StoredMatrix],
-        packing: Packing,
+        packing: WeightPacking,
         prepare: impl Fn(&mut [f32]) + Sync,
     ) -> Self {
         Self::pack_rows(compute, parts, packing, Some(&prepare))
@@ -138,13 +138,13 @@ impl Matrix {
     fn pack_rows(
         compute: &Compute,
         parts: &[StoredMatrix],
-        Packing { format, order }: Packing,
+        WeightPacking { format, order }: WeightPacking,
         prepare: Option<Prepare<'_>>,
     ) -> Self {
         let depth = parts[0].columns();
         assert!(parts.iter().all(|part| part.columns() == depth));
         let outputs = parts.iter().map(StoredMatrix::rows).sum();
-        let keeps_steps = prepare.is_none() && format == WeightFormat::AsRows(Format::Int8);
+        let keeps_steps = prepare.is_none() && format == WeightFormat::AsRows(OperandFormat::Int8);
         // Writes a row, and returns its step if the row keeps it.
         let row = |mut row: usize, out: &mut [f32]| {
             for part in parts {
@@ -164,7 +164,7 @@ impl Matrix {
         let mut words = Pages::zeroed(panels * panel_words);
         let mut groups = vec![PanelGroups::EMPTY; panels * of_nibbles];
         let mut scales =
-            vec![([0.0; COLUMNS], [0; COLUMNS]); if products == Format::Int8 { panels } else { 0 }];
+            vec![([0.0; COLUMNS], [0; COLUMNS]); if products == OperandFormat::Int8 { panels } else { 0 }];
         let (mut of_panel, mut groups_of_panel) =
             (scales.iter_mut(), groups.chunks_exact_mut(of_nibbles.max(1)));
         let items = words.as_mut_slice().chunks_exact_mut(panel_words).enumerate();
@@ -253,7 +253,7 @@ fn nibbles_of_row(
     scale: &mut f32,
 ) -> i32 {
     let mut nibbles = vec![0; 4 * words.len()];
-    let mut groups = vec![Group::default(); panel.len()];
+    let mut groups = vec![NibbleGroup::default(); panel.len()];
     nibbles::quantise(set, values, &mut nibbles, &mut groups, scale);
     for (word, four) in words.iter_mut().zip(nibbles.as_chunks::<4>().0) {
         *word = u32::from_le_bytes(*four);
@@ -262,7 +262,7 @@ fn nibbles_of_row(
         panel.set(column, group);
     }
     // A row ends with its last value, so the columns' padding does not count.
-    let of_group = |(nibbles, group): (&[u8], &Group)| {
+    let of_group = |(nibbles, group): (&[u8], &NibbleGroup)| {
         nibbles.iter().map(|&nibble| i32::from(group.byte(nibble))).sum::<i32>()
     };
     nibbles[..values.len()].chunks(GROUP).zip(&groups).map(of_group).sum()

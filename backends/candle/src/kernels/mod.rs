@@ -17,8 +17,8 @@
 //! - Registers are loaded and stored within slices: whole registers come from `chunks_exact`, `as_chunks` or
 //!   fixed arrays. A compile-time assertion checks that panels consist of whole registers.
 //! - Non-temporal stores go to aligned memory: `copy_rows` checks each destination's address.
-//! - Memory is initialised: `Lines` and `Pages` are zeroed when they are made, and only hand out slices of
-//!   that memory.
+//! - Memory is initialised: `CacheLines` and `Pages` are zeroed when they are made, and only hand out slices
+//!   of that memory.
 
 #![expect(
     unsafe_code,
@@ -33,6 +33,7 @@
 mod amx;
 pub(crate) mod compute;
 pub(crate) mod elementwise;
+pub(crate) mod epilogue;
 pub(crate) mod lines;
 pub(crate) mod matmul;
 pub(crate) mod matrix;
@@ -44,7 +45,6 @@ pub(crate) mod pages;
 pub(crate) mod peak;
 pub(crate) mod simd;
 pub(crate) mod softmax;
-pub(crate) mod step;
 pub(crate) mod stored;
 pub(crate) mod threads;
 pub(crate) mod tile;

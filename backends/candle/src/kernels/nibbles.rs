@@ -5,9 +5,9 @@
 //! panel of nibbles is expanded exactly to a panel of bytes just before its tiles are computed. So the
 //! products are those of bytes, and no sum is split by groups.
 //!
-//! Input: rows of `f32`. Output: their nibbles and [`Group`]s, then panels of bytes. What must hold: the
-//! error of a value is at most half a step of its group; the scale of a row with a value that is not finite
-//! is NaN.
+//! Input: rows of `f32`. Output: their nibbles and [`NibbleGroup`]s, then panels of bytes. What must hold:
+//! the error of a value is at most half a step of its group; the scale of a row with a value that is not
+//! finite is NaN.
 
 #[cfg(target_arch = "x86_64")]
 use super::pack::wide;
@@ -24,14 +24,14 @@ const STEPS: f32 = 15.0;
 
 /// The step and the offset of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Group {
+pub(crate) struct NibbleGroup {
     /// The group's step as a multiple of the row's step: 1 to 17, or 0 if all values are zero.
     pub(crate) multiplier: u8,
     /// The number that is subtracted, modulo 256.
     pub(crate) offset: u8,
 }
 
-impl Group {
+impl NibbleGroup {
     /// A value as a multiple of its row's step.
     pub(crate) fn byte(self, nibble: u8) -> i8 {
         (nibble * self.multiplier).wrapping_sub(self.offset).cast_signed()
@@ -50,7 +50,7 @@ impl PanelGroups {
     pub(crate) const EMPTY: Self = Self { multipliers: [0; COLUMNS], offsets: [0; COLUMNS] };
 
     /// Writes the group of a column.
-    pub(crate) fn set(&mut self, column: usize, group: Group) {
+    pub(crate) fn set(&mut self, column: usize, group: NibbleGroup) {
         self.multipliers[column] = group.multiplier;
         self.offsets[column] = group.offset;
     }
@@ -59,7 +59,7 @@ impl PanelGroups {
 dispatch! {
     /// Writes a row's nibbles, one per byte, its groups, and the factor that turns its bytes into values.
     /// `nibbles` and `groups` have at least as many elements as the values need; the others become zero.
-    fn quantise(values: &[f32], nibbles: &mut [u8], groups: &mut [Group], scale: &mut f32) {
+    fn quantise(values: &[f32], nibbles: &mut [u8], groups: &mut [NibbleGroup], scale: &mut f32) {
         let (mut largest, mut widest) = (0.0_f32, 0.0_f32);
         let mut finite = true;
         for group in values.chunks(GROUP) {
@@ -69,7 +69,7 @@ dispatch! {
             widest = widest.max(high - low);
         }
         nibbles.fill(0);
-        groups.fill(Group::default());
+        groups.fill(NibbleGroup::default());
         // The difference of two finite values may be infinite.
         if !finite || !widest.is_finite() {
             *scale = f32::NAN;
@@ -101,7 +101,7 @@ dispatch! {
                 }
                 if error < best {
                     best = error;
-                    *group = Group { multiplier: multiplier as u8, offset: (offset as i32 & 0xff) as u8 };
+                    *group = NibbleGroup { multiplier: multiplier as u8, offset: (offset as i32 & 0xff) as u8 };
                     for (nibble, found) in nibbles.iter_mut().zip(found) {
                         *nibble = found as u8;
                     }
@@ -181,7 +181,7 @@ mod tests {
 
     struct Quantised {
         nibbles: Vec<u8>,
-        groups: Vec<Group>,
+        groups: Vec<NibbleGroup>,
         scale: f32,
     }
 
@@ -189,7 +189,7 @@ mod tests {
         let padded = values.len().next_multiple_of(2 * GROUP);
         let mut found = Quantised {
             nibbles: vec![0xff; padded],
-            groups: vec![Group { multiplier: 9, offset: 9 }; padded / GROUP],
+            groups: vec![NibbleGroup { multiplier: 9, offset: 9 }; padded / GROUP],
             scale: 0.0,
         };
         quantise(set, values, &mut found.nibbles, &mut found.groups, &mut found.scale);
@@ -262,7 +262,7 @@ mod tests {
             let mut lines = vec![[0_u32; COLUMNS]; groups * GROUP_WORDS];
             for (index, of_panel) in of_panel.iter_mut().enumerate() {
                 for column in 0..COLUMNS {
-                    let group = Group { multiplier: rng.random_range(0..=17), offset: rng.random() };
+                    let group = NibbleGroup { multiplier: rng.random_range(0..=17), offset: rng.random() };
                     of_panel.set(column, group);
                     for word in index * GROUP_WORDS..(index + 1) * GROUP_WORDS {
                         let four: [u8; 4] = std::array::from_fn(|_| rng.random_range(0..16));

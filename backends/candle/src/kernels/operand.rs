@@ -1,9 +1,10 @@
-//! Activations packed for products: blocks of rows in a [`Format`], which many threads write row by row.
+//! Activations packed for products: blocks of rows in an [`OperandFormat`], which many threads write row by
+//! row.
 //!
 //! Input: rows of `f32`. Output: an [`Operand`]. What must hold: only one [`OperandRows`] writes each row.
 
 use super::{
-    pack::{self, Format, Words},
+    pack::{self, OperandFormat, Words},
     simd::InstructionSet,
     tile::{self, WORDS},
 };
@@ -12,14 +13,14 @@ use std::{cell::RefCell, marker::PhantomData, ops::Range};
 /// Packed rows in blocks `[block][chunk][row][WORDS]`. All blocks but the last have the same height.
 #[derive(Debug)]
 pub(crate) struct Operand {
-    pub(super) format: Format,
+    pub(super) format: OperandFormat,
     pub(super) rows: usize,
     pub(super) depth: usize,
     /// The length of a row in words, padding included.
     pub(super) row_words: usize,
     pub(super) block_rows: usize,
     pub(super) words: Words,
-    /// The scale of each row, for [`Format::Int8`].
+    /// The scale of each row, for [`OperandFormat::Int8`].
     pub(super) scales: Vec<f32>,
 }
 
@@ -27,7 +28,7 @@ impl Operand {
     /// An operand with rows of `depth` values in the memory of `words`. The rows have unspecified content.
     pub(super) fn new(
         set: InstructionSet,
-        format: Format,
+        format: OperandFormat,
         (rows, depth): (usize, usize),
         mut words: Words,
     ) -> Self {
@@ -35,7 +36,7 @@ impl Operand {
         let most = tile::rows(set, format);
         let block_rows = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
         words.resize(rows * row_words);
-        let scales = vec![1.0; if format == Format::Int8 { rows } else { 0 }];
+        let scales = vec![1.0; if format == OperandFormat::Int8 { rows } else { 0 }];
         Self { format, rows, depth, row_words, block_rows, words, scales }
     }
 
@@ -47,8 +48,8 @@ impl Operand {
     ) -> Vec<OperandRows<'_>> {
         let Self { format, row_words, .. } = *self;
         let rows = (self.rows, self.block_rows);
-        let words = Shared(self.words.as_mut_slice().as_mut_ptr());
-        let scales = (format == Format::Int8).then_some(Shared(self.scales.as_mut_ptr()));
+        let words = SharedPointer(self.words.as_mut_slice().as_mut_ptr());
+        let scales = (format == OperandFormat::Int8).then_some(SharedPointer(self.scales.as_mut_ptr()));
         let mut from = 0_usize;
         let parts = counts.map(|count| {
             let range = from..from.saturating_add(count);
@@ -72,14 +73,14 @@ impl Operand {
 
     /// The format of the packed rows.
     #[cfg(any(test, feature = "benchmarks"))]
-    pub(crate) fn format(&self) -> Format {
+    pub(crate) fn format(&self) -> OperandFormat {
         self.format
     }
 
     /// The values of `f32` rows, one after the other.
     #[cfg(test)]
     pub(crate) fn values(&self) -> Vec<f32> {
-        assert!(self.format == Format::F32);
+        assert!(self.format == OperandFormat::F32);
         self.padded_values().chunks(self.row_words).flat_map(|row| &row[..self.depth]).copied().collect()
     }
 
@@ -92,7 +93,7 @@ impl Operand {
                 let lines =
                     block.chunks(rows * WORDS).flat_map(|chunk| &chunk[row * WORDS..(row + 1) * WORDS]);
                 match self.format {
-                    Format::F32 => values.extend(lines.map(|&word| f32::from_bits(word))),
+                    OperandFormat::F32 => values.extend(lines.map(|&word| f32::from_bits(word))),
                     _ => values
                         .extend(lines.flat_map(|&word| [word << 16, word & 0xffff_0000]).map(f32::from_bits)),
                 }
@@ -114,14 +115,14 @@ impl Operand {
 /// Some rows of an operand, which can be written in any order.
 pub(crate) struct OperandRows<'a> {
     set: InstructionSet,
-    format: Format,
+    format: OperandFormat,
     /// The number of rows in the operand, and the number of rows per block.
     rows: (usize, usize),
     row_words: usize,
     range: Range<usize>,
-    words: Shared<u32>,
-    /// The scales, for [`Format::Int8`] only.
-    scales: Option<Shared<f32>>,
+    words: SharedPointer<u32>,
+    /// The scales, for [`OperandFormat::Int8`] only.
+    scales: Option<SharedPointer<f32>>,
     operand: PhantomData<&'a mut Operand>,
 }
 
@@ -156,15 +157,15 @@ impl OperandRows<'_> {
 
 /// Memory whose disjoint parts different threads write.
 #[derive(Clone, Copy)]
-pub(super) struct Shared<T>(pub(super) *mut T);
+pub(super) struct SharedPointer<T>(pub(super) *mut T);
 
 // SAFETY: the memory is only accessed through `part`. Its callers guarantee that parts in use at the same
 // time do not overlap.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for SharedPointer<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for SharedPointer<T> {}
 
-impl<T> Shared<T> {
+impl<T> SharedPointer<T> {
     /// `len` values from `start` on.
     ///
     /// # Safety

@@ -5,7 +5,7 @@
 //! chunks with zeros, panels with columns of zeros.
 
 use super::{
-    lines::Lines,
+    lines::CacheLines,
     simd::{InstructionSet, ROUND, dispatch},
     tile::{COLUMNS, WORDS},
 };
@@ -46,7 +46,7 @@ impl Stored {
 
 /// The content of a word of a packed operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum OperandFormat {
     /// One `f32`.
     F32,
     /// Two bfloat16 values, the first in the lower half.
@@ -56,7 +56,7 @@ pub(crate) enum Format {
     Int8,
 }
 
-impl Format {
+impl OperandFormat {
     /// The number of values in a word.
     pub(crate) fn per_word(self) -> usize {
         match self {
@@ -82,7 +82,7 @@ impl Format {
 }
 
 /// Packed values in cache lines.
-pub(crate) type Words = Lines<u32>;
+pub(crate) type Words = CacheLines<u32>;
 
 /// Rounds to the nearest bfloat16, ties to even. NaN stays NaN.
 #[inline(always)]
@@ -92,7 +92,7 @@ pub(crate) fn round_to_bf16(value: f32) -> u16 {
     if value.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded as u16 }
 }
 
-/// Two values as a word of [`Format::Bf16`].
+/// Two values as a word of [`OperandFormat::Bf16`].
 #[inline(always)]
 fn pair(first: f32, second: f32) -> u32 {
     u32::from(round_to_bf16(first)) | u32::from(round_to_bf16(second)) << 16
@@ -106,19 +106,19 @@ fn largest(values: &[f32]) -> u32 {
 }
 
 /// Packs a row's values as words of `format`, padded with zeros. `words` has at least
-/// `format.words(values.len())` elements. For [`Format::Int8`], `scale` becomes the factor that turns bytes
-/// into values, or NaN if a value is not finite, so that the fault is not lost. `offset` is added to the
-/// bytes.
+/// `format.words(values.len())` elements. For [`OperandFormat::Int8`], `scale` becomes the factor that turns
+/// bytes into values, or NaN if a value is not finite, so that the fault is not lost. `offset` is added to
+/// the bytes.
 pub(crate) fn row(
     set: InstructionSet,
-    format: Format,
+    format: OperandFormat,
     values: &[f32],
     offset: i32,
     words: &mut [u32],
     scale: &mut f32,
 ) {
     match format {
-        Format::F32 => {
+        OperandFormat::F32 => {
             for (word, value) in words.iter_mut().zip(values) {
                 *word = value.to_bits();
             }
@@ -126,9 +126,9 @@ pub(crate) fn row(
         }
         #[cfg(target_arch = "x86_64")]
         // SAFETY: every `InstructionSet` except `Portable` comes from `available`, which checked the CPU.
-        Format::Bf16 if set.has_bf16() => unsafe { wide::round(values, words) },
-        Format::Bf16 => round(set, values, words),
-        Format::Int8 => quantise(set, values, offset, words, scale),
+        OperandFormat::Bf16 if set.has_bf16() => unsafe { wide::round(values, words) },
+        OperandFormat::Bf16 => round(set, values, words),
+        OperandFormat::Int8 => quantise(set, values, offset, words, scale),
     }
 }
 
@@ -182,8 +182,8 @@ dispatch! {
     }
 }
 
-/// Packs a row of multiples of `step`, with factors from -128 to 127, as words of [`Format::Int8`] without an
-/// offset.
+/// Packs a row of multiples of `step`, with factors from -128 to 127, as words of [`OperandFormat::Int8`]
+/// without an offset.
 pub(crate) fn multiples(values: &[f32], step: f32, words: &mut [u32]) {
     words.fill(0);
     for (word, values) in words.iter_mut().zip(values.chunks(4)) {
@@ -195,7 +195,7 @@ pub(crate) fn multiples(values: &[f32], step: f32, words: &mut [u32]) {
     }
 }
 
-/// Packs two rows of equal length as words of [`Format::Bf16`]. Each word holds one value of each row.
+/// Packs two rows of equal length as words of [`OperandFormat::Bf16`]. Each word holds one value of each row.
 pub(crate) fn interleave(set: InstructionSet, first: &[f32], second: &[f32], words: &mut [u32]) {
     #[cfg(target_arch = "x86_64")]
     if set.has_bf16() {
@@ -217,11 +217,11 @@ dispatch! {
 /// Packs values `[panel][row]` as a block of `rows` rows in `format`, which is `f32` or bfloat16.
 pub(crate) fn block(
     set: InstructionSet,
-    format: Format,
+    format: OperandFormat,
     (values, rows): (&[[f32; COLUMNS]], usize),
     words: &mut [u32],
 ) {
-    if format == Format::Bf16 {
+    if format == OperandFormat::Bf16 {
         // A panel has as many words as a chunk, and the rows are in the same order.
         row(set, format, values.as_flattened(), 0, words, &mut 1.0);
         return;
@@ -317,8 +317,8 @@ mod tests {
         let flushed = |bits: u16| if bits & 0x7f80 == 0 { bits & 0x8000 } else { bits };
         for set in InstructionSet::available() {
             let (mut row_words, mut pairs) =
-                (vec![0; Format::Bf16.words(values.len())], vec![0; values.len()]);
-            row(set, Format::Bf16, &values, 0, &mut row_words, &mut 1.0);
+                (vec![0; OperandFormat::Bf16.words(values.len())], vec![0; values.len()]);
+            row(set, OperandFormat::Bf16, &values, 0, &mut row_words, &mut 1.0);
             interleave(set, &values, &values, &mut pairs);
             let rounded = row_words.iter().flat_map(|&word| [word as u16, (word >> 16) as u16]);
             for ((&value, rounded), pair) in values.iter().zip(rounded).zip(pairs) {
@@ -359,22 +359,22 @@ mod tests {
         for set in InstructionSet::available() {
             for depth in 1..=130 {
                 let values = random(&mut rng, depth);
-                for format in [Format::F32, Format::Bf16, Format::Int8] {
+                for format in [OperandFormat::F32, OperandFormat::Bf16, OperandFormat::Int8] {
                     let mut words = vec![u32::MAX; format.words(depth)];
                     let mut scale = 1.0;
                     row(set, format, &values, 0, &mut words, &mut scale);
                     let got: Vec<f32> = match format {
-                        Format::F32 => words.iter().map(|&word| f32::from_bits(word)).collect(),
-                        Format::Bf16 => words.iter().flat_map(|&word| halves(word)).collect(),
-                        Format::Int8 => {
+                        OperandFormat::F32 => words.iter().map(|&word| f32::from_bits(word)).collect(),
+                        OperandFormat::Bf16 => words.iter().flat_map(|&word| halves(word)).collect(),
+                        OperandFormat::Int8 => {
                             let bytes = words.iter().flat_map(|word| word.to_le_bytes());
                             bytes.map(|byte| f32::from(byte.cast_signed()) * scale).collect()
                         }
                     };
                     let tolerance = match format {
-                        Format::F32 => 0.0,
-                        Format::Bf16 => 2.0 / 256.0,
-                        Format::Int8 => 0.5001 * scale,
+                        OperandFormat::F32 => 0.0,
+                        OperandFormat::Bf16 => 2.0 / 256.0,
+                        OperandFormat::Int8 => 0.5001 * scale,
                     };
                     assert_eq!(got.len(), format.padded(depth));
                     for (index, got) in got.into_iter().enumerate() {
@@ -394,15 +394,15 @@ mod tests {
     fn bytes_keep_the_largest_value_and_tell_what_is_not_finite() {
         for set in InstructionSet::available() {
             let (mut words, mut scale) = (vec![0; 16], 0.0);
-            row(set, Format::Int8, &[1.0, -2.0, 0.0, 0.5, 2.0], 128, &mut words, &mut scale);
+            row(set, OperandFormat::Int8, &[1.0, -2.0, 0.0, 0.5, 2.0], 128, &mut words, &mut scale);
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).take(5).collect();
             assert_eq!((bytes, scale), (vec![192, 1, 128, 160, 255], 2.0 / 127.0), "{set}");
-            row(set, Format::Int8, &[0.0; 7], 128, &mut words, &mut scale);
+            row(set, OperandFormat::Int8, &[0.0; 7], 128, &mut words, &mut scale);
             assert!(scale > 0.0 && scale < 1e-30, "{set}");
             for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut values = [1.0; 40];
                 values[33] = broken;
-                row(set, Format::Int8, &values, 0, &mut words, &mut scale);
+                row(set, OperandFormat::Int8, &values, 0, &mut words, &mut scale);
                 assert!(scale.is_nan(), "{set} {broken}");
             }
         }
@@ -438,7 +438,7 @@ mod tests {
                 let panels: Vec<[f32; COLUMNS]> = (0..panels)
                     .flat_map(|panel| values.iter().map(move |row| of_panel(panel, row)))
                     .collect();
-                for format in [Format::F32, Format::Bf16] {
+                for format in [OperandFormat::F32, OperandFormat::Bf16] {
                     let words = format.words(depth);
                     let (mut got, mut expected) = (vec![u32::MAX; rows * words], vec![0; rows * words]);
                     block(set, format, (&panels, rows), &mut got);

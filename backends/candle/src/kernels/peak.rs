@@ -12,7 +12,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::amx;
-use crate::kernels::{InstructionSet, pack::Format, threads::Threads};
+use crate::kernels::{InstructionSet, pack::OperandFormat, threads::Threads};
 use std::{
     hint::black_box,
     sync::{Mutex, PoisonError},
@@ -28,7 +28,7 @@ const READ_BYTES: usize = 512 << 20;
 
 /// Operations per second of this thread: the best of several rounds. If the CPU has no instruction for the
 /// format, the number for `f32`.
-pub(crate) fn operations_per_second(set: InstructionSet, format: Format) -> f64 {
+pub(crate) fn operations_per_second(set: InstructionSet, format: OperandFormat) -> f64 {
     let (per_step, run) = chains(set, format);
     let round = |_| {
         let start = Instant::now();
@@ -39,7 +39,7 @@ pub(crate) fn operations_per_second(set: InstructionSet, format: Format) -> f64 
 }
 
 /// Operations per second of all threads together.
-pub(crate) fn of_all_threads(set: InstructionSet, format: Format, threads: &Threads) -> f64 {
+pub(crate) fn of_all_threads(set: InstructionSet, format: OperandFormat, threads: &Threads) -> f64 {
     let sum = Mutex::new(0.0);
     // One item per thread: a thread is busy with its item until all items are taken.
     threads.for_each(0..threads.count(), |_| {
@@ -65,34 +65,40 @@ pub(crate) fn bytes_per_second(threads: &Threads) -> f64 {
 
 /// The number of operations of one instruction, and a function that runs the given number of steps of
 /// [`CHAINS`] instructions.
-fn chains(set: InstructionSet, format: Format) -> (usize, fn(usize)) {
+fn chains(set: InstructionSet, format: OperandFormat) -> (usize, fn(usize)) {
     match (set, format) {
         (InstructionSet::Portable, _) => (8, portable),
         // One instruction multiplies 16 rows by 16 columns.
         #[cfg(target_arch = "x86_64")]
         // SAFETY (all): every `InstructionSet` comes from `available`, which checked the CPU.
-        (InstructionSet::Avx512Amx, Format::Bf16) => (256 * 64, |steps| unsafe { amx::bf16_chains(steps) }),
+        (InstructionSet::Avx512Amx, OperandFormat::Bf16) => {
+            (256 * 64, |steps| unsafe { amx::bf16_chains(steps) })
+        }
         #[cfg(target_arch = "x86_64")]
-        (InstructionSet::Avx512Amx, Format::Int8) => (256 * 128, |steps| unsafe { amx::int8_chains(steps) }),
+        (InstructionSet::Avx512Amx, OperandFormat::Int8) => {
+            (256 * 128, |steps| unsafe { amx::int8_chains(steps) })
+        }
         #[cfg(target_arch = "x86_64")]
-        (InstructionSet::Avx512Bf16, Format::Bf16) => (64, |steps| unsafe { x86::bf16_avx512(steps) }),
+        (InstructionSet::Avx512Bf16, OperandFormat::Bf16) => (64, |steps| unsafe { x86::bf16_avx512(steps) }),
         #[cfg(target_arch = "x86_64")]
-        (InstructionSet::Avx512Bf16 | InstructionSet::Avx512Vnni, Format::Int8) => {
+        (InstructionSet::Avx512Bf16 | InstructionSet::Avx512Vnni, OperandFormat::Int8) => {
             (128, |steps| unsafe { x86::int8_avx512(steps) })
         }
         #[cfg(target_arch = "x86_64")]
-        (InstructionSet::Avx2Vnni, Format::Int8) => (64, |steps| unsafe { x86::int8_avx2(steps) }),
+        (InstructionSet::Avx2Vnni, OperandFormat::Int8) => (64, |steps| unsafe { x86::int8_avx2(steps) }),
         #[cfg(target_arch = "x86_64")]
         (InstructionSet::Avx2 | InstructionSet::Avx2Vnni, _) => (16, |steps| unsafe { x86::f32_avx2(steps) }),
         #[cfg(target_arch = "x86_64")]
         _ => (32, |steps| unsafe { x86::f32_avx512(steps) }),
         #[cfg(target_arch = "aarch64")]
         // SAFETY (all): as above.
-        (InstructionSet::NeonI8mmBf16, Format::Bf16) => (32, |steps| unsafe { arm::bf16(steps) }),
+        (InstructionSet::NeonI8mmBf16, OperandFormat::Bf16) => (32, |steps| unsafe { arm::bf16(steps) }),
         #[cfg(target_arch = "aarch64")]
-        (InstructionSet::NeonI8mmBf16, Format::Int8) => (64, |steps| unsafe { arm::int8_i8mm(steps) }),
+        (InstructionSet::NeonI8mmBf16, OperandFormat::Int8) => (64, |steps| unsafe { arm::int8_i8mm(steps) }),
         #[cfg(target_arch = "aarch64")]
-        (InstructionSet::NeonDotprod, Format::Int8) => (32, |steps| unsafe { arm::int8_dotprod(steps) }),
+        (InstructionSet::NeonDotprod, OperandFormat::Int8) => {
+            (32, |steps| unsafe { arm::int8_dotprod(steps) })
+        }
         #[cfg(target_arch = "aarch64")]
         _ => (8, |steps| unsafe { arm::f32(steps) }),
     }

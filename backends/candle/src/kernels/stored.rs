@@ -15,13 +15,13 @@ pub(crate) struct StoredMatrix {
     bytes: Range<usize>,
     stored: Stored,
     columns: usize,
-    steps: Option<Steps>,
+    steps: Option<RowSteps>,
 }
 
 /// The steps of all rows, and the number of this matrix's first row. The values of a row are multiples of its
 /// step, with factors from -128 to 127.
 #[derive(Clone)]
-struct Steps {
+struct RowSteps {
     of_rows: Arc<Vec<f32>>,
     first: usize,
 }
@@ -54,7 +54,7 @@ impl StoredMatrix {
         let size = self.row_size();
         let bytes = self.bytes.start + rows.start * size..self.bytes.start + rows.end * size;
         assert!(rows.start <= rows.end && bytes.end <= self.bytes.end);
-        let steps = self.steps.clone().map(|steps| Steps { first: steps.first + rows.start, ..steps });
+        let steps = self.steps.clone().map(|steps| RowSteps { first: steps.first + rows.start, ..steps });
         Self { bytes, steps, ..self.clone() }
     }
 
@@ -62,7 +62,7 @@ impl StoredMatrix {
     /// from -128 to 127.
     pub(crate) fn with_steps(self, steps: Vec<f32>) -> Self {
         assert!(steps.len() == self.rows());
-        Self { steps: Some(Steps { of_rows: Arc::new(steps), first: 0 }), ..self }
+        Self { steps: Some(RowSteps { of_rows: Arc::new(steps), first: 0 }), ..self }
     }
 
     /// The step of a row, if it is known.

@@ -43,8 +43,8 @@ impl Threads {
         let cpus = core_affinity::get_core_ids().ok_or_else(refused)?;
         if count > cpus.len() {
             return Err(BackendError::Load(format!(
-                "`--pin-threads` needs a CPU for each of {count} compute threads, but this process may use {cpus}: give \
-                 `--threads {cpus}`, or leave `--pin-threads` out",
+                "`--pin-threads` needs a CPU for each of {count} compute threads, but this process may use \
+                 {cpus}: give `--threads {cpus}`, or leave `--pin-threads` out",
                 cpus = cpus.len()
             )));
         }

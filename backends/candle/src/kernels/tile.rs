@@ -18,7 +18,7 @@ use super::{
     simd::{Avx2, Avx512},
 };
 use super::{
-    pack::Format,
+    pack::OperandFormat,
     simd::{HIGH_HALF, InstructionSet, Portable, Simd},
 };
 #[cfg(target_arch = "x86_64")]
@@ -36,13 +36,13 @@ pub(crate) const MAX_ROWS: usize = 32;
     not(target_arch = "x86_64"),
     expect(unused_variables, reason = "only AMX's tiles depend on the format")
 )]
-pub(crate) fn rows(set: InstructionSet, format: Format) -> usize {
+pub(crate) fn rows(set: InstructionSet, format: OperandFormat) -> usize {
     match set {
         InstructionSet::Portable => 2,
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx2 | InstructionSet::Avx2Vnni => 3,
         #[cfg(target_arch = "x86_64")]
-        InstructionSet::Avx512Amx if format != Format::F32 => amx::ROWS,
+        InstructionSet::Avx512Amx if format != OperandFormat::F32 => amx::ROWS,
         #[cfg(target_arch = "x86_64")]
         _ => 14,
         #[cfg(target_arch = "aarch64")]
@@ -87,7 +87,7 @@ impl Origin {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TileOperands<'a> {
     /// The formats of `a` and of `b`.
-    pub(crate) formats: (Format, Format),
+    pub(crate) formats: (OperandFormat, OperandFormat),
     /// A block of rows: `[chunk][rows][WORDS]`.
     pub(crate) a: &'a [u32],
     /// A panel of columns: `[word][COLUMNS]`.
@@ -104,14 +104,16 @@ pub(crate) fn multiply(
     sums: &mut [[f32; COLUMNS]],
 ) {
     // For another pair, the function of `formats.0` would read more words of `b` than the check below covers.
-    assert!(formats.0 == formats.1 || formats == (Format::F32, Format::Bf16));
+    assert!(formats.0 == formats.1 || formats == (OperandFormat::F32, OperandFormat::Bf16));
     let chunks = a.len() / (rows * WORDS);
     let per_word = formats.1.per_word() / formats.0.per_word();
     assert!(rows <= self::rows(set, formats.0) && a.len() == chunks * rows * WORDS && rows <= sums.len());
     assert!(b.len() >= chunks * WORDS / per_word * COLUMNS);
     let (a, b, to) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr().cast::<f32>());
     let start = match start {
-        Start::Columns(columns) if formats.0 != Format::Int8 => Origin { first: columns.as_ptr(), stride: 0 },
+        Start::Columns(columns) if formats.0 != OperandFormat::Int8 => {
+            Origin { first: columns.as_ptr(), stride: 0 }
+        }
         Start::Zeros | Start::Columns(_) => Origin { first: ZEROS.as_ptr(), stride: 0 },
         Start::Sums => Origin { first: to.cast_const(), stride: COLUMNS },
     };
@@ -124,7 +126,7 @@ pub(crate) fn multiply(
     unsafe {
         match set {
             #[cfg(target_arch = "x86_64")]
-            InstructionSet::Avx512Amx if formats.0 != Format::F32 => {
+            InstructionSet::Avx512Amx if formats.0 != OperandFormat::F32 => {
                 amx::multiply(formats.0, (rows, chunks), (a, b), (start.first, start.stride), to);
             }
             _ => function(set, formats, rows)(chunks, a, b, start, ahead, to),
@@ -202,8 +204,8 @@ macro_rules! by_rows {
 #[cfg(target_arch = "aarch64")]
 use by_rows;
 
-fn function(set: InstructionSet, formats: (Format, Format), rows: usize) -> Function {
-    use Format::{Bf16, F32, Int8};
+fn function(set: InstructionSet, formats: (OperandFormat, OperandFormat), rows: usize) -> Function {
+    use OperandFormat::{Bf16, F32, Int8};
     let functions = match set {
         #[cfg(target_arch = "x86_64")]
         InstructionSet::Avx512Bf16 if formats == (Bf16, Bf16) => by_rows!(native_bf16_avx512),
@@ -446,26 +448,26 @@ mod tests {
     use crate::kernels::pack::round_to_bf16;
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
-    const FORMATS: [(Format, Format); 4] = [
-        (Format::F32, Format::F32),
-        (Format::F32, Format::Bf16),
-        (Format::Bf16, Format::Bf16),
-        (Format::Int8, Format::Int8),
+    const FORMATS: [(OperandFormat, OperandFormat); 4] = [
+        (OperandFormat::F32, OperandFormat::F32),
+        (OperandFormat::F32, OperandFormat::Bf16),
+        (OperandFormat::Bf16, OperandFormat::Bf16),
+        (OperandFormat::Int8, OperandFormat::Int8),
     ];
 
     /// A random word and its values. Bytes are signed unless `unsigned` is true.
-    fn word(rng: &mut StdRng, format: Format, unsigned: bool) -> (u32, Vec<f64>) {
+    fn word(rng: &mut StdRng, format: OperandFormat, unsigned: bool) -> (u32, Vec<f64>) {
         match format {
-            Format::F32 => {
+            OperandFormat::F32 => {
                 let value: f32 = rng.random_range(-1.0..1.0);
                 (value.to_bits(), vec![f64::from(value)])
             }
-            Format::Bf16 => {
+            OperandFormat::Bf16 => {
                 let halves = [0; 2].map(|_| round_to_bf16(rng.random_range(-1.0..1.0)));
                 let value = |half| f64::from(f32::from_bits(u32::from(half) << 16));
                 (u32::from(halves[0]) | u32::from(halves[1]) << 16, halves.map(value).to_vec())
             }
-            Format::Int8 => {
+            OperandFormat::Int8 => {
                 let bytes = rng.random::<[u8; 4]>();
                 let value = |b: u8| if unsigned { f64::from(b) } else { f64::from(b.cast_signed()) };
                 (u32::from_le_bytes(bytes), bytes.map(value).to_vec())
@@ -477,7 +479,7 @@ mod tests {
     fn operands(
         rng: &mut StdRng,
         set: InstructionSet,
-        (left, right): (Format, Format),
+        (left, right): (OperandFormat, OperandFormat),
         (rows, chunks): (usize, usize),
     ) -> (Vec<u32>, Vec<u32>, Vec<Vec<f64>>) {
         let words = chunks * WORDS;
@@ -524,14 +526,14 @@ mod tests {
                             Ahead::NOTHING,
                             sums.rows(),
                         );
-                        let counts = chunks != 2 && formats.0 != Format::Int8;
+                        let counts = chunks != 2 && formats.0 != OperandFormat::Int8;
                         let start = if counts { values } else { [0.0; COLUMNS] };
                         for (row, expected) in expected.iter().enumerate() {
                             for (column, (got, expected)) in sums.rows()[row].iter().zip(expected).enumerate()
                             {
                                 let expected = expected + f64::from(start[column]);
                                 let (got, tolerance) = match formats.0 {
-                                    Format::Int8 => (f64::from(got.to_bits().cast_signed()), 0.0),
+                                    OperandFormat::Int8 => (f64::from(got.to_bits().cast_signed()), 0.0),
                                     _ => (f64::from(*got), 1e-5),
                                 };
                                 let what = format!("{set} {formats:?} {rows} rows, {chunks} chunks");
@@ -632,7 +634,7 @@ mod tests {
     fn a_pair_of_formats_that_there_is_not_is_refused() {
         let mut sums = Sums::of_tile();
         let (a, b) = ([0; WORDS], [0; WORDS * COLUMNS]);
-        let formats = (Format::F32, Format::Int8);
+        let formats = (OperandFormat::F32, OperandFormat::Int8);
         multiply(
             InstructionSet::Portable,
             1,

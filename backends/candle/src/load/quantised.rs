@@ -224,7 +224,8 @@ impl Checkpoint {
             [first, second] if [first, second] == [rows, columns] => [rows, columns],
             _ => {
                 return Err(BackendError::Load(format!(
-                    "tensor `{name}` has shape {shape:?}, but quantization_config asks for [{rows}, {columns}]"
+                    "tensor `{name}` has shape {shape:?}, but quantization_config asks for \
+                     [{rows}, {columns}]"
                 )));
             }
         };

@@ -68,7 +68,8 @@ impl Scheme {
         if values.is_null() {
             return Ok(None);
         }
-        let settings = Settings { method: values["quant_method"].as_str().unwrap_or("unnamed"), values };
+        let settings =
+            QuantizationConfig { method: values["quant_method"].as_str().unwrap_or("unnamed"), values };
         match settings.method {
             "fp8" | "fbgemm_fp8" => settings.fp8(&values["weight_block_size"]),
             "gptq" => settings.gptq(),
@@ -84,12 +85,12 @@ impl Scheme {
 }
 
 /// `quantization_config`.
-struct Settings<'a> {
+struct QuantizationConfig<'a> {
     method: &'a str,
     values: &'a Value,
 }
 
-impl Settings<'_> {
+impl QuantizationConfig<'_> {
     fn refused<T>(&self, setting: &str, value: &Value) -> Result<T, BackendError> {
         let method = self.method;
         Err(BackendError::Load(format!(

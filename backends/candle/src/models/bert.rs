@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     operations::Result,
-    plan::{MaskedLm, MatrixPart, Norm, Plan, Reads, Step},
+    plan::{MaskedLm, MatrixPart, NormPlan, Plan, Reads, StepPlan},
 };
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
@@ -18,15 +18,19 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let dense = |name: &str| MatrixPart::new(name, [hidden, hidden]).into();
     let act = activation(value, "hidden_act", &config.hidden_act)?;
     let transform = "cls.predictions.transform";
-    let pooler = vec![Step::Dense(dense("pooler.dense"), Activation::Tanh)];
+    let pooler = vec![StepPlan::Dense(dense("pooler.dense"), Activation::Tanh)];
     Ok(Plan {
         prefixes: &["bert."],
         ignored: names(&["embeddings.position_ids", "pooler.", "cls.", "classifier."]),
         classification: Some(classification(Reads::First, pooler, "classifier", hidden)),
         masked_lm: Some(MaskedLm {
             steps: vec![
-                Step::Dense(dense(&format!("{transform}.dense")), act),
-                Step::Norm(Norm::layer(format!("{transform}.LayerNorm"), hidden, config.layer_norm_eps)),
+                StepPlan::Dense(dense(&format!("{transform}.dense")), act),
+                StepPlan::Norm(NormPlan::layer(
+                    format!("{transform}.LayerNorm"),
+                    hidden,
+                    config.layer_norm_eps,
+                )),
             ],
             decoder: vec!["cls.predictions.decoder.weight".to_owned(), WORDS.to_owned()],
             bias: vec!["cls.predictions.decoder.bias".to_owned(), "cls.predictions.bias".to_owned()],
@@ -43,15 +47,15 @@ pub(super) fn roberta_plan(value: &Value) -> Result<Plan> {
     let dense = |name: &str| MatrixPart::new(name, [hidden, hidden]).into();
     // Positions up to the padding token's index are never used.
     let offset = usize::try_from(config.pad_token_id.unwrap_or(1) + 1).unwrap_or(0);
-    let steps = vec![Step::Dense(dense("classifier.dense"), Activation::Tanh)];
+    let steps = vec![StepPlan::Dense(dense("classifier.dense"), Activation::Tanh)];
     Ok(Plan {
         prefixes: &["roberta.", "xlm-roberta.", "camembert."],
         ignored: names(&["embeddings.position_ids", "pooler.", "lm_head.", "classifier."]),
         classification: Some(classification(Reads::First, steps, "classifier.out_proj", hidden)),
         masked_lm: Some(MaskedLm {
             steps: vec![
-                Step::Dense(dense("lm_head.dense"), Activation::Gelu),
-                Step::Norm(Norm::layer("lm_head.layer_norm", hidden, config.layer_norm_eps)),
+                StepPlan::Dense(dense("lm_head.dense"), Activation::Gelu),
+                StepPlan::Norm(NormPlan::layer("lm_head.layer_norm", hidden, config.layer_norm_eps)),
             ],
             decoder: vec!["lm_head.decoder.weight".to_owned(), WORDS.to_owned()],
             bias: vec!["lm_head.bias".to_owned(), "lm_head.decoder.bias".to_owned()],

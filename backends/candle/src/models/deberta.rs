@@ -4,13 +4,14 @@
 
 use super::{
     activation, classification, names, parse,
-    post_norm::{BERT, EncoderConfig as Body, Names, encoder},
-    refuse, unsupported,
+    post_norm::{BERT, EncoderConfig, LayerNames, encoder},
+    refuse, require,
 };
 use crate::{
     operations::Result,
     plan::{
-        Convolution, Disentangled, Index, LogBuckets, MatrixPart, Norm, Plan, Position, Reads, Step, Table,
+        ConvolutionPlan, DisentangledPlan, LogBuckets, MatrixPart, NormPlan, Plan, Position, Reads, RowIndex,
+        StepPlan, TablePlan,
     },
 };
 use serde::Deserialize;
@@ -45,7 +46,7 @@ enum Kinds {
     List(Vec<String>),
 }
 
-const NAMES: Names = Names {
+const NAMES: LayerNames = LayerNames {
     query: "attention.self.query_proj",
     key: "attention.self.key_proj",
     value: "attention.self.value_proj",
@@ -53,7 +54,7 @@ const NAMES: Names = Names {
 };
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
-    let (config, body): (DebertaConfig, Body) = (parse(value)?, parse(value)?);
+    let (config, body): (DebertaConfig, EncoderConfig) = (parse(value)?, parse(value)?);
     let hidden = body.hidden_size;
     let is_other = |size: Option<usize>, known: usize| size.is_some_and(|size| size != known);
     let mut plan = encoder(value, &body, 0, &NAMES)?;
@@ -67,7 +68,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         ],
     )?;
     let act = activation(value, "pooler_hidden_act", config.pooler_hidden_act.as_deref().unwrap_or("gelu"))?;
-    let pooler = vec![Step::Dense(MatrixPart::new("pooler.dense", [hidden, hidden]).into(), act)];
+    let pooler = vec![StepPlan::Dense(MatrixPart::new("pooler.dense", [hidden, hidden]).into(), act)];
     plan.prefixes = &["deberta."];
     plan.ignored = names(&[
         "embeddings.position_",
@@ -79,7 +80,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     ]);
     plan.classification = Some(classification(Reads::First, pooler, "classifier", hidden));
     if config.position_biased_input == Some(false) {
-        plan.embeddings.tables.retain(|table| !matches!(table.index, Index::Position { .. }));
+        plan.embeddings.tables.retain(|table| !matches!(table.index, RowIndex::Position { .. }));
     }
     let kinds = kinds(value, &config)?;
     // The divisor also counts position terms that are missing because `relative_attention` is off.
@@ -95,11 +96,11 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let taps = config.conv_kernel_size.unwrap_or(0);
     if taps > 0 {
         refuse(value, &[(taps.is_multiple_of(2), &format!("conv_kernel_size {taps}"))])?;
-        plan.convolution = Some(Convolution {
+        plan.convolution = Some(ConvolutionPlan {
             name: "encoder.conv.conv",
             taps,
             activation: activation(value, "conv_act", config.conv_act.as_deref().unwrap_or("tanh"))?,
-            norm: Norm::layer("encoder.conv.LayerNorm", hidden, body.layer_norm_eps),
+            norm: NormPlan::layer("encoder.conv.LayerNorm", hidden, body.layer_norm_eps),
         });
     }
     Ok(plan)
@@ -108,10 +109,10 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 /// The position terms of a layer's attention scores.
 fn disentangled(
     config: &DebertaConfig,
-    body: &Body,
+    body: &EncoderConfig,
     index: usize,
     scores: (&[&str], LogBuckets),
-) -> Disentangled {
+) -> DisentangledPlan {
     let (hidden, (kinds, bucket)) = (body.hidden_size, scores);
     let matrix = |kind, of_content: &str, of_position: &str| {
         let name = if config.share_att_key { of_content } else { of_position };
@@ -120,13 +121,13 @@ fn disentangled(
     };
     let is_normed =
         config.norm_rel_ebd.as_ref().is_some_and(|norm| norm.to_lowercase().contains("layer_norm"));
-    Disentangled {
-        table: Table {
+    DisentangledPlan {
+        table: TablePlan {
             tensor: "encoder.rel_embeddings.weight".to_owned(),
             shape: [2 * bucket.span, hidden],
-            index: Index::First,
+            index: RowIndex::First,
         },
-        norm: is_normed.then(|| Norm::layer("encoder.LayerNorm", hidden, body.layer_norm_eps)),
+        norm: is_normed.then(|| NormPlan::layer("encoder.LayerNorm", hidden, body.layer_norm_eps)),
         keys: matrix("c2p", "key_proj", "pos_key_proj"),
         queries: matrix("p2c", "query_proj", "pos_query_proj"),
         bucket,
@@ -140,10 +141,11 @@ fn kinds(value: &Value, config: &DebertaConfig) -> Result<Vec<&'static str>> {
         Some(Kinds::Joined(names)) => names.split('|').map(|name| name.trim().to_lowercase()).collect(),
         Some(Kinds::List(names)) => names.clone(),
     };
-    match names.iter().find(|name| !["c2p", "p2c"].contains(&name.as_str())) {
-        Some(other) => Err(unsupported(value, &format!("pos_att_type {other:?}"))),
-        None => Ok(["c2p", "p2c"].into_iter().filter(|kind| names.iter().any(|name| name == kind)).collect()),
+    let known = ["c2p", "p2c"];
+    for name in &names {
+        require(value, "pos_att_type", name, &known)?;
     }
+    Ok(known.into_iter().filter(|kind| names.iter().any(|name| name == kind)).collect())
 }
 
 /// The buckets of distances, for inputs of at most `positions` tokens.

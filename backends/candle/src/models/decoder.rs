@@ -1,13 +1,13 @@
 //! Decoders similar to Llama (transformers): pre-norm layers with rotary positions and a gated MLP. A
-//! [`Family`] describes the differences between architectures as data.
+//! [`DecoderFamily`] describes the differences between architectures as data.
 
-use super::{activation, names, parse, rotary::rope_of, score_on_last_token, unsupported};
+use super::{activation, names, parse, require, rotary::rope_of, score_on_last_token};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
     plan::{
-        Attention, Embeddings, HeadNorms, Index, Layer, MatrixPart, Mlp, Norm, Norms, Plan, Position, Table,
-        View,
+        AttentionPlan, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan,
+        Position, RowIndex, TablePlan, View,
     },
 };
 use serde::Deserialize;
@@ -49,7 +49,7 @@ pub(super) enum Mould {
 }
 
 /// The properties in which a family of decoders differs from Llama.
-pub(super) struct Family {
+pub(super) struct DecoderFamily {
     /// The activation's name in `config.json`.
     pub(super) activation: String,
     /// Whether queries, keys and values have biases even if `attention_bias` is false.
@@ -72,7 +72,7 @@ pub(super) struct Family {
     pub(super) soft_cap: Option<f32>,
 }
 
-impl Family {
+impl DecoderFamily {
     fn is_gemma(&self) -> bool {
         self.mould != Mould::Llama
     }
@@ -108,11 +108,10 @@ impl DecoderConfig {
             ));
         }
         let known = ["full_attention", "sliding_attention"];
-        let unknown = config.layer_types.iter().flatten().find(|kind| !known.contains(&kind.as_str()));
-        match unknown {
-            Some(kind) => Err(unsupported(value, &format!("layer_types {kind:?}"))),
-            None => Ok(config),
+        for kind in config.layer_types.iter().flatten() {
+            require(value, "layer_types", kind, &known)?;
         }
+        Ok(config)
     }
 
     fn heads(&self) -> Heads {
@@ -140,13 +139,13 @@ impl DecoderConfig {
 const WORDS: &str = "embed_tokens.weight";
 
 /// The plan of a decoder of this family.
-pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &Family) -> Result<Plan> {
+pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily) -> Result<Plan> {
     let heads = config.heads();
     let hidden = config.hidden_size;
     let activation = activation(value, "hidden_act", &family.activation)?;
-    let norm = |name: String, size| Norm {
+    let norm = |name: String, size| NormPlan {
         add_one: family.is_gemma(),
-        ..Norm::rms(name, size, config.rms_norm_eps)
+        ..NormPlan::rms(name, size, config.rms_norm_eps)
     };
     let view = |mask: Mask, parameters: &[&Value], theta| -> Result<View> {
         Ok(View {
@@ -179,10 +178,10 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &Family) -> Re
         // Some configurations say -1 if there is no padding token.
         padding: config.pad_token_id.and_then(|id| u32::try_from(id).ok()),
         embeddings: Embeddings {
-            tables: vec![Table {
+            tables: vec![TablePlan {
                 tensor: WORDS.to_owned(),
                 shape: [config.vocab_size, hidden],
-                index: Index::Token,
+                index: RowIndex::Token,
             }],
             scale: if family.is_gemma() { (hidden as f32).sqrt() } else { 1.0 },
             norm: None,
@@ -206,10 +205,10 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &Family) -> Re
 
 fn layer(
     config: &DecoderConfig,
-    family: &Family,
+    family: &DecoderFamily,
     (index, activation): (usize, text_embeddings_backend_core::Activation),
-    norm: &impl Fn(String, usize) -> Norm,
-) -> Layer {
+    norm: &impl Fn(String, usize) -> NormPlan,
+) -> LayerPlan {
     let Heads { queries, keys, size } = config.heads();
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let output_bias = config.attention_bias.unwrap_or(false);
@@ -218,9 +217,9 @@ fn layer(
     let part =
         |name: &str, shape, bias| MatrixPart::new(&format!("layers.{index}.{name}"), shape).biased(bias);
     let norm = |name: &str, size| norm(format!("layers.{index}.{name}"), size);
-    let around = |input: &str, output: Option<&str>| Norms {
+    let around = |input: &str, output: Option<&str>| NormsPlan {
         output: output.map(|output| norm(output, hidden)),
-        ..Norms::before(norm(input, hidden))
+        ..NormsPlan::before(norm(input, hidden))
     };
     let [attention_norms, mlp_norms] = if family.mould == Mould::Gemma2 {
         [
@@ -230,9 +229,9 @@ fn layer(
     } else {
         [around("input_layernorm", None), around("post_attention_layernorm", None)]
     };
-    Layer {
+    LayerPlan {
         view: usize::from(family.sliding[index]),
-        attention: Attention {
+        attention: AttentionPlan {
             query: part("self_attn.q_proj", [queries * size, hidden], query_bias).into(),
             key_value: [
                 part("self_attn.k_proj", [keys * size, hidden], query_bias),
@@ -241,14 +240,14 @@ fn layer(
             .into(),
             output: part("self_attn.o_proj", [hidden, queries * size], output_bias).into(),
             norms: if family.head_norms {
-                HeadNorms::EachHead(norm("self_attn.q_norm", size), norm("self_attn.k_norm", size))
+                HeadNormsPlan::EachHead(norm("self_attn.q_norm", size), norm("self_attn.k_norm", size))
             } else {
-                HeadNorms::None
+                HeadNormsPlan::None
             },
             disentangled: None,
         },
         attention_norms,
-        mlp: Mlp::Gated {
+        mlp: MlpPlan::Gated {
             gate: part("mlp.gate_proj", [inner, hidden], mlp_bias),
             up: part("mlp.up_proj", [inner, hidden], mlp_bias),
             down: part("mlp.down_proj", [hidden, inner], mlp_bias).into(),

@@ -2,11 +2,11 @@
 
 use super::{
     activation, classification, names, parse,
-    post_norm::{self, Names, WORDS, encoder},
+    post_norm::{self, LayerNames, WORDS, encoder},
 };
 use crate::{
     operations::Result,
-    plan::{MaskedLm, MatrixPart, Norm, Plan, Reads, Step},
+    plan::{MaskedLm, MatrixPart, NormPlan, Plan, Reads, StepPlan},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -25,7 +25,7 @@ struct DistilBertConfig {
     pad_token_id: Option<i64>,
 }
 
-const NAMES: Names = Names {
+const NAMES: LayerNames = LayerNames {
     layers: "transformer.layer",
     query: "attention.q_lin",
     key: "attention.k_lin",
@@ -45,7 +45,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let hidden = config.dim;
     let dense = |name: &str| MatrixPart::new(name, [hidden, hidden]).into();
     let act = activation(value, "activation", &config.activation)?;
-    let steps = vec![Step::Dense(dense("pre_classifier"), Activation::Relu)];
+    let steps = vec![StepPlan::Dense(dense("pre_classifier"), Activation::Relu)];
     let config = post_norm::EncoderConfig {
         vocab_size: config.vocab_size,
         hidden_size: hidden,
@@ -66,8 +66,8 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         classification: Some(classification(Reads::First, steps, "classifier", hidden)),
         masked_lm: Some(MaskedLm {
             steps: vec![
-                Step::Dense(dense("vocab_transform"), act),
-                Step::Norm(Norm::layer("vocab_layer_norm", hidden, EPSILON)),
+                StepPlan::Dense(dense("vocab_transform"), act),
+                StepPlan::Norm(NormPlan::layer("vocab_layer_norm", hidden, EPSILON)),
             ],
             decoder: vec!["vocab_projector.weight".to_owned(), WORDS.to_owned()],
             bias: vec!["vocab_projector.bias".to_owned()],

@@ -3,12 +3,12 @@
 
 use super::{
     classification,
-    decoder::{self, DecoderConfig, Family},
-    names, parse, unsupported,
+    decoder::{self, DecoderConfig, DecoderFamily},
+    names, parse, unsupported_value,
 };
 use crate::{
     operations::Result,
-    plan::{MatrixPart, Plan, Reads, Step},
+    plan::{MatrixPart, Plan, Reads, StepPlan},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -25,17 +25,19 @@ struct Settings {
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
-    let family = Family { bidirectional: true, ..Family::llama(&config, &settings.hidden_act) };
+    let family = DecoderFamily { bidirectional: true, ..DecoderFamily::llama(&config, &settings.hidden_act) };
     let pooling = settings.classifier_pooling.or(settings.clf_pooling);
     let reads = match pooling.as_deref().unwrap_or("late") {
         "late" => Reads::EachToken,
         "mean" => Reads::Mean,
         "bos" => Reads::First,
-        other => return Err(unsupported(value, &format!("classifier_pooling {other:?}"))),
+        other => {
+            return Err(unsupported_value(value, "classifier_pooling", other, &["late", "mean", "bos"]));
+        }
     };
     let hidden = config.hidden_size;
     let dense = MatrixPart::new("dense", [hidden, hidden]);
-    let steps = vec![Step::Dense(dense.into(), Activation::Gelu)];
+    let steps = vec![StepPlan::Dense(dense.into(), Activation::Gelu)];
     Ok(Plan {
         ignored: names(&["lm_head.", "dense.", "classifier."]),
         classification: Some(classification(reads, steps, "classifier", hidden)),

@@ -1,7 +1,7 @@
 //! Gemma, Gemma 2 and Gemma 3 (transformers, `modeling_gemma*.py`), such as bge-reranker-v2-gemma and
 //! EmbeddingGemma.
 
-use super::decoder::{self, DecoderConfig, Family, Mould};
+use super::decoder::{self, DecoderConfig, DecoderFamily, Mould};
 use super::parse;
 use crate::{attention::Mask, operations::Result, plan::Plan};
 use serde::Deserialize;
@@ -20,23 +20,23 @@ struct Settings {
 /// In Gemma 3, every sixth layer attends to the whole text.
 const PATTERN: usize = 6;
 
-fn family(config: &DecoderConfig, settings: &Settings) -> Family {
+fn family(config: &DecoderConfig, settings: &Settings) -> DecoderFamily {
     // The first models say "gelu" in `hidden_act` and mean its tanh approximation.
     let activation = settings.hidden_activation.as_deref().unwrap_or("gelu_pytorch_tanh");
     let bidirectional = config.use_bidirectional_attention == Some(true);
-    Family {
+    DecoderFamily {
         mould: Mould::Gemma,
         bidirectional,
         divisor: settings.query_pre_attn_scalar,
         soft_cap: settings.attn_logit_softcapping,
         theta: [Some(10_000.0), None],
-        ..Family::llama(config, activation)
+        ..DecoderFamily::llama(config, activation)
     }
 }
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config = DecoderConfig::read(value)?;
-    let family = Family { divisor: None, soft_cap: None, ..family(&config, &parse(value)?) };
+    let family = DecoderFamily { divisor: None, soft_cap: None, ..family(&config, &parse(value)?) };
     decoder::plan(value, &config, &family)
 }
 
@@ -47,7 +47,7 @@ pub(super) fn gemma2_plan(value: &Value) -> Result<Plan> {
     decoder::plan(
         value,
         &config,
-        &Family { mould: Mould::Gemma2, sliding, window, ..family(&config, &parse(value)?) },
+        &DecoderFamily { mould: Mould::Gemma2, sliding, window, ..family(&config, &parse(value)?) },
     )
 }
 
@@ -62,6 +62,6 @@ pub(super) fn gemma3_plan(value: &Value) -> Result<Plan> {
     let window =
         if family.bidirectional { Mask { before: half, after: half } } else { config.causal_window() };
     let theta = [Some(1_000_000.0), Some(settings.rope_local_base_freq.unwrap_or(10_000.0))];
-    let family = Family { head_norms: true, mould: Mould::Gemma2, sliding, window, theta, ..family };
+    let family = DecoderFamily { head_norms: true, mould: Mould::Gemma2, sliding, window, theta, ..family };
     decoder::plan(value, &config, &family)
 }

@@ -3,14 +3,14 @@
 
 use super::{
     activation, head_size, parse,
-    parts::{classification, encoder, fused_attention, refuse_set},
+    parts::{encoder, first_token_classification, fused_attention, refuse_set},
     post_norm::EncoderConfig,
-    refuse,
+    refuse, require,
     rotary::rope,
 };
 use crate::{
     operations::Result,
-    plan::{Layer, MatrixPart, Mlp, Norm, Norms, Plan, Position},
+    plan::{LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position},
     rope::{Rope, Scaling},
 };
 use serde_json::Value;
@@ -23,38 +23,33 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let norm_type = value["layer_norm_type"].as_str().unwrap_or("layer_norm");
     let position_type = config.position_embedding_type.as_deref().unwrap_or("rope");
     refuse_set(value, &["logn_attention_scale"])?;
-    refuse(
-        value,
-        &[
-            (norm_type != "layer_norm", &format!("layer_norm_type {norm_type:?}")),
-            (position_type != "rope", &format!("position_embedding_type {position_type:?}")),
-            (value["pack_qkv"] == false, "pack_qkv false"),
-        ],
-    )?;
+    require(value, "layer_norm_type", norm_type, &["layer_norm"])?;
+    require(value, "position_embedding_type", position_type, &["rope"])?;
+    refuse(value, &[(value["pack_qkv"] == false, "pack_qkv false")])?;
     let activation = activation(value, "hidden_act", &config.hidden_act)?;
     let rotation = rotation(value, head_size(config.hidden_size, config.num_attention_heads)?)?;
     let layers = (0..config.num_hidden_layers).map(|index| layer(&config, index, activation)).collect();
     Ok(Plan {
         prefixes: &["new.", "gte."],
-        classification: Some(classification("pooler.dense", "classifier", config.hidden_size)),
+        classification: Some(first_token_classification("pooler.dense", "classifier", config.hidden_size)),
         ..encoder(value, &config, "embeddings.LayerNorm", Position::Rotary(rotation), layers)?
     })
 }
 
-fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> Layer {
+fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> LayerPlan {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |name: &str| format!("encoder.layer.{index}.{name}");
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape);
-    let norm = |norm: &str| Norms::after(Norm::layer(name(norm), hidden, config.layer_norm_eps));
+    let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
     let up_gate = part("mlp.up_gate_proj", [2 * inner, hidden]).biased(false);
-    Layer {
+    LayerPlan {
         view: 0,
         attention: fused_attention(
             part("attention.qkv_proj", [3 * hidden, hidden]),
             part("attention.o_proj", [hidden, hidden]),
         ),
         attention_norms: norm("attn_ln"),
-        mlp: Mlp::Gated {
+        mlp: MlpPlan::Gated {
             gate: up_gate.clone().rows(inner..2 * inner),
             up: up_gate.rows(0..inner),
             down: part("mlp.down_proj", [hidden, inner]).into(),

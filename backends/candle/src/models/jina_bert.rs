@@ -4,13 +4,15 @@
 
 use super::{
     parse,
-    parts::{classification, encoder},
+    parts::{encoder, first_token_classification},
     post_norm::EncoderConfig,
-    unsupported,
+    unsupported_value,
 };
 use crate::{
     operations::Result,
-    plan::{Attention, HeadNorms, Layer, MatrixPart, Mlp, Norm, Norms, Plan, Position},
+    plan::{
+        AttentionPlan, HeadNormsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position,
+    },
 };
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
@@ -21,17 +23,17 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let activation = match value["feed_forward_type"].as_str().unwrap_or("original") {
         "geglu" => Activation::Gelu,
         "reglu" => Activation::Relu,
-        other => return Err(unsupported(value, &format!("feed_forward_type {other:?} with ALiBi"))),
+        other => return Err(unsupported_value(value, "feed_forward_type", other, &["geglu", "reglu"])),
     };
     let has_head_norms = has_head_norms(value);
     let layer = |index| {
-        let place = Place { config: &config, index, activation };
+        let place = LayerPlace { config: &config, index, activation };
         if has_head_norms { place.normed_layer() } else { place.layer() }
     };
     let layers = (0..config.num_hidden_layers).map(layer).collect();
     Ok(Plan {
         prefixes: &["bert."],
-        classification: Some(classification("pooler.dense", "classifier", config.hidden_size)),
+        classification: Some(first_token_classification("pooler.dense", "classifier", config.hidden_size)),
         ..encoder(value, &config, "embeddings.LayerNorm", Position::Alibi, layers)?
     })
 }
@@ -43,25 +45,25 @@ fn has_head_norms(value: &Value) -> bool {
 }
 
 /// The index of a layer, and everything that its parts share.
-struct Place<'a> {
+struct LayerPlace<'a> {
     config: &'a EncoderConfig,
     index: usize,
     activation: Activation,
 }
 
-impl Place<'_> {
+impl LayerPlace<'_> {
     fn part(&self, part: &str, shape: [usize; 2]) -> MatrixPart {
         MatrixPart::new(&format!("encoder.layer.{}.{part}", self.index), shape)
     }
 
-    fn norm(&self, norm: &str) -> Norm {
+    fn norm(&self, norm: &str) -> NormPlan {
         let name = format!("encoder.layer.{}.{norm}", self.index);
-        Norm::layer(name, self.config.hidden_size, self.config.layer_norm_eps)
+        NormPlan::layer(name, self.config.hidden_size, self.config.layer_norm_eps)
     }
 
-    fn attention(&self, norms: HeadNorms) -> Attention {
+    fn attention(&self, norms: HeadNormsPlan) -> AttentionPlan {
         let part = |part: &str| self.part(part, [self.config.hidden_size; 2]);
-        Attention {
+        AttentionPlan {
             query: part("attention.self.query").into(),
             key_value: [part("attention.self.key"), part("attention.self.value")].into(),
             output: part("attention.output.dense").into(),
@@ -71,11 +73,11 @@ impl Place<'_> {
     }
 
     /// A gated MLP. The gate is half `gate_half` of its first matrix.
-    fn mlp(&self, [first, last]: [&str; 2], gate_half: usize) -> Mlp {
+    fn mlp(&self, [first, last]: [&str; 2], gate_half: usize) -> MlpPlan {
         let (hidden, inner) = (self.config.hidden_size, self.config.intermediate_size);
         let both = self.part(first, [2 * inner, hidden]).biased(false);
         let half = |half: usize| both.clone().rows(half * inner..(half + 1) * inner);
-        Mlp::Gated {
+        MlpPlan::Gated {
             gate: half(gate_half),
             up: half(1 - gate_half),
             down: self.part(last, [hidden, inner]).into(),
@@ -84,31 +86,31 @@ impl Place<'_> {
     }
 
     /// A layer of jina-bert-implementation.
-    fn layer(&self) -> Layer {
-        Layer {
+    fn layer(&self) -> LayerPlan {
+        LayerPlan {
             view: 0,
-            attention: self.attention(HeadNorms::None),
-            attention_norms: Norms::after(self.norm("attention.output.LayerNorm")),
+            attention: self.attention(HeadNormsPlan::None),
+            attention_norms: NormsPlan::after(self.norm("attention.output.LayerNorm")),
             mlp: self.mlp(["mlp.gated_layers", "mlp.wo"], 0),
-            mlp_norms: Norms::after(self.norm("mlp.layernorm")),
+            mlp_norms: NormsPlan::after(self.norm("mlp.layernorm")),
         }
     }
 
     /// A layer of jina-bert-v2-qk-post-norm.
-    fn normed_layer(&self) -> Layer {
+    fn normed_layer(&self) -> LayerPlan {
         let norm = |name: &str| self.norm(name);
         let head_norms =
-            HeadNorms::AllHeads(norm("attention.self.layer_norm_q"), norm("attention.self.layer_norm_k"));
-        Layer {
+            HeadNormsPlan::AllHeads(norm("attention.self.layer_norm_q"), norm("attention.self.layer_norm_k"));
+        LayerPlan {
             view: 0,
             attention: self.attention(head_norms),
-            attention_norms: Norms {
+            attention_norms: NormsPlan {
                 sum: Some(norm("attention.output.LayerNorm")),
                 second_sum: Some(norm("layer_norm_1")),
-                ..Norms::default()
+                ..NormsPlan::default()
             },
             mlp: self.mlp(["mlp.up_gated_layer", "mlp.down_layer"], 1),
-            mlp_norms: Norms::after(norm("layer_norm_2")),
+            mlp_norms: NormsPlan::after(norm("layer_norm_2")),
         }
     }
 }

@@ -4,14 +4,16 @@
 
 use super::{
     activation, head_size, parse,
-    parts::{classification, encoder, fused_attention},
+    parts::{encoder, first_token_classification, fused_attention},
     post_norm::EncoderConfig,
     rotary::rope,
-    unsupported,
+    unsupported_value,
 };
 use crate::{
     operations::Result,
-    plan::{Adapters, Index, Layer, MatrixPart, Mlp, Norm, Norms, Plan, Position, Table},
+    plan::{
+        Adapters, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position, RowIndex, TablePlan,
+    },
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -40,7 +42,9 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let is_rotary = match config.position_embedding_type.as_deref().unwrap_or(default) {
         "rotary" => true,
         "absolute" => false,
-        other => return Err(unsupported(value, &format!("position_embedding_type {other:?}"))),
+        other => {
+            return Err(unsupported_value(value, "position_embedding_type", other, &["rotary", "absolute"]));
+        }
     };
     let position = if is_rotary {
         let base = value["rotary_emb_base"].as_f64().unwrap_or(10_000.0);
@@ -53,34 +57,34 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     // Positions up to the padding token's index are never used.
     let offset = usize::try_from(config.pad_token_id.unwrap_or(1) + 1).unwrap_or(0);
     if !is_rotary {
-        plan.embeddings.tables.push(Table {
+        plan.embeddings.tables.push(TablePlan {
             tensor: "embeddings.position_embeddings.weight".to_owned(),
             shape: [config.max_position_embeddings, hidden],
-            index: Index::Position { offset },
+            index: RowIndex::Position { offset },
         });
     }
     Ok(Plan {
         prefixes: &["roberta."],
         longest_input: Some(config.max_position_embeddings.saturating_sub(offset)),
-        classification: Some(classification("classifier.dense", "classifier.out_proj", hidden)),
+        classification: Some(first_token_classification("classifier.dense", "classifier.out_proj", hidden)),
         adapters: adapters(value)?,
         ..plan
     })
 }
 
-fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> Layer {
+fn layer(config: &EncoderConfig, index: usize, activation: Activation) -> LayerPlan {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |name: &str| format!("encoder.layers.{index}.{name}");
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape);
-    let norm = |norm: &str| Norms::after(Norm::layer(name(norm), hidden, config.layer_norm_eps));
-    Layer {
+    let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
+    LayerPlan {
         view: 0,
         attention: fused_attention(
             part("mixer.Wqkv", [3 * hidden, hidden]),
             part("mixer.out_proj", [hidden, hidden]),
         ),
         attention_norms: norm("norm1"),
-        mlp: Mlp::Plain {
+        mlp: MlpPlan::Plain {
             up: part("mlp.fc1", [inner, hidden]).into(),
             down: part("mlp.fc2", [hidden, inner]).into(),
             activation,

@@ -2,8 +2,8 @@
 //! Also NVIDIA's bidirectional Llama (`llama_bidirec`): llama-nemotron-embed, llama-nemotron-rerank.
 
 use super::{
-    decoder::{self, DecoderConfig, Family},
-    parse, score_on_last_token, unsupported,
+    decoder::{self, DecoderConfig, DecoderFamily},
+    parse, score_on_last_token, unsupported_value,
 };
 use crate::{
     operations::Result,
@@ -23,25 +23,31 @@ struct Settings {
 /// Llama.
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
-    decoder::plan(value, &config, &Family::llama(&config, &settings.hidden_act))
+    decoder::plan(value, &config, &DecoderFamily::llama(&config, &settings.hidden_act))
 }
 
 /// Mistral. If there is a window, it applies to all layers.
 pub(super) fn mistral_plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
     let (sliding, window) = (config.sliding(|_| true), config.causal_window());
-    decoder::plan(value, &config, &Family { sliding, window, ..Family::llama(&config, &settings.hidden_act) })
+    decoder::plan(
+        value,
+        &config,
+        &DecoderFamily { sliding, window, ..DecoderFamily::llama(&config, &settings.hidden_act) },
+    )
 }
 
 /// Llama without a causal mask.
 pub(super) fn bidirectional_plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
-    let family = Family { bidirectional: true, ..Family::llama(&config, &settings.hidden_act) };
+    let family = DecoderFamily { bidirectional: true, ..DecoderFamily::llama(&config, &settings.hidden_act) };
     let reads = match settings.pooling.as_deref() {
         None | Some("avg" | "mean") => Reads::Mean,
         Some("cls") => Reads::First,
         Some("last") => Reads::Last,
-        Some(other) => return Err(unsupported(value, &format!("pooling {other:?}"))),
+        Some(other) => {
+            return Err(unsupported_value(value, "pooling", other, &["avg", "mean", "cls", "last"]));
+        }
     };
     let divisor = settings.temperature.unwrap_or(1.0);
     let head = Classification { reads, divisor, ..score_on_last_token(config.hidden_size) };

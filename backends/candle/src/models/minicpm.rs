@@ -9,7 +9,7 @@
 
 use super::{
     CUTOFF_LAYERS,
-    decoder::{self, DecoderConfig, Family},
+    decoder::{self, DecoderConfig, DecoderFamily},
     parse, refuse, unsupported,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 };
 use serde::Deserialize;
 use serde_json::Value;
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{BackendError, amount};
 
 /// The architecture with heads after its layers. `MiniCPM` itself and its embedding models are not supported.
 const LAYER_WISE: &str = "LayerWiseMiniCPMForCausalLM";
@@ -57,7 +57,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     config.rms_norm_eps /= scale * scale;
     config.num_hidden_layers = cutoff;
     let theta = [Some(10_000.0), None];
-    let family = Family { theta, ..Family::llama(&config, &settings.hidden_act) };
+    let family = DecoderFamily { theta, ..DecoderFamily::llama(&config, &settings.hidden_act) };
     let mut plan = decoder::plan(value, &config, &family)?;
     plan.embeddings.scale = settings.scale_emb / scale;
     plan.classification = Some(Classification {
@@ -77,7 +77,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 /// there, or else all.
 fn cutoff(value: &Value, first: usize, layers: usize) -> Result<usize> {
     if first == 0 || first > layers {
-        return Err(unsupported(value, &format!("start_layer {first} of {layers} layers")));
+        return Err(unsupported(value, &format!("start_layer {first} of {}", amount(layers, "layer"))));
     }
     let heads = first..=layers;
     match value[CUTOFF_LAYERS].as_u64() {
@@ -85,7 +85,9 @@ fn cutoff(value: &Value, first: usize, layers: usize) -> Result<usize> {
         None => Ok(layers),
         Some(asked) => usize::try_from(asked).ok().filter(|asked| heads.contains(asked)).ok_or_else(|| {
             BackendError::Load(format!(
-                "{asked} layers were requested, but this model scores after {first} to {layers} layers: choose one of these"
+                "the score after {} was requested, but this model scores after {first} to {layers} layers: \
+                 choose one of these",
+                amount(asked, "layer")
             ))
         }),
     }

@@ -28,7 +28,7 @@ mod rotary;
 use crate::{
     load::Scheme,
     operations::Result,
-    plan::{Classification, Plan, Reads, Step},
+    plan::{Classification, Plan, Reads, StepPlan},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -135,7 +135,8 @@ pub(crate) fn plan(config: &Value) -> Result<Plan> {
     let plan = (architecture.plan)(config)?;
     if let (None, false) = (plan.cutoff_layers, config[CUTOFF_LAYERS].is_null()) {
         return Err(BackendError::Load(
-            "a number of layers was chosen, but this model scores after its last layer only: leave the setting out"
+            "a number of layers was chosen, but this model scores after its last layer only: leave the \
+             setting out"
                 .to_owned(),
         ));
     }
@@ -186,6 +187,20 @@ fn unsupported(config: &Value, setting: &str) -> BackendError {
     BackendError::Load(format!("config.json: {setting} is not supported for {name}"))
 }
 
+/// The error for a field with a value that is not supported.
+fn unsupported_value(config: &Value, field: &str, value: &str, supported: &[&str]) -> BackendError {
+    let name = config["model_type"].as_str().unwrap_or("this architecture");
+    let supported = supported.join(", ");
+    BackendError::Load(format!(
+        "config.json: {field} {value:?} is not supported for {name}; supported: {supported}"
+    ))
+}
+
+/// Refuses a field whose value is not among the supported ones.
+fn require(config: &Value, field: &str, value: &str, supported: &[&str]) -> Result<()> {
+    if supported.contains(&value) { Ok(()) } else { Err(unsupported_value(config, field, value, supported)) }
+}
+
 /// Refuses the first setting that has an unsupported value. Each pair says whether it has, and names it.
 fn refuse(config: &Value, settings: &[(bool, &str)]) -> Result<()> {
     match settings.iter().find(|(is_set, _)| *is_set) {
@@ -207,7 +222,7 @@ fn parse<T: DeserializeOwned>(config: &Value) -> Result<T> {
 
 /// The activation function with the name `name`, which `field` contains.
 fn activation(config: &Value, field: &str, name: &str) -> Result<Activation> {
-    Activation::from_config(name).ok_or_else(|| unsupported(config, &format!("{field} {name:?}")))
+    Activation::from_config(name).ok_or_else(|| unsupported_value(config, field, name, &Activation::NAMES))
 }
 
 /// The size of a head, for `heads` heads of equal size.
@@ -220,7 +235,7 @@ fn head_size(hidden: usize, heads: usize) -> Result<usize> {
 }
 
 /// A classification head that ends in `LOGITS.weight` and `LOGITS.bias`, where `LOGITS` is the argument.
-fn classification(reads: Reads, steps: Vec<Step>, logits: &str, width: usize) -> Classification {
+fn classification(reads: Reads, steps: Vec<StepPlan>, logits: &str, width: usize) -> Classification {
     Classification { reads, steps, logits: logits.to_owned(), logits_bias: true, width, divisor: 1.0 }
 }
 

@@ -1,13 +1,13 @@
 //! ModernBERT (transformers, `modeling_modernbert.py`): some layers attend to the whole text, the others to a
 //! window.
 
-use super::{activation, classification, head_size, names, parse, refuse, rotary::rope_of};
+use super::{activation, classification, head_size, names, parse, refuse, require, rotary::rope_of};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
     plan::{
-        Attention, Classification, Embeddings, HeadNorms, Index, Layer, MaskedLm, MatrixPart, Mlp, Norm,
-        Norms, Plan, Position, Reads, Step, Table, View,
+        AttentionPlan, Classification, Embeddings, HeadNormsPlan, LayerPlan, MaskedLm, MatrixPart, MlpPlan,
+        NormPlan, NormsPlan, Plan, Position, Reads, RowIndex, StepPlan, TablePlan, View,
     },
 };
 use serde::Deserialize;
@@ -50,8 +50,9 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
     let act = activation(value, "hidden_activation", &config.hidden_activation)?;
     let bias = config.norm_bias == Some(true);
-    let norm = |name: &str| Norm { bias, ..Norm::layer(name, hidden, config.norm_eps) };
-    let words = Table { tensor: WORDS.to_owned(), shape: [config.vocab_size, hidden], index: Index::Token };
+    let norm = |name: &str| NormPlan { bias, ..NormPlan::layer(name, hidden, config.norm_eps) };
+    let words =
+        TablePlan { tensor: WORDS.to_owned(), shape: [config.vocab_size, hidden], index: RowIndex::Token };
     let layer = |(index, view): (usize, usize)| {
         let name = |name: &str| format!("layers.{index}.{name}");
         let part = |part: &str, shape, bias| MatrixPart::new(&name(part), shape).biased(bias == Some(true));
@@ -61,23 +62,23 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         let gate_up = || mlp("mlp.Wi", [2 * inner, hidden]);
         // The embeddings' norm has already normalised the input of the first layer.
         let input = (index > 0).then(|| norm(&name("attn_norm")));
-        Layer {
+        LayerPlan {
             view,
-            attention: Attention {
+            attention: AttentionPlan {
                 query: qkv().rows(0..hidden).into(),
                 key_value: qkv().rows(hidden..3 * hidden).into(),
                 output: attention("attn.Wo", [hidden, hidden]).into(),
-                norms: HeadNorms::None,
+                norms: HeadNormsPlan::None,
                 disentangled: None,
             },
-            attention_norms: Norms { input, ..Norms::default() },
-            mlp: Mlp::Gated {
+            attention_norms: NormsPlan { input, ..NormsPlan::default() },
+            mlp: MlpPlan::Gated {
                 gate: gate_up().rows(0..inner),
                 up: gate_up().rows(inner..2 * inner),
                 down: mlp("mlp.Wo", [hidden, inner]).into(),
                 activation: act,
             },
-            mlp_norms: Norms::before(norm(&name("mlp_norm"))),
+            mlp_norms: NormsPlan::before(norm(&name("mlp_norm"))),
         }
     };
     let (classification, masked_lm) = tops(value, &config, norm)?;
@@ -114,15 +115,15 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 fn tops(
     value: &Value,
     config: &ModernBertConfig,
-    norm: impl Fn(&str) -> Norm,
+    norm: impl Fn(&str) -> NormPlan,
 ) -> Result<(Classification, MaskedLm)> {
     let width = config.hidden_size;
     let pooling = config.classifier_pooling.as_deref().unwrap_or("cls");
-    refuse(value, &[(!["cls", "mean"].contains(&pooling), &format!("classifier_pooling {pooling:?}"))])?;
+    require(value, "classifier_pooling", pooling, &["cls", "mean"])?;
     let act = config.classifier_activation.as_deref().unwrap_or("gelu");
     let act = activation(value, "classifier_activation", act)?;
     let dense = MatrixPart::new("head.dense", [width, width]).biased(config.classifier_bias == Some(true));
-    let steps = vec![Step::Dense(dense.into(), act), Step::Norm(norm("head.norm"))];
+    let steps = vec![StepPlan::Dense(dense.into(), act), StepPlan::Norm(norm("head.norm"))];
     let reads = if pooling == "mean" { Reads::Mean } else { Reads::First };
     let classification = classification(reads, steps.clone(), "classifier", width);
     let bias = config.decoder_bias.unwrap_or(true).then(|| "decoder.bias".to_owned());

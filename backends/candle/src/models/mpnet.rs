@@ -3,18 +3,18 @@
 
 use super::{
     classification, names, parse,
-    post_norm::{BERT, EncoderConfig, Names, encoder},
+    post_norm::{BERT, EncoderConfig, LayerNames, encoder},
     refuse,
 };
 use crate::{
     bias::mpnet_bucket,
     operations::Result,
-    plan::{MatrixPart, Plan, Position, Reads, Step},
+    plan::{MatrixPart, Plan, Position, Reads, StepPlan},
 };
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
 
-const NAMES: Names = Names {
+const NAMES: LayerNames = LayerNames {
     query: "attention.attn.q",
     key: "attention.attn.k",
     value: "attention.attn.v",
@@ -36,7 +36,7 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     refuse(value, &[(is_other, &format!("relative_attention_num_buckets {buckets}"))])?;
     let hidden = config.hidden_size;
     let dense = MatrixPart::new("classifier.dense", [hidden, hidden]);
-    let steps = vec![Step::Dense(dense.into(), Activation::Tanh)];
+    let steps = vec![StepPlan::Dense(dense.into(), Activation::Tanh)];
     let mut plan = Plan {
         prefixes: &["mpnet."],
         ignored: names(&["embeddings.position_ids", "pooler.", "lm_head.", "classifier."]),

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     operations::Result,
-    plan::{Experts, Layer, MatrixPart, Mlp, Norm, Norms, Plan, Position},
+    plan::{ExpertsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan, Position},
     rope::Scaling,
 };
 use serde::Deserialize;
@@ -89,14 +89,14 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
     })
 }
 
-fn layer(value: &Value, config: &EncoderConfig, settings: &Settings, index: usize) -> Result<Layer> {
+fn layer(value: &Value, config: &EncoderConfig, settings: &Settings, index: usize) -> Result<LayerPlan> {
     let hidden = config.hidden_size;
     let name = |name: &str| format!("encoder.layers.{index}.{name}");
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape).biased(settings.qkv_proj_bias);
-    let norm = |norm: &str| Norms::after(Norm::layer(name(norm), hidden, config.layer_norm_eps));
+    let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
     let has_experts = settings.moe_every_n_layers.is_some_and(|every| every > 0 && index % every == 1);
     let mlp = if has_experts { experts } else { mlp };
-    Ok(Layer {
+    Ok(LayerPlan {
         view: 0,
         attention: fused_attention(
             part("attn.Wqkv", [3 * hidden, hidden]),
@@ -108,7 +108,7 @@ fn layer(value: &Value, config: &EncoderConfig, settings: &Settings, index: usiz
     })
 }
 
-fn mlp(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -> Result<Mlp> {
+fn mlp(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -> Result<MlpPlan> {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let up =
         |up: &str| MatrixPart::new(&format!("{name}.{up}"), [inner, hidden]).biased(settings.mlp_fc1_bias);
@@ -118,17 +118,17 @@ fn mlp(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -
         Some("geglu") => Activation::Gelu,
         Some(plain) => {
             let activation = activation(value, "activation_function", plain)?;
-            return Ok(Mlp::Plain { up: up("fc1").into(), down, activation });
+            return Ok(MlpPlan::Plain { up: up("fc1").into(), down, activation });
         }
         // The MLP of transformers is always gated.
         None => activation(value, "hidden_act", &config.hidden_act)?,
     };
-    Ok(Mlp::Gated { gate: up("fc12"), up: up("fc11"), down, activation })
+    Ok(MlpPlan::Gated { gate: up("fc12"), up: up("fc11"), down, activation })
 }
 
 /// The checkpoint stores the experts' matrices one below the other. The second matrix of each expert is
 /// transposed.
-fn experts(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -> Result<Mlp> {
+fn experts(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -> Result<MlpPlan> {
     let (hidden, inner, count) =
         (config.hidden_size, config.intermediate_size, settings.num_experts.unwrap_or(0));
     refuse(value, &[(count == 0, "moe_every_n_layers without num_experts")])?;
@@ -140,7 +140,7 @@ fn experts(value: &Value, config: &EncoderConfig, settings: &Settings, name: &st
         transposed,
     };
     let expert = |index| [stored("w1", index, false).into(), stored("w2", index, true).into()];
-    Ok(Mlp::Experts(Experts {
+    Ok(MlpPlan::Experts(ExpertsPlan {
         router: MatrixPart::new(&format!("{name}.router.layer"), [count, hidden]).biased(false).into(),
         mlps: (0..count).map(expert).collect(),
         bias: format!("{name}.experts.bias"),

@@ -6,8 +6,8 @@ use crate::{
     attention::{Heads, Mask},
     operations::Result,
     plan::{
-        Attention, Classification, Embeddings, HeadNorms, Index, Layer, MatrixPart, Norm, Plan, Position,
-        Reads, Step, Table, View,
+        AttentionPlan, Classification, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, NormPlan, Plan,
+        Position, Reads, RowIndex, StepPlan, TablePlan, View,
     },
 };
 use serde_json::Value;
@@ -32,16 +32,17 @@ pub(super) fn encoder(
     config: &EncoderConfig,
     norm: &str,
     position: Position,
-    layers: Vec<Layer>,
+    layers: Vec<LayerPlan>,
 ) -> Result<Plan> {
     refuse(value, &[(config.is_decoder, "is_decoder true")])?;
     let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
     let words = "embeddings.word_embeddings.weight";
-    let table = |tensor: &str, rows, index| Table { tensor: tensor.to_owned(), shape: [rows, hidden], index };
-    let types = if config.type_vocab_size > 1 { Index::Type } else { Index::First };
+    let table =
+        |tensor: &str, rows, index| TablePlan { tensor: tensor.to_owned(), shape: [rows, hidden], index };
+    let types = if config.type_vocab_size > 1 { RowIndex::Type } else { RowIndex::First };
     let mut tables = vec![
-        table(words, config.vocab_size, Index::Token),
+        table(words, config.vocab_size, RowIndex::Token),
         table("embeddings.token_type_embeddings.weight", config.type_vocab_size, types),
     ];
     tables.retain(|table| table.shape[0] > 0);
@@ -55,7 +56,7 @@ pub(super) fn encoder(
         embeddings: Embeddings {
             tables,
             scale: 1.0,
-            norm: Some(Norm::layer(norm, hidden, config.layer_norm_eps)),
+            norm: Some(NormPlan::layer(norm, hidden, config.layer_norm_eps)),
             projection: None,
         },
         views: vec![View { mask: Mask::FULL, position, divisor: (heads.size as f32).sqrt(), soft_cap: None }],
@@ -75,19 +76,19 @@ pub(super) fn encoder(
 }
 
 /// Attention whose queries, keys and values are the three thirds of one matrix, without norms.
-pub(super) fn fused_attention(query_key_value: MatrixPart, output: MatrixPart) -> Attention {
+pub(super) fn fused_attention(query_key_value: MatrixPart, output: MatrixPart) -> AttentionPlan {
     let [outputs, _] = query_key_value.shape;
-    Attention {
+    AttentionPlan {
         query: query_key_value.clone().rows(0..outputs / 3).into(),
         key_value: query_key_value.rows(outputs / 3..outputs).into(),
         output: output.into(),
-        norms: HeadNorms::None,
+        norms: HeadNormsPlan::None,
         disentangled: None,
     }
 }
 
 /// A classification head on the first token: the matrix `dense` with a tanh, then `logits`.
-pub(super) fn classification(dense: &str, logits: &str, hidden: usize) -> Classification {
+pub(super) fn first_token_classification(dense: &str, logits: &str, hidden: usize) -> Classification {
     let dense = MatrixPart::new(dense, [hidden, hidden]);
-    super::classification(Reads::First, vec![Step::Dense(dense.into(), Activation::Tanh)], logits, hidden)
+    super::classification(Reads::First, vec![StepPlan::Dense(dense.into(), Activation::Tanh)], logits, hidden)
 }

@@ -4,13 +4,13 @@
 //! Input: a configuration with BERT's names, and the names of a layer's tensors. Output: a plan without
 //! heads, which each architecture completes.
 
-use super::{activation, head_size, refuse};
+use super::{activation, head_size, refuse, require};
 use crate::{
     attention::{Heads, Mask},
     operations::Result,
     plan::{
-        Attention, Embeddings, HeadNorms, Index, Layer, MatrixPart, Mlp, Norm, Norms, Plan, Position, Table,
-        View,
+        AttentionPlan, Embeddings, HeadNormsPlan, LayerPlan, MatrixPart, MlpPlan, NormPlan, NormsPlan, Plan,
+        Position, RowIndex, TablePlan, View,
     },
 };
 use serde::Deserialize;
@@ -38,7 +38,7 @@ pub(super) struct EncoderConfig {
 }
 
 /// The names of a layer's tensors, relative to the layer's name.
-pub(super) struct Names {
+pub(super) struct LayerNames {
     /// The name of a layer is `LAYERS.INDEX`.
     pub(super) layers: &'static str,
     pub(super) query: &'static str,
@@ -52,7 +52,7 @@ pub(super) struct Names {
 }
 
 /// BERT's names.
-pub(super) const BERT: Names = Names {
+pub(super) const BERT: LayerNames = LayerNames {
     layers: "encoder.layer",
     query: "attention.self.query",
     key: "attention.self.key",
@@ -68,27 +68,27 @@ pub(super) const BERT: Names = Names {
 pub(super) const WORDS: &str = "embeddings.word_embeddings.weight";
 
 /// The plan without heads. `offset` is the position of the first token.
-pub(super) fn encoder(value: &Value, config: &EncoderConfig, offset: usize, names: &Names) -> Result<Plan> {
+pub(super) fn encoder(
+    value: &Value,
+    config: &EncoderConfig,
+    offset: usize,
+    names: &LayerNames,
+) -> Result<Plan> {
     let position_type = config.position_embedding_type.as_deref().unwrap_or("absolute");
-    refuse(
-        value,
-        &[
-            (position_type != "absolute", &format!("position_embedding_type {position_type:?}")),
-            (config.is_decoder, "is_decoder true"),
-        ],
-    )?;
+    require(value, "position_embedding_type", position_type, &["absolute"])?;
+    refuse(value, &[(config.is_decoder, "is_decoder true")])?;
     let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
     let heads = Heads { queries: heads, keys: heads, size: head_size(hidden, heads)? };
     let activation = activation(value, "hidden_act", &config.hidden_act)?;
-    let table = |name: &str, rows, index| Table {
+    let table = |name: &str, rows, index| TablePlan {
         tensor: format!("embeddings.{name}.weight"),
         shape: [rows, hidden],
         index,
     };
-    let types = if config.type_vocab_size > 1 { Index::Type } else { Index::First };
+    let types = if config.type_vocab_size > 1 { RowIndex::Type } else { RowIndex::First };
     let mut tables = vec![
-        table("word_embeddings", config.vocab_size, Index::Token),
-        table("position_embeddings", config.max_position_embeddings, Index::Position { offset }),
+        table("word_embeddings", config.vocab_size, RowIndex::Token),
+        table("position_embeddings", config.max_position_embeddings, RowIndex::Position { offset }),
         table("token_type_embeddings", config.type_vocab_size, types),
     ];
     tables.retain(|table| table.shape[0] > 0);
@@ -102,7 +102,7 @@ pub(super) fn encoder(value: &Value, config: &EncoderConfig, offset: usize, name
         embeddings: Embeddings {
             tables,
             scale: 1.0,
-            norm: Some(Norm::layer("embeddings.LayerNorm", hidden, config.layer_norm_eps)),
+            norm: Some(NormPlan::layer("embeddings.LayerNorm", hidden, config.layer_norm_eps)),
             projection: None,
         },
         views: vec![View {
@@ -126,23 +126,23 @@ pub(super) fn encoder(value: &Value, config: &EncoderConfig, offset: usize, name
     })
 }
 
-fn layer(config: &EncoderConfig, names: &Names, index: usize, activation: Activation) -> Layer {
+fn layer(config: &EncoderConfig, names: &LayerNames, index: usize, activation: Activation) -> LayerPlan {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let name = |name: &str| format!("{}.{index}.{name}", names.layers);
     let part = |part: &str, shape| MatrixPart::new(&name(part), shape);
     let square = |part_name: &str| part(part_name, [hidden, hidden]);
-    let norm = |norm: &str| Norms::after(Norm::layer(name(norm), hidden, config.layer_norm_eps));
-    Layer {
+    let norm = |norm: &str| NormsPlan::after(NormPlan::layer(name(norm), hidden, config.layer_norm_eps));
+    LayerPlan {
         view: 0,
-        attention: Attention {
+        attention: AttentionPlan {
             query: square(names.query).into(),
             key_value: [square(names.key), square(names.value)].into(),
             output: square(names.output).into(),
-            norms: HeadNorms::None,
+            norms: HeadNormsPlan::None,
             disentangled: None,
         },
         attention_norms: norm(names.attention_norm),
-        mlp: Mlp::Plain {
+        mlp: MlpPlan::Plain {
             up: part(names.up, [inner, hidden]).into(),
             down: part(names.down, [hidden, inner]).into(),
             activation,

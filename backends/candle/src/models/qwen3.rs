@@ -3,13 +3,13 @@
 //! repository) adds a projector for the states of marked tokens.
 
 use super::{
-    decoder::{self, DecoderConfig, Family},
+    decoder::{self, DecoderConfig, DecoderFamily},
     parse, refuse,
 };
 use crate::{
     attention::Mask,
     operations::Result,
-    plan::{MatrixPart, Plan, Step},
+    plan::{MatrixPart, Plan, StepPlan},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -32,7 +32,7 @@ pub(super) struct Settings {
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
-    let family = Family { head_norms: true, ..family(&config, &settings) };
+    let family = DecoderFamily { head_norms: true, ..family(&config, &settings) };
     let mut plan = decoder::plan(value, &config, &family)?;
     if value["architectures"].as_array().is_some_and(|names| names.iter().any(|name| name == JINA_RANKING)) {
         // jina-reranker-v3.5 has a sliding window. Its prompt differs, so it is refused.
@@ -43,15 +43,15 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         let half = config.hidden_size / 2;
         let part = |name: &str, shape| MatrixPart::new(name, shape).biased(false).into();
         plan.projector = vec![
-            Step::Dense(part("projector.0", [half, config.hidden_size]), Activation::Relu),
-            Step::Dense(part("projector.2", [PROJECTED, half]), Activation::Identity),
+            StepPlan::Dense(part("projector.0", [half, config.hidden_size]), Activation::Relu),
+            StepPlan::Dense(part("projector.2", [PROJECTED, half]), Activation::Identity),
         ];
         plan.ignored.push("projector.".to_owned());
     }
     // voyage-4-nano projects its states to longer vectors.
     if let (true, Some(outputs)) = (config.use_bidirectional_attention == Some(true), settings.num_labels) {
         let projection = MatrixPart::new("linear", [outputs, config.hidden_size]).biased(false);
-        plan.vector_steps = vec![Step::Dense(projection.into(), Activation::Identity)];
+        plan.vector_steps = vec![StepPlan::Dense(projection.into(), Activation::Identity)];
     }
     Ok(plan)
 }
@@ -59,12 +59,12 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
 /// pplx-embed.
 pub(super) fn pplx_plan(value: &Value) -> Result<Plan> {
     let (config, settings): (DecoderConfig, Settings) = (DecoderConfig::read(value)?, parse(value)?);
-    let family = Family { head_norms: true, bidirectional: true, ..family(&config, &settings) };
+    let family = DecoderFamily { head_norms: true, bidirectional: true, ..family(&config, &settings) };
     Ok(Plan { quantised_vectors: true, ..decoder::plan(value, &config, &family)? })
 }
 
 /// The properties that Qwen2 and Qwen3 share.
-pub(super) fn family(config: &DecoderConfig, settings: &Settings) -> Family {
+pub(super) fn family(config: &DecoderConfig, settings: &Settings) -> DecoderFamily {
     let first = settings.max_window_layers.unwrap_or(usize::MAX);
     let bidirectional = config.is_causal == Some(false) || config.use_bidirectional_attention == Some(true);
     let mut sliding = config.sliding(|layer| layer >= first);
@@ -73,5 +73,5 @@ pub(super) fn family(config: &DecoderConfig, settings: &Settings) -> Family {
     }
     let causal = config.causal_window();
     let window = if bidirectional { Mask { after: causal.before, ..causal } } else { causal };
-    Family { bidirectional, sliding, window, ..Family::llama(config, &settings.hidden_act) }
+    DecoderFamily { bidirectional, sliding, window, ..DecoderFamily::llama(config, &settings.hidden_act) }
 }

@@ -6,7 +6,7 @@
 use super::{qwen2, qwen3};
 use crate::{
     operations::Result,
-    plan::{Classification, MatrixPart, Plan, Reads, Step},
+    plan::{Classification, MatrixPart, Plan, Reads, StepPlan},
 };
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
@@ -38,7 +38,7 @@ pub(super) fn qwen2_plan(value: &Value) -> Result<Plan> {
     let dense = MatrixPart::new("score.0", [hidden, hidden]);
     let head = Classification {
         reads: Reads::Last,
-        steps: vec![Step::Dense(dense.into(), Activation::Relu)],
+        steps: vec![StepPlan::Dense(dense.into(), Activation::Relu)],
         logits: "score.2".to_owned(),
         logits_bias: true,
         width: hidden,

@@ -1,13 +1,16 @@
 //! Reads rotary positions from configurations: `rope_theta` with `rope_scaling`, or `rope_parameters`.
 
-use super::unsupported;
+use super::{unsupported, unsupported_value};
 use crate::{
     operations::Result,
     rope::{LongRope, Rope, Scaling, Yarn},
 };
 use serde::Deserialize;
 use serde_json::Value;
-use text_embeddings_backend_core::BackendError;
+use text_embeddings_backend_core::{BackendError, amount};
+
+/// The supported values of `rope_type`.
+const ROPE_TYPES: [&str; 6] = ["default", "linear", "dynamic", "yarn", "llama3", "longrope"];
 
 /// The fields of `rope_scaling` or `rope_parameters`.
 #[derive(Debug, Default, Deserialize)]
@@ -124,7 +127,7 @@ fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scali
             });
             let list = |list: &Option<Vec<f64>>, field: &str| match list {
                 Some(list) if list.len() == size / 2 => Ok(list.clone()),
-                _ => Err(missing(&format!("{field} of {} numbers", size / 2))),
+                _ => Err(missing(&format!("{field} of {}", amount(size / 2, "number")))),
             };
             Ok(Scaling::LongRope(LongRope {
                 short: list(&parameters.short_factor, "short_factor")?,
@@ -133,6 +136,6 @@ fn scaling(config: &Value, parameters: &Parameters, size: usize) -> Result<Scali
                 attention_factor,
             }))
         }
-        Some(other) => Err(unsupported(config, &format!("the rope type {other:?}"))),
+        Some(other) => Err(unsupported_value(config, "the rope type", other, &ROPE_TYPES)),
     }
 }

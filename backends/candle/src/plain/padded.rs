@@ -19,7 +19,7 @@ use text_embeddings_backend_core::Batch;
 
 /// The limits of groups, in values of a tensor.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct GroupLimits {
     /// The most queries of a piece. Longer runs are cut, so that their first queries are not computed with
     /// keys that only the last ones see.
     pub(crate) queries: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Limits {
     pub(crate) masks: usize,
 }
 
-impl Limits {
+impl GroupLimits {
     /// For GPUs: 256 MiB for one group's values, and 1 GiB for the masks, in `f32`.
     pub(crate) const GPU: Self = Self { queries: 512, group: 1 << 26, padding: 1 << 22, masks: 1 << 28 };
 }
@@ -89,7 +89,7 @@ struct Group {
 
 impl Group {
     /// Whether `piece` can join.
-    fn takes(&self, piece: &QueryPiece, heads: Heads, limits: Limits) -> bool {
+    fn takes(&self, piece: &QueryPiece, heads: Heads, limits: GroupLimits) -> bool {
         let padded = self.shape.with(piece).values(heads);
         let unpadded = self.unpadded + Shape::of(piece).values(heads);
         padded <= limits.group && padded <= 2 * unpadded + limits.padding
@@ -103,7 +103,7 @@ impl Group {
 }
 
 /// Cuts spans into pieces. Each piece fits a group on its own, unless a single query is too large.
-fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: Limits) -> Vec<QueryPiece> {
+fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: GroupLimits) -> Vec<QueryPiece> {
     let mut pieces = Vec::new();
     for span in spans {
         let segment = &batch.segments()[span.segment];
@@ -124,7 +124,7 @@ fn pieces(&Rows { batch, spans, heads, scoring, .. }: &Rows<'_>, limits: Limits)
 }
 
 /// Groups pieces of similar shapes.
-fn groups(mut pieces: Vec<QueryPiece>, heads: Heads, limits: Limits) -> Vec<Group> {
+fn groups(mut pieces: Vec<QueryPiece>, heads: Heads, limits: GroupLimits) -> Vec<Group> {
     pieces.sort_by_key(|piece| {
         let Shape { queries, keys, .. } = Shape::of(piece);
         Reverse((queries.next_power_of_two(), keys))
@@ -304,7 +304,7 @@ struct Positions {
 
 impl PaddedAttention {
     /// Prepares attention for the queries of `rows`.
-    pub(crate) fn new(rows: &Rows<'_>, limits: Limits, device: &Device) -> Result<Self> {
+    pub(crate) fn new(rows: &Rows<'_>, limits: GroupLimits, device: &Device) -> Result<Self> {
         let &Rows { batch, places, spans, heads, scoring, .. } = rows;
         let groups = groups(pieces(rows, limits), heads, limits);
         let count: usize = spans.iter().map(|span| span.rows.len()).sum();
@@ -410,7 +410,7 @@ mod tests {
         builder.build()
     }
 
-    fn groups_of(batch: &Batch, rows: impl Iterator<Item = usize>, limits: Limits) -> Vec<Group> {
+    fn groups_of(batch: &Batch, rows: impl Iterator<Item = usize>, limits: GroupLimits) -> Vec<Group> {
         let spans = queries_at(batch, &rows.collect::<Vec<_>>());
         let scoring =
             Scoring { mask: Mask::CAUSAL, divisor: 1.0, soft_cap: None, bias: None, disentangled: false };
@@ -421,9 +421,9 @@ mod tests {
     #[test]
     fn a_request_of_texts_of_about_one_length_is_few_groups() {
         let batch = batch((0..32).map(|text| 180 + 2 * text));
-        let all = groups_of(&batch, 0..batch.token_ids().len(), Limits::GPU);
+        let all = groups_of(&batch, 0..batch.token_ids().len(), GroupLimits::GPU);
         assert!(all.len() <= 2, "{:?}", all.iter().map(|group| group.shape).collect::<Vec<_>>());
-        assert_eq!(groups_of(&batch, batch.last_rows(), Limits::GPU).len(), 1);
+        assert_eq!(groups_of(&batch, batch.last_rows(), GroupLimits::GPU).len(), 1);
     }
 
     #[test]
@@ -432,7 +432,7 @@ mod tests {
         for (queries, group, padding) in
             [(512, 1 << 26, 1 << 22), (512, 1 << 22, 0), (100, 1 << 26, 0), (512, 1, 0)]
         {
-            let limits = Limits { queries, group, padding, masks: 0 };
+            let limits = GroupLimits { queries, group, padding, masks: 0 };
             let groups = groups_of(&batch, 0..batch.token_ids().len(), limits);
             let mut rows = Vec::new();
             for Group { pieces, shape, unpadded } in &groups {

@@ -1,6 +1,6 @@
 //! The heads that belong to an architecture.
 
-use super::{Matrix, Norm};
+use super::{MatrixPlan, NormPlan};
 use text_embeddings_backend_core::Activation;
 
 /// A classification head.
@@ -9,7 +9,7 @@ pub(crate) struct Classification {
     /// The state that the head reads.
     pub(crate) reads: Reads,
     /// The steps from that state to the last matrix.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<StepPlan>,
     /// The name of the last matrix, whose number of rows comes from the labels: `NAME.weight` `[labels,
     /// width]`, and `NAME.bias` if `logits_bias`.
     pub(crate) logits: String,
@@ -40,11 +40,11 @@ pub(crate) enum Reads {
 
 /// A step of a head.
 #[derive(Debug, Clone)]
-pub(crate) enum Step {
+pub(crate) enum StepPlan {
     /// A matrix and an activation.
-    Dense(Matrix, Activation),
+    Dense(MatrixPlan, Activation),
     /// A norm.
-    Norm(Norm),
+    Norm(NormPlan),
 }
 
 /// A masked-language-model head: dense, activation, norm, then the product with each vocabulary entry's
@@ -52,7 +52,7 @@ pub(crate) enum Step {
 #[derive(Debug, Clone)]
 pub(crate) struct MaskedLm {
     /// The steps before the decoder.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<StepPlan>,
     /// The names that the decoder `[vocabulary, width]` may have. The first one in the checkpoint is used.
     pub(crate) decoder: Vec<String>,
     /// The names that the bias `[vocabulary]` may have. The first one in the checkpoint is used; no bias if

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// A matrix made of one or more stored matrices, or of some of their rows.
 #[derive(Debug, Clone)]
-pub(crate) struct Matrix {
+pub(crate) struct MatrixPlan {
     /// The parts, one below the other.
     pub(crate) parts: Vec<MatrixPart>,
 }
@@ -51,19 +51,19 @@ impl MatrixPart {
     }
 }
 
-impl From<MatrixPart> for Matrix {
+impl From<MatrixPart> for MatrixPlan {
     fn from(part: MatrixPart) -> Self {
         Self { parts: vec![part] }
     }
 }
 
-impl<const PARTS: usize> From<[MatrixPart; PARTS]> for Matrix {
+impl<const PARTS: usize> From<[MatrixPart; PARTS]> for MatrixPlan {
     fn from(parts: [MatrixPart; PARTS]) -> Self {
         Self { parts: parts.into() }
     }
 }
 
-impl Matrix {
+impl MatrixPlan {
     /// Values per row of its product.
     pub(crate) fn outputs(&self) -> usize {
         self.parts.iter().map(MatrixPart::outputs).sum()

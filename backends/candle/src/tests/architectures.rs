@@ -167,10 +167,11 @@ const LOWER_PRECISIONS: [(DType, f32); 2] = [(DType::BFloat16, 0.2), (DType::Int
 
 /// The same for the GPU's path, with flash attention and without. bfloat16 differs from float16 in the
 /// kernels alone, so the second and the third are used for one output of a fixture.
-const GPU_PRECISIONS: [(&str, candle_core::DType, bool, f32); 3] = [
+const GPU_PRECISIONS: [(&str, candle_core::DType, bool, f32); 4] = [
     ("GPU float16", candle_core::DType::F16, true, 0.03),
     ("GPU float16 without flash attention", candle_core::DType::F16, false, 0.03),
     ("GPU bfloat16", candle_core::DType::BF16, true, 0.2),
+    ("GPU bfloat16 without flash attention", candle_core::DType::BF16, false, 0.2),
 ];
 
 /// The combinations of arithmetic and device. Only the first `gpu_precisions` of the GPU's are used.
@@ -185,7 +186,7 @@ fn backends(options: &LoadOptions, gpu_precisions: usize) -> Vec<(String, Tolera
         backends.push((dtype.to_string(), Tolerance::Share(share), cpu(InstructionSet::best(), dtype)));
     }
     for (name, dtype, has_flash, share) in GPU_PRECISIONS.into_iter().take(gpu_precisions) {
-        let backend = on_stand_in(dtype, has_flash, options);
+        let backend = on_gpu(dtype, has_flash, options);
         backends.extend(backend.map(|backend| (name.to_owned(), Tolerance::Share(share), backend)));
     }
     // Random weights give other values in four bits. Tests in `kernels` compare such products with the
@@ -290,7 +291,12 @@ fn settings_of_encoders_that_no_plan_carries_out_are_refused_by_name() {
         ("distilbert-embedding", "n_layers", u64::MAX.into(), "cannot be: at most 10000"),
         ("nomic-moe", "n_layer", 1_000_000_000.into(), "n_layer 1000000000 cannot be"),
         ("nomic-moe", "num_experts", 1_000_000_000.into(), "num_experts 1000000000 cannot be"),
-        ("bert-embedding", "hidden_act", "quick_gelu".into(), "hidden_act \"quick_gelu\""),
+        (
+            "bert-embedding",
+            "hidden_act",
+            "quick_gelu".into(),
+            "hidden_act \"quick_gelu\" is not supported for bert; supported: gelu, ",
+        ),
         ("bert-embedding", "num_attention_heads", 4.into(), "hidden_size must be a positive multiple"),
         ("distilbert-embedding", "activation", "mish".into(), "activation \"mish\""),
         ("mpnet-embedding", "relative_attention_num_buckets", 64.into(), "relative_attention_num_buckets 64"),

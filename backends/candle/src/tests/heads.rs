@@ -8,7 +8,7 @@ use text_embeddings_backend_core::Pool;
 type Case = (Vec<u32>, Wanted);
 
 pub(super) fn embedding(pool: Pool, dense: Vec<DenseModule>) -> Head {
-    let modules = dense.into_iter().map(Module::Dense).collect();
+    let modules = dense.into_iter().map(HeadModule::Dense).collect();
     Head::Embedding { pool, modules, token_modules: Vec::new(), lexical: None }
 }
 

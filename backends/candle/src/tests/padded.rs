@@ -3,7 +3,7 @@
 use super::shapes::Scored;
 use super::*;
 use crate::attention::QuerySpan;
-use crate::plain::padded::{Limits, PaddedAttention};
+use crate::plain::padded::{GroupLimits, PaddedAttention};
 use rand::seq::IndexedRandom;
 
 /// Texts of a few different tokens, so that they share prefixes of all lengths and some are prefixes of
@@ -58,9 +58,9 @@ impl ForestCase {
 }
 
 /// Random limits. Each of them may cut, separate or join groups.
-fn limits(rng: &mut StdRng) -> Limits {
-    let Limits { queries, group, padding, masks } = Limits::GPU;
-    Limits {
+fn limits(rng: &mut StdRng) -> GroupLimits {
+    let GroupLimits { queries, group, padding, masks } = GroupLimits::GPU;
+    GroupLimits {
         queries: *[1, 3, 16, queries].choose(rng).unwrap(),
         group: *[1, 5_000, 50_000, group].choose(rng).unwrap(),
         padding: *[0, 2_000, padding].choose(rng).unwrap(),

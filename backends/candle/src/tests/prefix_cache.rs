@@ -113,7 +113,7 @@ fn scores_over_time_are_those_without_a_cache() {
     for budget in [0, 30_000, 1 << 30] {
         let with = |prefix_cache_bytes| {
             let options = LoadOptions { prefix_cache_bytes, ..options.clone() };
-            on_stand_in(candle_core::DType::F16, true, &options)
+            on_gpu(candle_core::DType::F16, true, &options)
         };
         let (Some(mut cached), Some(mut plain)) = (with(budget), with(0)) else { return };
         let mut requests = Requests::new(48, 1300);

@@ -7,7 +7,7 @@ use super::*;
 use crate::bias::{DistanceBias, DistanceRule};
 use crate::kernels::{
     compute::Compute,
-    matrix::{Matrix, Order},
+    matrix::{ColumnOrder, Matrix},
     operand::Operand,
     pack::{Words, round_to_bf16},
     stored::StoredMatrix,
@@ -15,11 +15,11 @@ use crate::kernels::{
 };
 use std::time::{Duration, Instant};
 
-const FORMATS: [(Format, Format); 4] = [
-    (Format::F32, Format::F32),
-    (Format::F32, Format::Bf16),
-    (Format::Bf16, Format::Bf16),
-    (Format::Int8, Format::Int8),
+const FORMATS: [(OperandFormat, OperandFormat); 4] = [
+    (OperandFormat::F32, OperandFormat::F32),
+    (OperandFormat::F32, OperandFormat::Bf16),
+    (OperandFormat::Bf16, OperandFormat::Bf16),
+    (OperandFormat::Int8, OperandFormat::Int8),
 ];
 
 /// The first cases, which run with all other tests.
@@ -119,14 +119,14 @@ fn spread(rng: &mut StdRng, rows: usize, columns: usize) -> Vec<f32> {
 }
 
 /// The values that `format` keeps of a row, each with the allowed error of a value between two bytes.
-fn kept(format: Format, row: &[f32]) -> Vec<(f64, f64)> {
+fn kept(format: OperandFormat, row: &[f32]) -> Vec<(f64, f64)> {
     let largest = row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
     let step = f64::from(largest) / 127.0;
     let keep = |&value: &f32| match format {
-        Format::F32 => (f64::from(value), 0.0),
-        Format::Bf16 => (f64::from(f32::from_bits(u32::from(round_to_bf16(value)) << 16)), 0.0),
-        Format::Int8 if largest == 0.0 => (0.0, 0.0),
-        Format::Int8 => {
+        OperandFormat::F32 => (f64::from(value), 0.0),
+        OperandFormat::Bf16 => (f64::from(f32::from_bits(u32::from(round_to_bf16(value)) << 16)), 0.0),
+        OperandFormat::Int8 if largest == 0.0 => (0.0, 0.0),
+        OperandFormat::Int8 => {
             let steps = f64::from(value) / step;
             let between = (steps.abs().fract() - 0.5).abs() < 1e-3;
             (steps.round_ties_even() * step, if between { step } else { 0.0 })
@@ -143,7 +143,7 @@ fn product_case(rng: &mut StdRng, compute: &Compute, number: u64) {
     let (rows, depth, outputs) = (size(rng, 140), size(rng, 600), size(rng, 200));
     let (left, right) = FORMATS[rng.random_range(0..FORMATS.len())];
     let (x, weights) = (spread(rng, rows, depth), spread(rng, outputs, depth));
-    let matrix = Matrix::pack(compute, &[in_memory(&weights, depth)], right, Order::Plain);
+    let matrix = Matrix::pack(compute, &[in_memory(&weights, depth)], right, ColumnOrder::Plain);
     let operand: Operand = compute.operand((&x, depth), left, Words::default(), |row, _| row);
     let mut got = vec![f32::NAN; rows * outputs];
     compute.product(&operand, &matrix, &mut got);
@@ -248,14 +248,15 @@ fn attention_is_near(
     let expected = reference::attention(&tensor(&queries, asked.len()), &tensor(&keys_values, tokens), &rows);
     let expected: Vec<f32> = expected.unwrap().flatten_all().unwrap().to_vec1().unwrap();
     for compute in computes {
-        for (format, tolerance) in [(Format::F32, 5e-6), (Format::Bf16, 0.04)] {
+        for (format, tolerance) in [(OperandFormat::F32, 5e-6), (OperandFormat::Bf16, 0.04)] {
             let mut packed = PackedKeys::new(format);
             packed.pack(compute, (&keys_values, &places), heads, batch);
             let ready = |_: usize, _: &mut [f32]| ();
             let queries = Queries { values: &queries, spans: &spans, turn: ready };
             let keys = Keys { packed: &packed, batch, heads, scoring, disentangled: None };
             let got =
-                cpu::attention::attention(compute, &queries, keys, (Format::F32, Words::default())).values();
+                cpu::attention::attention(compute, &queries, keys, (OperandFormat::F32, Words::default()))
+                    .values();
             let Scoring { mask, soft_cap, bias, .. } = scoring;
             let what = format!(
                 "{what}: {} {format:?} {heads:?} {mask:?} {soft_cap:?} {}, {tokens} tokens",

@@ -24,8 +24,12 @@ pub(super) struct Convolution<O: Operations> {
 }
 
 impl<O: Operations> Convolution<O> {
-    pub(super) fn load(plan: &plan::Convolution, hidden: usize, weights: &Weights<'_, O>) -> Result<Self> {
-        let &plan::Convolution { name, taps, activation, ref norm } = plan;
+    pub(super) fn load(
+        plan: &plan::ConvolutionPlan,
+        hidden: usize,
+        weights: &Weights<'_, O>,
+    ) -> Result<Self> {
+        let &plan::ConvolutionPlan { name, taps, activation, ref norm } = plan;
         let stored = weights.checkpoint.tensor(&format!("{name}.weight"), &[hidden, hidden, taps])?;
         // [outputs, inputs, taps] to [outputs, taps · inputs]
         let mut values = vec![0.0; hidden * taps * hidden];

@@ -73,7 +73,7 @@ pub(super) struct LastRows<'a, 'r, O: Operations> {
 }
 
 impl<O: Operations> Norms<O> {
-    fn load(norms: &plan::Norms, weights: &Weights<'_, O>) -> Result<Self> {
+    fn load(norms: &plan::NormsPlan, weights: &Weights<'_, O>) -> Result<Self> {
         Ok(Self {
             input: weights.optional_norm(norms.input.as_ref())?,
             output: weights.optional_norm(norms.output.as_ref())?,
@@ -95,7 +95,7 @@ struct Precisions {
 }
 
 impl Precisions {
-    fn of(layer: &plan::Layer, index: usize) -> Self {
+    fn of(layer: &plan::LayerPlan, index: usize) -> Self {
         match (index, &layer.mlp_norms.sum) {
             // A norm of the residual stream itself keeps a few columns large in every layer. It also keeps
             // the first layer's errors no larger than other layers' errors.
@@ -111,13 +111,13 @@ impl Precisions {
 
 impl<O: Operations> Layer<O> {
     pub(super) fn load(
-        layer: &plan::Layer,
+        layer: &plan::LayerPlan,
         index: usize,
         heads: Heads,
         weights: &mut Weights<'_, O>,
     ) -> Result<Self> {
         let precisions = Precisions::of(layer, index);
-        let plan::Attention { query, key_value, output, norms, disentangled } = &layer.attention;
+        let plan::AttentionPlan { query, key_value, output, norms, disentangled } = &layer.attention;
         let disentangled =
             disentangled.as_ref().map(|disentangled| weights.disentangled(disentangled, heads));
         Ok(Self {
@@ -127,11 +127,11 @@ impl<O: Operations> Layer<O> {
             key_value: weights.matrix(key_value, precisions.input)?,
             output: weights.matrix(output, precisions.context)?,
             head_norms: match norms {
-                plan::HeadNorms::None => HeadNorms::None,
-                plan::HeadNorms::EachHead(query, key) => {
+                plan::HeadNormsPlan::None => HeadNorms::None,
+                plan::HeadNormsPlan::EachHead(query, key) => {
                     HeadNorms::EachHead { query: weights.norm(query)?, key: weights.norm(key)? }
                 }
-                plan::HeadNorms::AllHeads(query, key) => {
+                plan::HeadNormsPlan::AllHeads(query, key) => {
                     HeadNorms::AllHeads { query: weights.norm(query)?, key: weights.norm(key)? }
                 }
             },
@@ -279,24 +279,24 @@ impl<O: Operations> Norms<O> {
 
 impl<O: Operations> Mlp<O> {
     fn load(
-        mlp: &plan::Mlp,
+        mlp: &plan::MlpPlan,
         Precisions { input, inner, .. }: Precisions,
         weights: &Weights<'_, O>,
     ) -> Result<Self> {
         Ok(match mlp {
-            plan::Mlp::Plain { up, down, activation } => Self::Plain {
+            plan::MlpPlan::Plain { up, down, activation } => Self::Plain {
                 up: weights.matrix(up, input)?,
                 down: weights.matrix(down, inner)?,
                 activation: *activation,
                 inner,
             },
-            plan::Mlp::Gated { gate, up, down, activation } => {
+            plan::MlpPlan::Gated { gate, up, down, activation } => {
                 let gate_up =
                     weights.operations.gated_matrix(weights.part(gate)?, weights.part(up)?, input)?;
                 Self::Gated { gate_up, down: weights.matrix(down, inner)?, activation: *activation, inner }
             }
-            plan::Mlp::Experts(experts) => {
-                let expert = |[up, down]: &[plan::Matrix; 2]| -> Result<_> {
+            plan::MlpPlan::Experts(experts) => {
+                let expert = |[up, down]: &[plan::MatrixPlan; 2]| -> Result<_> {
                     Ok([weights.matrix(up, Precision::High)?, weights.matrix(down, inner)?])
                 };
                 Self::Experts(Experts {

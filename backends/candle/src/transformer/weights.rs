@@ -18,7 +18,7 @@ pub(crate) struct Weights<'a, O> {
 
 impl<O: Operations> Weights<'_, O> {
     /// A table of vectors.
-    pub(crate) fn table(&self, table: &plan::Table) -> Result<O::Table> {
+    pub(crate) fn table(&self, table: &plan::TablePlan) -> Result<O::Table> {
         self.operations.table(self.checkpoint.tensor(&table.tensor, &table.shape)?)
     }
 
@@ -28,8 +28,8 @@ impl<O: Operations> Weights<'_, O> {
     }
 
     /// A norm.
-    pub(crate) fn norm(&self, norm: &plan::Norm) -> Result<Norm<O::Vector>> {
-        let &plan::Norm { ref name, kind, size, bias, add_one, epsilon } = norm;
+    pub(crate) fn norm(&self, norm: &plan::NormPlan) -> Result<Norm<O::Vector>> {
+        let &plan::NormPlan { ref name, kind, size, bias, add_one, epsilon } = norm;
         let mut weight = self.checkpoint.vector(&format!("{name}.weight"), size)?;
         if add_one {
             for weight in &mut weight {
@@ -46,12 +46,12 @@ impl<O: Operations> Weights<'_, O> {
     }
 
     /// A norm, if there is one.
-    pub(crate) fn optional_norm(&self, norm: Option<&plan::Norm>) -> Result<Option<Norm<O::Vector>>> {
+    pub(crate) fn optional_norm(&self, norm: Option<&plan::NormPlan>) -> Result<Option<Norm<O::Vector>>> {
         norm.map(|norm| self.norm(norm)).transpose()
     }
 
     /// A matrix.
-    pub(crate) fn matrix(&self, matrix: &plan::Matrix, precision: Precision) -> Result<O::Matrix> {
+    pub(crate) fn matrix(&self, matrix: &plan::MatrixPlan, precision: Precision) -> Result<O::Matrix> {
         let parts = matrix.parts.iter().map(|part| self.part(part)).collect::<Result<_>>()?;
         self.operations.matrix(parts, precision)
     }
@@ -59,16 +59,16 @@ impl<O: Operations> Weights<'_, O> {
     /// DeBERTa's relative positions: for each head, the products of the table with the layer's matrices.
     pub(crate) fn disentangled(
         &mut self,
-        plan: &plan::Disentangled,
+        plan: &plan::DisentangledPlan,
         heads: Heads,
     ) -> Result<Disentangled<O::Matrix>> {
-        let &plan::Disentangled { ref table, ref norm, ref keys, ref queries, bucket } = plan;
+        let &plan::DisentangledPlan { ref table, ref norm, ref keys, ref queries, bucket } = plan;
         let table = self.table(table)?;
         let ids: Vec<u32> = (0..2 * bucket.span as u32).collect();
         let norm = self.optional_norm(norm.as_ref())?;
         let positions = self.operations.embed(&[(&table, &ids)], 1.0, norm.as_ref())?; // [buckets, hidden]
         let operand = self.operations.operand(&positions, Precision::High)?;
-        let mut of_heads = |matrix: &Option<plan::Matrix>| -> Result<Option<Vec<O::Matrix>>> {
+        let mut of_heads = |matrix: &Option<plan::MatrixPlan>| -> Result<Option<Vec<O::Matrix>>> {
             let Some(matrix) = matrix else { return Ok(None) };
             let matrix = self.matrix(matrix, Precision::High)?;
             let product = self.operations.linear(&operand, &matrix)?; // [buckets, heads · size]

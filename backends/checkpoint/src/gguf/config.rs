@@ -5,7 +5,7 @@
 
 use super::{
     File,
-    translate::{Architecture, Body, answers, labels},
+    translate::{GgufArchitecture, TransformerKind, answers, labels},
 };
 use crate::CheckpointError;
 use serde_json::{Map, Value, json};
@@ -21,12 +21,12 @@ const UNTIED_QWEN3: usize = 4096;
 ///
 /// [`CheckpointError`] naming the file, and the metadata or tensor that is missing or not supported.
 pub fn config(file: &File) -> Result<Value, CheckpointError> {
-    let architecture = Architecture::of(file)?;
-    let reader = Reader { file, name: architecture.name };
+    let architecture = GgufArchitecture::of(file)?;
+    let reader = MetadataReader { file, name: architecture.name };
     let (config, causal) = match architecture.body {
-        Body::Decoder { .. } => (decoder(&reader)?, true),
-        Body::Bert => (bert(&reader)?, false),
-        Body::Nomic => (nomic(&reader)?, false),
+        TransformerKind::Decoder { .. } => (decoder(&reader)?, true),
+        TransformerKind::Bert => (bert(&reader)?, false),
+        TransformerKind::Nomic => (nomic(&reader)?, false),
     };
     if file.metadata.switch(&reader.key("attention.causal")).is_some_and(|is_causal| is_causal != causal) {
         return Err(file.unsupported(format!(
@@ -46,7 +46,12 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
 }
 
 /// Writes the class of the model, and the labels of the file's head.
-fn head(reader: &Reader<'_>, architecture: &Architecture, causal: bool, config: &mut Map<String, Value>) {
+fn head(
+    reader: &MetadataReader<'_>,
+    architecture: &GgufArchitecture,
+    causal: bool,
+    config: &mut Map<String, Value>,
+) {
     let file = reader.file;
     let scores = file.shape("cls.output.weight").and_then(|shape| shape.first()).copied();
     let kind = match scores {
@@ -69,7 +74,7 @@ fn head(reader: &Reader<'_>, architecture: &Architecture, causal: bool, config: 
 }
 
 /// Refuses a re-ranker whose head is missing.
-fn check_head(reader: &Reader<'_>, causal: bool) -> Result<(), CheckpointError> {
+fn check_head(reader: &MetadataReader<'_>, causal: bool) -> Result<(), CheckpointError> {
     let file = reader.file;
     let has = |name: &str| file.shape(name).is_some();
     let left_out = |what: &str| {
@@ -103,13 +108,13 @@ fn check_head(reader: &Reader<'_>, causal: bool) -> Result<(), CheckpointError> 
 }
 
 /// Reads the metadata of one architecture.
-struct Reader<'f> {
+struct MetadataReader<'f> {
     file: &'f File,
     /// The architecture. The names of its metadata begin with it.
     name: &'static str,
 }
 
-impl Reader<'_> {
+impl MetadataReader<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.name)
     }
@@ -206,7 +211,7 @@ fn joined(first: Value, second: Value) -> Value {
     }
 }
 
-fn decoder(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
+fn decoder(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let file = reader.file;
     let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
     let key = file.metadata.number(&reader.key("attention.key_length"));
@@ -260,7 +265,7 @@ fn decoder(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
     ))
 }
 
-fn bert(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
+fn bert(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let types = if reader.file.shape("token_types.weight").is_some() {
         reader.rows("token_types.weight")?
     } else {
@@ -277,7 +282,7 @@ fn bert(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
     ))
 }
 
-fn nomic(reader: &Reader<'_>) -> Result<Value, CheckpointError> {
+fn nomic(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
     reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
     let types = if reader.file.shape("token_types.weight").is_some() {

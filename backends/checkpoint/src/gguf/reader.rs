@@ -15,7 +15,7 @@ const CHUNK: u64 = 1 << 20;
 
 /// A metadata value.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum MetadataValue {
     /// A whole number of any width. `u64` values beyond `i64` are clamped.
     Whole(i64),
     /// A floating-point number of 32 or 64 bits.
@@ -35,7 +35,7 @@ pub enum Value {
     },
 }
 
-impl Value {
+impl MetadataValue {
     /// The numbers of a list, if they are whole.
     #[must_use]
     pub fn numbers(&self) -> Option<Vec<i64>> {
@@ -126,26 +126,26 @@ impl ValueType {
     }
 
     /// The number that `bytes` encode. `bytes` has exactly the length of the type.
-    fn value(self, bytes: &[u8]) -> Value {
+    fn value(self, bytes: &[u8]) -> MetadataValue {
         let mut wide = [0; 8];
         wide[..bytes.len()].copy_from_slice(bytes);
         let bits = u64::from_le_bytes(wide);
         match self {
-            Self::U8 | Self::U16 | Self::U32 | Self::I64 => Value::Whole(bits as i64),
+            Self::U8 | Self::U16 | Self::U32 | Self::I64 => MetadataValue::Whole(bits as i64),
             // A number beyond `i64` becomes the largest one. It is then larger than any count in the file.
-            Self::U64 => Value::Whole(i64::try_from(bits).unwrap_or(i64::MAX)),
-            Self::I8 => Value::Whole((bits as i8).into()),
-            Self::I16 => Value::Whole((bits as i16).into()),
-            Self::I32 => Value::Whole((bits as i32).into()),
-            Self::F32 => Value::Real(f32::from_bits(bits as u32).into()),
-            Self::F64 => Value::Real(f64::from_bits(bits)),
-            Self::Bool => Value::Switch(bits != 0),
+            Self::U64 => MetadataValue::Whole(i64::try_from(bits).unwrap_or(i64::MAX)),
+            Self::I8 => MetadataValue::Whole((bits as i8).into()),
+            Self::I16 => MetadataValue::Whole((bits as i16).into()),
+            Self::I32 => MetadataValue::Whole((bits as i32).into()),
+            Self::F32 => MetadataValue::Real(f32::from_bits(bits as u32).into()),
+            Self::F64 => MetadataValue::Real(f64::from_bits(bits)),
+            Self::Bool => MetadataValue::Switch(bits != 0),
         }
     }
 }
 
 /// Reads forward from a position of the file, through a buffer.
-pub(super) struct Reader<'s> {
+pub(super) struct SourceReader<'s> {
     source: &'s Source,
     /// The position in the file of the next byte to read.
     position: u64,
@@ -154,7 +154,7 @@ pub(super) struct Reader<'s> {
     used: usize,
 }
 
-impl<'s> Reader<'s> {
+impl<'s> SourceReader<'s> {
     pub(super) fn new(source: &'s Source, position: u64) -> Self {
         Self { source, position, ahead: Vec::new(), used: 0 }
     }
@@ -227,9 +227,9 @@ impl<'s> Reader<'s> {
     }
 
     /// The value of the metadata entry `name`.
-    pub(super) fn value(&mut self, name: &str) -> Result<Value, CheckpointError> {
+    pub(super) fn value(&mut self, name: &str) -> Result<MetadataValue, CheckpointError> {
         match self.u32()? {
-            TEXT => self.text(LONGEST_TEXT).map(Value::Text),
+            TEXT => self.text(LONGEST_TEXT).map(MetadataValue::Text),
             LIST => self.list(name),
             number => {
                 let kind = self.kind(name, number)?;
@@ -245,7 +245,7 @@ impl<'s> Reader<'s> {
         })
     }
 
-    fn list(&mut self, name: &str) -> Result<Value, CheckpointError> {
+    fn list(&mut self, name: &str) -> Result<MetadataValue, CheckpointError> {
         let number = self.u32()?;
         let count = self.u64()?;
         let left = self.source.length.saturating_sub(self.position).min(LONGEST);
@@ -258,9 +258,9 @@ impl<'s> Reader<'s> {
             for _ in 0..count {
                 texts.push(self.text(LONGEST_TEXT)?);
             }
-            return Ok(Value::Texts(texts));
+            return Ok(MetadataValue::Texts(texts));
         }
         let kind = self.kind(name, number)?;
-        Ok(Value::Numbers { kind, bytes: self.bytes(length)?.to_vec() })
+        Ok(MetadataValue::Numbers { kind, bytes: self.bytes(length)?.to_vec() })
     }
 }

@@ -8,14 +8,14 @@ use crate::{CheckpointError, Source, Tensor, insert};
 use std::collections::BTreeMap;
 
 /// A supported architecture of llama.cpp.
-pub(super) struct Architecture {
+pub(super) struct GgufArchitecture {
     /// Its name in `general.architecture`.
     pub(super) name: &'static str,
     /// `model_type` in config.json.
     pub(super) model_type: &'static str,
     /// The prefix of its class names in `transformers`.
     pub(super) class: &'static str,
-    pub(super) body: Body,
+    pub(super) body: TransformerKind,
     /// The prefix of a layer's number in the tensor names of `transformers`.
     layers: &'static str,
     /// The names of a layer's tensors, without `.weight` and `.bias`: llama.cpp's name, then the name in
@@ -27,7 +27,7 @@ pub(super) struct Architecture {
 
 /// The kind of model, which decides the form of its configuration.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Body {
+pub(super) enum TransformerKind {
     /// Causal, with RMS norms and rotary positions.
     Decoder {
         /// Whether the rows of queries and keys are interleaved, as another form of rotary positions needs.
@@ -76,39 +76,39 @@ const OUTPUT: &str = "output";
 /// The head that computes scores.
 const SCORES: &str = "cls.output";
 
-pub(super) const ARCHITECTURES: [Architecture; 5] = [
-    Architecture {
+pub(super) const ARCHITECTURES: [GgufArchitecture; 5] = [
+    GgufArchitecture {
         name: "qwen3",
         model_type: "qwen3",
         class: "Qwen3",
-        body: Body::Decoder { interleaved: false },
+        body: TransformerKind::Decoder { interleaved: false },
         layers: "model.layers",
         layer: DECODER_LAYER,
         others: DECODER_OTHERS,
     },
-    Architecture {
+    GgufArchitecture {
         name: "qwen2",
         model_type: "qwen2",
         class: "Qwen2",
-        body: Body::Decoder { interleaved: false },
+        body: TransformerKind::Decoder { interleaved: false },
         layers: "model.layers",
         layer: DECODER_LAYER,
         others: DECODER_OTHERS,
     },
-    Architecture {
+    GgufArchitecture {
         name: "llama",
         model_type: "llama",
         class: "Llama",
-        body: Body::Decoder { interleaved: true },
+        body: TransformerKind::Decoder { interleaved: true },
         layers: "model.layers",
         layer: DECODER_LAYER,
         others: DECODER_OTHERS,
     },
-    Architecture {
+    GgufArchitecture {
         name: "bert",
         model_type: "bert",
         class: "Bert",
-        body: Body::Bert,
+        body: TransformerKind::Bert,
         layers: "encoder.layer",
         layer: &[
             ("attn_q", "attention.self.query"),
@@ -122,11 +122,11 @@ pub(super) const ARCHITECTURES: [Architecture; 5] = [
         ],
         others: BERT_OTHERS,
     },
-    Architecture {
+    GgufArchitecture {
         name: "nomic-bert",
         model_type: "nomic_bert",
         class: "NomicBert",
-        body: Body::Nomic,
+        body: TransformerKind::Nomic,
         layers: "encoder.layers",
         layer: &[
             ("attn_qkv", "attn.Wqkv"),
@@ -145,7 +145,7 @@ pub(super) const ARCHITECTURES: [Architecture; 5] = [
     },
 ];
 
-impl Architecture {
+impl GgufArchitecture {
     /// The row of [`ARCHITECTURES`] for a file.
     pub(super) fn of(file: &File) -> Result<&'static Self, CheckpointError> {
         let name = file.architecture();
@@ -178,13 +178,14 @@ impl Architecture {
 /// Whether a file's model is a kind of BERT, in which tokens also attend to later tokens.
 #[must_use]
 pub fn is_bidirectional(file: &File) -> bool {
-    Architecture::of(file).is_ok_and(|architecture| !matches!(architecture.body, Body::Decoder { .. }))
+    GgufArchitecture::of(file)
+        .is_ok_and(|architecture| !matches!(architecture.body, TransformerKind::Decoder { .. }))
 }
 
 /// The ids of the answer tokens, if the re-ranker's head is two rows of the output embedding. Its labels are
 /// then tokens of the model.
 pub(super) fn answers(file: &File) -> Option<Vec<usize>> {
-    let Body::Decoder { .. } = Architecture::of(file).ok()?.body else { return None };
+    let TransformerKind::Decoder { .. } = GgufArchitecture::of(file).ok()?.body else { return None };
     let labels = labels(file)?;
     let tokens = file.metadata.texts("tokenizer.ggml.tokens")?;
     if labels != ["yes", "no"] || file.shape("cls.output.weight")?.first() != Some(&labels.len()) {
@@ -200,7 +201,7 @@ pub(super) fn labels(file: &File) -> Option<&[String]> {
 
 /// The tensors under their names in `transformers`, with their values in the order of `transformers`.
 pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, Tensor>, CheckpointError> {
-    let architecture = Architecture::of(file)?;
+    let architecture = GgufArchitecture::of(file)?;
     let answers = answers(file);
     let vocabulary = file.shape("token_embd.weight").and_then(|shape| shape.first()).copied().unwrap_or(0);
     let count = |name: &str| file.metadata.number(&format!("{}.attention.{name}", architecture.name));
@@ -215,7 +216,7 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
                 architecture.name
             )));
         };
-        if architecture.body == (Body::Decoder { interleaved: true }) {
+        if architecture.body == (TransformerKind::Decoder { interleaved: true }) {
             let heads = match name.rsplit('.').nth(1) {
                 Some("attn_q") => Some(heads("head_count")),
                 Some("attn_k") => Some(heads("head_count_kv")),

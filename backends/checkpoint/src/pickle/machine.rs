@@ -15,7 +15,7 @@ const DEEPEST_TUPLE: usize = 8;
 
 /// A value of the program.
 #[derive(Clone)]
-pub(super) enum Value {
+pub(super) enum PickleValue {
     /// A mark on the stack.
     Mark,
     /// Something that no tensor needs.
@@ -30,14 +30,14 @@ pub(super) enum Value {
     /// A dictionary of tensors by name. Other items are dropped.
     Dictionary(Rc<RefCell<Views>>),
     Storage(Rc<Storage>),
-    Tensor(Rc<View>),
+    Tensor(Rc<StorageView>),
 }
 
 /// Tensors by name.
-pub(super) type Views = Vec<(Rc<str>, Rc<View>)>;
+pub(super) type Views = Vec<(Rc<str>, Rc<StorageView>)>;
 
 pub(super) struct Tuple {
-    items: Vec<Value>,
+    items: Vec<PickleValue>,
     depth: usize,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Storage {
 }
 
 /// A tensor: a view of some values of a storage.
-pub(super) struct View {
+pub(super) struct StorageView {
     pub(super) storage: Rc<Storage>,
     /// The index of its first value in the storage.
     pub(super) offset: u64,
@@ -61,7 +61,7 @@ pub(super) struct View {
     pub(super) strides: Vec<usize>,
 }
 
-impl Value {
+impl PickleValue {
     /// The tensors of a dictionary, by name.
     pub(super) fn into_tensors(self) -> Result<Views, String> {
         match self {
@@ -74,8 +74,8 @@ impl Value {
 pub(super) struct Machine<'p> {
     program: &'p [u8],
     position: usize,
-    stack: Vec<Value>,
-    memory: HashMap<u32, Value>,
+    stack: Vec<PickleValue>,
+    memory: HashMap<u32, PickleValue>,
 }
 
 impl<'p> Machine<'p> {
@@ -89,7 +89,7 @@ impl<'p> Machine<'p> {
     }
 
     /// Runs one pickle to its end.
-    pub(super) fn run(&mut self) -> Result<Value, String> {
+    pub(super) fn run(&mut self) -> Result<PickleValue, String> {
         self.stack.clear();
         self.memory.clear();
         loop {
@@ -107,15 +107,15 @@ impl<'p> Machine<'p> {
     fn step(&mut self, code: u8) -> Result<(), String> {
         let value = match code {
             0x80 => return self.bytes::<1>().map(drop),
-            b'(' => Value::Mark,
-            b'N' | 0x88 | 0x89 => Value::Other,
+            b'(' => PickleValue::Mark,
+            b'N' | 0x88 | 0x89 => PickleValue::Other,
             b'G' => {
                 self.bytes::<8>()?;
-                Value::Other
+                PickleValue::Other
             }
-            b'J' => Value::Number(i32::from_le_bytes(self.bytes()?).into()),
-            b'K' => Value::Number(u8::from_le_bytes(self.bytes()?).into()),
-            b'M' => Value::Number(u16::from_le_bytes(self.bytes()?).into()),
+            b'J' => PickleValue::Number(i32::from_le_bytes(self.bytes()?).into()),
+            b'K' => PickleValue::Number(u8::from_le_bytes(self.bytes()?).into()),
+            b'M' => PickleValue::Number(u16::from_le_bytes(self.bytes()?).into()),
             0x8a => self.long()?,
             b'X' => {
                 let length = u32::from_le_bytes(self.bytes()?);
@@ -127,10 +127,10 @@ impl<'p> Machine<'p> {
             }
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);
-                Value::Global(format!("{module} {name}").into())
+                PickleValue::Global(format!("{module} {name}").into())
             }
-            b'}' => Value::Dictionary(Rc::default()),
-            b']' => Value::List(Rc::default()),
+            b'}' => PickleValue::Dictionary(Rc::default()),
+            b']' => PickleValue::List(Rc::default()),
             b')' => tuple(Vec::new())?,
             0x85..=0x87 => {
                 let start = self.stack.len().checked_sub(usize::from(code - 0x84)).ok_or_else(unbalanced)?;
@@ -201,8 +201,8 @@ impl<'p> Machine<'p> {
         Ok(bytes)
     }
 
-    fn text(&mut self, length: usize) -> Result<Value, String> {
-        Ok(Value::Text(String::from_utf8_lossy(self.slice(length)?).into()))
+    fn text(&mut self, length: usize) -> Result<PickleValue, String> {
+        Ok(PickleValue::Text(String::from_utf8_lossy(self.slice(length)?).into()))
     }
 
     fn line(&mut self) -> Result<&'p str, String> {
@@ -215,26 +215,26 @@ impl<'p> Machine<'p> {
     }
 
     /// A number of any length. Only the magic number of old files has more than eight bytes.
-    fn long(&mut self) -> Result<Value, String> {
+    fn long(&mut self) -> Result<PickleValue, String> {
         let [length] = self.bytes()?;
         let digits = self.slice(length.into())?;
         if digits.len() > 8 {
-            return Ok(Value::Other);
+            return Ok(PickleValue::Other);
         }
         let sign = if digits.last().is_some_and(|last| last & 0x80 != 0) { 0xff } else { 0 };
         let mut bytes = [sign; 8];
         bytes[..digits.len()].copy_from_slice(digits);
-        Ok(Value::Number(i64::from_le_bytes(bytes)))
+        Ok(PickleValue::Number(i64::from_le_bytes(bytes)))
     }
 
-    fn pop(&mut self) -> Result<Value, String> {
+    fn pop(&mut self) -> Result<PickleValue, String> {
         self.stack.pop().ok_or_else(unbalanced)
     }
 
     /// The values above the last mark. Removes them and the mark.
-    fn marked(&mut self) -> Result<Vec<Value>, String> {
+    fn marked(&mut self) -> Result<Vec<PickleValue>, String> {
         let mark =
-            self.stack.iter().rposition(|value| matches!(value, Value::Mark)).ok_or_else(unbalanced)?;
+            self.stack.iter().rposition(|value| matches!(value, PickleValue::Mark)).ok_or_else(unbalanced)?;
         let items = self.stack.split_off(mark + 1);
         self.stack.pop();
         Ok(items)
@@ -246,26 +246,26 @@ impl<'p> Machine<'p> {
         Ok(())
     }
 
-    fn recall(&self, place: u32) -> Result<Value, String> {
+    fn recall(&self, place: u32) -> Result<PickleValue, String> {
         self.memory.get(&place).cloned().ok_or_else(unbalanced)
     }
 
     /// Inserts alternating keys and values into the dictionary on top of the stack.
-    fn set(&mut self, items: &[Value]) -> Result<(), String> {
-        let Some(Value::Dictionary(dictionary)) = self.stack.last() else { return Err(unbalanced()) };
+    fn set(&mut self, items: &[PickleValue]) -> Result<(), String> {
+        let Some(PickleValue::Dictionary(dictionary)) = self.stack.last() else { return Err(unbalanced()) };
         let (pairs, []) = items.as_chunks::<2>() else { return Err(unbalanced()) };
         for [key, value] in pairs {
-            if let (Value::Text(key), Value::Tensor(view)) = (key, value) {
+            if let (PickleValue::Text(key), PickleValue::Tensor(view)) = (key, value) {
                 dictionary.borrow_mut().push((key.clone(), view.clone()));
             }
         }
         Ok(())
     }
 
-    fn append(&mut self, items: &[Value]) -> Result<(), String> {
-        let Some(Value::List(list)) = self.stack.last() else { return Err(unbalanced()) };
+    fn append(&mut self, items: &[PickleValue]) -> Result<(), String> {
+        let Some(PickleValue::List(list)) = self.stack.last() else { return Err(unbalanced()) };
         let texts = items.iter().filter_map(|item| match item {
-            Value::Text(text) => Some(text.clone()),
+            PickleValue::Text(text) => Some(text.clone()),
             _ => None,
         });
         list.borrow_mut().extend(texts);
@@ -277,60 +277,68 @@ fn unbalanced() -> String {
     "its pickle is not a valid program".to_owned()
 }
 
-fn tuple(items: Vec<Value>) -> Result<Value, String> {
-    let depth_of = |item: &Value| match item {
-        Value::Tuple(tuple) => tuple.depth,
+fn tuple(items: Vec<PickleValue>) -> Result<PickleValue, String> {
+    let depth_of = |item: &PickleValue| match item {
+        PickleValue::Tuple(tuple) => tuple.depth,
         _ => 0,
     };
     let depth = 1 + items.iter().map(depth_of).max().unwrap_or(0);
     if depth > DEEPEST_TUPLE {
         return Err("its pickle nests tuples deeper than any tensor needs".to_owned());
     }
-    Ok(Value::Tuple(Rc::new(Tuple { items, depth })))
+    Ok(PickleValue::Tuple(Rc::new(Tuple { items, depth })))
 }
 
-fn items(value: &Value) -> &[Value] {
+fn items(value: &PickleValue) -> &[PickleValue] {
     match value {
-        Value::Tuple(tuple) => &tuple.items,
+        PickleValue::Tuple(tuple) => &tuple.items,
         _ => &[],
     }
 }
 
 /// The storage of a persistent id `('storage', class, key, device, values)`. Old files have a sixth item.
-fn storage(name: &Value) -> Result<Value, String> {
+fn storage(name: &PickleValue) -> Result<PickleValue, String> {
     match items(name) {
-        [Value::Text(kind), Value::Global(class), Value::Text(key), _device, Value::Number(values)]
-        | [
-            Value::Text(kind),
-            Value::Global(class),
-            Value::Text(key),
+        [
+            PickleValue::Text(kind),
+            PickleValue::Global(class),
+            PickleValue::Text(key),
             _device,
-            Value::Number(values),
-            Value::Other,
+            PickleValue::Number(values),
+        ]
+        | [
+            PickleValue::Text(kind),
+            PickleValue::Global(class),
+            PickleValue::Text(key),
+            _device,
+            PickleValue::Number(values),
+            PickleValue::Other,
         ] if &**kind == "storage" && *values >= 0 => {
             let (class, key, values) = (class.clone(), key.clone(), *values as u64);
-            Ok(Value::Storage(Rc::new(Storage { class, key, values })))
+            Ok(PickleValue::Storage(Rc::new(Storage { class, key, values })))
         }
         _ => Err("its pickle refers to an external object that is not a tensor's storage".to_owned()),
     }
 }
 
 /// The result of one of the four functions.
-fn call(function: &Value, arguments: &Value) -> Result<Value, String> {
-    let Value::Global(function) = function else { return Err(unbalanced()) };
+fn call(function: &PickleValue, arguments: &PickleValue) -> Result<PickleValue, String> {
+    let PickleValue::Global(function) = function else { return Err(unbalanced()) };
     match (&**function, items(arguments)) {
-        ("collections OrderedDict", []) => Ok(Value::Dictionary(Rc::default())),
+        ("collections OrderedDict", []) => Ok(PickleValue::Dictionary(Rc::default())),
         (
             "torch._utils _rebuild_tensor_v2",
-            [Value::Storage(storage), Value::Number(offset), shape, strides, ..],
+            [PickleValue::Storage(storage), PickleValue::Number(offset), shape, strides, ..],
         ) => {
             let (offset, shape, strides) = (u64::try_from(*offset).ok(), sizes(shape), sizes(strides));
             let (Some(offset), Some(shape), Some(strides)) = (offset, shape, strides) else {
                 return Err("its pickle has a tensor whose sizes are not numbers".to_owned());
             };
-            Ok(Value::Tensor(Rc::new(View { storage: storage.clone(), offset, shape, strides })))
+            Ok(PickleValue::Tensor(Rc::new(StorageView { storage: storage.clone(), offset, shape, strides })))
         }
-        ("torch._utils _rebuild_parameter", [Value::Tensor(view), ..]) => Ok(Value::Tensor(view.clone())),
+        ("torch._utils _rebuild_parameter", [PickleValue::Tensor(view), ..]) => {
+            Ok(PickleValue::Tensor(view.clone()))
+        }
         ("torch._utils _rebuild_tensor_v2" | "torch._utils _rebuild_parameter", _) => Err(unbalanced()),
         (other, _) => Err(format!(
             "its pickle calls `{}`, and this server does not run code from files: save \
@@ -340,10 +348,10 @@ fn call(function: &Value, arguments: &Value) -> Result<Value, String> {
     }
 }
 
-fn sizes(value: &Value) -> Option<Vec<usize>> {
-    let Value::Tuple(tuple) = value else { return None };
-    let size = |item: &Value| match item {
-        Value::Number(size) => usize::try_from(*size).ok(),
+fn sizes(value: &PickleValue) -> Option<Vec<usize>> {
+    let PickleValue::Tuple(tuple) = value else { return None };
+    let size = |item: &PickleValue| match item {
+        PickleValue::Number(size) => usize::try_from(*size).ok(),
         _ => None,
     };
     tuple.items.iter().map(size).collect()

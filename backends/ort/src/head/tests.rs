@@ -41,7 +41,7 @@ fn read(
     let mut outputs = vec![Output::default(); batch.leaves().len()];
     for group in Padded::groups(batch, 0, false) {
         let values = cells(batch, &group, width, &value);
-        head.read(batch, &group, &Values { values: &values, width }, &mut outputs).unwrap();
+        head.read(batch, &group, &OutputValues { values: &values, width }, &mut outputs).unwrap();
     }
     outputs
 }

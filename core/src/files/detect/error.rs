@@ -18,8 +18,8 @@ pub enum DetectError {
     },
     /// An embedding model, by its other files or by exclusion, without a pooling.
     #[error(
-        "`{name}` ({architecture}) would be an embedding model, but no 1_Pooling/config.json says how it pools: give \
-         `--pooling` (cls, mean, splade or last-token), or the right kind with `--model-type`"
+        "`{name}` ({architecture}) would be an embedding model, but no 1_Pooling/config.json says how it \
+         pools: give `--pooling` (cls, mean, splade or last-token), or the right kind with `--model-type`"
     )]
     NoPooling {
         /// The model.
@@ -29,8 +29,8 @@ pub enum DetectError {
     },
     /// A flag or file asks for SPLADE, but the model does not have the head for it.
     #[error(
-        "a SPLADE model needs a masked-language-model head (an architecture that ends in ForMaskedLM), but `{name}` is \
-         {architecture}: leave `--pooling splade` out, or choose another model"
+        "a SPLADE model needs a masked-language-model head (an architecture that ends in ForMaskedLM), but \
+         `{name}` is {architecture}: leave `--pooling splade` out, or choose another model"
     )]
     NoMaskedHead {
         /// The model.
@@ -48,8 +48,8 @@ pub enum DetectError {
     },
     /// A pooling module with modes that this server does not support.
     #[error(
-        "the pooling of `{name}` is not exactly one of cls, mean and lasttoken in 1_Pooling/config.json: choose one \
-         with `--pooling`, if the model works with it"
+        "the pooling of `{name}` is not exactly one of cls, mean and lasttoken in 1_Pooling/config.json: \
+         choose one with `--pooling`, if the model works with it"
     )]
     UnsupportedPooling {
         /// The model.
@@ -67,8 +67,8 @@ pub enum DetectError {
     },
     /// `--model-type` asks for a classification head, but the model has none.
     #[error(
-        "`--model-type {model_type}` needs a classification head, but `{name}` is {architecture}: leave the flag out, \
-         or give `--model-type listwise-reranker` if it is a generative re-ranker"
+        "`--model-type {model_type}` needs a classification head, but `{name}` is {architecture}: leave the \
+         flag out, or give `--model-type listwise-reranker` if it is a generative re-ranker"
     )]
     NoClassificationHead {
         /// The requested kind.
@@ -80,8 +80,8 @@ pub enum DetectError {
     },
     /// `--model-type reranker` for a head with more than two labels.
     #[error(
-        "`--model-type reranker` needs a head with one or two labels, but `{name}` has {labels}: give `--model-type \
-         classifier`"
+        "`--model-type reranker` needs a head with one or two labels, but `{name}` has {labels}: give \
+         `--model-type classifier`"
     )]
     SeveralLabels {
         /// The model.
@@ -91,8 +91,8 @@ pub enum DetectError {
     },
     /// `--model-type listwise-reranker` for a model with a classification head.
     #[error(
-        "`--model-type listwise-reranker` needs a causal language model, but `{name}` is {architecture}: leave the \
-         flag out, or give `--model-type reranker`"
+        "`--model-type listwise-reranker` needs a causal language model, but `{name}` is {architecture}: \
+         leave the flag out, or give `--model-type reranker`"
     )]
     NotCausal {
         /// The model.

@@ -46,7 +46,7 @@ pub(super) struct Listing {
 }
 
 /// The Hub's metadata of a file.
-pub(super) struct Metadata {
+pub(super) struct FileMetadata {
     /// The name of its content in the cache.
     pub(super) blob: String,
     /// Its length in bytes.
@@ -140,7 +140,7 @@ impl Client {
 
     /// Fetches the metadata of a file. The Hub's answer is often a redirection, which is followed only if it
     /// has no metadata itself.
-    pub(super) async fn metadata(&self, sha: &str, file: &str) -> Result<Metadata, Failure> {
+    pub(super) async fn metadata(&self, sha: &str, file: &str) -> Result<FileMetadata, Failure> {
         const LINKED_ETAG: HeaderName = HeaderName::from_static("x-linked-etag");
         const LINKED_SIZE: HeaderName = HeaderName::from_static("x-linked-size");
         let own = self.file_url(sha, file)?;
@@ -176,14 +176,19 @@ impl Client {
             };
             let own_length = text(headers, &CONTENT_LENGTH).filter(|_| !is_redirection);
             let length = text(headers, &LINKED_SIZE).or(own_length).and_then(|length| length.parse().ok());
-            return Ok(Metadata { blob: blob.to_owned(), length });
+            return Ok(FileMetadata { blob: blob.to_owned(), length });
         }
         Err(Failure::Strange("it redirects without end".to_owned()))
     }
 
     /// Fetches a file's content from the byte `from` on. Returns it with the byte at which it really starts:
     /// 0 if the server does not send parts.
-    pub(super) async fn content(&self, sha: &str, file: &str, from: u64) -> Result<(Body, u64), Failure> {
+    pub(super) async fn content(
+        &self,
+        sha: &str,
+        file: &str,
+        from: u64,
+    ) -> Result<(ResponseBody, u64), Failure> {
         let url = self.file_url(sha, file)?;
         let request = || {
             let request = self.with_token(self.following.get(url.clone()));
@@ -246,13 +251,13 @@ impl Client {
         }
     }
 
-    fn body(&self, response: Response) -> Body {
-        Body { response, patience: self.options.patience, since: Instant::now(), bytes: 0 }
+    fn body(&self, response: Response) -> ResponseBody {
+        ResponseBody { response, patience: self.options.patience, since: Instant::now(), bytes: 0 }
     }
 }
 
 /// The content of an answer. Reading it ends, at the end or with an error.
-pub(super) struct Body {
+pub(super) struct ResponseBody {
     response: Response,
     patience: Duration,
     /// The time since which [`Self::bytes`] are counted.
@@ -260,7 +265,7 @@ pub(super) struct Body {
     bytes: usize,
 }
 
-impl Body {
+impl ResponseBody {
     /// The announced length in bytes.
     pub(super) fn length(&self) -> Option<u64> {
         text(self.response.headers(), &CONTENT_LENGTH)?.parse().ok()

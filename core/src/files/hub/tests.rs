@@ -8,6 +8,7 @@ use super::super::fake_hub::{
 };
 use super::super::source::Reader;
 use super::*;
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -214,6 +215,28 @@ async fn what_cannot_be_served_is_refused_before_its_weights_are_fetched() {
         assert!(message.contains(part), "{message}");
         assert_eq!(setup.snapshot(), BTreeSet::from([CONFIG.to_owned()]), "{part}");
     }
+}
+
+#[tokio::test]
+async fn an_unsupported_module_is_refused_before_the_weights_are_fetched() {
+    let modules = |class: &str| {
+        let module = |path: &str, class: &str| json!({ "path": path, "type": format!("sentence_transformers.models.{class}") });
+        let all = [module("", "Transformer"), module("1_X", class), module("2_Pooling", "Pooling")];
+        serde_json::to_vec(&all).unwrap()
+    };
+    let fetched = async |class: &str, backend| {
+        let mut setup = Setup::new();
+        setup.source.reader.backend = backend;
+        setup.change(|repository| _ = repository.files.insert(MODULES.to_owned(), modules(class)));
+        let result = setup.fetch().await.map(|_| ()).map_err(|error| error.to_string());
+        (result, setup.snapshot().contains("model.safetensors"))
+    };
+    let (refused, has_weights) = fetched("WeightedLayerPooling", BackendKind::Candle).await;
+    assert!(refused.unwrap_err().contains("names the module `WeightedLayerPooling`, which is not supported"));
+    assert!(!has_weights);
+    assert!(!fetched("Dropout", BackendKind::Candle).await.1);
+    // sentence-transformers has more modules.
+    assert_eq!(fetched("WeightedLayerPooling", BackendKind::Python).await, (Ok(()), true));
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use super::super::progress::TransferProgress;
 use super::super::reading;
 use super::Hub;
 use super::cache::Lock;
-use super::client::{Body, Failure, Metadata};
+use super::client::{Failure, FileMetadata, ResponseBody};
 use super::names::stays_below;
 
 /// The time between attempts to get a lock that another process holds.
@@ -117,11 +117,11 @@ impl Hub<'_> {
         &self,
         sha: &str,
         file: &str,
-        metadata: &Metadata,
+        metadata: &FileMetadata,
         most: u64,
         unfinished: &mut Unfinished,
     ) -> Result<(), Transfer> {
-        let Metadata { length, .. } = *metadata;
+        let FileMetadata { length, .. } = *metadata;
         if length.is_some_and(|length| unfinished.length == length) {
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl Hub<'_> {
 
 /// Writes a body, at most `most` bytes.
 async fn copy(
-    body: &mut Body,
+    body: &mut ResponseBody,
     most: u64,
     unfinished: &mut Unfinished,
     progress: &mut TransferProgress,
@@ -214,7 +214,7 @@ fn is_there(blob: &Path, announced: Option<u64>) -> Result<bool, FilesError> {
 }
 
 /// Refuses an answer whose length is not the file's, such as a login page.
-fn check_announced(body: &Body, start: u64, length: Option<u64>) -> Result<(), Transfer> {
+fn check_announced(body: &ResponseBody, start: u64, length: Option<u64>) -> Result<(), Transfer> {
     match (body.length(), length) {
         (Some(rest), Some(length)) if start + rest != length => {
             Err(Transfer::Broken(format!("the answer has {rest} bytes and the file has {length}")))

@@ -1,8 +1,8 @@
 //! The load itself: requests, one after the other from each client, or due at fixed times.
 //!
-//! Input: a [`Load`]. Output: a [`LoadResult`]. What must hold: with a rate, a latency counts from when its
-//! request was due, and every request that was due is sent, however late, so that a server that stalls cannot
-//! hide it; no more requests are in flight than clients.
+//! Input: a [`LoadTest`]. Output: a [`LoadResult`]. What must hold: with a rate, a latency counts from when
+//! its request was due, and every request that was due is sent, however late, so that a server that stalls
+//! cannot hide it; no more requests are in flight than clients.
 
 use std::{
     collections::BTreeMap,
@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use reqwest::{Client, header};
+use text_embeddings_backend_core::amount;
 use tokio::{task::JoinSet, time::sleep_until};
 
 use super::workload::Workload;
@@ -22,7 +23,7 @@ use crate::secret::Secret;
 
 /// When to stop.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Limit {
+pub(super) enum RunLimit {
     /// After this number of requests.
     Requests(u64),
     /// When no more requests begin, or are due.
@@ -30,13 +31,13 @@ pub(super) enum Limit {
 }
 
 /// What to send, and how.
-pub(super) struct Load {
+pub(super) struct LoadTest {
     pub(super) url: String,
     pub(super) api_key: Option<Secret>,
     pub(super) workload: Workload,
     pub(super) concurrency: usize,
     pub(super) warm_up: usize,
-    pub(super) limit: Limit,
+    pub(super) limit: RunLimit,
     pub(super) rate: Option<f64>,
     pub(super) timeout: Duration,
 }
@@ -68,8 +69,8 @@ pub(super) struct LoadResult {
 const LATE: Duration = Duration::from_millis(20);
 
 /// State that the clients share.
-struct Shared {
-    load: Load,
+struct ClientState {
+    load: LoadTest,
     client: Client,
     next: AtomicU64,
     stop: AtomicBool,
@@ -83,17 +84,17 @@ struct BenchAnswer {
 }
 
 /// A failure: its class, and the message of the first of its class.
-struct Failure {
+struct RequestFailure {
     class: String,
     detail: String,
 }
 
-impl Load {
+impl LoadTest {
     /// The plan in a sentence.
     pub(super) fn describe(&self) -> String {
         let until = match self.limit {
-            Limit::Requests(requests) => format!("{requests} requests"),
-            Limit::Duration(duration) => format!("{} s", duration.as_secs_f64()),
+            RunLimit::Requests(requests) => amount(requests, "request"),
+            RunLimit::Duration(duration) => format!("{} s", duration.as_secs_f64()),
         };
         format!("sending to {}: {} to warm up, then {until}", self.url, self.warm_up)
     }
@@ -113,7 +114,7 @@ impl Load {
         let (what, concurrency, rate) = (self.workload.describe(), self.concurrency, self.rate);
         let warm_up = self.warm_up as u64;
         let mut shared =
-            Shared { load: self, client, next: 0.into(), stop: false.into(), start: Instant::now() };
+            ClientState { load: self, client, next: 0.into(), stop: false.into(), start: Instant::now() };
         shared = warm(shared, warm_up).await?;
         shared.next = warm_up.into();
         shared.start = Instant::now();
@@ -142,7 +143,7 @@ impl Load {
 }
 
 /// Sends the warm-up's requests, as many at a time as later.
-async fn warm(shared: Shared, requests: u64) -> anyhow::Result<Shared> {
+async fn warm(shared: ClientState, requests: u64) -> anyhow::Result<ClientState> {
     if requests == 0 {
         return Ok(shared);
     }
@@ -172,7 +173,7 @@ async fn warm(shared: Shared, requests: u64) -> anyhow::Result<Shared> {
         failure = failed.or(failure);
     }
     if succeeded == 0
-        && let Some(Failure { class, detail }) = failure
+        && let Some(RequestFailure { class, detail }) = failure
     {
         bail!("{} does not answer ({class}): {detail}", shared.load.url);
     }
@@ -180,7 +181,7 @@ async fn warm(shared: Shared, requests: u64) -> anyhow::Result<Shared> {
 }
 
 /// A client: request after request until the limit.
-async fn client_of(shared: Arc<Shared>, first: u64) -> LoadResult {
+async fn client_of(shared: Arc<ClientState>, first: u64) -> LoadResult {
     let mut measured = LoadResult::default();
     while !shared.stop.load(Ordering::Relaxed) {
         let number = shared.next.fetch_add(1, Ordering::Relaxed);
@@ -190,8 +191,8 @@ async fn client_of(shared: Arc<Shared>, first: u64) -> LoadResult {
             .map(|rate| shared.start + Duration::from_secs_f64((number - first) as f64 / rate));
         let begin = due.unwrap_or_else(Instant::now);
         let is_over = match shared.load.limit {
-            Limit::Requests(requests) => number - first >= requests,
-            Limit::Duration(duration) => begin >= shared.start + duration,
+            RunLimit::Requests(requests) => number - first >= requests,
+            RunLimit::Duration(duration) => begin >= shared.start + duration,
         };
         if is_over {
             break;
@@ -206,7 +207,7 @@ async fn client_of(shared: Arc<Shared>, first: u64) -> LoadResult {
                 measured.pairs += pairs;
                 measured.tokens = sum(measured.tokens, tokens);
             }
-            Err(Failure { class, .. }) => *measured.errors.entry(class).or_default() += 1,
+            Err(RequestFailure { class, .. }) => *measured.errors.entry(class).or_default() += 1,
         }
     }
     measured
@@ -228,8 +229,8 @@ impl LoadResult {
     }
 }
 
-impl Shared {
-    async fn send(&self, number: u64) -> Result<BenchAnswer, Failure> {
+impl ClientState {
+    async fn send(&self, number: u64) -> Result<BenchAnswer, RequestFailure> {
         let (body, pairs) = self.load.workload.body(number);
         let mut request =
             self.client.post(&self.load.url).header(header::CONTENT_TYPE, "application/json").body(body);
@@ -246,17 +247,17 @@ impl Shared {
             return Ok(BenchAnswer { pairs, tokens });
         }
         let detail = String::from_utf8_lossy(&content[..content.len().min(300)]).into_owned();
-        Err(Failure { class: status.as_u16().to_string(), detail })
+        Err(RequestFailure { class: status.as_u16().to_string(), detail })
     }
 }
 
 /// A request without an answer.
-fn failure(error: reqwest::Error) -> Failure {
+fn failure(error: reqwest::Error) -> RequestFailure {
     let class = match () {
         () if error.is_timeout() => "timeout",
         () if error.is_connect() => "no connection",
         () => "broken off",
     };
     let detail = format!("{:#}", anyhow::Error::new(error.without_url()));
-    Failure { class: class.to_owned(), detail }
+    RequestFailure { class: class.to_owned(), detail }
 }

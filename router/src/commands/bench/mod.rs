@@ -25,7 +25,7 @@ use crate::{
     args::{at_least_one, seconds, whole},
     secret::Secret,
 };
-use load::{Limit, Load};
+use load::{LoadTest, RunLimit};
 use report::Report;
 use workload::Workload;
 
@@ -95,7 +95,7 @@ pub(crate) struct BenchArgs {
     query_words: NonZeroUsize,
 
     /// The seed of the random words.
-    #[arg(long, default_value = "1", help_heading = "Requests")]
+    #[arg(long, default_value = "1", value_parser = whole::<u64>, help_heading = "Requests")]
     seed: u64,
 
     /// A file with bodies to send in turn: a JSON object, an array of them, or one on each line.
@@ -147,10 +147,10 @@ pub(super) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         }
     };
     let limit = match (args.requests, args.duration) {
-        (Some(requests), _) => Limit::Requests(requests.get() as u64),
-        (None, duration) => Limit::Duration(duration.unwrap_or(DEFAULT_DURATION)),
+        (Some(requests), _) => RunLimit::Requests(requests.get() as u64),
+        (None, duration) => RunLimit::Duration(duration.unwrap_or(DEFAULT_DURATION)),
     };
-    let load = Load {
+    let load = LoadTest {
         url,
         api_key: args.api_key.clone(),
         workload,

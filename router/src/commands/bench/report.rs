@@ -6,6 +6,7 @@
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use serde::Serialize;
+use text_embeddings_backend_core::amount;
 
 use super::{histogram, load::LoadResult};
 
@@ -50,8 +51,12 @@ impl Report {
 
     /// The errors in words.
     pub(super) fn errors(&self) -> String {
-        let errors: Vec<_> =
-            self.measured.errors.iter().map(|(class, times)| format!("{class} ({times} times)")).collect();
+        let errors: Vec<_> = self
+            .measured
+            .errors
+            .iter()
+            .map(|(class, times)| format!("{class} ({})", amount(times, "time")))
+            .collect();
         if errors.is_empty() { "none".to_owned() } else { errors.join(", ") }
     }
 
@@ -59,8 +64,8 @@ impl Report {
     pub(super) fn histogram(&self) -> String {
         let marks = PERCENTILES.map(|(name, share)| (name, percentile(&self.measured.latencies, share)));
         let rates = format!(
-            "{} requests, {:.1}/s, {}",
-            self.succeeded(),
+            "{}, {:.1}/s, {}",
+            amount(self.succeeded(), "request"),
             self.numbers().requests_per_second,
             self.measured.what
         );
@@ -111,8 +116,10 @@ impl Report {
             None => format!("{} at a time", numbers.concurrency),
         };
         let mut text = format!(
-            "{} requests ({}) in {:.1} s, {how}\n\n",
-            numbers.requests, self.measured.what, numbers.seconds
+            "{} ({}) in {:.1} s, {how}\n\n",
+            amount(numbers.requests, "request"),
+            self.measured.what,
+            numbers.seconds
         );
         let mut row = |name: &str, value: String| {
             // Writing to a string does not fail.
@@ -129,9 +136,9 @@ impl Report {
         if numbers.late > 0 {
             let _ = write!(
                 text,
-                "\n{} requests were sent more than 20 ms after they were due, as all {} clients were busy: the server is behind, \
-                 or give more with `--concurrency`\n",
-                numbers.late, numbers.concurrency
+                "\nSent more than 20 ms late, because no client was free: {}; the server is behind, or \
+                 `--concurrency` is too low\n",
+                amount(numbers.late, "request")
             );
         }
         text
@@ -197,8 +204,8 @@ mod tests {
             "6 requests",
             "pairs/s            3.0",
             "p50               20.0 ms",
-            "429 (2 times), timeout (1 times)",
-            "5 requests were sent more than 20 ms",
+            "429 (2 times), timeout (1 time)",
+            "20 ms late, because no client was free: 5 requests;",
         ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }

@@ -8,6 +8,7 @@ use std::{fs, path::Path};
 use anyhow::{Context, anyhow, ensure};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
+use text_embeddings_backend_core::amount;
 
 /// The routes that bodies can be generated for.
 pub(super) const ROUTES: [&str; 10] = [
@@ -175,9 +176,10 @@ impl Workload {
     /// The words for it in a report.
     pub(super) fn describe(&self) -> String {
         match self {
-            Self::Bodies(bodies) => format!("{} bodies in turn", bodies.len()),
+            Self::Bodies(bodies) => format!("{} in turn", amount(bodies.len(), "body")),
             Self::Generated { texts, words, query_words, .. } => {
-                format!("{texts} texts of {words} words and a query of {query_words}")
+                let (texts, words) = (amount(texts, "text"), amount(words, "word"));
+                format!("{texts} of {words} and a query of {query_words}")
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Documents from arguments, files and standard input: read in order, and later again by their place.
 //!
-//! Input: a [`Source`]. Output: [`Document`]s in their order from [`Documents`], and later the text at a
-//! place from [`Texts`]. What must hold: memory does not grow with the number of documents; a document that
-//! cannot be read is never skipped, but an error that names the file, the line and what to do.
+//! Input: a [`DocumentSource`]. Output: [`Document`]s in their order from [`Documents`], and later the text
+//! at a place from [`Texts`]. What must hold: memory does not grow with the number of documents; a document
+//! that cannot be read is never skipped, but an error that names the file, the line and what to do.
 
 use std::{
     fs::File,
@@ -12,11 +12,11 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use super::format::{Format, Parser};
+use super::format::{InputFormat, Parser};
 
 /// The source of documents.
 #[derive(Debug, Clone)]
-pub(super) enum Source {
+pub(super) enum DocumentSource {
     /// The command line.
     Arguments(Vec<String>),
     /// A file; `-` is standard input.
@@ -24,7 +24,7 @@ pub(super) enum Source {
         /// Its path.
         path: PathBuf,
         /// How it is read.
-        format: Format,
+        format: InputFormat,
         /// The field or column with the text.
         field: String,
     },
@@ -72,10 +72,10 @@ impl Documents {
     /// # Errors
     ///
     /// If the file cannot be opened or its header does not name the field.
-    pub(super) fn open(source: &Source, again: bool) -> anyhow::Result<Self> {
+    pub(super) fn open(source: &DocumentSource, again: bool) -> anyhow::Result<Self> {
         let (path, format, field) = match source {
-            Source::Arguments(texts) => return Ok(Self::Arguments { texts: texts.clone(), next: 0 }),
-            Source::File { path, format, field } => (path, *format, field),
+            DocumentSource::Arguments(texts) => return Ok(Self::Arguments { texts: texts.clone(), next: 0 }),
+            DocumentSource::File { path, format, field } => (path, *format, field),
         };
         let name = name(path);
         if path == Path::new("-") {
@@ -223,11 +223,12 @@ mod tests {
     use std::fmt::Write as _;
 
     /// The documents of a file with this content, each read again from the last to the first.
-    fn read(content: &[u8], format: Format, field: &str) -> anyhow::Result<Vec<(u32, String)>> {
+    fn read(content: &[u8], format: InputFormat, field: &str) -> anyhow::Result<Vec<(u32, String)>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, content).unwrap();
-        let documents = Documents::open(&Source::File { path, format, field: field.to_owned() }, true)?;
+        let documents =
+            Documents::open(&DocumentSource::File { path, format, field: field.to_owned() }, true)?;
         let from_file = read_all(documents)?;
         // A stream that can be read only once gives the same from its copy.
         let (stream, copy) = copied(io::Cursor::new(content.to_vec()), true).unwrap();
@@ -251,33 +252,33 @@ mod tests {
 
     #[test]
     fn every_format_is_read() {
-        type Case = (&'static str, Format, &'static str, &'static [(u32, &'static str)]);
+        type Case = (&'static str, InputFormat, &'static str, &'static [(u32, &'static str)]);
         let table: [Case; 20] = [
-            ("", Format::Txt, "text", &[]),
-            ("a\nb", Format::Txt, "text", &[(0, "a"), (1, "b")]),
-            ("a\r\n\r\n b \n\n", Format::Txt, "text", &[(0, "a"), (2, " b ")]),
-            ("\u{feff}행성\n\u{feff}b\n", Format::Txt, "text", &[(0, "행성"), (1, "\u{feff}b")]),
-            ("{\"text\":\"a\\nb\",\"n\":1}\n", Format::Jsonl, "text", &[(0, "a\nb")]),
-            ("\u{feff}{\"t\":\"a\"}\r\n\n {\"t\":\"\"} ", Format::Jsonl, "t", &[(0, "a"), (2, "")]),
-            ("text\na\n", Format::Csv, "text", &[(0, "a")]),
-            ("text\n", Format::Csv, "text", &[]),
+            ("", InputFormat::Txt, "text", &[]),
+            ("a\nb", InputFormat::Txt, "text", &[(0, "a"), (1, "b")]),
+            ("a\r\n\r\n b \n\n", InputFormat::Txt, "text", &[(0, "a"), (2, " b ")]),
+            ("\u{feff}행성\n\u{feff}b\n", InputFormat::Txt, "text", &[(0, "행성"), (1, "\u{feff}b")]),
+            ("{\"text\":\"a\\nb\",\"n\":1}\n", InputFormat::Jsonl, "text", &[(0, "a\nb")]),
+            ("\u{feff}{\"t\":\"a\"}\r\n\n {\"t\":\"\"} ", InputFormat::Jsonl, "t", &[(0, "a"), (2, "")]),
+            ("text\na\n", InputFormat::Csv, "text", &[(0, "a")]),
+            ("text\n", InputFormat::Csv, "text", &[]),
             (
                 "\u{feff}id,text\r\n1,\"a,\nb\"\r\n2,\"say \"\"c\"\"\"\n",
-                Format::Csv,
+                InputFormat::Csv,
                 "text",
                 &[(0, "a,\nb"), (1, "say \"c\"")],
             ),
-            ("\u{feff}id,text\n1,a\n", Format::Csv, "id", &[(0, "1")]),
-            ("text,n\n\n a ,1\n\n,2", Format::Csv, "text", &[(0, " a "), (1, "")]),
-            ("id\ttext\n1\tsay \"a\n2\t\"b, c\n", Format::Tsv, "text", &[(0, "say \"a"), (1, "\"b, c")]),
-            ("한 줄\n", Format::Txt, "text", &[(0, "한 줄")]),
-            ("{\"text\":\"\\ud55c\"}", Format::Jsonl, "text", &[(0, "한")]),
-            ("a\n{\"text\":\"b\"}\n", Format::ByFirstLine, "text", &[(0, "a"), (1, "{\"text\":\"b\"}")]),
-            ("\n{\"text\":\"a\"}\n{\"text\":\"b\"}", Format::ByFirstLine, "text", &[(1, "a"), (2, "b")]),
-            ("\u{feff}{\"t\":\"a\"}\n", Format::ByFirstLine, "t", &[(0, "a")]),
-            ("{curly} braces\n", Format::ByFirstLine, "text", &[(0, "{curly} braces")]),
-            ("[1] a note\n[2]\n", Format::ByFirstLine, "text", &[(0, "[1] a note"), (1, "[2]")]),
-            ("a", Format::ByFirstLine, "text", &[(0, "a")]),
+            ("\u{feff}id,text\n1,a\n", InputFormat::Csv, "id", &[(0, "1")]),
+            ("text,n\n\n a ,1\n\n,2", InputFormat::Csv, "text", &[(0, " a "), (1, "")]),
+            ("id\ttext\n1\tsay \"a\n2\t\"b, c\n", InputFormat::Tsv, "text", &[(0, "say \"a"), (1, "\"b, c")]),
+            ("한 줄\n", InputFormat::Txt, "text", &[(0, "한 줄")]),
+            ("{\"text\":\"\\ud55c\"}", InputFormat::Jsonl, "text", &[(0, "한")]),
+            ("a\n{\"text\":\"b\"}\n", InputFormat::ByFirstLine, "text", &[(0, "a"), (1, "{\"text\":\"b\"}")]),
+            ("\n{\"text\":\"a\"}\n{\"text\":\"b\"}", InputFormat::ByFirstLine, "text", &[(1, "a"), (2, "b")]),
+            ("\u{feff}{\"t\":\"a\"}\n", InputFormat::ByFirstLine, "t", &[(0, "a")]),
+            ("{curly} braces\n", InputFormat::ByFirstLine, "text", &[(0, "{curly} braces")]),
+            ("[1] a note\n[2]\n", InputFormat::ByFirstLine, "text", &[(0, "[1] a note"), (1, "[2]")]),
+            ("a", InputFormat::ByFirstLine, "text", &[(0, "a")]),
         ];
         for (content, format, field, expected) in table {
             let got = read(content.as_bytes(), format, field).unwrap();
@@ -301,14 +302,14 @@ mod tests {
             for text in &texts {
                 writeln!(lines, "{}", serde_json::json!({ "id": 7, "text": text })).unwrap();
             }
-            assert_eq!(read(lines.as_bytes(), Format::Jsonl, "text").unwrap(), expected);
+            assert_eq!(read(lines.as_bytes(), InputFormat::Jsonl, "text").unwrap(), expected);
             let mut writer = csv::Writer::from_writer(Vec::new());
             writer.write_record(["id", "text"]).unwrap();
             for text in &texts {
                 writer.write_record(["7", text]).unwrap();
             }
             let records = writer.into_inner().unwrap();
-            assert_eq!(read(&records, Format::Csv, "text").unwrap(), expected);
+            assert_eq!(read(&records, InputFormat::Csv, "text").unwrap(), expected);
         }
     }
 
@@ -316,32 +317,36 @@ mod tests {
     fn a_document_that_cannot_be_read_is_named_with_its_line() {
         let long = format!("a\n{}\n", "x".repeat(17 << 20));
         let unclosed = format!("text\nfine\n\"{}", "never closed\n".repeat(2 << 20));
-        let table: [(&[u8], Format, &[&str]); 17] = [
-            (b"a\nb\xff\n", Format::Txt, &["line 2", "byte 2 is not UTF-8", "iconv"]),
-            (b"\xff\xfea\0", Format::Txt, &["line 1", "byte 1 is not UTF-8"]),
-            (long.as_bytes(), Format::Txt, &["line 2", "longer than 16 MiB"]),
-            (b"{\"text\":\"a\"}\n{\"text\":", Format::Jsonl, &["line 2", "is not JSON"]),
-            (b"[1]\n", Format::Jsonl, &["line 1", "is not a JSON object"]),
+        let table: [(&[u8], InputFormat, &[&str]); 17] = [
+            (b"a\nb\xff\n", InputFormat::Txt, &["line 2", "byte 2 is not UTF-8", "iconv"]),
+            (b"\xff\xfea\0", InputFormat::Txt, &["line 1", "byte 1 is not UTF-8"]),
+            (long.as_bytes(), InputFormat::Txt, &["line 2", "longer than 16 MiB"]),
+            (b"{\"text\":\"a\"}\n{\"text\":", InputFormat::Jsonl, &["line 2", "is not JSON"]),
+            (b"[1]\n", InputFormat::Jsonl, &["line 1", "is not a JSON object"]),
             (
                 b"\n{\"a\":1,\"b\":2}\n",
-                Format::Jsonl,
+                InputFormat::Jsonl,
                 &["line 2", "no field `text`, but `a`, `b`", "--field"],
             ),
-            (b"{\"text\":[]}\n", Format::Jsonl, &["line 1", "`text` is not a string"]),
-            (b"\n{\"a\":1}\n", Format::ByFirstLine, &["line 2", "no field `text`, but `a`", "--field"]),
-            (b"{\"text\":\"a\"}\nb\n", Format::ByFirstLine, &["line 2", "is not JSON"]),
+            (b"{\"text\":[]}\n", InputFormat::Jsonl, &["line 1", "`text` is not a string"]),
+            (b"\n{\"a\":1}\n", InputFormat::ByFirstLine, &["line 2", "no field `text`, but `a`", "--field"]),
+            (b"{\"text\":\"a\"}\nb\n", InputFormat::ByFirstLine, &["line 2", "is not JSON"]),
             (
                 b"[{\"text\":\"a\"}]\n",
-                Format::ByFirstLine,
+                InputFormat::ByFirstLine,
                 &["line 1", "a list of JSON objects", "--format txt"],
             ),
-            (b" {\n\"text\": \"a\"}\n", Format::ByFirstLine, &["line 1", "several lines", "--format txt"]),
-            (b"[\n", Format::ByFirstLine, &["line 1", "several lines", "--format txt"]),
-            (b"", Format::Csv, &["is empty", "columns"]),
-            (b"id,body\n1,2\n", Format::Csv, &["no column `text`, but `id`, `body`", "--field"]),
-            (b"id,text\n1,a\n2,b,c\n", Format::Csv, &["line 3", "has 3 values where the header has 2"]),
-            (b"text\na\n\xff\n", Format::Csv, &["line 3", "not UTF-8"]),
-            (unclosed.as_bytes(), Format::Csv, &["line 3", "longer than 16 MiB", "closed"]),
+            (
+                b" {\n\"text\": \"a\"}\n",
+                InputFormat::ByFirstLine,
+                &["line 1", "several lines", "--format txt"],
+            ),
+            (b"[\n", InputFormat::ByFirstLine, &["line 1", "several lines", "--format txt"]),
+            (b"", InputFormat::Csv, &["is empty", "columns"]),
+            (b"id,body\n1,2\n", InputFormat::Csv, &["no column `text`, but `id`, `body`", "--field"]),
+            (b"id,text\n1,a\n2,b,c\n", InputFormat::Csv, &["line 3", "has 3 values where the header has 2"]),
+            (b"text\na\n\xff\n", InputFormat::Csv, &["line 3", "not UTF-8"]),
+            (unclosed.as_bytes(), InputFormat::Csv, &["line 3", "longer than 16 MiB", "closed"]),
         ];
         for (content, format, expected) in table {
             let message = format!("{:#}", read(content, format, "text").unwrap_err());
@@ -355,7 +360,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for (path, expected) in [("nowhere.txt", "nowhere.txt` cannot be read"), (".", "is a folder")] {
             let path = folder.path().join(path);
-            let source = Source::File { path, format: Format::Txt, field: String::new() };
+            let source = DocumentSource::File { path, format: InputFormat::Txt, field: String::new() };
             let message = format!("{:#}", Documents::open(&source, false).err().unwrap());
             assert!(message.contains(expected), "{message}");
         }
@@ -363,7 +368,7 @@ mod tests {
 
     #[test]
     fn arguments_are_documents_too() {
-        let source = Source::Arguments(vec!["a".to_owned(), String::new()]);
+        let source = DocumentSource::Arguments(vec!["a".to_owned(), String::new()]);
         let documents = Documents::open(&source, true).unwrap();
         assert_eq!(documents.length(), Some(2));
         assert_eq!(read_all(documents).unwrap(), [(0, "a".to_owned()), (1, String::new())]);

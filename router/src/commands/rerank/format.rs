@@ -1,9 +1,9 @@
 //! The formats of document files.
 //!
-//! Input: a stream of bytes, its [`Format`] and the name of the field with the text. Output: [`Document`]s.
-//! What must hold: a byte order mark and carriage returns at the ends of lines do not belong to the text; a
-//! line that is not UTF-8, not JSON, without the field or endless is an error that names it; blank lines are
-//! not documents, but count.
+//! Input: a stream of bytes, its [`InputFormat`] and the name of the field with the text. Output:
+//! [`Document`]s. What must hold: a byte order mark and carriage returns at the ends of lines do not belong
+//! to the text; a line that is not UTF-8, not JSON, without the field or endless is an error that names it;
+//! blank lines are not documents, but count.
 
 use std::{
     fs::File,
@@ -18,6 +18,7 @@ use std::{
 use anyhow::{Context, anyhow, bail, ensure};
 use csv::ByteRecord;
 use serde_json::Value;
+use text_embeddings_backend_core::amount;
 
 use super::documents::Document;
 
@@ -28,7 +29,7 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
 /// How a file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
+pub(super) enum InputFormat {
     /// A document on each line.
     Txt,
     /// A JSON object on each line.
@@ -42,7 +43,7 @@ pub(super) enum Format {
     ByFirstLine,
 }
 
-impl Format {
+impl InputFormat {
     /// The format by a file's name; for standard input, by its first line.
     pub(super) fn of(path: &Path) -> Option<Self> {
         if path == Path::new("-") {
@@ -61,19 +62,19 @@ impl Format {
 /// Reads documents from a stream.
 pub(super) struct Parser {
     name: String,
-    format: Format,
-    kind: Source,
+    format: InputFormat,
+    kind: ParserInput,
 }
 
-enum Source {
-    Lines(Lines),
+enum ParserInput {
+    Lines(LineReader),
     Records { records: Box<Records>, column: usize },
 }
 
 /// Lines of text or of JSON.
-struct Lines {
+struct LineReader {
     stream: Box<dyn BufRead + Send>,
-    content: Content,
+    content: LineContent,
     /// The byte at which the next line begins.
     place: u64,
     /// The number of lines so far.
@@ -83,7 +84,7 @@ struct Lines {
 
 /// The content of a line.
 #[derive(Debug, Clone)]
-enum Content {
+enum LineContent {
     /// A document.
     Text,
     /// A JSON object with the text in this field.
@@ -130,22 +131,24 @@ impl Parser {
     /// If the header cannot be read or lacks the field.
     pub(super) fn new(
         mut stream: Box<dyn BufRead + Send>,
-        format: Format,
+        format: InputFormat,
         field: &str,
         name: String,
     ) -> anyhow::Result<Self> {
         let place = skip_byte_order_mark(&mut stream)
             .with_context(|| format!("{name} cannot be read: check the path and its permissions"))?;
         let kind = match format {
-            Format::Txt => Source::Lines(Lines::new(stream, Content::Text, place)),
-            Format::Jsonl => Source::Lines(Lines::new(stream, Content::Json(field.to_owned()), place)),
-            Format::ByFirstLine => {
-                Source::Lines(Lines::new(stream, Content::Unknown(field.to_owned()), place))
+            InputFormat::Txt => ParserInput::Lines(LineReader::new(stream, LineContent::Text, place)),
+            InputFormat::Jsonl => {
+                ParserInput::Lines(LineReader::new(stream, LineContent::Json(field.to_owned()), place))
             }
-            Format::Csv | Format::Tsv => {
+            InputFormat::ByFirstLine => {
+                ParserInput::Lines(LineReader::new(stream, LineContent::Unknown(field.to_owned()), place))
+            }
+            InputFormat::Csv | InputFormat::Tsv => {
                 let mut records = Records::new(stream, format, place);
                 let column = records.column(field, &name)?;
-                Source::Records { records: Box::new(records), column }
+                ParserInput::Records { records: Box::new(records), column }
             }
         };
         Ok(Self { name, format, kind })
@@ -154,16 +157,16 @@ impl Parser {
     /// The next document; none at the end.
     pub(super) fn next(&mut self) -> anyhow::Result<Option<Document>> {
         match &mut self.kind {
-            Source::Lines(lines) => lines.next(&self.name),
-            Source::Records { records, column } => records.next(*column, &self.name),
+            ParserInput::Lines(lines) => lines.next(&self.name),
+            ParserInput::Records { records, column } => records.next(*column, &self.name),
         }
     }
 
     /// The words for a document in messages, without its number.
     pub(super) fn unit(&self) -> String {
         let unit = match self.kind {
-            Source::Lines(_) => "line",
-            Source::Records { .. } => "record",
+            ParserInput::Lines(_) => "line",
+            ParserInput::Records { .. } => "record",
         };
         format!("{}, {unit}", self.name)
     }
@@ -174,8 +177,10 @@ impl Parser {
         Box::new(move |file, place| {
             let stream: Box<dyn BufRead + Send> = Box::new(BufReader::new(file));
             let kind = match &kind {
-                Source::Lines(lines) => Source::Lines(Lines::new(stream, lines.content.clone(), place)),
-                Source::Records { column, .. } => Source::Records {
+                ParserInput::Lines(lines) => {
+                    ParserInput::Lines(LineReader::new(stream, lines.content.clone(), place))
+                }
+                ParserInput::Records { column, .. } => ParserInput::Records {
                     records: Box::new(Records::new(stream, format, place)),
                     column: *column,
                 },
@@ -187,8 +192,8 @@ impl Parser {
     }
 }
 
-impl Lines {
-    fn new(stream: Box<dyn BufRead + Send>, content: Content, place: u64) -> Self {
+impl LineReader {
+    fn new(stream: Box<dyn BufRead + Send>, content: LineContent, place: u64) -> Self {
         Self { stream, content, place, line: 0, buffer: Vec::new() }
     }
 
@@ -211,12 +216,12 @@ impl Lines {
             if text.trim().is_empty() {
                 continue;
             }
-            if let Content::Unknown(field) = &self.content {
+            if let LineContent::Unknown(field) = &self.content {
                 self.content = content_by(text, field).with_context(at)?;
             }
             let text = match &self.content {
-                Content::Json(field) => json_text(text, field).with_context(at)?,
-                Content::Text | Content::Unknown(_) => text.to_owned(),
+                LineContent::Json(field) => json_text(text, field).with_context(at)?,
+                LineContent::Text | LineContent::Unknown(_) => text.to_owned(),
             };
             let index = index_of(line - 1).with_context(at)?;
             return Ok(Some(Document { index, place: begin, text }));
@@ -226,27 +231,27 @@ impl Lines {
 
 /// The content of lines that begin with `line`. JSON in another form than one object per line is refused,
 /// because it would be scored as plain text.
-fn content_by(line: &str, field: &str) -> anyhow::Result<Content> {
+fn content_by(line: &str, field: &str) -> anyhow::Result<LineContent> {
     const REMEDY: &str =
         "put an object such as {\"text\": \"…\"} on each line, or give `--format txt` if this is text";
     let trimmed = line.trim();
     ensure!(!matches!(trimmed, "{" | "[" | "[{"), "begins JSON over several lines: {REMEDY}");
     Ok(match serde_json::from_str(trimmed) {
-        Ok(Value::Object(_)) => Content::Json(field.to_owned()),
+        Ok(Value::Object(_)) => LineContent::Json(field.to_owned()),
         Ok(Value::Array(list)) if list.iter().any(Value::is_object) => {
             bail!("is a list of JSON objects: {REMEDY}")
         }
-        _ => Content::Text,
+        _ => LineContent::Text,
     })
 }
 
 impl Records {
-    fn new(stream: Box<dyn BufRead + Send>, format: Format, offset: u64) -> Self {
+    fn new(stream: Box<dyn BufRead + Send>, format: InputFormat, offset: u64) -> Self {
         let left = Arc::new(AtomicU64::new(LONGEST));
         let reader = csv::ReaderBuilder::new()
             .has_headers(false)
-            .delimiter(if format == Format::Tsv { b'\t' } else { b',' })
-            .quoting(format != Format::Tsv)
+            .delimiter(if format == InputFormat::Tsv { b'\t' } else { b',' })
+            .quoting(format != InputFormat::Tsv)
             .from_reader(Bounded { stream, left: Arc::clone(&left) });
         Self { reader, offset, left, next: 0, record: ByteRecord::new() }
     }
@@ -258,8 +263,9 @@ impl Records {
             csv::ErrorKind::UnequalLengths { expected_len, len, pos } => {
                 let line = pos.as_ref().map_or(line, csv::Position::line);
                 anyhow!(
-                    "{name}, line {line}: has {len} values where the header has {expected_len}: quote values that hold \
-                     the separator, or check `--format`"
+                    "{name}, line {line}: has {} where the header has {expected_len}: quote values that hold \
+                     the separator, or check `--format`",
+                    amount(len, "value")
                 )
             }
             _ => anyhow!("{name}, line {line}: {error}"),

@@ -25,9 +25,9 @@ use text_embeddings_core::service::RerankRequest;
 
 use super::{Usage, block_on, screen::Screen, start_engine};
 use crate::args::{ModelArgs, at_least_one};
-use documents::{Documents, Source};
+use documents::{DocumentSource, Documents};
 use order::{Ranking, Scored};
-use output::{Row, Writer};
+use output::{ScoredDocument, Writer};
 use progress::Progress;
 
 /// The arguments of `rerank`.
@@ -73,7 +73,7 @@ pub(crate) struct RerankArgs {
     /// How the file is read [default: by its name; for standard input jsonl if its first line is a JSON
     /// object, else txt].
     #[arg(long)]
-    format: Option<format::Format>,
+    format: Option<format::InputFormat>,
 
     /// The field, or column, with the text [default: text].
     #[arg(long)]
@@ -89,7 +89,7 @@ pub(crate) struct RerankArgs {
 
     /// The format of the results, on a terminal and elsewhere.
     #[arg(long, short, default_value = "table")]
-    output: output::Format,
+    output: output::OutputFormat,
 
     /// Write each result as soon as it is there, in the order of the documents; for jsonl and csv.
     #[arg(long, conflicts_with = "top_n")]
@@ -99,7 +99,7 @@ pub(crate) struct RerankArgs {
 /// Ranks.
 pub(super) fn run(args: RerankArgs) -> anyhow::Result<()> {
     let source = source(&args)?;
-    if args.unsorted && !matches!(args.output, output::Format::Jsonl | output::Format::Csv) {
+    if args.unsorted && !matches!(args.output, output::OutputFormat::Jsonl | output::OutputFormat::Csv) {
         return Err(usage("`--unsorted` needs `--output jsonl` or `--output csv`"));
     }
     if args.query.trim().is_empty() {
@@ -113,16 +113,16 @@ fn usage(text: &str) -> anyhow::Error {
 }
 
 /// The documents that the arguments name.
-fn source(args: &RerankArgs) -> anyhow::Result<Source> {
+fn source(args: &RerankArgs) -> anyhow::Result<DocumentSource> {
     let Some(path) = &args.documents else {
         if args.format.is_some() || args.field.is_some() {
             return Err(usage("`--format` and `--field` are about a file: give `--documents`"));
         }
-        return Ok(Source::Arguments(args.texts.clone()));
+        return Ok(DocumentSource::Arguments(args.texts.clone()));
     };
     // Plain text has no fields: `--field` says that standard input is JSON.
-    let by_name = || match format::Format::of(path) {
-        Some(format::Format::ByFirstLine) if args.field.is_some() => Some(format::Format::Jsonl),
+    let by_name = || match format::InputFormat::of(path) {
+        Some(format::InputFormat::ByFirstLine) if args.field.is_some() => Some(format::InputFormat::Jsonl),
         format => format,
     };
     let Some(format) = args.format.or_else(by_name) else {
@@ -130,15 +130,15 @@ fn source(args: &RerankArgs) -> anyhow::Result<Source> {
         return Err(usage(&format!("the name of `{path}` does not tell its format: give `--format`")));
     };
     let field = args.field.clone().unwrap_or_else(|| "text".to_owned());
-    if args.field.is_some() && format == format::Format::Txt {
+    if args.field.is_some() && format == format::InputFormat::Txt {
         return Err(usage(
             "`--field` is about jsonl, csv and tsv, not txt: leave it out, or give `--format`",
         ));
     }
-    Ok(Source::File { path: path.clone(), format, field })
+    Ok(DocumentSource::File { path: path.clone(), format, field })
 }
 
-async fn rank(args: RerankArgs, source: Source) -> anyhow::Result<()> {
+async fn rank(args: RerankArgs, source: DocumentSource) -> anyhow::Result<()> {
     let documents = Documents::open(&source, !args.unsorted)?;
     let service = start_engine(&args.model_id, args.model.clone()).await?.service;
     let model_type = service.config().model_type;
@@ -165,7 +165,7 @@ async fn rank(args: RerankArgs, source: Source) -> anyhow::Result<()> {
             for (Scored { index, raw, .. }, text) in scored {
                 let (score, probability, text) =
                     (score(raw), rule.probability(raw), text.unwrap_or_default());
-                writer.write(&Row { rank: None, index, score, probability, text })?;
+                writer.write(&ScoredDocument { rank: None, index, score, probability, text })?;
             }
             Ok(writer.flush()?)
         });
@@ -188,7 +188,7 @@ async fn rank(args: RerankArgs, source: Source) -> anyhow::Result<()> {
     for (place, scored) in ranks.iter().enumerate() {
         let Scored { place: at, index, raw } = *scored;
         let (score, probability, text) = (score(raw), rule.probability(raw), texts.at(at)?);
-        writer.write(&Row { rank: Some(place + 1), index, score, probability, text })?;
+        writer.write(&ScoredDocument { rank: Some(place + 1), index, score, probability, text })?;
     }
     Ok(writer.finish()?)
 }

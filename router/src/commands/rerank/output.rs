@@ -1,8 +1,8 @@
 //! Results on standard output: as a table, as JSON, as lines of JSON, as comma-separated values.
 //!
-//! Input: [`Row`]s, the best first or in the order of the documents. Output: bytes. What must hold: a table
-//! is never wider than its terminal, and no text can control the terminal; the other formats hold every text
-//! unchanged.
+//! Input: [`ScoredDocument`]s, the best first or in the order of the documents. Output: bytes. What must
+//! hold: a table is never wider than its terminal, and no text can control the terminal; the other formats
+//! hold every text unchanged.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::commands::screen::Screen;
 
 /// The format of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
+pub(super) enum OutputFormat {
     /// For people: rank, score with a bar, index, and the text cut to the width of the terminal.
     Table,
     /// An array of objects.
@@ -26,7 +26,7 @@ pub(super) enum Format {
 
 /// A document with its score.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Row {
+pub(super) struct ScoredDocument {
     /// Its place in the order, from 1; absent for unsorted results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rank: Option<usize>,
@@ -61,16 +61,16 @@ impl<W: Write> Writer<W> {
     /// Begins the output. The number of `rows` and the `largest` index set the width of a table's columns.
     pub(super) fn new(
         mut out: W,
-        format: Format,
+        format: OutputFormat,
         screen: Screen,
         rows: usize,
         largest: u32,
     ) -> io::Result<Self> {
         match format {
-            Format::Json => Ok(Self::Json(out, false)),
-            Format::Jsonl => Ok(Self::Jsonl(out)),
-            Format::Csv => Ok(Self::Csv(Box::new(csv::Writer::from_writer(out)))),
-            Format::Table => {
+            OutputFormat::Json => Ok(Self::Json(out, false)),
+            OutputFormat::Jsonl => Ok(Self::Jsonl(out)),
+            OutputFormat::Csv => Ok(Self::Csv(Box::new(csv::Writer::from_writer(out)))),
+            OutputFormat::Table => {
                 let (rank, index) = (digits(&rows).max("rank".len()), digits(&largest).max("index".len()));
                 let head = format!("{:>rank$}  {:<18}  {:>index$}  text", "rank", "score", "index");
                 writeln!(out, "{}", screen.styled(&head, "1"))?;
@@ -80,7 +80,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Writes a row.
-    pub(super) fn write(&mut self, row: &Row) -> io::Result<()> {
+    pub(super) fn write(&mut self, row: &ScoredDocument) -> io::Result<()> {
         match self {
             Self::Json(out, begun) => {
                 out.write_all(if *begun { b",\n " } else { b"[" })?;
@@ -162,8 +162,8 @@ mod tests {
 
     const WIDE: Screen = Screen { width: None, colours: false };
 
-    fn rows() -> Vec<Row> {
-        let row = |rank, index, score, text: &str| Row {
+    fn rows() -> Vec<ScoredDocument> {
+        let row = |rank, index, score, text: &str| ScoredDocument {
             rank: Some(rank),
             index,
             score,
@@ -173,7 +173,7 @@ mod tests {
         vec![row(1, 12, 0.996, "Mars, \"the\nRed\" Planet"), row(2, 3, 0.000_000_4, "")]
     }
 
-    fn written(format: Format, screen: Screen, rows: &[Row]) -> String {
+    fn written(format: OutputFormat, screen: Screen, rows: &[ScoredDocument]) -> String {
         let mut out = Vec::new();
         let mut writer = Writer::new(&mut out, format, screen, rows.len(), 12).unwrap();
         for row in rows {
@@ -187,26 +187,29 @@ mod tests {
     fn every_format_is_exact() {
         for (format, expected) in [
             (
-                Format::Table,
+                OutputFormat::Table,
                 "rank  score               index  text\n   1   0.9960  ██████████     12  Mars, \"the Red\" Planet\n   2   \
                  4.0e-7                  3\n",
             ),
             (
-                Format::Json,
+                OutputFormat::Json,
                 "[{\"rank\":1,\"index\":12,\"score\":0.996,\"text\":\"Mars, \\\"the\\nRed\\\" Planet\"},\n \
                  {\"rank\":2,\"index\":3,\"score\":4e-7,\"text\":\"\"}]\n",
             ),
             (
-                Format::Jsonl,
+                OutputFormat::Jsonl,
                 "{\"rank\":1,\"index\":12,\"score\":0.996,\"text\":\"Mars, \\\"the\\nRed\\\" Planet\"}\n\
                  {\"rank\":2,\"index\":3,\"score\":4e-7,\"text\":\"\"}\n",
             ),
-            (Format::Csv, "rank,index,score,text\n1,12,0.996,\"Mars, \"\"the\nRed\"\" Planet\"\n2,3,4e-7,\n"),
+            (
+                OutputFormat::Csv,
+                "rank,index,score,text\n1,12,0.996,\"Mars, \"\"the\nRed\"\" Planet\"\n2,3,4e-7,\n",
+            ),
         ] {
             assert_eq!(written(format, WIDE, &rows()), expected);
         }
-        assert_eq!(written(Format::Json, WIDE, &[]), "[]\n");
-        assert_eq!(written(Format::Jsonl, WIDE, &[]), "");
+        assert_eq!(written(OutputFormat::Json, WIDE, &[]), "[]\n");
+        assert_eq!(written(OutputFormat::Jsonl, WIDE, &[]), "");
     }
 
     #[test]
@@ -222,14 +225,15 @@ mod tests {
             for text in &texts {
                 let mut row = rows().remove(0);
                 row.text.clone_from(text);
-                let table = written(Format::Table, Screen { width: Some(width), colours: false }, &[row]);
+                let table =
+                    written(OutputFormat::Table, Screen { width: Some(width), colours: false }, &[row]);
                 let line = table.lines().nth(1).unwrap();
                 // The columns before the text take 35 and are not cut.
                 assert!(measure_text_width(line) <= width.max(35), "{width}: {line}");
                 assert!(!line.chars().any(|c| c.is_control() || c == '\u{202e}'), "{line:?}");
             }
         }
-        let coloured = written(Format::Table, Screen { width: None, colours: true }, &rows());
+        let coloured = written(OutputFormat::Table, Screen { width: None, colours: true }, &rows());
         assert!(coloured.contains("\x1b[36m██████████\x1b[0m"), "{coloured}");
     }
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use text_embeddings_backend_core::amount;
 
 /// Work that ends sooner needs no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -49,7 +50,7 @@ impl Progress {
             self.is_shown = true;
         }
         let rate = self.documents as f64 / elapsed.as_secs_f64().max(1e-3);
-        bar.set_message(format!("{} documents scored, {rate:.1}/s", self.documents));
+        bar.set_message(format!("{} scored, {rate:.1}/s", amount(self.documents, "document")));
         bar.set_position(position);
     }
 

@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::{anyhow, ensure};
+use text_embeddings_backend_core::amount;
 use text_embeddings_core::{
     error::Error,
     service::{RerankRequest, Service},
@@ -65,7 +66,7 @@ struct Scores {
 }
 
 /// A document that cannot be scored, and why.
-type Failure = (u32, Error);
+type DocumentFailure = (u32, Error);
 
 /// A document that was read ahead, with its share of [`READ_AHEAD`].
 type ReadAhead = (Document, OwnedSemaphorePermit);
@@ -91,7 +92,7 @@ pub(super) async fn each(
     // Reading from a pipe may block for any time.
     let reader = spawn_blocking(move || read_all(documents, &sender));
     let mut chunks = Chunks::new(receiver, service.is_listwise());
-    let mut in_flight: VecDeque<(Instant, JoinHandle<Result<Scores, Failure>>)> = VecDeque::new();
+    let mut in_flight: VecDeque<(Instant, JoinHandle<Result<Scores, DocumentFailure>>)> = VecDeque::new();
     let (mut count, mut truncated, mut last_done) = (0, 0, Instant::now());
     loop {
         tokio::select! {
@@ -117,7 +118,8 @@ pub(super) async fn each(
     let documents = reader.await??;
     progress.finish();
     if truncated > 0 {
-        tracing::warn!("{truncated} of {count} documents were longer than `--max-input-length` and were cut");
+        let documents = amount(count, "document");
+        tracing::warn!("Cut to `--max-input-length`: {truncated} of {documents}");
     }
     Ok((count, documents))
 }
@@ -191,8 +193,8 @@ impl Chunks {
         self.count += 1;
         ensure!(
             self.count < 2 || !self.is_list,
-            "this model reads all documents together, and `rerank` gives it at most {MOST_DOCUMENTS} documents with {} KB \
-             of text: give fewer, or rank them in requests to a server",
+            "this model reads all documents together, and `rerank` gives it at most {MOST_DOCUMENTS} \
+             documents with {} KB of text: give fewer, or rank them in requests to a server",
             CHUNK_BYTES / 1024
         );
         Ok(Some(chunk))
@@ -209,7 +211,11 @@ impl Chunks {
 }
 
 /// Scores a chunk. If that fails, scores its documents one by one, to find the one that cannot be scored.
-async fn score(service: Service, request: RerankRequest, mut chunk: Chunk) -> Result<Scores, Failure> {
+async fn score(
+    service: Service,
+    request: RerankRequest,
+    mut chunk: Chunk,
+) -> Result<Scores, DocumentFailure> {
     let texts = std::mem::take(&mut chunk.texts);
     let answer = match service.rerank(RerankRequest { texts: texts.clone(), ..request.clone() }).await {
         Ok(answer) => answer,

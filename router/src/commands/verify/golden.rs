@@ -67,7 +67,7 @@ pub(super) struct Tolerances {
 }
 
 #[derive(Deserialize)]
-struct Published {
+struct PublishedTable {
     tolerances: BTreeMap<String, Tolerances>,
     models: Vec<Model>,
 }
@@ -83,7 +83,7 @@ struct Model {
     goldens: Vec<Golden>,
 }
 
-fn table() -> anyhow::Result<Published> {
+fn table() -> anyhow::Result<PublishedTable> {
     serde_json::from_str(PUBLISHED).context("the table of published scores")
 }
 
@@ -171,6 +171,10 @@ mod tests {
             ("Qwen3-Reranker-8B", 1, 4),
             ("qwen3-reranker-8b", 1, 4),
             ("Qwen3-Reranker-4B", 0, 0),
+            ("mxbai-rerank-base-v2", 1, 3),
+            ("mxbai-rerank-large-v2", 1, 3),
+            ("Qwen3-VL-Reranker-2B", 2, 2),
+            ("jina-reranker-m0", 1, 3),
             ("x", 0, 0),
         ] {
             let found = published(name).unwrap();
@@ -185,6 +189,23 @@ mod tests {
         }
         assert!(tolerances("float32").unwrap().score < tolerances("bfloat16").unwrap().score);
         assert!(tolerances("float8").is_err());
+    }
+
+    #[test]
+    fn every_published_pair_is_whole() {
+        for model in table().unwrap().models {
+            assert!(!model.source.is_empty() && !model.goldens.is_empty(), "{:?}", model.names);
+            for goldens in model.names.iter().flat_map(|name| published(name).unwrap()) {
+                for golden in &goldens.pairs {
+                    assert!(!golden.query.is_empty() && !golden.document.is_empty(), "{golden:?}");
+                    let Expected { raw, least, greatest } = goldens.expected(golden, 0.001).unwrap();
+                    assert!(least < raw && raw < greatest && greatest - least < 1.2, "{golden:?}");
+                    // Qwen's repositories have changed their default instruction.
+                    let is_qwen = model.names.iter().any(|name| name.starts_with("Qwen3"));
+                    assert!(!is_qwen || golden.instruction.is_some(), "{golden:?}");
+                }
+            }
+        }
     }
 
     #[test]

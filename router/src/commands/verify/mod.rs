@@ -17,7 +17,7 @@ use std::{
 use anyhow::ensure;
 use clap::Args;
 use sha2::{Digest, Sha256};
-use text_embeddings_backend_core::ModelType;
+use text_embeddings_backend_core::{ModelType, amount};
 use text_embeddings_core::{
     families::ScoreRule,
     files::ModelFolder,
@@ -37,7 +37,7 @@ use crate::{
     },
 };
 use golden::{Expected, Golden, Goldens};
-use published::{Item, Published, raw_score};
+use published::{Published, PublishedInput, raw_score};
 
 /// The arguments of `verify`.
 #[derive(Debug, Clone, Args)]
@@ -119,7 +119,7 @@ pub(super) fn run(args: VerifyArgs) -> anyhow::Result<()> {
     let mut checks = Checks { screen: Screen::of_stdout(), done: 0, failed: 0 };
     block_on("error", verify(args, goldens, &mut checks))?;
     let Checks { done, failed, .. } = checks;
-    ensure!(failed == 0, "{failed} of {done} checks failed");
+    ensure!(failed == 0, "{failed} of {} failed", amount(done, "check"));
     Ok(())
 }
 
@@ -131,7 +131,7 @@ fn unknown_model(name: &str) -> Usage {
 }
 
 async fn verify(args: VerifyArgs, given: Option<Goldens>, checks: &mut Checks) -> anyhow::Result<()> {
-    let source = startup::source(&args.model, &args.how.hub);
+    let source = startup::model_source(&args.model, &args.how.hub);
     let loaded = startup::load(&source, startup::Choices::default()).await;
     let folder = loaded.and_then(|folder| {
         let text = describe_files(&folder)?;
@@ -203,9 +203,8 @@ async fn compare(
 
 /// Computes the items of a row of the table and compares.
 async fn compare_row(row: &Published, started: &Started, checks: &mut Checks) -> anyhow::Result<()> {
-    let what = if matches!(row.items.first(), Some(Item::Pair { .. })) { "pair" } else { "text" };
-    let (count, plural) = (row.items.len(), if row.items.len() == 1 { "" } else { "s" });
-    checks.note("golden", &format!("{count} {what}{plural} from {}:", row.source))?;
+    let what = if matches!(row.items.first(), Some(PublishedInput::Pair { .. })) { "pair" } else { "text" };
+    checks.note("golden", &format!("{} from {}:", amount(row.items.len(), what), row.source))?;
     for item in &row.items {
         let compared = row.compare(item, &started.service, &started.info.model.arithmetic).await;
         checks.check("golden", compared.and_then(|comparison| comparison.judge(&item.label())))?;
@@ -217,8 +216,7 @@ fn describe_files(folder: &ModelFolder) -> anyhow::Result<String> {
     let lengths = folder.weights.iter().map(|path| Ok(fs::metadata(path)?.len()));
     let bytes: u64 = lengths.sum::<io::Result<u64>>()?;
     let commit = folder.revision_sha.as_ref().map_or_else(String::new, |sha| format!(", commit {sha}"));
-    let files = folder.weights.len();
-    let weights = if files == 1 { "one file".to_owned() } else { format!("{files} files") };
+    let weights = amount(folder.weights.len(), "file");
     Ok(format!(
         "{} is complete: weights of {:.1} MB in {weights}{commit}",
         folder.root.display(),
@@ -346,7 +344,7 @@ fn describe_start(started: &Started, is_reranker: bool) -> String {
 /// Scores the pairs and compares.
 async fn compare_pairs(goldens: &Goldens, started: &Started, checks: &mut Checks) -> anyhow::Result<()> {
     let tolerance = golden::tolerances(&started.info.model.arithmetic)?.score;
-    checks.note("golden", &format!("{} pairs from {}:", goldens.pairs.len(), goldens.source))?;
+    checks.note("golden", &format!("{} from {}:", amount(goldens.pairs.len(), "pair"), goldens.source))?;
     let together =
         if goldens.together { scores(&started.service, &goldens.pairs).await? } else { Vec::new() };
     let mut together = together.into_iter();

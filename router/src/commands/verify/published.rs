@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
-use text_embeddings_backend_core::{ModelType, Pool};
+use text_embeddings_backend_core::{ModelType, Pool, amount};
 use text_embeddings_core::{
     service::{
         EmbedEncoding, EmbedInput, EmbedInputs, EmbedRequest, EmbedSparseRequest, RerankRequest, Service,
@@ -50,7 +50,7 @@ struct Row {
     /// Hub ids: one, or several of the same weights.
     models: Vec<String>,
     source: String,
-    arithmetic: Arithmetic,
+    arithmetic: PublishedArithmetic,
     /// Replaces the tolerance that follows from the arithmetic.
     tolerance: Option<f64>,
     measured: PublishedValues,
@@ -59,7 +59,7 @@ struct Row {
 /// The arithmetic of a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Arithmetic {
+enum PublishedArithmetic {
     Float32,
     /// float32 with the tanh approximation of GELU, as in text-embeddings-inference.
     Float32Tanh,
@@ -70,7 +70,7 @@ enum Arithmetic {
 /// The reference's activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Activation {
+enum PublishedActivation {
     Raw,
     Sigmoid,
 }
@@ -80,9 +80,9 @@ enum Activation {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum PublishedValues {
     /// A re-ranker's scores of [`Table::planets`].
-    Planets { activation: Activation, values: [f64; 4] },
+    Planets { activation: PublishedActivation, values: [f64; 4] },
     /// A re-ranker's scores of its own pairs: query, document, score.
-    Pairs { activation: Activation, pairs: Vec<(String, String, f64)> },
+    Pairs { activation: PublishedActivation, pairs: Vec<(String, String, f64)> },
     /// Texts with the first values of their vectors.
     Vectors { pool: String, normalized: bool, texts: Vec<(String, Vec<f64>)> },
     /// Texts with all weights of their vocabulary entries.
@@ -95,14 +95,14 @@ pub(super) struct Published {
     /// Who published them.
     pub(super) source: String,
     /// The inputs to compare, a line each.
-    pub(super) items: Vec<Item>,
-    arithmetic: Arithmetic,
+    pub(super) items: Vec<PublishedInput>,
+    arithmetic: PublishedArithmetic,
     tolerance: Option<f64>,
 }
 
 /// An input with its published numbers.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(super) enum PublishedInput {
     /// A pair with its score.
     Pair { query: String, document: String, score: f64, is_sigmoid: bool },
     /// A text with the first values of its vector.
@@ -164,12 +164,12 @@ fn fits(measured: &PublishedValues, kind: ModelType) -> bool {
     }
 }
 
-fn items(measured: PublishedValues, planets: &Planets) -> Vec<Item> {
-    let pair = |query, document, score, activation| Item::Pair {
+fn items(measured: PublishedValues, planets: &Planets) -> Vec<PublishedInput> {
+    let pair = |query, document, score, activation| PublishedInput::Pair {
         query,
         document,
         score,
-        is_sigmoid: activation == Activation::Sigmoid,
+        is_sigmoid: activation == PublishedActivation::Sigmoid,
     };
     match measured {
         PublishedValues::Planets { activation, values } => {
@@ -182,11 +182,12 @@ fn items(measured: PublishedValues, planets: &Planets) -> Vec<Item> {
             .into_iter()
             .map(|(query, document, score)| pair(query, document, score, activation))
             .collect(),
-        PublishedValues::Vectors { normalized, texts, .. } => {
-            texts.into_iter().map(|(text, starts)| Item::Vector { text, normalized, starts }).collect()
-        }
+        PublishedValues::Vectors { normalized, texts, .. } => texts
+            .into_iter()
+            .map(|(text, starts)| PublishedInput::Vector { text, normalized, starts })
+            .collect(),
         PublishedValues::Sparse(texts) => {
-            texts.into_iter().map(|(text, entries)| Item::Sparse { text, entries }).collect()
+            texts.into_iter().map(|(text, entries)| PublishedInput::Sparse { text, entries }).collect()
         }
     }
 }
@@ -199,18 +200,18 @@ impl Published {
     /// If the service refuses the input, or no tolerance is known for the arithmetic.
     pub(super) async fn compare(
         &self,
-        item: &Item,
+        item: &PublishedInput,
         service: &Service,
         dtype: &str,
     ) -> anyhow::Result<Comparison> {
         let allowed = self.allowed(item, dtype)?;
         let (expected, got) = match item {
-            Item::Pair { query, document, score, is_sigmoid } => {
+            PublishedInput::Pair { query, document, score, is_sigmoid } => {
                 let raw = raw_score(service, query, document, None).await?;
                 let got = if *is_sigmoid { sigmoid(raw) } else { raw };
                 (vec![*score], vec![f64::from(got)])
             }
-            Item::Vector { text, normalized, starts } => {
+            PublishedInput::Vector { text, normalized, starts } => {
                 let request = EmbedRequest {
                     inputs: EmbedInputs::single(EmbedInput::Text(text.clone())),
                     encoding: EmbedEncoding::default(),
@@ -219,10 +220,14 @@ impl Published {
                 };
                 let vectors = service.embed(request).await?.value;
                 let vector = vectors.first().ok_or_else(|| anyhow!("no vector came back"))?;
-                ensure!(vector.len() >= starts.len(), "the vector has only {} values", vector.len());
+                ensure!(
+                    vector.len() >= starts.len(),
+                    "the vector has only {}",
+                    amount(vector.len(), "value")
+                );
                 (starts.clone(), vector.iter().take(starts.len()).map(|&value| value.into()).collect())
             }
-            Item::Sparse { text, entries } => {
+            PublishedInput::Sparse { text, entries } => {
                 let inputs = EmbedInputs::single(EmbedInput::Text(text.clone()));
                 let request = EmbedSparseRequest { inputs, encoding: EmbedEncoding::default() };
                 let vectors = service.embed_sparse(request).await?.value;
@@ -235,24 +240,24 @@ impl Published {
     }
 
     /// The greatest difference of our numbers from the published ones.
-    fn allowed(&self, item: &Item, dtype: &str) -> anyhow::Result<f64> {
+    fn allowed(&self, item: &PublishedInput, dtype: &str) -> anyhow::Result<f64> {
         let ours = golden::tolerances(dtype)?;
         let reference = self.tolerance.unwrap_or_else(|| self.arithmetic.tolerance(item));
         let is_exact = dtype == "float32";
         let own = match item {
             _ if is_exact => 0.0,
-            Item::Pair { is_sigmoid: true, .. } => ours.score * STEEPEST,
-            Item::Pair { .. } => ours.score,
-            Item::Vector { .. } | Item::Sparse { .. } => ours.vector * item.largest(),
+            PublishedInput::Pair { is_sigmoid: true, .. } => ours.score * STEEPEST,
+            PublishedInput::Pair { .. } => ours.score,
+            PublishedInput::Vector { .. } | PublishedInput::Sparse { .. } => ours.vector * item.largest(),
         };
         Ok(reference + own)
     }
 }
 
-impl Arithmetic {
+impl PublishedArithmetic {
     /// How far a float32 server may be from numbers in this arithmetic.
-    fn tolerance(self, item: &Item) -> f64 {
-        let is_sigmoid = matches!(item, Item::Pair { is_sigmoid: true, .. });
+    fn tolerance(self, item: &PublishedInput) -> f64 {
+        let is_sigmoid = matches!(item, PublishedInput::Pair { is_sigmoid: true, .. });
         match (self, is_sigmoid) {
             (Self::Float32, _) => 1e-3,
             (Self::Float32Tanh, _) => 5e-3 * item.largest(),
@@ -264,7 +269,7 @@ impl Arithmetic {
     }
 }
 
-impl Item {
+impl PublishedInput {
     /// The largest published value, without its sign.
     fn largest(&self) -> f64 {
         let largest = |values: &mut dyn Iterator<Item = f64>| {
@@ -285,7 +290,7 @@ impl Item {
             }
             Self::Vector { text, .. } => super::shortened(text).to_string(),
             Self::Sparse { text, entries } => {
-                format!("{} ({} entries)", super::shortened(text), entries.len())
+                format!("{} ({})", super::shortened(text), amount(entries.len(), "entry"))
             }
         }
     }
@@ -381,17 +386,17 @@ mod tests {
     }
 
     /// Numbers that a model of this kind can give.
-    fn check(item: &Item) {
+    fn check(item: &PublishedInput) {
         match item {
-            Item::Pair { query, score, is_sigmoid, .. } => {
+            PublishedInput::Pair { query, score, is_sigmoid, .. } => {
                 assert!(!query.is_empty() && (!is_sigmoid || (0.0..=1.0).contains(score)), "{item:?}");
             }
-            Item::Vector { text, normalized, starts } => {
+            PublishedInput::Vector { text, normalized, starts } => {
                 let square: f64 = starts.iter().map(|value| value * value).sum();
                 assert!(!text.is_empty() && starts.len() >= 2 && square > 0.0, "{item:?}");
                 assert!(!normalized || square < 1.0, "{item:?}");
             }
-            Item::Sparse { text, entries } => {
+            PublishedInput::Sparse { text, entries } => {
                 assert!(!text.is_empty() && entries.iter().all(|(_, weight)| *weight > 0.0), "{item:?}");
                 assert!(entries.is_sorted_by(|a, b| a.0 < b.0) && !entries.is_empty(), "{item:?}");
             }
@@ -452,21 +457,25 @@ mod tests {
 
     #[test]
     fn the_reference_and_our_own_arithmetic_both_count() {
-        let pair =
-            |is_sigmoid| Item::Pair { query: "q".into(), document: "d".into(), score: 0.5, is_sigmoid };
-        let vector = Item::Vector { text: "t".into(), normalized: false, starts: vec![-4.0, 1.0] };
-        let allowed = |arithmetic, tolerance, item: &Item, dtype| {
+        let pair = |is_sigmoid| PublishedInput::Pair {
+            query: "q".into(),
+            document: "d".into(),
+            score: 0.5,
+            is_sigmoid,
+        };
+        let vector = PublishedInput::Vector { text: "t".into(), normalized: false, starts: vec![-4.0, 1.0] };
+        let allowed = |arithmetic, tolerance, item: &PublishedInput, dtype| {
             let published = Published { source: String::new(), items: Vec::new(), arithmetic, tolerance };
             published.allowed(item, dtype).unwrap()
         };
         for (arithmetic, tolerance, item, dtype, expected) in [
-            (Arithmetic::Float32, None, pair(false), "float32", 1e-3),
-            (Arithmetic::Float32, None, pair(false), "bfloat16", 0.251),
-            (Arithmetic::Float32, None, pair(true), "int8", 0.251),
-            (Arithmetic::Bfloat16, None, pair(false), "float32", 0.15),
-            (Arithmetic::Bfloat16, None, pair(true), "float32", 0.02),
-            (Arithmetic::Float32, Some(0.01), pair(true), "float32", 0.01),
-            (Arithmetic::Float32Tanh, None, vector, "float32", 0.02),
+            (PublishedArithmetic::Float32, None, pair(false), "float32", 1e-3),
+            (PublishedArithmetic::Float32, None, pair(false), "bfloat16", 0.251),
+            (PublishedArithmetic::Float32, None, pair(true), "int8", 0.251),
+            (PublishedArithmetic::Bfloat16, None, pair(false), "float32", 0.15),
+            (PublishedArithmetic::Bfloat16, None, pair(true), "float32", 0.02),
+            (PublishedArithmetic::Float32, Some(0.01), pair(true), "float32", 0.01),
+            (PublishedArithmetic::Float32Tanh, None, vector, "float32", 0.02),
         ] {
             let found = allowed(arithmetic, tolerance, &item, dtype);
             assert!((found - expected).abs() < 1e-12, "{item:?} in {dtype}: {found}");

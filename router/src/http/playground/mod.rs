@@ -26,8 +26,8 @@ use super::{error::ApiError, routes::ROUTES};
 pub(crate) use prompt::{__path_prompt, prompt};
 
 /// Allows the page's own files only, and no markup or script made from text, whatever the page's code does.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
 /// A file of the page.

@@ -83,8 +83,8 @@ struct Meta {
 }
 
 /// The warning of a listwise re-ranker.
-const LISTWISE: &str = "this model reads the documents of a request together: a score depends on the other documents, \
-                        and is not to be compared with scores of other requests";
+const LISTWISE: &str = "this model reads the documents of a request together: a score depends on the other \
+                        documents, and is not to be compared with scores of other requests";
 
 #[derive(Debug, Serialize, ToSchema)]
 struct ApiVersion {

@@ -104,8 +104,8 @@ impl Dialect {
     }
 
     fn choices() -> &'static str {
-        "Send `query` and one of `texts` (answered as by text-embeddings-inference), `documents` (as by Cohere, Jina, \
-         vLLM and Voyage) or `input` (as by Mixedbread)"
+        "Send `query` and one of `texts` (answered as by text-embeddings-inference), `documents` (as by \
+         Cohere, Jina, vLLM and Voyage) or `input` (as by Mixedbread)"
     }
 }
 

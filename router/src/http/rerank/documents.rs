@@ -14,6 +14,7 @@ use serde::{
     de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::{Map, Value};
+use text_embeddings_backend_core::amount;
 use text_embeddings_core::service::RerankRequest;
 use utoipa::ToSchema;
 
@@ -26,7 +27,8 @@ const TEXT: &str = "text";
 /// A query and the documents to rank. [`Options`] has the other fields.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = RerankDocumentsRequest, example = json!({
-    "query": "What is deep learning?", "documents": ["Bread is baked from flour.", "Machine learning with many layers."]
+    "query": "What is deep learning?",
+    "documents": ["Bread is baked from flour.", "Machine learning with many layers."]
 }))]
 pub(crate) struct DocumentsBody {
     #[schema(value_type = QuerySchema)]
@@ -58,7 +60,8 @@ pub(crate) struct DocumentsBody {
 /// as [`DocumentsBody`].
 #[derive(Deserialize, ToSchema)]
 #[schema(as = MixedbreadRerankRequest, example = json!({
-    "query": "What is deep learning?", "input": ["Bread is baked from flour.", "Machine learning with many layers."]
+    "query": "What is deep learning?",
+    "input": ["Bread is baked from flour.", "Machine learning with many layers."]
 }))]
 #[expect(dead_code, reason = "a description, not a value")]
 pub(crate) struct MixedbreadBody {
@@ -162,7 +165,10 @@ impl DocumentsBody {
                     let place = format!("`{}[{index}]`", dialect.texts_field());
                     let text = fields.text_of(&object).map_err(|problem| format!("{place} {problem}"))?;
                     left = left.checked_sub(text.len()).ok_or_else(|| {
-                        format!("{place} is too much: the texts that are ranked of objects have more than {limit} bytes")
+                        format!(
+                            "{place} is too much: the texts that are ranked of objects have more than {}",
+                            amount(limit, "byte")
+                        )
                     })?;
                     (text, Some(object))
                 }

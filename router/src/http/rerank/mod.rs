@@ -171,7 +171,8 @@ pub(crate) fn in_fields(error: Error, [queries, documents]: [&'static str; 2]) -
         Error::Empty { field: "query" | "queries" } => Error::Empty { field: queries },
         Error::Empty { field: "texts" | "documents" } => Error::Empty { field: documents },
         Error::TooLong { got, max } => Error::Validation(format!(
-            "`{documents}` is too long: a prompt has {got} tokens, and may have {max}; send less, or have it cut with `truncate`"
+            "`{documents}` is too long: a prompt has {got} tokens, and may have {max}; send less, or have it \
+             cut with `truncate`"
         )),
         other => other,
     }

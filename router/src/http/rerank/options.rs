@@ -174,7 +174,8 @@ impl Options {
         if !IS_SAID.swap(true, Ordering::Relaxed) {
             let model: String = model.chars().take(100).collect();
             tracing::warn!(
-                "a request names the model {model:?}; there is only {served:?}, which answers whatever is named (said once)"
+                "a request names the model {model:?}; there is only {served:?}, which answers whatever is \
+                 named (said once)"
             );
         }
     }

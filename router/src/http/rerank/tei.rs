@@ -13,7 +13,8 @@ use crate::http::shared::TruncationSide;
 /// A query and the texts to rank.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = RerankRequest, example = json!({
-    "query": "What is deep learning?", "texts": ["Bread is baked from flour.", "Machine learning with many layers."]
+    "query": "What is deep learning?",
+    "texts": ["Bread is baked from flour.", "Machine learning with many layers."]
 }))]
 pub(crate) struct RerankBody {
     query: String,

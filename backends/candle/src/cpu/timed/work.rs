@@ -1,12 +1,12 @@
 //! The least work of each call. It follows from the shapes, not from the implementation.
 
 use super::{
-    super::{Activations, Arithmetic, PackedActivations, table::Table},
+    super::{Activations, Arithmetic, PackedActivations, table::EmbeddingTable},
     ATTENTION, Call, CallCost, CallKind,
 };
 use crate::{
     attention::{Mask, QuerySpan},
-    kernels::{elementwise, matrix::Matrix, pack::Format, step::Step},
+    kernels::{elementwise, epilogue::Epilogue, matrix::Matrix, pack::OperandFormat},
     operations::{Precision, Rows},
 };
 use text_embeddings_backend_core::Batch;
@@ -19,17 +19,22 @@ const NORM: usize = 5;
 const ROTATION: usize = 3;
 
 impl Call {
-    fn new(name: &'static str, sizes: Option<(usize, usize)>, format: Format, work: [usize; 2]) -> Self {
+    fn new(
+        name: &'static str,
+        sizes: Option<(usize, usize)>,
+        format: OperandFormat,
+        work: [usize; 2],
+    ) -> Self {
         let [operations, bytes] = work;
         Self(CallKind { name, sizes, format }, CallCost { calls: 1, seconds: 0.0, operations, bytes })
     }
 
     /// A call on `f32` values.
     fn plain(name: &'static str, operations: usize, bytes: usize) -> Self {
-        Self::new(name, None, Format::F32, [operations, bytes])
+        Self::new(name, None, OperandFormat::F32, [operations, bytes])
     }
 
-    pub(in crate::cpu) fn embedding(lookups: &[(&Table, &[u32])], has_norm: bool) -> Self {
+    pub(in crate::cpu) fn embedding(lookups: &[(&EmbeddingTable, &[u32])], has_norm: bool) -> Self {
         let read: usize = lookups.iter().map(|(table, ids)| ids.len() * table.row_bytes()).sum();
         let written = lookups.first().map_or(0, |(table, ids)| ids.len() * table.columns());
         Self::plain("embedding", usize::from(has_norm) * NORM * written, read + VALUE * written)
@@ -50,7 +55,7 @@ impl Call {
     }
 
     /// A norm whose result becomes an operand in `format`. Each value of `x` is moved `times` times.
-    pub(in crate::cpu) fn norm_conversion(x: &Activations, format: Format, times: usize) -> Self {
+    pub(in crate::cpu) fn norm_conversion(x: &Activations, format: OperandFormat, times: usize) -> Self {
         let bytes = times * bytes(x) + packed(format, x.rows(), x.columns);
         Self::plain("norm, conversion", NORM * count(x), bytes)
     }
@@ -87,14 +92,14 @@ impl Call {
     }
 
     /// A product and its step. The result is an operand in `format`, or `f32` values.
-    pub(in crate::cpu) fn step(
-        step: Step,
+    pub(in crate::cpu) fn epilogue(
+        epilogue: Epilogue,
         x: &PackedActivations,
         weight: &Matrix,
-        format: Option<Format>,
+        format: Option<OperandFormat>,
     ) -> Self {
-        let name = if let Step::Gate(_) = step { "gated product" } else { "activated product" };
-        let (rows, inner) = (x.operand.rows(), step.outputs(weight));
+        let name = if let Epilogue::Gate(_) = epilogue { "gated product" } else { "activated product" };
+        let (rows, inner) = (x.operand.rows(), epilogue.outputs(weight));
         let out = format.map_or(rows * inner * VALUE, |format| packed(format, rows, inner));
         Self::product_to(name, x, weight, out)
     }
@@ -127,7 +132,7 @@ impl Call {
 }
 
 /// The bytes of packed rows.
-fn packed(format: Format, rows: usize, depth: usize) -> usize {
+fn packed(format: OperandFormat, rows: usize, depth: usize) -> usize {
     rows * format.words(depth) * size_of::<u32>()
 }
 

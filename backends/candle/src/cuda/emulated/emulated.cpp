@@ -164,7 +164,6 @@ const Kernel KERNELS[] = {
     LISTED_OF_ALL(add_bias),
     LISTED_OF_ALL(embed),
     LISTED(gather_rows),
-    LISTED(gather_addresses),
     LISTED(mean_rows),
 };
 

@@ -15,13 +15,16 @@ use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 
 /// The device.
 pub(crate) struct StandIn {
-    has_flash: bool,
+    pub(super) has_flash: bool,
+    /// Without it, flash attention leaves its output as it is, as `candle-flash-attn` does on a GPU that a
+    /// build has no kernel for.
+    pub(super) has_kernel: bool,
 }
 
 /// The GPU's operations with operands of `dtype`, with or without flash attention; `None` on a machine that
 /// cannot compile the kernels.
 pub(crate) fn gpu(dtype: DType, has_flash: bool) -> Option<CudaOperations<StandIn>> {
-    kernels().map(|_| CudaOperations::new(StandIn { has_flash }, dtype))
+    kernels().map(|_| CudaOperations::new(StandIn { has_flash, has_kernel: true }, dtype))
 }
 
 impl Accelerator for StandIn {
@@ -52,7 +55,7 @@ impl Accelerator for StandIn {
     }
 
     fn flash(&self, turned: &Turned<'_>, sequences: &Sequences) -> Result<Tensor> {
-        flash(turned, sequences)
+        if self.has_kernel { flash(turned, sequences) } else { turned.queries.zeros_like() }
     }
 
     fn address(&self, tensor: &Tensor) -> Result<u64> {

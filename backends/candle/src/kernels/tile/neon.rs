@@ -9,7 +9,7 @@
 
 mod pairs;
 
-use super::{Ahead, COLUMNS, Format, Function, Origin, WORDS, by_rows};
+use super::{Ahead, COLUMNS, Function, OperandFormat, Origin, WORDS, by_rows};
 use crate::kernels::simd::{HIGH_HALF, InstructionSet};
 use pairs::{Int8I8mm, NativeBf16, by_pairs};
 use std::arch::{
@@ -40,8 +40,8 @@ pub(super) fn rows(set: InstructionSet) -> usize {
 }
 
 /// The functions for each number of rows.
-pub(super) fn functions(set: InstructionSet, formats: (Format, Format)) -> &'static [Function] {
-    use Format::{Bf16, F32, Int8};
+pub(super) fn functions(set: InstructionSet, formats: (OperandFormat, OperandFormat)) -> &'static [Function] {
+    use OperandFormat::{Bf16, F32, Int8};
     match (set, formats) {
         (_, (F32, Bf16)) => by_rows!(f32_by_bf16: 1 2 3 4 5 6),
         (_, (F32, _)) => by_rows!(f32: 1 2 3 4 5 6),

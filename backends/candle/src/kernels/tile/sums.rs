@@ -1,11 +1,11 @@
 //! The memory in which tiles leave their sums.
 
-use super::{super::lines::Lines, COLUMNS, MAX_ROWS};
+use super::{super::lines::CacheLines, COLUMNS, MAX_ROWS};
 
 /// The sums of tiles, row after row: `f32`, or the bits of `i32` if both operands are bytes. Each row has its
 /// own cache lines.
 #[derive(Default)]
-pub(crate) struct Sums(Lines<f32>);
+pub(crate) struct Sums(CacheLines<f32>);
 
 impl Sums {
     /// Memory for one tile.

@@ -10,7 +10,7 @@ use text_embeddings_backend_core::Activation;
 
 /// The operation that follows a product in an MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum Epilogue {
     /// `activation(x)`
     Activate(Activation),
     /// `activation(gate) ∘ up`. The weight must be packed in the order
@@ -18,7 +18,7 @@ pub(crate) enum Step {
     Gate(Activation),
 }
 
-impl Step {
+impl Epilogue {
     /// The number of values that the step makes of a row of products with `weight`.
     pub(crate) fn outputs(self, weight: &Matrix) -> usize {
         weight.outputs() * self.width() / COLUMNS
