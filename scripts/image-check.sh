@@ -2,9 +2,10 @@
 # Builds an image without a registry of images, and checks its server:
 #     scripts/image-check.sh Dockerfile
 #     scripts/image-check.sh Dockerfile-cuda
-# Every stage of the file runs unchanged; only its two base images are made here. debootstrap makes Debian 12
-# for the last stage. For the stages that compile, a C++ compiler, git and this machine's Rust are added. The
-# stages fetch crates and packages themselves, and trust the certificates that this machine trusts.
+# Every stage that the image needs runs unchanged; only its two base images are made here. debootstrap
+# makes Debian 12 for the last stage. For the stages that compile, a C++ compiler, git and this machine's
+# Rust are added. The stages fetch crates and packages themselves, and trust the certificates that this
+# machine trusts.
 #
 # Run it as root, with Debian's packages buildah and debootstrap. It keeps base images and layers in
 # target/image, so that a second run does not compile dependencies again. `rm -rf target/image` removes them.
@@ -17,6 +18,7 @@ file=$1
 repository=$(cd "$(dirname "$0")/.." && pwd)
 target=$(realpath -m "${CARGO_TARGET_DIR:-$repository/target}")
 cache=$target/image
+revision=$(git -C "$repository" rev-parse HEAD)
 image=text-embeddings-router:check
 # Images in buildah's default format have no health check.
 export BUILDAH_ISOLATION=chroot BUILDAH_FORMAT=docker CONTAINERS_STORAGE_CONF="$cache/storage.conf"
@@ -51,7 +53,7 @@ build --quiet --tag localhost/rust --file "$cache/Dockerfile.rust" "$(rustc --pr
 
 started=$(date +%s)
 build --tag "$image" --file "$repository/$file" --build-arg RUST_IMAGE=localhost/rust --build-arg BASE_IMAGE=localhost/base \
-    --build-arg REVISION="$(git -C "$repository" rev-parse HEAD)" "$repository"
+    --build-arg REVISION="$revision" "$repository"
 echo "$file: all stages in $(($(date +%s) - started)) s"
 
 work=$(mktemp -d)
@@ -138,7 +140,7 @@ done
 kill "$server"
 wait "$server"
 server=""
-grep -q "$(git -C "$repository" rev-parse HEAD)" "$work/log"
+grep -q "$revision" "$work/log"
 echo "the image's own command served on port 80, was healthy by the image's health check, and stopped with status 0"
 
 # The tests start the server by its path.
