@@ -14,7 +14,7 @@ pub(crate) enum Epilogue {
     /// `activation(x)`
     Activate(Activation),
     /// `activation(gate) ∘ up`. The weight must be packed in the order
-    /// [`Gated`](super::matrix::Order::Gated).
+    /// [`Gated`](super::matrix::ColumnOrder::Gated).
     Gate(Activation),
 }
 
