@@ -1,7 +1,7 @@
 //! The threads that encode, so that long texts do not block the server's other work.
 //!
 //! Input: jobs, each with the place of its request. Output: the jobs send their results themselves. What must
-//! hold: jobs start in the order in which texts are computed, so that a small request need not wait until a
+//! hold: jobs run in the order in which texts are computed, so that a small request need not wait until a
 //! large one is encoded; a panic in a job does not end its thread, and drops everything that the job holds,
 //! so that the waiting side learns that no answer will come; the threads end with the [`Tokenization`], after
 //! the jobs that it accepted.
@@ -17,10 +17,6 @@ use std::{
 
 type Job = Box<dyn FnOnce(&Encoder) + Send>;
 
-/// A request of at most this many bytes is encoded by the thread that brings it, if no other job waits.
-/// Waking another thread, and being woken by it, takes as long as encoding about 20 words.
-const SHORT: usize = 512;
-
 /// The threads that encode.
 pub struct Tokenization {
     encoder: Arc<Encoder>,
@@ -35,7 +31,6 @@ pub struct Place {
     due: u64,
     /// The number of requests that arrived earlier.
     number: u64,
-    is_short: bool,
 }
 
 #[derive(Default)]
@@ -82,21 +77,15 @@ impl Tokenization {
     /// The place of a request that arrives now with `bytes` bytes to encode.
     #[must_use]
     pub fn place(&self, bytes: usize) -> Place {
-        self.line.lock().place(bytes)
+        let mut jobs = self.line.lock();
+        jobs.arrivals += 1;
+        Place { due: jobs.taken + PATIENCE * bytes as u64, number: jobs.arrivals }
     }
 
-    /// Runs `job`, which encodes `bytes` bytes, after the earlier jobs of its request: on a worker, or at
-    /// once if the request is short and no job waits.
+    /// Runs `job`, which encodes `bytes` bytes, on a worker, after the earlier jobs of its request.
     pub fn run(&self, place: Place, bytes: usize, job: impl FnOnce(&Encoder) + Send + 'static) {
-        let mut jobs = self.line.lock();
-        if place.is_short && jobs.waiting.is_empty() {
-            jobs.taken += bytes as u64;
-            drop(jobs);
-            return run_job(&self.encoder, job);
-        }
         let job = SizedJob { bytes, job: Box::new(job) };
-        jobs.waiting.entry(place).or_default().push_back(job);
-        drop(jobs);
+        self.line.lock().waiting.entry(place).or_default().push_back(job);
         self.line.changed.notify_one();
     }
 
@@ -136,13 +125,6 @@ impl Line {
 }
 
 impl Jobs {
-    /// The place of a request that arrives now with `bytes` bytes to encode.
-    fn place(&mut self, bytes: usize) -> Place {
-        self.arrivals += 1;
-        let due = self.taken + PATIENCE * bytes as u64;
-        Place { due, number: self.arrivals, is_short: bytes <= SHORT }
-    }
-
     fn pop(&mut self) -> Option<Job> {
         let mut first = self.waiting.first_entry()?;
         let next = first.get_mut().pop_front();
@@ -158,14 +140,10 @@ impl Jobs {
 
 fn run_jobs(encoder: &Encoder, line: &Line) {
     while let Some(job) = line.next() {
-        run_job(encoder, job);
-    }
-}
-
-fn run_job(encoder: &Encoder, job: impl FnOnce(&Encoder)) {
-    // The encoder is immutable, so a panic cannot leave it half changed.
-    if catch_unwind(AssertUnwindSafe(|| job(encoder))).is_err() {
-        tracing::error!("a tokenizer job panicked; its request gets an error");
+        // The encoder is immutable, so a panic cannot leave it half changed.
+        if catch_unwind(AssertUnwindSafe(|| job(encoder))).is_err() {
+            tracing::error!("a tokenizer job panicked; its request gets an error");
+        }
     }
 }
 
@@ -182,17 +160,18 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// A job as a request of its own, of the smallest size that a worker encodes.
+    /// A job as a request of its own.
     fn run(tokenization: &Tokenization, job: impl FnOnce(&Encoder) + Send + 'static) {
-        tokenization.run(tokenization.place(SHORT + 1), SHORT + 1, job);
+        tokenization.run(tokenization.place(1), 1, job);
     }
 
     #[test]
     fn a_small_request_comes_before_the_rest_of_a_large_one_but_not_for_ever() {
         let mut jobs = Jobs::default();
         let (reply, taken) = mpsc::channel();
-        let push = |jobs: &mut Jobs, name: &'static str, all: usize, bytes: &[usize]| {
-            let place = jobs.place(all);
+        let push = |jobs: &mut Jobs, name: &'static str, all: u64, bytes: &[usize]| {
+            jobs.arrivals += 1;
+            let place = Place { due: jobs.taken + PATIENCE * all, number: jobs.arrivals };
             for &bytes in bytes {
                 let reply = reply.clone();
                 let job: Job = Box::new(move |_| reply.send(name).unwrap());
@@ -232,41 +211,6 @@ mod tests {
     }
 
     #[test]
-    fn a_short_request_is_encoded_at_once_unless_others_wait() {
-        let tokenization = Tokenization::start(small_encoder(1000), 0).unwrap();
-        let here = thread::current().id();
-        let (reply, answers) = mpsc::channel();
-        let encode = |bytes: usize| {
-            let (place, reply) = (tokenization.place(bytes), reply.clone());
-            tokenization.run(place, bytes, move |_| reply.send(thread::current().id() == here).unwrap());
-        };
-        encode(SHORT);
-        assert_eq!(answers.try_recv(), Ok(true));
-        encode(SHORT + 1);
-        assert_eq!(answers.recv_timeout(TIMEOUT), Ok(false));
-        // The texts of a long request are not short, however few bytes each of them has.
-        let (place, reply_) = (tokenization.place(2 * SHORT), reply.clone());
-        tokenization.run(place, 1, move |_| reply_.send(thread::current().id() == here).unwrap());
-        assert_eq!(answers.recv_timeout(TIMEOUT), Ok(false));
-        // The only worker is held, and a job waits.
-        let (meeting, blocked) = (Arc::new(std::sync::Barrier::new(2)), Arc::new(std::sync::Barrier::new(2)));
-        let (worker_s, begun) = (Arc::clone(&meeting), Arc::clone(&blocked));
-        run(&tokenization, move |_| {
-            begun.wait();
-            worker_s.wait();
-        });
-        blocked.wait();
-        encode(SHORT);
-        assert_eq!(answers.try_recv(), Ok(true), "no job waits");
-        encode(SHORT + 1);
-        encode(SHORT);
-        assert!(answers.try_recv().is_err(), "both wait");
-        meeting.wait();
-        assert_eq!(answers.recv_timeout(TIMEOUT), Ok(false));
-        assert_eq!(answers.recv_timeout(TIMEOUT), Ok(false));
-    }
-
-    #[test]
     fn workers_run_jobs_at_the_same_time() {
         let tokenization = Tokenization::start(small_encoder(1000), 2).unwrap();
         let meeting = Arc::new(std::sync::Barrier::new(3));
@@ -280,15 +224,13 @@ mod tests {
     #[test]
     fn a_job_that_panics_drops_its_reply_and_leaves_the_worker_alive() {
         let tokenization = Tokenization::start(small_encoder(1000), 0).unwrap();
-        for index in 0..3 {
+        for _ in 0..3 {
             let (reply, answer) = mpsc::channel::<()>();
             let panics = move |_: &Encoder| {
                 let _reply = reply;
                 panic!("as the test wants");
             };
-            // In turn on the worker and in this thread.
-            let bytes = SHORT + (index + 1) % 2;
-            tokenization.run(tokenization.place(bytes), bytes, panics);
+            run(&tokenization, panics);
             assert_eq!(answer.recv_timeout(TIMEOUT), Err(RecvTimeoutError::Disconnected));
         }
         let (reply, answer) = mpsc::channel();
