@@ -19,11 +19,11 @@ use text_embeddings_backend_core::BackendError;
 /// The limit of a batch, and the thread that waits for it.
 pub(crate) struct Deadline {
     limit: Duration,
-    runs: Sender<Run>,
+    runs: Sender<WatchedRun>,
 }
 
 /// A run that the thread waits for.
-struct Run {
+struct WatchedRun {
     options: Arc<RunOptions>,
     until: Instant,
     /// Disconnected when the run has ended.
@@ -31,8 +31,8 @@ struct Run {
 }
 
 /// A run that is watched.
-pub(crate) struct Watch {
-    /// Dropping it disconnects [`Run::ended`].
+pub(crate) struct RunWatch {
+    /// Dropping it disconnects [`WatchedRun::ended`].
     _end: Sender<()>,
 }
 
@@ -43,9 +43,9 @@ impl Deadline {
     ///
     /// [`BackendError::Load`] if the system refuses the thread.
     pub(crate) fn start(limit: Duration) -> Result<Self, BackendError> {
-        let (runs, received) = channel::<Run>();
+        let (runs, received) = channel::<WatchedRun>();
         let wait = move || {
-            for Run { options, until, ended } in received {
+            for WatchedRun { options, until, ended } in received {
                 let left = until.saturating_duration_since(Instant::now());
                 if ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
                     terminate(&options);
@@ -64,12 +64,12 @@ impl Deadline {
 
     /// Watches a run with `options`, which begins now, until the result is dropped. At `until`, the run is
     /// told to stop.
-    pub(crate) fn watch(&self, options: &Arc<RunOptions>, until: Instant) -> Watch {
+    pub(crate) fn watch(&self, options: &Arc<RunOptions>, until: Instant) -> RunWatch {
         let (end, ended) = channel();
         // The thread lives as long as its channel, so it receives the run.
-        let sent = self.runs.send(Run { options: options.clone(), until, ended });
+        let sent = self.runs.send(WatchedRun { options: options.clone(), until, ended });
         debug_assert!(sent.is_ok(), "the thread has ended");
-        Watch { _end: end }
+        RunWatch { _end: end }
     }
 
     /// The error of a batch that was stopped.
