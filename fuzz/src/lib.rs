@@ -34,7 +34,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// The longest input of [`truncation`], in tokens.
 const LONGEST: usize = 160;
 
-/// A model folder with the small re-ranker's files, one of which a target replaces.
+/// A model folder with the small re-ranker's files. A target replaces one of them.
 struct Folder(TempDir);
 
 impl Folder {

@@ -233,7 +233,7 @@ pub(crate) struct Args {
 }
 
 /// The bytes that a tokenizer takes for each byte of a text while it encodes it: as measured with a text of
-/// digits, each of which is a token.
+/// digits. Each digit is a token.
 const ENCODING: usize = 400;
 
 impl Args {

@@ -15,6 +15,7 @@ mod kept;
 #[cfg(all(test, target_os = "linux"))]
 mod kernel_tests;
 mod launches;
+mod proof;
 mod sequences;
 pub(crate) mod target;
 #[cfg(all(test, target_os = "linux"))]
@@ -23,22 +24,22 @@ pub(crate) mod tests;
 mod twins;
 
 use crate::{
-    attention::{Heads, Mask},
+    attention::Heads,
     load::Weight,
     operations::{Attention, Norm, Operations, Part, Precision, Result, Rows, refuse_unknown},
     plain::{
         TensorMatrix, TensorOperations, failed,
         padded::{GroupLimits, PaddedAttention},
     },
-    rope::Angles,
 };
 use accelerator::{Accelerator, Turned};
 use candle_core::{DType, Tensor};
 use kept::{DeviceValues, Finite};
 use launches::{Launches, MOST_LOOKUPS, TurnedHeads, Turns};
+use proof::FlashProof;
 use sequences::Sequences;
-use std::{borrow::Cow, collections::HashMap, sync::Arc};
-use text_embeddings_backend_core::{Activation, BackendError};
+use std::{borrow::Cow, sync::Arc};
+use text_embeddings_backend_core::Activation;
 
 /// Operations on one accelerator.
 pub(crate) struct CudaOperations<A> {
@@ -54,8 +55,7 @@ pub(crate) struct CudaOperations<A> {
     appended: Option<Tensor>,
     /// Whether the log already says that attention takes the general path.
     is_told: bool,
-    /// The sizes of heads and the masks with which flash attention gave the right values.
-    proved: Vec<(usize, Mask)>,
+    proof: FlashProof,
 }
 
 /// The rows whose keys and values every layer of a pass keeps.
@@ -66,9 +66,6 @@ struct Keeping<A> {
     /// Whether all kept values are finite.
     finite: Arc<Finite<A>>,
 }
-
-/// The widest window that is proved: wider ones use the same kernels.
-const MOST_PROVED: usize = 1022;
 
 /// Some rows of a batch on the device.
 pub(crate) struct CudaRows {
@@ -106,7 +103,7 @@ impl<A: Accelerator> CudaOperations<A> {
             keeping: None,
             appended: None,
             is_told: false,
-            proved: Vec::new(),
+            proof: FlashProof::default(),
         }
     }
 
@@ -139,73 +136,6 @@ impl<A: Accelerator> CudaOperations<A> {
     fn ids(&self, ids: &[u32]) -> Result<Tensor> {
         Tensor::new(ids, self.accelerator.device()).map_err(failed)
     }
-
-    /// Compares flash attention with a known result, once for each kernel that the model needs. A kernel that
-    /// a build lacks leaves its output undefined, and `candle-flash-attn` reports no error.
-    fn prove_flash(&mut self, size: usize, mask: Mask) -> Result<()> {
-        if self.proved.contains(&(size, mask)) {
-            return Ok(());
-        }
-        // One more token than a query sees, so that the window matters.
-        let side =
-            [mask.before, mask.after].into_iter().filter(|&side| side != usize::MAX).max().unwrap_or(0);
-        let tokens = side.min(MOST_PROVED) + 2;
-        let device = self.accelerator.device();
-        // With equal keys, a query's result is the mean of the values that it sees. Each value is its token's
-        // share of the text, so that means differ.
-        let value = |token: usize| token as f32 / tokens as f32;
-        let result = (|| {
-            let equal = Tensor::ones((tokens, 1, size), self.dtype, device)?;
-            let values: Vec<f32> = (0..tokens).map(value).collect();
-            let values = Tensor::from_vec(values, (tokens, 1, 1), device)?;
-            let values = values.broadcast_as((tokens, 1, size))?.to_dtype(self.dtype)?.contiguous()?;
-            let turned = Turned { queries: &equal, keys: &equal, values: &values };
-            let result = self.accelerator.flash(&turned, &Sequences::one(tokens, mask, device)?)?;
-            result.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()
-        })();
-        let result = result.map_err(failed)?;
-        let is_right = |(token, values): (usize, &[f32])| {
-            let seen = mask.visible(token, 0, tokens);
-            let mean = seen.clone().map(value).sum::<f32>() / seen.len() as f32;
-            values.iter().all(|value| (value - mean).abs() < 0.02)
-        };
-        if result.is_empty() || !result.chunks(size).enumerate().all(is_right) {
-            return Err(BackendError::Load(format!(
-                "flash attention gives wrong values on this GPU (heads of {size}, {mask:?}): set \
-                 USE_FLASH_ATTENTION=False, and report it"
-            )));
-        }
-        self.proved.push((size, mask));
-        Ok(())
-    }
-
-    fn turns(&self, angles: &[Angles<'_>], size: usize) -> Result<Turns> {
-        let (different, of_rows) = different(angles);
-        let table = |part: fn(&Angles<'_>) -> Vec<f32>| {
-            let values: Vec<f32> = different.iter().flat_map(part).collect();
-            Tensor::from_vec(values, ((), size / 2), self.accelerator.device()).map_err(failed)
-        };
-        Ok(Turns {
-            cosines: table(|(cosines, _)| cosines.to_vec())?,
-            sines: table(|(_, sines)| sines.to_vec())?,
-            of_rows: self.ids(&of_rows)?,
-        })
-    }
-}
-
-/// The different angles, and for each row the index of its angle. Rows at the same position share slices of a
-/// table, so slices are compared by address.
-fn different<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
-    let mut different: Vec<Angles<'a>> = Vec::new();
-    let mut known: HashMap<*const f32, u32> = HashMap::new();
-    let of_rows = angles.iter().map(|angle| {
-        *known.entry(angle.0.as_ptr()).or_insert_with(|| {
-            different.push(*angle);
-            different.len() as u32 - 1
-        })
-    });
-    let of_rows = of_rows.collect();
-    (different, of_rows)
 }
 
 /// The values in `f32`. If `x` is already `f32`, this is `x` itself.
@@ -340,15 +270,15 @@ impl<A: Accelerator> Operations for CudaOperations<A> {
     }
 
     fn rows(&mut self, rows: Rows<'_>) -> Result<CudaRows> {
-        let turns = rows.angles.map(|angles| self.turns(angles, rows.heads.size)).transpose()?;
         let device = self.accelerator.device();
+        let turns = rows.angles.map(|angles| Turns::new(angles, rows.heads.size, device)).transpose()?;
         let sequences = if self.accelerator.has_flash(rows.heads) {
             Sequences::new(&rows, device).map_err(failed)?
         } else {
             None
         };
         let attention = if let Some(sequences) = sequences {
-            self.prove_flash(rows.heads.size, rows.scoring.mask)?;
+            self.proof.give(&*self.accelerator, self.dtype, rows.heads.size, rows.scoring.mask)?;
             Path::Flash(sequences)
         } else {
             if !std::mem::replace(&mut self.is_told, true) {

@@ -9,9 +9,10 @@ use super::accelerator::{
 use crate::{
     operations::{Norm, NormKind, Result},
     plain::failed,
+    rope::Angles,
 };
-use candle_core::{DType, Tensor};
-use std::sync::Arc;
+use candle_core::{DType, Device, Tensor};
+use std::{collections::HashMap, sync::Arc};
 use text_embeddings_backend_core::Activation;
 
 /// The most threads of a block that computes one row.
@@ -43,6 +44,37 @@ pub(super) struct Turns {
     pub(super) of_rows: Tensor,
 }
 
+impl Turns {
+    /// The angles of some rows, for heads of `size`.
+    pub(super) fn new(angles: &[Angles<'_>], size: usize, device: &Device) -> Result<Self> {
+        let (different, of_rows) = different(angles);
+        let table = |part: fn(&Angles<'_>) -> Vec<f32>| {
+            let values: Vec<f32> = different.iter().flat_map(part).collect();
+            Tensor::from_vec(values, ((), size / 2), device).map_err(failed)
+        };
+        Ok(Self {
+            cosines: table(|(cosines, _)| cosines.to_vec())?,
+            sines: table(|(_, sines)| sines.to_vec())?,
+            of_rows: Tensor::new(of_rows, device).map_err(failed)?,
+        })
+    }
+}
+
+/// The different angles, and for each row the index of its angle. Rows at the same position share slices of a
+/// table, so slices are compared by address.
+fn different<'a>(angles: &[Angles<'a>]) -> (Vec<Angles<'a>>, Vec<u32>) {
+    let mut different: Vec<Angles<'a>> = Vec::new();
+    let mut known: HashMap<*const f32, u32> = HashMap::new();
+    let of_rows = angles.iter().map(|angle| {
+        *known.entry(angle.0.as_ptr()).or_insert_with(|| {
+            different.push(*angle);
+            different.len() as u32 - 1
+        })
+    });
+    let of_rows = of_rows.collect();
+    (different, of_rows)
+}
+
 /// The heads at the start of each row that are normalised and rotated.
 pub(super) struct TurnedHeads<'a> {
     /// Their number.
@@ -55,7 +87,7 @@ pub(super) struct TurnedHeads<'a> {
     pub(super) turns: Option<&'a Turns>,
 }
 
-/// A norm as the kernels take it: null pointers and the kind 0 if there is none.
+/// The arguments of a kernel for its norm. Without a norm, pointers are null and the kind is 0.
 struct NormArguments<'a> {
     weight: Argument<'a>,
     bias: Argument<'a>,

@@ -418,50 +418,26 @@ mod tests {
         assert!(!of(1e9, -8e9, 8));
     }
 
-    #[test]
-    fn panels_hold_the_bytes_of_their_fine_groups() {
-        let mut rng = StdRng::seed_from_u64(45);
+    /// Panels of random nibbles expand to the bytes of their groups. `set_group` gives a column of a panel a
+    /// random group, and returns the byte of each nibble in it.
+    fn assert_panels_expand<P: Copy>(
+        seed: u64,
+        empty: P,
+        mut set_group: impl FnMut(&mut StdRng, &mut P, usize) -> [i8; 16],
+        expand: impl Fn(InstructionSet, &[u32], &[P], &mut [u32]),
+    ) {
+        let mut rng = StdRng::seed_from_u64(seed);
         for groups in [1, 2, 3, 8] {
-            let mut of_panel = vec![PanelFineGroups::EMPTY; groups];
+            let mut of_panel = vec![empty; groups];
             let mut expected = vec![0_u32; groups * GROUP_WORDS * COLUMNS];
             let mut lines = vec![[0_u32; COLUMNS]; groups * GROUP_WORDS];
             for (index, of_panel) in of_panel.iter_mut().enumerate() {
                 for column in 0..COLUMNS {
-                    let group = FineGroup { multiplier: rng.random(), offset: rng.random() };
-                    of_panel.set(column, group);
+                    let bytes_of = set_group(&mut rng, of_panel, column);
                     for word in index * GROUP_WORDS..(index + 1) * GROUP_WORDS {
                         let four: [u8; 4] = std::array::from_fn(|_| rng.random_range(0..16));
                         lines[word][column] = u32::from_le_bytes(four);
-                        let bytes = four.map(|nibble| group.byte(nibble).cast_unsigned());
-                        expected[word * COLUMNS + column] = u32::from_le_bytes(bytes);
-                    }
-                }
-            }
-            let nibbles: Vec<u32> =
-                lines.as_chunks::<2>().0.iter().flat_map(|[first, second]| pair([first, second])).collect();
-            for set in InstructionSet::available() {
-                let mut panel = vec![7; expected.len()];
-                expand_fine(set, &nibbles, &of_panel, &mut panel);
-                assert_eq!(panel, expected, "{set} {groups}");
-            }
-        }
-    }
-
-    #[test]
-    fn panels_hold_the_bytes_of_their_nibbles() {
-        let mut rng = StdRng::seed_from_u64(42);
-        for groups in [1, 2, 3, 8] {
-            let mut of_panel = vec![PanelGroups::EMPTY; groups];
-            let mut expected = vec![0_u32; groups * GROUP_WORDS * COLUMNS];
-            let mut lines = vec![[0_u32; COLUMNS]; groups * GROUP_WORDS];
-            for (index, of_panel) in of_panel.iter_mut().enumerate() {
-                for column in 0..COLUMNS {
-                    let group = NibbleGroup { multiplier: rng.random_range(0..=17), offset: rng.random() };
-                    of_panel.set(column, group);
-                    for word in index * GROUP_WORDS..(index + 1) * GROUP_WORDS {
-                        let four: [u8; 4] = std::array::from_fn(|_| rng.random_range(0..16));
-                        lines[word][column] = u32::from_le_bytes(four);
-                        let bytes = four.map(|nibble| group.byte(nibble).cast_unsigned());
+                        let bytes = four.map(|nibble| bytes_of[usize::from(nibble)].cast_unsigned());
                         expected[word * COLUMNS + column] = u32::from_le_bytes(bytes);
                     }
                 }
@@ -474,5 +450,25 @@ mod tests {
                 assert_eq!(panel, expected, "{set} {groups}");
             }
         }
+    }
+
+    #[test]
+    fn panels_hold_the_bytes_of_their_fine_groups() {
+        let set_group = |rng: &mut StdRng, panel: &mut PanelFineGroups, column| {
+            let group = FineGroup { multiplier: rng.random(), offset: rng.random() };
+            panel.set(column, group);
+            std::array::from_fn(|nibble| group.byte(nibble as u8))
+        };
+        assert_panels_expand(45, PanelFineGroups::EMPTY, set_group, expand_fine);
+    }
+
+    #[test]
+    fn panels_hold_the_bytes_of_their_nibbles() {
+        let set_group = |rng: &mut StdRng, panel: &mut PanelGroups, column| {
+            let group = NibbleGroup { multiplier: rng.random_range(0..=17), offset: rng.random() };
+            panel.set(column, group);
+            std::array::from_fn(|nibble| group.byte(nibble as u8))
+        };
+        assert_panels_expand(42, PanelGroups::EMPTY, set_group, expand);
     }
 }

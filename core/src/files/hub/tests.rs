@@ -117,7 +117,7 @@ impl Setup {
         names
     }
 
-    /// The length of the weights that are being downloaded; 0 if there are none.
+    /// The bytes of an unfinished download of weights; 0 without one.
     fn unfinished(&self) -> u64 {
         let blobs = self.cache.path().join("models--Qwen--Qwen3-Reranker-0.6B/blobs");
         let entries = std::fs::read_dir(blobs).into_iter().flatten().map(Result::unwrap);
