@@ -137,13 +137,19 @@ $(TORCH)/installed: backends/python/requirements.txt
 # llama.cpp. PyPI has only its source, which is compiled without the parts for images and networks.
 LLAMA := $(TARGET)/llama-venv
 LLAMA_PYTHON ?= $(abspath $(LLAMA))/bin/python
-llama-test: $(VENV)/installed $(if $(findstring $(LLAMA),$(LLAMA_PYTHON)),$(LLAMA)/installed) ## Compare GGUF files with llama.cpp; compiles llama-cpp-python (ten minutes) unless LLAMA_PYTHON names an interpreter that has it
+LLAMA_VOCABULARIES ?= $(abspath $(LLAMA))/vocabularies
+llama-test: $(VENV)/installed $(if $(findstring $(LLAMA),$(LLAMA_PYTHON)),$(LLAMA)/installed) ## Compare GGUF files and real vocabularies with llama.cpp; compiles llama-cpp-python (ten minutes) unless LLAMA_PYTHON names an interpreter that has it
 	cargo build -p text-embeddings-router --locked
-	LLAMA_PYTHON=$(LLAMA_PYTHON) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/test_llama.py
+	LLAMA_PYTHON=$(LLAMA_PYTHON) LLAMA_VOCABULARIES=$(LLAMA_VOCABULARIES) TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router \
+		$(VENV)/bin/python -m pytest -s integration_tests/test_llama.py integration_tests/test_vocabularies.py
 
 $(LLAMA)/installed: benches/requirements-llama.txt
 	$(PYTHON) -m venv $(LLAMA)
 	CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF" $(LLAMA)/bin/pip install --quiet --no-binary llama-cpp-python -r benches/requirements-llama.txt
+	$(LLAMA)/bin/pip download --quiet --no-deps --no-binary llama-cpp-python --dest $(LLAMA) -r benches/requirements-llama.txt
+	mkdir -p $(LLAMA)/vocabularies
+	tar --extract --gzip --wildcards --strip-components=4 --directory $(LLAMA)/vocabularies --file $(LLAMA)/llama_cpp_python-*.tar.gz '*/vendor/llama.cpp/models/ggml-vocab-*'
+	rm $(LLAMA)/llama_cpp_python-*.tar.gz
 	touch $@
 
 # The environment of builds with nvcc: a toolkit, CUTLASS, and an nvcc that compiles only the kernels of flash

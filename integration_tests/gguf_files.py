@@ -2,9 +2,10 @@
 
 Input: a folder with safetensors weights and a tokenizer.json. Output: a `.gguf` file. Tensor names, metadata
 and quantisation come from llama.cpp's own `gguf` package. The converter's changes to values and tokens are
-repeated here: it interleaves the rows of Llama's queries and keys, marks WordPiece pieces that begin a word
-instead of those that continue one, removes RoBERTa's unused positions, and keeps of a re-ranker's output
-embedding only the rows of `yes` and `no`.
+repeated here: it interleaves the rows of Llama's queries and keys, adds one to the weights of Gemma's norms,
+transposes the second matrices of experts and drops their bias, drops adapters, marks WordPiece pieces that
+begin a word instead of those that continue one, removes RoBERTa's unused positions, writes a score for each
+piece instead of merges, and keeps of a re-ranker's output embedding only the rows of `yes` and `no`.
 """
 
 import json
@@ -27,9 +28,12 @@ ARCHITECTURES = {
     "modernbert": gguf.MODEL_ARCH.MODERN_BERT,
     "eurobert": gguf.MODEL_ARCH.EUROBERT,
     "llama_bidirec": gguf.MODEL_ARCH.LLAMA_EMBED,
+    "gemma": gguf.MODEL_ARCH.GEMMA,
+    "gemma3_text": gguf.MODEL_ARCH.GEMMA_EMBEDDING,
 }
 LLAMAS = ("llama", "llama_bidirec")
-DECODERS = ("qwen3", "qwen2", "eurobert", *LLAMAS)
+GEMMAS = ("gemma", "gemma3_text")
+DECODERS = ("qwen3", "qwen2", "eurobert", *LLAMAS, *GEMMAS)
 # The prompt that the converter writes into the file of a Qwen3-Reranker.
 RERANK_PROMPT = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note "
@@ -60,6 +64,22 @@ class Recipe:
     flat: bool = False
     # Whether to store quantised matrices as the F32 values that they decode to.
     widened: bool = False
+    # Whether to store the dense modules of Gemma, which the converter does if asked to.
+    dense: bool = True
+    # Whether to store the halves of Jina's gated MLPs as two matrices, as former converters did.
+    separate: bool = False
+    # Tokens of the vocabulary to write as tokens that the user defined.
+    user_defined: tuple[str, ...] = ()
+
+
+def architecture_of(config: dict) -> gguf.MODEL_ARCH:
+    if config.get("position_embedding_type") == "alibi":
+        return gguf.MODEL_ARCH.JINA_BERT_V2
+    if config.get("lora_adaptations"):
+        return gguf.MODEL_ARCH.JINA_BERT_V3
+    if config.get("moe_every_n_layers"):
+        return gguf.MODEL_ARCH.NOMIC_BERT_MOE
+    return ARCHITECTURES[config["model_type"]]
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -68,15 +88,33 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def named(folder: Path, config: dict, names: gguf.TensorNameMap) -> dict[str, np.ndarray]:
+def named(folder: Path, config: dict, names: gguf.TensorNameMap, recipe: Recipe) -> dict[str, np.ndarray]:
     """The folder's tensors under llama.cpp's names."""
     model_type, found = config["model_type"], {}
+    alibi, experts = config.get("position_embedding_type") == "alibi", config.get("num_experts")
     for file in sorted(folder.glob("*.safetensors")):
         for name, tensor in models.read_tensors(file).items():
             if tensor.dtype == "I64" or name.startswith(("cls.predictions", "lm_head.bias")):
                 continue
+            if ".lora_" in name or name.endswith("experts.bias") or alibi and "pooler.dense" in name:
+                continue
+            if config.get("lora_adaptations") and "pooler.dense" in name:
+                continue
             value = values(tensor)
-            bare = name
+            bare = name.replace(".parametrizations.weight.original", ".weight")
+            if "mlp.experts.mlp.w" in bare:
+                value = value.reshape(experts, -1, value.shape[-1])
+                value = value.swapaxes(1, 2) if bare.endswith("w2") else value
+                bare += ".weight"
+            if model_type in GEMMAS and bare.endswith("norm.weight"):
+                value = value + 1
+            gated = next((part for part in ("mlp.gated_layers", "mlp.up_gated_layer") if part in bare), None)
+            if recipe.separate and gated:
+                halves = np.split(value, 2)
+                up, gate = halves if gated == "mlp.up_gated_layer" else halves[::-1]
+                layer = bare.removeprefix("bert.").split(".")[2]
+                found |= {f"blk.{layer}.ffn_up.weight": up, f"blk.{layer}.ffn_gate.weight": gate}
+                continue
             for prefix in ("bert.", "roberta."):
                 bare = bare.removeprefix(prefix)
             if model_type == "modernbert":
@@ -110,7 +148,15 @@ def write_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict, recipe:
     size = config["vocab_size"]
     tokens = [ids.get(index, f"[PAD{index}]") for index in range(size)]
 
+    spelled = model["type"] == "BPE" and model.get("byte_fallback")
+
     def kind(index: int) -> gguf.TokenType:
+        if spelled and tokens[index].startswith("<0x"):
+            return gguf.TokenType.BYTE
+        if spelled and tokens[index] == model["unk_token"]:
+            return gguf.TokenType.UNKNOWN
+        if tokens[index] in recipe.user_defined:
+            return gguf.TokenType.USER_DEFINED
         if index in added:
             return gguf.TokenType.CONTROL if added[index]["special"] else gguf.TokenType.USER_DEFINED
         return gguf.TokenType.NORMAL if index in ids else gguf.TokenType.UNUSED
@@ -122,11 +168,25 @@ def write_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict, recipe:
         scores = [score for _, score in model["vocab"]]
         writer.add_token_scores(scores + [-1000.0] * (size - len(scores)))
         writer.add_add_space_prefix(True)
+        writer.add_remove_extra_whitespaces(True)
         writer.add_add_bos_token(True)
         writer.add_add_eos_token(True)
         for add, token in ((writer.add_bos_token_id, "<s>"), (writer.add_eos_token_id, "</s>"), (writer.add_sep_token_id, "</s>")):
             add(named_id[token])
         writer.add_unk_token_id(named_id["<unk>"])
+    elif spelled:
+        writer.add_tokenizer_model("llama")
+        merges = [merge if isinstance(merge, list) else merge.split(" ") for merge in model["merges"]]
+        ranks = {"".join(merge): -float(rank) for rank, merge in reversed(list(enumerate(merges)))}
+        writer.add_token_scores([ranks.get(token, -1e6) for token in tokens])
+        writer.add_add_space_prefix(False)
+        writer.add_bos_token_id(named_id["<bos>"])
+        writer.add_eos_token_id(named_id["<eos>"])
+        writer.add_unk_token_id(named_id["<unk>"])
+        writer.add_add_bos_token(True)
+        writer.add_add_eos_token(True)
+        # The converter writes these with their spaces.
+        tokens = [token.replace("\u2581", " ") if token in recipe.user_defined else token for token in tokens]
     elif config["model_type"] == "modernbert":
         writer.add_tokenizer_model("gpt2")
         writer.add_tokenizer_pre("modern-bert")
@@ -186,29 +246,51 @@ def add_modern_settings(writer: gguf.GGUFWriter, config: dict) -> None:
     writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
 
 
+def add_gemma_settings(writer: gguf.GGUFWriter, config: dict) -> None:
+    """EmbeddingGemma's windows and rotary base."""
+    writer.add_causal_attention(False)
+    writer.add_rope_freq_base(config["rope_parameters"]["full_attention"]["rope_theta"])
+    writer.add_sliding_window(config["sliding_window"])
+    pattern = "gemma-embedding.attention.sliding_window_pattern"
+    writer.add_key_value(pattern, config["sliding_window_pattern"], gguf.GGUFValueType.UINT32)
+
+
+def dense_modules(folder: Path) -> dict[str, np.ndarray]:
+    files = {number: folder / f"{number}_Dense/model.safetensors" for number in (2, 3)}
+    found = {number: models.read_tensors(file)["linear.weight"] for number, file in files.items() if file.exists()}
+    return {f"dense_{number}.weight": values(tensor) for number, tensor in found.items()}
+
+
 def write(folder: Path, path: Path, recipe: Recipe | None = None) -> Path:
     """Writes the model in `folder` to `path`."""
     recipe = recipe or Recipe()
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     model_type = config["model_type"]
-    architecture = ARCHITECTURES[model_type]
+    architecture = architecture_of(config)
     layers = config.get("num_hidden_layers") or config["n_layer"]
     writer = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[architecture])
     writer.add_name(recipe.name or "model")
     add_sizes(writer, config, config["pad_token_id"] + 1 if model_type == "xlm-roberta" else 0)
-    tensors = named(folder, config, gguf.get_tensor_name_map(architecture, layers))
+    tensors = named(folder, config, gguf.get_tensor_name_map(architecture, layers), recipe)
     if model_type in DECODERS:
         add_decoder_sizes(writer, config)
         if model_type == "eurobert" or config.get("is_causal") is False:
             writer.add_causal_attention(False)
         if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
             tensors["rope_freqs.weight"] = divisors_of_llama3(config)
+        if model_type == "gemma3_text":
+            add_gemma_settings(writer, config)
+            tensors |= dense_modules(folder) if recipe.dense else {}
     elif model_type == "modernbert":
         add_modern_settings(writer, config)
     else:
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["layer_norm_epsilon"])
         writer.add_causal_attention(False)
         writer.add_token_type_count(config.get("type_vocab_size") or 1)
+    if config.get("moe_every_n_layers"):
+        writer.add_moe_every_n_layers(config["moe_every_n_layers"])
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["moe_top_k"])
     tokens = write_tokenizer(writer, folder, config, recipe)
     if recipe.pooling is not None:
         writer.add_pooling_type(recipe.pooling)

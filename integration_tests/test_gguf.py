@@ -5,19 +5,31 @@ understood keeps the server from starting.
 with `transformers`.
 """
 
-import json
-import shutil
+from functools import partial
 from pathlib import Path
 
 import gguf
+import minilm
 import models
 import numpy as np
 import pytest
 from gguf_files import RERANK_PROMPT, Recipe, write
-from server import MODELS, ROOT, Server, refusal, run
+from gguf_models import (
+    SERVED,
+    bidirectional_llama,
+    bidirectional_qwen2,
+    embedding_gemma,
+    eurobert,
+    gemma,
+    jina_v3,
+    llama,
+    nomic_moe,
+    qwen2,
+    scaled_llama,
+    with_words,
+)
+from server import MODELS, Server, refusal, run
 
-FIXTURES = ROOT / "integration_tests/reference/fixtures"
-SERVED = FIXTURES / "served"
 Pooling = gguf.PoolingType
 
 QUERY = "Which planet is red?"
@@ -26,77 +38,9 @@ EXACT = ("--dtype", "float32")
 GENERATIVE = ("--model-type", "listwise-reranker")
 
 
-def llama(folder: Path) -> Path:
-    """A random Llama with a byte-level tokenizer: Qwen3's reference without the norms of queries and keys."""
-    model = models.copy("tied-f32-bare", folder)
-    config = {"model_type": "llama", "architectures": ["LlamaModel"], "rope_theta": 1e4}
-    models.edit_json(model / "config.json", lambda content: content.pop("is_reranker", None), **config)
-
-    def without_norms(tensors):
-        for name in [name for name in tensors if name.endswith(("q_norm.weight", "k_norm.weight"))]:
-            del tensors[name]
-
-    models.edit_tensors(model, without_norms)
-    return model
-
-
-def qwen2(folder: Path) -> Path:
-    """The same as a Qwen2, with biases for queries, keys and values."""
-    model = llama(folder)
-    models.edit_json(model / "config.json", model_type="qwen2", architectures=["Qwen2Model"])
-
-    def with_biases(tensors):
-        generator = np.random.default_rng(7)
-        for name in [name for name in tensors if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))]:
-            size = tensors[name].shape[0]
-            bias = generator.normal(size=size).astype(np.float32).tobytes()
-            tensors[name.replace(".weight", ".bias")] = models.Tensor("F32", [size], bytearray(bias))
-
-    models.edit_tensors(model, with_biases)
-    return model
-
-
-def bidirectional_qwen2(folder: Path) -> Path:
-    """A Qwen2 in which tokens also attend to later tokens, as gte-Qwen2."""
-    model = qwen2(folder)
-    models.edit_json(model / "config.json", is_causal=False)
-    return model
-
-
-# Wavelengths of the small heads are on both sides of, and between, the two limits.
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-
-
-def scaled_llama(folder: Path, **changes: float) -> Path:
-    """A Llama with the rotary scaling of Llama 3."""
-    model = llama(folder)
-    models.edit_json(model / "config.json", rope_scaling=LLAMA3 | changes)
-    return model
-
-
-def bidirectional_llama(folder: Path) -> Path:
-    """The same without a causal mask, as llama-nemotron-embed."""
-    model = scaled_llama(folder)
-    models.edit_json(model / "config.json", model_type="llama_bidirec", architectures=["LlamaBidirectionalModel"])
-    return model
-
-
-def eurobert(folder: Path) -> Path:
-    """A EuroBERT: a Llama without a causal mask, whose queries and keys the converter does not interleave."""
-    model = llama(folder)
-    models.edit_json(model / "config.json", model_type="eurobert", architectures=["EuroBertModel"])
-    return model
-
-
-def nomic(folder: Path) -> Path:
-    """Nomic's reference with the part of BERT's tokenizer that its vocabulary has rows for."""
-    model = Path(shutil.copytree(FIXTURES / "architectures/nomic-v1.5", folder / "model"))
-    tokenizer = json.loads((SERVED / "bert-embedding-mean/tokenizer.json").read_text(encoding="utf-8"))
-    rows = json.loads((model / "config.json").read_text())["vocab_size"]
-    vocabulary = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {token: index for token, index in vocabulary.items() if index < rows}
-    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    return model
+def trained(_: Path) -> Path:
+    """A trained model, for its whole vocabulary."""
+    return minilm.folder() or pytest.skip("the package with all-MiniLM-L6-v2 is not installed")
 
 
 def same(model: Path):
@@ -144,7 +88,20 @@ CASES = {
     "Llama without a causal mask": (bidirectional_llama, Recipe(pooling=Pooling.MEAN), MEAN, ()),
     "EuroBERT": (eurobert, Recipe(pooling=Pooling.MEAN), MEAN, ()),
     "ModernBERT as a cross-encoder": (same(SERVED / "modernbert-reranker"), Recipe(), (), ()),
-    "Nomic": (nomic, Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "Nomic": (partial(with_words, "nomic-v1.5"), Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "Nomic with experts": (nomic_moe, Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "Jina with ALiBi": (partial(with_words, "jina-v2-base"), Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "Jina with ALiBi, halves apart": (
+        partial(with_words, "jina-v2-base"), Recipe(pooling=Pooling.MEAN, separate=True), MEAN, ()
+    ),
+    "Jina for code": (partial(with_words, "jina-v2-code"), Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "Jina for code, halves apart": (
+        partial(with_words, "jina-v2-code"), Recipe(pooling=Pooling.MEAN, separate=True), MEAN, ()
+    ),
+    "Jina with rotary positions": (jina_v3, Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "Gemma": (gemma, Recipe(pooling=Pooling.MEAN), MEAN, ()),
+    "MiniLM, trained": (trained, Recipe(pooling=Pooling.MEAN), (), ()),
+    "EmbeddingGemma": (embedding_gemma, Recipe(pooling=Pooling.MEAN), (), ()),
 }
 
 
@@ -223,6 +180,20 @@ def test_a_prompt_of_another_model_is_used_as_it_is(tmp_path):
         assert max(abs(a - b) for a, b in zip(scores, server.scores(QUERY, TEXTS))) > 1e-3
 
 
+def test_a_gemma_without_its_dense_modules_says_so(tmp_path):
+    file = write(embedding_gemma(tmp_path), tmp_path / "file.gguf", Recipe(pooling=Pooling.MEAN, dense=False))
+    with Server(file, *EXACT) as server:
+        assert "its vectors are not those of EmbeddingGemma" in server.log()
+        assert len(answers(server)[1][0]) == 24
+
+
+def test_a_dense_module_beside_the_file_is_named_by_its_path(tmp_path):
+    model = embedding_gemma(tmp_path)
+    file = write(model, model / "file.gguf", Recipe(pooling=Pooling.MEAN, dense=False))
+    with Server(file, *EXACT, "--dense-path", "2_Dense") as server:
+        assert len(answers(server)[1][0]) == 40
+
+
 def test_one_of_several_files_is_chosen_by_name(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
@@ -271,8 +242,36 @@ REFUSED = {
     ),
     "words that are cut by an unknown rule": (recipes(pre="tekken"), "(`tokenizer.ggml.pre`) is \"tekken\""),
     "a vocabulary of another kind": (
+        recipes(metadata={"tokenizer.ggml.model": "rwkv"}),
+        "(`tokenizer.ggml.model`) is \"rwkv\"",
+    ),
+    "pieces without scores": (
         recipes(metadata={"tokenizer.ggml.model": "llama"}),
-        "(`tokenizer.ggml.model`) is \"llama\"",
+        "does not have one score (`tokenizer.ggml.scores`) for each token",
+    ),
+    "pieces of sentences in a BERT": (
+        of(SERVED / "bert-embedding-mean", metadata={"tokenizer.ggml.model": "llama"}),
+        "its vocabulary is \"llama\", which is only supported for decoders",
+    ),
+    "windows layer by layer": (
+        lambda folder: write(
+            embedding_gemma(folder),
+            folder / "file.gguf",
+            Recipe(metadata={"gemma-embedding.attention.sliding_window_pattern": [1, 0, 1]}),
+        ),
+        "`gemma-embedding.attention.sliding_window_pattern` is not a number of layers",
+    ),
+    "experts that nobody counted": (
+        lambda folder: write(
+            nomic_moe(folder), folder / "file.gguf", Recipe(metadata={"nomic-bert-moe.expert_count": None})
+        ),
+        "`nomic-bert-moe.expert_count` is missing or not a number",
+    ),
+    "more experts than there are": (
+        lambda folder: write(
+            nomic_moe(folder), folder / "file.gguf", Recipe(metadata={"nomic-bert-moe.expert_count": 9})
+        ),
+        "`encoder.layers.1.mlp.router.layer.weight`",
     ),
     "no vocabulary": (recipes(metadata={"tokenizer.ggml.tokens": None}), "no vocabulary"),
     "no sizes": (recipes(metadata={"qwen3.block_count": None}), "`qwen3.block_count` is missing or not a number"),

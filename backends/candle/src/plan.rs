@@ -362,8 +362,8 @@ pub(crate) struct ExpertsPlan {
     pub(crate) router: MatrixPlan,
     /// The experts' MLPs: up `[inner, hidden]`, down `[hidden, inner]`.
     pub(crate) mlps: Vec<[MatrixPlan; 2]>,
-    /// The bias, `[hidden]`.
-    pub(crate) bias: String,
+    /// The bias, `[hidden]`, if there is one.
+    pub(crate) bias: Option<String>,
     /// Values per hidden state.
     pub(crate) hidden: usize,
     /// The number of experts for each token.

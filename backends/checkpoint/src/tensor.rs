@@ -94,6 +94,11 @@ impl Tensor {
         Self { order: Order::Interleaved { heads }, ..self }
     }
 
+    /// The matrix of all rows.
+    pub(crate) fn flattened(self) -> Self {
+        Self { shape: vec![self.rows(), self.columns()], ..self }
+    }
+
     /// A matrix of `rows` rows. This tensor stores only the rows with these numbers; the others cannot be
     /// read.
     pub(crate) fn picked(self, rows: usize, numbers: Vec<usize>) -> Self {

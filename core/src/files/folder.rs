@@ -246,6 +246,12 @@ impl ModelFolder {
         [&self.name(), saved].into_iter().filter(|name| !name.is_empty()).map(str::to_lowercase).collect()
     }
 
+    /// The folder with the files that describe the model: `root`, or the unpacked files of a GGUF file.
+    #[must_use]
+    pub(super) fn files(&self) -> &Path {
+        self.unpacked.as_ref().map_or(&self.root, |folder| folder.path())
+    }
+
     /// Whether the folder is deleted with the last clone of this value.
     #[must_use]
     pub fn is_temporary(&self) -> bool {

@@ -2,8 +2,8 @@
 //!
 //! Input: a `.gguf` file, which contains settings, tokenizer and prompt under llama.cpp's names. Output: a
 //! temporary folder with the files of a `transformers` repository, so that code which reads models needs no
-//! special case. The weights stay in the GGUF file. What must hold: metadata that the folder cannot express
-//! is refused.
+//! special case. The weights stay in the GGUF file, except the small dense modules. What must
+//! hold: metadata that the folder cannot express is refused.
 
 mod tokenizer;
 
@@ -12,10 +12,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use text_embeddings_checkpoint::gguf::{self, File, Metadata};
+use text_embeddings_checkpoint::gguf::{self, DenseMatrix, File, Metadata};
 
 use super::error::FilesError;
-use super::folder::{CONFIG, POOLING, TOKENIZER};
+use super::folder::{CONFIG, MODULES, POOLING, TOKENIZER};
+use super::modules::module_files;
 use super::templates::CHAT_TEMPLATE;
 use crate::families::{self, Family};
 use crate::templates::PromptTemplate;
@@ -25,19 +26,33 @@ const RERANK_TEMPLATE: &str = "tokenizer.chat_template.rerank";
 /// The placeholders of the texts in it.
 const PLACES: [&str; 2] = ["{query}", "{document}"];
 
+/// llama.cpp's name of EmbeddingGemma's architecture.
+const EMBEDDING_GEMMA: &str = "gemma-embedding";
+
 /// Writes the folder files for the GGUF file `path`.
 pub(super) fn unpack(path: &Path) -> Result<TempDir, FilesError> {
     let file = File::open(path).map_err(FilesError::Weights)?;
     let config = gguf::config(&file).map_err(FilesError::Weights)?;
     let unsupported = |reason: String| FilesError::Weights(file.unsupported(reason));
     let tokenizer = tokenizer::build(&file).map_err(unsupported)?;
-    let mut files = vec![(CONFIG, config.to_string()), (TOKENIZER, tokenizer.to_string())];
+    let mut files: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut add = |name: &str, content: String| files.push((name.to_owned(), content.into_bytes()));
+    add(CONFIG, config.to_string());
+    add(TOKENIZER, tokenizer.to_string());
     if let Some(mode) = pooling(&file)? {
-        files.push((POOLING, json!({ (mode): true }).to_string()));
+        add(POOLING, json!({ (mode): true }).to_string());
     }
     if let Some(template) = template(&file.metadata, &config).map_err(unsupported)? {
-        files.push((CHAT_TEMPLATE, template));
+        add(CHAT_TEMPLATE, template);
     }
+    let dense = file.dense().map_err(FilesError::Weights)?;
+    if dense.is_empty() && file.architecture() == EMBEDDING_GEMMA {
+        tracing::warn!(
+            "The file has no dense modules (`dense_2`, `dense_3`): its vectors are not those of EmbeddingGemma, which has \
+             two; `convert_hf_to_gguf.py --sentence-transformers-dense-modules` writes them"
+        );
+    }
+    files.extend(dense_modules(&dense));
     let folder = tempfile::Builder::new().prefix("text-embeddings-router-gguf-").tempdir();
     let folder = folder.map_err(|error| FilesError::io(std::env::temp_dir(), error))?;
     for (name, content) in files {
@@ -47,6 +62,37 @@ pub(super) fn unpack(path: &Path) -> Result<TempDir, FilesError> {
         written.map_err(|error| FilesError::io(path, error))?;
     }
     Ok(folder)
+}
+
+/// The files of the dense modules: matrices without a bias or an activation.
+fn dense_modules(matrices: &[DenseMatrix]) -> Vec<(String, Vec<u8>)> {
+    if matrices.is_empty() {
+        return Vec::new();
+    }
+    let module = |path: &str, class: &str| json!({ "path": path, "type": format!("sentence_transformers.models.{class}") });
+    let mut modules = vec![module("", "Transformer"), module("1_Pooling", "Pooling")];
+    let mut files = Vec::new();
+    for (index, DenseMatrix { outputs, inputs, values }) in matrices.iter().enumerate() {
+        let path = format!("{}_Dense", index + 2);
+        modules.push(module(&path, "Dense"));
+        let config = json!({
+            "in_features": inputs, "out_features": outputs, "bias": false,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        });
+        let [config_file, weights] = module_files(&path, |_| true);
+        files.push((config_file, config.to_string().into_bytes()));
+        files.push((weights, safetensors(values, [*outputs, *inputs])));
+    }
+    files.push((MODULES.to_owned(), json!(modules).to_string().into_bytes()));
+    files
+}
+
+/// A safetensors file with the tensor `linear.weight`.
+fn safetensors(values: &[f32], shape: [usize; 2]) -> Vec<u8> {
+    let entry = json!({ "dtype": "F32", "shape": shape, "data_offsets": [0, size_of_val(values)] });
+    let header = json!({ "linear.weight": entry }).to_string();
+    let values = values.iter().flat_map(|value| value.to_le_bytes());
+    (header.len() as u64).to_le_bytes().into_iter().chain(header.into_bytes()).chain(values).collect()
 }
 
 /// The switch in `1_Pooling/config.json` for the file's pooling. `None` if the file names no pooling, or

@@ -56,9 +56,11 @@ pub fn embedding_head(
         return Err(FilesError::PromptExcluded);
     }
     let steps = modules::steps(&folder.modules, dense_path)?;
+    // The user's path starts in the folder of the GGUF file.
+    let root = if dense_path.is_some() { &folder.root } else { folder.files() };
     Ok(Head::Embedding {
         pool,
-        modules: modules::load(&folder.root, &steps, false)?,
+        modules: modules::load(root, &steps, false)?,
         token_modules: bge_m3(folder, TOKEN_VECTORS, folder.description.hidden, Activation::Identity)?
             .map(HeadModule::Dense)
             .into_iter()
@@ -77,7 +79,7 @@ pub fn scores_head(folder: &ModelFolder) -> Result<Head, FilesError> {
     let pool = folder.pooling.as_ref().and_then(super::config::PoolingConfig::pool);
     let Some(pool) = pool else { return Err(FilesError::ScoresWithoutPooling) };
     let steps = modules::steps(&folder.modules, None)?;
-    Ok(Head::Scores { pool, modules: modules::load(&folder.root, &steps, true)? })
+    Ok(Head::Scores { pool, modules: modules::load(folder.files(), &steps, true)? })
 }
 
 /// One of bge-m3's additional outputs, if the files of an XLM-RoBERTa model contain it.

@@ -13,6 +13,7 @@ use crate::{
 use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::BackendError;
+use text_embeddings_checkpoint::gguf::CONVERTED;
 
 /// The fields of `config.json`.
 #[derive(Debug, Deserialize)]
@@ -41,8 +42,8 @@ pub(super) struct DecoderConfig {
 pub(super) enum Mould {
     /// Norms before attention and before the MLP.
     Llama,
-    /// Like Llama, with one added to the norms' weights. Embeddings are multiplied by the square root of
-    /// their length.
+    /// Like Llama, with one added to the norms' weights unless the file holds the sums. Embeddings are
+    /// multiplied by the square root of their length.
     Gemma,
     /// Like Gemma, with further norms after attention and after the MLP.
     Gemma2,
@@ -144,7 +145,7 @@ pub(super) fn plan(value: &Value, config: &DecoderConfig, family: &DecoderFamily
     let hidden = config.hidden_size;
     let activation = activation(value, "hidden_act", &family.activation)?;
     let norm = |name: String, size| NormPlan {
-        add_one: family.is_gemma(),
+        add_one: family.is_gemma() && value[CONVERTED].is_null(),
         ..NormPlan::rms(name, size, config.rms_norm_eps)
     };
     let view = |mask: Mask, parameters: &[&Value], theta| -> Result<View> {

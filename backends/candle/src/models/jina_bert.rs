@@ -16,6 +16,7 @@ use crate::{
 };
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
+use text_embeddings_checkpoint::gguf::CONVERTED;
 
 pub(super) fn plan(value: &Value) -> Result<Plan> {
     let config: EncoderConfig = parse(value)?;
@@ -26,8 +27,9 @@ pub(super) fn plan(value: &Value) -> Result<Plan> {
         other => return Err(unsupported_value(value, "feed_forward_type", other, &["geglu", "reglu"])),
     };
     let has_head_norms = has_head_norms(value);
+    let is_separate = value[CONVERTED] == "separate";
     let layer = |index| {
-        let place = LayerPlace { config: &config, index, activation };
+        let place = LayerPlace { config: &config, index, activation, is_separate };
         if has_head_norms { place.normed_layer() } else { place.layer() }
     };
     let layers = (0..config.num_hidden_layers).map(layer).collect();
@@ -49,6 +51,8 @@ struct LayerPlace<'a> {
     config: &'a EncoderConfig,
     index: usize,
     activation: Activation,
+    /// Whether gate and up of its MLP are two matrices: [`CONVERTED`].
+    is_separate: bool,
 }
 
 impl LayerPlace<'_> {
@@ -75,11 +79,16 @@ impl LayerPlace<'_> {
     /// A gated MLP. The gate is half `gate_half` of its first matrix.
     fn mlp(&self, [first, last]: [&str; 2], gate_half: usize) -> MlpPlan {
         let (hidden, inner) = (self.config.hidden_size, self.config.intermediate_size);
-        let both = self.part(first, [2 * inner, hidden]).biased(false);
-        let half = |half: usize| both.clone().rows(half * inner..(half + 1) * inner);
+        let part = |name: &str, rows| self.part(name, [rows, hidden]).biased(false);
+        let half = |half: usize| part(first, 2 * inner).rows(half * inner..(half + 1) * inner);
+        let [gate, up] = if self.is_separate {
+            [part("mlp.gate_layer", inner), part(first, inner)]
+        } else {
+            [half(gate_half), half(1 - gate_half)]
+        };
         MlpPlan::Gated {
-            gate: half(gate_half),
-            up: half(1 - gate_half),
+            gate,
+            up,
             down: self.part(last, [hidden, inner]).into(),
             activation: self.activation,
         }

@@ -16,6 +16,7 @@ use crate::{
 use serde::Deserialize;
 use serde_json::Value;
 use text_embeddings_backend_core::Activation;
+use text_embeddings_checkpoint::gguf::CONVERTED;
 
 /// The remote code's field names, which come from GPT-2, with the names in transformers. If a file has both,
 /// the remote code's counts.
@@ -127,23 +128,27 @@ fn mlp(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -
 }
 
 /// The checkpoint stores the experts' matrices one below the other. The second matrix of each expert is
-/// transposed.
+/// transposed, except in a converted file, which has no bias either.
 fn experts(value: &Value, config: &EncoderConfig, settings: &Settings, name: &str) -> Result<MlpPlan> {
     let (hidden, inner, count) =
         (config.hidden_size, config.intermediate_size, settings.num_experts.unwrap_or(0));
     refuse(value, &[(count == 0, "moe_every_n_layers without num_experts")])?;
-    let stored = |tensor: &str, index: usize, transposed| MatrixPart {
-        weight: format!("{name}.experts.mlp.{tensor}"),
+    let is_converted = !value[CONVERTED].is_null();
+    let ending = if is_converted { ".weight" } else { "" };
+    let stored = |tensor: &str, [rows, columns]: [usize; 2], index: usize, transposed| MatrixPart {
+        weight: format!("{name}.experts.mlp.{tensor}{ending}"),
         bias: None,
-        shape: [count * inner, hidden],
-        rows: index * inner..(index + 1) * inner,
+        shape: [count * rows, columns],
+        rows: index * rows..(index + 1) * rows,
         transposed,
     };
-    let expert = |index| [stored("w1", index, false).into(), stored("w2", index, true).into()];
+    let shape = if is_converted { [hidden, inner] } else { [inner, hidden] };
+    let down = |index| stored("w2", shape, index, !is_converted);
+    let expert = |index| [stored("w1", [inner, hidden], index, false).into(), down(index).into()];
     Ok(MlpPlan::Experts(ExpertsPlan {
         router: MatrixPart::new(&format!("{name}.router.layer"), [count, hidden]).biased(false).into(),
         mlps: (0..count).map(expert).collect(),
-        bias: format!("{name}.experts.bias"),
+        bias: (!is_converted).then(|| format!("{name}.experts.bias")),
         hidden,
         top: settings.moe_top_k.unwrap_or(1),
         activation: activation(value, "activation_function", &config.hidden_act)?,

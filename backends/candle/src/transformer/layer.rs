@@ -49,8 +49,8 @@ struct Experts<O: Operations> {
     router: O::Matrix,
     /// Up and down.
     mlps: Vec<[O::Matrix; 2]>,
-    /// One row.
-    bias: O::Table,
+    /// One row, if there is a bias.
+    bias: Option<O::Table>,
     top: usize,
     activation: Activation,
     inner: Precision,
@@ -302,7 +302,7 @@ impl<O: Operations> Mlp<O> {
                 Self::Experts(Experts {
                     router: weights.matrix(&experts.router, Precision::High)?,
                     mlps: experts.mlps.iter().map(expert).collect::<Result<_>>()?,
-                    bias: weights.row(&experts.bias, experts.hidden)?,
+                    bias: experts.bias.as_ref().map(|bias| weights.row(bias, experts.hidden)).transpose()?,
                     top: experts.top,
                     activation: experts.activation,
                     inner,
@@ -365,8 +365,9 @@ impl<O: Operations> Experts<O> {
             let result = operations.linear(&activated, down)?;
             operations.add_rows(&result, rows, factors, hidden)?;
         }
+        let Some(bias) = &self.bias else { return Ok(()) };
         let zeros = vec![0; logits.len() / self.mlps.len()];
-        let bias = operations.embed(&[(&self.bias, &zeros)], 1.0, None)?;
+        let bias = operations.embed(&[(bias, &zeros)], 1.0, None)?;
         operations.add(&bias, None, hidden)
     }
 }

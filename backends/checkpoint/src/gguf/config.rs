@@ -5,10 +5,18 @@
 
 use super::{
     File,
-    translate::{DIVISORS, GgufArchitecture, Sight, TransformerKind, answers, labels},
+    architectures::{DIVISORS, DecoderStyle, GgufArchitecture, Sight, TransformerKind},
+    metadata_reader::MetadataReader,
+    translate::{answers, labels},
 };
 use crate::{CheckpointError, encoding::F32};
 use serde_json::{Map, Value, json};
+
+/// The field that says that the tensors have the values that llama.cpp's converter gives them, where
+/// [`Tensor`](crate::Tensor) cannot undo its change: weights of Gemma's norms are larger by 1, experts have
+/// no bias and the second matrix of their MLPs is transposed, and the halves of Jina's gated MLPs may be two
+/// matrices (`"separate"` instead of `true`).
+pub const CONVERTED: &str = "llama_cpp_converted";
 
 /// The value of `pooling_type` for a re-ranker.
 const RANK: usize = 4;
@@ -24,9 +32,11 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
     let architecture = GgufArchitecture::of(file)?;
     let reader = MetadataReader { file, name: architecture.name };
     let config = match architecture.body {
-        TransformerKind::Decoder { .. } => decoder(&reader)?,
+        TransformerKind::Decoder(style) => decoder(&reader, style)?,
         TransformerKind::Bert => bert(&reader)?,
         TransformerKind::Nomic => nomic(&reader)?,
+        TransformerKind::JinaAlibi => jina_alibi(&reader)?,
+        TransformerKind::JinaRotary => jina_rotary(&reader)?,
         TransformerKind::Modern => modern(&reader)?,
     };
     let is_causal = file.metadata.switch(&reader.key("attention.causal"));
@@ -42,7 +52,7 @@ pub fn config(file: &File) -> Result<Value, CheckpointError> {
     check_head(&reader, architecture, causal)?;
     let Value::Object(mut config) = config else { return Ok(config) };
     config.insert("model_type".to_owned(), model_type.into());
-    if matches!(architecture.body, TransformerKind::Decoder { .. }) {
+    if matches!(architecture.body, TransformerKind::Decoder(_)) {
         config.insert("is_causal".to_owned(), causal.into());
     }
     if let Some(name) = file.metadata.text("general.name") {
@@ -87,7 +97,7 @@ fn check_head(
     causal: bool,
 ) -> Result<(), CheckpointError> {
     let file = reader.file;
-    let is_decoder = matches!(architecture.body, TransformerKind::Decoder { .. });
+    let is_decoder = matches!(architecture.body, TransformerKind::Decoder(_));
     let has = |name: &str| file.shape(name).is_some();
     let left_out = |what: &str| {
         Err(file.unsupported(format!(
@@ -119,101 +129,6 @@ fn check_head(
     }
 }
 
-/// Reads the metadata of one architecture.
-struct MetadataReader<'f> {
-    file: &'f File,
-    /// The architecture. The names of its metadata begin with it.
-    name: &'static str,
-}
-
-impl MetadataReader<'_> {
-    fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.name)
-    }
-
-    fn missing(&self, name: &str) -> CheckpointError {
-        self.file.damaged(format!("its metadata entry `{}` is missing or not a number", self.key(name)))
-    }
-
-    fn number(&self, name: &str) -> Result<usize, CheckpointError> {
-        self.file.metadata.number(&self.key(name)).ok_or_else(|| self.missing(name))
-    }
-
-    fn real(&self, name: &str) -> Result<f64, CheckpointError> {
-        self.file.metadata.real(&self.key(name)).ok_or_else(|| self.missing(name))
-    }
-
-    fn pooling(&self) -> Option<usize> {
-        self.file.metadata.number(&self.key("pooling_type"))
-    }
-
-    /// The number of rows of the matrix `tensor`.
-    fn rows(&self, tensor: &str) -> Result<usize, CheckpointError> {
-        match self.file.shape(tensor) {
-            Some([rows, _]) => Ok(*rows),
-            _ => Err(self.file.damaged(format!("it has no matrix `{tensor}`"))),
-        }
-    }
-
-    /// Refuses every form of rotary positions except the plain one over all `head` values of a head.
-    fn check_rotary(&self, head: usize) -> Result<(), CheckpointError> {
-        let scaling = self.file.metadata.text(&self.key("rope.scaling.type"));
-        if let Some(kind) = scaling.filter(|kind| *kind != "none") {
-            return Err(self.file.unsupported(format!(
-                "`{}` is {kind:?}, which is not supported",
-                self.key("rope.scaling.type")
-            )));
-        }
-        match self.file.metadata.number(&self.key("rope.dimension_count")) {
-            Some(rotated) if rotated != head => Err(self.file.unsupported(format!(
-                "`{}` is {rotated} and a head has {head} values, which is not supported",
-                self.key("rope.dimension_count")
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// Refuses a metadata number that contradicts the shape of a matrix. The file's length bounds the shapes,
-    /// so it also bounds the memory that depends on these numbers.
-    fn check(&self, number: &str, tensor: &str, shape: [Option<usize>; 2]) -> Result<(), CheckpointError> {
-        let Some(found) = self.file.shape(tensor) else {
-            return Err(self.file.damaged(format!("it has no tensor `{tensor}`")));
-        };
-        let fits = found.len() == 2
-            && shape.iter().zip(found).all(|(size, found)| size.is_none_or(|size| size == *found));
-        if fits {
-            return Ok(());
-        }
-        Err(self.file.damaged(format!(
-            "`{}` does not fit the shape {found:?} of the tensor `{tensor}`",
-            self.key(number)
-        )))
-    }
-
-    /// The fields that all architectures have. The first matrix of an MLP has `parts` times the rows of the
-    /// inner size.
-    fn sizes(&self, parts: usize) -> Result<Value, CheckpointError> {
-        let hidden = self.number("embedding_length")?;
-        let (layers, inner) = (self.number("block_count")?, self.number("feed_forward_length")?);
-        self.check("embedding_length", "token_embd.weight", [None, Some(hidden)])?;
-        self.check("feed_forward_length", "blk.0.ffn_up.weight", [inner.checked_mul(parts), Some(hidden)])?;
-        if self.file.layers() != layers {
-            return Err(self.file.damaged(format!(
-                "`{}` is {layers}, but there are tensors of {} layers",
-                self.key("block_count"),
-                self.file.layers()
-            )));
-        }
-        Ok(json!({
-            "hidden_size": hidden,
-            "intermediate_size": inner,
-            "num_hidden_layers": layers,
-            "num_attention_heads": self.number("attention.head_count")?,
-            "vocab_size": self.rows("token_embd.weight")?,
-        }))
-    }
-}
-
 fn joined(first: Value, second: Value) -> Value {
     match (first, second) {
         (Value::Object(mut first), Value::Object(second)) => {
@@ -224,8 +139,8 @@ fn joined(first: Value, second: Value) -> Value {
     }
 }
 
-fn decoder(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
-    let file = reader.file;
+fn decoder(reader: &MetadataReader<'_>, style: DecoderStyle) -> Result<Value, CheckpointError> {
+    let (file, is_gemma) = (reader.file, style == DecoderStyle::Gemma);
     let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
     let key = file.metadata.number(&reader.key("attention.key_length"));
     let head = key.or_else(|| hidden.checked_div(heads)).unwrap_or(0);
@@ -238,7 +153,8 @@ fn decoder(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     reader.check_rotary(head)?;
     let context = reader.number("context_length")?;
     let window = file.metadata.number(&reader.key("attention.sliding_window"));
-    if let Some(window) = window.filter(|window| (1..context).contains(window)) {
+    let window = window.filter(|window| (1..context).contains(window));
+    if let Some(window) = window.filter(|_| !is_gemma) {
         return Err(file.unsupported(format!(
             "`{}` is {window}, which is not supported",
             reader.key("attention.sliding_window")
@@ -263,7 +179,7 @@ fn decoder(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     // Without an output embedding, llama.cpp uses the token embedding. A re-ranker's head replaces both.
     let tied = file.shape("output.weight").is_none() && answers(file).is_none();
     let theta = file.metadata.real(&reader.key("rope.freq_base")).unwrap_or(10_000.0);
-    Ok(joined(
+    let config = joined(
         reader.sizes(1)?,
         json!({
             "num_key_value_heads": pairs,
@@ -278,6 +194,24 @@ fn decoder(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
             "hidden_act": "silu",
             "attention_bias": reader.name != "qwen2" && file.shape("blk.0.attn_q.bias").is_some(),
             "tie_word_embeddings": tied,
+        }),
+    );
+    if !is_gemma {
+        return Ok(config);
+    }
+    // The defaults are llama.cpp's.
+    let pattern = reader.pattern()?.unwrap_or(6);
+    let base = file.metadata.real(&reader.key("rope.freq_base_swa")).unwrap_or(10_000.0);
+    Ok(joined(
+        config,
+        json!({
+            CONVERTED: true,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": head,
+            "sliding_window": window,
+            "sliding_window_pattern": pattern,
+            "rope_local_base_freq": base,
+            "use_bidirectional_attention": reader.name == "gemma-embedding",
         }),
     ))
 }
@@ -307,7 +241,7 @@ fn modern(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let has = |name: &str| file.shape(name).is_some();
     // Without a window, every layer attends to the whole text. Defaults of the others are llama.cpp's.
     let window = number("attention.sliding_window").filter(|window| *window > 0);
-    let every = if window.is_some() { number("attention.sliding_window_pattern").unwrap_or(3) } else { 1 };
+    let every = if window.is_some() { reader.pattern()?.unwrap_or(3) } else { 1 };
     let pooling = match number("classifier.pooling_type") {
         None | Some(1) => "mean",
         Some(2) => "cls",
@@ -337,45 +271,81 @@ fn modern(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     ))
 }
 
-fn bert(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
-    let types = if reader.file.shape("token_types.weight").is_some() {
-        reader.rows("token_types.weight")?
-    } else {
-        0
+/// The fields of BERT and its kinds. The first matrix of an MLP has `parts` times the rows of the inner size.
+fn encoder(reader: &MetadataReader<'_>, parts: usize, longest: usize) -> Result<Value, CheckpointError> {
+    let types = match reader.file.shape("token_types.weight") {
+        Some(_) => reader.rows("token_types.weight")?,
+        None => 0,
     };
     Ok(joined(
-        reader.sizes(1)?,
+        reader.sizes(parts)?,
         json!({
             "layer_norm_eps": reader.real("attention.layer_norm_epsilon")?,
-            "max_position_embeddings": reader.rows("position_embd.weight")?,
+            "max_position_embeddings": longest,
             "type_vocab_size": types,
             "hidden_act": "gelu",
         }),
     ))
 }
 
+fn bert(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
+    encoder(reader, 1, reader.rows("position_embd.weight")?)
+}
+
+/// Jina's BERT. Former converters wrote the halves of its gated MLPs as two matrices.
+fn jina_alibi(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
+    let has = |name: &str| reader.file.shape(&format!("blk.0.{name}.weight")).is_some();
+    let is_separate = has("ffn_gate");
+    let converted = if is_separate { json!("separate") } else { json!(true) };
+    let mut config = joined(
+        encoder(reader, if is_separate { 1 } else { 2 }, reader.number("context_length")?)?,
+        json!({
+            CONVERTED: converted,
+            "position_embedding_type": "alibi",
+            "feed_forward_type": "geglu",
+        }),
+    );
+    if has("attn_q_norm") {
+        config["auto_map"] = json!({ "AutoConfig": "jinaai/jina-bert-v2-qk-post-norm--configuration_bert" });
+    }
+    Ok(config)
+}
+
+/// jina-embeddings-v3. Its positions are counted as `RoBERTa`'s, from 2.
+fn jina_rotary(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
+    let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
+    reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
+    Ok(joined(
+        encoder(reader, 1, reader.number("context_length")?.saturating_add(2))?,
+        json!({ "pad_token_id": 1, "rotary_emb_base": reader.real("rope.freq_base")? }),
+    ))
+}
+
 fn nomic(reader: &MetadataReader<'_>) -> Result<Value, CheckpointError> {
     let (hidden, heads) = (reader.number("embedding_length")?, reader.number("attention.head_count")?);
     reader.check_rotary(hidden.checked_div(heads).unwrap_or(0))?;
-    let types = if reader.file.shape("token_types.weight").is_some() {
-        reader.rows("token_types.weight")?
-    } else {
-        0
-    };
-    let has = |name: &str| reader.file.shape(&format!("blk.0.{name}.bias")).is_some();
-    Ok(joined(
-        reader.sizes(1)?,
+    let has = |name: &str| reader.file.shape(&format!("blk.0.{name}")).is_some();
+    let config = joined(
+        encoder(reader, 1, reader.number("context_length")?)?,
         json!({
-            "layer_norm_eps": reader.real("attention.layer_norm_epsilon")?,
-            "max_position_embeddings": reader.number("context_length")?,
-            "type_vocab_size": types,
-            "hidden_act": "silu",
-            "activation_function": if reader.file.shape("blk.0.ffn_gate.weight").is_some() { "swiglu" } else { "gelu" },
+            "activation_function": if has("ffn_gate.weight") { "swiglu" } else { "gelu" },
             "rotary_emb_base": reader.real("rope.freq_base")?,
             "rotary_emb_fraction": 1.0,
-            "qkv_proj_bias": has("attn_qkv"),
-            "mlp_fc1_bias": has("ffn_up"),
-            "mlp_fc2_bias": has("ffn_down"),
+            "qkv_proj_bias": has("attn_qkv.bias"),
+            "mlp_fc1_bias": has("ffn_up.bias"),
+            "mlp_fc2_bias": has("ffn_down.bias"),
         }),
-    ))
+    );
+    match reader.file.metadata.number(&reader.key("moe_every_n_layers")) {
+        None | Some(0) => Ok(config),
+        Some(every) => Ok(joined(
+            config,
+            json!({
+                CONVERTED: true,
+                "moe_every_n_layers": every,
+                "num_experts": reader.number("expert_count")?,
+                "moe_top_k": reader.number("expert_used_count")?,
+            }),
+        )),
+    }
 }

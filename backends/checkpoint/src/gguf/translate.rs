@@ -1,40 +1,14 @@
-//! llama.cpp's architectures: the names of their tensors, and the changes that its converter made.
+//! A file's tensors under their names in `transformers`, without the changes that llama.cpp's converter made.
 //!
-//! Each row of [`ARCHITECTURES`] describes one architecture. What must hold: a tensor without an entry in its
-//! row is an error, because dropping it would silently change scores.
+//! What must hold: a tensor without an entry in its architecture's row is an error, because dropping it would
+//! silently change scores.
 
-use super::File;
+use super::{
+    File,
+    architectures::{DENSE, DIVISORS, DecoderStyle, GgufArchitecture, TransformerKind},
+};
 use crate::{CheckpointError, Source, Tensor, insert};
 use std::collections::BTreeMap;
-
-/// A supported architecture of llama.cpp.
-pub(super) struct GgufArchitecture {
-    /// Its name in `general.architecture`.
-    pub(super) name: &'static str,
-    /// `model_type` in config.json.
-    pub(super) model_type: &'static str,
-    pub(super) sight: Sight,
-    /// The prefix of its class names in `transformers`.
-    pub(super) class: &'static str,
-    pub(super) body: TransformerKind,
-    /// The prefix of a layer's number in the tensor names of `transformers`.
-    layers: &'static str,
-    /// The names of a layer's tensors, without `.weight` and `.bias`: llama.cpp's name, then the name in
-    /// `transformers`.
-    layer: &'static [(&'static str, &'static str)],
-    /// The names of all other tensors, in the same form.
-    others: &'static [(&'static str, &'static str)],
-}
-
-/// The tokens that a token attends to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sight {
-    /// Earlier ones, unless the file says otherwise. Holds the `model_type` of models in which tokens also
-    /// attend to later ones.
-    Back(&'static str),
-    /// All tokens.
-    Both,
-}
 
 /// The special tokens around texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,224 +21,25 @@ pub enum Separators {
     Single,
 }
 
-/// The kind of model, which decides the form of its configuration.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum TransformerKind {
-    /// Causal, with RMS norms and rotary positions.
-    Decoder {
-        /// Whether the rows of queries and keys are interleaved, as another form of rotary positions needs.
-        interleaved: bool,
-    },
-    /// BERT, and RoBERTa without the positions below its first one.
-    Bert,
-    /// BERT with rotary positions and a gated MLP.
-    Nomic,
-    /// `ModernBERT`: windows in most layers.
-    Modern,
-}
-
-const DECODER_LAYER: &[(&str, &str)] = &[
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_q_norm", "self_attn.q_norm"),
-    ("attn_k_norm", "self_attn.k_norm"),
-    ("attn_output", "self_attn.o_proj"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-];
-
-const DECODER_OTHERS: &[(&str, &str)] = &[
-    ("token_embd", "model.embed_tokens"),
-    ("output_norm", "model.norm"),
-    (OUTPUT, "lm_head"),
-    (SCORES, "score"),
-];
-
-/// Divisors of the rotary frequencies of a decoder. The configuration holds them.
-pub(super) const DIVISORS: &str = "rope_freqs.weight";
-
-const BERT_OTHERS: &[(&str, &str)] = &[
-    ("token_embd", "embeddings.word_embeddings"),
-    ("token_types", "embeddings.token_type_embeddings"),
-    ("position_embd", "embeddings.position_embeddings"),
-    ("token_embd_norm", "embeddings.LayerNorm"),
-    // BERT's pooler and classifier: a dense layer with tanh, then the scores. RoBERTa's head is the same
-    // under other names.
-    ("cls", "pooler.dense"),
-    (SCORES, "classifier"),
-];
-
-/// The output embedding of a causal model.
-const OUTPUT: &str = "output";
-/// The head that computes scores.
-const SCORES: &str = "cls.output";
-
-pub(super) const ARCHITECTURES: [GgufArchitecture; 8] = [
-    GgufArchitecture {
-        name: "qwen3",
-        model_type: "qwen3",
-        sight: Sight::Back("qwen3"),
-        class: "Qwen3",
-        body: TransformerKind::Decoder { interleaved: false },
-        layers: "model.layers",
-        layer: DECODER_LAYER,
-        others: DECODER_OTHERS,
-    },
-    GgufArchitecture {
-        name: "qwen2",
-        model_type: "qwen2",
-        sight: Sight::Back("qwen2"),
-        class: "Qwen2",
-        body: TransformerKind::Decoder { interleaved: false },
-        layers: "model.layers",
-        layer: DECODER_LAYER,
-        others: DECODER_OTHERS,
-    },
-    GgufArchitecture {
-        name: "llama",
-        model_type: "llama",
-        sight: Sight::Back("llama_bidirec"),
-        class: "Llama",
-        body: TransformerKind::Decoder { interleaved: true },
-        layers: "model.layers",
-        layer: DECODER_LAYER,
-        others: DECODER_OTHERS,
-    },
-    GgufArchitecture {
-        name: "llama-embed",
-        model_type: "llama_bidirec",
-        sight: Sight::Both,
-        class: "LlamaBidirectional",
-        body: TransformerKind::Decoder { interleaved: true },
-        layers: "model.layers",
-        layer: DECODER_LAYER,
-        others: DECODER_OTHERS,
-    },
-    GgufArchitecture {
-        name: "eurobert",
-        model_type: "eurobert",
-        sight: Sight::Both,
-        class: "EuroBert",
-        body: TransformerKind::Decoder { interleaved: false },
-        layers: "model.layers",
-        layer: DECODER_LAYER,
-        others: DECODER_OTHERS,
-    },
-    GgufArchitecture {
-        name: "bert",
-        model_type: "bert",
-        sight: Sight::Both,
-        class: "Bert",
-        body: TransformerKind::Bert,
-        layers: "encoder.layer",
-        layer: &[
-            ("attn_q", "attention.self.query"),
-            ("attn_k", "attention.self.key"),
-            ("attn_v", "attention.self.value"),
-            ("attn_output", "attention.output.dense"),
-            ("attn_output_norm", "attention.output.LayerNorm"),
-            ("ffn_up", "intermediate.dense"),
-            ("ffn_down", "output.dense"),
-            ("layer_output_norm", "output.LayerNorm"),
-        ],
-        others: BERT_OTHERS,
-    },
-    GgufArchitecture {
-        name: "modern-bert",
-        model_type: "modernbert",
-        sight: Sight::Both,
-        class: "ModernBert",
-        body: TransformerKind::Modern,
-        layers: "layers",
-        layer: &[
-            ("attn_norm", "attn_norm"),
-            ("attn_qkv", "attn.Wqkv"),
-            ("attn_output", "attn.Wo"),
-            ("ffn_norm", "mlp_norm"),
-            ("ffn_up", "mlp.Wi"),
-            ("ffn_down", "mlp.Wo"),
-        ],
-        others: &[
-            ("token_embd", "embeddings.tok_embeddings"),
-            ("token_embd_norm", "embeddings.norm"),
-            ("output_norm", "final_norm"),
-            ("cls", "head.dense"),
-            ("cls.norm", "head.norm"),
-            (SCORES, "classifier"),
-        ],
-    },
-    GgufArchitecture {
-        name: "nomic-bert",
-        model_type: "nomic_bert",
-        sight: Sight::Both,
-        class: "NomicBert",
-        body: TransformerKind::Nomic,
-        layers: "encoder.layers",
-        layer: &[
-            ("attn_qkv", "attn.Wqkv"),
-            ("attn_output", "attn.out_proj"),
-            ("attn_output_norm", "norm1"),
-            ("ffn_up", "mlp.fc11"),
-            ("ffn_gate", "mlp.fc12"),
-            ("ffn_down", "mlp.fc2"),
-            ("layer_output_norm", "norm2"),
-        ],
-        others: &[
-            ("token_embd", "embeddings.word_embeddings"),
-            ("token_types", "embeddings.token_type_embeddings"),
-            ("token_embd_norm", "emb_ln"),
-        ],
-    },
-];
-
-impl GgufArchitecture {
-    /// The row of [`ARCHITECTURES`] for a file.
-    pub(super) fn of(file: &File) -> Result<&'static Self, CheckpointError> {
-        let name = file.architecture();
-        ARCHITECTURES.iter().find(|architecture| architecture.name == name).ok_or_else(|| {
-            let known: Vec<_> = ARCHITECTURES.iter().map(|architecture| architecture.name).collect();
-            file.unsupported(format!(
-                "its architecture (`general.architecture`) is {name:?}, which is not supported as GGUF: only {} are; \
-                 choose a repository with safetensors weights",
-                known.join(", ")
-            ))
-        })
-    }
-
-    /// The name in `transformers` of llama.cpp's tensor `name`; `None` if the architecture has no such
-    /// tensor.
-    fn translate(&self, name: &str) -> Option<String> {
-        let (stem, ending) =
-            name.rsplit_once('.').filter(|(_, ending)| ["weight", "bias"].contains(ending))?;
-        let find = |names: &[(&str, &'static str)], stem: &str| {
-            names.iter().find(|(theirs, _)| *theirs == stem).map(|(_, ours)| *ours)
-        };
-        let Some((layer, part)) = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
-            return find(self.others, stem).map(|ours| format!("{ours}.{ending}"));
-        };
-        let number: usize = layer.parse().ok()?;
-        find(self.layer, part).map(|ours| format!("{}.{number}.{ours}.{ending}", self.layers))
-    }
-}
-
 /// The special tokens around the texts of a file's model.
 #[must_use]
 pub fn separators(file: &File) -> Separators {
     match GgufArchitecture::of(file).map(|architecture| architecture.body) {
-        Ok(TransformerKind::Bert | TransformerKind::Nomic) => Separators::Double,
+        Ok(
+            TransformerKind::Bert
+            | TransformerKind::Nomic
+            | TransformerKind::JinaAlibi
+            | TransformerKind::JinaRotary,
+        ) => Separators::Double,
         Ok(TransformerKind::Modern) => Separators::Single,
-        Ok(TransformerKind::Decoder { .. }) | Err(_) => Separators::Switched,
+        Ok(TransformerKind::Decoder(_)) | Err(_) => Separators::Switched,
     }
 }
 
 /// The ids of the answer tokens, if the re-ranker's head is two rows of the output embedding. Its labels are
 /// then tokens of the model.
 pub(super) fn answers(file: &File) -> Option<Vec<usize>> {
-    let TransformerKind::Decoder { .. } = GgufArchitecture::of(file).ok()?.body else { return None };
+    let TransformerKind::Decoder(_) = GgufArchitecture::of(file).ok()?.body else { return None };
     let labels = labels(file)?;
     let tokens = file.metadata.texts("tokenizer.ggml.tokens")?;
     if labels != ["yes", "no"] || file.shape("cls.output.weight")?.first() != Some(&labels.len()) {
@@ -286,8 +61,12 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
     let count = |name: &str| file.metadata.number(&format!("{}.attention.{name}", architecture.name));
     let heads = |name: &str| count(name).or_else(|| count("head_count")).unwrap_or(0);
     let mut found = BTreeMap::new();
-    let is_decoder = matches!(architecture.body, TransformerKind::Decoder { .. });
-    for (name, tensor) in file.tensors.iter().filter(|(name, _)| !(is_decoder && *name == DIVISORS)) {
+    let elsewhere = |name: &str| match architecture.body {
+        TransformerKind::Decoder(DecoderStyle::Gemma) => DENSE.contains(&name),
+        TransformerKind::Decoder(_) => name == DIVISORS,
+        _ => false,
+    };
+    for (name, tensor) in file.tensors.iter().filter(|(name, _)| !elsewhere(name)) {
         let mut tensor = tensor.clone();
         let Some(mut translated) = architecture.translate(name) else {
             return Err(source.unsupported(format!(
@@ -296,7 +75,11 @@ pub(super) fn tensors(file: &File, source: &Source) -> Result<BTreeMap<String, T
                 architecture.name
             )));
         };
-        if architecture.body == (TransformerKind::Decoder { interleaved: true }) {
+        // The matrices of experts, one below the other.
+        if tensor.shape().len() == 3 && architecture.body == TransformerKind::Nomic {
+            tensor = tensor.flattened();
+        }
+        if architecture.body == (TransformerKind::Decoder(DecoderStyle::Interleaved)) {
             let heads = match name.rsplit('.').nth(1) {
                 Some("attn_q") => Some(heads("head_count")),
                 Some("attn_k") => Some(heads("head_count_kv")),

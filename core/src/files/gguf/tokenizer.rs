@@ -1,15 +1,18 @@
 //! Translates a GGUF file's vocabulary into the content of a `tokenizer.json`.
 //!
 //! Input: the metadata under `tokenizer.ggml`. Output: the tokenizer that the file was converted from, as far
-//! as the file describes it. llama.cpp has three kinds of tokenizers (`gpt2`, `bert`, `t5`), and names the
-//! rules that split a text into words. What must hold: an unknown kind or rule is refused by name, because
-//! wrong tokens silently give wrong scores.
+//! as the file describes it. llama.cpp has four kinds of tokenizers (`gpt2`, `llama`, `bert`, `t5`), and
+//! names the rules that split a text into words. What must hold: an unknown kind or rule is refused by name,
+//! because wrong tokens silently give wrong scores.
+
+mod merges;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use text_embeddings_checkpoint::gguf::{self, File, Metadata, Separators};
 
 /// The kinds of tokens, by llama.cpp's numbers.
+const NORMAL: i64 = 1;
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 const UNUSED: i64 = 5;
@@ -45,7 +48,12 @@ const WORDS: [WordRules; 4] = [
         is_composed: false,
         ignore_merges: true,
     },
-    WordRules { names: &["gpt-2", "roberta-bpe"], pattern: None, is_composed: false, ignore_merges: false },
+    WordRules {
+        names: &["gpt-2", "roberta-bpe", "jina-v2-code", "jina-v2-de", "jina-v2-es"],
+        pattern: None,
+        is_composed: false,
+        ignore_merges: false,
+    },
     WordRules { names: &["modern-bert"], pattern: None, is_composed: true, ignore_merges: false },
 ];
 
@@ -54,10 +62,11 @@ pub(super) fn build(file: &File) -> Result<Value, String> {
     let vocabulary = Vocabulary::read(file)?;
     match file.metadata.text("tokenizer.ggml.model") {
         Some("gpt2") => vocabulary.byte_level(),
+        Some("llama") => vocabulary.sentence_piece(),
         Some("bert") => vocabulary.word_piece(),
         Some("t5") => vocabulary.unigram(),
         other => Err(format!(
-            "its vocabulary (`tokenizer.ggml.model`) is {}, which is not supported: only \"gpt2\", \"bert\" and \"t5\" are",
+            "its vocabulary (`tokenizer.ggml.model`) is {}, which is not supported: only \"gpt2\", \"llama\", \"bert\" and \"t5\" are",
             other.map_or_else(|| "missing".to_owned(), |name| format!("{name:?}"))
         )),
     }
@@ -169,12 +178,13 @@ impl<'f> Vocabulary<'f> {
     }
 
     /// The special tokens of a causal model: one before and one after each text, if the file switches them
-    /// on.
-    fn causal(&self) -> Result<Value, String> {
-        let token = |switch: &str, name: &str| {
-            self.switch(switch, false).then(|| self.special(&[name], &format!("({name})"))).transpose()
+    /// on. `has_first` says whether there is one before if the file says nothing.
+    fn causal(&self, has_first: bool) -> Result<Value, String> {
+        let token = |name: &str, default: bool| {
+            let is_on = self.switch(&format!("add_{name}_token"), default);
+            is_on.then(|| self.special(&[name], &format!("({name})"))).transpose()
         };
-        let (before, after) = (token("add_bos_token", "bos")?, token("add_eos_token", "eos")?);
+        let (before, after) = (token("bos", has_first)?, token("eos", false)?);
         Ok(Self::frame(&Frame { before, after, between: before, second: 0 }))
     }
 
@@ -211,7 +221,7 @@ impl<'f> Vocabulary<'f> {
             },
         );
         let frame = match self.separators {
-            Separators::Switched => self.causal()?,
+            Separators::Switched => self.causal(false)?,
             Separators::Double => self.roberta()?,
             Separators::Single => self.modern()?,
         };
@@ -231,6 +241,48 @@ impl<'f> Vocabulary<'f> {
         }))
     }
 
+    /// `llama`: byte-pair encoding of whole texts (`SentencePiece`'s). The file has scores instead of merges.
+    fn sentence_piece(&self) -> Result<Value, String> {
+        if self.separators != Separators::Switched {
+            return Err("its vocabulary is \"llama\", which is only supported for decoders".to_owned());
+        }
+        let scores = self.scores()?;
+        let normal = self.kinds.iter().zip(self.tokens).zip(scores).enumerate();
+        let normal = normal.filter(|(_, ((kind, _), _))| **kind == NORMAL);
+        let merges = merges::of_scores(normal.map(|(id, ((_, token), score))| (token.as_str(), id, score)))?;
+        let prefix =
+            self.switch("add_space_prefix", true).then(|| json!({ "type": "Prepend", "prepend": WORD }));
+        let spaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": WORD });
+        let rules: Vec<Value> = prefix.into_iter().chain([spaces]).collect();
+        let unknown = self.special(&["unknown"], "<unk>")?;
+        Ok(json!({
+            "version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": self.added(),
+            "normalizer": { "type": "Sequence", "normalizers": rules },
+            "pre_tokenizer": null,
+            "post_processor": self.causal(true)?,
+            "decoder": { "type": "Sequence", "decoders": [
+                { "type": "Replace", "pattern": { "String": WORD }, "content": " " },
+                { "type": "ByteFallback" },
+                { "type": "Fuse" },
+            ] },
+            "model": {
+                "type": "BPE", "dropout": null, "unk_token": unknown.1, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
+                "vocab": self.ids(|_, token| token.to_owned())?, "merges": merges,
+            },
+        }))
+    }
+
+    /// One score for each token.
+    fn scores(&self) -> Result<Vec<f64>, String> {
+        let scores = self.metadata.reals("tokenizer.ggml.scores").unwrap_or_default();
+        if scores.len() == self.tokens.len() {
+            return Ok(scores);
+        }
+        Err("its vocabulary does not have one score (`tokenizer.ggml.scores`) for each token".to_owned())
+    }
+
     /// `bert`: the longest pieces of a word. llama.cpp marks the pieces that begin a word, while BERT marks
     /// the others. Names in brackets stay unchanged.
     fn word_piece(&self) -> Result<Value, String> {
@@ -244,10 +296,10 @@ impl<'f> Vocabulary<'f> {
             (self.special(&["cls", "bos"], "[CLS]")?, self.special(&["seperator", "eos"], "[SEP]")?);
         let unknown = self.special(&["unknown"], "[UNK]")?;
         // The file does not say whether texts are lower-cased. A vocabulary for lower-cased texts has no
-        // capitals.
+        // capitals, except those that have no small form, such as ℝ.
         let plain =
             self.kinds.iter().zip(self.tokens).filter(|(kind, token)| **kind != CONTROL && !is_name(token));
-        let lowercase = !plain.into_iter().any(|(_, token)| token.chars().any(char::is_uppercase));
+        let lowercase = plain.into_iter().all(|(_, token)| token.to_lowercase() == *token);
         let frame = Frame { before: Some(before), after: Some(after), between: None, second: 1 };
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
@@ -271,12 +323,7 @@ impl<'f> Vocabulary<'f> {
         if self.separators != Separators::Double {
             return Err("its vocabulary is \"t5\", which is only supported for kinds of BERT".to_owned());
         }
-        let scores = self.metadata.reals("tokenizer.ggml.scores").unwrap_or_default();
-        if scores.len() != self.tokens.len() {
-            return Err(
-                "its vocabulary does not have one score (`tokenizer.ggml.scores`) for each token".to_owned()
-            );
-        }
+        let scores = self.scores()?;
         let unknown = self.special(&["unknown"], "<unk>")?;
         let vocabulary: Vec<Value> =
             self.tokens.iter().zip(&scores).map(|(token, score)| json!([token, score])).collect();

@@ -1,0 +1,381 @@
+//! llama.cpp's architectures: their names, the kind of model, and the names of their tensors.
+//!
+//! Each row of [`ARCHITECTURES`] describes one architecture.
+
+use super::File;
+use crate::CheckpointError;
+
+/// A supported architecture of llama.cpp.
+pub(super) struct GgufArchitecture {
+    /// Its name in `general.architecture`.
+    pub(super) name: &'static str,
+    /// A tensor of its models, if others with the same name lack it. The first row that fits a file counts.
+    marker: Option<&'static str>,
+    /// `model_type` in config.json.
+    pub(super) model_type: &'static str,
+    pub(super) sight: Sight,
+    /// The prefix of its class names in `transformers`.
+    pub(super) class: &'static str,
+    pub(super) body: TransformerKind,
+    /// The prefix of a layer's number in the tensor names of `transformers`.
+    layers: &'static str,
+    /// The names of a layer's tensors, without `.weight` and `.bias`: llama.cpp's name, then the name in
+    /// `transformers`.
+    layer: &'static [(&'static str, &'static str)],
+    /// The names of all other tensors, in the same form.
+    others: &'static [(&'static str, &'static str)],
+}
+
+/// The tokens that a token attends to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// Earlier ones, unless the file says otherwise. Holds the `model_type` of models in which tokens also
+    /// attend to later ones.
+    Back(&'static str),
+    /// All tokens.
+    Both,
+}
+
+/// The kind of model, which decides the form of its configuration.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum TransformerKind {
+    /// Causal, with RMS norms and rotary positions.
+    Decoder(DecoderStyle),
+    /// BERT, and RoBERTa without the positions below its first one.
+    Bert,
+    /// BERT with rotary positions, and with a gated MLP or with experts.
+    Nomic,
+    /// BERT with `ALiBi` and a gated MLP.
+    JinaAlibi,
+    /// XLM-RoBERTa with rotary positions. Its adapters are files of their own.
+    JinaRotary,
+    /// `ModernBERT`: windows in most layers.
+    Modern,
+}
+
+/// The changes that the converter made in a decoder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum DecoderStyle {
+    /// Nothing.
+    Plain,
+    /// The rows of queries and keys are interleaved, as another form of rotary positions needs.
+    Interleaved,
+    /// The weights of norms are larger by 1.
+    Gemma,
+}
+
+const DECODER_LAYER: &[(&str, &str)] = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
+const DECODER_OTHERS: &[(&str, &str)] = &[
+    ("token_embd", "model.embed_tokens"),
+    ("output_norm", "model.norm"),
+    (OUTPUT, "lm_head"),
+    (SCORES, "score"),
+];
+
+/// Divisors of the rotary frequencies of a decoder. The configuration holds them.
+pub(super) const DIVISORS: &str = "rope_freqs.weight";
+/// The dense modules behind the pooled vector of EmbeddingGemma, in their order.
+pub(super) const DENSE: [&str; 2] = ["dense_2.weight", "dense_3.weight"];
+
+const BERT_OTHERS: &[(&str, &str)] = &[
+    ("token_embd", "embeddings.word_embeddings"),
+    ("token_types", "embeddings.token_type_embeddings"),
+    ("position_embd", "embeddings.position_embeddings"),
+    ("token_embd_norm", "embeddings.LayerNorm"),
+    // BERT's pooler and classifier: a dense layer with tanh, then the scores. RoBERTa's head is the same
+    // under other names.
+    ("cls", "pooler.dense"),
+    (SCORES, "classifier"),
+];
+
+/// The embeddings of Jina's BERT. The converter drops its pooler.
+const JINA_OTHERS: &[(&str, &str)] = &[
+    ("token_embd", "embeddings.word_embeddings"),
+    ("token_types", "embeddings.token_type_embeddings"),
+    ("token_embd_norm", "embeddings.LayerNorm"),
+];
+
+/// The embeddings of words and token types, and their norm, as Nomic and Jina name them.
+const EMBEDDINGS_AND_NORM: &[(&str, &str)] = &[
+    ("token_embd", "embeddings.word_embeddings"),
+    ("token_types", "embeddings.token_type_embeddings"),
+    ("token_embd_norm", "emb_ln"),
+];
+
+/// The output embedding of a causal model.
+const OUTPUT: &str = "output";
+/// The head that computes scores.
+const SCORES: &str = "cls.output";
+
+/// Qwen3, from which the other decoders differ.
+const DECODER: GgufArchitecture = GgufArchitecture {
+    name: "qwen3",
+    marker: None,
+    model_type: "qwen3",
+    sight: Sight::Back("qwen3"),
+    class: "Qwen3",
+    body: TransformerKind::Decoder(DecoderStyle::Plain),
+    layers: "model.layers",
+    layer: DECODER_LAYER,
+    others: DECODER_OTHERS,
+};
+
+pub(super) const ARCHITECTURES: [GgufArchitecture; 14] = [
+    DECODER,
+    GgufArchitecture {
+        name: "qwen2",
+        model_type: "qwen2",
+        sight: Sight::Back("qwen2"),
+        class: "Qwen2",
+        ..DECODER
+    },
+    GgufArchitecture {
+        name: "llama",
+        model_type: "llama",
+        sight: Sight::Back("llama_bidirec"),
+        class: "Llama",
+        body: TransformerKind::Decoder(DecoderStyle::Interleaved),
+        ..DECODER
+    },
+    GgufArchitecture {
+        name: "llama-embed",
+        model_type: "llama_bidirec",
+        sight: Sight::Both,
+        class: "LlamaBidirectional",
+        body: TransformerKind::Decoder(DecoderStyle::Interleaved),
+        ..DECODER
+    },
+    GgufArchitecture {
+        name: "eurobert",
+        model_type: "eurobert",
+        sight: Sight::Both,
+        class: "EuroBert",
+        ..DECODER
+    },
+    GgufArchitecture {
+        name: "gemma",
+        model_type: "gemma",
+        sight: Sight::Back("gemma"),
+        class: "Gemma",
+        body: TransformerKind::Decoder(DecoderStyle::Gemma),
+        ..DECODER
+    },
+    GgufArchitecture {
+        name: "gemma-embedding",
+        model_type: "gemma3_text",
+        sight: Sight::Both,
+        class: "Gemma3Text",
+        body: TransformerKind::Decoder(DecoderStyle::Gemma),
+        layer: &[
+            ("attn_norm", "input_layernorm"),
+            ("attn_q", "self_attn.q_proj"),
+            ("attn_k", "self_attn.k_proj"),
+            ("attn_v", "self_attn.v_proj"),
+            ("attn_q_norm", "self_attn.q_norm"),
+            ("attn_k_norm", "self_attn.k_norm"),
+            ("attn_output", "self_attn.o_proj"),
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("ffn_norm", "pre_feedforward_layernorm"),
+            ("ffn_gate", "mlp.gate_proj"),
+            ("ffn_up", "mlp.up_proj"),
+            ("ffn_down", "mlp.down_proj"),
+            ("post_ffw_norm", "post_feedforward_layernorm"),
+        ],
+        ..DECODER
+    },
+    GgufArchitecture {
+        name: "bert",
+        marker: None,
+        model_type: "bert",
+        sight: Sight::Both,
+        class: "Bert",
+        body: TransformerKind::Bert,
+        layers: "encoder.layer",
+        layer: &[
+            ("attn_q", "attention.self.query"),
+            ("attn_k", "attention.self.key"),
+            ("attn_v", "attention.self.value"),
+            ("attn_output", "attention.output.dense"),
+            ("attn_output_norm", "attention.output.LayerNorm"),
+            ("ffn_up", "intermediate.dense"),
+            ("ffn_down", "output.dense"),
+            ("layer_output_norm", "output.LayerNorm"),
+        ],
+        others: BERT_OTHERS,
+    },
+    GgufArchitecture {
+        name: "modern-bert",
+        marker: None,
+        model_type: "modernbert",
+        sight: Sight::Both,
+        class: "ModernBert",
+        body: TransformerKind::Modern,
+        layers: "layers",
+        layer: &[
+            ("attn_norm", "attn_norm"),
+            ("attn_qkv", "attn.Wqkv"),
+            ("attn_output", "attn.Wo"),
+            ("ffn_norm", "mlp_norm"),
+            ("ffn_up", "mlp.Wi"),
+            ("ffn_down", "mlp.Wo"),
+        ],
+        others: &[
+            ("token_embd", "embeddings.tok_embeddings"),
+            ("token_embd_norm", "embeddings.norm"),
+            ("output_norm", "final_norm"),
+            ("cls", "head.dense"),
+            ("cls.norm", "head.norm"),
+            (SCORES, "classifier"),
+        ],
+    },
+    GgufArchitecture {
+        name: "nomic-bert",
+        marker: None,
+        model_type: "nomic_bert",
+        sight: Sight::Both,
+        class: "NomicBert",
+        body: TransformerKind::Nomic,
+        layers: "encoder.layers",
+        layer: &[
+            ("attn_qkv", "attn.Wqkv"),
+            ("attn_output", "attn.out_proj"),
+            ("attn_output_norm", "norm1"),
+            ("ffn_up", "mlp.fc11"),
+            ("ffn_gate", "mlp.fc12"),
+            ("ffn_down", "mlp.fc2"),
+            ("layer_output_norm", "norm2"),
+        ],
+        others: EMBEDDINGS_AND_NORM,
+    },
+    GgufArchitecture {
+        name: "nomic-bert-moe",
+        marker: None,
+        model_type: "nomic_bert",
+        sight: Sight::Both,
+        class: "NomicBert",
+        body: TransformerKind::Nomic,
+        layers: "encoder.layers",
+        layer: &[
+            ("attn_qkv", "attn.Wqkv"),
+            ("attn_output", "attn.out_proj"),
+            ("attn_output_norm", "norm1"),
+            ("ffn_up", "mlp.fc1"),
+            ("ffn_down", "mlp.fc2"),
+            ("ffn_gate_inp", "mlp.router.layer"),
+            ("ffn_up_exps", "mlp.experts.mlp.w1"),
+            ("ffn_down_exps", "mlp.experts.mlp.w2"),
+            ("layer_output_norm", "norm2"),
+        ],
+        others: EMBEDDINGS_AND_NORM,
+    },
+    GgufArchitecture {
+        name: "jina-bert-v2",
+        marker: Some("blk.0.attn_q_norm.weight"),
+        model_type: "bert",
+        sight: Sight::Both,
+        class: "JinaBert",
+        body: TransformerKind::JinaAlibi,
+        layers: "encoder.layer",
+        layer: &[
+            ("attn_q", "attention.self.query"),
+            ("attn_k", "attention.self.key"),
+            ("attn_v", "attention.self.value"),
+            ("attn_q_norm", "attention.self.layer_norm_q"),
+            ("attn_k_norm", "attention.self.layer_norm_k"),
+            ("attn_output", "attention.output.dense"),
+            ("attn_output_norm", "attention.output.LayerNorm"),
+            ("attn_norm_2", "layer_norm_1"),
+            ("ffn_up", "mlp.up_gated_layer"),
+            ("ffn_gate", "mlp.gate_layer"),
+            ("ffn_down", "mlp.down_layer"),
+            ("layer_output_norm", "layer_norm_2"),
+        ],
+        others: JINA_OTHERS,
+    },
+    GgufArchitecture {
+        name: "jina-bert-v2",
+        marker: None,
+        model_type: "bert",
+        sight: Sight::Both,
+        class: "JinaBert",
+        body: TransformerKind::JinaAlibi,
+        layers: "encoder.layer",
+        layer: &[
+            ("attn_q", "attention.self.query"),
+            ("attn_k", "attention.self.key"),
+            ("attn_v", "attention.self.value"),
+            ("attn_output", "attention.output.dense"),
+            ("attn_output_norm", "attention.output.LayerNorm"),
+            ("ffn_up", "mlp.gated_layers"),
+            ("ffn_gate", "mlp.gate_layer"),
+            ("ffn_down", "mlp.wo"),
+            ("layer_output_norm", "mlp.layernorm"),
+        ],
+        others: JINA_OTHERS,
+    },
+    GgufArchitecture {
+        name: "jina-bert-v3",
+        marker: None,
+        model_type: "jina_embeddings_v3",
+        sight: Sight::Both,
+        class: "XLMRoberta",
+        body: TransformerKind::JinaRotary,
+        layers: "encoder.layers",
+        layer: &[
+            ("attn_qkv", "mixer.Wqkv"),
+            ("attn_output", "mixer.out_proj"),
+            ("attn_output_norm", "norm1"),
+            ("ffn_up", "mlp.fc1"),
+            ("ffn_down", "mlp.fc2"),
+            ("layer_output_norm", "norm2"),
+        ],
+        others: EMBEDDINGS_AND_NORM,
+    },
+];
+
+impl GgufArchitecture {
+    /// The row of [`ARCHITECTURES`] for a file.
+    pub(super) fn of(file: &File) -> Result<&'static Self, CheckpointError> {
+        let name = file.architecture();
+        let fits = |architecture: &&Self| {
+            architecture.name == name && architecture.marker.is_none_or(|tensor| file.shape(tensor).is_some())
+        };
+        ARCHITECTURES.iter().find(fits).ok_or_else(|| {
+            let mut known: Vec<_> = ARCHITECTURES.iter().map(|architecture| architecture.name).collect();
+            known.dedup();
+            file.unsupported(format!(
+                "its architecture (`general.architecture`) is {name:?}, which is not supported as GGUF: only {} are; \
+                 choose a repository with safetensors weights",
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// The name in `transformers` of llama.cpp's tensor `name`; `None` if the architecture has no such
+    /// tensor.
+    pub(super) fn translate(&self, name: &str) -> Option<String> {
+        let (stem, ending) =
+            name.rsplit_once('.').filter(|(_, ending)| ["weight", "bias"].contains(ending))?;
+        let find = |names: &[(&str, &'static str)], stem: &str| {
+            names.iter().find(|(theirs, _)| *theirs == stem).map(|(_, ours)| *ours)
+        };
+        let Some((layer, part)) = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
+            return find(self.others, stem).map(|ours| format!("{ours}.{ending}"));
+        };
+        let number: usize = layer.parse().ok()?;
+        find(self.layer, part).map(|ours| format!("{}.{number}.{ours}.{ending}", self.layers))
+    }
+}

@@ -1,0 +1,121 @@
+//! The metadata of one architecture, with checks.
+
+use super::File;
+use crate::CheckpointError;
+use serde_json::{Value, json};
+
+/// Reads the metadata of one architecture.
+pub(super) struct MetadataReader<'f> {
+    pub(super) file: &'f File,
+    /// The architecture. The names of its metadata begin with it.
+    pub(super) name: &'static str,
+}
+
+impl MetadataReader<'_> {
+    /// The full name of an entry.
+    pub(super) fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.name)
+    }
+
+    /// The error for a missing entry.
+    pub(super) fn missing(&self, name: &str) -> CheckpointError {
+        self.file.damaged(format!("its metadata entry `{}` is missing or not a number", self.key(name)))
+    }
+
+    /// A whole number that must be there.
+    pub(super) fn number(&self, name: &str) -> Result<usize, CheckpointError> {
+        self.file.metadata.number(&self.key(name)).ok_or_else(|| self.missing(name))
+    }
+
+    /// A number that must be there.
+    pub(super) fn real(&self, name: &str) -> Result<f64, CheckpointError> {
+        self.file.metadata.real(&self.key(name)).ok_or_else(|| self.missing(name))
+    }
+
+    /// llama.cpp's number of the pooling.
+    pub(super) fn pooling(&self) -> Option<usize> {
+        self.file.metadata.number(&self.key("pooling_type"))
+    }
+
+    /// The number of rows of the matrix `tensor`.
+    pub(super) fn rows(&self, tensor: &str) -> Result<usize, CheckpointError> {
+        match self.file.shape(tensor) {
+            Some([rows, _]) => Ok(*rows),
+            _ => Err(self.file.damaged(format!("it has no matrix `{tensor}`"))),
+        }
+    }
+
+    /// The period of layers without a window: with 3, every third layer has none.
+    pub(super) fn pattern(&self) -> Result<Option<usize>, CheckpointError> {
+        let key = self.key("attention.sliding_window_pattern");
+        match (self.file.metadata.get(&key), self.file.metadata.number(&key)) {
+            (Some(_), None) => Err(self
+                .file
+                .unsupported(format!("`{key}` is not a number of layers, which is not supported"))),
+            (_, number) => Ok(number),
+        }
+    }
+
+    /// Refuses every form of rotary positions except the plain one over all `head` values of a head.
+    pub(super) fn check_rotary(&self, head: usize) -> Result<(), CheckpointError> {
+        let scaling = self.file.metadata.text(&self.key("rope.scaling.type"));
+        if let Some(kind) = scaling.filter(|kind| *kind != "none") {
+            return Err(self.file.unsupported(format!(
+                "`{}` is {kind:?}, which is not supported",
+                self.key("rope.scaling.type")
+            )));
+        }
+        match self.file.metadata.number(&self.key("rope.dimension_count")) {
+            Some(rotated) if rotated != head => Err(self.file.unsupported(format!(
+                "`{}` is {rotated} and a head has {head} values, which is not supported",
+                self.key("rope.dimension_count")
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a metadata number that contradicts the shape of a matrix. The file's length bounds the shapes,
+    /// so it also bounds the memory that depends on these numbers.
+    pub(super) fn check(
+        &self,
+        number: &str,
+        tensor: &str,
+        shape: [Option<usize>; 2],
+    ) -> Result<(), CheckpointError> {
+        let Some(found) = self.file.shape(tensor) else {
+            return Err(self.file.damaged(format!("it has no tensor `{tensor}`")));
+        };
+        let fits = found.len() == 2
+            && shape.iter().zip(found).all(|(size, found)| size.is_none_or(|size| size == *found));
+        if fits {
+            return Ok(());
+        }
+        Err(self.file.damaged(format!(
+            "`{}` does not fit the shape {found:?} of the tensor `{tensor}`",
+            self.key(number)
+        )))
+    }
+
+    /// The fields that all architectures have. The first matrix of an MLP has `parts` times the rows of the
+    /// inner size.
+    pub(super) fn sizes(&self, parts: usize) -> Result<Value, CheckpointError> {
+        let hidden = self.number("embedding_length")?;
+        let (layers, inner) = (self.number("block_count")?, self.number("feed_forward_length")?);
+        self.check("embedding_length", "token_embd.weight", [None, Some(hidden)])?;
+        self.check("feed_forward_length", "blk.0.ffn_up.weight", [inner.checked_mul(parts), Some(hidden)])?;
+        if self.file.layers() != layers {
+            return Err(self.file.damaged(format!(
+                "`{}` is {layers}, but there are tensors of {} layers",
+                self.key("block_count"),
+                self.file.layers()
+            )));
+        }
+        Ok(json!({
+            "hidden_size": hidden,
+            "intermediate_size": inner,
+            "num_hidden_layers": layers,
+            "num_attention_heads": self.number("attention.head_count")?,
+            "vocab_size": self.rows("token_embd.weight")?,
+        }))
+    }
+}

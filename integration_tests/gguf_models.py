@@ -1,0 +1,140 @@
+"""Random models for files in GGUF: the reference's, and others of the same sizes.
+
+Input: an empty folder. Output: the folder of a model with safetensors weights and a tokenizer, inside it.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import models
+import numpy as np
+from server import ROOT
+
+FIXTURES = ROOT / "integration_tests/reference/fixtures"
+SERVED = FIXTURES / "served"
+
+
+def llama(folder: Path) -> Path:
+    """A random Llama with a byte-level tokenizer: Qwen3's reference without the norms of queries and keys."""
+    model = models.copy("tied-f32-bare", folder)
+    config = {"model_type": "llama", "architectures": ["LlamaModel"], "rope_theta": 1e4}
+    models.edit_json(model / "config.json", lambda content: content.pop("is_reranker", None), **config)
+
+    def without_norms(tensors):
+        for name in [name for name in tensors if name.endswith(("q_norm.weight", "k_norm.weight"))]:
+            del tensors[name]
+
+    models.edit_tensors(model, without_norms)
+    return model
+
+
+def qwen2(folder: Path) -> Path:
+    """The same as a Qwen2, with biases for queries, keys and values."""
+    model = llama(folder)
+    models.edit_json(model / "config.json", model_type="qwen2", architectures=["Qwen2Model"])
+
+    def with_biases(tensors):
+        generator = np.random.default_rng(7)
+        for name in [name for name in tensors if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))]:
+            size = tensors[name].shape[0]
+            bias = generator.normal(size=size).astype(np.float32).tobytes()
+            tensors[name.replace(".weight", ".bias")] = models.Tensor("F32", [size], bytearray(bias))
+
+    models.edit_tensors(model, with_biases)
+    return model
+
+
+def bidirectional_qwen2(folder: Path) -> Path:
+    """A Qwen2 in which tokens also attend to later tokens, as gte-Qwen2."""
+    model = qwen2(folder)
+    models.edit_json(model / "config.json", is_causal=False)
+    return model
+
+
+# Wavelengths of the small heads are on both sides of, and between, the two limits.
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def scaled_llama(folder: Path, **changes: float) -> Path:
+    """A Llama with the rotary scaling of Llama 3."""
+    model = llama(folder)
+    models.edit_json(model / "config.json", rope_scaling=LLAMA3 | changes)
+    return model
+
+
+def bidirectional_llama(folder: Path) -> Path:
+    """The same without a causal mask, as llama-nemotron-embed."""
+    model = scaled_llama(folder)
+    models.edit_json(model / "config.json", model_type="llama_bidirec", architectures=["LlamaBidirectionalModel"])
+    return model
+
+
+def eurobert(folder: Path) -> Path:
+    """A EuroBERT: a Llama without a causal mask, whose queries and keys the converter does not interleave."""
+    model = llama(folder)
+    models.edit_json(model / "config.json", model_type="eurobert", architectures=["EuroBertModel"])
+    return model
+
+
+def with_words(fixture: str, folder: Path) -> Path:
+    """A reference model with the part of BERT's tokenizer that its vocabulary has rows for."""
+    model = Path(shutil.copytree(FIXTURES / "architectures" / fixture, folder / "model"))
+    tokenizer = json.loads((SERVED / "bert-embedding-mean/tokenizer.json").read_text(encoding="utf-8"))
+    rows = json.loads((model / "config.json").read_text())["vocab_size"]
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {token: index for token, index in vocabulary.items() if index < rows}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    return model
+
+
+def with_pieces(fixture: str, folder: Path) -> Path:
+    """A reference model with the pieces of XLM-RoBERTa's tokenizer that its vocabulary has rows for."""
+    model = Path(shutil.copytree(FIXTURES / "architectures" / fixture, folder / "model"))
+    tokenizer = json.loads((SERVED / "xlm-roberta-reranker/tokenizer.json").read_text(encoding="utf-8"))
+    rows = json.loads((model / "config.json").read_text())["vocab_size"]
+    tokenizer["model"]["vocab"] = tokenizer["model"]["vocab"][:rows]
+    tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["id"] < rows]
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    return model
+
+
+def jina_v3(folder: Path) -> Path:
+    """jina-embeddings-v3, whose adapters are not part of the file."""
+    return with_pieces("jina-v3", folder)
+
+
+def nomic_moe(folder: Path) -> Path:
+    """nomic-embed-text-v2-moe. The converter drops the bias behind the experts, so it is zero here."""
+    model = with_pieces("nomic-moe", folder)
+
+    def without_bias(tensors):
+        for name in [name for name in tensors if name.endswith("experts.bias")]:
+            tensors[name].data[:] = bytes(len(tensors[name].data))
+
+    models.edit_tensors(model, without_bias)
+    return model
+
+
+def embedding_gemma(folder: Path) -> Path:
+    """EmbeddingGemma with two dense modules. llama.cpp divides by the root of the size of a head."""
+    model = Path(shutil.copytree(SERVED / "gemma3-embedding", folder / "model"))
+    models.edit_json(model / "config.json", lambda content: content.update(query_pre_attn_scalar=content["head_dim"]))
+    return model
+
+
+def gemma(folder: Path) -> Path:
+    """A random Gemma with EmbeddingGemma's tokenizer."""
+    model = Path(shutil.copytree(FIXTURES / "architectures/gemma-embedding", folder / "model"))
+    shutil.copy(SERVED / "gemma3-embedding/tokenizer.json", model)
+    rows = len(json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"])
+    width = json.loads((model / "config.json").read_text())["hidden_size"]
+    models.edit_json(model / "config.json", vocab_size=rows)
+
+    def with_rows(tensors):
+        values = np.random.default_rng(11).normal(size=(rows, width)).astype(np.float32)
+        name = next(name for name in tensors if "embed_tokens" in name)
+        tensors[name] = models.Tensor("F32", [rows, width], bytearray(values.tobytes()))
+
+    models.edit_tensors(model, with_rows)
+    return model
