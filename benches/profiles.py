@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""The cost of a build profile in speed: compares binaries of the server on W1 and W2, in turn in one run.
+"""The cost of a build profile or of a flag in speed: compares commands of the server on W1 and W2, in turn in
+one run.
 
-    benches/profiles.py --model MODEL release=target/release/text-embeddings-router demo=target/demo/text-embeddings-router
+    benches/profiles.py --model MODEL release=target/release/BINARY demo=target/demo/BINARY
+    benches/profiles.py --model MODEL "int8=BINARY --dtype int8" "int4=BINARY --dtype int4"
 
 All servers run from the start; while one is asked, the others are idle. Each round sends W1 once and W2 ten
-times to each server. It prints medians of the times, and the median over the rounds of each binary's time
-divided by the first binary's time in the same round. Standard library only."""
+times to each server. It prints medians of the times, and the median over the rounds of each command's time
+divided by the first command's time in the same round. Standard library only."""
 
 import argparse
 import json
+import shlex
 import statistics
 from pathlib import Path
 
@@ -22,13 +25,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("binaries", nargs="+", metavar="NAME=BINARY")
+    parser.add_argument("commands", nargs="+", metavar='"NAME=BINARY [FLAG …]"')
     arguments = parser.parse_args()
     servers = {}
     try:
-        for named in arguments.binaries:
-            name, _, binary = named.partition("=")
-            servers[name] = Server(Path(binary), arguments.model, [*RERANKER, "--prefix-cache-bytes", "0"])
+        for named in arguments.commands:
+            name, _, command = named.partition("=")
+            binary, *flags = shlex.split(command)
+            servers[name] = Server(Path(binary), arguments.model, [*RERANKER, "--prefix-cache-bytes", "0", *flags])
         times = {(name, workload): [] for name in servers for workload in WORKLOADS}
         for turn in range(arguments.rounds + 1):
             for name, server in servers.items():
@@ -42,7 +46,7 @@ def main() -> None:
         for server in servers.values():
             server.stop()
     first = next(iter(servers))
-    print(f"{machine()}\n\n| binary | {' | '.join(f'{workload}, s | to {first}' for workload in WORKLOADS)} |\n|---|{'--:|' * 4}")
+    print(f"{machine()}\n\n| command | {' | '.join(f'{workload}, s | to {first}' for workload in WORKLOADS)} |\n|---|{'--:|' * 4}")
     for name in servers:
         cells = []
         for workload in WORKLOADS:
