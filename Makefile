@@ -48,17 +48,17 @@ deploy-check: $(VENV)/installed ## Test deploy/: manifests, rules, dashboard and
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,deploy.py balancer.py nginx.py documents.py)
 
-# Docker, Podman or Buildah: the first that is installed. In the default format of the last two, an image has
+# Docker, Podman or Buildah: the first that is installed, and, for Docker, whose daemon runs. In the default format of the last two, an image has
 # no health check.
 export BUILDAH_FORMAT := docker
-BUILDER = $(firstword $(foreach builder,docker podman buildah,$(if $(shell command -v $(builder)),$(builder),)))
+BUILDER = $(shell docker info > /dev/null 2>&1 && echo docker || command -v podman || command -v buildah)
 IMAGE := text-embeddings-router:0.1.0
 
 image: ## Build the image for CPUs, with docker, podman or buildah
-	$(or $(BUILDER),$(error install docker, podman or buildah first)) build --tag $(IMAGE) --build-arg REVISION=$$(git rev-parse HEAD) .
+	$(or $(BUILDER),$(error install podman or buildah, or docker and start its daemon)) build --tag $(IMAGE) --build-arg REVISION=$$(git rev-parse HEAD) .
 
 image-cuda: ## Build the image for NVIDIA GPUs (CUDA_COMPUTE_CAP=80)
-	$(or $(BUILDER),$(error install docker, podman or buildah first)) build --file Dockerfile-cuda --tag $(IMAGE)-cuda \
+	$(or $(BUILDER),$(error install podman or buildah, or docker and start its daemon)) build --file Dockerfile-cuda --tag $(IMAGE)-cuda \
 		--build-arg REVISION=$$(git rev-parse HEAD) $(if $(CUDA_COMPUTE_CAP),--build-arg CUDA_COMPUTE_CAP=$(CUDA_COMPUTE_CAP)) .
 
 image-check: $(VENV)/installed ## Build Dockerfile without a registry of images and run the clients' tests in the image (root; Debian's buildah, debootstrap)

@@ -13,6 +13,7 @@ use reqwest::header::{
 use reqwest::redirect::Policy;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
+use text_embeddings_backend_core::amount;
 use tokio::time::Instant;
 
 use super::super::source::HubOptions;
@@ -282,7 +283,7 @@ impl ResponseBody {
         self.bytes += chunk.as_deref().map_or(0, <[u8]>::len);
         if chunk.is_some() && self.since.elapsed() > patience {
             if self.bytes < FEWEST_BYTES {
-                return Err(format!("only {} bytes came in {patience:?}", self.bytes));
+                return Err(format!("only {} came in {patience:?}", amount(self.bytes, "byte")));
             }
             (self.since, self.bytes) = (Instant::now(), 0);
         }

@@ -10,6 +10,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use text_embeddings_backend_core::amount;
+
 use super::super::error::FilesError;
 use super::super::progress::TransferProgress;
 use super::super::reading;
@@ -136,7 +138,7 @@ impl Hub<'_> {
             let arrived = unfinished.length;
             unfinished.start_at(0)?;
             copied?;
-            return Err(Transfer::Broken(format!("{arrived} bytes arrived")));
+            return Err(Transfer::Broken(format!("{} arrived", amount(arrived, "byte"))));
         }
         copied?;
         progress.finish();
@@ -170,7 +172,7 @@ async fn copy(
     while let Some(chunk) = body.next().await.map_err(Transfer::Broken)? {
         let chunk = chunk.as_ref();
         if unfinished.length + chunk.len() as u64 > most {
-            let (file, reason) = (progress.file().to_owned(), format!("more than {most} bytes"));
+            let (file, reason) = (progress.file().to_owned(), format!("more than {}", amount(most, "byte")));
             return Err(Transfer::Refused(FilesError::HubLength { file, reason }));
         }
         unfinished.write(chunk)?;
@@ -191,9 +193,10 @@ fn most(file: &str, bound: Bound, announced: Option<u64>) -> Result<u64, FilesEr
             Ok(announced.unwrap_or(longest))
         }
         (Bound::Weights(_), None) => Err(refused("it does not say how many bytes there are".to_owned())),
-        (Bound::Weights(most), Some(length)) if length > most => {
-            Err(refused(format!("it announces {length} bytes, where the list of shards leaves {most}")))
-        }
+        (Bound::Weights(most), Some(length)) if length > most => Err(refused(format!(
+            "it announces {}, where the list of shards leaves {most}",
+            amount(length, "byte")
+        ))),
         (Bound::Weights(_), Some(length)) => Ok(length),
     }
 }
@@ -206,7 +209,7 @@ fn is_there(blob: &Path, announced: Option<u64>) -> Result<bool, FilesError> {
     let (_, actual) = reading::open(blob)?;
     match announced {
         Some(expected) if actual != expected => {
-            let reason = format!("it has {actual} bytes, and the Hub's file has {expected}");
+            let reason = format!("it has {}, and the Hub's file has {expected}", amount(actual, "byte"));
             Err(FilesError::Damaged { path: blob.into(), reason })
         }
         _ => Ok(true),
@@ -216,9 +219,10 @@ fn is_there(blob: &Path, announced: Option<u64>) -> Result<bool, FilesError> {
 /// Refuses an answer whose length is not the file's, such as a login page.
 fn check_announced(body: &ResponseBody, start: u64, length: Option<u64>) -> Result<(), Transfer> {
     match (body.length(), length) {
-        (Some(rest), Some(length)) if start + rest != length => {
-            Err(Transfer::Broken(format!("the answer has {rest} bytes and the file has {length}")))
-        }
+        (Some(rest), Some(length)) if start + rest != length => Err(Transfer::Broken(format!(
+            "the answer has {} and the file has {length}",
+            amount(rest, "byte")
+        ))),
         _ => Ok(()),
     }
 }
