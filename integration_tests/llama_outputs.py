@@ -2,7 +2,8 @@
 
 Input: a JSON object on stdin. `quantise` lists files to write: source, target, and llama.cpp's name of the
 type. `compute` lists files to compute with: the file, the name of the pooling, the number of values per text,
-and texts or lists of ids. Output: a JSON object on stdout, with the ids and the values of each text.
+and texts or lists of ids. `tokenize` lists files without tensors, and texts. Output: a JSON list on stdout,
+with the ids and the values of each text of `compute`, then the ids of each text of `tokenize`.
 """
 
 import json
@@ -54,12 +55,22 @@ def computed(file: str, pooling: str, width: int, texts: list, special: bool) ->
     return found
 
 
+def tokenized(file: str, texts: list[str]) -> list[list[int]]:
+    """The ids without special tokens. Names of special tokens in a text are text."""
+    model = llama_cpp.Llama(file, vocab_only=True, verbose=False)
+    special = {model.token_bos(), model.token_eos()}
+    ids = [model.tokenize(text.encode(), add_bos=False, special=False) for text in texts]
+    # llama.cpp adds them to some kinds of vocabularies in any case.
+    return [[id for id in row if id not in special] for row in ids]
+
+
 def main() -> None:
     request = json.load(sys.stdin)
     llama_cpp.llama_backend_init()
     for entry in request.get("quantise", []):
         quantise(*entry)
     answer = [computed(**entry) for entry in request.get("compute", [])]
+    answer += [tokenized(**entry) for entry in request.get("tokenize", [])]
     print(json.dumps(answer))
 
 

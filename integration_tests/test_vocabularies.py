@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from gguf_files import Recipe, write
 from server import MODELS, ROOT, Server
+from test_llama import PYTHON, ask
 
 FOLDER = Path(os.environ.get("LLAMA_VOCABULARIES") or "missing")
 pytestmark = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="LLAMA_VOCABULARIES names no folder with llama.cpp's vocabularies (`make llama-test`)"
 )
 
-BERT = ROOT / "integration_tests/reference/fixtures/served/bert-embedding-mean"
+SERVED = ROOT / "integration_tests/reference/fixtures/served"
 SEPARATOR = "\n__ggml_vocab_test__\n"
 # Each vocabulary with a model that gets it.
 VOCABULARIES = {
@@ -29,8 +30,22 @@ VOCABULARIES = {
     "llama-bpe": MODELS / "tied-f32-bare",
     "qwen2": MODELS / "tied-f32-bare",
     "gpt-2": MODELS / "tied-f32-bare",
-    "bert-bge": BERT,
+    "phi-3": MODELS / "tied-f32-bare",
+    "bert-bge": SERVED / "bert-embedding-mean",
 }
+# For the normalisation of characters, which XLM-RoBERTa's vocabulary contains as a table.
+TEXTS = [
+    "Ｆｕｌｌ width ① ﬁ ligature",
+    "naïve  cafe\u0301 Ångström",
+    "日本語のテキスト、半角ｶﾅ",
+    "línea\u00a0nbsp\u200bzwsp",
+    "a\tb\n\nc",
+    "   lead and trail   ",
+    "مرحبا بالعالم",
+    "नमस्ते दुनिया",
+    "🙂🙃 emoji 👨\u200d👩\u200d👧",
+    "½ ™ … № ㎏ x²+y²=z²",
+]
 
 
 def with_vocabulary(base: Path, vocabulary: Path, folder: Path) -> Path:
@@ -48,14 +63,24 @@ def with_vocabulary(base: Path, vocabulary: Path, folder: Path) -> Path:
         tensors[name] = models.Tensor("F32", size, bytearray(values.tobytes()))
 
     models.edit_tensors(model, with_rows)
-    recipe = Recipe(pooling=gguf.PoolingType.MEAN, metadata=metadata, without=("cls.weight", "cls.bias"))
+    head = [f"{name}.{part}" for name in ("cls", "cls.output") for part in ("weight", "bias")]
+    recipe = Recipe(pooling=gguf.PoolingType.MEAN, metadata=metadata, without=tuple(head))
     return write(model, folder / "file.gguf", recipe)
+
+
+def ids_of(server: Server, text: str) -> list[int]:
+    answer = server.post("/tokenize", {"inputs": text, "add_special_tokens": False})
+    return [token["id"] for token in answer.json()[0]]
+
+
+def texts_of(vocabulary: Path) -> list[str]:
+    return vocabulary.with_suffix(".gguf.inp").read_text(encoding="utf-8").split(SEPARATOR)
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_a_vocabulary_gives_the_ids_of_its_model(name, tmp_path):
     vocabulary = FOLDER / f"ggml-vocab-{name}.gguf"
-    texts = vocabulary.with_suffix(".gguf.inp").read_text(encoding="utf-8").split(SEPARATOR)
+    texts = texts_of(vocabulary)
     expected = [[int(id) for id in line.split()] for line in vocabulary.with_suffix(".gguf.out").read_text().splitlines()]
     file = with_vocabulary(VOCABULARIES[name], vocabulary, tmp_path)
     wrong = []
@@ -63,8 +88,20 @@ def test_a_vocabulary_gives_the_ids_of_its_model(name, tmp_path):
         for text, ids in zip(texts, expected):
             if not text:
                 continue
-            answer = server.post("/tokenize", {"inputs": text, "add_special_tokens": False}).json()
-            found = [token["id"] for token in answer[0]]
+            found = ids_of(server, text)
             if found != ids:
                 wrong.append((text, found, ids))
     assert len(texts) > 30 and not wrong, wrong
+
+
+@pytest.mark.skipif(not PYTHON, reason="LLAMA_PYTHON names no interpreter with llama-cpp-python (`make llama-test`)")
+def test_xlm_robertas_vocabulary_gives_the_ids_of_llama_cpp(tmp_path):
+    """Its file has no expected ids beside it."""
+    vocabulary = FOLDER / "ggml-vocab-nomic-bert-moe.gguf"
+    texts = [text for text in texts_of(FOLDER / "ggml-vocab-bert-bge.gguf") + TEXTS if text]
+    file = with_vocabulary(SERVED / "xlm-roberta-reranker", vocabulary, tmp_path)
+    with Server(file, "--dtype", "float32") as server:
+        found = [ids_of(server, text) for text in texts]
+    [expected] = ask(tokenize=[{"file": str(vocabulary), "texts": texts}])
+    wrong = [row for row in zip(texts, found, expected) if row[1] != row[2]]
+    assert len(texts) > 50 and not wrong, wrong
