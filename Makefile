@@ -48,8 +48,8 @@ deploy-check: $(VENV)/installed ## Test deploy/: manifests, rules, dashboard and
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,deploy.py balancer.py nginx.py documents.py)
 
-# Docker, Podman or Buildah: the first that is installed, and, for Docker, whose daemon runs. In the default format of the last two, an image has
-# no health check.
+# Docker if its daemon runs, else Podman or Buildah. In the default format of the last two, an image has no
+# health check.
 export BUILDAH_FORMAT := docker
 BUILDER = $(shell docker info > /dev/null 2>&1 && echo docker || command -v podman || command -v buildah)
 IMAGE := text-embeddings-router:0.1.0

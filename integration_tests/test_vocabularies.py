@@ -96,7 +96,7 @@ def test_a_vocabulary_gives_the_ids_of_its_model(name, tmp_path):
 
 @pytest.mark.skipif(not PYTHON, reason="LLAMA_PYTHON names no interpreter with llama-cpp-python (`make llama-test`)")
 def test_xlm_robertas_vocabulary_gives_the_ids_of_llama_cpp(tmp_path):
-    """Its file has no expected ids beside it."""
+    """Its file comes without expected ids."""
     vocabulary = FOLDER / "ggml-vocab-nomic-bert-moe.gguf"
     texts = [text for text in texts_of(FOLDER / "ggml-vocab-bert-bge.gguf") + TEXTS if text]
     file = with_vocabulary(SERVED / "xlm-roberta-reranker", vocabulary, tmp_path)

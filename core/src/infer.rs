@@ -329,7 +329,7 @@ mod tests {
     #[tokio::test]
     async fn a_device_that_hangs_fails_what_waits_for_it_and_recovers() {
         let control = Control::default();
-        let limits = EngineLimits { device_timeout: Some(Duration::from_millis(50)), ..limits(4) };
+        let limits = EngineLimits { device_timeout: Some(Duration::from_millis(500)), ..limits(4) };
         let engine = Engine::start(control.backend(), limits).unwrap();
         control.hold();
         let computed = submit(&engine, &[9]);
