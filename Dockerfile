@@ -1,7 +1,7 @@
 # The server for CPUs, with the entry point, port, volume and variables of text-embeddings-inference's image:
 #
 #   docker build --tag text-embeddings-router:0.1.0 .
-#   docker run -p 8080:80 -v $PWD/data:/data text-embeddings-router:0.1.0 --model-id BAAI/bge-base-en-v1.5
+#   docker run -p 8080:80 -v models:/data text-embeddings-router:0.1.0 --model-id BAAI/bge-base-en-v1.5
 #
 # Both base images are arguments. The second one needs glibc, libgcc and certificates, from the same Debian as
 # the first or a later one.

@@ -208,14 +208,16 @@ TOOLS := $(abspath $(TARGET))/tools
 
 # Without cargo-fuzz, which would compile every dependency again with unstable flags: fuzz/instrument.sh
 # instruments the crates under test only, with stable ones. One folder serves all targets. A failure of one
-# target does not keep the others from running.
+# target does not keep the others from running. Threads of refused templates go on until the process ends, so
+# that target runs in processes of its own, which may run out of memory.
 fuzz-targets: ## Feed arbitrary bytes to each parser with libFuzzer, for FUZZ_SECONDS each
 	cp Cargo.lock fuzz/Cargo.lock
 	RUSTC_WRAPPER=$(abspath fuzz/instrument.sh) cargo build --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz
 	@failed=; for target in $(TARGETS); do \
 		mkdir -p fuzz/corpus/$$target fuzz/artifacts/$$target; \
 		echo "== $$target"; \
-		$(TARGET)/fuzz/debug/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=4000 -print_final_stats=1 \
+		fork=; test $$target != template || fork=-fork=1; \
+		$(TARGET)/fuzz/debug/$$target $$fork -max_total_time=$(FUZZ_SECONDS) -timeout=60 -rss_limit_mb=4000 -print_final_stats=1 \
 			-dict=fuzz/dictionary.txt -artifact_prefix=fuzz/artifacts/$$target/ fuzz/corpus/$$target fuzz/seeds/$$target \
 			|| failed="$$failed $$target"; \
 	done; test -z "$$failed" || { echo "FAILED:$$failed; the inputs are in fuzz/artifacts/"; exit 1; }

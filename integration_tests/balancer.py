@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from server import ROOT, wait_until
+from server import ROOT, TOOLS, wait_until
 
 CONFIGURATION = ROOT / "deploy/haproxy/haproxy.cfg"
 
@@ -34,7 +34,7 @@ class Balancer:
     `changes` maps texts of the configuration to their replacements."""
 
     def __init__(self, servers: Sequence[tuple[int, int]], changes: dict[str, str] | None = None):
-        program = shutil.which("haproxy") or shutil.which("haproxy", path=str(ROOT / "target/tools"))
+        program = shutil.which("haproxy") or shutil.which("haproxy", path=str(TOOLS))
         if not program:
             pytest.skip("haproxy is not installed: `make deploy-check` installs it")
         self.http_port, self.grpc_port, self._state_port = free_ports(3)

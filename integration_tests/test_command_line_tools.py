@@ -45,6 +45,11 @@ def test_a_downloaded_model_is_served_without_the_network(tmp_path):
         assert got.lines() == expected
 
 
+def test_the_demonstration_model_needs_no_download():
+    ended = run("download", "demo")
+    assert (ended.code, ended.out) == (0, "demo\n"), ended.err
+
+
 def test_a_failed_download_is_explained_in_one_line(tmp_path):
     with FakeHub(ID, MODELS / MODEL, token="hf_secret") as hub:
         environment = online(hub, tmp_path)

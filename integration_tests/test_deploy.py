@@ -21,7 +21,7 @@ import pytest
 import requests
 import yaml
 from kubernetes_validate import utils as kubernetes
-from server import ROOT, Server, run, wait_until
+from server import ROOT, TOOLS, Server, run, wait_until
 
 DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose"
@@ -36,7 +36,7 @@ FOREIGN_VARIABLES = {"HF_HUB_OFFLINE", "HF_TOKEN"}
 
 def tool(name: str, package: str) -> str:
     """The path of a program. Without it the test is skipped, with `package` as the reason."""
-    found = shutil.which(name) or shutil.which(name, path=str(ROOT / "target/tools"))
+    found = shutil.which(name) or shutil.which(name, path=str(TOOLS))
     if not found:
         pytest.skip(f"{name} is not installed: {package}")
     return found
@@ -103,6 +103,12 @@ class TestKubernetes:
         readiness = pod["containers"][0]["readinessProbe"]
         # Clients that probe the pod directly notice that it is not ready before its port closes.
         assert readiness["periodSeconds"] < int(settings["SHUTDOWN_DELAY"])
+
+    def test_each_program_of_a_gpu_build_finds_the_driver(self, manifests):
+        """The driver may be only in containers that ask for a GPU."""
+        pod = self.pod(manifests)
+        limits = [container["resources"]["limits"] for container in pod["initContainers"] + pod["containers"]]
+        assert len({limit.get("nvidia.com/gpu") for limit in limits}) == 1
 
     def test_ports_and_probes_are_the_servers(self, manifests, served):
         pod, settings = self.pod(manifests), self.settings(manifests)

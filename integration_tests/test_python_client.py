@@ -217,6 +217,29 @@ def test_serve_for_asyncio_with_flags_of_every_kind():
     assert (info["auto_truncate"], info["pin_threads"], info["max_rerank_texts"]) == (False, True, 2)
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.3])
+def test_a_cancelled_start_leaves_no_server(pause):
+    """`pause`: how long the task waits before it is cancelled. The model needs longer, because no Hub answers."""
+
+    async def cancel(server: ter.Server) -> None:
+        async def start() -> None:
+            async with server:
+                pass
+
+        task = asyncio.create_task(start())
+        await asyncio.sleep(pause)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with socket.create_server(("127.0.0.1", 0)) as silent_hub, pytest.MonkeyPatch.context() as variables:
+        variables.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent_hub.getsockname()[1]}")
+        variables.setenv("HF_HUB_OFFLINE", "")
+        server = ter.Server("a/b")
+        asyncio.run(cancel(server))
+    assert not server.is_running
+
+
 def test_a_key_is_not_in_the_list_of_processes():
     server = ter.Server(DEMO, api_key="s3cret").start()
     try:
@@ -233,6 +256,7 @@ def test_a_key_is_not_in_the_list_of_processes():
     [
         (DEMO, {"prot": 1}, ter.FlagError, "no flag `prot`: did you mean `port`?"),
         (DEMO, {"tls_cert": "cert.pem"}, ter.FlagError, "without TLS"),
+        (DEMO, {"api_key_file": "keys.txt"}, ter.FlagError, "give it as `api_key`"),
         (DEMO, {"json_output": True}, ter.FlagError, "`json_output` is set by `serve` itself"),
         (DEMO, {"max_batch_tokens": "many"}, ter.FlagError, "invalid value 'many' for '--max-batch-tokens"),
         (DEMO, {"default_prompt": "query: "}, ter.ServerStartError, "`--default-prompt`"),
@@ -291,6 +315,24 @@ def test_no_binary(monkeypatch):
     monkeypatch.delenv("TEXT_EMBEDDINGS_ROUTER")
     with pytest.raises(ter.BinaryNotFoundError, match="install the package again"):
         ter.serve(DEMO)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("#!/bin/sh\necho libcuda.so.1 is missing >&2\nexit 127\n", "--help failed: libcuda.so.1 is missing"),
+        ("#!/bin/sh\nexit 1\n", "it ended with exit code 1"),
+        ("no program\n", "cannot be run"),
+    ],
+)
+def test_a_binary_that_cannot_run_is_one_clear_error(content, words, tmp_path, monkeypatch):
+    binary = tmp_path / "router"
+    binary.write_text(content)
+    binary.chmod(0o755)
+    monkeypatch.setenv("TEXT_EMBEDDINGS_ROUTER", str(binary))
+    with pytest.raises(ter.ServerStartError) as found:
+        ter.serve(DEMO)
+    assert words in str(found.value) and "\n" not in str(found.value)
 
 
 def program(code: str) -> list[str]:

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from ._errors import BinaryNotFoundError
+from ._errors import BinaryNotFoundError, ServerStartError
 
 NAME = "text-embeddings-router"
 # Names another binary, such as a build for a GPU.
@@ -48,5 +48,14 @@ def find_binary() -> Path:
 @functools.cache
 def known_flags(binary: Path) -> frozenset[str]:
     """The server's flags as Python names, such as `max_batch_tokens`."""
-    shown = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=HELP_LIMIT, check=True).stdout
+    try:
+        shown = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=HELP_LIMIT, check=True).stdout
+    except subprocess.CalledProcessError as error:
+        # For example, a build for a GPU on a machine without the driver.
+        said = error.stderr.strip().splitlines() or [f"it ended with exit code {error.returncode}"]
+        raise ServerStartError(f"{binary} --help failed: {said[-1]}", error.returncode) from None
+    except subprocess.TimeoutExpired:
+        raise ServerStartError(f"{binary} --help did not end within {HELP_LIMIT} s", None) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerStartError(f"{binary} cannot be run ({error})", None) from None
     return frozenset(name.replace("-", "_") for name in re.findall(r"^\s+(?:-\w, )?--([a-z0-9-]+)", shown, re.MULTILINE))

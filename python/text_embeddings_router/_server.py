@@ -9,6 +9,7 @@ every failure is one sentence.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import json
 import logging
@@ -80,7 +81,9 @@ class Server:
         self._pipe: int | None = None
         self._reader: threading.Thread | None = None
         self._address: tuple[str, int] | None = None
+        # Set when the server is ready, when it has ended, and when nobody waits for it any more.
         self._ready = threading.Event()
+        self._is_abandoned = False
         self._other_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._client: Client | None = None
         self._async_client: AsyncClient | None = None
@@ -145,6 +148,8 @@ class Server:
         self._reader.start()
         try:
             is_in_time = self._ready.wait(self._start_timeout)
+            if self._is_abandoned:
+                raise ServerStartError("the task that waited for it was cancelled", None)
             if self._address is None:
                 raise self._start_error(is_in_time)
         except BaseException:
@@ -189,16 +194,28 @@ class Server:
         self.stop()
 
     async def __aenter__(self) -> AsyncClient:
-        await asyncio.to_thread(self.start)
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread does not end with the task that waits for it.
+            self._is_abandoned = True
+            self._ready.set()
+            with contextlib.suppress(ServerStartError):
+                await starting
+            await asyncio.to_thread(self.stop)
+            raise
         self._async_client = self.async_client()
         return self._async_client
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._async_client is not None:
-            await self._async_client.close()
-        await asyncio.to_thread(self.stop)
+        try:
+            if self._async_client is not None:
+                await self._async_client.close()
+        finally:
+            await asyncio.to_thread(self.stop)
 
     @property
     def _api_key(self) -> str | None:
@@ -281,6 +298,9 @@ def _command_line(
             values = value if isinstance(value, list) else [value]
             # With `=`, a value may begin with a dash.
             arguments += [f"{flag}={os.fspath(one) if isinstance(one, os.PathLike) else one}" for one in values]
+    if environment.get("API_KEY_FILE") or any(argument.startswith("--api-key-file=") for argument in arguments):
+        if not environment.get("API_KEY"):
+            raise FlagError("`api_key_file`: the client of `serve` needs a key, too: give it as `api_key`", None)
     return arguments, environment
 
 

@@ -5,8 +5,8 @@
 //! it.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
-use anyhow::ensure;
 use clap::Args;
 use text_embeddings_core::files::Format;
 
@@ -20,7 +20,7 @@ use crate::{args::HubArgs, startup};
   MODEL=$(text-embeddings-router download Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models)
   HF_HUB_OFFLINE=1 text-embeddings-router --model-id Qwen/Qwen3-Reranker-0.6B --huggingface-hub-cache ./models
 
-Prints the path of the model's folder, or of its GGUF file, which `--model-id` takes too. \
+Prints the path of the model's folder, or of its GGUF file, which `--model-id` takes too; for `demo`, its name. \
 Files that are there already are not fetched again.")]
 pub(crate) struct DownloadArgs {
     /// The model: a Hub id such as `Qwen/Qwen3-Reranker-0.6B`.
@@ -38,10 +38,12 @@ pub(super) fn run(args: &DownloadArgs) -> anyhow::Result<()> {
     let level = if io::stderr().is_terminal() { "warn" } else { "info" };
     let source = startup::model_source(&args.model, &args.hub);
     let folder = block_on(level, startup::load(&source, startup::Choices::default()))?;
-    ensure!(!folder.is_temporary(), "`{}` is in this binary: there is nothing to download", args.model);
     let mut out = io::stdout().lock();
+    let path = if folder.is_temporary() {
+        // The demonstration model is in the binary, so there is nothing to download.
+        Path::new(&args.model)
     // A folder may hold many GGUF files.
-    let path = if folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf) {
+    } else if folder.stored.as_ref().is_some_and(|stored| stored.format == Format::Gguf) {
         &folder.weights[0]
     } else {
         &folder.root
