@@ -85,9 +85,28 @@ def far_group(tensors):
     tensors[name].data[:4] = (10**6).to_bytes(4, "little")
 
 
+def endless(ending: str, value: bytes):
+    def change(tensors):
+        name = next(name for name in tensors if name.endswith(ending))
+        tensors[name].data[: len(value)] = value
+
+    return change
+
+
 BROKEN = {
     "a zero that is missing": ("gptq", without("qzeros"), ["no tensor `", "qzeros`"]),
     "a scale that is missing": ("fp8-blocks", without("weight_scale_inv"), ["F8_E4M3"]),
+    "zeros that are missing": (
+        "compressed-4-bits-zeros", without("weight_zero_point"), ["weight_zero_point`", "symmetric in quantization_config"]
+    ),
+    "an order that is missing": (
+        "compressed-4-bits-by-activations", without("weight_g_idx"), ["weight_g_idx`", "actorder in quantization_config"]
+    ),
+    "GPTQ's order that is missing": (
+        "gptq-by-activations", without("g_idx"), ["g_idx`", "desc_act in quantization_config"]
+    ),
+    "an infinite scale": ("gptq", endless("scales", b"\x00\x7c"), ["scales` in", "holds a NaN or an infinity"]),
+    "a byte that is no number": ("fp8-one-scale", endless("q_proj.weight", b"\x7f"), ["q_proj.weight` in", "holds a NaN or an infinity"]),
     "another shape": ("awq", other("qweight", [3, 3]), ["qweight` in", "is I32 [3, 3], but quantization_config asks for I32 ["]),
     "another type": ("awq", other("qweight", [40, 9], "F32"), ["qweight` in", "is F32 [40, 9], but"]),
     "scales of other blocks": ("fp8-blocks", other("weight_scale_inv", [7, 7], "F32"), ["has shape [7, 7], but quantization_config asks"]),

@@ -235,17 +235,19 @@ fn refuse_nan(backend: &mut impl Backend, options: &LoadOptions) -> Result<()> {
     if first_answer_is_finite(backend, &options.head)? {
         return Ok(());
     }
-    let cause = find_nan(options)?.map_or_else(
+    let cause = find_broken(options)?.map_or_else(
         || "the weights are finite, so they are too large for this arithmetic".to_owned(),
-        |(path, name)| format!("tensor `{name}` in {} holds a NaN: download it again", path.display()),
+        |(path, name)| {
+            format!("tensor `{name}` in {} holds a NaN or an infinity: download it again", path.display())
+        },
     );
     Err(BackendError::Load(format!("the model's first answer is not a number: {cause}")))
 }
 
-/// The file and the name of a tensor that holds a NaN.
-fn find_nan(options: &LoadOptions) -> Result<Option<(PathBuf, String)>> {
+/// The file and the name of a tensor that holds a NaN or an infinite value.
+fn find_broken(options: &LoadOptions) -> Result<Option<(PathBuf, String)>> {
     for path in options.weights.iter().chain(options.head.files()) {
-        if let Some(found) = Checkpoint::open(std::slice::from_ref(path))?.find_nan() {
+        if let Some(found) = Checkpoint::open(std::slice::from_ref(path))?.find_broken() {
             return Ok(Some(found));
         }
     }

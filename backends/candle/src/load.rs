@@ -205,18 +205,21 @@ impl Checkpoint {
         }
     }
 
-    /// The file and the name of a tensor that holds a NaN, if there is one: it explains a score that is NaN.
-    /// Reads all tensors, and skips rows that cannot be read.
-    pub(crate) fn find_nan(&self) -> Option<(PathBuf, String)> {
-        let has_nan = |(name, tensor): &(&String, &Tensor)| {
+    /// The file and the name of a tensor that holds a NaN or an infinite value, if there is one: it explains
+    /// a score that is not a number. Reads all tensors, and skips rows that cannot be read.
+    pub(crate) fn find_broken(&self) -> Option<(PathBuf, String)> {
+        let is_broken = |(name, tensor): &(&String, &Tensor)| {
             let step = (SEARCHED / tensor.columns().max(1)).max(1);
             (0..tensor.rows()).step_by(step).any(|start| {
                 let rows = start..tensor.rows().min(start + step);
+                if tensor.encoding().name == "F8_E4M3" {
+                    return tensor.read_stored(rows).is_ok_and(|bytes| quantised::has_nan(&bytes));
+                }
                 let Ok(read) = weight(name, tensor, rows.clone()) else { return false };
-                (0..rows.len()).any(|row| read.row(row).iter().any(|value| value.is_nan()))
+                (0..rows.len()).any(|row| read.row(row).iter().any(|value| !value.is_finite()))
             })
         };
-        let (name, tensor) = self.tensors.iter().find(has_nan)?;
+        let (name, tensor) = self.tensors.iter().find(is_broken)?;
         Some((tensor.path().to_path_buf(), name.clone()))
     }
 }

@@ -81,11 +81,19 @@ impl Checkpoint {
         self.unused.borrow_mut().remove(&part("input_scale"));
         match scheme {
             Scheme::Fp8 { block } => self.fp8(base, [outputs, inputs], block),
-            Scheme::CompressedTensors { bits, group } if self.has(&part("weight_packed")) => {
-                self.compressed(base, [outputs, inputs], (bits, group))
+            Scheme::CompressedTensors { bits, group, has_zeros, is_ordered } => {
+                self.require(has_zeros, "symmetric", &part("weight_zero_point"))?;
+                self.require(is_ordered, "actorder", &part("weight_g_idx"))?;
+                if self.has(&part("weight_packed")) {
+                    self.compressed(base, [outputs, inputs], (bits, group))
+                } else {
+                    self.bytes(base, [outputs, inputs])
+                }
             }
-            Scheme::CompressedTensors { .. } => self.bytes(base, [outputs, inputs]),
-            Scheme::Gptq { bits, group, zero } => self.gptq(base, [outputs, inputs], (bits, group, zero)),
+            Scheme::Gptq { bits, group, zero, is_ordered } => {
+                self.require(is_ordered, "desc_act", &part("g_idx"))?;
+                self.gptq(base, [outputs, inputs], (bits, group, zero))
+            }
             Scheme::Awq { group } => self.awq(base, [outputs, inputs], group),
         }
         .map(Some)
@@ -260,6 +268,16 @@ impl Checkpoint {
         Tensor::read_stored(tensor, 0..tensor.rows()).map_err(failed)
     }
 
+    /// Refuses a checkpoint without the tensor `name` if a setting needs it: values would be wrong without it.
+    fn require(&self, is_needed: bool, setting: &str, name: &str) -> Result<(), BackendError> {
+        if !is_needed || self.has(name) {
+            return Ok(());
+        }
+        Err(BackendError::Load(format!(
+            "the checkpoint has no tensor `{name}`, which {setting} in quantization_config needs: download it again"
+        )))
+    }
+
     fn refuse(&self, name: &str) -> Result<(), BackendError> {
         if self.has(name) {
             return Err(BackendError::Load(format!(
@@ -282,6 +300,11 @@ impl Scales {
         let [rows, columns] = self.size;
         self.values[row.min(rows - 1) * columns + column.min(columns - 1)]
     }
+}
+
+/// Whether one of these bytes of E4M3 is no number.
+pub(super) fn has_nan(bytes: &[u8]) -> bool {
+    bytes.iter().any(|byte| byte & 0x7f == 0x7f)
 }
 
 /// A byte of E4M3 (OCP 8-bit floating point: four bits of exponent, three of fraction, no infinities).
@@ -312,6 +335,9 @@ mod tests {
             (0xb8, -1.0),
         ] {
             assert_eq!(e4m3(byte).to_bits(), f32::to_bits(expected), "{byte:#x}");
+        }
+        for byte in 0..=u8::MAX {
+            assert_eq!(has_nan(&[0, byte]), e4m3(byte).is_nan());
         }
         assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan() && e4m3(0x80).is_sign_negative());
     }

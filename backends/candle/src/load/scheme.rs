@@ -21,6 +21,10 @@ pub(crate) enum Scheme {
         bits: u32,
         /// Columns that share a scale. If absent, all columns of a row share it.
         group: Option<usize>,
+        /// Whether each group has a zero of its own.
+        has_zeros: bool,
+        /// Whether a tensor says to which group a column belongs.
+        is_ordered: bool,
     },
     /// GPTQ: values are packed along the columns of the weight `[outputs, inputs]`, which is stored
     /// transposed.
@@ -31,6 +35,8 @@ pub(crate) enum Scheme {
         group: Option<usize>,
         /// The number to add to a stored zero.
         zero: i32,
+        /// Whether a tensor says to which group an input belongs.
+        is_ordered: bool,
     },
     /// AWQ: values are packed along the rows of the weight, which is stored transposed.
     Awq {
@@ -46,7 +52,7 @@ impl fmt::Display for Scheme {
             Self::Fp8 { block: Some([rows, columns]) } => {
                 return write!(f, "FP8 in blocks of {rows} × {columns}");
             }
-            Self::CompressedTensors { bits, group } => ("compressed-tensors", bits, group),
+            Self::CompressedTensors { bits, group, .. } => ("compressed-tensors", bits, group),
             Self::Gptq { bits, group, .. } => ("GPTQ", bits, group),
             Self::Awq { group } => ("AWQ", 4, group),
         };
@@ -71,7 +77,7 @@ impl Scheme {
         let settings =
             QuantizationConfig { method: values["quant_method"].as_str().unwrap_or("unnamed"), values };
         match settings.method {
-            "fp8" | "fbgemm_fp8" => settings.fp8(&values["weight_block_size"]),
+            "fp8" | "fbgemm_fp8" => settings.plain_fp8(),
             "gptq" => settings.gptq(),
             "awq" => settings.awq(),
             "compressed-tensors" => settings.compressed_tensors(),
@@ -83,6 +89,106 @@ impl Scheme {
         .map(Some)
     }
 }
+
+/// Settings of FP8. Activations are not quantised here, so those about activations have no effect.
+const FP8: &[&str] = &[
+    "activation_scale_ub",
+    "activation_scheme",
+    "dequantize",
+    "expert_dtype",
+    "fmt",
+    "ignored_layers",
+    "modules_to_convert",
+    "modules_to_not_convert",
+    "quant_method",
+    "scale_fmt",
+    "weight_block_size",
+];
+
+/// Settings of GPTQ that say what is stored, and settings that only its quantiser or its kernels read.
+const GPTQ: &[&str] = &[
+    "act_group_aware",
+    "adapter",
+    "backend",
+    "batch_size",
+    "bits",
+    "block_name_to_quantize",
+    "cache_block_outputs",
+    "checkpoint_format",
+    "damp_auto_increment",
+    "damp_percent",
+    "dataset",
+    "desc_act",
+    "exllama_config",
+    "fallback",
+    "foem",
+    "format",
+    "gptaq",
+    "group_size",
+    "hessian",
+    "lm_head",
+    "max_input_length",
+    "meta",
+    "method",
+    "model_file_base_name",
+    "model_name_or_path",
+    "model_seqlen",
+    "module_name_preceding_first_block",
+    "modules_in_block_to_quantize",
+    "mse",
+    "pack_dtype",
+    "pad_token_id",
+    "quant_method",
+    "static_groups",
+    "sym",
+    "tokenizer",
+    "true_sequential",
+    "use_cuda_fp16",
+    "use_exllama",
+    "v2",
+];
+
+/// Further settings of AWQ. transformers writes GPTQ's, too.
+const AWQ: &[&str] = &[
+    "do_fuse",
+    "fuse_max_seq_len",
+    "modules_to_fuse",
+    "modules_to_not_convert",
+    "pack_method",
+    "version",
+    "zero_point",
+];
+
+/// Settings of compressed-tensors.
+const COMPRESSED: &[&str] = &[
+    "config_groups",
+    "dequantize",
+    "format",
+    "global_compression_ratio",
+    "ignore",
+    "kv_cache_scheme",
+    "quant_method",
+    "quantization_status",
+    "run_compressed",
+    "use_optimized_inference",
+    "version",
+];
+
+/// Settings of a group's weights in compressed-tensors.
+const WEIGHTS: &[&str] = &[
+    "actorder",
+    "block_structure",
+    "dynamic",
+    "group_size",
+    "num_bits",
+    "observer",
+    "observer_kwargs",
+    "scale_dtype",
+    "strategy",
+    "symmetric",
+    "type",
+    "zp_dtype",
+];
 
 /// `quantization_config`.
 struct QuantizationConfig<'a> {
@@ -96,6 +202,24 @@ impl QuantizationConfig<'_> {
         Err(BackendError::Load(format!(
             "config.json: quantization_config of {method} with {setting} {value} is not supported"
         )))
+    }
+
+    /// Refuses a setting that is not among the `known` ones, unless it is empty or switched off.
+    fn check_known(&self, values: &Value, known: &[&str]) -> Result<(), BackendError> {
+        let is_off = |value: &Value| {
+            let is_empty = value.as_object().is_some_and(serde_json::Map::is_empty);
+            value.is_null() || value == false || is_empty || value.as_array().is_some_and(Vec::is_empty)
+        };
+        let mut settings = values.as_object().into_iter().flatten();
+        let unknown = settings.find(|(name, value)| !known.contains(&name.as_str()) && !is_off(value));
+        unknown.map_or(Ok(()), |(name, value)| self.refused(name, value))
+    }
+
+    /// Refuses a text that is there and is not among the `supported` ones.
+    fn check_text(&self, values: &Value, name: &str, supported: &[&str]) -> Result<(), BackendError> {
+        let value = &values[name];
+        let is_supported = value.as_str().is_some_and(|text| supported.contains(&text));
+        if value.is_null() || is_supported { Ok(()) } else { self.refused(name, value) }
     }
 
     fn bits(&self, value: &Value) -> Result<u32, BackendError> {
@@ -113,6 +237,13 @@ impl QuantizationConfig<'_> {
         }
     }
 
+    fn plain_fp8(&self) -> Result<Scheme, BackendError> {
+        self.check_known(self.values, FP8)?;
+        self.check_text(self.values, "fmt", &["e4m3", "float8_e4m3fn"])?;
+        self.check_text(self.values, "activation_scheme", &["dynamic", "static"])?;
+        self.fp8(&self.values["weight_block_size"])
+    }
+
     fn fp8(&self, block: &Value) -> Result<Scheme, BackendError> {
         let sizes = block.as_array().map(|sizes| sizes.iter().map(Value::as_u64).collect::<Vec<_>>());
         match sizes.as_deref() {
@@ -125,17 +256,22 @@ impl QuantizationConfig<'_> {
     }
 
     fn gptq(&self) -> Result<Scheme, BackendError> {
-        let format = &self.values["checkpoint_format"];
+        self.check_known(self.values, GPTQ)?;
+        self.check_text(self.values, "pack_dtype", &["int32"])?;
+        let [format, other] = ["checkpoint_format", "format"].map(|name| &self.values[name]);
+        let format = if format.is_null() { other } else { format };
         let zero = match format.as_str().unwrap_or("gptq") {
             "gptq" => 1,
             "gptq_v2" => 0,
             _ => return self.refused("checkpoint_format", format),
         };
         let [bits, group] = ["bits", "group_size"].map(|name| &self.values[name]);
-        Ok(Scheme::Gptq { bits: self.bits(bits)?, group: self.group(group)?, zero })
+        let is_ordered = self.values["desc_act"] == true;
+        Ok(Scheme::Gptq { bits: self.bits(bits)?, group: self.group(group)?, zero, is_ordered })
     }
 
     fn awq(&self) -> Result<Scheme, BackendError> {
+        self.check_known(self.values, &[GPTQ, AWQ].concat())?;
         let [bits, version, group] = ["bits", "version", "group_size"].map(|name| &self.values[name]);
         if bits != 4 {
             return self.refused("bits", bits);
@@ -147,6 +283,10 @@ impl QuantizationConfig<'_> {
     }
 
     fn compressed_tensors(&self) -> Result<Scheme, BackendError> {
+        const FORMATS: [&str; 5] =
+            ["int-quantized", "pack-quantized", "float-quantized", "naive-quantized", "mixed-precision"];
+        self.check_known(self.values, COMPRESSED)?;
+        self.check_text(self.values, "format", &FORMATS)?;
         let groups = &self.values["config_groups"];
         let all: Vec<&Value> = groups
             .as_object()
@@ -158,16 +298,33 @@ impl QuantizationConfig<'_> {
         if others.iter().any(|other| other != first) {
             return self.refused("config_groups that differ:", groups);
         }
+        self.check_known(first, WEIGHTS)?;
+        for group in groups.as_object().into_iter().flat_map(|groups| groups.values()) {
+            self.check_text(group, "format", &FORMATS)?;
+        }
+        let actorder = &first["actorder"];
+        let is_ordered = match (actorder, actorder.as_str()) {
+            (Value::Null, _) => false,
+            (Value::Bool(is_on), _) => *is_on,
+            // These change the order of quantisation, not the groups.
+            (_, Some("weight" | "static")) => false,
+            (_, Some("group" | "dynamic")) => true,
+            _ => return self.refused("actorder", actorder),
+        };
+        let has_zeros = first["symmetric"] == false;
         let strategy = first["strategy"].as_str().unwrap_or("tensor");
         match (first["type"].as_str().unwrap_or("int"), strategy) {
             ("float", "tensor" | "channel") if first["num_bits"] == 8 => Ok(Scheme::Fp8 { block: None }),
             ("float", "block") if first["num_bits"] == 8 => self.fp8(&first["block_structure"]),
             ("int", "tensor" | "channel") => {
-                Ok(Scheme::CompressedTensors { bits: self.bits(&first["num_bits"])?, group: None })
+                let bits = self.bits(&first["num_bits"])?;
+                Ok(Scheme::CompressedTensors { bits, group: None, has_zeros, is_ordered })
             }
             ("int", "group") => Ok(Scheme::CompressedTensors {
                 bits: self.bits(&first["num_bits"])?,
                 group: self.group(&first["group_size"])?,
+                has_zeros,
+                is_ordered,
             }),
             _ => self.refused("weights", first),
         }
@@ -232,6 +389,20 @@ mod tests {
             (json!({"quant_method": "fp8", "weight_block_size": [0, 1]}), "weight_block_size [0,1]"),
             (json!({"quant_method": "compressed-tensors"}), "config_groups null"),
             (weights(json!({"num_bits": 4, "type": "float"})), "weights {"),
+            (json!({"quant_method": "fp8", "foo": 1}), "fp8 with foo 1"),
+            (json!({"quant_method": "fp8", "fmt": "e5m2"}), "fmt \"e5m2\""),
+            (json!({"quant_method": "fp8", "activation_scheme": "weird"}), "activation_scheme \"weird\""),
+            (
+                json!({"quant_method": "gptq", "bits": 4, "group_size": 8, "dynamic": {"-:.*": {}}}),
+                "with dynamic {",
+            ),
+            (json!({"quant_method": "gptq", "bits": 4, "group_size": 8, "format": "marlin"}), "\"marlin\""),
+            (json!({"quant_method": "awq", "bits": 4, "group_size": 8, "rotation": "x"}), "rotation \"x\""),
+            (json!({"quant_method": "compressed-tensors", "format": "marlin-24"}), "format \"marlin-24\""),
+            (json!({"quant_method": "compressed-tensors", "transform_config": {"a": 1}}), "transform_config"),
+            (json!({"quant_method": "compressed-tensors", "sparsity_config": {"a": 1}}), "sparsity_config"),
+            (weights(json!({"num_bits": 4, "actorder": "odd"})), "actorder \"odd\""),
+            (weights(json!({"num_bits": 4, "scaled": true})), "scaled true"),
         ] {
             let message = scheme(&config).unwrap_err();
             assert!(message.contains(part), "{message}");
