@@ -197,13 +197,10 @@ def write_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict, recipe:
         writer.add_sep_token_id(named_id["[SEP]"])
     elif model["type"] == "WordPiece":
         writer.add_tokenizer_model("bert")
+        # Padding and other names in brackets become words, too.
         tokens = [
-            token
-            if token.startswith("[") and token.endswith("]")
-            else token[2:]
-            if token.startswith("##")
-            else "\u2581" + token
-            for token in tokens
+            token if kind == gguf.TokenType.CONTROL else token[2:] if token.startswith("##") else "\u2581" + token
+            for token, kind in zip(tokens, kinds)
         ]
         for add, token in ((writer.add_bos_token_id, "[CLS]"), (writer.add_sep_token_id, "[SEP]"), (writer.add_unk_token_id, "[UNK]")):
             add(named_id[token])

@@ -99,6 +99,32 @@ def with_pieces(fixture: str, folder: Path) -> Path:
     return model
 
 
+def cased(folder: Path) -> Path:
+    """A BERT whose tokenizer leaves capitals and accents as they are."""
+    model = Path(shutil.copytree(SERVED / "bert-embedding-mean", folder / "model"))
+    tokenizer = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["normalizer"] |= {"lowercase": False, "strip_accents": False}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    return model
+
+
+def padded(folder: Path) -> Path:
+    """A BERT with more rows than tokens. The converter fills the vocabulary with `[PAD…]`."""
+    model = Path(shutil.copytree(SERVED / "bert-embedding-mean", folder / "model"))
+    config = json.loads((model / "config.json").read_text())
+    rows = config["vocab_size"] + 6
+    models.edit_json(model / "config.json", vocab_size=rows)
+
+    def with_rows(tensors):
+        name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
+        old = tensors[name]
+        row = len(old.data) // old.shape[0]
+        tensors[name] = models.Tensor(old.dtype, [rows, old.shape[1]], old.data + bytearray(6 * row))
+
+    models.edit_tensors(model, with_rows)
+    return model
+
+
 def jina_v3(folder: Path) -> Path:
     """jina-embeddings-v3, whose adapters are not part of the file."""
     return with_pieces("jina-v3", folder)

@@ -18,12 +18,14 @@ from gguf_models import (
     SERVED,
     bidirectional_llama,
     bidirectional_qwen2,
+    cased,
     embedding_gemma,
     eurobert,
     gemma,
     jina_v3,
     llama,
     nomic_moe,
+    padded,
     qwen2,
     scaled_llama,
     with_words,
@@ -41,6 +43,19 @@ GENERATIVE = ("--model-type", "listwise-reranker")
 def trained(_: Path) -> Path:
     """A trained model, for its whole vocabulary."""
     return minilm.folder() or pytest.skip("the package with all-MiniLM-L6-v2 is not installed")
+
+
+def narrow(model: Path) -> Path:
+    """With two rows in the dense layer of the head, as in a file whose classifier llama.cpp took for it."""
+
+    def cut(tensors):
+        for name in [name for name in tensors if "pooler.dense" in name]:
+            old = tensors[name]
+            row = len(old.data) // old.shape[0]
+            tensors[name] = models.Tensor(old.dtype, [2, *old.shape[1:]], old.data[: 2 * row])
+
+    models.edit_tensors(model, cut)
+    return model
 
 
 def same(model: Path):
@@ -75,6 +90,23 @@ CASES = {
     "BERT": (
         same(SERVED / "bert-embedding-mean"),
         Recipe(pooling=Pooling.MEAN, without=("cls.weight", "cls.bias")),
+        (),
+        (),
+    ),
+    "BERT with padding": (padded, Recipe(pooling=Pooling.MEAN, without=("cls.weight", "cls.bias")), (), ()),
+    "BERT with capitals": (
+        cased,
+        Recipe(
+            pooling=Pooling.MEAN,
+            without=("cls.weight", "cls.bias"),
+            metadata={"tokenizer.ggml.normalizer.lowercase": False, "tokenizer.ggml.normalizer.strip_accents": False},
+        ),
+        (),
+        (),
+    ),
+    "last token, as early files": (
+        same(MODELS / "embedding-last"),
+        Recipe(pooling=Pooling.LAST, metadata={"tokenizer.ggml.add_eos_token": None}),
         (),
         (),
     ),
@@ -180,6 +212,13 @@ def test_a_prompt_of_another_model_is_used_as_it_is(tmp_path):
         assert max(abs(a - b) for a, b in zip(scores, server.scores(QUERY, TEXTS))) > 1e-3
 
 
+def test_a_llama_3_begins_with_its_first_token_if_the_file_says_nothing(tmp_path):
+    silent = {"tokenizer.ggml.bos_token_id": 7, "tokenizer.ggml.add_bos_token": None}
+    file = write(llama(tmp_path), tmp_path / "file.gguf", Recipe(pre="llama-bpe", pooling=Pooling.MEAN, metadata=silent))
+    with Server(file, *EXACT) as server:
+        assert [row[0]["id"] for row in answers(server)[0]] == [7] * len(TEXTS)
+
+
 def test_a_gemma_without_its_dense_modules_says_so(tmp_path):
     file = write(embedding_gemma(tmp_path), tmp_path / "file.gguf", Recipe(pooling=Pooling.MEAN, dense=False))
     with Server(file, *EXACT) as server:
@@ -252,6 +291,20 @@ REFUSED = {
     "pieces of sentences in a BERT": (
         of(SERVED / "bert-embedding-mean", metadata={"tokenizer.ggml.model": "llama"}),
         "its vocabulary is \"llama\", which is only supported for decoders",
+    ),
+    "a vocabulary in lower case that cannot be": (
+        recipes(metadata={"tokenizer.ggml.normalizer.lowercase": True}),
+        "`tokenizer.ggml.normalizer.lowercase` is true, which is only supported for",
+    ),
+    "a classifier without the layer before it": (
+        lambda folder: write(
+            narrow(padded(folder)), folder / "file.gguf", Recipe(pooling=Pooling.MEAN)
+        ),
+        "its classifier (`cls.weight`) lacks the dense layer before it",
+    ),
+    "a DistilBERT with a head": (
+        of(BERT, pooling=Pooling.RANK, without=("token_types.weight",)),
+        "it is a DistilBERT with a head",
     ),
     "windows layer by layer": (
         lambda folder: write(

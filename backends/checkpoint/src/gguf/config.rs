@@ -111,6 +111,17 @@ fn check_head(
     let is_reranker = speaks("rerank") && !speaks("embed");
     let output = has("output.weight");
     match (has("cls.output.weight"), reader.pooling()) {
+        (true, _) if reader.name == "bert" && has("cls.weight") && !has("token_types.weight") => {
+            Err(file.unsupported(
+                "it is a DistilBERT with a head, whose activation llama.cpp does not know: choose a repository with \
+                 safetensors weights",
+            ))
+        }
+        (false, _) if !is_decoder && file.shape("cls.weight").is_some_and(|shape| shape[0] != shape[shape.len() - 1]) => {
+            Err(file.unsupported(
+                "its classifier (`cls.weight`) lacks the dense layer before it: choose a repository with safetensors weights",
+            ))
+        }
         (true, _) if !is_decoder && !has("cls.weight") => {
             left_out("it has `cls.output.weight` and no `cls.weight`")
         }

@@ -6,10 +6,13 @@
 //! because wrong tokens silently give wrong scores.
 
 mod merges;
+mod words;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use text_embeddings_checkpoint::gguf::{self, File, Metadata, Separators};
+
+use self::words::WORDS;
 
 /// The kinds of tokens, by llama.cpp's numbers.
 const NORMAL: i64 = 1;
@@ -20,47 +23,16 @@ const UNUSED: i64 = 5;
 /// The character that begins a word in vocabularies of llama.cpp.
 const WORD: char = '\u{2581}';
 
-/// The rule by which a byte-level vocabulary splits a text into words, from `tokenizer.ggml.pre`.
-struct WordRules {
-    names: &'static [&'static str],
-    /// The rule as a regular expression; `None` for GPT-2's own rule.
-    pattern: Option<&'static str>,
-    /// Whether the text is first normalised to Unicode's composed form.
-    is_composed: bool,
-    /// Whether a word that is a token is taken whole, without merges.
-    ignore_merges: bool,
-}
-
-const WORDS: [WordRules; 4] = [
-    WordRules {
-        names: &["qwen2"],
-        pattern: Some(
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        ),
-        is_composed: true,
-        ignore_merges: false,
-    },
-    WordRules {
-        names: &["llama-bpe"],
-        pattern: Some(
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        ),
-        is_composed: false,
-        ignore_merges: true,
-    },
-    WordRules {
-        names: &["gpt-2", "roberta-bpe", "jina-v2-code", "jina-v2-de", "jina-v2-es"],
-        pattern: None,
-        is_composed: false,
-        ignore_merges: false,
-    },
-    WordRules { names: &["modern-bert"], pattern: None, is_composed: true, ignore_merges: false },
-];
-
 /// The content of a `tokenizer.json`, or the reason why it cannot be built.
 pub(super) fn build(file: &File) -> Result<Value, String> {
     let vocabulary = Vocabulary::read(file)?;
-    match file.metadata.text("tokenizer.ggml.model") {
+    let kind = file.metadata.text("tokenizer.ggml.model");
+    if kind != Some("bert") && vocabulary.switch(LOWERCASE, false) {
+        return Err(format!(
+            "`tokenizer.ggml.{LOWERCASE}` is true, which is only supported for vocabularies of the kind \"bert\""
+        ));
+    }
+    match kind {
         Some("gpt2") => vocabulary.byte_level(),
         Some("llama") => vocabulary.sentence_piece(),
         Some("bert") => vocabulary.word_piece(),
@@ -72,7 +44,15 @@ pub(super) fn build(file: &File) -> Result<Value, String> {
     }
 }
 
+/// Whether texts are put into lower case.
+const LOWERCASE: &str = "normalizer.lowercase";
+/// Whether accents are removed.
+const STRIP_ACCENTS: &str = "normalizer.strip_accents";
+/// The value of `pooling_type` for the last token.
+const LAST: usize = 3;
+
 struct Vocabulary<'f> {
+    architecture: &'f str,
     metadata: &'f Metadata,
     tokens: &'f [String],
     kinds: Vec<i64>,
@@ -97,7 +77,8 @@ impl<'f> Vocabulary<'f> {
         if rows.is_some_and(|rows| rows < tokens.len()) {
             return Err(format!("it has {} tokens, more than its embedding has rows", tokens.len()));
         }
-        Ok(Self { metadata, tokens, kinds, separators: gguf::separators(file) })
+        let architecture = file.architecture();
+        Ok(Self { architecture, metadata, tokens, kinds, separators: gguf::separators(file) })
     }
 
     /// The id and text of the token whose id is in the metadata `tokenizer.ggml.NAME_token_id`, otherwise of
@@ -119,14 +100,22 @@ impl<'f> Vocabulary<'f> {
         self.metadata.switch(&format!("tokenizer.ggml.{name}")).unwrap_or(default)
     }
 
-    /// The tokens that are found in a text before it is split into words.
-    fn added(&self) -> Value {
+    /// Whether texts end in a special token if the file says nothing. Early files of Qwen3-Embedding say
+    /// nothing, and the model pools that token.
+    fn has_last(&self) -> bool {
+        let pooling = self.metadata.number(&format!("{}.pooling_type", self.architecture));
+        self.architecture == "qwen3" && pooling == Some(LAST)
+    }
+
+    /// The tokens that are found in a text before it is split into words. `text` gives the tokenizer's
+    /// spelling of a token.
+    fn added(&self, text: impl Fn(i64, &str) -> String) -> Value {
         let added = self.kinds.iter().zip(self.tokens).enumerate();
         let added = added.filter(|(_, (kind, _))| [CONTROL, USER_DEFINED].contains(*kind));
         added
             .map(|(id, (kind, token))| {
                 json!({
-                    "id": id, "content": token, "special": *kind == CONTROL, "normalized": false,
+                    "id": id, "content": text(*kind, token), "special": *kind == CONTROL, "normalized": false,
                     "single_word": false, "lstrip": false, "rstrip": false,
                 })
             })
@@ -184,7 +173,7 @@ impl<'f> Vocabulary<'f> {
             let is_on = self.switch(&format!("add_{name}_token"), default);
             is_on.then(|| self.special(&[name], &format!("({name})"))).transpose()
         };
-        let (before, after) = (token("bos", has_first)?, token("eos", false)?);
+        let (before, after) = (token("bos", has_first)?, token("eos", self.has_last())?);
         Ok(Self::frame(&Frame { before, after, between: before, second: 0 }))
     }
 
@@ -221,13 +210,13 @@ impl<'f> Vocabulary<'f> {
             },
         );
         let frame = match self.separators {
-            Separators::Switched => self.causal(false)?,
+            Separators::Switched => self.causal(words.has_first)?,
             Separators::Double => self.roberta()?,
             Separators::Single => self.modern()?,
         };
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
-            "added_tokens": self.added(),
+            "added_tokens": self.added(unchanged),
             "normalizer": words.is_composed.then(|| json!({ "type": "NFC" })),
             "pre_tokenizer": words_rule,
             "post_processor": { "type": "Sequence", "processors": [level(false), frame] },
@@ -236,7 +225,7 @@ impl<'f> Vocabulary<'f> {
                 "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
                 "ignore_merges": words.ignore_merges,
-                "vocab": self.ids(|_, token| token.to_owned())?, "merges": merges,
+                "vocab": self.ids(unchanged)?, "merges": merges,
             },
         }))
     }
@@ -257,7 +246,7 @@ impl<'f> Vocabulary<'f> {
         let unknown = self.special(&["unknown"], "<unk>")?;
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
-            "added_tokens": self.added(),
+            "added_tokens": self.added(unchanged),
             "normalizer": { "type": "Sequence", "normalizers": rules },
             "pre_tokenizer": null,
             "post_processor": self.causal(true)?,
@@ -269,7 +258,7 @@ impl<'f> Vocabulary<'f> {
             "model": {
                 "type": "BPE", "dropout": null, "unk_token": unknown.1, "continuing_subword_prefix": null,
                 "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
-                "vocab": self.ids(|_, token| token.to_owned())?, "merges": merges,
+                "vocab": self.ids(unchanged)?, "merges": merges,
             },
         }))
     }
@@ -295,17 +284,23 @@ impl<'f> Vocabulary<'f> {
         let (before, after) =
             (self.special(&["cls", "bos"], "[CLS]")?, self.special(&["seperator", "eos"], "[SEP]")?);
         let unknown = self.special(&["unknown"], "[UNK]")?;
-        // The file does not say whether texts are lower-cased. A vocabulary for lower-cased texts has no
-        // capitals, except those that have no small form, such as ℝ.
-        let plain =
-            self.kinds.iter().zip(self.tokens).filter(|(kind, token)| **kind != CONTROL && !is_name(token));
-        let lowercase = plain.into_iter().all(|(_, token)| token.to_lowercase() == *token);
+        // Files of former converters do not say whether texts are lower-cased. A vocabulary for other texts
+        // has capitals. Letters such as ℝ and Cherokee's say nothing, because BERT leaves them as they are.
+        let has_capitals = || {
+            let plain = self.kinds.iter().zip(self.tokens).filter(|(kind, token)| {
+                **kind == NORMAL && !is_name(token.strip_prefix(WORD).unwrap_or(token))
+            });
+            plain.into_iter().any(|(_, token)| token.contains(|letter: char| letter.is_ascii_uppercase()))
+        };
+        let said = |name: &str| self.metadata.switch(&format!("tokenizer.ggml.{name}"));
+        let lowercase = said(LOWERCASE).unwrap_or_else(|| !has_capitals());
         let frame = Frame { before: Some(before), after: Some(after), between: None, second: 1 };
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
-            "added_tokens": self.added(),
+            "added_tokens": self.added(spelled),
             "normalizer": {
-                "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
+                "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                "strip_accents": said(STRIP_ACCENTS),
                 "lowercase": lowercase,
             },
             "pre_tokenizer": { "type": "BertPreTokenizer" },
@@ -343,7 +338,7 @@ impl<'f> Vocabulary<'f> {
             json!({ "type": "Metaspace", "replacement": WORD, "prepend_scheme": prepend, "split": true });
         Ok(json!({
             "version": "1.0", "truncation": null, "padding": null,
-            "added_tokens": self.added(),
+            "added_tokens": self.added(unchanged),
             "normalizer": { "type": "Sequence", "normalizers": rules },
             "pre_tokenizer": { "type": "Sequence", "pretokenizers": [{ "type": "WhitespaceSplit" }, words] },
             "post_processor": self.roberta()?,
@@ -351,6 +346,11 @@ impl<'f> Vocabulary<'f> {
             "model": { "type": "Unigram", "unk_id": unknown.0, "byte_fallback": false, "vocab": vocabulary },
         }))
     }
+}
+
+/// A token as the file spells it.
+fn unchanged(_: i64, token: &str) -> String {
+    token.to_owned()
 }
 
 /// The special tokens around texts.

@@ -23,6 +23,13 @@ pub(super) fn of_scores<'p>(
     pieces: impl Iterator<Item = (&'p str, usize, f64)>,
 ) -> Result<Vec<Value>, String> {
     let pieces: Vec<_> = pieces.collect();
+    if pieces.len() > 1 && pieces.iter().all(|(.., score)| *score == pieces[0].2) {
+        return Err(
+            "all its tokens have the same score (`tokenizer.ggml.scores`), so the order of merges is \
+                    unknown: convert the model again from a folder with `tokenizer.model`"
+                .to_owned(),
+        );
+    }
     let known: HashSet<&str> = pieces.iter().map(|&(piece, ..)| piece).collect();
     let mut merges = Vec::new();
     for &(piece, id, score) in &pieces {
@@ -57,6 +64,12 @@ mod tests {
         let pieces = [("a", 0, -9.0), ("b", 1, -9.0), ("ab", 2, -2.0), ("aba", 3, -1.0), ("é", 4, 0.0)];
         let merges = of_scores(pieces.into_iter()).unwrap();
         assert_eq!(merges, [json!(["ab", "a"]), json!(["a", "b"])]);
+    }
+
+    #[test]
+    fn scores_that_are_all_equal_are_refused() {
+        let pieces = [("a", 0, -1000.0), ("b", 1, -1000.0), ("ab", 2, -1000.0)];
+        assert!(of_scores(pieces.into_iter()).unwrap_err().contains("the same score"));
     }
 
     #[test]
