@@ -233,6 +233,16 @@ def test_a_dense_module_beside_the_file_is_named_by_its_path(tmp_path):
         assert len(answers(server)[1][0]) == 40
 
 
+def test_a_file_that_is_not_there_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/link.gguf").symlink_to("nothing.gguf")
+    monkeypatch.chdir(tmp_path)
+    for name in ("models/missing.gguf", "./models/missing.gguf", "models/link.gguf"):
+        message = run("rerank", "--query", "x", "y", "--model-id", name).stderr
+        assert f"`--model-id {name}` looks like a path, but there is no such directory or file" in message, message
+    assert "`owner/name:FILE.gguf` names a GGUF file" in run("rerank", "--query", "x", "y", "--model-id", "owner/name:Q8_0").stderr
+
+
 def test_one_of_several_files_is_chosen_by_name(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
@@ -246,6 +256,7 @@ def test_one_of_several_files_is_chosen_by_name(tmp_path):
         (("--model-id", f"{folder}:a.gguf"), {}),
         (("--model-id", str(folder), "--gguf-file", "b.gguf"), {}),
         (("--model-id", str(folder)), {"GGUF_FILE": "b.gguf"}),
+        (("--model-id", f"{folder}/b.gguf"), {"GGUF_FILE": "", "ONNX_FILE": ""}),
     ):
         ended = run(*asked, *flags, environment=environment)
         # The file was found and read if the error says that an embedding model does not re-rank.

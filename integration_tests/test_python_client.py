@@ -219,7 +219,7 @@ def test_serve_for_asyncio_with_flags_of_every_kind():
 
 @pytest.mark.parametrize("pause", [0.0, 0.02, 0.3])
 def test_a_cancelled_start_leaves_no_server(pause):
-    """`pause`: how long the task waits before it is cancelled. The model needs longer, because no Hub answers."""
+    """The task is cancelled after `pause` seconds. The start takes longer, because no Hub answers."""
 
     async def cancel(server: ter.Server) -> None:
         async def start() -> None:

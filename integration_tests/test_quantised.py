@@ -123,6 +123,14 @@ def test_a_checkpoint_that_does_not_fit_is_refused_by_name(tmp_path, case):
     assert all(part in message for part in parts), message
 
 
+@pytest.mark.parametrize(("name", "part"), [("gptq", "q_proj.qweight`, but config.json has no"), ("fp8-one-scale", "which `quantization_config` in")])
+def test_a_quantised_checkpoint_that_config_json_does_not_mention(tmp_path, name, part):
+    model = quantise(tmp_path, METHODS[name])
+    models.edit_json(model / "config.json", lambda config: config.pop("quantization_config"))
+    message = refusal(model, *EXACT)
+    assert part in message and "quantization_config" in message, message
+
+
 def test_a_group_that_does_not_divide_the_inputs_is_counted_to_its_end(tmp_path):
     method = METHODS["gptq"]
     model = quantise(tmp_path, method)

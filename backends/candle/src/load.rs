@@ -173,7 +173,17 @@ impl Checkpoint {
             return Ok(quantised.narrow(rows));
         }
         let Some(tensor) = self.tensors.get(name) else {
-            return Err(missing(name));
+            let base = name.strip_suffix("weight").unwrap_or(name);
+            let packed = ["qweight", "weight_packed"].map(|part| format!("{base}{part}"));
+            return Err(packed.iter().find(|packed| self.scheme.is_none() && self.has(packed)).map_or_else(
+                || missing(name),
+                |packed| {
+                    BackendError::Load(format!(
+                        "the checkpoint has the tensor `{packed}`, but config.json has no `quantization_config` that \
+                         says how it is quantised: add it (GPTQ's is in quantize_config.json)"
+                    ))
+                },
+            ));
         };
         self.unused.borrow_mut().remove(name);
         let path = tensor.path().display();

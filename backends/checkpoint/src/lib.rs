@@ -129,7 +129,13 @@ pub fn open(path: &Path) -> Result<CheckpointFile, CheckpointError> {
     if pickle::is_pickle(&start) {
         return Ok(CheckpointFile { format: Format::Pickle, tensors: pickle::tensors(&source)? });
     }
-    Ok(CheckpointFile { format: Format::Safetensors, tensors: safetensors::tensors(&source)? })
+    let tensors = safetensors::tensors(&source).map_err(|error| match error {
+        CheckpointError::Damaged { path, .. } if path.extension().is_some_and(|ending| ending == "bin") => {
+            CheckpointError::Damaged { path, reason: "it is no file of `torch.save`".to_owned() }
+        }
+        other => other,
+    })?;
+    Ok(CheckpointFile { format: Format::Safetensors, tensors })
 }
 
 /// Adds a tensor.

@@ -189,8 +189,13 @@ impl Tensor {
     pub fn read(&self, name: &str, rows: Range<usize>) -> Result<Vec<u8>, CheckpointError> {
         if !self.encoding.is_supported() {
             let supported = Encoding::supported();
+            let hint = if self.encoding.name.starts_with("F8") {
+                "; without its scales, which `quantization_config` in config.json describes, it has no values"
+            } else {
+                ""
+            };
             return Err(self.source.unsupported(format!(
-                "the tensor `{name}` is stored as {}, which is not supported: only {supported} are",
+                "the tensor `{name}` is stored as {}, which is not supported: only {supported} are{hint}",
                 self.encoding.name
             )));
         }

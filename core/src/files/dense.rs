@@ -15,9 +15,8 @@ use super::folder::required_for;
 use super::modules::{module_config, module_files};
 use super::weights::check_weights;
 
-const REMEDY: &str = "a dense module needs its config.json and its weights as model.safetensors (of a \
-                      pytorch_model.bin, loading and saving the model with sentence-transformers makes one); download \
-                      the model again, or correct modules.json or `--dense-path`";
+const REMEDY: &str = "a dense module needs its config.json and its weights as model.safetensors or \
+                      pytorch_model.bin; download the model again, or correct modules.json or `--dense-path`";
 /// The name of the pooled vector among the features of sentence-transformers.
 const POOLED: &str = "sentence_embedding";
 /// The name of a cross-encoder's raw scores among these features.

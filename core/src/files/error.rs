@@ -22,7 +22,7 @@ pub enum FilesError {
     },
     /// `--model-id` looks like a path but is not a directory.
     #[error(
-        "`--model-id {model_id}` looks like a path, but there is no such directory: correct the path, or \
+        "`--model-id {model_id}` looks like a path, but there is no such directory or file: correct it, or \
          give a Hub id such as `Qwen/Qwen3-Reranker-0.6B`"
     )]
     NoSuchDirectory {
@@ -41,7 +41,7 @@ pub enum FilesError {
     /// `--model-id` is neither a path nor a possible Hub id.
     #[error(
         "`--model-id {model_id}` is neither a directory nor a Hub id: a Hub id is `owner/name`, of letters, \
-         digits, `-`, `_` and `.`"
+         digits, `-`, `_` and `.`, and `owner/name:FILE.gguf` names a GGUF file"
     )]
     InvalidModelId {
         /// The given value.

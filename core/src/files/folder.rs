@@ -286,7 +286,7 @@ pub(super) fn required(root: &Path, file: &str) -> Result<PathBuf, FilesError> {
 /// The path of a file that must exist. Otherwise the error contains `remedy`.
 pub(super) fn required_for(root: &Path, file: &str, remedy: &'static str) -> Result<PathBuf, FilesError> {
     let path = root.join(file);
-    if path.exists() {
+    if path.try_exists().map_err(|error| FilesError::io(&path, error))? {
         return Ok(path);
     }
     Err(FilesError::Missing { place: root.display().to_string(), file: file.to_owned(), remedy })

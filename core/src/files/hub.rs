@@ -137,6 +137,8 @@ impl<'a> Hub<'a> {
         };
         if let Ok(weights @ Selection::Gguf(_)) = selected {
             tracing::info!("fetching {place} into {}", self.cache.root().display());
+            // The file's own modules are inside it.
+            self.download_modules(listing, &place, &[]).await?;
             return self.download_weights(listing, place, weights).await;
         }
         let missing = |file: &str| FilesError::Missing {
@@ -169,22 +171,27 @@ impl<'a> Hub<'a> {
                 self.file(&listing.sha, file, bound).await?;
             }
         } else {
-            self.download_modules(listing, &place).await?;
+            let modules = self.cache.snapshot(&listing.sha).join(MODULES);
+            let modules: Vec<Module> = read_optional_json(&modules)?.unwrap_or_default();
+            refuse_unknown(&modules)?;
+            self.download_modules(listing, &place, &modules).await?;
         }
         self.download_weights(listing, place, weights).await
     }
 
     /// Downloads the files of the modules that modules.json or the user names.
-    async fn download_modules(&self, listing: &Listing, place: &str) -> Result<(), FilesError> {
-        let modules: Vec<Module> =
-            read_optional_json(&self.cache.snapshot(&listing.sha).join(MODULES))?.unwrap_or_default();
-        refuse_unknown(&modules)?;
+    async fn download_modules(
+        &self,
+        listing: &Listing,
+        place: &str,
+        modules: &[Module],
+    ) -> Result<(), FilesError> {
         for class in ["Pooling", "SpladePooling", "LogitScore"] {
-            if let Some(file) = config_of(&modules, class).filter(|file| listing.files.contains(file)) {
+            if let Some(file) = config_of(modules, class).filter(|file| listing.files.contains(file)) {
                 self.file(&listing.sha, &file, Bound::Small).await?;
             }
         }
-        for step in steps(&modules, self.source.dense_path.as_deref())? {
+        for step in steps(modules, self.source.dense_path.as_deref())? {
             let [config, weights] = module_files(&step.path, |file| listing.files.contains(file));
             for (file, bound) in [(config, Bound::Small), (weights, Bound::Weights(u64::MAX))] {
                 if !listing.files.contains(&file) {

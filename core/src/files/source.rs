@@ -6,6 +6,7 @@
 //! `huggingface_hub`.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -179,6 +180,9 @@ fn is_switched_on(value: &str) -> bool {
 pub(super) fn local(model_id: &str) -> Result<Option<(PathBuf, Option<String>)>, FilesError> {
     let path = Path::new(model_id);
     let model_id = model_id.to_owned();
+    if let Some(error) = path.metadata().err().filter(|error| error.kind() == ErrorKind::PermissionDenied) {
+        return Err(FilesError::io(path, error));
+    }
     if path.is_dir() {
         return Ok(Some((path.to_owned(), None)));
     }
@@ -190,7 +194,9 @@ pub(super) fn local(model_id: &str) -> Result<Option<(PathBuf, Option<String>)>,
         }
         return Ok(Some((folder.to_owned(), Some(file))));
     }
-    if model_id.starts_with(['/', '.', '~']) || model_id.matches('/').count() > 1 {
+    // A weight file in a folder that exists: its name is wrong, or it is a link to nothing.
+    let is_local_file = is_weights(&model_id) && path.parent().is_some_and(Path::is_dir);
+    if model_id.starts_with(['/', '.', '~']) || model_id.matches('/').count() > 1 || is_local_file {
         return Err(FilesError::NoSuchDirectory { model_id });
     }
     let allowed = |part: &str| {

@@ -14,10 +14,12 @@ use crate::args::{Args, HubArgs};
 
 /// The backend that will read a model's files.
 pub(crate) fn reader(hub: &HubArgs) -> Reader {
+    // An empty variable names no file.
+    let named = |file: &Option<String>| file.clone().filter(|file| !file.is_empty());
     Reader {
         backend: hub.backend,
-        onnx_file: hub.onnx_file.clone().filter(|_| hub.backend == BackendKind::Ort),
-        gguf_file: hub.gguf_file.clone(),
+        onnx_file: named(&hub.onnx_file).filter(|_| hub.backend == BackendKind::Ort),
+        gguf_file: named(&hub.gguf_file),
         python_code: hub.trust_remote_code && hub.backend == BackendKind::Python,
     }
 }
@@ -32,7 +34,7 @@ pub(super) fn check(args: &Args) -> anyhow::Result<()> {
     let is_set = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
     let (model, hub) = (&args.model, &args.model.hub);
     let flags: [(&str, bool, &[BackendKind]); 8] = [
-        ("--onnx-file", hub.onnx_file.is_some(), &[Ort]),
+        ("--onnx-file", is_set(&hub.onnx_file), &[Ort]),
         ("--python", model.python.is_some(), &[Python]),
         ("--trust-remote-code", hub.trust_remote_code, &[Python]),
         ("--dense-path", is_set(&args.dense_path), &[Candle, Ort]),

@@ -268,13 +268,14 @@ impl Checkpoint {
         Tensor::read_stored(tensor, 0..tensor.rows()).map_err(failed)
     }
 
-    /// Refuses a checkpoint without the tensor `name` if a setting needs it: values would be wrong without it.
+    /// Refuses a checkpoint without the tensor `name` if a setting needs it.
     fn require(&self, is_needed: bool, setting: &str, name: &str) -> Result<(), BackendError> {
         if !is_needed || self.has(name) {
             return Ok(());
         }
         Err(BackendError::Load(format!(
-            "the checkpoint has no tensor `{name}`, which {setting} in quantization_config needs: download it again"
+            "the checkpoint has no tensor `{name}`, which {setting} in quantization_config needs: \
+             download it again"
         )))
     }
 

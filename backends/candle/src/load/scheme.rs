@@ -304,10 +304,9 @@ impl QuantizationConfig<'_> {
         }
         let actorder = &first["actorder"];
         let is_ordered = match (actorder, actorder.as_str()) {
-            (Value::Null, _) => false,
             (Value::Bool(is_on), _) => *is_on,
-            // These change the order of quantisation, not the groups.
-            (_, Some("weight" | "static")) => false,
+            // The last two change the order of quantisation, not the groups.
+            (Value::Null, _) | (_, Some("weight" | "static")) => false,
             (_, Some("group" | "dynamic")) => true,
             _ => return self.refused("actorder", actorder),
         };

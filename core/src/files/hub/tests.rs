@@ -759,6 +759,11 @@ async fn of_weights_in_other_formats_only_those_that_are_used_are_fetched() {
     let (found, snapshot) = fetched(others, &["a.gguf", "mmproj-a.gguf"], |_| {}).await;
     assert_eq!(found, Ok(Selection::Gguf("a.gguf".to_owned())));
     assert_eq!(snapshot, BTreeSet::from(["a.gguf".to_owned()]));
+    let dense = ["a.gguf", "2_Dense/config.json", "2_Dense/model.safetensors"];
+    let choose = |source: &mut ModelSource| source.dense_path = Some("2_Dense".to_owned());
+    let (found, snapshot) = fetched(others, &dense, choose).await;
+    assert_eq!(found, Ok(Selection::Gguf("a.gguf".to_owned())));
+    assert_eq!(snapshot, BTreeSet::from(dense.map(str::to_owned)));
     let (found, snapshot) = fetched(others, &["a.gguf", "b.gguf"], |_| {}).await;
     assert!(found.unwrap_err().ends_with("choose one with `--gguf-file`: a.gguf, b.gguf"));
     assert!(snapshot.is_empty());

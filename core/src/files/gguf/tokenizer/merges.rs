@@ -23,7 +23,7 @@ pub(super) fn of_scores<'p>(
     pieces: impl Iterator<Item = (&'p str, usize, f64)>,
 ) -> Result<Vec<Value>, String> {
     let pieces: Vec<_> = pieces.collect();
-    if pieces.len() > 1 && pieces.iter().all(|(.., score)| *score == pieces[0].2) {
+    if pieces.len() > 1 && pieces.iter().all(|(.., score)| score.total_cmp(&pieces[0].2).is_eq()) {
         return Err(
             "all its tokens have the same score (`tokenizer.ggml.scores`), so the order of merges is \
                     unknown: convert the model again from a folder with `tokenizer.model`"
