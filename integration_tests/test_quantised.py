@@ -65,6 +65,13 @@ def test_other_arithmetics_take_the_same_values(tmp_path):
             assert server.scores(QUERY, TEXTS) == widened.scores(QUERY, TEXTS)
 
 
+def test_bytes_stay_bytes_in_int8_and_the_log_says_so(tmp_path):
+    model = quantise(tmp_path, METHODS["compressed-bytes"])
+    for dtype, said in (("int8", "its bytes are used as they are"), ("bfloat16", "its matrices are widened")):
+        with Server(model, *EXACT[:-1], dtype) as server:
+            assert said in server.log()
+
+
 def without(ending: str):
     def change(tensors):
         del tensors[next(name for name in tensors if name.endswith(ending))]

@@ -135,6 +135,7 @@ pub fn folder(data: &[u8]) {
 
 /// A `model.safetensors`, loaded if it is accepted. Bytes that begin like JSON are the header only: its
 /// length and the data that it promises are added, so that a changed header is read beyond its first bytes.
+/// Its metadata may hold the model's `quantization_config`.
 pub fn weights(data: &[u8]) {
     static FOLDER: LazyLock<Folder> = LazyLock::new(Folder::new);
     let root = if data.starts_with(b"{") {
@@ -143,10 +144,15 @@ pub fn weights(data: &[u8]) {
         FOLDER.with("model.safetensors", data)
     };
     let Ok(folder) = ModelFolder::open(&root, &Reader::default(), &native) else { return };
+    let mut config = folder.config.raw;
+    let header: Value = serde_json::from_slice(data).unwrap_or_default();
+    if let Some(scheme) = header["__metadata__"]["quantization_config"].as_str() {
+        config["quantization_config"] = serde_json::from_str(scheme).unwrap_or_default();
+    }
     drop(load(&LoadOptions {
         backend: BackendKind::Candle,
         folder: folder.root,
-        config: folder.config.raw,
+        config,
         weights: folder.weights,
         max_input_length: LONGEST,
         head: Head::Answers(AnswerTokens { true_id: 1, false_id: Some(2) }),

@@ -206,10 +206,12 @@ fn load_on<O: Operations + 'static>(mut operations: O, options: &LoadOptions) ->
     let checkpoint = Checkpoint::open(&options.weights)?.without_prefixes(plan.prefixes)?;
     let scheme = Scheme::of(&options.config)?;
     if let Some(scheme) = scheme {
-        tracing::info!(
-            "The checkpoint is quantised ({scheme}): its matrices are widened, and products use the type of \
-             `--dtype`"
-        );
+        let used = if options.dtype == Some(DType::Int8) && scheme.is_bytes() {
+            "its bytes are used as they are"
+        } else {
+            "its matrices are widened, and products use the type of `--dtype`"
+        };
+        tracing::info!("The checkpoint is quantised ({scheme}): {used}");
     }
     let checkpoint = checkpoint.with_adapters(plan.adapters.clone()).quantised_as(scheme);
     let model = Transformer::load(&plan, &checkpoint, &mut operations)?;

@@ -64,6 +64,11 @@ impl fmt::Display for Scheme {
 }
 
 impl Scheme {
+    /// Whether matrices are bytes with one scale for each row, as `--dtype int8` has them.
+    pub(crate) fn is_bytes(self) -> bool {
+        matches!(self, Self::CompressedTensors { bits: 8, group: None, has_zeros: false, .. })
+    }
+
     /// The scheme of this `config.json`; `None` if the checkpoint is not quantised.
     ///
     /// # Errors
