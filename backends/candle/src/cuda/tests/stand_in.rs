@@ -23,6 +23,7 @@ pub(crate) struct StandIn {
 
 /// The GPU's operations with operands of `dtype`, with or without flash attention; `None` on a machine that
 /// cannot compile the kernels.
+#[cfg_attr(feature = "cuda", allow(dead_code, reason = "a build for GPUs tests whole models on the GPU"))]
 pub(crate) fn gpu(dtype: DType, has_flash: bool) -> Option<CudaOperations<StandIn>> {
     kernels().map(|_| CudaOperations::new(StandIn { has_flash, has_kernel: true }, dtype))
 }
