@@ -62,7 +62,10 @@ impl Worker {
             _ => format!("the Python interpreter `{}` did not start: {error}", python.display()),
         })?;
         let mut conversation = Conversation { link: &link, process: &mut process };
-        match conversation.receive(limits.hello, "start")? {
+        let hello = conversation.receive(limits.hello, "start").map_err(|reason| {
+            format!("{reason}; `--python` must name an interpreter that has sentence-transformers")
+        })?;
+        match hello {
             Reply::Hello { version: VERSION, python } => {
                 tracing::info!("The worker runs Python {}", frame::told(&python));
             }

@@ -32,7 +32,7 @@ pub enum FilesError {
     /// `--model-id` is a file.
     #[error(
         "`--model-id {model_id}` is a file, but not one of weights (.safetensors, .bin or .gguf): give one, \
-         or the directory that holds config.json and the weights"
+         or the directory that holds config.json and the weights; `--onnx-file` names an ONNX file in it"
     )]
     NotADirectory {
         /// The given value.
