@@ -18,6 +18,9 @@ use serde_json::{Map, Value, json};
 /// matrices (`"separate"` instead of `true`).
 pub const CONVERTED: &str = "llama_cpp_converted";
 
+/// The remedy where a converted file lacks a part of the model.
+const SAFETENSORS: &str = "choose a repository with safetensors weights";
+
 /// The value of `pooling_type` for a re-ranker.
 const RANK: usize = 4;
 /// The smallest width at which models of Qwen3 no longer share the token embedding with the output embedding.
@@ -107,21 +110,18 @@ fn check_head(
     };
     let name = file.metadata.text("general.name").unwrap_or_default();
     let stem = file.path.file_stem().unwrap_or_default().to_string_lossy();
+    let is_square = |name: &str| file.shape(name).is_none_or(|shape| shape.first() == shape.last());
     let speaks = |of: &str| [name, &*stem].iter().any(|name| name.to_lowercase().contains(of));
     let is_reranker = speaks("rerank") && !speaks("embed");
     let output = has("output.weight");
     match (has("cls.output.weight"), reader.pooling()) {
-        (true, _) if reader.name == "bert" && has("cls.weight") && !has("token_types.weight") => {
-            Err(file.unsupported(
-                "it is a DistilBERT with a head, whose activation llama.cpp does not know: choose a repository with \
-                 safetensors weights",
-            ))
-        }
-        (false, _) if !is_decoder && file.shape("cls.weight").is_some_and(|shape| shape[0] != shape[shape.len() - 1]) => {
-            Err(file.unsupported(
-                "its classifier (`cls.weight`) lacks the dense layer before it: choose a repository with safetensors weights",
-            ))
-        }
+        (true, _) if reader.name == "bert" && has("cls.weight") && !has("token_types.weight") => Err(file
+            .unsupported(format!(
+                "it is a DistilBERT with a head, whose activation llama.cpp does not know: {SAFETENSORS}"
+            ))),
+        (false, _) if !is_decoder && !is_square("cls.weight") => Err(file.unsupported(format!(
+            "its classifier (`cls.weight`) lacks the dense layer before it: {SAFETENSORS}"
+        ))),
         (true, _) if !is_decoder && !has("cls.weight") => {
             left_out("it has `cls.output.weight` and no `cls.weight`")
         }
