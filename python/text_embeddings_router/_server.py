@@ -81,7 +81,7 @@ class Server:
         self._pipe: int | None = None
         self._reader: threading.Thread | None = None
         self._address: tuple[str, int] | None = None
-        # Set when the server is ready, when it has ended, and when nobody waits for it any more.
+        # Set when the server is ready, when it has ended, and when the task that starts it was cancelled.
         self._ready = threading.Event()
         self._is_abandoned = False
         self._other_lines: deque[str] = deque(maxlen=KEPT_LINES)
