@@ -5,6 +5,7 @@ Input: an empty folder. Output: the folder of a model with safetensors weights a
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import models
@@ -77,51 +78,54 @@ def eurobert(folder: Path) -> Path:
     return model
 
 
-def with_words(fixture: str, folder: Path) -> Path:
-    """A reference model with the part of BERT's tokenizer that its vocabulary has rows for."""
-    model = Path(shutil.copytree(FIXTURES / "architectures" / fixture, folder / "model"))
-    tokenizer = json.loads((SERVED / "bert-embedding-mean/tokenizer.json").read_text(encoding="utf-8"))
+def with_tokenizer_of(served: str, fixture: str, folder: Path) -> Path:
+    """A reference model with the part of another one's tokenizer that its vocabulary has rows for."""
+    model = models.copy(FIXTURES / "architectures" / fixture, folder)
+    shutil.copy(SERVED / served / "tokenizer.json", model)
     rows = json.loads((model / "config.json").read_text())["vocab_size"]
-    vocabulary = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {token: index for token, index in vocabulary.items() if index < rows}
-    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+
+    def cut(tokenizer):
+        vocabulary = tokenizer["model"]["vocab"]
+        if isinstance(vocabulary, list):
+            tokenizer["model"]["vocab"] = vocabulary[:rows]
+        else:
+            tokenizer["model"]["vocab"] = {token: index for token, index in vocabulary.items() if index < rows}
+        tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["id"] < rows]
+
+    models.edit_json(model / "tokenizer.json", cut)
     return model
 
 
-def with_pieces(fixture: str, folder: Path) -> Path:
-    """A reference model with the pieces of XLM-RoBERTa's tokenizer that its vocabulary has rows for."""
-    model = Path(shutil.copytree(FIXTURES / "architectures" / fixture, folder / "model"))
-    tokenizer = json.loads((SERVED / "xlm-roberta-reranker/tokenizer.json").read_text(encoding="utf-8"))
-    rows = json.loads((model / "config.json").read_text())["vocab_size"]
-    tokenizer["model"]["vocab"] = tokenizer["model"]["vocab"][:rows]
-    tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["id"] < rows]
-    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    return model
+with_words = partial(with_tokenizer_of, "bert-embedding-mean")
+with_pieces = partial(with_tokenizer_of, "xlm-roberta-reranker")
+
+
+def set_rows(model: Path, rows: int) -> None:
+    """Gives the model a vocabulary of `rows` tokens, with random vectors."""
+    models.edit_json(model / "config.json", vocab_size=rows)
+
+    def change(tensors):
+        name = next(name for name in tensors if name.endswith(("embed_tokens.weight", "word_embeddings.weight")))
+        size = [rows, tensors[name].shape[1]]
+        values = np.random.default_rng(11).normal(size=size).astype(np.float32)
+        tensors[name] = models.Tensor("F32", size, bytearray(values.tobytes()))
+
+    models.edit_tensors(model, change)
 
 
 def cased(folder: Path) -> Path:
     """A BERT whose tokenizer leaves capitals and accents as they are."""
-    model = Path(shutil.copytree(SERVED / "bert-embedding-mean", folder / "model"))
-    tokenizer = json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))
-    tokenizer["normalizer"] |= {"lowercase": False, "strip_accents": False}
-    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    model = models.copy(SERVED / "bert-embedding-mean", folder)
+    models.edit_json(
+        model / "tokenizer.json", lambda content: content["normalizer"].update(lowercase=False, strip_accents=False)
+    )
     return model
 
 
 def padded(folder: Path) -> Path:
     """A BERT with more rows than tokens. The converter fills the vocabulary with `[PAD…]`."""
-    model = Path(shutil.copytree(SERVED / "bert-embedding-mean", folder / "model"))
-    config = json.loads((model / "config.json").read_text())
-    rows = config["vocab_size"] + 6
-    models.edit_json(model / "config.json", vocab_size=rows)
-
-    def with_rows(tensors):
-        name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
-        old = tensors[name]
-        row = len(old.data) // old.shape[0]
-        tensors[name] = models.Tensor(old.dtype, [rows, old.shape[1]], old.data + bytearray(6 * row))
-
-    models.edit_tensors(model, with_rows)
+    model = models.copy(SERVED / "bert-embedding-mean", folder)
+    set_rows(model, json.loads((model / "config.json").read_text())["vocab_size"] + 6)
     return model
 
 
@@ -144,23 +148,14 @@ def nomic_moe(folder: Path) -> Path:
 
 def embedding_gemma(folder: Path) -> Path:
     """EmbeddingGemma with two dense modules. llama.cpp divides by the root of the size of a head."""
-    model = Path(shutil.copytree(SERVED / "gemma3-embedding", folder / "model"))
+    model = models.copy(SERVED / "gemma3-embedding", folder)
     models.edit_json(model / "config.json", lambda content: content.update(query_pre_attn_scalar=content["head_dim"]))
     return model
 
 
 def gemma(folder: Path) -> Path:
     """A random Gemma with EmbeddingGemma's tokenizer."""
-    model = Path(shutil.copytree(FIXTURES / "architectures/gemma-embedding", folder / "model"))
+    model = models.copy(FIXTURES / "architectures/gemma-embedding", folder)
     shutil.copy(SERVED / "gemma3-embedding/tokenizer.json", model)
-    rows = len(json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"])
-    width = json.loads((model / "config.json").read_text())["hidden_size"]
-    models.edit_json(model / "config.json", vocab_size=rows)
-
-    def with_rows(tensors):
-        values = np.random.default_rng(11).normal(size=(rows, width)).astype(np.float32)
-        name = next(name for name in tensors if "embed_tokens" in name)
-        tensors[name] = models.Tensor("F32", [rows, width], bytearray(values.tobytes()))
-
-    models.edit_tensors(model, with_rows)
+    set_rows(model, len(json.loads((model / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]))
     return model

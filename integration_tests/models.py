@@ -33,9 +33,9 @@ class Tensor:
         return slice(index * size, (index + 1) * size)
 
 
-def copy(name: str, folder: Path) -> Path:
-    """A copy of a reference model, which the test may change. The folder is called `model`, so its name does
-    not reveal the kind of model."""
+def copy(name: str | Path, folder: Path) -> Path:
+    """A copy of a reference model, or of another folder's model, which the test may change. The folder is
+    called `model`, so its name does not reveal the kind of model."""
     return Path(shutil.copytree(MODELS / name, folder / "model"))
 
 

@@ -8,9 +8,6 @@ differ by the error of these bytes, which is small next to the error of four bit
 
 import json
 import math
-import os
-import shutil
-import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -20,15 +17,14 @@ import numpy as np
 import pytest
 from gguf_files import RERANK_PROMPT, Recipe, write
 from gguf_models import SERVED, nomic_moe, with_words
+from llama import PYTHON, ask
 from server import MODELS, Server
 
-PYTHON = os.environ.get("LLAMA_PYTHON")
 pytestmark = pytest.mark.skipif(
     not PYTHON, reason="LLAMA_PYTHON names no interpreter with llama-cpp-python (`make llama-test`)"
 )
 
 Pooling = gguf.PoolingType
-WORKER = Path(__file__).with_name("llama_outputs.py")
 QUERY = "Which planet is red?"
 TEXTS = [
     "Mars is red.",
@@ -43,12 +39,6 @@ EXACT = {"F32": 1e-3, "F16": 2e-3}
 TYPES = (*EXACT, "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q4_K_M", "Q5_K_M", "Q6_K")
 # The types whose own error is far above the tolerance, so that a wrong block would be seen.
 COARSE = ("Q4_0", "Q4_1", "IQ4_NL", "Q4_K_M")
-
-
-def ask(**request: object) -> list:
-    ended = subprocess.run([PYTHON, WORKER], input=json.dumps(request), capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])
 
 
 def wide(fixture: Path, folder: Path, sizes: dict[int, int], **config: object) -> Path:
@@ -135,11 +125,13 @@ def embedder_of(fixture: Path, folder: Path, sizes: dict[int, int], config: dict
 def embedding_gemma(folder: Path) -> Path:
     """Without its dense modules. Two spaces, and two line breaks, are tokens that the user defined."""
     defined = {"{": "\u2581\u2581", "}": "\n\n"}
-    fixture = Path(shutil.copytree(SERVED / "gemma3-embedding", folder / "model"))
-    tokenizer = json.loads((fixture / "tokenizer.json").read_text(encoding="utf-8"))
-    vocabulary = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {defined.get(token, token): index for token, index in vocabulary.items()}
-    (fixture / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    fixture = models.copy(SERVED / "gemma3-embedding", folder)
+
+    def define(tokenizer):
+        vocabulary = tokenizer["model"]["vocab"]
+        tokenizer["model"]["vocab"] = {defined.get(token, token): index for token, index in vocabulary.items()}
+
+    models.edit_json(fixture / "tokenizer.json", define)
     config = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "query_pre_attn_scalar": 64}
     sizes = {24: 256, 40: 512, 16: 64, 32: 128}
     return embedder_of(fixture, folder, sizes, config, dense=False, user_defined=tuple(defined.values()))

@@ -6,23 +6,21 @@ own tokenizers give for these texts (`.out`).
 """
 
 import os
-import shutil
 from pathlib import Path
 
 import gguf
 import models
-import numpy as np
 import pytest
 from gguf_files import Recipe, write
-from server import MODELS, ROOT, Server
-from test_llama import PYTHON, ask
+from gguf_models import SERVED, set_rows
+from llama import PYTHON, ask
+from server import MODELS, Server
 
 FOLDER = Path(os.environ.get("LLAMA_VOCABULARIES") or "missing")
 pytestmark = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="LLAMA_VOCABULARIES names no folder with llama.cpp's vocabularies (`make llama-test`)"
 )
 
-SERVED = ROOT / "integration_tests/reference/fixtures/served"
 SEPARATOR = "\n__ggml_vocab_test__\n"
 # Each vocabulary with a model that gets it.
 VOCABULARIES = {
@@ -52,17 +50,8 @@ def with_vocabulary(base: Path, vocabulary: Path, folder: Path) -> Path:
     """A random model with the tokenizer of `vocabulary`."""
     fields = gguf.GGUFReader(vocabulary).fields
     metadata = {name: field.contents() for name, field in fields.items() if name.startswith("tokenizer.")}
-    rows = len(metadata["tokenizer.ggml.tokens"])
-    model = Path(shutil.copytree(base, folder / "model"))
-    models.edit_json(model / "config.json", vocab_size=rows)
-
-    def with_rows(tensors):
-        name = next(name for name in tensors if name.endswith(("embed_tokens.weight", "word_embeddings.weight")))
-        size = [rows, tensors[name].shape[1]]
-        values = np.random.default_rng(3).normal(size=size).astype(np.float32)
-        tensors[name] = models.Tensor("F32", size, bytearray(values.tobytes()))
-
-    models.edit_tensors(model, with_rows)
+    model = models.copy(base, folder)
+    set_rows(model, len(metadata["tokenizer.ggml.tokens"]))
     head = [f"{name}.{part}" for name in ("cls", "cls.output") for part in ("weight", "bias")]
     recipe = Recipe(pooling=gguf.PoolingType.MEAN, metadata=metadata, without=tuple(head))
     return write(model, folder / "file.gguf", recipe)

@@ -28,9 +28,6 @@ cargo check --quiet -p text-embeddings-router --locked --no-default-features --f
 # Its own folder: with these variables, build scripts would run again for every other build. Instead of
 # CUTLASS's headers, which only its kernels need, flash attention's build script finds an empty folder.
 folder=${CARGO_TARGET_DIR:-target}/cuda-check
-cutlass=$folder/cutlass/git/checkouts/cutlass-7d49e6c7e2f8896c
-mkdir -p "$cutlass/include"
-git init --quiet "$cutlass"
-echo 7d49e6c7e2f8896c47f586706e67e1fb215529dc >"$cutlass/.git/HEAD"
-NVCC=$PWD/scripts/nvcc-check.sh CUDARC_CUDA_VERSION=13000 CUDA_COMPUTE_CAP=80 CARGO_TARGET_DIR=$folder CUDAFORGE_HOME=$(realpath "$folder/cutlass") \
+eval "$(scripts/cuda-cutlass.sh "$folder/cutlass" --empty)"
+NVCC=$PWD/scripts/nvcc-check.sh CUDARC_CUDA_VERSION=13000 CUDA_COMPUTE_CAP=80 CARGO_TARGET_DIR=$folder \
     cargo check --quiet -p text-embeddings-backend-candle --all-targets --locked --features cuda,flash-attn

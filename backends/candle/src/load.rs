@@ -173,17 +173,7 @@ impl Checkpoint {
             return Ok(quantised.narrow(rows));
         }
         let Some(tensor) = self.tensors.get(name) else {
-            let base = name.strip_suffix("weight").unwrap_or(name);
-            let packed = ["qweight", "weight_packed"].map(|part| format!("{base}{part}"));
-            return Err(packed.iter().find(|packed| self.scheme.is_none() && self.has(packed)).map_or_else(
-                || missing(name),
-                |packed| {
-                    BackendError::Load(format!(
-                        "the checkpoint has the tensor `{packed}`, but config.json has no `quantization_config` that \
-                         says how it is quantised: add it (GPTQ's is in quantize_config.json)"
-                    ))
-                },
-            ));
+            return Err(self.absent(name));
         };
         self.unused.borrow_mut().remove(name);
         let path = tensor.path().display();
@@ -212,6 +202,19 @@ impl Checkpoint {
                 self.tensors[name].path().display()
             ))),
             None => Ok(()),
+        }
+    }
+
+    /// The error for a tensor that is missing, or that is there only in quantised form.
+    fn absent(&self, name: &str) -> BackendError {
+        let base = name.strip_suffix("weight").unwrap_or(name);
+        let mut packed = ["qweight", "weight_packed"].into_iter().map(|part| format!("{base}{part}"));
+        match packed.find(|packed| self.scheme.is_none() && self.has(packed)) {
+            None => missing(name),
+            Some(packed) => BackendError::Load(format!(
+                "the checkpoint has the tensor `{packed}`, but config.json has no `quantization_config` that says \
+                 how it is quantised: add it (GPTQ's is in quantize_config.json)"
+            )),
         }
     }
 

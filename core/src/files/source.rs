@@ -6,6 +6,7 @@
 //! `huggingface_hub`.
 
 use std::fmt;
+use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -180,13 +181,14 @@ fn is_switched_on(value: &str) -> bool {
 pub(super) fn local(model_id: &str) -> Result<Option<(PathBuf, Option<String>)>, FilesError> {
     let path = Path::new(model_id);
     let model_id = model_id.to_owned();
-    if let Some(error) = path.metadata().err().filter(|error| error.kind() == ErrorKind::PermissionDenied) {
-        return Err(FilesError::io(path, error));
-    }
-    if path.is_dir() {
+    let metadata = match path.metadata() {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(FilesError::io(path, error)),
+        metadata => metadata.ok(),
+    };
+    if metadata.as_ref().is_some_and(Metadata::is_dir) {
         return Ok(Some((path.to_owned(), None)));
     }
-    if path.is_file() {
+    if metadata.is_some_and(|metadata| metadata.is_file()) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if !is_weights(&file) {

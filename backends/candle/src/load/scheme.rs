@@ -293,20 +293,16 @@ impl QuantizationConfig<'_> {
         self.check_known(self.values, COMPRESSED)?;
         self.check_text(self.values, "format", &FORMATS)?;
         let groups = &self.values["config_groups"];
-        let all: Vec<&Value> = groups
-            .as_object()
-            .into_iter()
-            .flat_map(|groups| groups.values())
-            .map(|group| &group["weights"])
-            .collect();
+        let mut all = Vec::new();
+        for group in groups.as_object().into_iter().flat_map(|groups| groups.values()) {
+            self.check_text(group, "format", &FORMATS)?;
+            all.push(&group["weights"]);
+        }
         let [first, others @ ..] = &all[..] else { return self.refused("config_groups", groups) };
         if others.iter().any(|other| other != first) {
             return self.refused("config_groups that differ:", groups);
         }
         self.check_known(first, WEIGHTS)?;
-        for group in groups.as_object().into_iter().flat_map(|groups| groups.values()) {
-            self.check_text(group, "format", &FORMATS)?;
-        }
         let actorder = &first["actorder"];
         let is_ordered = match (actorder, actorder.as_str()) {
             (Value::Bool(is_on), _) => *is_on,

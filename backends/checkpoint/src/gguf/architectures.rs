@@ -19,12 +19,14 @@ pub(super) struct GgufArchitecture {
     pub(super) body: TransformerKind,
     /// The prefix of a layer's number in the tensor names of `transformers`.
     layers: &'static str,
-    /// The names of a layer's tensors, without `.weight` and `.bias`: llama.cpp's name, then the name in
-    /// `transformers`.
-    layer: &'static [(&'static str, &'static str)],
+    /// The names of a layer's tensors, without `.weight` and `.bias`, in groups that architectures share.
+    layer: &'static [TensorNames],
     /// The names of all other tensors, in the same form.
-    others: &'static [(&'static str, &'static str)],
+    others: &'static [TensorNames],
 }
+
+/// Names of tensors: llama.cpp's name, then the name in `transformers`.
+type TensorNames = &'static [(&'static str, &'static str)];
 
 /// The tokens that a token attends to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,7 +66,8 @@ pub(super) enum DecoderStyle {
     Gemma,
 }
 
-const DECODER_LAYER: &[(&str, &str)] = &[
+/// The parts of a decoder's layer, without the norm that every family names in its own way.
+const DECODER_LAYER: TensorNames = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -72,48 +75,43 @@ const DECODER_LAYER: &[(&str, &str)] = &[
     ("attn_q_norm", "self_attn.q_norm"),
     ("attn_k_norm", "self_attn.k_norm"),
     ("attn_output", "self_attn.o_proj"),
-    ("ffn_norm", "post_attention_layernorm"),
     ("ffn_gate", "mlp.gate_proj"),
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
 ];
 
-const DECODER_OTHERS: &[(&str, &str)] = &[
-    ("token_embd", "model.embed_tokens"),
-    ("output_norm", "model.norm"),
-    (OUTPUT, "lm_head"),
-    (SCORES, "score"),
-];
+/// The remedy where a file lacks a part of the model, or is not supported at all.
+pub(super) const SAFETENSORS: &str = "choose a repository with safetensors weights";
 
 /// Divisors of the rotary frequencies of a decoder. The configuration holds them.
 pub(super) const DIVISORS: &str = "rope_freqs.weight";
 /// The dense modules behind the pooled vector of EmbeddingGemma, in their order.
 pub(super) const DENSE: [&str; 2] = ["dense_2.weight", "dense_3.weight"];
 
-const BERT_OTHERS: &[(&str, &str)] = &[
-    ("token_embd", "embeddings.word_embeddings"),
-    ("token_types", "embeddings.token_type_embeddings"),
-    ("position_embd", "embeddings.position_embeddings"),
-    ("token_embd_norm", "embeddings.LayerNorm"),
-    // BERT's pooler and classifier: a dense layer with tanh, then the scores. RoBERTa's head is the same
-    // under other names.
-    ("cls", "pooler.dense"),
-    (SCORES, "classifier"),
+/// The embeddings of words and token types in kinds of BERT.
+const EMBEDDINGS: TensorNames =
+    &[("token_embd", "embeddings.word_embeddings"), ("token_types", "embeddings.token_type_embeddings")];
+
+/// The norm of the embeddings in BERT.
+const EMBEDDINGS_NORM: TensorNames = &[("token_embd_norm", "embeddings.LayerNorm")];
+
+/// Attention in a layer of BERT.
+const BERT_ATTENTION: TensorNames = &[
+    ("attn_q", "attention.self.query"),
+    ("attn_k", "attention.self.key"),
+    ("attn_v", "attention.self.value"),
+    ("attn_output", "attention.output.dense"),
+    ("attn_output_norm", "attention.output.LayerNorm"),
 ];
 
-/// The embeddings of Jina's BERT. The converter drops its pooler.
-const JINA_OTHERS: &[(&str, &str)] = &[
-    ("token_embd", "embeddings.word_embeddings"),
-    ("token_types", "embeddings.token_type_embeddings"),
-    ("token_embd_norm", "embeddings.LayerNorm"),
-];
+/// The norms of a layer in the models of Nomic and Jina.
+const NUMBERED_NORMS: TensorNames = &[("attn_output_norm", "norm1"), ("layer_output_norm", "norm2")];
 
-/// The embeddings of words and token types, and their norm, as Nomic and Jina name them.
-const EMBEDDINGS_AND_NORM: &[(&str, &str)] = &[
-    ("token_embd", "embeddings.word_embeddings"),
-    ("token_types", "embeddings.token_type_embeddings"),
-    ("token_embd_norm", "emb_ln"),
-];
+/// Attention with one matrix for queries, keys and values, in Nomic's models.
+const NOMIC_ATTENTION: TensorNames = &[("attn_qkv", "attn.Wqkv"), ("attn_output", "attn.out_proj")];
+
+/// An MLP without a gate, in the models of Nomic and Jina.
+const PLAIN_MLP: TensorNames = &[("ffn_up", "mlp.fc1"), ("ffn_down", "mlp.fc2")];
 
 /// The output embedding of a causal model.
 const OUTPUT: &str = "output";
@@ -129,8 +127,77 @@ const DECODER: GgufArchitecture = GgufArchitecture {
     class: "Qwen3",
     body: TransformerKind::Decoder(DecoderStyle::Plain),
     layers: "model.layers",
-    layer: DECODER_LAYER,
-    others: DECODER_OTHERS,
+    layer: &[DECODER_LAYER, &[("ffn_norm", "post_attention_layernorm")]],
+    others: &[&[
+        ("token_embd", "model.embed_tokens"),
+        ("output_norm", "model.norm"),
+        (OUTPUT, "lm_head"),
+        (SCORES, "score"),
+    ]],
+};
+
+/// BERT, from which the other encoders differ.
+const BERT: GgufArchitecture = GgufArchitecture {
+    name: "bert",
+    marker: None,
+    model_type: "bert",
+    sight: Sight::Both,
+    class: "Bert",
+    body: TransformerKind::Bert,
+    layers: "encoder.layer",
+    layer: &[
+        BERT_ATTENTION,
+        &[
+            ("ffn_up", "intermediate.dense"),
+            ("ffn_down", "output.dense"),
+            ("layer_output_norm", "output.LayerNorm"),
+        ],
+    ],
+    // BERT's pooler and classifier: a dense layer with tanh, then the scores. RoBERTa's head is the same
+    // under other names.
+    others: &[
+        EMBEDDINGS,
+        EMBEDDINGS_NORM,
+        &[
+            ("position_embd", "embeddings.position_embeddings"),
+            ("cls", "pooler.dense"),
+            (SCORES, "classifier"),
+        ],
+    ],
+};
+
+/// Jina's BERT with `ALiBi`. The converter drops its pooler.
+const JINA: GgufArchitecture = GgufArchitecture {
+    name: "jina-bert-v2",
+    class: "JinaBert",
+    body: TransformerKind::JinaAlibi,
+    layer: &[
+        BERT_ATTENTION,
+        &[
+            ("ffn_up", "mlp.gated_layers"),
+            ("ffn_gate", "mlp.gate_layer"),
+            ("ffn_down", "mlp.wo"),
+            ("layer_output_norm", "mlp.layernorm"),
+        ],
+    ],
+    others: &[EMBEDDINGS, EMBEDDINGS_NORM],
+    ..BERT
+};
+
+/// Nomic's BERT.
+const NOMIC: GgufArchitecture = GgufArchitecture {
+    name: "nomic-bert",
+    model_type: "nomic_bert",
+    class: "NomicBert",
+    body: TransformerKind::Nomic,
+    layers: "encoder.layers",
+    layer: &[
+        NOMIC_ATTENTION,
+        NUMBERED_NORMS,
+        &[("ffn_up", "mlp.fc11"), ("ffn_gate", "mlp.fc12"), ("ffn_down", "mlp.fc2")],
+    ],
+    others: &[EMBEDDINGS, &[("token_embd_norm", "emb_ln")]],
+    ..BERT
 };
 
 pub(super) const ARCHITECTURES: [GgufArchitecture; 14] = [
@@ -180,169 +247,79 @@ pub(super) const ARCHITECTURES: [GgufArchitecture; 14] = [
         class: "Gemma3Text",
         body: TransformerKind::Decoder(DecoderStyle::Gemma),
         layer: &[
-            ("attn_norm", "input_layernorm"),
-            ("attn_q", "self_attn.q_proj"),
-            ("attn_k", "self_attn.k_proj"),
-            ("attn_v", "self_attn.v_proj"),
-            ("attn_q_norm", "self_attn.q_norm"),
-            ("attn_k_norm", "self_attn.k_norm"),
-            ("attn_output", "self_attn.o_proj"),
-            ("post_attention_norm", "post_attention_layernorm"),
-            ("ffn_norm", "pre_feedforward_layernorm"),
-            ("ffn_gate", "mlp.gate_proj"),
-            ("ffn_up", "mlp.up_proj"),
-            ("ffn_down", "mlp.down_proj"),
-            ("post_ffw_norm", "post_feedforward_layernorm"),
+            DECODER_LAYER,
+            &[
+                ("post_attention_norm", "post_attention_layernorm"),
+                ("ffn_norm", "pre_feedforward_layernorm"),
+                ("post_ffw_norm", "post_feedforward_layernorm"),
+            ],
         ],
         ..DECODER
     },
-    GgufArchitecture {
-        name: "bert",
-        marker: None,
-        model_type: "bert",
-        sight: Sight::Both,
-        class: "Bert",
-        body: TransformerKind::Bert,
-        layers: "encoder.layer",
-        layer: &[
-            ("attn_q", "attention.self.query"),
-            ("attn_k", "attention.self.key"),
-            ("attn_v", "attention.self.value"),
-            ("attn_output", "attention.output.dense"),
-            ("attn_output_norm", "attention.output.LayerNorm"),
-            ("ffn_up", "intermediate.dense"),
-            ("ffn_down", "output.dense"),
-            ("layer_output_norm", "output.LayerNorm"),
-        ],
-        others: BERT_OTHERS,
-    },
+    BERT,
     GgufArchitecture {
         name: "modern-bert",
-        marker: None,
         model_type: "modernbert",
-        sight: Sight::Both,
         class: "ModernBert",
         body: TransformerKind::Modern,
         layers: "layers",
-        layer: &[
+        layer: &[&[
             ("attn_norm", "attn_norm"),
             ("attn_qkv", "attn.Wqkv"),
             ("attn_output", "attn.Wo"),
             ("ffn_norm", "mlp_norm"),
             ("ffn_up", "mlp.Wi"),
             ("ffn_down", "mlp.Wo"),
-        ],
-        others: &[
+        ]],
+        others: &[&[
             ("token_embd", "embeddings.tok_embeddings"),
             ("token_embd_norm", "embeddings.norm"),
             ("output_norm", "final_norm"),
             ("cls", "head.dense"),
             ("cls.norm", "head.norm"),
             (SCORES, "classifier"),
-        ],
+        ]],
+        ..BERT
     },
-    GgufArchitecture {
-        name: "nomic-bert",
-        marker: None,
-        model_type: "nomic_bert",
-        sight: Sight::Both,
-        class: "NomicBert",
-        body: TransformerKind::Nomic,
-        layers: "encoder.layers",
-        layer: &[
-            ("attn_qkv", "attn.Wqkv"),
-            ("attn_output", "attn.out_proj"),
-            ("attn_output_norm", "norm1"),
-            ("ffn_up", "mlp.fc11"),
-            ("ffn_gate", "mlp.fc12"),
-            ("ffn_down", "mlp.fc2"),
-            ("layer_output_norm", "norm2"),
-        ],
-        others: EMBEDDINGS_AND_NORM,
-    },
+    NOMIC,
     GgufArchitecture {
         name: "nomic-bert-moe",
-        marker: None,
-        model_type: "nomic_bert",
-        sight: Sight::Both,
-        class: "NomicBert",
-        body: TransformerKind::Nomic,
-        layers: "encoder.layers",
         layer: &[
-            ("attn_qkv", "attn.Wqkv"),
-            ("attn_output", "attn.out_proj"),
-            ("attn_output_norm", "norm1"),
-            ("ffn_up", "mlp.fc1"),
-            ("ffn_down", "mlp.fc2"),
-            ("ffn_gate_inp", "mlp.router.layer"),
-            ("ffn_up_exps", "mlp.experts.mlp.w1"),
-            ("ffn_down_exps", "mlp.experts.mlp.w2"),
-            ("layer_output_norm", "norm2"),
+            NOMIC_ATTENTION,
+            NUMBERED_NORMS,
+            PLAIN_MLP,
+            &[
+                ("ffn_gate_inp", "mlp.router.layer"),
+                ("ffn_up_exps", "mlp.experts.mlp.w1"),
+                ("ffn_down_exps", "mlp.experts.mlp.w2"),
+            ],
         ],
-        others: EMBEDDINGS_AND_NORM,
+        ..NOMIC
     },
     GgufArchitecture {
-        name: "jina-bert-v2",
         marker: Some("blk.0.attn_q_norm.weight"),
-        model_type: "bert",
-        sight: Sight::Both,
-        class: "JinaBert",
-        body: TransformerKind::JinaAlibi,
-        layers: "encoder.layer",
         layer: &[
-            ("attn_q", "attention.self.query"),
-            ("attn_k", "attention.self.key"),
-            ("attn_v", "attention.self.value"),
-            ("attn_q_norm", "attention.self.layer_norm_q"),
-            ("attn_k_norm", "attention.self.layer_norm_k"),
-            ("attn_output", "attention.output.dense"),
-            ("attn_output_norm", "attention.output.LayerNorm"),
-            ("attn_norm_2", "layer_norm_1"),
-            ("ffn_up", "mlp.up_gated_layer"),
-            ("ffn_gate", "mlp.gate_layer"),
-            ("ffn_down", "mlp.down_layer"),
-            ("layer_output_norm", "layer_norm_2"),
+            BERT_ATTENTION,
+            &[
+                ("attn_q_norm", "attention.self.layer_norm_q"),
+                ("attn_k_norm", "attention.self.layer_norm_k"),
+                ("attn_norm_2", "layer_norm_1"),
+                ("ffn_up", "mlp.up_gated_layer"),
+                ("ffn_gate", "mlp.gate_layer"),
+                ("ffn_down", "mlp.down_layer"),
+                ("layer_output_norm", "layer_norm_2"),
+            ],
         ],
-        others: JINA_OTHERS,
+        ..JINA
     },
-    GgufArchitecture {
-        name: "jina-bert-v2",
-        marker: None,
-        model_type: "bert",
-        sight: Sight::Both,
-        class: "JinaBert",
-        body: TransformerKind::JinaAlibi,
-        layers: "encoder.layer",
-        layer: &[
-            ("attn_q", "attention.self.query"),
-            ("attn_k", "attention.self.key"),
-            ("attn_v", "attention.self.value"),
-            ("attn_output", "attention.output.dense"),
-            ("attn_output_norm", "attention.output.LayerNorm"),
-            ("ffn_up", "mlp.gated_layers"),
-            ("ffn_gate", "mlp.gate_layer"),
-            ("ffn_down", "mlp.wo"),
-            ("layer_output_norm", "mlp.layernorm"),
-        ],
-        others: JINA_OTHERS,
-    },
+    JINA,
     GgufArchitecture {
         name: "jina-bert-v3",
-        marker: None,
         model_type: "jina_embeddings_v3",
-        sight: Sight::Both,
         class: "XLMRoberta",
         body: TransformerKind::JinaRotary,
-        layers: "encoder.layers",
-        layer: &[
-            ("attn_qkv", "mixer.Wqkv"),
-            ("attn_output", "mixer.out_proj"),
-            ("attn_output_norm", "norm1"),
-            ("ffn_up", "mlp.fc1"),
-            ("ffn_down", "mlp.fc2"),
-            ("layer_output_norm", "norm2"),
-        ],
-        others: EMBEDDINGS_AND_NORM,
+        layer: &[NUMBERED_NORMS, PLAIN_MLP, &[("attn_qkv", "mixer.Wqkv"), ("attn_output", "mixer.out_proj")]],
+        ..NOMIC
     },
 ];
 
@@ -358,7 +335,7 @@ impl GgufArchitecture {
             known.dedup();
             file.unsupported(format!(
                 "its architecture (`general.architecture`) is {name:?}, which is not supported as GGUF: only {} are; \
-                 choose a repository with safetensors weights",
+                 {SAFETENSORS}",
                 known.join(", ")
             ))
         })
@@ -369,8 +346,8 @@ impl GgufArchitecture {
     pub(super) fn translate(&self, name: &str) -> Option<String> {
         let (stem, ending) =
             name.rsplit_once('.').filter(|(_, ending)| ["weight", "bias"].contains(ending))?;
-        let find = |names: &[(&str, &'static str)], stem: &str| {
-            names.iter().find(|(theirs, _)| *theirs == stem).map(|(_, ours)| *ours)
+        let find = |names: &[TensorNames], stem: &str| {
+            names.iter().copied().flatten().find(|(theirs, _)| *theirs == stem).map(|(_, ours)| *ours)
         };
         let Some((layer, part)) = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
             return find(self.others, stem).map(|ours| format!("{ours}.{ending}"));

@@ -5,7 +5,7 @@
 
 use super::{
     File,
-    architectures::{DIVISORS, DecoderStyle, GgufArchitecture, Sight, TransformerKind},
+    architectures::{DIVISORS, DecoderStyle, GgufArchitecture, SAFETENSORS, Sight, TransformerKind},
     metadata_reader::MetadataReader,
     translate::{answers, labels},
 };
@@ -17,9 +17,6 @@ use serde_json::{Map, Value, json};
 /// no bias and the second matrix of their MLPs is transposed, and the halves of Jina's gated MLPs may be two
 /// matrices (`"separate"` instead of `true`).
 pub const CONVERTED: &str = "llama_cpp_converted";
-
-/// The remedy where a converted file lacks a part of the model.
-const SAFETENSORS: &str = "choose a repository with safetensors weights";
 
 /// The value of `pooling_type` for a re-ranker.
 const RANK: usize = 4;
