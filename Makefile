@@ -92,7 +92,7 @@ scale-test: $(VENV)/installed ## Send 10,000 requests to three servers behind ea
 test: check check-features check-aarch64 unit integration counts ## Run everything that CI runs
 
 check: prose ## Check formatting, names, lints, documentation, spelling and prose
-	$(PYTHON) scripts/type_names.py
+	$(PYTHON) scripts/house_style.py --check
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy -p text-embeddings-router --no-default-features --features candle,http --locked -- -D warnings
