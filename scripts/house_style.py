@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts what CONTRIBUTING.md's house rules ask of Rust code and no lint checks.
+"""Counts the breaches of those house rules in CONTRIBUTING.md that no lint checks.
 
 `scripts/house_style.py [RULE ...]` prints the places of each hit (all rules without one), and a line with the
 totals. Tests do not count.
