@@ -44,7 +44,7 @@ wheel: $(VENV)/installed ## Build the Python wheel with the release binary into 
 	WHEEL=$$(echo dist/*.whl) $(VENV)/bin/python -m pytest integration_tests/test_python_wheel.py
 
 deploy-check: $(VENV)/installed ## Test deploy/: manifests, rules, dashboard and balancers, with kubectl, Prometheus, HAProxy, nginx and the real server
-	@scripts/install-deploy-tools.sh
+	@$(PYTHON) scripts/install_tools.py haproxy nginx prometheus promtool kubectl curl
 	cargo build -p text-embeddings-router --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest $(addprefix integration_tests/test_,deploy.py balancer.py nginx.py documents.py)
 
@@ -85,7 +85,7 @@ $(RAY)/installed: python/requirements-ray.txt
 	touch $@
 
 scale-test: $(VENV)/installed ## Send 10,000 requests to three servers behind each kind of balancing; kill, drain and add servers meanwhile
-	@scripts/install-deploy-tools.sh
+	@$(PYTHON) scripts/install_tools.py haproxy
 	cargo build --release -p text-embeddings-router --locked
 	SCALE_REQUESTS=10000 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/test_balancer.py
 
@@ -117,8 +117,7 @@ unit: ## Run the Rust tests
 	cargo test --workspace --locked
 
 integration: $(VENV)/installed ## Test the real binary with all backends that do not need a GPU
-	@scripts/install-chromium.sh
-	@scripts/install-deploy-tools.sh
+	@$(PYTHON) scripts/install_tools.py
 	cargo build -p text-embeddings-router --features $(BACKENDS) --locked
 	TEXT_EMBEDDINGS_ROUTER=$(TARGET)/debug/text-embeddings-router $(VENV)/bin/python -m pytest integration_tests python/tests
 
@@ -282,9 +281,7 @@ $(TARGET)/bench-model/model.safetensors: | $(VENV)/bench-installed
 	$(VENV)/bin/python integration_tests/reference/benchmark_model.py $(TARGET)/bench-model --tokenizer "$(TOKENIZER)"
 
 $(VENV)/installed: integration_tests/requirements.txt
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --no-deps -r integration_tests/requirements.txt
-	touch $@
+	@$(PYTHON) scripts/install_wheels.py $(VENV) $<
 
 $(VENV)/bench-installed: $(VENV)/installed benches/requirements.txt
 	$(VENV)/bin/pip install --quiet -r benches/requirements.txt

@@ -6,16 +6,15 @@ deploy/haproxy/haproxy.cfg.
 """
 
 import re
-import shutil
 import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+import programs
 import requests
-from server import ROOT, TOOLS, wait_until
+from server import ROOT, wait_until
 
 CONFIGURATION = ROOT / "deploy/haproxy/haproxy.cfg"
 
@@ -34,9 +33,7 @@ class Balancer:
     `changes` maps texts of the configuration to their replacements."""
 
     def __init__(self, servers: Sequence[tuple[int, int]], changes: dict[str, str] | None = None):
-        program = shutil.which("haproxy") or shutil.which("haproxy", path=str(TOOLS))
-        if not program:
-            pytest.skip("haproxy is not installed: `make deploy-check` installs it")
+        program = programs.require("haproxy")
         self.http_port, self.grpc_port, self._state_port = free_ports(3)
         text = CONFIGURATION.read_text()
         for old, new in (changes or {}).items():

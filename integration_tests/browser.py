@@ -1,24 +1,24 @@
 """Opens the page at `/playground` in Chromium without a screen.
 
-Input: the path of Chromium in CHROMIUM; without it, the first one found in PATH. Output: `Playground`, which
+Input: the path of Chromium in CHROMIUM; without it, the one in target/tools or PATH. Output: `Playground`, which
 opens a server's page, and the texts that tests type into its fields. Invariants: in every test, the page logs
 no error, violates no content security policy, shows no dialog and sends nothing to another host. Each browser
 has a profile of its own.
 """
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+import programs
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Playwright
 from server import Server
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-MISSING = "the tests of the page need Chromium: `apt-get install chromium`, or set CHROMIUM to its path"
+CHROMIUM = os.environ.get("CHROMIUM") or programs.find(*NAMES)
+MISSING = f"{programs.missing('chromium')}, or set CHROMIUM to the path of a browser"
 WITH_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 FLAGS = (
     "--no-sandbox",

@@ -8,6 +8,11 @@ import loopback
 import pytest
 from browser import Playground, launch, opened
 from grpc_client import Grpc
+from missing_wheels import (  # noqa: F401 (hooks)
+    pytest_make_collect_report,
+    pytest_runtest_call,
+    pytest_runtest_setup,
+)
 from playwright.sync_api import Browser, sync_playwright
 from server import Server
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import minilm
+import programs
 from server import ANSWER_LIMIT, BINARY, MODELS, ROOT, Server, variables
 
 SERVED = ROOT / "integration_tests/reference/fixtures/served"
@@ -181,6 +182,8 @@ class Session:
 
     def run(self, block: Block) -> None:
         """Runs a block and compares its output with the document's."""
+        if "curl " in block.text:
+            programs.require("curl")
         fails = block.output is not None and "Error: " in block.output
         if block.language == "python":
             printed, status = self._end([sys.executable, "-c", block.text])

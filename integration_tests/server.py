@@ -21,8 +21,6 @@ import requests
 
 ROOT = Path(__file__).resolve().parent.parent
 BINARY = Path(os.environ.get("TEXT_EMBEDDINGS_ROUTER", ROOT / "target/debug/text-embeddings-router")).resolve()
-# Programs that scripts/install-deploy-tools.sh installed.
-TOOLS = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "tools"
 MODELS = ROOT / "integration_tests/reference/fixtures/models"
 # The models of the reference, with the flags for models whose files do not tell their kind.
 MODEL_FLAGS = {

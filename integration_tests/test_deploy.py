@@ -3,8 +3,7 @@ server.
 
 Invariants: every variable that deploy/ sets is a flag of the server; every panel and rule uses metrics that
 exist, and gets values from a Prometheus that scrapes the real server; manifests are valid for current
-versions of Kubernetes. If the machine lacks a program, its tests are skipped by name; `make deploy-check`
-says how to install it.
+versions of Kubernetes. Tests whose program cannot be had are skipped with the reason.
 """
 
 import json
@@ -17,11 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 
+import programs
 import pytest
 import requests
 import yaml
 from kubernetes_validate import utils as kubernetes
-from server import ROOT, TOOLS, Server, run, wait_until
+from server import ROOT, Server, run, wait_until
 
 DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose"
@@ -32,14 +32,6 @@ TEIS = json.loads((ROOT / "integration_tests/tei_metrics.json").read_text(encodi
 KUBERNETES = DEPLOY / "kubernetes"
 # Variables for other programs in the containers.
 FOREIGN_VARIABLES = {"HF_HUB_OFFLINE", "HF_TOKEN"}
-
-
-def tool(name: str, package: str) -> str:
-    """The path of a program. Without it the test is skipped, with `package` as the reason."""
-    found = shutil.which(name) or shutil.which(name, path=str(TOOLS))
-    if not found:
-        pytest.skip(f"{name} is not installed: {package}")
-    return found
 
 
 def run_tool(*command: str) -> str:
@@ -57,7 +49,7 @@ def variables() -> set[str]:
 @pytest.fixture(scope="module", params=["cpu", "gpu"])
 def manifests(request) -> dict[str, dict]:
     """The manifests of an overlay, by kind and name."""
-    kubectl = tool("kubectl", "`make deploy-check` installs it")
+    kubectl = programs.require("kubectl")
     built = subprocess.run(
         [kubectl, "kustomize", KUBERNETES / "overlays" / request.param], capture_output=True, text=True, timeout=120
     )
@@ -157,7 +149,7 @@ class TestKubernetes:
         assert "replicas" not in manifests["Deployment/text-embeddings-router"]["spec"]
 
     def test_one_volume_for_all_pods(self, tmp_path):
-        kubectl = tool("kubectl", "`make deploy-check` installs it")
+        kubectl = programs.require("kubectl")
         copy = tmp_path / "kubernetes"
         shutil.copytree(KUBERNETES, copy)
         overlay = copy / "overlays/cpu/kustomization.yaml"
@@ -192,7 +184,7 @@ class TestCompose:
 
 class TestRules:
     def test_they_fire_when_they_should(self):
-        promtool = tool("promtool", "Debian's package `prometheus` has it")
+        promtool = programs.require("promtool")
         run_tool(promtool, "check", "rules", str(RULES))
         run_tool(promtool, "check", "config", str(COMPOSE / "prometheus/prometheus.yaml"))
         run_tool(promtool, "test", "rules", str(COMPOSE / "prometheus/rules_test.yaml"))
@@ -209,7 +201,7 @@ class Prometheus:
     """Debian's Prometheus with the configuration of deploy/compose; only its targets and intervals differ."""
 
     def __init__(self, folder: Path, servers: list[Server]):
-        self._binary = tool("prometheus", "Debian's package `prometheus` has it")
+        self._binary = programs.require("prometheus")
         config = yaml.safe_load((COMPOSE / "prometheus/prometheus.yaml").read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         (job,) = config["scrape_configs"]

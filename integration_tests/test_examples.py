@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import programs
 import pytest
 import requests
 from busy_stub import Stub
@@ -47,6 +48,8 @@ def keyed(served) -> Server:
 
 
 def run(name: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    if name.endswith(".sh"):
+        programs.require("curl")
     command = [str(EXAMPLES / name)] if name.endswith(".sh") else [sys.executable, "-c", GUARDED, str(EXAMPLES / name)]
     kept = {variable: os.environ[variable] for variable in ("PATH", "HOME") if variable in os.environ}
     environment = kept | {"PYTHONPATH": str(ROOT / "integration_tests"), "PYTHONIOENCODING": "utf-8"} | variables

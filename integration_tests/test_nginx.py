@@ -7,17 +7,17 @@ answered by another. Without nginx the tests are skipped by name.
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import programs
 import pytest
 import requests
 from balancer import free_ports
 from document_blocks import blocks
-from server import ANSWER_LIMIT, ROOT, TOOLS, Server, wait_until
+from server import ANSWER_LIMIT, ROOT, Server, wait_until
 
 QUERIES = [f"planet {number}" for number in range(24)]
 FOLDERS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -32,9 +32,7 @@ def servers() -> Iterator[list[Server]]:
 @pytest.fixture(scope="module")
 def nginx(servers, tmp_path_factory) -> Iterator[str]:
     """The URL of an nginx that names the server of each answer in `x-pod`."""
-    program = shutil.which("nginx") or shutil.which("nginx", path=f"/usr/sbin:{TOOLS}")
-    if not program:
-        pytest.skip("nginx is not installed: `make deploy-check` installs it")
+    program = programs.require("nginx")
     (block,) = [block.text for block in blocks(ROOT / "docs/scaling.md") if "$http_x_query" in block.text]
     (port,) = free_ports(1)
     text = block

@@ -2,11 +2,11 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from urllib.parse import unquote, urlsplit
 
+import programs
 import pytest
 import requests
 from browser import DOCUMENTS, HOSTILE, KEY, LINES, QUERY, WITH_CHROMIUM, expected
@@ -214,8 +214,8 @@ class TestCode:
     @pytest.mark.parametrize("key", [None, KEY])
     @pytest.mark.parametrize("language", ["curl", "python"])
     def test_pasted_it_gives_the_same_answer(self, visit, served, key, language, tmp_path):
-        if language == "curl" and not shutil.which("curl"):
-            pytest.skip("this test needs curl: `apt-get install curl`")
+        if language == "curl":
+            programs.require("curl")
         server = served("tied-bf16", *(("--api-key", key) if key else ()))
         page = visit(server, statuses=[401])
         if key:
