@@ -3,7 +3,7 @@ server.
 
 Invariants: every variable that deploy/ sets is a flag of the server; every panel and rule uses metrics that
 exist, and gets values from a Prometheus that scrapes the real server; manifests are valid for current
-versions of Kubernetes. Tests whose program cannot be had are skipped with the reason.
+versions of Kubernetes. Tests whose program is missing are skipped with the reason.
 """
 
 import json

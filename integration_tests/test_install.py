@@ -1,5 +1,5 @@
-"""scripts/install_tools.py and scripts/install_wheels.py on machines that lack something: each ends in time, with
-one sentence for what it gives up, and the tests that need it are skipped by name.
+"""scripts/install_tools.py and scripts/install_wheels.py on machines that lack something: each ends in time,
+with one sentence for each program or package that it gives up, and tests that need it are skipped by name.
 
 Input: fakes of apt-get, dpkg-deb, npm and pip. PATH holds only these and a few programs of the system.
 """
@@ -54,7 +54,7 @@ class Machine:
         return self.folder / "target/tools"
 
     def install(self, *names: str, limit: str = "60") -> str:
-        """What the script says. It must succeed."""
+        """The output of the script, which must succeed."""
         started = time.monotonic()
         variables = {"PATH": str(self.bin), "CARGO_TARGET_DIR": str(self.folder / "target"), "FETCH_LIMIT": limit}
         variables |= {"PROGRAM": str(self.folder / "program"), "CALLS": str(self.folder / "calls")}
@@ -157,7 +157,7 @@ IMPORTS = {"at_the_top": "import no_such_module\ndef test_it(): pass\n", "within
 
 
 def outcome(folder: Path, text: str, *flags: str) -> str:
-    """What pytest says of one test."""
+    """The output of pytest for one test."""
     (folder / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-rsfE", "-p", "no:cacheprovider", "--rootdir", folder, *flags, folder / "test_it.py"]
     variables = os.environ | {"PYTHONPATH": f"{ROOT / 'integration_tests'}:{folder}", "CARGO_TARGET_DIR": str(folder / "target"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

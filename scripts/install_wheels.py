@@ -15,8 +15,8 @@ from pathlib import Path
 # Seconds for everything, and for a package index that says nothing.
 FETCH_LIMIT = float(os.environ.get("FETCH_LIMIT", 1800))
 QUIET_LIMIT = 60
-# Nothing can be tested without these. They are installed first, so that an index which does not answer is asked
-# once.
+# Nothing can be tested without these. They are installed first, so that an index which does not answer is
+# asked once.
 NEEDED = {"pytest", "codespell"}
 
 
