@@ -2,11 +2,11 @@
 """Makes tables and charts of the measurements in `benches/results/`, and puts the tables into
 `docs/performance.md` and `docs/performance-details.md`.
 
-Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py),
-`request_costs.json` (from request_costs.py), `roofline.md`, `roofline-minilm.md` and `kernels.txt` (from the
-benchmarks with these names). If a file is missing, its part of the documents stays as it is. Output: the
-parts of the two documents between `<!-- name -->` and `<!-- /name -->`, and charts next to them. Invariants:
-the same measurements give the same documents, and nothing else in them changes. Standard library only.
+Input: `peers.json` (from peers.py), `encoders.json` (from encoders.py), `load.json` (from load.py) and
+`request_costs.json` (from request_costs.py). If a file is missing, its part of the documents stays as it is.
+Output: the parts of the two documents between `<!-- name -->` and `<!-- /name -->`, and charts next to them.
+Invariants: the same measurements give the same documents, and nothing else in them changes. Standard library
+only.
 usage: render.py [--check]; with --check, it writes nothing, and exits with 1 if something would change"""
 
 import json
@@ -191,13 +191,6 @@ def load_chart(load: dict) -> str:
     return curves(f"Latency over load, {load['dtype']}", ("pairs/s due", "ms"), lines)
 
 
-def kernels_part(readings: str) -> str:
-    """A table with a row for each kernel."""
-    head, *lines = filter(None, readings.splitlines())
-    found = [re.fullmatch(r"(.+): (\S+) G/s, (\d+ %) of the peak (\d+)", line) for line in lines]
-    return f"{head}\n\n" + table(["kernel", "G/s", "share of the peak", "peak, G/s"], [list(row.groups()) for row in found])
-
-
 def encoders_part(results: dict) -> str:
     """A table for each model. The share of its products in the peak uses the peak of the same run."""
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
@@ -298,11 +291,6 @@ def rendered(results: Path, documents: dict[str, str]) -> dict[str, str]:
         files["performance-load.svg"] = load_chart(load)
     if (path := results / "request_costs.json").exists():
         place("request-costs", request_costs_part(json.loads(path.read_text())))
-    for name in ("roofline", "roofline-minilm"):
-        if (path := results / f"{name}.md").exists():
-            place(name, path.read_text())
-    if (path := results / "kernels.txt").exists():
-        place("kernels", kernels_part(path.read_text()))
     return files
 
 

@@ -152,14 +152,6 @@ def test_charts_are_xml_and_say_every_number():
     assert len(rows(render.load_part(load))) == 2 + len(points)
 
 
-def test_each_kernel_has_a_row():
-    readings = "2026-01-02, commit abc; avx2, threads: 1\nproduct int8 8x16x32: 1234.5 G/s, 60 % of the peak 2057\n"
-    part = render.kernels_part(readings + "attention float32 8 texts of 90+128: 5.0 G/s, 5 % of the peak 100\n")
-    assert part.startswith("2026-01-02, commit abc; avx2, threads: 1\n\n")
-    assert rows(part)[2:] == [["product int8 8x16x32", "1234.5", "60 %", "2057"],
-                              ["attention float32 8 texts of 90+128", "5.0", "5 %", "100"]]
-
-
 def test_ticks_are_round_and_within():
     generator = random.Random(33)
     for _ in range(200):
