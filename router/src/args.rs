@@ -21,10 +21,10 @@ use clap::{
 use text_embeddings_backend_core::Pool;
 
 use self::environment::set_aside_container_name;
-use crate::{secret::Secret, telemetry::collector::Endpoint};
+use crate::{collector::Endpoint, secret::Secret};
 
 pub(crate) use self::{
-    door::DoorArgs,
+    door::{DEFAULT_UNREAD_BYTES, DoorArgs},
     environment::{parse_hostname, set_aside_service_links},
     given::{Given, variables_of},
     model::{ChatTemplateSource, HubArgs, ModelArgs},
@@ -237,7 +237,7 @@ pub(crate) struct Args {
 const ENCODING: usize = 400;
 
 impl Args {
-    /// The server's arguments in what [`crate::commands::command_line`] matched.
+    /// The server's arguments among all that clap matched.
     ///
     /// # Errors
     ///
@@ -265,7 +265,7 @@ impl Args {
     /// The bytes of bodies, texts, tokens and answers if every limit on them is reached, and if each of
     /// `workers` tokenizer threads encodes the longest text.
     pub(crate) fn most_bytes_of_requests(&self, workers: usize) -> u64 {
-        let unread = self.door.max_unread_bytes.map_or(crate::door::DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
+        let unread = self.door.max_unread_bytes.map_or(DEFAULT_UNREAD_BYTES, NonZeroUsize::get);
         let texts = self.max_concurrent_requests.get().saturating_mul(self.payload_limit.get());
         let tokens = self.max_queue_tokens.get().saturating_mul(size_of::<u32>());
         let encoding = workers.saturating_mul(self.payload_limit.get()).saturating_mul(ENCODING);

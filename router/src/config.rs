@@ -6,6 +6,7 @@
 //! (cores aside); a setting that is not served is an error that names it; [`Config::notices`] tells whatever
 //! was changed for the user.
 
+mod clients;
 mod error;
 mod limits;
 mod model;
@@ -13,12 +14,13 @@ mod model;
 use std::{net::SocketAddr, time::Duration};
 
 pub(crate) use self::{
+    clients::{client_limits, descriptors},
     error::ConfigError,
     model::{Config, ModelLimits},
 };
 use crate::{
     args::{Args, parse_hostname},
-    telemetry::collector::{Collector, Endpoint},
+    collector::{Collector, Endpoint},
 };
 
 /// TEI's default.
@@ -41,9 +43,6 @@ pub(crate) struct ServerConfig {
     pub(crate) key_everywhere: bool,
     /// How the server ends.
     pub(crate) shutdown: Shutdown,
-    /// Settings of HTTP alone.
-    #[cfg(feature = "http")]
-    pub(crate) http: crate::http::HttpSettings,
 }
 
 /// How the server ends after it is told to stop.
@@ -100,8 +99,6 @@ impl ServerConfig {
                 delay: Duration::from_secs(args.shutdown_delay.into()),
                 drain: Duration::from_secs(args.drain_timeout.into()),
             },
-            #[cfg(feature = "http")]
-            http: crate::http::HttpSettings::resolve(args)?,
         })
     }
 }
@@ -408,11 +405,6 @@ mod tests {
             (
                 "--hostname 300.1.1.1",
                 "`--hostname 300.1.1.1` is not an address: give an IPv4 or IPv6 address, or `localhost`",
-            ),
-            (
-                "--cors-allow-origin example.org",
-                "`--cors-allow-origin example.org` is not an origin: give scheme and host such as `https://example.org`, \
-                 or `*`",
             ),
         ];
         for (flags, expected) in table {

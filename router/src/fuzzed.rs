@@ -4,16 +4,15 @@
 
 mod args;
 mod auth;
+mod collector;
 mod commands;
 mod config;
 mod cost;
-mod door;
 mod features;
 #[cfg(feature = "grpc")]
 mod grpc;
 mod http;
 mod info;
-mod listener;
 mod memory;
 mod parent;
 mod reload;
@@ -22,6 +21,7 @@ mod serve;
 mod startup;
 mod state;
 mod telemetry;
+mod transports;
 
 /// See [`http::fuzzing`].
 pub fn request(data: &[u8]) {

@@ -6,12 +6,8 @@
 use std::fmt;
 
 use text_embeddings_backend_core::{ModelType, Pool};
-use tokenizers::Tokenizer;
 
-use crate::{
-    config::Config,
-    startup::reranker::{Prompt, Resolved},
-};
+use crate::config::Config;
 
 /// The answer to requests about the server itself.
 #[derive(Debug, Clone)]
@@ -75,29 +71,6 @@ pub(crate) struct RerankerDetails {
     pub(crate) score: String,
     /// The source of that rule.
     pub(crate) score_reason: String,
-}
-
-impl RerankerDetails {
-    /// The details in words.
-    pub(crate) fn new(resolved: &Resolved, tokenizer: &Tokenizer) -> Self {
-        let (family, family_reason) =
-            resolved.family.as_ref().map(|(family, reason)| (family.name.to_owned(), reason.clone())).unzip();
-        let token = |id: u32| format!("`{}` ({id})", tokenizer.id_to_token(id).unwrap_or_default());
-        let answers = resolved.answers.as_ref().map(|(answers, origin)| {
-            let no = answers.false_id.map(|id| format!(" less {}", token(id)));
-            format!("{}{}, by {origin}", token(answers.true_id), no.unwrap_or_default())
-        });
-        Self {
-            family,
-            family_reason,
-            prompt: resolved.prompt.1.clone(),
-            answers,
-            cutoff_layers: resolved.cutoff_layers,
-            scores_depend_on_request: matches!(resolved.prompt.0, Prompt::Listwise(_)),
-            score: resolved.score.0.to_string(),
-            score_reason: resolved.score.1.clone(),
-        }
-    }
 }
 
 impl fmt::Display for RerankerDetails {

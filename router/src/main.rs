@@ -8,17 +8,16 @@ mod args;
 mod auth;
 #[cfg(test)]
 mod cli_docs;
+mod collector;
 mod commands;
 mod config;
 mod cost;
-mod door;
 mod features;
 #[cfg(feature = "grpc")]
 mod grpc;
 #[cfg(feature = "http")]
 mod http;
 mod info;
-mod listener;
 mod memory;
 mod parent;
 mod reload;
@@ -30,6 +29,7 @@ mod state;
 mod telemetry;
 #[cfg(test)]
 mod testing;
+mod transports;
 
 use std::{
     fmt::Write as _,
@@ -39,20 +39,20 @@ use std::{
 };
 
 use anyhow::Context;
+use text_embeddings_door::{self as door, Certificate, Door, Listener, Reserved, ReservedPath, Stop};
 
 use crate::{
     args::{Args, Given},
     auth::ApiKeys,
     commands::Invocation,
-    config::{ServerConfig, Shutdown},
-    door::{Certificate, ClientLimits, Door, Listener},
-    listener::{Reserved, ReservedPath},
+    config::{ServerConfig, Shutdown, client_limits, descriptors},
     parent::Parent,
-    serve::{Ended, Listeners, Stop},
+    serve::Ended,
     signals::StopSignals,
     startup::Started,
     state::AppState,
     telemetry::{logging::Escaped, metrics::Entrance, traces::Traces},
+    transports::{Listeners, Transports},
 };
 
 fn main() -> ExitCode {
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args, given: &Given) -> anyhow::Result<ExitCode> {
-    let server = ServerConfig::resolve(&args)?;
+    let (server, transports) = (ServerConfig::resolve(&args)?, Transports::resolve(&args)?);
     telemetry::logging::start(args.json_output, args.disable_spans)?;
     tracing::info!("{} {given}", info::program());
     let runtime = tokio::runtime::Runtime::new().context("the runtime cannot start its threads")?;
@@ -82,7 +82,7 @@ fn run(args: Args, given: &Given) -> anyhow::Result<ExitCode> {
         let _on_runtime = runtime.enter();
         Traces::start(server.collector.as_ref(), &args.otlp_service_name)?
     };
-    let ended = runtime.block_on(start_and_serve(args, server, traces.clone()));
+    let ended = runtime.block_on(start_and_serve(args, server, transports, traces.clone()));
     traces.finish();
     // A model that still loads, or a batch that is still computed, must not hold the process back.
     runtime.shutdown_background();
@@ -91,7 +91,12 @@ fn run(args: Args, given: &Given) -> anyhow::Result<ExitCode> {
 
 /// Reserves the ports first, so that a port in use is an error before a model is loaded, and opens them when
 /// the model is ready.
-async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> anyhow::Result<Ended> {
+async fn start_and_serve(
+    args: Args,
+    server: ServerConfig,
+    transports: Transports,
+    traces: Traces,
+) -> anyhow::Result<Ended> {
     for notice in features::notices() {
         tracing::info!("{notice}");
     }
@@ -99,7 +104,7 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
         tracing::warn!("the variable {variable} holds the address of a service, not a port: it is ignored");
     }
     let keys = ApiKeys::load(args.api_key.as_ref(), args.door.api_key_file.as_deref())?;
-    let door = Door::new(ClientLimits::resolve(&args.door, server.payload_limit, door::descriptors())?);
+    let door = Door::new(client_limits(&args.door, server.payload_limit, descriptors())?);
     let metrics = telemetry::metrics::start()?;
     let ports = Ports::take(&args, &server)?;
     if let Some(port) = server.prometheus {
@@ -139,8 +144,9 @@ async fn start_and_serve(args: Args, server: ServerConfig, traces: Traces) -> an
     let server = Arc::new(server);
     let state = AppState { service, info: Arc::new(info), server, keys, metrics, traces, compute_type, stop };
     let listeners = ports.listen(&summary)?;
+    let ports = transports.open_ports(&state, listeners).context("a transport cannot be set up")?;
     tokio::select! {
-        served = serve::serve(state, listeners, &door, drain) => served.context("the listener failed"),
+        ended = serve::serve(state, ports, &door, drain) => Ok(ended),
         () = signals.received(2) => {
             tracing::warn!("a second signal: requests in flight are dropped");
             Ok(Ended::Asked)
@@ -160,10 +166,10 @@ impl Ports {
     fn take(args: &Args, server: &ServerConfig) -> anyhow::Result<Self> {
         let files = args.door.tls_cert.as_deref().zip(args.door.tls_key.as_deref());
         let certificate = files.map(|(certificate, key)| Certificate::load(certificate, key)).transpose()?;
-        let first = listener::reserve(&server.addresses, "--port")?;
+        let first = door::reserve(&server.addresses, "--port")?;
         let second = server.grpc_addresses.as_deref();
-        let second = second.map(|addresses| listener::reserve(addresses, "--grpc-port")).transpose()?;
-        let socket = args.door.uds_path.as_deref().map(listener::reserve_path).transpose()?;
+        let second = second.map(|addresses| door::reserve(addresses, "--grpc-port")).transpose()?;
+        let socket = args.door.uds_path.as_deref().map(door::reserve_path).transpose()?;
         Ok(Self { first, second, socket, certificate })
     }
 

@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use text_embeddings_door::Certificate;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{auth::ApiKeys, door::Certificate};
+use crate::auth::ApiKeys;
 
 /// How often the files are read without a signal: orchestrators replace them and send no signal.
 const INTERVAL: Duration = Duration::from_mins(1);

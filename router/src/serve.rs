@@ -1,41 +1,16 @@
 //! Serves every transport on its port until a signal or a lost device ends the server, and ends it in order.
 //!
-//! Input: an [`AppState`], open listeners and a door. Output: the reason for the end, once everything is
+//! Input: an [`AppState`], open ports and a door. Output: the reason for the end, once everything is
 //! answered or the time for it is over. What must hold: after the signal or the loss, no connection is
 //! accepted, connections without a request are closed, and requests in flight finish within the time limit.
 
-use std::{convert::Infallible, future::Future, io, process::ExitCode, sync::Arc, time::Duration};
+use std::{convert::Infallible, process::ExitCode, time::Duration};
 
-use axum::{Router, middleware};
-use tokio::sync::watch;
+use axum::Router;
+use futures_util::future::join_all;
+use text_embeddings_door::{Door, Listener, Protocol};
 
-use crate::{
-    door::{Door, Listener},
-    state::AppState,
-    telemetry::requests,
-};
-
-// `first` is served on `--port`. `second` is served on `--grpc-port`, which only a build with both transports
-// has.
-#[cfg(not(feature = "http"))]
-use crate::grpc as first;
-#[cfg(feature = "grpc")]
-use crate::grpc as second;
-#[cfg(feature = "http")]
-use crate::http as first;
-#[cfg(not(feature = "grpc"))]
-use crate::http as second;
-
-/// How far a server is on its way to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-enum Phase {
-    /// It serves.
-    Serving,
-    /// It was asked to stop and serves on for a while, so that nobody is refused who has not heard of it yet.
-    Leaving,
-    /// It accepts nothing more.
-    Closing,
-}
+use crate::state::AppState;
 
 /// Why a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,108 +30,32 @@ impl From<Ended> for ExitCode {
     }
 }
 
-/// Says when to stop. Cheap to clone.
-#[derive(Debug, Clone)]
-pub(crate) struct Stop(Arc<watch::Sender<Phase>>);
-
-impl Stop {
-    /// One that is asked once `signal` completes, and due `delay` later. Wants a tokio runtime.
-    pub(crate) fn on(signal: impl Future<Output = ()> + Send + 'static, delay: Duration) -> Self {
-        let stop = Self::never();
-        let asked = stop.clone();
-        tokio::spawn(async move {
-            signal.await;
-            asked.advance(Phase::Leaving);
-            tokio::time::sleep(delay).await;
-            asked.advance(Phase::Closing);
-        });
-        stop
-    }
-
-    /// One that nothing asks yet.
-    pub(crate) fn never() -> Self {
-        Self(Arc::new(watch::Sender::new(Phase::Serving)))
-    }
-
-    /// Goes on to a phase, and never back to an earlier one.
-    fn advance(&self, wanted: Phase) {
-        self.0.send_if_modified(|phase| {
-            let is_new = *phase < wanted;
-            if is_new {
-                *phase = wanted;
-            }
-            is_new
-        });
-    }
-
-    /// Whether the server was asked to stop.
-    pub(crate) fn is_asked(&self) -> bool {
-        *self.0.borrow() >= Phase::Leaving
-    }
-
-    /// Completes when the server was asked to stop.
-    #[cfg(feature = "grpc")]
-    pub(crate) async fn asked(self) {
-        self.reached(Phase::Leaving).await;
-    }
-
-    /// Completes when it is time to close.
-    pub(crate) async fn due(self) {
-        self.reached(Phase::Closing).await;
-    }
-
-    async fn reached(self, wanted: Phase) {
-        // The sender lives as long as `self`, so that this ends only with the phase.
-        let _ = self.0.subscribe().wait_for(|phase| *phase >= wanted).await;
-    }
-}
-
-/// Where clients connect.
-pub(crate) struct Listeners {
-    /// The port of `--port`.
-    pub(crate) first: Listener,
-    /// The port of `--grpc-port`.
-    pub(crate) second: Option<Listener>,
-    /// The socket of `--uds-path`, with the first port's transport.
-    pub(crate) socket: Option<Listener>,
+/// An open port and the application that answers there.
+pub(crate) struct OpenPort {
+    pub(crate) listener: Listener,
+    pub(crate) protocol: Protocol,
+    pub(crate) app: Router,
 }
 
 /// Serves until [`AppState::stop`] is due or the device is lost, and then until the requests in flight are
 /// answered, but no longer than `drain`.
-///
-/// # Errors
-///
-/// If a transport cannot be set up.
-pub(crate) async fn serve(
-    state: AppState,
-    listeners: Listeners,
-    door: &Door,
-    drain: Duration,
-) -> io::Result<Ended> {
+pub(crate) async fn serve(state: AppState, ports: Vec<OpenPort>, door: &Door, drain: Duration) -> Ended {
     let stop = &state.stop;
     let lost = async {
         state.service.device_lost().await;
         // Nobody needs time to send requests elsewhere: none is answered here any more.
-        stop.advance(Phase::Closing);
+        stop.close_now();
         std::future::pending::<Infallible>().await
     };
     let overdue = async {
         stop.clone().due().await;
         tokio::time::sleep(drain).await;
     };
-    let identified = |app: Router| app.layer(middleware::from_fn(requests::identified));
-    let (app, second_app) = (identified(first::app(state.clone())?), identified(second::app(state.clone())?));
-    let open = async |listener, speech, app| {
-        if let Some(listener) = listener {
-            door.open(listener, speech, app, stop.clone()).await;
-        }
-    };
     let served = async {
-        tokio::join!(
-            open(Some(listeners.first), first::SPEECH, app.clone()),
-            open(listeners.second, second::SPEECH, second_app),
-            open(listeners.socket, first::SPEECH, app),
-        );
+        let open = ports
+            .into_iter()
+            .map(|OpenPort { listener, protocol, app }| door.open(listener, protocol, app, stop.clone()));
+        join_all(open).await;
         door.close().await;
     };
     tokio::select! {
@@ -167,7 +66,7 @@ pub(crate) async fn serve(
             tracing::warn!("some requests are not answered after {drain:?}: they are dropped");
         }
     }
-    Ok(if state.service.is_device_lost() { Ended::DeviceLost } else { Ended::Asked })
+    if state.service.is_device_lost() { Ended::DeviceLost } else { Ended::Asked }
 }
 
 #[cfg(all(test, feature = "http", feature = "grpc"))]

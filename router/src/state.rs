@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use text_embeddings_core::service::Service;
+use text_embeddings_door::Stop;
 
 use crate::{
     auth::ApiKeys,
     config::ServerConfig,
     info::Info,
-    serve::Stop,
     telemetry::{metrics::Metrics, traces::Traces},
 };
 

@@ -26,18 +26,19 @@ use text_embeddings_core::{
     templates::PromptTemplate,
     tokenization::{Encoder, EncoderOptions, PromptEncoder, TextEncoder, TextOptions, Tokenization},
 };
+use text_embeddings_door::{Door, Stop};
 use tokenizers::{Tokenizer, pre_tokenizers::byte_level::ByteLevel};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
     args::Args,
     auth::ApiKeys,
-    config::{Config, ModelLimits, ServerConfig},
-    door::{ClientLimits, Door},
+    config::{Config, ModelLimits, ServerConfig, client_limits},
     info::{Info, ModelDetails},
-    serve::{Ended, Listeners, Stop, serve},
+    serve::{Ended, serve},
     state::AppState,
     telemetry::{self, metrics::Metrics, traces::Traces},
+    transports::{Listeners, Transports},
 };
 
 /// Small limits, so that tests can exceed them.
@@ -49,7 +50,7 @@ pub(crate) struct Running {
     pub(crate) control: Control,
     pub(crate) traces: Traces,
     stop: Option<oneshot::Sender<()>>,
-    served: JoinHandle<std::io::Result<Ended>>,
+    served: JoinHandle<Ended>,
 }
 
 impl Running {
@@ -62,10 +63,11 @@ impl Running {
         };
         let stopped = Stop::on(asked, Duration::ZERO);
         let args = Args::try_from(FLAGS.split_whitespace().chain(flags.split_whitespace())).unwrap();
-        let door = Door::new(ClientLimits::resolve(&args.door, args.payload_limit.get(), None).unwrap());
+        let door = Door::new(client_limits(&args.door, args.payload_limit.get(), None).unwrap());
         let state = state(&args, &control, stopped);
         let traces = state.traces.clone();
-        let served = tokio::spawn(async move { serve(state, listeners, &door, drain).await });
+        let ports = Transports::resolve(&args).unwrap().open_ports(&state, listeners).unwrap();
+        let served = tokio::spawn(async move { serve(state, ports, &door, drain).await });
         Self { control, traces, stop: Some(stop), served }
     }
 
@@ -76,7 +78,7 @@ impl Running {
 
     /// Waits until the server has stopped, and says why it did.
     pub(crate) async fn ended(&mut self) -> Ended {
-        tokio::time::timeout(Duration::from_secs(20), &mut self.served).await.unwrap().unwrap().unwrap()
+        tokio::time::timeout(Duration::from_secs(20), &mut self.served).await.unwrap().unwrap()
     }
 }
 

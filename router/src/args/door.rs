@@ -11,6 +11,9 @@ use clap::builder::BoolishValueParser;
 
 use super::values::at_least_one;
 
+/// The default of `--max-unread-bytes`, unless one body may be larger.
+pub(crate) const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
+
 /// How clients connect, and the limits on each of them.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct DoorArgs {

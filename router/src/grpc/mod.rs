@@ -34,7 +34,9 @@ use tonic::{
 };
 use tonic_health::pb::health_server::HealthServer;
 
-use crate::{auth::ApiKeys, door::Speech, state::AppState};
+use text_embeddings_door::Protocol;
+
+use crate::{auth::ApiKeys, state::AppState};
 
 /// gRPC's default limit for a message, in bytes. Clients of text-embeddings-inference may send that much
 /// whatever `--payload-limit` says.
@@ -49,7 +51,7 @@ const UNAUTHENTICATED: &str = "No valid auth token";
 struct Grpc(AppState);
 
 /// The protocol of this module's clients.
-pub(crate) const SPEECH: Speech = Speech::Grpc;
+pub(crate) const PROTOCOL: Protocol = Protocol::Grpc;
 
 /// The service that answers them.
 ///

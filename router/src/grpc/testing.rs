@@ -14,8 +14,8 @@ use tonic::{
 };
 
 use crate::{
-    serve::Listeners,
     testing::{Control, Running},
+    transports::Listeners,
 };
 
 /// A server on ports of its own.

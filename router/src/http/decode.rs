@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::DecodeRequest;
 use utoipa::ToSchema;
 
-use super::{error::ApiError, extract::Sent, responses::TokenizerErrors, schemas::TAG, shared::yes};
+use super::{error::ApiError, extract::ParsedBody, responses::TokenizerErrors, schemas::TAG, shared::yes};
 use crate::state::AppState;
 
 /// The token ids to decode.
@@ -53,7 +53,7 @@ pub(crate) struct DecodedTexts(pub(crate) Vec<String>);
     ))]
 pub(crate) async fn decode(
     State(state): State<AppState>,
-    Sent(body, format): Sent<DecodeBody>,
+    ParsedBody(body, format): ParsedBody<DecodeBody>,
 ) -> Result<Response, ApiError> {
     Ok(format.respond(StatusCode::OK, &DecodedTexts(state.service.decode(body.into()).await?)))
 }

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::{
     error::ApiError,
-    extract::Sent,
+    extract::ParsedBody,
     inputs::{EmbedInputsBody, EmbedInputsSchema},
     responses::InferenceErrors,
     schemas::TAG,
@@ -218,7 +218,7 @@ impl From<Vec<Vec<SparseValue>>> for SparseVectorsBody {
     ))]
 pub(crate) async fn embed(
     State(state): State<AppState>,
-    Sent(body, format): Sent<EmbedBody>,
+    ParsedBody(body, format): ParsedBody<EmbedBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.embed(body.into()).await?;
     Ok(respond(&state, format, "embed", answer, VectorsBody))
@@ -238,7 +238,7 @@ pub(crate) async fn embed(
     ))]
 pub(crate) async fn embed_all(
     State(state): State<AppState>,
-    Sent(body, format): Sent<EmbedAllBody>,
+    ParsedBody(body, format): ParsedBody<EmbedAllBody>,
 ) -> Result<Response, ApiError> {
     let Some(outputs) = body.outputs.as_deref().map(OutputName::wanted) else {
         let answer = state.service.embed_all(body.into()).await?;
@@ -261,7 +261,7 @@ pub(crate) async fn embed_all(
     ))]
 pub(crate) async fn embed_sparse(
     State(state): State<AppState>,
-    Sent(body, format): Sent<EmbedSparseBody>,
+    ParsedBody(body, format): ParsedBody<EmbedSparseBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.embed_sparse(body.into()).await?;
     Ok(respond(&state, format, "embed_sparse", answer, SparseVectorsBody::from))

@@ -23,7 +23,7 @@ use super::{
     format::BodyFormat,
     routes::{self, Method, Route},
 };
-use crate::door::UploadCut;
+use text_embeddings_door::UploadError;
 
 /// The message for a client without the key.
 const UNAUTHORIZED: &str = "this server wants its key as `Authorization: Bearer KEY`";
@@ -87,10 +87,10 @@ impl ApiError {
     }
 
     /// A body that the server stopped reading.
-    pub(crate) fn cut(cut: UploadCut) -> Self {
+    pub(crate) fn cut(cut: UploadError) -> Self {
         let (status, kind, cause) = match cut {
-            UploadCut::TooSlow => (StatusCode::REQUEST_TIMEOUT, ErrorType::Validation, Cause::Request),
-            UploadCut::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Overloaded, Cause::Load),
+            UploadError::TooSlow => (StatusCode::REQUEST_TIMEOUT, ErrorType::Validation, Cause::Request),
+            UploadError::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, ErrorType::Overloaded, Cause::Load),
         };
         Self::new(status, kind, cause, cut.to_string())
     }

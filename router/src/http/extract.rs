@@ -1,7 +1,7 @@
 //! The request's body: read up to the limit, then parsed as JSON or `MessagePack`.
 //!
-//! Input: a request. Output: [`Sent`], or [`Unread`] where the body's fields decide its type, or an
-//! [`ApiError`] with the place of the mistake. What must hold: at most `--payload-limit` bytes are kept; a
+//! Input: a request. Output: [`ParsedBody`], or [`UnparsedBody`] where the body's fields decide its type, or
+//! an [`ApiError`] with the place of the mistake. What must hold: at most `--payload-limit` bytes are kept; a
 //! client that sends more can read the answer (if the connection closed in the middle of its upload, it would
 //! see a reset instead); all text is UTF-8; without a `Content-Type` the body is JSON.
 
@@ -21,15 +21,13 @@ use serde::{
     },
 };
 use serde_json::{Value, error::Category};
+use text_embeddings_door::{BodyKeeping, UploadError};
 
 use super::{
     error::ApiError,
     format::{BodyFormat, read_message_pack},
 };
-use crate::{
-    door::{BodyKeeping, UploadCut},
-    state::AppState,
-};
+use crate::state::AppState;
 
 /// The bytes of a body over the limit that are read and discarded before the answer is sent.
 const MAX_DISCARDED: usize = 64 << 20;
@@ -111,26 +109,26 @@ async fn discard_rest(mut body: Body) {
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn broken_off(error: axum::Error) -> ApiError {
-    match UploadCut::of(&error) {
+    match UploadError::find(&error) {
         Some(cut) => ApiError::cut(cut),
         None => ApiError::malformed(format!("the request body broke off: {error}")),
     }
 }
 
 /// A body as `T`, and the format of the answer. Unknown fields are ignored.
-pub(crate) struct Sent<T>(pub(crate) T, pub(crate) BodyFormat);
+pub(crate) struct ParsedBody<T>(pub(crate) T, pub(crate) BodyFormat);
 
-impl<T: DeserializeOwned> FromRequest<AppState> for Sent<T> {
+impl<T: DeserializeOwned> FromRequest<AppState> for ParsedBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
-        let body = Unread::from_request(request, state).await?;
+        let body = UnparsedBody::from_request(request, state).await?;
         Ok(Self(body.parse()?, body.answer_format))
     }
 }
 
 /// A body that is not parsed yet. `MessagePack` is decoded already, into a JSON value.
-pub(crate) struct Unread {
+pub(crate) struct UnparsedBody {
     content: BodyContent,
     /// The format of the answer.
     pub(crate) answer_format: BodyFormat,
@@ -145,7 +143,7 @@ enum BodyContent {
     Value(Value),
 }
 
-impl FromRequest<AppState> for Unread {
+impl FromRequest<AppState> for UnparsedBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
@@ -160,7 +158,7 @@ impl FromRequest<AppState> for Unread {
     }
 }
 
-impl Unread {
+impl UnparsedBody {
     /// A body of these bytes.
     ///
     /// # Errors
@@ -471,12 +469,12 @@ mod tests {
             (b"", None),
         ];
         for (bytes, expected) in table {
-            let body = Unread::new(bytes.to_vec(), BodyFormat::Json, BodyFormat::Json).ok().unwrap();
+            let body = UnparsedBody::new(bytes.to_vec(), BodyFormat::Json, BodyFormat::Json).ok().unwrap();
             assert_eq!(body.first_of(&names), expected, "{}", String::from_utf8_lossy(bytes));
             assert_eq!(body.readings.into_inner(), 0);
         }
         let packed = rmp_serde::to_vec_named(&serde_json::json!({"query": "q", "texts": []})).unwrap();
-        let body = Unread::new(packed, BodyFormat::MessagePack, BodyFormat::Json).ok().unwrap();
+        let body = UnparsedBody::new(packed, BodyFormat::MessagePack, BodyFormat::Json).ok().unwrap();
         assert_eq!(body.first_of(&names), Some("texts"));
     }
 

@@ -7,7 +7,7 @@
 use super::{
     decode::DecodeBody,
     embed::{EmbedAllBody, EmbedBody, EmbedSparseBody},
-    extract::Unread,
+    extract::UnparsedBody,
     format::BodyFormat,
     openai::OpenAiBody,
     predict::PredictBody,
@@ -32,7 +32,7 @@ mod seeded;
 pub(crate) fn request(data: &[u8]) {
     let Some((format, body)) = data.split_first() else { return };
     let format = if format % 2 == 0 { BodyFormat::Json } else { BodyFormat::MessagePack };
-    let Ok(body) = Unread::new(body.to_vec(), format, format) else { return };
+    let Ok(body) = UnparsedBody::new(body.to_vec(), format, format) else { return };
     drop(body.parse::<RerankBody>());
     drop(score::read(&body).map(|read| read.body));
     drop(body.parse::<EmbedBody>());

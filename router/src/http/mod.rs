@@ -49,7 +49,9 @@ use axum::{
 };
 use text_embeddings_backend_core::{ModelType, Pool};
 
-use crate::{door::Speech, state::AppState};
+use text_embeddings_door::Protocol;
+
+use crate::state::AppState;
 use error::ApiError;
 use extract::discard;
 use routes::{Access, Action, Method, Route};
@@ -57,23 +59,12 @@ use routes::{Access, Action, Method, Route};
 pub(crate) use settings::HttpSettings;
 
 /// The protocol of this module's clients.
-pub(crate) const SPEECH: Speech = Speech::Http;
-
-/// The service that answers them.
-///
-/// # Errors
-///
-/// None.
-#[expect(clippy::unnecessary_wraps, reason = "the one for gRPC can fail")]
-pub(crate) fn app(state: AppState) -> std::io::Result<Router> {
-    Ok(router(state))
-}
+pub(crate) const PROTOCOL: Protocol = Protocol::Http;
 
 /// The router of all routes.
-fn router(state: AppState) -> Router {
-    let http = &state.server.http;
-    let routes: Arc<[Route]> = http.platform.routes().into();
-    let main_task = main_task(&state);
+pub(crate) fn app(state: AppState, settings: &HttpSettings) -> Router {
+    let routes: Arc<[Route]> = settings.platform.routes().into();
+    let main_task = main_task(&state, settings);
     let with_access = |access| {
         let routes = routes.iter().filter(|route| route.access == access);
         routes.fold(Router::new(), |router, route| router.route(&route.path, handler(route, &main_task)))
@@ -101,7 +92,7 @@ fn router(state: AppState) -> Router {
         // `RawBody` has its own limit, which reads on so that the client can read the answer.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn(error::rewrite))
-        .layer(http.cors())
+        .layer(settings.cors())
         .with_state(state)
 }
 
@@ -137,9 +128,9 @@ fn handler(route: &Route, main_task: &MethodRouter<AppState>) -> MethodRouter<Ap
 }
 
 /// The handler that fits the model.
-fn main_task(state: &AppState) -> MethodRouter<AppState> {
+fn main_task(state: &AppState, settings: &HttpSettings) -> MethodRouter<AppState> {
     let model_type = state.service.config().model_type;
-    if state.server.http.platform.main_task_is_similarity(model_type) {
+    if settings.platform.main_task_is_similarity(model_type) {
         return post(similarity::similarity);
     }
     match model_type {

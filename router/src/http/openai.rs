@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::{
     error::ApiError,
-    extract::Sent,
+    extract::ParsedBody,
     inputs::{EmbedInputsBody, EmbedInputsSchema},
     responses::OpenAiErrors,
     schemas::TAG,
@@ -139,7 +139,7 @@ impl EmbeddingsBody {
     ))]
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
-    Sent(body, format): Sent<OpenAiBody>,
+    ParsedBody(body, format): ParsedBody<OpenAiBody>,
 ) -> Result<Response, ApiError> {
     let (request, encoding) = body.split();
     let answer = state.service.embed(request).await?;

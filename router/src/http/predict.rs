@@ -18,7 +18,7 @@ use utoipa::{
 
 use super::{
     error::ApiError,
-    extract::Sent,
+    extract::ParsedBody,
     responses::InferenceErrors,
     schemas::TAG,
     shared::{TruncationSide, respond},
@@ -185,7 +185,7 @@ impl PredictionsBody {
     ))]
 pub(crate) async fn predict(
     State(state): State<AppState>,
-    Sent(body, format): Sent<PredictBody>,
+    ParsedBody(body, format): ParsedBody<PredictBody>,
 ) -> Result<Response, ApiError> {
     let (request, is_batch) = body.split();
     let answer = state.service.predict(request).await?;

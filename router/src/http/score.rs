@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::{
     error::ApiError,
-    extract::{Checked, Unread},
+    extract::{Checked, UnparsedBody},
     rerank::{
         answers::RerankUsage,
         dialect::{hint, note_misspelled_instruction, seen},
@@ -127,7 +127,7 @@ struct ScoreDatum {
         (status = 200, description = "The scores, in the order of the pairs", body = ScoreAnswer),
         ScoreErrors
     ))]
-pub(crate) async fn score(State(state): State<AppState>, body: Unread) -> Result<Response, ApiError> {
+pub(crate) async fn score(State(state): State<AppState>, body: UnparsedBody) -> Result<Response, ApiError> {
     let Checked { found: names, body: pairs } = read(&body)?;
     let (WithOptions { options, body: pairs }, format) = (pairs?, body.answer_format);
     drop(body);
@@ -149,7 +149,9 @@ pub(crate) async fn score(State(state): State<AppState>, body: Unread) -> Result
 }
 
 /// A body of pairs, and the names of the two sides.
-pub(crate) fn read(body: &Unread) -> Result<Checked<[&'static str; 2], WithOptions<ScoreBody>>, ApiError> {
+pub(crate) fn read(
+    body: &UnparsedBody,
+) -> Result<Checked<[&'static str; 2], WithOptions<ScoreBody>>, ApiError> {
     body.check(|fields| {
         let names = names(fields)?;
         note_misspelled_instruction(fields);

@@ -66,6 +66,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_origin_that_is_not_one_is_named() {
+        let args = ["text-embeddings-router", "--model-id", "m", "--cors-allow-origin", "example.org"];
+        let error = HttpSettings::resolve(&Args::try_from(args).unwrap()).unwrap_err().to_string();
+        let expected = "`--cors-allow-origin example.org` is not an origin: give scheme and host such as \
+                        `https://example.org`, or `*`";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
     fn a_star_among_the_origins_means_any() {
         for (flags, expected) in [
             ("", None),

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::{
     error::ApiError,
-    extract::Sent,
+    extract::ParsedBody,
     responses::InferenceErrors,
     schemas::TAG,
     shared::{TruncationSide, encoding, respond},
@@ -79,7 +79,7 @@ pub(crate) struct Cosines(pub(crate) Vec<f32>);
     ))]
 pub(crate) async fn similarity(
     State(state): State<AppState>,
-    Sent(body, format): Sent<SimilarityBody>,
+    ParsedBody(body, format): ParsedBody<SimilarityBody>,
 ) -> Result<Response, ApiError> {
     let answer = state.service.similarity(body.into()).await?;
     Ok(respond(&state, format, "similarity", answer, Cosines))

@@ -13,9 +13,10 @@ use tokio::{
 };
 
 use crate::{
-    serve::{Ended, Listeners},
+    serve::Ended,
     telemetry::traces::Traces,
     testing::{Control, Running},
+    transports::Listeners,
 };
 
 /// A server on a port of its own.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use text_embeddings_core::service::{Token, TokenizeRequest};
 use utoipa::ToSchema;
 
-use super::{error::ApiError, extract::Sent, responses::TokenizerErrors, schemas::TAG, shared::yes};
+use super::{error::ApiError, extract::ParsedBody, responses::TokenizerErrors, schemas::TAG, shared::yes};
 use crate::state::AppState;
 
 /// The texts to tokenize.
@@ -82,7 +82,7 @@ impl From<Vec<Vec<Token>>> for TokensBody {
     responses((status = 200, description = "The tokens of each text", body = TokensBody), TokenizerErrors))]
 pub(crate) async fn tokenize(
     State(state): State<AppState>,
-    Sent(body, format): Sent<TokenizeBody>,
+    ParsedBody(body, format): ParsedBody<TokenizeBody>,
 ) -> Result<Response, ApiError> {
     let texts = state.service.tokenize(body.into()).await?;
     Ok(format.respond(StatusCode::OK, &TokensBody::from(texts)))

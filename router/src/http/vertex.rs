@@ -23,7 +23,7 @@ use utoipa::ToSchema;
 use super::{
     embed::{EmbedBody, EmbedSparseBody, SparseVectorsBody, VectorsBody},
     error::ApiError,
-    extract::Sent,
+    extract::ParsedBody,
     predict::{PredictBody, PredictionsBody},
     rerank::{Ranks, RerankBody},
     responses::InferenceErrors,
@@ -148,7 +148,7 @@ fn sum(costs: impl Iterator<Item = Cost>, total: Duration) -> Cost {
     ))]
 pub(crate) async fn vertex(
     State(state): State<AppState>,
-    Sent(body, format): Sent<VertexBody>,
+    ParsedBody(body, format): ParsedBody<VertexBody>,
 ) -> Result<Response, ApiError> {
     let arrival = Instant::now();
     let config = &state.info.config;

@@ -138,7 +138,7 @@ fn reranker(
     model: ServedModel,
 ) -> anyhow::Result<Parts> {
     let resolved = reranker::resolve(config, folder, &tokenizer)?;
-    let details = RerankerDetails::new(&resolved, &tokenizer);
+    let details = resolved.details(&tokenizer);
     let Resolved { family, prompt: (prompt, _), answers, score: (score, _), .. } = resolved;
     let model = ServedModel { score, ..model };
     let score_activation = score_activation(folder, &model);

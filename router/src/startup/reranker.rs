@@ -19,6 +19,7 @@ use tokenizers::Tokenizer;
 use crate::{
     args::{Args, ChatTemplateSource},
     config::Config,
+    info::RerankerDetails,
 };
 
 /// The remedy for a model whose prompt is not known.
@@ -38,6 +39,29 @@ pub(crate) struct Resolved {
     pub(crate) cutoff_layers: Option<usize>,
     /// The rule from raw scores to scores, and its source.
     pub(crate) score: (ScoreRule, String),
+}
+
+impl Resolved {
+    /// The same in words.
+    pub(crate) fn details(&self, tokenizer: &Tokenizer) -> RerankerDetails {
+        let (family, family_reason) =
+            self.family.as_ref().map(|(family, reason)| (family.name.to_owned(), reason.clone())).unzip();
+        let token = |id: u32| format!("`{}` ({id})", tokenizer.id_to_token(id).unwrap_or_default());
+        let answers = self.answers.as_ref().map(|(answers, origin)| {
+            let no = answers.false_id.map(|id| format!(" less {}", token(id)));
+            format!("{}{}, by {origin}", token(answers.true_id), no.unwrap_or_default())
+        });
+        RerankerDetails {
+            family,
+            family_reason,
+            prompt: self.prompt.1.clone(),
+            answers,
+            cutoff_layers: self.cutoff_layers,
+            scores_depend_on_request: matches!(self.prompt.0, Prompt::Listwise(_)),
+            score: self.score.0.to_string(),
+            score_reason: self.score.1.clone(),
+        }
+    }
 }
 
 /// How a re-ranker reads query and document.

@@ -31,15 +31,10 @@ use text_embeddings_core::{
         TOKENIZER_REQUESTS,
     },
 };
+use text_embeddings_door::{Door, Protocol, Stop};
 use tokio::net::TcpListener;
 
-use crate::{
-    auth::ApiKeys,
-    config::PrometheusPort,
-    door::{Door, Speech},
-    info,
-    serve::Stop,
-};
+use crate::{auth::ApiKeys, config::PrometheusPort, info};
 
 /// The answer for a scraper without the key.
 const UNAUTHORIZED: &str = "the metrics of this server want its key as `Authorization: Bearer KEY`\n";
@@ -236,7 +231,7 @@ pub(crate) async fn listen(
             (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], UNAUTHORIZED).into_response()
         }
     });
-    tokio::spawn(async move { door.open(listener.into(), Speech::Http, app, Stop::never()).await });
+    tokio::spawn(async move { door.open(listener.into(), Protocol::Http, app, Stop::never()).await });
     Ok(())
 }
 
@@ -252,7 +247,7 @@ fn unopened(PrometheusPort { port, explicit }: PrometheusPort, error: &io::Error
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::{args::Args, door::ClientLimits};
+    use crate::{args::Args, config::client_limits};
     use std::net::{IpAddr, Ipv4Addr};
     use text_embeddings_core::metrics::{BATCH_NEXT_TOKENS, REQUEST_DURATION, RERANK_SCORE, describe};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -261,10 +256,7 @@ mod tests {
 
     fn entrance() -> Entrance {
         let args = Args::try_from(["text-embeddings-router"]).unwrap();
-        Entrance {
-            door: Door::new(ClientLimits::resolve(&args.door, 1, None).unwrap()),
-            keys: ApiKeys::default(),
-        }
+        Entrance { door: Door::new(client_limits(&args.door, 1, None).unwrap()), keys: ApiKeys::default() }
     }
 
     #[test]

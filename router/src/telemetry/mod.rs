@@ -1,6 +1,5 @@
 //! The log, the metrics and the traces of the process.
 
-pub(crate) mod collector;
 pub(crate) mod logging;
 pub(crate) mod metrics;
 #[cfg(test)]

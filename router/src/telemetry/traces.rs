@@ -27,7 +27,7 @@ use opentelemetry_sdk::{
 use text_embeddings_core::service::Cost;
 use tonic::metadata::MetadataMap;
 
-use super::collector::Collector;
+use crate::collector::Collector;
 
 /// The time to send the last spans when the server ends.
 const FLUSH: Duration = Duration::from_secs(2);

@@ -30,7 +30,6 @@ use super::{Usage, block_on, screen::Screen};
 use crate::{
     args::{self, ModelArgs},
     config::{Config, ServerConfig},
-    info::RerankerDetails,
     startup::{
         self, Started,
         reranker::{self, Prompt, Resolved},
@@ -233,7 +232,7 @@ fn check_reranker(
 ) -> anyhow::Result<()> {
     let found = startup::tokenizer(folder).and_then(|tokenizer| {
         let resolved = reranker::resolve(config, folder, &tokenizer)?;
-        let details = RerankerDetails::new(&resolved, &tokenizer);
+        let details = resolved.details(&tokenizer);
         let text = details.prompt.clone();
         Ok(((resolved, details), text))
     });

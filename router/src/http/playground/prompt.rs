@@ -16,8 +16,8 @@ use utoipa::ToSchema;
 
 use crate::{
     http::{
-        error::ApiError, error_shapes::ErrorBody, extract::Sent, responses::TokenizerErrors, schemas::TAG,
-        shared::TruncationSide,
+        error::ApiError, error_shapes::ErrorBody, extract::ParsedBody, responses::TokenizerErrors,
+        schemas::TAG, shared::TruncationSide,
     },
     state::AppState,
 };
@@ -134,7 +134,7 @@ impl From<ShownPrompt> for ShownBody {
     ))]
 pub(crate) async fn prompt(
     State(state): State<AppState>,
-    Sent(body, format): Sent<PromptBody>,
+    ParsedBody(body, format): ParsedBody<PromptBody>,
 ) -> Result<Response, ApiError> {
     let shown = state.service.show_prompt(body.into()).await?;
     Ok(format.respond(StatusCode::OK, &ShownBody::from(shown)))

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use super::{
     error::ApiError,
-    extract::{Checked, Unread},
+    extract::{Checked, UnparsedBody},
     format::BodyFormat,
     responses::RerankErrors,
     routes::COHERE_V2_PATH,
@@ -74,7 +74,7 @@ pub(crate) enum AnyAnswer {
 pub(crate) async fn rerank(
     State(state): State<AppState>,
     uri: Uri,
-    body: Unread,
+    body: UnparsedBody,
 ) -> Result<Response, ApiError> {
     let Checked { found: dialect, body: read } = read(&body)?;
     let (format, shape) = (body.answer_format, dialect.error_shape(uri.path()));
@@ -99,7 +99,7 @@ enum ReadBody {
 
 /// Reads a body once. The first field that holds texts decides its type. The check refuses a body with a
 /// second such field.
-fn read(body: &Unread) -> Result<Checked<Dialect, ReadBody>, ApiError> {
+fn read(body: &UnparsedBody) -> Result<Checked<Dialect, ReadBody>, ApiError> {
     let dialect = |fields: &[String]| {
         let dialect = Dialect::of(fields)?;
         note_misspelled_instruction(fields);
@@ -114,7 +114,7 @@ fn read(body: &Unread) -> Result<Checked<Dialect, ReadBody>, ApiError> {
 
 /// Does the part of [`rerank`] that needs no model: reads a body and builds the texts of its documents.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn read_and_build(body: &Unread) {
+pub(crate) fn read_and_build(body: &UnparsedBody) {
     let is_known = body.fields().is_ok_and(|fields| Dialect::of(&fields).is_ok());
     let read = read(body);
     assert_eq!(read.is_ok(), is_known, "the names of all fields tell the dialect");

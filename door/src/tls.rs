@@ -21,21 +21,14 @@ use tokio_rustls::{
     server::TlsStream,
 };
 
+use crate::protocol::Protocol;
+
 /// The bytes of the two files. A comparison shows whether they changed.
 type Files = (Vec<u8>, Vec<u8>);
 
-/// The protocol of a port inside TLS.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Inside {
-    /// HTTP/1.1 or HTTP/2.
-    Http,
-    /// HTTP/2 only.
-    Grpc,
-}
-
 /// The certificate in force. Cheap to clone; all clones change together.
 #[derive(Clone)]
-pub(crate) struct Certificate(Arc<SharedCertificate>);
+pub struct Certificate(Arc<SharedCertificate>);
 
 struct SharedCertificate {
     certificate: PathBuf,
@@ -55,7 +48,7 @@ impl Certificate {
     /// # Errors
     ///
     /// If a file cannot be read, or if the files are not a certificate and its key.
-    pub(crate) fn load(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
+    pub fn load(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
         let in_force = InForce::of(read(certificate, key)?).with_context(|| {
             format!("`--tls-cert {}` and `--tls-key {}` cannot be used", certificate.display(), key.display())
         })?;
@@ -68,7 +61,7 @@ impl Certificate {
     /// # Errors
     ///
     /// As [`Certificate::load`]. The old certificate then stays in force.
-    pub(crate) fn reload(&self) -> anyhow::Result<bool> {
+    pub fn reload(&self) -> anyhow::Result<bool> {
         let files = read(&self.0.certificate, &self.0.key)?;
         if self.0.in_force.read().unwrap_or_else(PoisonError::into_inner).files == files {
             return Ok(false);
@@ -83,16 +76,16 @@ impl Certificate {
     /// # Errors
     ///
     /// If the client and the server agree on no encryption.
-    pub(super) async fn accept(
+    pub(crate) async fn accept(
         &self,
         stream: TcpStream,
-        inside: Inside,
+        protocol: Protocol,
     ) -> std::io::Result<TlsStream<TcpStream>> {
         let config = {
             let in_force = self.0.in_force.read().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(match inside {
-                Inside::Http => &in_force.http,
-                Inside::Grpc => &in_force.grpc,
+            Arc::clone(match protocol {
+                Protocol::Http => &in_force.http,
+                Protocol::Grpc => &in_force.grpc,
             })
         };
         TlsAcceptor::from(config).accept(stream).await

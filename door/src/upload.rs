@@ -21,10 +21,10 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use super::{
-    Speech,
+use crate::{
     budget::{Holder, Lease},
     exchange::Exchange,
+    protocol::Protocol,
 };
 
 /// The number of arriving bytes that earn a body one more second.
@@ -34,7 +34,7 @@ const PREFIX: usize = 5;
 
 /// The reason why the server stopped reading a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum UploadCut {
+pub enum UploadError {
     /// It took too long.
     #[error(
         "the rest of the request did not arrive in time: send it without pauses, or raise `--body-timeout`"
@@ -48,25 +48,24 @@ pub(crate) enum UploadCut {
     NoRoom,
 }
 
-impl UploadCut {
+impl UploadError {
     /// The reason why the server stopped reading a body, if `error` is that.
-    #[cfg(feature = "http")]
-    pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
+    pub fn find(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
         let mut chain = std::iter::successors(Some(error), |error| error.source());
         chain.find_map(|error| error.downcast_ref()).copied()
     }
 
-    fn into_error(self, speech: Speech) -> BoxError {
-        match (speech, self) {
-            (Speech::Http, cut) => cut.into(),
-            (Speech::Grpc, Self::TooSlow) => tonic::Status::deadline_exceeded(self.to_string()).into(),
-            (Speech::Grpc, Self::NoRoom) => tonic::Status::resource_exhausted(self.to_string()).into(),
+    fn into_error(self, protocol: Protocol) -> BoxError {
+        match (protocol, self) {
+            (Protocol::Http, cut) => cut.into(),
+            (Protocol::Grpc, Self::TooSlow) => tonic::Status::deadline_exceeded(self.to_string()).into(),
+            (Protocol::Grpc, Self::NoRoom) => tonic::Status::resource_exhausted(self.to_string()).into(),
         }
     }
 }
 
 /// The body of a request.
-pub(super) struct Upload {
+pub(crate) struct Upload {
     body: Incoming,
     exchange: Arc<Exchange>,
     part: PartialMessage,
@@ -134,7 +133,7 @@ impl Holder for UnfinishedUpload {
 }
 
 impl Upload {
-    pub(super) fn new(body: Incoming, exchange: Arc<Exchange>) -> Self {
+    pub(crate) fn new(body: Incoming, exchange: Arc<Exchange>) -> Self {
         let is_over = body.is_end_stream();
         if is_over {
             exchange.owe();
@@ -144,7 +143,7 @@ impl Upload {
     }
 
     fn is_grpc(&self) -> bool {
-        matches!(self.exchange.speech, Speech::Grpc)
+        matches!(self.exchange.protocol, Protocol::Grpc)
     }
 
     /// Bytes have arrived.
@@ -194,7 +193,7 @@ impl Upload {
     }
 
     /// Whether the body must end here, although more of it is expected.
-    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<UploadCut> {
+    fn poll_error(&mut self, cx: &mut Context<'_>) -> Poll<UploadError> {
         // A call may pause before its next message.
         if self.is_over || (self.is_grpc() && self.part.arrived == 0) {
             return Poll::Pending;
@@ -202,7 +201,7 @@ impl Upload {
         if let Some((_, unfinished)) = &self.lease {
             unfinished.waker.register(cx.waker());
             if unfinished.evicted.load(Relaxed) {
-                return Poll::Ready(UploadCut::NoRoom);
+                return Poll::Ready(UploadError::NoRoom);
             }
         }
         let earned = Duration::from_secs((self.part.arrived / BYTES_PER_SECOND) as u64);
@@ -211,7 +210,7 @@ impl Upload {
         if timer.deadline() != deadline {
             timer.as_mut().reset(deadline);
         }
-        timer.as_mut().poll(cx).map(|()| UploadCut::TooSlow)
+        timer.as_mut().poll(cx).map(|()| UploadError::TooSlow)
     }
 }
 
@@ -236,8 +235,8 @@ impl Body for Upload {
                 self.finish();
                 Poll::Ready(None)
             }
-            Poll::Pending => self.poll_cut(cx).map(|cut| {
-                let error = cut.into_error(self.exchange.speech);
+            Poll::Pending => self.poll_error(cx).map(|cut| {
+                let error = cut.into_error(self.exchange.protocol);
                 self.finish();
                 Some(Err(error))
             }),
@@ -291,11 +290,10 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "http")]
     #[test]
     fn a_cut_is_found_below_other_errors() {
-        let error = axum::Error::new(UploadCut::NoRoom);
-        assert_eq!(UploadCut::of(&error), Some(UploadCut::NoRoom));
-        assert_eq!(UploadCut::of(&std::io::Error::other("gone")), None);
+        let error = axum::Error::new(UploadError::NoRoom);
+        assert_eq!(UploadError::find(&error), Some(UploadError::NoRoom));
+        assert_eq!(UploadError::find(&std::io::Error::other("gone")), None);
     }
 }

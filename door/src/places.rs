@@ -15,7 +15,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{
+use crate::{
     limits::ClientLimits,
     watch::{Clock, Watch},
 };
@@ -163,7 +163,6 @@ impl Drop for ConnectionPlace {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::args::Args;
 
     impl ConnectionAdmission {
         fn unwrap(self) -> ConnectionPlace {
@@ -179,9 +178,8 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(GRACE + 20)).await;
     }
 
-    fn places(connections: &str) -> Arc<ConnectionPlaces> {
-        let args = Args::try_from(["text-embeddings-router", "--max-connections", connections]).unwrap();
-        let limits = ClientLimits::resolve(&args.door, 1, None).unwrap();
+    fn places(connections: usize) -> Arc<ConnectionPlaces> {
+        let limits = ClientLimits { connections, ..crate::testing::LIMITS };
         Arc::new(ConnectionPlaces::new(Clock::new(), limits))
     }
 
@@ -191,7 +189,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_one_that_waits_longest_makes_way() {
-        let places = places("3");
+        let places = places(3);
         let first = places.take().unwrap();
         let working = places.take().unwrap();
         working.watch.begin();
@@ -212,7 +210,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn where_all_work_nobody_comes_in() {
-        let places = places("2");
+        let places = places(2);
         let taken: Vec<ConnectionPlace> = (0..2).map(|_| places.take().unwrap()).collect();
         for place in &taken {
             place.watch.begin();
@@ -226,7 +224,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn those_who_leave_are_not_more_than_there_are_spare_descriptors() {
-        let places = places("100");
+        let places = places(100);
         let mut taken: Vec<ConnectionPlace> = (0..100).map(|_| places.take().unwrap()).collect();
         wait().await;
         taken.extend((0..LEAVING).map(|_| places.take().unwrap()));
@@ -235,7 +233,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn at_the_end_idle_connections_go_first() {
-        let places = places("3");
+        let places = places(3);
         let (idle, busy) = (places.take().unwrap(), places.take().unwrap());
         busy.watch.begin();
         let now = places.clock.now();

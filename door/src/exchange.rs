@@ -8,13 +8,13 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
-use super::{Budgets, Speech, watch::Watch};
+use crate::{budget::Budgets, protocol::Protocol, watch::Watch};
 
 /// A request and its answer, from the request's head to the last byte that the client takes.
-pub(super) struct Exchange {
-    pub(super) watch: Arc<Watch>,
-    pub(super) budgets: Arc<Budgets>,
-    pub(super) speech: Speech,
+pub(crate) struct Exchange {
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) budgets: Arc<Budgets>,
+    pub(crate) protocol: Protocol,
     /// Messages that are not answered yet.
     owed: AtomicUsize,
     /// Whether the handler keeps the bytes of the request's body.
@@ -22,32 +22,32 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn begin(watch: &Arc<Watch>, budgets: &Arc<Budgets>, speech: Speech) -> Arc<Self> {
+    pub(crate) fn begin(watch: &Arc<Watch>, budgets: &Arc<Budgets>, protocol: Protocol) -> Arc<Self> {
         watch.begin();
         Arc::new(Self {
             watch: Arc::clone(watch),
             budgets: Arc::clone(budgets),
-            speech,
+            protocol,
             owed: AtomicUsize::new(0),
             // Over gRPC, reading a body means keeping it.
-            kept: AtomicBool::new(matches!(speech, Speech::Grpc)),
+            kept: AtomicBool::new(matches!(protocol, Protocol::Grpc)),
         })
     }
 
     /// A message is complete.
-    pub(super) fn owe(&self) {
+    pub(crate) fn owe(&self) {
         self.owed.fetch_add(1, Relaxed);
         self.watch.owe();
     }
 
     /// An answer begins. Over HTTP there is only one.
-    pub(super) fn answer(&self) {
+    pub(crate) fn answer(&self) {
         let settled = self.owed.fetch_update(Relaxed, Relaxed, |owed| owed.checked_sub(1)).is_ok();
         self.watch.settle(usize::from(settled));
     }
 
     /// Whether the bytes of the body count.
-    pub(super) fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.kept.load(Relaxed)
     }
 }
@@ -61,18 +61,15 @@ impl Drop for Exchange {
 
 /// An extension of the request. With it a handler says that it keeps the body.
 #[derive(Clone)]
-pub(crate) struct BodyKeeping(
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "gRPC keeps every body"))] Arc<Exchange>,
-);
+pub struct BodyKeeping(Arc<Exchange>);
 
 impl BodyKeeping {
-    pub(super) fn new(exchange: &Arc<Exchange>) -> Self {
+    pub(crate) fn new(exchange: &Arc<Exchange>) -> Self {
         Self(Arc::clone(exchange))
     }
 
     /// From now on the handler keeps the bytes of the body, and they count against the room for all bodies.
-    #[cfg(feature = "http")]
-    pub(crate) fn keep(&self) {
+    pub fn keep(&self) {
         self.0.kept.store(true, Relaxed);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{budget::Holder, limits::ClientLimits};
+use crate::{budget::Holder, limits::ClientLimits};
 
 /// The first bytes of a connection that speaks HTTP/2.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -78,7 +78,7 @@ impl Watch {
 
     /// Bytes came. Bytes between two requests begin the next request's head; over HTTP/2 they may also be a
     /// ping.
-    pub(super) fn received(&self, bytes: &[u8]) {
+    pub(crate) fn received(&self, bytes: &[u8]) {
         if self.open.load(Relaxed) > 0 || self.is_http2() {
             return;
         }
@@ -98,7 +98,7 @@ impl Watch {
     }
 
     /// The socket took bytes, or takes no bytes at present.
-    pub(super) fn wrote(&self, went_through: bool) {
+    pub(crate) fn wrote(&self, went_through: bool) {
         if !went_through {
             let _ = self.blocked_since.compare_exchange(NEVER, self.now(), Relaxed, Relaxed);
         } else if self.blocked_since.load(Relaxed) != NEVER {
@@ -107,25 +107,25 @@ impl Watch {
     }
 
     /// A request's head is complete.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.open.fetch_add(1, Relaxed);
         self.head_since.store(NEVER, Relaxed);
     }
 
     /// A request is answered in full, or its client has disconnected.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.open.fetch_sub(1, Relaxed) == 1 {
             self.idle_since.store(self.now(), Relaxed);
         }
     }
 
     /// A client's message is complete: it waits for the server.
-    pub(super) fn owe(&self) {
+    pub(crate) fn owe(&self) {
         self.owed.fetch_add(1, Relaxed);
     }
 
     /// `messages` messages are answered, or their answers are no longer needed.
-    pub(super) fn settle(&self, messages: usize) {
+    pub(crate) fn settle(&self, messages: usize) {
         if messages > 0 && self.owed.fetch_sub(messages, Relaxed) == messages {
             self.waiting_since.store(self.now(), Relaxed);
         }
@@ -137,14 +137,14 @@ impl Watch {
     }
 
     /// The time since which there is no request. `None` while there is one.
-    pub(super) fn idle_since(&self) -> Option<u64> {
+    pub(crate) fn idle_since(&self) -> Option<u64> {
         self.is_idle().then(|| self.idle_since.load(Relaxed))
     }
 
     /// The rank for being closed for another connection; the smallest is closed first. Connections without a
     /// request come before connections that wait for the rest of a request or for a client to read. Among
     /// equals, the one that has waited longest comes first. `None` while the client waits for the server.
-    pub(super) fn rank(&self) -> Option<(bool, u64)> {
+    pub(crate) fn rank(&self) -> Option<(bool, u64)> {
         let waits = self.owed.load(Relaxed) == 0 && !self.evicted.load(Relaxed);
         waits.then(|| match self.idle_since() {
             Some(since) => (false, since),
@@ -153,7 +153,7 @@ impl Watch {
     }
 
     /// Whether its time is up at `now`.
-    pub(super) fn is_overdue(&self, now: u64, limits: &ClientLimits) -> bool {
+    pub(crate) fn is_overdue(&self, now: u64, limits: &ClientLimits) -> bool {
         let is_past = |since: u64, limit: std::time::Duration| {
             since != NEVER && now.saturating_sub(since) > limit.as_millis() as u64
         };
@@ -172,13 +172,13 @@ impl Watch {
     }
 
     /// Completes when the connection must be closed. Only the connection's own task calls it.
-    pub(super) async fn evicted(&self) {
+    pub(crate) async fn evicted(&self) {
         self.evict.notified().await;
     }
 }
 
 /// An answer that its client has not read yet.
-pub(super) struct WatchedAnswer {
+pub(crate) struct WatchedAnswer {
     watch: std::sync::Arc<Watch>,
     /// The time when the client last took a part of it.
     taken_at: AtomicU64,
@@ -187,13 +187,13 @@ pub(super) struct WatchedAnswer {
 }
 
 impl WatchedAnswer {
-    pub(super) fn new(watch: std::sync::Arc<Watch>, limit: Option<std::time::Duration>) -> Self {
+    pub(crate) fn new(watch: std::sync::Arc<Watch>, limit: Option<std::time::Duration>) -> Self {
         let taken_at = AtomicU64::new(watch.now());
         Self { watch, taken_at, limit: limit.map(|limit| limit.as_millis() as u64) }
     }
 
     /// The client took a part of it.
-    pub(super) fn taken(&self) {
+    pub(crate) fn taken(&self) {
         self.taken_at.store(self.watch.now(), Relaxed);
     }
 }

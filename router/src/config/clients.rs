@@ -7,69 +7,49 @@
 use std::{num::NonZeroUsize, time::Duration};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
+use text_embeddings_door::ClientLimits;
 
-use crate::{args::DoorArgs, config::ConfigError};
+use super::ConfigError;
+use crate::args::{DEFAULT_UNREAD_BYTES, DoorArgs};
 
 /// Enough for several times `--max-concurrent-requests` and a fleet of idle clients; 4096 half-sent heads are
 /// 256 MiB.
 const DEFAULT_CONNECTIONS: usize = 4096;
-pub(crate) const DEFAULT_UNREAD_BYTES: usize = 256 << 20;
 /// Descriptors that connections cannot have: the log, model files, the runtime, the Hub, and connections that
 /// are about to be refused or closed need them.
 const SPARE_DESCRIPTORS: usize = 64;
 
-/// The limits for clients.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ClientLimits {
-    /// The most connections of all ports.
-    pub(crate) connections: usize,
-    /// The time for the head of a request, from its first byte or from connecting.
-    pub(crate) header: Duration,
-    /// The time for a body, in addition to the time that its size gives it.
-    pub(crate) body: Duration,
-    /// The time that an answer waits for a client that does not read.
-    pub(crate) write: Duration,
-    /// The time that a connection without a request stays open.
-    pub(crate) idle: Duration,
-    /// The most bytes of unfinished bodies.
-    pub(crate) unread_bytes: usize,
-    /// The most bytes of answers that are not read yet.
-    pub(crate) unsent_bytes: usize,
-}
-
-impl ClientLimits {
-    /// Checks the flags against each other and, if it is known, against the number of `descriptors`.
-    ///
-    /// # Errors
-    ///
-    /// If there are more connections than descriptors, or less room for bodies than the largest body needs.
-    pub(crate) fn resolve(
-        args: &DoorArgs,
-        payload_limit: usize,
-        descriptors: Option<usize>,
-    ) -> Result<Self, ConfigError> {
-        let seconds = |flag: std::num::NonZeroU32| Duration::from_secs(flag.get().into());
-        let unread_bytes =
-            args.max_unread_bytes.map_or_else(|| DEFAULT_UNREAD_BYTES.max(payload_limit), NonZeroUsize::get);
-        if unread_bytes < payload_limit {
-            return Err(ConfigError::Value {
-                flag: "--max-unread-bytes",
-                value: unread_bytes.to_string(),
-                problem: format!(
-                    "is less than one body may have: give at least `--payload-limit`, {payload_limit}"
-                ),
-            });
-        }
-        Ok(Self {
-            connections: connections(args.max_connections, descriptors)?,
-            header: seconds(args.header_timeout),
-            body: seconds(args.body_timeout),
-            write: seconds(args.write_timeout),
-            idle: seconds(args.idle_timeout),
-            unread_bytes,
-            unsent_bytes: args.max_unsent_bytes.get(),
-        })
+/// Checks the flags against each other and, if it is known, against the number of `descriptors`.
+///
+/// # Errors
+///
+/// If there are more connections than descriptors, or less room for bodies than the largest body needs.
+pub(crate) fn client_limits(
+    args: &DoorArgs,
+    payload_limit: usize,
+    descriptors: Option<usize>,
+) -> Result<ClientLimits, ConfigError> {
+    let seconds = |flag: std::num::NonZeroU32| Duration::from_secs(flag.get().into());
+    let unread_bytes =
+        args.max_unread_bytes.map_or_else(|| DEFAULT_UNREAD_BYTES.max(payload_limit), NonZeroUsize::get);
+    if unread_bytes < payload_limit {
+        return Err(ConfigError::Value {
+            flag: "--max-unread-bytes",
+            value: unread_bytes.to_string(),
+            problem: format!(
+                "is less than one body may have: give at least `--payload-limit`, {payload_limit}"
+            ),
+        });
     }
+    Ok(ClientLimits {
+        connections: connections(args.max_connections, descriptors)?,
+        header: seconds(args.header_timeout),
+        body: seconds(args.body_timeout),
+        write: seconds(args.write_timeout),
+        idle: seconds(args.idle_timeout),
+        unread_bytes,
+        unsent_bytes: args.max_unsent_bytes.get(),
+    })
 }
 
 fn connections(asked: Option<NonZeroUsize>, descriptors: Option<usize>) -> Result<usize, ConfigError> {
@@ -113,8 +93,7 @@ mod tests {
     fn resolve(flags: &str, descriptors: Option<usize>) -> Result<ClientLimits, String> {
         let start = ["text-embeddings-router", "--model-id", "m"];
         let args = Args::try_from(start.into_iter().chain(flags.split_whitespace())).unwrap();
-        ClientLimits::resolve(&args.door, args.payload_limit.get(), descriptors)
-            .map_err(|error| error.to_string())
+        client_limits(&args.door, args.payload_limit.get(), descriptors).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -10,7 +10,12 @@ mod download;
 mod exchange;
 mod limits;
 mod places;
+mod ports;
+mod protocol;
 mod socket;
+mod stop;
+#[cfg(test)]
+mod testing;
 mod tls;
 mod upload;
 mod watch;
@@ -27,24 +32,24 @@ use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use self::{
-    budget::Budget,
+    budget::Budgets,
     download::Download,
     exchange::Exchange,
     places::{ConnectionAdmission, ConnectionPlace, ConnectionPlaces},
     socket::{Socket, Watched},
-    tls::Inside,
     upload::Upload,
     watch::{Clock, Watch},
 };
-use crate::serve::Stop;
 
-#[cfg(feature = "http")]
-pub(crate) use self::upload::UploadCut;
-pub(crate) use self::{
+pub use self::{
     exchange::BodyKeeping,
-    limits::{ClientLimits, DEFAULT_UNREAD_BYTES, descriptors},
+    limits::ClientLimits,
+    ports::{Reserved, ReservedPath, SocketFile, reserve, reserve_path},
+    protocol::Protocol,
     socket::Listener,
+    stop::Stop,
     tls::Certificate,
+    upload::UploadError,
 };
 
 /// The shortest and the longest time between two checks of all connections.
@@ -76,49 +81,30 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: applicat
     {\"error\":\"every connection of this server is in use: come back later, or raise `--max-connections`\",\
     \"error_type\":\"Overloaded\"}\n";
 
-/// The protocol of a listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Speech {
-    /// HTTP/1.1 and HTTP/2.
-    Http,
-    /// HTTP/2 with the messages of gRPC.
-    #[cfg_attr(not(feature = "grpc"), expect(dead_code, reason = "only gRPC speaks it"))]
-    Grpc,
-}
-
 /// The state that all connections share. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub struct Door {
     clock: Clock,
     places: Arc<ConnectionPlaces>,
     budgets: Arc<Budgets>,
     refusals: Arc<Semaphore>,
 }
 
-/// The room for unfinished bodies and answers.
-struct Budgets {
-    limits: ClientLimits,
-    /// The room for bodies of requests.
-    unread: Budget,
-    /// The room for answers.
-    unsent: Budget,
-}
-
 impl Door {
     /// A door with these limits.
-    pub(crate) fn new(limits: ClientLimits) -> Self {
+    #[must_use]
+    pub fn new(limits: ClientLimits) -> Self {
         let clock = Clock::new();
-        let (unread, unsent) = (Budget::new(limits.unread_bytes), Budget::new(limits.unsent_bytes));
         Self {
             clock,
             places: Arc::new(ConnectionPlaces::new(clock, limits.clone())),
-            budgets: Arc::new(Budgets { limits, unread, unsent }),
+            budgets: Arc::new(Budgets::new(limits)),
             refusals: Arc::new(Semaphore::new(REFUSALS)),
         }
     }
 
     /// Checks all connections at intervals, for ever, and closes those whose time is up.
-    pub(crate) async fn sweep(&self) -> Infallible {
+    pub async fn sweep(&self) -> Infallible {
         let limits = &self.budgets.limits;
         let shortest = limits.header.min(limits.write).min(limits.idle);
         let mut ticks = tokio::time::interval((shortest / 8).clamp(TICKS.0, TICKS.1));
@@ -131,8 +117,8 @@ impl Door {
     }
 
     /// Accepts clients of `listener`, whom `app` answers, until `stop` is due.
-    pub(crate) async fn open(&self, listener: Listener, speech: Speech, app: Router, stop: Stop) {
-        let builder = Arc::new(builder(speech));
+    pub async fn open(&self, listener: Listener, protocol: Protocol, app: Router, stop: Stop) {
+        let builder = Arc::new(builder(protocol));
         let mut due = std::pin::pin!(stop.clone().due());
         loop {
             let socket = tokio::select! {
@@ -140,14 +126,14 @@ impl Door {
                 () = &mut due => return,
             };
             let Some(place) = self.place().await else {
-                self.refuse(socket, &listener, speech);
+                self.refuse(socket, &listener, protocol);
                 continue;
             };
             let connection = Connection {
                 place,
                 budgets: Arc::clone(&self.budgets),
                 app: app.clone(),
-                speech,
+                protocol,
                 builder: Arc::clone(&builder),
             };
             let certificate = listener.certificate().cloned();
@@ -167,15 +153,15 @@ impl Door {
     }
 
     /// Waits until all connections have ended. Those without a request are closed.
-    pub(crate) async fn close(&self) {
+    pub async fn close(&self) {
         self.places.close();
         self.places.emptied().await;
     }
 
     /// Tells a client that there is no place, if its protocol allows that before it has sent anything.
-    fn refuse(&self, socket: Socket, listener: &Listener, speech: Speech) {
+    fn refuse(&self, socket: Socket, listener: &Listener, protocol: Protocol) {
         tracing::warn!("a connection is refused: all {} are in use", self.budgets.limits.connections);
-        let can_be_told = speech == Speech::Http && listener.certificate().is_none();
+        let can_be_told = protocol == Protocol::Http && listener.certificate().is_none();
         if let (true, Ok(refusal)) = (can_be_told, Arc::clone(&self.refusals).try_acquire_owned()) {
             tokio::spawn(async move {
                 socket.refuse(FULL, REFUSAL).await;
@@ -185,12 +171,12 @@ impl Door {
     }
 }
 
-fn builder(speech: Speech) -> Builder<TokioExecutor> {
+fn builder(protocol: Protocol) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(BUFFER);
-    let (streams, window) = match speech {
-        Speech::Http => (STREAMS, CONNECTION_WINDOW),
-        Speech::Grpc => (GRPC_STREAMS, GRPC_CONNECTION_WINDOW),
+    let (streams, window) = match protocol {
+        Protocol::Http => (STREAMS, CONNECTION_WINDOW),
+        Protocol::Grpc => (GRPC_STREAMS, GRPC_CONNECTION_WINDOW),
     };
     builder
         .http2()
@@ -201,9 +187,9 @@ fn builder(speech: Speech) -> Builder<TokioExecutor> {
         .max_header_list_size(HEADER_LIST)
         .keep_alive_interval(PING.0)
         .keep_alive_timeout(PING.1);
-    match speech {
-        Speech::Http => builder,
-        Speech::Grpc => builder.http2_only(),
+    match protocol {
+        Protocol::Http => builder,
+        Protocol::Grpc => builder.http2_only(),
     }
 }
 
@@ -212,7 +198,7 @@ struct Connection {
     place: ConnectionPlace,
     budgets: Arc<Budgets>,
     app: Router,
-    speech: Speech,
+    protocol: Protocol,
     builder: Arc<Builder<TokioExecutor>>,
 }
 
@@ -229,8 +215,7 @@ impl Connection {
     async fn answer(&self, socket: Socket, certificate: Option<Certificate>, stop: Stop) {
         let socket = match (certificate, socket) {
             (Some(certificate), Socket::Tcp(stream)) => {
-                let inside = if self.speech == Speech::Http { Inside::Http } else { Inside::Grpc };
-                match certificate.accept(stream, inside).await {
+                match certificate.accept(stream, self.protocol).await {
                     Ok(stream) => Socket::Tls(Box::new(stream)),
                     Err(error) => return tracing::debug!("a client does not agree on TLS: {error}"),
                 }
@@ -242,7 +227,7 @@ impl Connection {
             app: self.app.clone(),
             watch: Arc::clone(&self.place.watch),
             budgets: Arc::clone(&self.budgets),
-            speech: self.speech,
+            protocol: self.protocol,
         };
         let mut connection = std::pin::pin!(self.builder.serve_connection(TokioIo::new(watched), answers));
         let ended = tokio::select! {
@@ -263,7 +248,7 @@ struct ConnectionService {
     app: Router,
     watch: Arc<Watch>,
     budgets: Arc<Budgets>,
-    speech: Speech,
+    protocol: Protocol,
 }
 
 impl hyper::service::Service<Request<Incoming>> for ConnectionService {
@@ -272,7 +257,7 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let exchange = Exchange::begin(&self.watch, &self.budgets, self.speech);
+        let exchange = Exchange::begin(&self.watch, &self.budgets, self.protocol);
         let keeping = BodyKeeping::new(&exchange);
         let mut request = request.map(|body| Body::new(Upload::new(body, Arc::clone(&exchange))));
         request.extensions_mut().insert(keeping);
@@ -284,21 +269,15 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
     }
 }
 
-#[cfg(all(test, feature = "http"))]
+#[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed test should stop here")]
     use super::*;
-    use crate::http::testing::Server;
+    use crate::testing::{GET, LIMITS, Server, held};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpStream,
     };
-
-    const BODY: &str = r#"{"query":"q","texts":["ZZ"]}"#;
-
-    fn request() -> String {
-        format!("POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len())
-    }
 
     async fn read(stream: &mut TcpStream) -> String {
         let mut answer = Vec::new();
@@ -316,35 +295,38 @@ mod tests {
 
     #[tokio::test]
     async fn who_finds_no_place_is_told_and_those_who_work_go_on() {
-        let server = Server::start_with("--max-connections 1").await;
-        server.control.hold(true);
-        let mut working = TcpStream::connect(server.address).await.unwrap();
-        let closing = request().replace("Host: a", "Host: a\r\nConnection: close");
-        working.write_all(closing.as_bytes()).await.unwrap();
-        server.control.batches(1).await;
-        let refused = server.send("GET", "/health", b"", &[]).await;
-        assert_eq!(refused.status, 503);
-        assert!(refused.body.contains("`--max-connections`"), "{}", refused.body);
-        assert_eq!(refused.header("retry-after"), Some("1"));
-        server.control.hold(false);
+        let (app, gate) = held();
+        let server = Server::start(ClientLimits { connections: 1, ..LIMITS }, Protocol::Http, app).await;
+        let mut working = server.send(&GET.replace("Host: a", "Host: a\r\nConnection: close")).await;
+        gate.begun().await;
+        let refused = read(&mut server.send(GET).await).await;
+        assert!(
+            refused.starts_with("HTTP/1.1 503") && refused.contains("\r\nretry-after: 1\r\n"),
+            "{refused}"
+        );
+        assert!(refused.contains("`--max-connections`"), "{refused}");
+        gate.open();
         assert!(read(&mut working).await.starts_with("HTTP/1.1 200"));
-        assert_eq!(server.get("/health").await.status, 200);
+        let mut next = server.send(GET).await;
+        let mut start = [0; 12];
+        next.read_exact(&mut start).await.unwrap();
+        assert_eq!(&start, b"HTTP/1.1 200");
     }
 
     #[tokio::test]
     async fn half_a_head_does_not_hold_the_end_up() {
-        let mut server = Server::start().await;
-        let mut half = TcpStream::connect(server.address).await.unwrap();
-        half.write_all(b"POST /rerank HTTP/1.1\r\n").await.unwrap();
-        let mut idle = TcpStream::connect(server.address).await.unwrap();
-        idle.write_all(request().as_bytes()).await.unwrap();
-        let mut some = [0; 12];
-        idle.read_exact(&mut some).await.unwrap();
-        assert_eq!(&some, b"HTTP/1.1 200");
+        let (app, gate) = held();
+        gate.open();
+        let server = Server::start(LIMITS, Protocol::Http, app).await;
+        let mut half = server.send("POST / HTTP/1.1\r\n").await;
+        let mut idle = server.send(GET).await;
+        let mut start = [0; 12];
+        idle.read_exact(&mut start).await.unwrap();
+        assert_eq!(&start, b"HTTP/1.1 200");
         let start = std::time::Instant::now();
-        server.stop();
-        server.ended().await;
-        assert!(start.elapsed() < Duration::from_secs(10), "not the drain's 30 s, nor the head's");
+        server.end().await;
+        assert!(start.elapsed() < Duration::from_secs(10), "not the head's time");
+        half.write_all(b"").await.unwrap();
         read(&mut half).await;
         read(&mut idle).await;
     }

@@ -17,20 +17,19 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-use super::{tls::Certificate, watch::Watch};
-use crate::listener::SocketFile;
+use crate::{ports::SocketFile, tls::Certificate, watch::Watch};
 
 /// The time to wait when the system has no descriptor left. Others may be closed by then.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// A source of connections.
-pub(crate) enum Listener {
+pub enum Listener {
     /// A port.
     Tcp(TcpListener),
     /// A port whose connections are encrypted.
     Tls(TcpListener, Certificate),
     /// A Unix socket.
-    Unix(UnixListener, #[expect(dead_code, reason = "removes the file in the end")] SocketFile),
+    Unix(UnixListener, SocketFile),
 }
 
 impl From<TcpListener> for Listener {
@@ -41,7 +40,7 @@ impl From<TcpListener> for Listener {
 
 impl Listener {
     /// The next connection, not encrypted yet. `make_way` is called if the system has no descriptor for it.
-    pub(super) async fn accept(&self, make_way: impl Fn()) -> Socket {
+    pub(crate) async fn accept(&self, make_way: impl Fn()) -> Socket {
         loop {
             let accepted = match self {
                 Self::Tcp(listener) | Self::Tls(listener, _) => listener.accept().await.map(|(stream, _)| {
@@ -65,7 +64,7 @@ impl Listener {
     }
 
     /// The certificate for its connections, if they are encrypted.
-    pub(super) fn certificate(&self) -> Option<&Certificate> {
+    pub(crate) fn certificate(&self) -> Option<&Certificate> {
         match self {
             Self::Tls(_, certificate) => Some(certificate),
             Self::Tcp(_) | Self::Unix(..) => None,
@@ -79,7 +78,7 @@ fn is_of_client(error: &io::Error) -> bool {
 }
 
 /// The bytes of a connection.
-pub(super) enum Socket {
+pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
@@ -87,7 +86,7 @@ pub(super) enum Socket {
 
 impl Socket {
     /// Sends `words`, then reads for a moment, so that a client that is still sending can read them.
-    pub(super) async fn refuse(mut self, words: &[u8], patience: Duration) {
+    pub(crate) async fn refuse(mut self, words: &[u8], patience: Duration) {
         let said = async {
             self.write_all(words).await?;
             self.shutdown().await?;
@@ -148,9 +147,9 @@ impl AsyncWrite for Socket {
 }
 
 /// A socket that reports what it reads and writes.
-pub(super) struct Watched {
-    pub(super) socket: Socket,
-    pub(super) watch: Arc<Watch>,
+pub(crate) struct Watched {
+    pub(crate) socket: Socket,
+    pub(crate) watch: Arc<Watch>,
 }
 
 impl AsyncRead for Watched {

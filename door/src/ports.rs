@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket};
 const BACKLOG: u32 = 1024;
 
 /// A port that is reserved but not open.
-pub(crate) struct Reserved {
+pub struct Reserved {
     socket: TcpSocket,
     address: SocketAddr,
     flag: &'static str,
@@ -30,7 +30,7 @@ pub(crate) struct Reserved {
 /// # Errors
 ///
 /// If none of them can be reserved.
-pub(crate) fn reserve(addresses: &[SocketAddr], flag: &'static str) -> anyhow::Result<Reserved> {
+pub fn reserve(addresses: &[SocketAddr], flag: &'static str) -> anyhow::Result<Reserved> {
     let mut lacking = None;
     for &address in addresses {
         match bind(address, flag) {
@@ -64,7 +64,8 @@ fn advise(error: &std::io::Error, address: SocketAddr, flag: &str) -> anyhow::Er
 
 impl Reserved {
     /// The reserved address.
-    pub(crate) fn address(&self) -> SocketAddr {
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -73,18 +74,19 @@ impl Reserved {
     /// # Errors
     ///
     /// If another process opened it in the meantime.
-    pub(crate) fn listen(self) -> anyhow::Result<TcpListener> {
+    pub fn listen(self) -> anyhow::Result<TcpListener> {
         let Self { socket, address, flag } = self;
         socket.listen(BACKLOG).map_err(|error| advise(&error, address, flag))
     }
 }
 
 /// The file of a Unix socket, removed in the end.
-pub(crate) struct SocketFile(PathBuf);
+pub struct SocketFile(PathBuf);
 
 impl SocketFile {
     /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -97,7 +99,7 @@ impl Drop for SocketFile {
 }
 
 /// A Unix socket that is reserved but not open.
-pub(crate) struct ReservedPath {
+pub struct ReservedPath {
     socket: UnixSocket,
     file: SocketFile,
 }
@@ -107,7 +109,7 @@ pub(crate) struct ReservedPath {
 /// # Errors
 ///
 /// If another process listens there, if the file is not a socket, or if it cannot be made.
-pub(crate) fn reserve_path(path: &Path) -> anyhow::Result<ReservedPath> {
+pub fn reserve_path(path: &Path) -> anyhow::Result<ReservedPath> {
     let problem = |problem: &str| {
         anyhow::anyhow!("cannot listen on `--uds-path {}`: {problem}; give another path", path.display())
     };
@@ -132,7 +134,7 @@ impl ReservedPath {
     /// # Errors
     ///
     /// If the system does not let it.
-    pub(crate) fn listen(self) -> anyhow::Result<(UnixListener, SocketFile)> {
+    pub fn listen(self) -> anyhow::Result<(UnixListener, SocketFile)> {
         let Self { socket, file } = self;
         let listener = socket.listen(BACKLOG).map_err(|error| {
             anyhow::anyhow!("cannot listen on `--uds-path {}` ({error}): give another path", file.0.display())

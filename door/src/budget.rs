@@ -10,6 +10,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use crate::limits::ClientLimits;
+
 /// The holder of a lease's bytes.
 pub(crate) trait Holder: Send + Sync {
     /// Releases the bytes soon, because others need the room.
@@ -39,6 +41,22 @@ struct Ledger {
 struct Holding {
     bytes: usize,
     holder: Arc<dyn Holder>,
+}
+
+/// The budgets of all connections.
+pub(crate) struct Budgets {
+    pub(crate) limits: ClientLimits,
+    /// The room for bodies of requests.
+    pub(crate) unread: Budget,
+    /// The room for answers.
+    pub(crate) unsent: Budget,
+}
+
+impl Budgets {
+    pub(crate) fn new(limits: ClientLimits) -> Self {
+        let (unread, unsent) = (Budget::new(limits.unread_bytes), Budget::new(limits.unsent_bytes));
+        Self { limits, unread, unsent }
+    }
 }
 
 impl Budget {

@@ -14,14 +14,14 @@ use axum::body::Body as AnyBody;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use super::{Speech, budget::Lease, exchange::Exchange, watch::WatchedAnswer};
+use crate::{budget::Lease, exchange::Exchange, protocol::Protocol, watch::WatchedAnswer};
 
 /// Larger answers are handed over in pieces of this many bytes, which shows whether the client takes them.
 /// Two pieces fill the buffer of a connection.
 const PIECE: usize = 64 << 10;
 
 /// The body of an answer.
-pub(super) struct Download {
+pub(crate) struct Download {
     body: AnyBody,
     exchange: Arc<Exchange>,
     /// The rest of a large part.
@@ -43,7 +43,7 @@ impl AsRef<[u8]> for Counted {
 }
 
 impl Download {
-    pub(super) fn new(body: AnyBody, exchange: Arc<Exchange>) -> Self {
+    pub(crate) fn new(body: AnyBody, exchange: Arc<Exchange>) -> Self {
         Self { body, exchange, rest: Bytes::new(), answer: None }
     }
 
@@ -51,7 +51,7 @@ impl Download {
     fn count(&mut self, bytes: Bytes) -> Bytes {
         let budgets = &self.exchange.budgets;
         // A client may read the answers of a stream as slowly as it likes.
-        let limit = matches!(self.exchange.speech, Speech::Http).then_some(budgets.limits.write);
+        let limit = matches!(self.exchange.protocol, Protocol::Http).then_some(budgets.limits.write);
         let answer = Arc::new(WatchedAnswer::new(Arc::clone(&self.exchange.watch), limit));
         let lease = budgets.unsent.lease(answer.clone());
         lease.set(bytes.len());
