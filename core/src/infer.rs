@@ -223,6 +223,13 @@ impl Drop for Engine {
 }
 
 impl Announced {
+    /// Announces another text of the same request.
+    #[must_use]
+    pub fn announce_another(&self) -> Self {
+        self.shared.lock().announced.add(&self.turn);
+        Self { shared: Arc::clone(&self.shared), turn: Arc::clone(&self.turn) }
+    }
+
     /// Puts the text in the queue; `reply` gets its outcome. If the receiver is gone by the time a batch is
     /// formed, the text is skipped. A text without tokens is answered with [`Error::EmptyInput`]. Once the
     /// device is lost, every text is answered with [`Error::DeviceLost`].

@@ -17,7 +17,7 @@ use text_embeddings_core::{
     families::{self, Family},
     files::{self, KindFlags, ModelFacts, ModelFolder, Reader},
     tokenization::{
-        EncodedList, EncoderOptions, ListText, ListwiseEncoder, TextLimits, TokenLimits, Truncation,
+        EncodedPrompts, EncoderOptions, ListText, ListwiseEncoder, TextLimits, TokenLimits, Truncation,
         TruncationDirection,
     },
 };
@@ -77,7 +77,7 @@ fn encode(
     query: &str,
     documents: &[&str],
     truncation: Truncation,
-) -> Result<EncodedList, Error> {
+) -> Result<EncodedPrompts, Error> {
     encoder.encode_list(&ListText { instruction: None, query, documents }, truncation, &|| false)
 }
 
@@ -130,10 +130,10 @@ fn prompts_and_their_documents_are_those_of_the_authors_code() {
         let mut next = 0;
         for (prompt, ids) in encoded.prompts.iter().zip(&row.prompts) {
             assert_eq!(&prompt.ids, ids, "{what}");
-            assert_eq!(prompt.documents.start, next, "{what}");
-            next = prompt.documents.end;
+            let documents = prompt.marks.len() - 1;
+            next += documents;
             let marked: Vec<u32> = prompt.marks.iter().map(|&mark| ids[mark]).collect();
-            let mut expected = vec![of_document; prompt.documents.len()];
+            let mut expected = vec![of_document; documents];
             expected.push(of_query);
             assert_eq!(marked, expected, "{what}");
             let texts = prompt.ids.iter().filter(|id| [of_document, of_query].contains(id)).count();
@@ -212,9 +212,9 @@ fn no_prompt_is_longer_than_the_longest_input_whatever_the_texts() {
         let documents: Vec<&str> = documents.iter().map(String::as_str).collect();
         let query = text(20 + round);
         let list = encode(&encoder, &query, &documents, truncation(true, TokenLimits::NONE)).unwrap();
-        let of_prompts: Vec<usize> = list.prompts.iter().flat_map(|it| it.documents.clone()).collect();
-        assert_eq!(of_prompts, (0..documents.len()).collect::<Vec<_>>());
-        assert!(list.prompts.iter().all(|it| it.ids.len() <= longest && it.marks.len() > it.documents.len()));
+        let of_prompts: usize = list.prompts.iter().map(|it| it.marks.len() - 1).sum();
+        assert_eq!(of_prompts, documents.len());
+        assert!(list.prompts.iter().all(|it| it.ids.len() <= longest && it.marks.len() > 1));
     }
     // The template alone does not fit.
     for (prompt, longest, part) in

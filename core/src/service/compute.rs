@@ -1,21 +1,25 @@
 //! Computes the inputs of a request: through tokenizer, queue and device, and back.
 //!
-//! Input: a request that lists its [`Input`]s. Output: the raw scores or vectors of each input, in the order
-//! of the request, and their common cost. What must hold: one permit covers the whole request; when it ends
-//! early, for whatever reason, nothing more of it is computed. If a text has no tokens, or too many, the
-//! tokenizer still encodes the others, because each failed text is counted.
+//! Input: a request that lists its [`Input`]s. Output: the outputs of its prompts, in the order of the
+//! request, and their common cost. What must hold: one permit covers the whole request; when it ends early,
+//! for whatever reason, nothing more of it is computed. If a text has no tokens, or too many, the tokenizer
+//! still encodes the others, because each failed text is counted.
 
-use super::{Cost, Service, request::Failed};
+use super::{
+    Cost, Service,
+    request::Failed,
+    scoring::{PromptInputs, Scoring},
+};
 use crate::{
     error::Error,
     infer::{Announced, Outcome, Permit},
     metrics::{
-        EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, observe_amount,
-        observe_duration,
+        EMBED, PREDICT, REQUEST_INPUT_LENGTH, TRUNCATED_INPUTS, TextMetrics, count, count_many,
+        observe_amount, observe_duration,
     },
     queue::Turn,
     tokenization::{
-        Encoded, Encoder, Input, Place, SharedQuery, TokenLimits, Truncation, TruncationDirection,
+        Encoded, EncodedPrompts, Input, Place, SharedQuery, TokenLimits, Truncation, TruncationDirection,
     },
 };
 use std::{
@@ -39,6 +43,13 @@ pub(super) trait Inputs: Send + Sync + 'static {
     }
 }
 
+/// A request that has a permit.
+struct Admitted {
+    sizes: Sizes,
+    permit: Permit,
+    turn: Arc<Turn>,
+}
+
 /// The data of a request that its encoding needs.
 struct EncodingJob<I> {
     inputs: Arc<I>,
@@ -53,30 +64,32 @@ struct EncodingJob<I> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ModelTask {
     /// Compute its raw scores.
-    Score,
+    Score(Scoring),
     /// Compute one vector, or one for each of its tokens.
     Embed(Wanted),
 }
 
 /// The model's results for a request's inputs.
 pub(super) struct Computed {
-    /// The results of each input, in the order of the request.
+    /// The outputs of each prompt, in the order of the request.
     pub(super) outputs: Vec<Output>,
     /// The cost of all inputs together.
     pub(super) cost: Cost,
 }
 
-/// A text that is being encoded or computed.
-struct Launched {
-    encoded: oneshot::Receiver<Result<Measured, Error>>,
-    outcome: oneshot::Receiver<Result<Outcome, Error>>,
+/// Prompts that are encoded and wait for the device.
+struct Submitted {
+    /// The number of inputs from which tokens were cut.
+    truncated: usize,
+    /// The time from the start of the request to the end of the encoding.
+    tokenization: Duration,
+    prompts: Vec<SubmittedPrompt>,
 }
 
-/// The tokenizer's report on a text.
-struct Measured {
+/// A prompt that waits for the device. Dropping it cancels the computation.
+struct SubmittedPrompt {
     tokens: usize,
-    truncated: bool,
-    duration: Duration,
+    outcome: oneshot::Receiver<Result<Outcome, Error>>,
 }
 
 impl Service {
@@ -98,16 +111,11 @@ impl Service {
         truncation: Truncation,
     ) -> Result<Computed, Failed> {
         let arrival = Instant::now();
-        let sizes = Sizes::of(inputs.as_ref());
-        let permit = self.permit(sizes.most_tokens(self.tokenization.encoder().max_input_length())).await?;
+        let sizes = Sizes::new(inputs.as_ref());
+        let permit = self.permit(sizes.max_tokens(self.tokenization.encoder().max_input_length())).await?;
         let turn = self.engine.turn();
-        let work = async {
-            let permitted = (permit, &turn);
-            match self.tokenization.encoder() {
-                Encoder::Listwise(_) => self.compute_lists(inputs, sizes, truncation, permitted).await,
-                _ => self.compute_permitted(inputs, sizes, task, truncation, permitted).await,
-            }
-        };
+        let admitted = Admitted { sizes, permit, turn: Arc::clone(&turn) };
+        let work = self.compute_admitted(inputs, task, truncation, admitted);
         let Some(patience) = self.config.queue_timeout else { return with_total(work.await, arrival) };
         tokio::select! {
             computed = work => with_total(computed, arrival),
@@ -119,111 +127,168 @@ impl Service {
         }
     }
 
-    async fn compute_permitted<I: Inputs>(
+    async fn compute_admitted<I: Inputs>(
         &self,
         inputs: &Arc<I>,
-        sizes: Sizes,
         task: ModelTask,
         truncation: Truncation,
-        (mut permit, turn): (Permit, &Arc<Turn>),
+        Admitted { sizes, mut permit, turn }: Admitted,
     ) -> Result<Computed, Failed> {
-        // All texts are announced before the first is sent. Otherwise an idle device could take the first
+        let prompts = task.prompts(inputs.as_ref());
+        // All prompts are announced before the first is sent. Otherwise an idle device could take the first
         // ones for the whole request.
-        let announced: Vec<Announced> = (0..inputs.count()).map(|_| self.engine.announce(turn)).collect();
-        let Sizes { characters, bytes, .. } = sizes;
-        let shared = inputs.have_one_query().then(Arc::default);
-        let place = self.tokenization.place(bytes.iter().sum());
-        let encoding = EncodingJob { inputs: Arc::clone(inputs), task, truncation, shared, place };
-        let texts = announced.into_iter().zip(bytes).enumerate();
-        let texts = texts.map(|(index, (announced, bytes))| self.launch(&encoding, index, announced, bytes));
-        let (encoded, mut outcomes): (Vec<_>, Vec<_>) =
-            texts.map(|text| (text.encoded, text.outcome)).unzip();
-        let mut cost = Cost { texts: inputs.count(), characters, ..Cost::default() };
-        let mut failed: Option<Failed> = None;
-        let mut durations = Vec::with_capacity(encoded.len());
-        // All encodings come before the first outcome, because an input that is too long ends the request.
-        for encoded in encoded {
-            let failure = Error::Tokenizer("the tokenizer failed".to_owned());
-            match encoded.await.unwrap_or(Err(failure)) {
-                Ok(measured) => {
-                    measured.add_to(&mut cost);
-                    durations.push(measured.duration);
-                }
-                Err(error) => {
-                    // Dropping the receivers cancels the computation of these texts.
-                    outcomes.clear();
-                    match &mut failed {
-                        None => failed = Some(Failed::on_the_way_to_tokens(error, 1)),
-                        Some(failed) => failed.add(),
-                    }
-                }
-            }
-        }
-        if let Some(failed) = failed {
-            return Err(failed);
+        let announced: Vec<Announced> = prompts.iter().map(|_| self.engine.announce(&turn)).collect();
+        let job = EncodingJob {
+            inputs: Arc::clone(inputs),
+            task,
+            truncation,
+            shared: inputs.have_one_query().then(Arc::default),
+            place: self.tokenization.place(sizes.bytes.iter().sum()),
+        };
+        let encoded: Vec<_> = prompts
+            .into_iter()
+            .zip(announced)
+            .map(|(prompt, announced)| {
+                let bytes = sizes.bytes[prompt.range()].iter().sum();
+                self.launch(&job, prompt, bytes, announced)
+            })
+            .collect();
+        let mut cost = Cost { texts: inputs.count(), characters: sizes.characters, ..Cost::default() };
+        let submitted = wait_for_encodings(encoded, &mut cost).await?;
+        if task == ModelTask::Score(Scoring::Lists) {
+            cost.lists = submitted.iter().map(|submitted| submitted.prompts.len()).sum();
         }
         permit.settle(cost.tokens);
-        let mut outputs = Vec::with_capacity(outcomes.len());
-        let mut outcomes = outcomes.into_iter();
-        for tokenization in durations {
-            let Some(outcome) = outcomes.next() else { break };
+        let outputs = wait_for_outputs(task, submitted, &mut cost).await?;
+        Ok(Computed { outputs, cost })
+    }
+
+    /// Has a tokenizer encode the inputs of a prompt, which have `bytes` bytes, and put them in the queue.
+    fn launch<I: Inputs>(
+        &self,
+        job: &EncodingJob<I>,
+        prompt: PromptInputs,
+        bytes: usize,
+        announced: Announced,
+    ) -> oneshot::Receiver<Result<Submitted, Error>> {
+        let (answer, encoded) = oneshot::channel();
+        let &EncodingJob { task, truncation, place, .. } = job;
+        let (inputs, shared) = (Arc::clone(&job.inputs), job.shared.clone());
+        let start = Instant::now();
+        count(task.metrics().count);
+        self.tokenization.run(place, bytes, move |encoder| {
+            // A closed receiver means that the request was abandoned.
+            if answer.is_closed() {
+                return;
+            }
+            let encoded = match prompt {
+                PromptInputs::One(index) => {
+                    let encoded = encoder.encode(&inputs.input(index), truncation, shared.as_deref());
+                    encoded.map(EncodedPrompts::from)
+                }
+                PromptInputs::List(range) => {
+                    let pairs: Vec<_> = range.map(|index| inputs.input(index)).collect();
+                    encoder.encode_list(&pairs, truncation, &|| answer.is_closed())
+                }
+            };
+            let submitted = encoded.map(|EncodedPrompts { prompts, truncated }| Submitted {
+                truncated,
+                tokenization: start.elapsed(),
+                prompts: submit(task, announced, prompts),
+            });
+            let _ = answer.send(submitted);
+        });
+        encoded
+    }
+}
+
+/// Puts prompts in the queue. All are announced before the first is sent.
+fn submit(task: ModelTask, first: Announced, prompts: Vec<Encoded>) -> Vec<SubmittedPrompt> {
+    let others: Vec<Announced> = prompts.iter().skip(1).map(|_| first.announce_another()).collect();
+    count_many(task.metrics().count, others.len());
+    let announced = std::iter::once(first).chain(others);
+    let submit_prompt = |(encoded, announced): (Encoded, Announced)| {
+        let Encoded { ids, second, marks, reusable, .. } = encoded;
+        let (reply, outcome) = oneshot::channel();
+        let tokens = ids.len();
+        announced.submit(Text { second, marks, reusable, ..Text::new(ids, task.wanted()) }, reply);
+        SubmittedPrompt { tokens, outcome }
+    };
+    prompts.into_iter().zip(announced).map(submit_prompt).collect()
+}
+
+/// Waits for the encodings of all prompts before their first outcome, because an input that is too long ends
+/// the request.
+async fn wait_for_encodings(
+    encodings: Vec<oneshot::Receiver<Result<Submitted, Error>>>,
+    cost: &mut Cost,
+) -> Result<Vec<Submitted>, Failed> {
+    let mut all = Vec::with_capacity(encodings.len());
+    let mut failed: Option<Failed> = None;
+    for encoding in encodings {
+        let failure = Error::Tokenizer("the tokenizer failed".to_owned());
+        match encoding.await.unwrap_or(Err(failure)) {
+            Ok(submitted) => {
+                submitted.add_to(cost);
+                all.push(submitted);
+            }
+            Err(error) => match &mut failed {
+                None => failed = Some(Failed::on_the_way_to_tokens(error, 1)),
+                Some(failed) => failed.add(),
+            },
+        }
+        if failed.is_some() {
+            // Dropping the prompts cancels their computation.
+            all.clear();
+        }
+    }
+    failed.map_or(Ok(all), Err)
+}
+
+async fn wait_for_outputs(
+    task: ModelTask,
+    submitted: Vec<Submitted>,
+    cost: &mut Cost,
+) -> Result<Vec<Output>, Failed> {
+    let mut outputs = Vec::with_capacity(submitted.len());
+    let mut submitted = submitted.into_iter();
+    while let Some(Submitted { tokenization, prompts, .. }) = submitted.next() {
+        let mut prompts = prompts.into_iter();
+        while let Some(SubmittedPrompt { outcome, .. }) = prompts.next() {
             let outcome = match outcome.await.unwrap_or(Err(Error::Unhealthy)) {
                 Ok(outcome) => outcome,
-                Err(error) => return Err(Failed::of_texts(error, 1 + failures(outcomes))),
+                Err(error) => {
+                    let others = prompts.chain(submitted.flat_map(|submitted| submitted.prompts));
+                    return Err(Failed::of_texts(error, 1 + others.filter_map(known_failure).count()));
+                }
             };
             task.metrics().observe(tokenization, &outcome);
             cost.queue = cost.queue.max(outcome.queue);
             cost.inference = cost.inference.max(outcome.inference);
             outputs.push(outcome.output);
         }
-        Ok(Computed { outputs, cost })
     }
-
-    /// Sends off one text: a tokenizer encodes its bytes and passes it to the queue.
-    fn launch<I: Inputs>(
-        &self,
-        encoding: &EncodingJob<I>,
-        index: usize,
-        announced: Announced,
-        bytes: usize,
-    ) -> Launched {
-        let (answer, encoded) = oneshot::channel();
-        let (reply, outcome) = oneshot::channel();
-        let &EncodingJob { task, truncation, place, .. } = encoding;
-        let (inputs, shared) = (Arc::clone(&encoding.inputs), encoding.shared.clone());
-        let start = Instant::now();
-        count(task.metrics().count);
-        self.tokenization.run(place, bytes, move |encoder| {
-            if answer.is_closed() {
-                return;
-            }
-            let result = encoder.encode(&inputs.input(index), truncation, shared.as_deref());
-            let duration = start.elapsed();
-            let measured = result.map(|encoded| {
-                let measured =
-                    Measured { tokens: encoded.ids.len(), truncated: encoded.truncated > 0, duration };
-                let Encoded { ids, second, reusable, .. } = encoded;
-                let text = Text { second, reusable, ..Text::new(ids, task.wanted()) };
-                announced.submit(text, reply);
-                measured
-            });
-            // A closed receiver means that the request was abandoned.
-            let _ = answer.send(measured);
-        });
-        Launched { encoded, outcome }
-    }
+    Ok(outputs)
 }
 
-impl Measured {
-    /// Counts the text and adds it to the cost of its request.
+/// The error of a prompt that is known to have failed, too. It was in the batch of a failed one, and the
+/// engine answers it first.
+fn known_failure(mut prompt: SubmittedPrompt) -> Option<Error> {
+    prompt.outcome.try_recv().ok()?.err()
+}
+
+impl Submitted {
+    /// Counts the prompts and adds them to the cost of their request.
     fn add_to(&self, cost: &mut Cost) {
-        observe_amount(REQUEST_INPUT_LENGTH, self.tokens);
-        cost.tokens += self.tokens;
-        if self.truncated {
-            cost.truncated += 1;
-            count(TRUNCATED_INPUTS);
+        for prompt in &self.prompts {
+            observe_amount(REQUEST_INPUT_LENGTH, prompt.tokens);
+            cost.tokens += prompt.tokens;
         }
-        cost.tokenization = cost.tokenization.max(self.duration);
+        cost.truncated += self.truncated;
+        if self.truncated > 0 {
+            count_many(TRUNCATED_INPUTS, self.truncated);
+        }
+        cost.tokenization = cost.tokenization.max(self.tokenization);
     }
 }
 
@@ -243,23 +308,25 @@ async fn waited_in_vain(turn: &Turn, patience: Duration) {
     }
 }
 
-/// The number of texts after a failed one that are known to have failed, too. They were in its batch, and the
-/// engine answers them first.
-pub(super) fn failures(outcomes: impl Iterator<Item = oneshot::Receiver<Result<Outcome, Error>>>) -> usize {
-    outcomes.map(|mut outcome| usize::from(matches!(outcome.try_recv(), Ok(Err(_))))).sum()
-}
-
 impl ModelTask {
+    /// The prompts of a request. An embedding model reads each input alone.
+    fn prompts(self, inputs: &impl Inputs) -> Vec<PromptInputs> {
+        match self {
+            Self::Score(scoring) => scoring.prompts(inputs),
+            Self::Embed(_) => (0..inputs.count()).map(PromptInputs::One).collect(),
+        }
+    }
+
     fn wanted(self) -> Wanted {
         match self {
-            Self::Score => Wanted::WHOLE,
+            Self::Score(scoring) => scoring.wanted(),
             Self::Embed(wanted) => wanted,
         }
     }
 
     fn metrics(self) -> &'static TextMetrics {
         match self {
-            Self::Score => &PREDICT,
+            Self::Score(_) => &PREDICT,
             Self::Embed(_) => &EMBED,
         }
     }
@@ -277,25 +344,28 @@ impl TextMetrics {
 }
 
 /// The lengths of a request's texts.
-pub(super) struct Sizes {
+struct Sizes {
     /// The characters of all inputs. A query counts with each input.
-    pub(super) characters: usize,
+    characters: usize,
     /// The bytes to encode for each input. The bytes of a common query count with the first input.
-    pub(super) bytes: Vec<usize>,
+    bytes: Vec<usize>,
     /// The bytes of the common query.
     query: usize,
 }
 
 impl Sizes {
-    pub(super) fn of(inputs: &impl Inputs) -> Self {
+    fn new(inputs: &impl Inputs) -> Self {
         let count = inputs.count();
         let query = match inputs.have_one_query().then(|| inputs.input(0)) {
             Some(Input::Pair(pair)) => pair.query,
             _ => "",
         };
-        let of_query = Input::Text { prompt: "", text: query }.characters();
-        let mut sizes =
-            Self { characters: of_query * count, bytes: Vec::with_capacity(count), query: query.len() };
+        let query_characters = Input::Text { prompt: "", text: query }.characters();
+        let mut sizes = Self {
+            characters: query_characters * count,
+            bytes: Vec::with_capacity(count),
+            query: query.len(),
+        };
         for index in 0..count {
             let input = match inputs.input(index) {
                 // A common query is not counted again for each of a thousand documents.
@@ -310,7 +380,7 @@ impl Sizes {
 
     /// An upper bound on the tokens of all inputs, if none has more than `longest`. A token is hardly ever
     /// shorter than a byte.
-    fn most_tokens(&self, longest: usize) -> usize {
+    fn max_tokens(&self, longest: usize) -> usize {
         self.bytes.iter().map(|bytes| (bytes + self.query).min(longest)).sum()
     }
 }

@@ -7,18 +7,18 @@
 
 mod compute;
 mod embed;
-mod listwise;
 mod model;
 mod predict;
 mod request;
 mod rerank;
 mod score;
+mod scoring;
 mod show;
 mod tokenize;
 
 use crate::{
     infer::{Engine, EngineGauges},
-    tokenization::{Encoder, Tokenization},
+    tokenization::Tokenization,
 };
 use std::{sync::Arc, time::Duration};
 use text_embeddings_backend_core::ModelType;
@@ -31,6 +31,7 @@ pub use model::{Prompts, ServedModel};
 pub use predict::{PredictInput, PredictRequest, Prediction};
 pub use rerank::{Rank, RerankRequest};
 pub use score::ScoreRequest;
+pub use scoring::Scoring;
 pub use show::ShowRequest;
 pub use tokenize::{DecodeRequest, Token, TokenizeRequest};
 
@@ -122,7 +123,7 @@ impl Service {
     /// documents.
     #[must_use]
     pub fn is_listwise(&self) -> bool {
-        matches!(self.tokenization.encoder(), Encoder::Listwise(_))
+        self.config.model.scoring == Scoring::Lists
     }
 
     /// The limits and defaults in force.

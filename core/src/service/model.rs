@@ -4,7 +4,7 @@
 //! checked and answered. What must hold: a prompt that a request names is one of the model's, or an error
 //! lists them.
 
-use super::Service;
+use super::{Service, scoring::Scoring};
 use crate::{
     error::{Error, NOT_A_RERANKER, NOT_AN_EMBEDDING_MODEL},
     families::ScoreRule,
@@ -18,9 +18,8 @@ pub struct ServedModel {
     /// The label of each class of a classification head. `["yes"]` for a generative re-ranker; empty for an
     /// embedding model.
     pub labels: Vec<String>,
-    /// For a re-ranker with two classes, the class that means "relevant". Its raw score is this class's logit
-    /// minus the other's, so that its sigmoid equals the class's softmax.
-    pub positive: Option<usize>,
+    /// How a re-ranker scores.
+    pub scoring: Scoring,
     /// The rule from a re-ranker's raw score to its default score.
     pub score: ScoreRule,
     /// The prompts of an embedding model.
@@ -73,19 +72,6 @@ fn unknown_prompt(name: &str, prompts: &Prompts) -> Error {
 }
 
 impl ServedModel {
-    /// The raw score of a re-ranker's pair, from its logits, one per class.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::MissingValues`] if the raw score is NaN.
-    pub fn relevance(&self, logits: &[f32]) -> Result<f32, Error> {
-        let raw = match self.positive {
-            Some(class) => logits[class] - logits[1 - class],
-            None => logits[0],
-        };
-        if raw.is_nan() { Err(Error::MissingValues) } else { Ok(raw) }
-    }
-
     /// The label of a class. A class without a label gets the numbered label of transformers.
     pub(super) fn label(&self, class: usize) -> String {
         self.labels.get(class).cloned().unwrap_or_else(|| format!("LABEL_{class}"))
@@ -117,24 +103,6 @@ impl Service {
             ModelType::Classifier | ModelType::Reranker | ModelType::ListwiseReranker => {
                 Err(NOT_AN_EMBEDDING_MODEL)
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_relevance_of_two_labels_is_the_positive_logit_less_the_other() {
-        let model = |positive| ServedModel { positive, ..ServedModel::default() };
-        for (positive, logits, wanted) in [
-            (None, &[1.5][..], Ok(1.5)),
-            (Some(0), &[1.5, -2.0], Ok(3.5)),
-            (Some(1), &[1.5, -2.0], Ok(-3.5)),
-            (Some(1), &[f32::INFINITY, f32::INFINITY], Err(Error::MissingValues)),
-        ] {
-            assert_eq!(model(positive).relevance(logits), wanted);
         }
     }
 }

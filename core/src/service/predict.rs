@@ -76,23 +76,22 @@ impl Service {
         }
         let inputs = Arc::new(LabelledInputs(request.inputs));
         let truncation = self.truncation(request.truncate, request.truncation_direction);
-        let Computed { outputs, cost } = self.compute(&inputs, ModelTask::Score, truncation).await?;
-        let predictions = |output: Output| {
-            if is_reranker {
-                self.predict_pair(&output.whole, request.raw_scores)
-            } else {
-                self.predict_classes(output.whole, request.raw_scores)
-            }
-        };
+        if is_reranker {
+            let (raw, cost) = self.raw_scores(&inputs, truncation).await?;
+            let predict_pair = |raw| vec![self.predict_pair(raw, request.raw_scores)];
+            return Ok(Answer { value: raw.into_iter().map(predict_pair).collect(), cost });
+        }
+        let task = ModelTask::Score(self.config.model.scoring);
+        let Computed { outputs, cost } = self.compute(&inputs, task, truncation).await?;
+        let predictions = |output: Output| self.predict_classes(output.whole, request.raw_scores);
         Ok(Answer { value: outputs.into_iter().map(predictions).collect::<Result<_, _>>()?, cost })
     }
 
     /// A re-ranker's score under the label of its positive class.
-    fn predict_pair(&self, logits: &[f32], raw_scores: bool) -> Result<Vec<Prediction>, Error> {
+    fn predict_pair(&self, raw: f32, raw_scores: bool) -> Prediction {
         let model = &self.config.model;
-        let raw = model.relevance(logits)?;
         let score = if raw_scores { raw } else { model.score.apply(raw) };
-        Ok(vec![Prediction { score, label: model.label(model.positive.unwrap_or(0)) }])
+        Prediction { score, label: model.label(model.scoring.class()) }
     }
 
     /// Every class of a classifier with its score.
@@ -146,7 +145,7 @@ mod tests {
         metrics::testing::recorded,
         postprocess::sigmoid,
         service::{
-            RerankRequest,
+            RerankRequest, Scoring,
             testing::{block_on, classifier_fixture, embedding_fixture, fixture, fixture_with},
         },
     };
@@ -201,7 +200,7 @@ mod tests {
             let fixture = fixture_with(100, |config| {
                 config.model_type = ModelType::Reranker;
                 config.model.labels = vec!["no".to_owned(), "Yes".to_owned()];
-                config.model.positive = Some(positive);
+                config.model.scoring = Scoring::Logits { positive: Some(positive) };
             });
             let prompt = PairText { instruction: None, query: "w100", document: "w101" };
             let logits = fixture.values(&Input::Pair(prompt));

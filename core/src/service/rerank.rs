@@ -1,13 +1,13 @@
 //! Re-ranking: one query, many texts, a score for each.
 //!
 //! Input: a [`RerankRequest`]. Output: a [`Rank`] per text, the best first. What must hold: a text's score
-//! does not depend on the other texts of its request, except with a listwise re-ranker (`listwise.rs`); texts
+//! does not depend on the other texts of its request, except with a model that reads lists (`scoring.rs`); texts
 //! are ordered by their raw scores, which may differ where probabilities round to the same value; equal raw
 //! scores keep the order of the request.
 
 use super::{
     Answer, Cost, Service,
-    compute::{Inputs, ModelTask},
+    compute::{Computed, Inputs, ModelTask},
     request::{Failed, check_length, measured, refused},
 };
 use crate::{
@@ -107,15 +107,23 @@ impl Service {
         pairs: &Arc<I>,
         truncation: Truncation,
     ) -> Result<(Vec<Score>, Cost), Failed> {
-        let computed = self.compute(pairs, ModelTask::Score, truncation).await?;
-        let raw = computed.outputs.iter().map(|output| self.config.model.relevance(&output.whole));
+        let (raw, cost) = self.raw_scores(pairs, truncation).await?;
         let rule = self.config.model.score;
-        let score = |raw: Result<f32, Error>| raw.map(|raw| Score { raw, default: rule.apply(raw) });
-        let scores: Vec<Score> = raw.map(score).collect::<Result<_, _>>()?;
-        for score in &scores {
-            observe_probability(RERANK_SCORE, rule.probability(score.raw));
+        for raw in &raw {
+            observe_probability(RERANK_SCORE, rule.probability(*raw));
         }
-        Ok((scores, computed.cost))
+        Ok((raw.into_iter().map(|raw| Score { raw, default: rule.apply(raw) }).collect(), cost))
+    }
+
+    /// The raw score of each input of a re-ranker, in the order of the request.
+    pub(super) async fn raw_scores<I: Inputs>(
+        &self,
+        inputs: &Arc<I>,
+        truncation: Truncation,
+    ) -> Result<(Vec<f32>, Cost), Failed> {
+        let scoring = self.config.model.scoring;
+        let Computed { outputs, cost } = self.compute(inputs, ModelTask::Score(scoring), truncation).await?;
+        Ok((scoring.scores(&scoring.prompts(inputs.as_ref()), outputs)?, cost))
     }
 
     fn check_rerank(&self, request: &RerankRequest) -> Result<(), Error> {

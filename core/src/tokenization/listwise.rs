@@ -1,6 +1,6 @@
 //! Encodes prompts with a query and many documents, for listwise re-rankers.
 //!
-//! Input: a [`ListText`]. Output: [`EncodedList`], with as many [`ListPrompt`]s as the documents need by the
+//! Input: a [`ListText`]. Output: [`EncodedPrompts`], as many as the documents need by the
 //! rule of the authors' code. What must hold: every document is in exactly one prompt, in the order of the
 //! request; the marks are tokens of the template, whatever the texts contain; no prompt is longer than the
 //! longest input.
@@ -8,7 +8,7 @@
 mod plan;
 
 use super::{
-    EncoderError, EncoderOptions, TokenLimits, Truncation, TruncationDirection,
+    Encoded, EncodedPrompts, EncoderError, EncoderOptions, TokenLimits, Truncation, TruncationDirection,
     borders::Borders,
     frame::{self, LiteralPiece},
     prompt::{Tokenizers, no_room},
@@ -32,29 +32,6 @@ pub struct ListText<'a> {
     pub query: &'a str,
     /// The documents to rank.
     pub documents: &'a [&'a str],
-}
-
-/// A prompt with some of the documents.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListPrompt {
-    /// Its ids.
-    pub ids: Vec<u32>,
-    /// The range of documents that it contains.
-    pub documents: Range<usize>,
-    /// The indices of the tokens whose states become vectors: one for each document in order, then the
-    /// query's.
-    pub marks: Vec<usize>,
-    /// The number of tokens before the first document. Other prompts may begin with them, too.
-    pub reusable: usize,
-}
-
-/// All prompts of a list.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EncodedList {
-    /// The prompts, in the order of their documents.
-    pub prompts: Vec<ListPrompt>,
-    /// The number of documents from which tokens were cut. All documents if the query was cut.
-    pub truncated: usize,
 }
 
 /// Encodes the prompts of a listwise re-ranker.
@@ -147,10 +124,8 @@ impl ListwiseEncoder {
         };
         let [first, second] = ["A force that pulls two bodies together.", "Bread is baked from flour."];
         let (one, other) = (encode(&[first, second])?, encode(&[second, first])?);
-        let marked = |list: &EncodedList| -> usize {
-            list.prompts.iter().map(|prompt| prompt.marks.len() - prompt.documents.len()).sum()
-        };
-        if one == other || marked(&one) != one.prompts.len() || one.truncated > 0 {
+        let marks: usize = one.prompts.iter().map(|prompt| prompt.marks.len()).sum();
+        if one == other || marks != one.prompts.len() + 2 || one.truncated > 0 {
             return Err(EncoderError::Pairs);
         }
         Ok(())
@@ -168,7 +143,7 @@ impl ListwiseEncoder {
         list: &ListText<'_>,
         truncation: Truncation,
         is_abandoned: &dyn Fn() -> bool,
-    ) -> Result<EncodedList, Error> {
+    ) -> Result<EncodedPrompts, Error> {
         let instruction = list.instruction.or(self.options.default_instruction.as_deref());
         let instruction = instruction.filter(|instruction| !instruction.is_empty());
         let instruction = instruction.map(|instruction| self.without_marks(instruction));
@@ -181,14 +156,15 @@ impl ListwiseEncoder {
             documents.push(self.piece(document, self.most_of_document(truncation), truncation)?);
         }
         let mut pieces = ListPieces { instruction, query, documents };
-        let mut encoded = EncodedList::default();
+        let mut encoded = EncodedPrompts::default();
         let mut start = 0;
         while start < pieces.documents.len() {
             if is_abandoned() {
                 return Err(abandoned());
             }
             let prompt = self.next_prompt(&mut pieces, start, truncation)?;
-            start = prompt.documents.end;
+            // The last mark is the query's.
+            start += prompt.marks.len().saturating_sub(1).max(1);
             encoded.prompts.push(prompt);
         }
         let is_cut = |piece: &&ListPiece| piece.is_cut || pieces.query.is_cut;
@@ -289,7 +265,7 @@ impl ListwiseEncoder {
         pieces: &mut ListPieces,
         start: usize,
         truncation: Truncation,
-    ) -> Result<ListPrompt, Error> {
+    ) -> Result<Encoded, Error> {
         let asked = truncation.limits.prompt;
         let longest = self.options.max_input_length.min(asked.unwrap_or(usize::MAX));
         let room = Room {
@@ -331,7 +307,7 @@ impl ListwiseEncoder {
     }
 
     /// The prompt with a range of documents.
-    fn build(&self, pieces: &ListPieces, documents: Range<usize>) -> Result<ListPrompt, Error> {
+    fn build(&self, pieces: &ListPieces, documents: Range<usize>) -> Result<Encoded, Error> {
         let values = PlaceholderValues {
             instruction: pieces.instruction.as_deref().unwrap_or_default(),
             query: &pieces.query.text,
@@ -341,7 +317,7 @@ impl ListwiseEncoder {
         let mut builder = Builder::default();
         let before = if pieces.instruction.is_some() { &self.before_instructed } else { &self.before };
         self.push(&mut builder, before, values)?;
-        for (number, piece) in pieces.documents[documents.clone()].iter().enumerate() {
+        for (number, piece) in pieces.documents[documents].iter().enumerate() {
             self.push(
                 &mut builder,
                 &self.document,
@@ -351,7 +327,7 @@ impl ListwiseEncoder {
         self.push(&mut builder, &self.after, values)?;
         self.end_run(&mut builder)?;
         let Builder { ids, marks, reusable, .. } = builder;
-        Ok(ListPrompt { ids, documents, marks, reusable: reusable.unwrap_or(0) })
+        Ok(Encoded { ids, second: None, marks, truncated: 0, reusable: reusable.unwrap_or(0) })
     }
 
     fn push(

@@ -31,7 +31,7 @@ use tokenizers::Tokenizer;
 
 pub use answer::{AnswerSource, NamedAnswer, answer_tokens};
 pub use error::EncoderError;
-pub use listwise::{EncodedList, ListPrompt, ListText, ListwiseEncoder};
+pub use listwise::{ListText, ListwiseEncoder};
 pub use load::load_tokenizer;
 pub use pool::{Place, Tokenization};
 pub use prompt::PromptEncoder;
@@ -142,12 +142,36 @@ impl Encoder {
             (Self::Text(encoder), Input::PromptedIds { prompt, ids }) => {
                 encoder.encode_prompted_ids(prompt, ids, truncation)
             }
-            // [`ListwiseEncoder::encode_list`] encodes the pairs of a listwise re-ranker together.
+            // [`Encoder::encode_list`] encodes the pairs of a listwise re-ranker together.
             (Self::Listwise(_), _)
             | (Self::Prompt(_), Input::Text { .. } | Input::Ids(_) | Input::PromptedIds { .. }) => {
-                Err(Error::Tokenizer("this input belongs to another kind of model".to_owned()))
+                Err(other_model())
             }
         }
+    }
+
+    /// The prompts of pairs with one query and one instruction, which a model reads together. Calls
+    /// `is_abandoned` now and then to learn whether the client is gone.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ListwiseEncoder::encode_list`]; [`Error::Tokenizer`] for inputs of another kind of model.
+    pub fn encode_list(
+        &self,
+        pairs: &[Input<'_>],
+        truncation: Truncation,
+        is_abandoned: &dyn Fn() -> bool,
+    ) -> Result<EncodedPrompts, Error> {
+        let (Self::Listwise(encoder), Some(Input::Pair(first))) = (self, pairs.first()) else {
+            return Err(other_model());
+        };
+        let mut documents = Vec::with_capacity(pairs.len());
+        for input in pairs {
+            let Input::Pair(pair) = input else { return Err(other_model()) };
+            documents.push(pair.document);
+        }
+        let list = ListText { instruction: first.instruction, query: first.query, documents: &documents };
+        encoder.encode_list(&list, truncation, is_abandoned)
     }
 
     /// The most tokens of an input.
@@ -203,6 +227,10 @@ impl Encoder {
             Self::Text(encoder) => encoder.tokenizer(),
         }
     }
+}
+
+fn other_model() -> Error {
+    Error::Tokenizer("this input belongs to another kind of model".to_owned())
 }
 
 /// The texts before the documents of a request, above all its query. They are encoded once, by the first
@@ -290,11 +318,29 @@ pub struct Encoded {
     pub ids: Vec<u32>,
     /// For a pair, the index of the first token of type 1. `None` if the model has no token types.
     pub second: Option<usize>,
+    /// In a prompt with many documents, the indices of the tokens whose states become vectors: one for each
+    /// document in order, then the query's.
+    pub marks: Vec<usize>,
     /// The number of tokens that truncation removed, without tokens of bytes that were not encoded.
     pub truncated: usize,
     /// The number of tokens before the first one of the document, or of the only text. Other inputs may begin
     /// with them, too.
     pub reusable: usize,
+}
+
+/// The prompts of some inputs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EncodedPrompts {
+    /// The prompts, in the order of their inputs.
+    pub prompts: Vec<Encoded>,
+    /// The number of inputs from which tokens were cut. All documents of a list if its query was cut.
+    pub truncated: usize,
+}
+
+impl From<Encoded> for EncodedPrompts {
+    fn from(encoded: Encoded) -> Self {
+        Self { truncated: usize::from(encoded.truncated > 0), prompts: vec![encoded] }
+    }
 }
 
 /// The settings of a [`PromptEncoder`].

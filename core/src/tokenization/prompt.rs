@@ -496,8 +496,8 @@ mod tests {
                     let kept: Vec<usize> = (0..whole.len()).filter(|&index| !is_cut[index]).collect();
                     let reusable = kept.iter().filter(|index| **index < ranges[0].start).count();
                     let ids = kept.iter().map(|&index| whole[index]).collect();
-                    let expected =
-                        Encoded { ids, second: None, truncated: whole.len().saturating_sub(max), reusable };
+                    let truncated = whole.len().saturating_sub(max);
+                    let expected = Encoded { ids, second: None, marks: Vec::new(), truncated, reusable };
                     assert_eq!(
                         encoder.encode_prompt(&pair(query, document), truncation),
                         Ok(expected),

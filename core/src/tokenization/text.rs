@@ -392,7 +392,7 @@ mod tests {
                 let encoded = encoder(max).encode_text(prompt, text, truncation);
                 assert_eq!(
                     encoded,
-                    Ok(Encoded { ids, second: None, truncated: excess, reusable: before }),
+                    Ok(Encoded { ids, second: None, marks: vec![], truncated: excess, reusable: before }),
                     "{max}"
                 );
             }
@@ -414,15 +414,15 @@ mod tests {
         let encode = |ids: &[u32], max, truncation| encoder(max).encode_ids(ids, truncation);
         assert_eq!(
             encode(&ids, 5, STRICT),
-            Ok(Encoded { ids: ids.to_vec(), second: None, truncated: 0, reusable: 0 })
+            Ok(Encoded { ids: ids.to_vec(), second: None, marks: vec![], truncated: 0, reusable: 0 })
         );
         assert_eq!(
             encode(&ids, 4, RIGHT),
-            Ok(Encoded { ids: ids[..4].to_vec(), second: None, truncated: 1, reusable: 0 })
+            Ok(Encoded { ids: ids[..4].to_vec(), second: None, marks: vec![], truncated: 1, reusable: 0 })
         );
         assert_eq!(
             encode(&ids, 3, LEFT),
-            Ok(Encoded { ids: ids[2..].to_vec(), second: None, truncated: 2, reusable: 0 })
+            Ok(Encoded { ids: ids[2..].to_vec(), second: None, marks: vec![], truncated: 2, reusable: 0 })
         );
         assert_eq!(encode(&ids, 4, STRICT), Err(Error::TooLong { got: 5, max: 4 }));
         assert_eq!(encode(&[], 4, RIGHT), Err(Error::EmptyInput { field: "inputs" }));

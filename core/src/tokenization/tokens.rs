@@ -79,6 +79,6 @@ impl Tokens {
         let first = self.owners.iter().position(|owner| *owner == Owner::Document);
         let reusable = first.map_or(0, |first| kept.partition_point(|&index| index < first));
         let second = self.second.and_then(|second| kept.iter().position(|&index| index >= second));
-        Encoded { ids, second, truncated: query + document, reusable }
+        Encoded { ids, second, marks: Vec::new(), truncated: query + document, reusable }
     }
 }

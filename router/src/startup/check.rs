@@ -10,7 +10,7 @@ use text_embeddings_backend_core::{ModelType, Output, Pool, amount};
 use text_embeddings_core::{
     service::ServedModel,
     tokenization::{
-        Encoder, Input, ListPrompt, ListText, ListwiseEncoder, PairText, TokenLimits, Truncation,
+        Encoded, Encoder, Input, ListText, ListwiseEncoder, PairText, TokenLimits, Truncation,
         TruncationDirection,
     },
 };
@@ -53,10 +53,9 @@ pub(super) fn model(
 /// no server.
 fn check_reranker(backend: &mut dyn Backend, encoder: &Encoder, model: &ServedModel) -> anyhow::Result<()> {
     let logits = compute(backend, encoder, PAIRS.map(pair), Wanted::WHOLE)?.map(|output| output.whole);
-    let scores: Vec<f32> =
-        logits.iter().map(|logits| model.relevance(logits)).collect::<Result<_, _>>().unwrap_or_default();
+    let scores = logits.each_ref().map(|logits| model.scoring.relevance(logits));
     ensure!(
-        scores.len() == PAIRS.len() && scores.iter().all(|score| score.is_finite()),
+        scores.iter().all(|score| score.is_finite()),
         "two test pairs got the logits {logits:?}: the checkpoint's weights are broken; download it again"
     );
     ensure!(
@@ -75,7 +74,7 @@ fn check_listwise(backend: &mut dyn Backend, encoder: &ListwiseEncoder) -> anyho
     let truncation =
         Truncation { truncate: true, direction: TruncationDirection::Right, limits: TokenLimits::NONE };
     let mut batch = BatchBuilder::new(backend.packing());
-    for ListPrompt { ids, marks, .. } in encoder.encode_list(&list, truncation, &|| false)?.prompts {
+    for Encoded { ids, marks, .. } in encoder.encode_list(&list, truncation, &|| false)?.prompts {
         batch.push(&Text { marks, ..Text::new(ids, Wanted::TOKENS) });
     }
     let texts = backend.predict(&batch.build())?.texts;

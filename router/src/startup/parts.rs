@@ -7,7 +7,7 @@ use anyhow::Context;
 use text_embeddings_backend::{Activation, BackendKind, Head, ModelType, Pool};
 use text_embeddings_core::{
     files::{self, ModelFacts, ModelFolder},
-    service::ServedModel,
+    service::{Scoring, ServedModel},
     tokenization::{Encoder, EncoderOptions, ListwiseEncoder, PromptEncoder, TextEncoder, TextOptions},
 };
 use tokenizers::Tokenizer;
@@ -67,7 +67,8 @@ pub(super) fn parts(config: &Config, folder: &ModelFolder) -> anyhow::Result<Par
             let labels = files::class_labels(&folder.config)?;
             let positive = (labels.len() == 2).then(|| files::positive_label(&folder.name(), &labels));
             let head = Head::Classification { labels: labels.len() };
-            let model = ServedModel { labels, positive: positive.transpose()?, ..ServedModel::default() };
+            let scoring = Scoring::Logits { positive: positive.transpose()? };
+            let model = ServedModel { labels, scoring, ..ServedModel::default() };
             reranker(config, folder, tokenizer, Some(head), model)
         }
         ModelType::ListwiseReranker => {
@@ -152,6 +153,7 @@ fn reranker(
             let default_instruction = Some(config.default_instruction.clone().unwrap_or_default());
             let encoder = ListwiseEncoder::new(tokenizer, form, options)?;
             encoder.self_check()?;
+            let model = ServedModel { scoring: Scoring::Lists, ..model };
             let parts = Parts::new(encoder, Head::Marks, model);
             return Ok(Parts { default_instruction, reranker: Some(details), ..parts });
         }

@@ -149,7 +149,7 @@ async fn rerank_documents(
         id: options.request_id,
         model: state.info.config.served_model_name.clone(),
         tokens: answer.cost.tokens,
-        is_listwise: answer.cost.lists > 0,
+        is_listwise: state.service.is_listwise(),
         objects,
         object,
         has_data,

@@ -1,0 +1,236 @@
+//! How a re-ranker's request becomes prompts, and how their outputs become raw scores.
+//!
+//! Input: a request that lists its pairs, then the outputs of its prompts. Output: the prompts' inputs, then
+//! one raw score for each pair, in order. What must hold: another way to score is another arm here, and
+//! nothing else in the service asks which way it is.
+
+use super::compute::Inputs;
+use crate::error::Error;
+use std::ops::Range;
+use text_embeddings_backend_core::{Output, TokenVectors, Wanted};
+
+/// A model's way from pairs to raw scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scoring {
+    /// Each pair has a prompt of its own, whose logits give the raw score.
+    Logits {
+        /// Of two classes, the one that means "relevant". The raw score is its logit minus the other's, so
+        /// that its sigmoid equals the class's softmax. Without it, the raw score is the only logit.
+        positive: Option<usize>,
+    },
+    /// The model reads the documents of a query together, and the raw score is the cosine of the document's
+    /// vector and the query's. The pairs of a request with one query are one list; every other pair is a list
+    /// of its own.
+    Lists,
+}
+
+/// The inputs of a request that are encoded together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PromptInputs {
+    /// One input, which becomes one prompt.
+    One(usize),
+    /// Pairs with one query, which become as many prompts as they need.
+    List(Range<usize>),
+}
+
+impl PromptInputs {
+    /// The indices of the inputs.
+    pub(super) fn range(&self) -> Range<usize> {
+        match self {
+            Self::One(index) => *index..index + 1,
+            Self::List(range) => range.clone(),
+        }
+    }
+}
+
+impl Default for Scoring {
+    fn default() -> Self {
+        Self::Logits { positive: None }
+    }
+}
+
+impl Scoring {
+    /// The class whose label the score has.
+    pub(super) fn class(self) -> usize {
+        match self {
+            Self::Logits { positive } => positive.unwrap_or(0),
+            Self::Lists => 0,
+        }
+    }
+
+    /// The output that the prompts need.
+    pub(super) fn wanted(self) -> Wanted {
+        match self {
+            Self::Logits { .. } => Wanted::WHOLE,
+            Self::Lists => Wanted::TOKENS,
+        }
+    }
+
+    /// The prompts of a request, in the order of its inputs.
+    pub(super) fn prompts(self, inputs: &impl Inputs) -> Vec<PromptInputs> {
+        let count = inputs.count();
+        match self {
+            Self::Logits { .. } => (0..count).map(PromptInputs::One).collect(),
+            Self::Lists if inputs.have_one_query() => vec![PromptInputs::List(0..count)],
+            Self::Lists => (0..count).map(|index| PromptInputs::List(index..index + 1)).collect(),
+        }
+    }
+
+    /// The raw score of each pair, from the outputs of the request's prompts, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MissingValues`] if a raw score is NaN; [`Error::Inference`] if an output is missing.
+    pub(super) fn scores(self, prompts: &[PromptInputs], outputs: Vec<Output>) -> Result<Vec<f32>, Error> {
+        let scores: Vec<f32> = match self {
+            Self::Logits { .. } => outputs.iter().map(|output| self.relevance(&output.whole)).collect(),
+            Self::Lists => list_scores(prompts, outputs)?,
+        };
+        if scores.iter().any(|score| score.is_nan()) { Err(Error::MissingValues) } else { Ok(scores) }
+    }
+
+    /// The raw score of a pair from its prompt's logits, one for each class. It may be NaN.
+    #[must_use]
+    pub fn relevance(self, logits: &[f32]) -> f32 {
+        match self {
+            Self::Logits { positive: Some(class) } => logits[class] - logits[1 - class],
+            Self::Logits { positive: None } | Self::Lists => logits[0],
+        }
+    }
+}
+
+/// The scores of the documents of all lists.
+fn list_scores(lists: &[PromptInputs], outputs: Vec<Output>) -> Result<Vec<f32>, Error> {
+    let mut scores = Vec::new();
+    let mut outputs = outputs.into_iter();
+    for list in lists {
+        let documents = list.range().len();
+        let mut prompts: Vec<ListVectors> = Vec::new();
+        while prompts.iter().map(|prompt| prompt.documents.len()).sum::<usize>() < documents {
+            let vectors = outputs.next().and_then(|output| ListVectors::new(&output.tokens));
+            prompts.push(vectors.ok_or_else(missing_vector)?);
+        }
+        scores.extend(cosines(&prompts));
+    }
+    Ok(scores)
+}
+
+fn missing_vector() -> Error {
+    Error::Inference("the backend did not give one vector for each document".to_owned())
+}
+
+/// The vectors of a prompt's marked tokens, in double precision.
+struct ListVectors {
+    /// At least one.
+    documents: Vec<Vec<f64>>,
+    query: Vec<f64>,
+}
+
+impl ListVectors {
+    /// The last vector is the query's. `None` without a vector of a document.
+    fn new(tokens: &TokenVectors) -> Option<Self> {
+        let rows = tokens.values.chunks_exact(tokens.width.max(1));
+        let mut documents: Vec<Vec<f64>> =
+            rows.map(|row| row.iter().copied().map(f64::from).collect()).collect();
+        let query = documents.pop()?;
+        if documents.is_empty() { None } else { Some(Self { documents, query }) }
+    }
+
+    /// The weight of the prompt's query vector: the best cosine, moved from [-1, 1] to [0, 1].
+    fn weight(&self) -> f64 {
+        let cosines = self.documents.iter().map(|document| f64::midpoint(cosine(document, &self.query), 1.0));
+        cosines.fold(0.0, f64::max)
+    }
+}
+
+/// The cosines of a list's documents with its query. The arithmetic is that of jina-reranker-v3's own code
+/// (`rerank` in `modeling.py`): if a list needs several prompts, the query's vector is the mean of its vectors
+/// in all prompts, each weighted by the prompt's best document.
+fn cosines(prompts: &[ListVectors]) -> Vec<f32> {
+    let weights: Vec<f64> = prompts.iter().map(ListVectors::weight).collect();
+    // A single prompt's query vector is used unchanged, whatever its weight.
+    let is_flat = prompts.len() < 2 || weights.iter().sum::<f64>() == 0.0;
+    let width = prompts.first().map_or(0, |prompt| prompt.query.len());
+    let mut query = vec![0.0; width];
+    for (prompt, weight) in prompts.iter().zip(weights) {
+        let weight = if is_flat { 1.0 } else { weight };
+        query.iter_mut().zip(&prompt.query).for_each(|(sum, value)| *sum += weight * value);
+    }
+    let documents = prompts.iter().flat_map(|prompt| &prompt.documents);
+    documents.map(|document| cosine(document, &query) as f32).collect()
+}
+
+/// The cosine of two vectors; 0 if one has length zero, as in torch.
+fn cosine(a: &[f64], b: &[f64]) -> f64 {
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths == 0.0 { 0.0 } else { dot(a, b) / lengths }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_relevance_of_two_labels_is_the_positive_logit_less_the_other() {
+        for (positive, logits, wanted) in [
+            (None, vec![1.5], Ok(vec![1.5])),
+            (Some(0), vec![1.5, -2.0], Ok(vec![3.5])),
+            (Some(1), vec![1.5, -2.0], Ok(vec![-3.5])),
+            (Some(1), vec![f32::INFINITY, f32::INFINITY], Err(Error::MissingValues)),
+        ] {
+            let scoring = Scoring::Logits { positive };
+            assert_eq!(scoring.scores(&[PromptInputs::One(0)], vec![Output::whole(logits)]), wanted);
+        }
+    }
+
+    /// The output of a prompt: the vectors of its documents, then the query's.
+    fn prompt(rows: &[[f32; 2]]) -> Output {
+        let tokens = TokenVectors { values: rows.as_flattened().to_vec(), width: 2 };
+        Output { tokens, ..Output::default() }
+    }
+
+    fn scores(documents: usize, prompts: Vec<Output>) -> Result<Vec<f32>, Error> {
+        Scoring::Lists.scores(&[PromptInputs::List(0..documents)], prompts)
+    }
+
+    fn assert_close(got: Result<Vec<f32>, Error>, expected: &[f32]) {
+        let got = got.unwrap_or_default();
+        assert_eq!(got.len(), expected.len());
+        assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?} {expected:?}");
+    }
+
+    #[test]
+    fn one_prompt_gives_the_cosines_with_its_query() {
+        let list = prompt(&[[1.0, 0.0], [-3.0, 0.0], [1.0, 1.0], [0.0, 0.0], [2.0, 0.0]]);
+        assert_close(scores(4, vec![list]), &[1.0, -1.0, 0.5_f32.sqrt(), 0.0]);
+        // The only document is the opposite of the query, so its weight is zero.
+        assert_close(scores(1, vec![prompt(&[[-1.0, 0.0], [2.0, 0.0]])]), &[-1.0]);
+    }
+
+    #[test]
+    fn the_query_of_several_prompts_is_their_mean_weighed_by_the_best_document() {
+        // Weights 1 and (1 + 0) / 2: the query is (1, 0) + (0, 2) / 2.
+        let list = vec![prompt(&[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), prompt(&[[1.0, 0.0], [0.0, 2.0]])];
+        let half = 0.5_f32.sqrt();
+        assert_close(scores(3, list), &[half, half, half]);
+        // Two prompts with weight zero count equally.
+        let list = vec![prompt(&[[-1.0, 0.0], [1.0, 0.0]]), prompt(&[[0.0, -1.0], [0.0, 1.0]])];
+        assert_close(scores(2, list), &[-half, -half]);
+    }
+
+    #[test]
+    fn each_list_has_its_own_query_and_a_missing_vector_is_an_error() {
+        let lists = [PromptInputs::List(0..1), PromptInputs::List(1..2)];
+        let outputs = || vec![prompt(&[[1.0, 0.0], [1.0, 0.0]]), prompt(&[[1.0, 0.0], [-1.0, 0.0]])];
+        assert_close(Scoring::Lists.scores(&lists, outputs()), &[1.0, -1.0]);
+        for missing in [vec![], vec![prompt(&[[1.0, 0.0]])], vec![Output::default()]] {
+            assert_eq!(scores(1, missing), Err(missing_vector()));
+        }
+        let nan = vec![prompt(&[[f32::NAN, 0.0], [1.0, 0.0]])];
+        assert_eq!(scores(1, nan), Err(Error::MissingValues));
+    }
+}
